@@ -86,7 +86,7 @@ class Comparison:
 
     @property
     def job(self) -> Job:
-        """Where it runs."""
+        """The options of the job."""
         return next(iter(self.settings.values())).job
 
     def check(self, ranks: int) -> None:

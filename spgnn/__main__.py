@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _reading(
     record: type[Read], body: Callable[[Read], None]
 ) -> tuple[str, Callable[[Sequence[str]], None]]:
-    """What a command is about, and what runs it, of one that has all its options in a record."""
+    """A description of a command whose options are one record, and a function that runs it."""
     about = str(record.__doc__)
 
     def with_words(words: Sequence[str]) -> None:
@@ -146,7 +146,7 @@ _OF_LABELS: dict[LabelKind, str] = {
 
 
 class _Counts:
-    """What is counted in the rows of a graph."""
+    """Counts of the rows of a graph."""
 
     def __init__(self) -> None:
         self.longest_row = self.empty_rows = self.labelled = 0

@@ -71,7 +71,7 @@ class Data(Record):
 
     @property
     def graphs_of_splits(self) -> tuple[int, ...] | None:
-        """How many graphs are for training, validation and testing, if that goes by graph."""
+        """Numbers of graphs for training, validation and testing, if splits go by graph."""
         if self.graph_split is None:
             return None
         words = self.graph_split.split(",")
@@ -86,7 +86,7 @@ class Data(Record):
 
 @dataclass(frozen=True)
 class Algorithm(Record):
-    """Who computes what, and what is sent."""
+    """The scheme, its partition, and the rows that are sent."""
 
     algo: Annotated[Algo, flag("how the matrix is distributed over ranks")] = "1d"
     c: Annotated[int, flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
@@ -126,7 +126,7 @@ class Algorithm(Record):
 
     @property
     def distribution(self) -> Distribution:
-        """What the exchange has to know of it."""
+        """The same for the exchange."""
         return Distribution(
             self.algo,
             self.c,
@@ -152,7 +152,7 @@ class Algorithm(Record):
 
 @dataclass(frozen=True)
 class Messages(Record):
-    """What may be lost of rows on their way, and when they are used."""
+    """Compression, delay and sampling of messages."""
 
     bits: Annotated[
         str,
@@ -201,7 +201,7 @@ class Messages(Record):
 
     @property
     def codec(self) -> Codec:
-        """What all this asks of messages; the exact one where nothing is lost and nothing late."""
+        """The codec of these options; the exact one where nothing is lost and nothing late."""
         bits = _schedule(
             "--bits",
             self.bits,
@@ -236,7 +236,7 @@ class Messages(Record):
         )
 
     def described(self, *, weighed: bool) -> str:
-        """What is not as it is by default, and whether means are sent; never under attention."""
+        """Options that are not the defaults; exact means if they are sent (attention has none)."""
         means = (self.codec.sends_means and not weighed) or None
         found = []
         for option in options_of(type(self)):
@@ -267,7 +267,7 @@ class Storage(Record):
 
     @property
     def asked(self) -> bool:
-        """Whether a rank's rows are worked through in chunks."""
+        """True if a rank's rows are worked through in chunks."""
         return bool(self.memory or self.spill or self.chunks)
 
 
@@ -311,7 +311,7 @@ class Model(Record):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a model of `nn.MODELS` is given beside its widths; only what it may not know."""
+        """Arguments of a model of `nn.MODELS` beside its widths that are not the defaults."""
         found: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
         if self.norm == "node":
             found |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
@@ -331,40 +331,40 @@ class Model(Record):
 
     @property
     def described(self) -> dict[str, Any]:
-        """What shapes of weights do not tell: its kind, and options that are not the defaults."""
+        """The kind of model and its options, which shapes do not tell, if not the defaults."""
         default = Model()
         others = {n: v for n in DESCRIBED if (v := getattr(self, n)) != getattr(default, n)}
         return {"model": self.model, **others}
 
     @property
     def takes_all_rows(self) -> bool:
-        """Whether a norm takes statistics over all vertices, so that none may be left out."""
+        """True if a norm takes statistics over all vertices, so that none may be left out."""
         return self.norm not in ("none", "node")
 
     @property
     def keeps_features(self) -> bool:
-        """Whether something looks at X beside A·X."""
+        """True if something looks at X beside A·X."""
         return self.model != "gcn" or self.residual
 
     @property
     def propagates(self) -> bool:
-        """Whether the first layer begins with a product with A."""
+        """True if the first layer begins with a product with A."""
         return not self.attends and self.aggregate != "max"
 
     @property
     def drops_features(self) -> bool:
-        """Whether the first layer's input changes in every epoch."""
+        """True if the first layer's input changes in every epoch."""
         return self.dropout > 0 and self.input_dropout
 
     @property
     def attends(self) -> bool:
-        """Whether layers make weights of their own for the edges."""
+        """True if layers make weights of their own for the edges."""
         return self.model in ("gat", "gatv2")
 
 
 @dataclass(frozen=True)
 class Aim(Record):
-    """What is learnt, and the score that it is judged by."""
+    """The task, its loss, and its metric."""
 
     task: Annotated[
         Literal["vertices", "links"], flag("labels of vertices, or links between them")
@@ -438,7 +438,7 @@ class Aim(Record):
 
 @dataclass(frozen=True)
 class Training(Record):
-    """How long, with which steps, and what is kept of it."""
+    """Epochs, optimiser, seeds and checkpoints."""
 
     epochs: Annotated[int, flag("number of epochs", low=1)] = 100
     dtype: Annotated[
@@ -486,7 +486,7 @@ class Training(Record):
 
 @dataclass(frozen=True)
 class Job(Record):
-    """Where it runs, and where the report goes."""
+    """Ranks, devices, and files that are written."""
 
     backend: Annotated[str, rare("of torch.distributed, or mpi", choices=BACKENDS)] = "auto"
     device: Annotated[Literal["auto", "cpu", "cuda"], rare("that ranks compute on")] = "auto"

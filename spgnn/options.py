@@ -88,7 +88,7 @@ class Option(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What a file and ``--set`` call it."""
+        """Its name in files and for ``--set``."""
         return f"{self.section}.{self.name.replace('_', '-')}"
 
     @property
@@ -98,7 +98,7 @@ class Option(NamedTuple):
 
     @property
     def written(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         if self.mark.level == "positional":
             return self.name.upper()
         return self.key if self.mark.level == "key" else self.flag
@@ -252,7 +252,7 @@ class Configuration:
 def read_options(
     records: Sequence[type[Record]], words: Sequence[str] | None, *, program: str, about: str
 ) -> dict[str, Any]:
-    """What a command line sets of some records, by name.
+    """Read the options of some records from a command line, by name.
 
     Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
     ``--config``, and flags more than both.

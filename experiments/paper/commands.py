@@ -1,4 +1,4 @@
-"""What each command makes."""
+"""The commands."""
 
 from __future__ import annotations
 

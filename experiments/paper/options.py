@@ -24,7 +24,7 @@ MOST_RANKS = 4096
 
 @dataclass(frozen=True)
 class Options(Record):
-    """What all tables and figures take."""
+    """Options of all tables and figures."""
 
     command: Annotated[str, positional("the table or figure")]
     output: Annotated[str, flag("where it goes", "DIR")] = "icpp24"
@@ -135,7 +135,7 @@ def model_of(options: argparse.Namespace) -> Model:
 
 
 def caption(graph: PaperGraph) -> str:
-    """What a graph is, in one line that hides nothing."""
+    """A caption of a graph in one line that hides nothing."""
     subject = graph.subject
     if graph.factor == 1:
         return f"{graph.dataset}: {subject.vertices:,} vertices, {subject.structure.nnz:,} nonzeros"

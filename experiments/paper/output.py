@@ -101,7 +101,7 @@ class Output:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is there; without it only CSV files are written."""
+    """True if matplotlib is there; without it only CSV files are written."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:

@@ -43,7 +43,7 @@ def run_rank(config: InferConfig) -> int:
 
 
 def infer_to_file(config: InferConfig, comm: Communicator) -> str:
-    """What the command does; returns a line that says what was written. Collective.
+    """Compute and write the outputs; returns a line that says what was written. Collective.
 
     Raises
     ------

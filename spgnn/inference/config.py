@@ -12,7 +12,7 @@ from spgnn.options import Record, flag
 
 @dataclass(frozen=True)
 class Inference(Record):
-    """Which weights, and where the results go."""
+    """The weights, and the file of the results."""
 
     weights: Annotated[
         str | None,

@@ -1,4 +1,4 @@
-"""What a model makes of every vertex, layer by layer over the whole graph."""
+"""Inference over the whole graph, layer by layer."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _states(loaded: Any, first: str, place: str = "", depth: int = 0) -> dict[st
 
 
 def _prefix(name: str, first: str) -> str | None:
-    """What is before the model's own name, which begins so; ``None`` if that is not in it."""
+    """The prefix of the model's own name, which begins so; ``None`` if that is not in it."""
     plain = _WRAPPERS.sub("", name)
     at = f".{plain}".find(f".{first}")
     return None if at < 0 else plain[:at]

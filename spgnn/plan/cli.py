@@ -210,7 +210,7 @@ def _planner(
 def _out_of_core(
     config: PlanConfig, source: GraphSource, machine: Machine, idle: int
 ) -> OutOfCore | None:
-    """What training from a disk takes, if somebody is short of memory."""
+    """The price of training from a disk, if memory is short."""
     storage = config.storage
     if not storage.spill and not storage.memory:
         return None

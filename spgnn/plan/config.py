@@ -27,7 +27,7 @@ LEFT = ("schedule", "buffer")
 
 @dataclass(frozen=True)
 class Plan(Record):
-    """What is planned, and what is shown of it."""
+    """The graph, the numbers of ranks, and the output."""
 
     graph: Annotated[str, positional("a file, a directory or a data set's name")]
     ranks: Annotated[str, flag("numbers of ranks", "P,P,…")]
@@ -95,7 +95,7 @@ class PlanConfig(TrainConfig):
 
 @dataclass(frozen=True)
 class MachineOptions(Record):
-    """What ``spgnn machine`` measures."""
+    """Options of ``spgnn machine``."""
 
     json: Annotated[str | None, flag("write the machine file", "FILE")] = None
     name: Annotated[str | None, flag("what to call it; default: the host", "N")] = None
@@ -106,7 +106,7 @@ class MachineOptions(Record):
 
 
 def fixed_by(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What of the options that plans choose stays as it is given."""
+    """Options that plans choose, but were given."""
     return {name: config.flat()[name] for name in (*CHOSEN, *LEFT) if name in given}
 
 
@@ -127,7 +127,7 @@ def subject_of(config: TrainConfig, source: GraphSource) -> Subject:
 
 
 def links_of(config: TrainConfig) -> LinkTask | None:
-    """What a configuration says of links, if they are learnt."""
+    """The link task of a configuration, if links are learnt."""
     aim = config.aim
     if aim.task != "links":
         return None

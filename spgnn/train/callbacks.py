@@ -1,4 +1,4 @@
-"""What follows a run: called after each epoch, on rank 0."""
+"""Callbacks of a run, called after each epoch on rank 0."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class CSVLog:
 
 
 def _lines_before(path: Path, epoch: int) -> list[Record]:
-    """What a file has of earlier epochs; nothing of a file that is not such a history."""
+    """Lines of earlier epochs; none of a file that is no such history."""
     try:
         with path.open(newline="") as file:
             lines: list[Record] = list(csv.DictReader(file, strict=True))
@@ -116,7 +116,7 @@ class TensorBoardLog:
 
 
 def logs_in(directory: str) -> list[Callback]:
-    """What ``--log`` asks for: CSV, and TensorBoard where it is installed."""
+    """The logs of ``--log``: CSV, and TensorBoard where it is installed."""
     found: list[Callback] = [CSVLog(directory)]
     if importlib.util.find_spec("tensorboard") is not None:
         found.append(TensorBoardLog(directory))

@@ -36,7 +36,7 @@ Tensors = dict[str, Tensor]
 
 
 class TaskState(NamedTuple):
-    """What a task keeps from epoch to epoch beside its model.
+    """State of a task beside its model, from epoch to epoch.
 
     Attributes
     ----------
@@ -290,7 +290,7 @@ def _progress(path: Path, told: str) -> tuple[dict[str, Any], History, dict[str,
 def _rank_state(
     checkpoint: Path, ranks: dict[str, Any] | None, state: TaskState | None, comm: Communicator
 ) -> TaskState | None:
-    """What this rank had kept, of a checkpoint that says this of the files of the ranks."""
+    """State of this rank in a checkpoint that says `ranks` of their files."""
     if state is None and ranks is None:
         return None
     if state is None or ranks is None or (state.own is None) != (ranks["digests"] is None):

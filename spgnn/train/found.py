@@ -1,4 +1,4 @@
-"""What a rank finds of a data set that it works through in parts: places, not contents."""
+"""A data set as a rank that works through it in chunks opens it: places, not contents."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _READ_IN_MEMORY = 8
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a rank finds of a data set, before anything is made of it.
+    """The data set of a rank, before anything is made of it.
 
     Attributes
     ----------
@@ -93,7 +93,7 @@ def found_in(
 
 
 def _is_large(name: str, memory: int | None) -> bool:
-    """Whether this is a file of edges that may take more memory to read than there is."""
+    """True if this is a file of edges that may take more memory to read than there is."""
     if memory is None or not is_edge_file(name):
         return False
     return _READ_IN_MEMORY * os.path.getsize(name) > memory

@@ -204,7 +204,7 @@ class InParts(Task):
             self._aim(segments, last - first)
 
     def _aim(self, segments: Segments, rows: int) -> None:
-        """What each layer works on, and what it is trained towards. Collective."""
+        """Set up the rows of each layer and the objective. Collective."""
         config, comm = self.config, self.comm
         self.training = self._layers(segments, self.labels.taken_by(rows, training=True))
         self.evaluation = self._layers(segments, self.labels.taken_by(rows, training=False))
@@ -217,7 +217,7 @@ class InParts(Task):
         self.seed = config.training.seed
 
     def _layers(self, segments: Segments, wanted: Tensor) -> Layers:
-        """What each layer works on, if outputs of some rows are looked at. Collective."""
+        """The rows of each layer, if outputs of some rows are looked at. Collective."""
         if not reaches(self.config, segments):
             return self.everything
         looks = [segments.looks_at_itself(number) for number in range(segments.layers)]
@@ -284,7 +284,7 @@ class InParts(Task):
         return self.objective.scores(self.outputs(), self.comm)
 
     def outputs(self) -> Tensor:
-        """What the model makes of vertices with a label. Collective."""
+        """Outputs of vertices with a label. Collective."""
         rows = self.labels.rows
         found: Tensor | None = None
         for part, chosen, H in self.network.outputs(self.evaluation):
@@ -296,7 +296,7 @@ class InParts(Task):
         return found
 
     def all_outputs(self) -> Tensor:
-        """What the model makes of all own vertices [own rows, columns]. Collective.
+        """Outputs of all own vertices [own rows, columns]. Collective.
 
         In a file that is mapped into memory, if there is a directory to spill to.
         """
@@ -344,7 +344,7 @@ class InParts(Task):
 
     @property
     def forecast(self) -> Forecast:
-        """What this rank reads and writes in an epoch of training."""
+        """Bytes that this rank reads and writes in an epoch of training."""
         sizes = self.sizes
         told = self.network, self.training, sizes.widths, sizes.operands
         return Forecast.of(*told, learns=sizes.learns, norms=sizes.norms)

@@ -29,7 +29,7 @@ HELD_OUT = ("val", "test")
 
 
 class LinkModel(nn.Module):
-    """What makes embeddings, and what scores pairs of them."""
+    """An encoder, which makes embeddings, and a decoder, which scores pairs of them."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class LinkModel(nn.Module):
 
 @dataclass(frozen=True)
 class LinkJudge:
-    """What is said of links that were held out.
+    """Scores of links that were held out.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class LinkJudge:
 
     @classmethod
     def of(cls, aim: Aim) -> LinkJudge:
-        """What was asked for."""
+        """From the options."""
         metrics = metrics_of("links", aim.metric)
         return cls(metrics, Criterion.of(aim.metric), min(aim.negatives, aim.eval_negatives))
 
@@ -92,7 +92,7 @@ class LinkJudge:
 
 
 class Asked(NamedTuple):
-    """What is moved to find the sources of an epoch's pairs, and to ask for their rows."""
+    """Messages that find the sources of an epoch's pairs, and request their rows."""
 
     A: DistMatrix
     moved: tuple[Carried, ...]
@@ -202,7 +202,7 @@ class LinkPrediction(GraphTask):
 
 
 def purpose_of(split: str) -> str:
-    """What made-up pairs of links for validation or testing are drawn for."""
+    """Name of the draw of made-up pairs for validation or testing."""
     return f"{split} negatives"
 
 

@@ -1,4 +1,4 @@
-"""What training epochs cost: seconds, where they went, and bytes of rows."""
+"""Measurements of training epochs: seconds, by kind of operator, and bytes of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOCKED_EVERY = 10
 
 
 def is_clocked(number: int) -> bool:
-    """Whether the operator clock runs in an epoch, the `number`-th of this run.
+    """True if the operator clock runs in an epoch, the `number`-th of this run.
 
     It waits for every operator on a GPU, and costs a few microseconds for each anywhere. So it
     runs in epochs 1, 11, 21, …, and these do not count as the time of an epoch; nor does the first,
@@ -37,7 +37,7 @@ def timed(seconds: Sequence[float]) -> list[float]:
 
 
 class Measurements:
-    """What this rank's training epochs cost.
+    """Seconds and bytes of this rank's training epochs.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ Try = Callable[[TrainConfig], float]
 
 @dataclass(frozen=True)
 class Planned:
-    """What a run follows.
+    """The plan of a run.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ def _opened(
 def _candidates(
     planner: Planner, ranks: int, fixed: dict[str, Any], labels: GivenLabels | None
 ) -> Iterator[Configuration]:
-    """What the flags that are given leave open."""
+    """Configurations that have the flags that are given."""
     network, methods = planner.network, planner.methods
     if network.takes_all_rows:
         fixed = {name: value for name, value in fixed.items() if name != "prune"}

@@ -70,7 +70,7 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
 
 
 def _storage(task: InParts) -> Report:
-    """How the memory was shared out, and what an epoch read and wrote. Collective.
+    """Shares of the memory, and bytes that an epoch read and wrote. Collective.
 
     Amplification is what was transferred, whole pages, over what would have been asked for if all
     columns of every operand were in memory at once.
@@ -357,7 +357,7 @@ def show(report: Report) -> None:
 
 
 def _titled(name: str) -> str:
-    """What a score of a split, or a loss, is called."""
+    """Title of a score of a split, or of a loss."""
     plain = name.removesuffix(AT_BEST)
     split, _, score = plain.partition("_")
     if not score:

@@ -1,4 +1,4 @@
-"""Which rows a training epoch works on: all that a rank owns, or what the loss reaches, and ghosts.
+"""Rows of a training epoch: all own ones, or the receptive field, and a recomputed halo.
 
 Evaluation always looks at all own rows, with the whole matrix.
 """
@@ -42,7 +42,7 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRows:
-    """What the model is given in training.
+    """Inputs of the model in training.
 
     Attributes
     ----------
@@ -133,7 +133,7 @@ def training_rows(
     y: Tensor,
     mask: Tensor,
 ) -> tuple[TrainingRows, Features]:
-    """What training works on, and the features of own rows, whose memory it may share. Collective.
+    """Rows of training, and the features of own rows, whose memory they may share. Collective.
 
     Parameters
     ----------
@@ -174,7 +174,7 @@ def training_rows(
 
 
 def _is_whole(plans: Layered, propagated: bool) -> bool:
-    """Whether all layers work on the whole matrix, which all ranks agree on.
+    """True if all layers work on the whole matrix, which all ranks agree on.
 
     A single layer on propagated features multiplies nothing, and may still leave rows out.
     """

@@ -65,7 +65,7 @@ class Startable(Protocol):
 
     @property
     def job(self) -> Job:
-        """Where it runs."""
+        """The options of the job."""
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks."""
@@ -298,7 +298,7 @@ def resumable(config: TrainConfig, comm: Communicator) -> TrainConfig:
 
 
 def task_of(config: TrainConfig, problem: Problem, comm: Communicator) -> GraphTask:
-    """What the training command trains. Collective.
+    """The task of a configuration. Collective.
 
     Raises
     ------

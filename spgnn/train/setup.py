@@ -160,7 +160,7 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class _Sought:
-    """What is to be learnt, as of :class:`Problem`, and own vertices that the loss looks at."""
+    """Targets, as of :class:`Problem`, and own vertices that the loss looks at."""
 
     y: Tensor
     classes: int
@@ -170,7 +170,7 @@ class _Sought:
 
 
 def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[RankShare, _Sought]:
-    """What is to be learnt, and what of the graph is left for learning it. Collective."""
+    """The targets, and the graph without links that are held out. Collective."""
     if config.aim.task == "vertices":
         y, classes = labels_of(config, share)
         masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
@@ -272,7 +272,7 @@ def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) 
 
 
 def normalisation_of(config: TrainConfig) -> Normalisation:
-    """What was asked for, or what the model is defined on."""
+    """The normalisation of the options, or the one that the model is defined on."""
     model = config.model
     return own_normalisation(model.model, model.aggregate, config.data.normalisation)[0]
 
@@ -310,7 +310,7 @@ def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Ten
 
 
 def _propagates(config: TrainConfig, sparse: bool) -> bool:
-    """Whether A·X is made once. Sparse features would fill in; for ghosts they have to."""
+    """True if A·X is made once. Sparse features would fill in; for ghosts they have to."""
     how = config.algorithm
     if how.order != "auto" or config.model.drops_features or not config.model.propagates:
         return False

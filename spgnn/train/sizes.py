@@ -1,4 +1,4 @@
-"""What the budget of a rank that works through its rows in parts has to know."""
+"""Sizes for the budget of a rank that works through its rows in chunks."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def sizes_of(
 
 
 def reaches(config: TrainConfig, segments: Segments) -> bool:
-    """Whether layers may leave out rows that no labelled vertex needs."""
+    """True if layers may leave out rows that no labelled vertex needs."""
     # Outputs that look at all layers need the same rows of each; moments are those of all vertices.
     everything = segments.jumps or config.model.takes_all_rows
     return config.algorithm.prune and not everything
 
 
 def first_propagates(config: TrainConfig, X: object) -> bool:
-    """Whether the first layer takes A·X, made once, in the place of features X."""
+    """True if the first layer takes A·X, made once, in the place of features X."""
     model = config.model
     return model.propagates and not isinstance(X, CSR) and not model.drops_features
 

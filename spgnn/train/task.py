@@ -1,4 +1,4 @@
-"""What is trained: a task has a model, a loss and scores, and the trainer knows nothing else."""
+"""Tasks: a model, a loss and scores; the trainer knows nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOWER_IS_BETTER = {"mae", "rmse"}
 
 
 def score_name(split: str, metric: str) -> str:
-    """What a score is called in the history, say ``val_acc`` or ``test_roc_auc``."""
+    """Name of a score in the history, say ``val_acc`` or ``test_roc_auc``."""
     return f"{split}_{'acc' if metric == 'accuracy' else metric.replace('-', '_')}"
 
 
@@ -57,12 +57,12 @@ class Criterion(NamedTuple):
         return cls(score_name("val", metric), metric not in LOWER_IS_BETTER)
 
     def better(self, one: float, other: float) -> bool:
-        """Whether one score is better than another; equal ones are not."""
+        """True if one score is better than another; equal ones are not."""
         return one > other if self.higher else one < other
 
 
 class Predictions(NamedTuple):
-    """What a model says of this rank's vertices.
+    """Predictions for this rank's vertices.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Predictions(NamedTuple):
 
 
 class Task(Protocol):
-    """What a :class:`~spgnn.train.Trainer` trains. Subclasses need a model and a loss.
+    """Base of everything that a :class:`~spgnn.train.Trainer` trains: a model and a loss.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Task(Protocol):
         """
 
     def scores(self) -> Scores:
-        """What is reported beside the loss, the same on all ranks; ``None`` where there is nothing.
+        """Scores beside the loss, the same on all ranks; ``None`` where there is none.
 
         Called on all ranks, without gradients; may be collective. Early stopping looks at the one
         that `criterion` names, by default ``val_loss``.
@@ -111,7 +111,7 @@ class Task(Protocol):
         return {}
 
     def predictions(self) -> Predictions | None:
-        """What ``--predictions`` writes of each vertex; ``None`` if there is nothing of the kind.
+        """Predictions of each vertex for ``--predictions``; ``None`` if there are none.
 
         Called on all ranks, without gradients; may be collective.
         """
@@ -131,11 +131,11 @@ class Task(Protocol):
 
     @property
     def signature(self) -> Mapping[str, Any]:
-        """What a checkpoint must have been made with to be resumed: names, numbers and texts."""
+        """Names, numbers and texts that must be equal where a checkpoint is resumed."""
         return {}
 
     def state(self) -> TaskState | None:
-        """What a checkpoint has to keep beside the model; called on all ranks, may be collective.
+        """State for a checkpoint beside the model; called on all ranks, may be collective.
 
         Before the first epoch it says what will be kept.
         """
@@ -262,7 +262,7 @@ class GraphTask(Task):
         return {**self.described, **told}
 
     def state(self) -> TaskState | None:
-        """What approximate wires keep. Collective: rows under way land."""
+        """State of the codecs. Collective: rows under way arrive."""
         return None if self.wiring is None else self.wiring.state()
 
     def load_state(self, state: TaskState) -> None:
@@ -271,7 +271,7 @@ class GraphTask(Task):
         self.wiring.load(state)
 
     def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
-        """What this rank sends and receives for the network's products in an epoch.
+        """Bytes that this rank sends and receives for the network's products in an epoch.
 
         According to plans and wires.
 
@@ -281,7 +281,7 @@ class GraphTask(Task):
         return planned.sent, planned.received
 
     def planned_between(self, node_size: int, epoch: int = 0) -> int:
-        """What of these bytes this rank sends to other nodes of so many neighbouring ranks."""
+        """Those of these bytes that go to other nodes of so many neighbouring ranks."""
         return Planned.of(self._products, epoch, node_size).between
 
     def _check_budget(self) -> None:

@@ -214,7 +214,7 @@ class Trainer:
             self.failure = self.failure or str(error)
 
     def _is_done(self) -> bool:
-        """Whether nothing is left to do: of a resumed run too, which goes on as a straight one."""
+        """True if nothing is left to do: of a resumed run too, which goes on as a straight one."""
         done = len(self.history) >= self.options.epochs
         return done or self.failure is not None or self._should_stop()
 
@@ -303,7 +303,7 @@ def _finite(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _not_finite(record: dict[str, Any]) -> str | None:
-    """What is wrong with an epoch that left the numbers."""
+    """The fault of an epoch whose loss or score is not finite."""
     for name, value in record.items():
         if value is not None and not math.isfinite(value):
             return (
@@ -319,7 +319,7 @@ def _news(record: dict[str, Any]) -> str:
 
 
 class Rates:
-    """What each epoch's rate is.
+    """The learning rate of each epoch.
 
     Parameters
     ----------
@@ -332,7 +332,7 @@ class Rates:
         self._plateau = _Plateau(options.lr_every)
 
     def factor(self, history: Sequence[Mapping[str, Any]]) -> float:
-        """What the rates of all groups are multiplied by in the epoch after that history.
+        """Factor of the rates of all groups in the epoch after that history.
 
         Called with longer and longer histories, each of which begins with the one before.
 
@@ -374,7 +374,7 @@ class Rates:
 
 
 class _Plateau:
-    """How often the validation loss has not fallen for so many evaluations."""
+    """Count of the plateaus of the validation loss."""
 
     def __init__(self, patience: int) -> None:
         self._patience = patience

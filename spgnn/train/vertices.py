@@ -1,4 +1,4 @@
-"""What vertices are learnt towards, by their labels: losses, scores, and the tasks."""
+"""Objectives of vertices by their labels: losses, scores, and the tasks."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Objective:
         classes: int,
         comm: Communicator,
     ) -> Objective:
-        """What the flags ask for, on these labels. Collective.
+        """The objective of the options on these labels. Collective.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class Objective:
         return cls(kind, loss, y, masks, totals, counts, metrics, criterion)
 
     def decided(self, outputs: Tensor) -> dict[str, Tensor]:
-        """What outputs [rows, columns] say a vertex is, by name; nothing if they are numbers."""
+        """Classes or labels by outputs [rows, columns]; nothing if these are numbers."""
         if self.kind == "softmax":
             return {"class": outputs.argmax(dim=1)}
         return {"labels": outputs > 0} if self.kind == "multilabel" else {}
@@ -273,7 +273,7 @@ class NodeClassification(GraphTask):
         return self.objective.scores(self.outputs(), self.comm)
 
     def outputs(self) -> Tensor:
-        """What the model makes of own vertices, [own rows, columns]. Collective."""
+        """Outputs of own vertices [own rows, columns]. Collective."""
         found: Tensor = self.model(self.problem.X, self.problem.A)
         return found
 
@@ -334,7 +334,7 @@ class LabelPropagation(NodeClassification):
         return self.objective.loss.share(outputs, self.y, asked, total)
 
     def outputs(self) -> Tensor:
-        """What the model makes of own vertices, all training labels shown. Collective."""
+        """Outputs of own vertices, all training labels shown. Collective."""
         found: Tensor = self.with_labels(self.problem.X, self.problem.A, shown=self._all_shown)
         return found
 
@@ -344,7 +344,7 @@ class LabelPropagation(NodeClassification):
         return {**super().signature, "task": "label propagation"}
 
     def _drawn(self, vertex_ids: Tensor, epoch: int) -> Tensor:
-        """Whether each vertex's label is shown in an epoch, bool."""
+        """True if each vertex's label is shown in an epoch, bool."""
         draws = uniform(vertex_ids.cpu().numpy(), self.seed, f"labels shown in epoch {epoch}")
         return torch.from_numpy(draws < self.share).to(vertex_ids.device)
 

@@ -26,7 +26,7 @@ class Moving(Protocol):
         """Whose ranks these are."""
 
     def carried(self, epoch: int = 0) -> Iterable[Carried]:
-        """What it moves, exchange by exchange."""
+        """Its messages, exchange by exchange."""
 
 
 class Planned(NamedTuple):
@@ -104,7 +104,7 @@ class Wiring:
             wire.forget()
 
     def state(self) -> TaskState:
-        """What wires keep, by their matrix and their hop. Collective: rows under way land."""
+        """State of the codecs by matrix and hop. Collective: rows under way arrive."""
         if not self._codec.remembers:
             return TaskState(None)
         own = {
@@ -136,7 +136,7 @@ class Wiring:
 
     @cached_property
     def _place(self) -> str:
-        """Which rows travel where: another partition, or another way to exchange, has others."""
+        """Fingerprint of the rows that travel: another partition or scheme has others."""
         numbers = list[Int64Array]()
         for A in self.matrices:
             for hop in A.plan.hops:
