@@ -279,7 +279,7 @@ def files_of_a_product(rank: int) -> list[str]:
     return sorted(files)
 
 
-@pytest.mark.parametrize(("ranks", "most"), [(1, 9), (2, 13)])
+@pytest.mark.parametrize(("ranks", "most"), [(1, 9), (2, 14)])
 def test_a_product_runs_through_few_files(ranks, most):
     for files in run_ranks(files_of_a_product, ranks):
         assert len(files) <= most, files
