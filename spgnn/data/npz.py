@@ -120,7 +120,6 @@ class GraphArrays:
                 f"{self.path}: shape is {rows} × {columns}; a graph needs as many rows as columns"
             )
         self.vertices = rows
-
         matrices = {f"{prefix}{name}" for prefix in ("", "x_", "y_") for name in _OF_MATRIX}
         masks = {f"{name}{s}" for name in MASKS for s in ("", "s")}
         known = {"directed", "x", "y", "classes"} | matrices | masks
@@ -154,9 +153,9 @@ class GraphArrays:
             self.refuse("directed", f"must be one bool, got {_describe(array)}")
         return bool(array.reshape(()))
 
-    def integers(self, name: str, length: int | None = None) -> Array:
-        """A vector of integers of any width."""
-        array = self.archive.array(name)
+    def integers(self, name: str, length: int | None = None, array: Array | None = None) -> Array:
+        """A vector of integers of any width; the array may have been read already."""
+        array = self.archive.array(name) if array is None else array
         if array.dtype.kind not in "iu" or array.ndim != 1:
             self.refuse(name, f"must be a vector of integers, got {_describe(array)}")
         if length is not None and len(array) != length:
@@ -164,11 +163,7 @@ class GraphArrays:
         return array
 
     def check_shape(
-        self,
-        name: str,
-        dtype: np.dtype[Any],
-        got: tuple[int, ...],
-        shape: tuple[int | None, ...],
+        self, name: str, dtype: np.dtype[Any], got: tuple[int, ...], shape: tuple[int | None, ...]
     ) -> None:
         """Refuse an array of another shape (``None``: any size), or of no numbers."""
         fits = len(got) == len(shape) and all(
@@ -280,11 +275,8 @@ class GraphArrays:
             self.check(name, data, np.isfinite(data), "must be a finite number")
             data = data.astype(np.float64)
         where = _FORMATS[kind]
-        arrays = [self.archive.array(f"{prefix}{each}") for each in where]
+        arrays = [self.integers(f"{prefix}{each}") for each in where]
         for each, array in zip(where, arrays, strict=True):
-            if array.dtype.kind not in "iu" or array.ndim != 1:
-                said = f"must be a vector of integers, got {_describe(array)}"
-                self.refuse(f"{prefix}{each}", said)
             self.check(f"{prefix}{each}", array, array <= _LARGEST, f"must be at most {_LARGEST}")
         dimensions = {"bsr": 3, "dia": 2}.get(kind, 1)
         if data.ndim != dimensions or (kind == "bsr" and 0 in data.shape[1:]):
@@ -321,7 +313,7 @@ class GraphArrays:
             self.refuse("y", said + "single label of 0 and 1 as int8")
         if table.dtype.kind == "f" or table.ndim == 2:
             return self._table_of_labels(table)
-        y = self.integers("y", self.vertices)
+        y = self.integers("y", self.vertices, table)
         if "classes" in self.archive:
             stated = self.archive.array("classes")
             if stated.size != 1 or stated.dtype.kind not in "iu":
