@@ -1,4 +1,4 @@
-"""A problem for tests of approximate wires, and the wires."""
+"""A problem for tests of codecs, and the codecs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spgnn.graph import DistGraph
 from tests.graph.pyg_like import N, multigraph
 
 WIDTH, CLASSES = 6, 3
-WIRES: dict[str, dict[str, Any]] = {
+CODECS: dict[str, dict[str, Any]] = {
     "bits": {"bits": 8},
     "schedule": {"bits": ((0, 2), (2, 32), (3, 16))},
     "feedback": {"bits": 4, "feedback": True},
@@ -33,5 +33,5 @@ def problem() -> Any:
     return data
 
 
-def graph_on(wire: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
-    return spgnn.distribute(problem(), codec=wire, model=model, **way)
+def graph_on(codec: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
+    return spgnn.distribute(problem(), codec=codec, model=model, **way)

@@ -1,4 +1,4 @@
-"""Layers on approximate wires: attention, and convolutions of PyG as they are."""
+"""Layers on codecs: attention, and convolutions of PyG as they are."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import nn
 import spgnn
 from spgnn.graph import DistGraph
 from spgnn.testing import run_ranks
-from tests.graph.wired import CLASSES, WIDTH, WIRES, graph_on
+from tests.graph.coded import CLASSES, CODECS, WIDTH, graph_on
 
 
 def check_attention(rank: int) -> None:
-    """Layers of ours are on wires in training, and only there."""
+    """Layers of ours have codecs in training, and only there."""
     for name in ("bits", "delay", "sampling", "never"):
-        wire = {"sampling": 0.5} if name == "sampling" else WIRES[name]
+        codec = {"sampling": 0.5} if name == "sampling" else CODECS[name]
         torch.manual_seed(0)
         layer, plain = spgnn.nn.GATConv(WIDTH, 2, heads=2), graph_on(None)
-        graph = graph_on(wire)
+        graph = graph_on(codec)
         expected = layer(plain.x, plain)
         with torch.no_grad():  # what is built once is built now
             assert torch.equal(layer(graph.x, graph), expected)
@@ -45,7 +45,7 @@ def check_attention(rank: int) -> None:
         assert all(map(torch.equal, made, (p.grad for p in layer.parameters())))
         with torch.no_grad():
             assert torch.equal(layer(graph.x, graph), expected)
-        check_goes_on(graph, graph_on(wire), layer)
+        check_goes_on(graph, graph_on(codec), layer)
 
 
 def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
@@ -60,7 +60,7 @@ def check_goes_on(graph: DistGraph, other: DistGraph, layer: nn.Module) -> None:
     assert torch.equal(*found)
 
 
-def test_attention_is_on_wires_in_training():
+def test_attention_is_has_a_codec_in_training():
     run_ranks(check_attention, 2)
 
 
@@ -73,9 +73,9 @@ def check_pyg(aggr: str) -> None:
         first = geometric.SAGEConv(WIDTH, 8, aggr=aggr)
         return nn.ModuleList([first, geometric.SAGEConv(8, CLASSES, aggr=aggr)])
 
-    def history(wire: Any, by_hand: bool) -> tuple[list[float], int]:
+    def history(codec: Any, by_hand: bool) -> tuple[list[float], int]:
         layers = model()
-        graph = graph_on(wire, layers)
+        graph = graph_on(codec, layers)
         optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
         losses = []
         before = graph.comm.ledger.copy()
@@ -117,11 +117,11 @@ def check_several_backwards(rank: int) -> None:
     check_alone({"delay": 2, "bins": 2, "smoothing": 0.5}, spgnn.nn.GATConv)
 
 
-def check_alone(wire: dict[str, Any], make: Any) -> None:
+def check_alone(codec: dict[str, Any], make: Any) -> None:
     found = []
     for busy in (False, True):
         torch.manual_seed(0)
-        layer, graph = make(WIDTH, 4), graph_on(wire)
+        layer, graph = make(WIDTH, 4), graph_on(codec)
         x = graph.x.clone().requires_grad_()
         with torch.no_grad():  # what is built once is built now
             layer(x, graph)

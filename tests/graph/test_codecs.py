@@ -1,4 +1,4 @@
-"""Approximate wires under other people's models: approximate in training, exact in evaluation."""
+"""Codecs under other people's models: approximate in training, exact in evaluation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spgnn import InputError
 from spgnn.exchange import Codec
 from spgnn.graph import DistGraph
 from spgnn.testing import run_ranks
+from tests.graph.coded import CLASSES, CODECS, WIDTH, graph_on, problem
 from tests.graph.pyg_like import N
-from tests.graph.wired import CLASSES, WIDTH, WIRES, graph_on, problem
 
 EPOCHS = 5
 KINDS = ("summed", "halos", "sym", "max")
@@ -103,7 +103,7 @@ def check_exact_settings(rank: int) -> None:
     for kind in KINDS:
         model = Layers(kind)
         found = [trained(copy.deepcopy(model), graph_on(None))]
-        found += [trained(copy.deepcopy(model), graph_on(wire)) for wire in EXACT]
+        found += [trained(copy.deepcopy(model), graph_on(codec)) for codec in EXACT]
         assert found[0] == found[1] == found[2], kind
 
 
@@ -113,10 +113,10 @@ def test_exact_settings_are_bit_equal(ranks):
 
 
 def check_bytes(rank: int) -> None:
-    """The ledger counts what wires say, epoch by epoch."""
-    for kind, (name, wire) in product(("summed", "sym"), WIRES.items()):
+    """The ledger counts what codecs say, epoch by epoch."""
+    for kind, (name, codec) in product(("summed", "sym"), CODECS.items()):
         model = Layers(kind)
-        graph = graph_on(wire, model)
+        graph = graph_on(codec, model)
         loss_of(model.eval(), graph)  # exact; what is built once is built now
         ledger = graph.comm.ledger
         # Of one number a vertex, hence exact, but of rows nonetheless: degrees.
@@ -180,7 +180,7 @@ def test_only_training_is_approximate(ranks):
 
 
 def check_moved_and_compiled(rank: int) -> None:
-    """On a device wires begin anew; compiled products do not know of epochs, and are exact."""
+    """On a device codecs begin anew; compiled products do not know of epochs, and are exact."""
     graph, plain, model = graph_on({"bits": 4, "delay": 1}), graph_on(None), Layers("sym")
     trained(model, graph, 2)
     graph.to("cpu")
@@ -204,7 +204,7 @@ def test_moved_and_compiled():
 
 
 def check_errors(rank: int) -> None:
-    """What wires lost of the halos of two layers, forward and backward: a row's steps are 255."""
+    """What codecs lost of the halos of two layers, forward and backward: a row's steps are 255."""
     graph = graph_on({"bits": 8})
     trained(Layers("halos"), graph, 2)
     told = graph.codec_errors()
@@ -252,23 +252,23 @@ def test_samples_of_halos_are_unbiased_and_so_are_their_gradients():
 
 def all_resumed(rank: int) -> None:
     for name in ("feedback", "delay", "bins", "fresh", "sampling"):
-        check_resumed("sym" if name in ("delay", "sampling") else "summed", WIRES[name])
+        check_resumed("sym" if name in ("delay", "sampling") else "summed", CODECS[name])
 
 
-def check_resumed(kind: str, wire: dict[str, Any]) -> None:
+def check_resumed(kind: str, codec: dict[str, Any]) -> None:
     """A run that goes on from a file has the history of one that was not interrupted."""
     way = {} if kind != "sym" else {"cover": "minimum"}
-    straight, graph = Layers(kind), graph_on(wire, **way)
+    straight, graph = Layers(kind), graph_on(codec, **way)
     losses, judged = trained(straight, graph, 6)
-    model, graph = Layers(kind), graph_on(wire, **way)
+    model, graph = Layers(kind), graph_on(codec, **way)
     first = trained(model, graph, 3)
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "wires": graph.codec_state()}, file)
+    torch.save({"model": model.state_dict(), "codecs": graph.codec_state()}, file)
     file.seek(0)
     kept = torch.load(file, weights_only=True)
-    model, graph = Layers(kind, seed=1), graph_on(wire, **way)
+    model, graph = Layers(kind, seed=1), graph_on(codec, **way)
     model.load_state_dict(kept["model"])
-    graph.load_codec_state(kept["wires"])
+    graph.load_codec_state(kept["codecs"])
     second = trained(model, graph, 3)
     assert (first[0] + second[0], first[1] + second[1]) == (losses, judged)
     graph.codec_state()
@@ -280,7 +280,7 @@ def test_a_resumed_run_is_the_same():
 
 def check_refused(rank: int) -> None:
     data = problem()
-    for wire, why in {
+    for codec, why in {
         "8": r"codec must be a spgnn\.exchange\.Codec, or a mapping as .* got str",
         "bit": r"codec bit: choose one of bits, .*did you mean 'bits'",
         "odd": "bits must be one of 32, 16, 8, 4, 2, 1, got 3",
@@ -319,7 +319,7 @@ def check_refused(rank: int) -> None:
             "feedback": {"feedback": True},
             "none": {"sampling": 0},
             "last": {"bits": 8, "exact_last": 3},
-        }[wire]
+        }[codec]
         with pytest.raises(InputError, match=why):
             spgnn.distribute(data, codec=given)
     with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Codec\.of "):
