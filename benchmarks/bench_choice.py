@@ -28,7 +28,7 @@ import torch
 from spgnn.comm import Communicator, connect, from_rank_zero, ranks_here
 from spgnn.files import atomic_file
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.plan.config import network_of
+from spgnn.plan.cli import network_of
 from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
 from spgnn.plan.search import Planned

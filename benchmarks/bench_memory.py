@@ -29,9 +29,9 @@ from spgnn.data.source import GraphSource, MemorySource
 from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
 from spgnn.plan import Prediction, Subject, predict, read_machine
-from spgnn.plan.config import network_of
+from spgnn.plan.cli import network_of
+from spgnn.plan.measure import runtime_bytes
 from spgnn.plan.network import normalisation_of
-from spgnn.plan.runtime import runtime_bytes
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
 

@@ -19,8 +19,14 @@ from spgnn.exchange import Algorithm, Codec, CodecSetting
 from spgnn.exchange.approximation import Errors
 from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.loss import CrossEntropy, count_labelled
-from spgnn.nn.metrics import accuracies, f1_scores, regression_scores, roc_aucs
-from spgnn.nn.ranked import hits, mean_reciprocal_rank
+from spgnn.nn.metrics import (
+    accuracies,
+    f1_scores,
+    hits,
+    mean_reciprocal_rank,
+    regression_scores,
+    roc_aucs,
+)
 from tests.exchange.coded import begin, with_codec
 from tests.matrices import block_row, random_matrix
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from spgnn.attention.engine import Attention
-from spgnn.attention.library import Weighed
-from spgnn.attention.operator import EdgeDropout, attend, attend_v2
+from spgnn.attention.operators import EdgeDropout, Weighed, attend, attend_v2
 from spgnn.attention.pieces import Pieces, check_attention, pieces
 from spgnn.attention.scores import head_scores
 

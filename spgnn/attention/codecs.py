@@ -8,9 +8,8 @@ from math import log
 from torch import Tensor
 
 from spgnn.attention.drawn import Drawn, Marks, left_out
-from spgnn.attention.passes import Pass
+from spgnn.attention.passes import ENDS, LATE, ROWS, Pass, Way
 from spgnn.attention.pieces import Partials, Pieces
-from spgnn.attention.ways import ENDS, LATE, ROWS, Way
 from spgnn.exchange import CodecSetting, Executor, Plan, Step
 from spgnn.exchange.approximation import Errors
 from spgnn.exchange.codecs import attention_codec, delay_alone

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.attention.pieces import Pieces, columns_where, rows_where
-from spgnn.attention.records import Ids
+from spgnn.attention.scores import Ids
 from spgnn.exchange import Stage
 from spgnn.exchange.compression import Subset
 from spgnn.exchange.plan import Hop

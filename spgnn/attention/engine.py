@@ -10,11 +10,9 @@ from torch import Tensor
 
 from spgnn.attention.codecs import AttentionCodecs
 from spgnn.attention.drawn import Drawn
-from spgnn.attention.passes import EdgeParts, Pass
+from spgnn.attention.passes import EdgeParts, Load, Pass, Way
 from spgnn.attention.pieces import Pieces, pieces
-from spgnn.attention.records import Forward, Gradients, Ids, Rate
-from spgnn.attention.scores import Scores
-from spgnn.attention.ways import Load, Way
+from spgnn.attention.scores import Forward, Gradients, Ids, Rate, Scores
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step
 from spgnn.exchange.codecs import Codecs

@@ -15,17 +15,23 @@ from spgnn.comm import Communicator, connect, from_rank_zero, on_every_rank, on_
 from spgnn.data import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algo, Algorithm, Codec, Cover, Strategy
-from spgnn.frontend.blocks import share_of_blocks
 from spgnn.frontend.planned import AUTO, Chosen, Hints, choose
 from spgnn.frontend.planned import told as told_of
-from spgnn.frontend.sharing import Placement, is_cut, opened_share, scattered_share
-from spgnn.frontend.sources import Opened, kind_of, opener
+from spgnn.frontend.sources import (
+    Opened,
+    Placement,
+    is_cut,
+    kind_of,
+    opened_share,
+    opener,
+    scattered_share,
+    share_of_blocks,
+)
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
-from spgnn.graph.vertices import copied_from_rank_zero
-from spgnn.graph.vertices import from_rank_zero as dealt_by_rank_zero
+from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
 from spgnn.plan.measure import measure
 from spgnn.plan.network import ModelKind
 
@@ -258,7 +264,7 @@ def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -
     attributes = {}
     for key in told["attributes"]:
         rows = None if more is None else more.attributes[key]
-        attributes[key] = dealt_by_rank_zero(rows, share.vertex_ids, share.layout, comm)
+        attributes[key] = scatter_rows(rows, share.vertex_ids, share.layout, comm)
     # x and y of other dtypes and shapes than those of a record.
     known = {key: attributes.pop(key) for key in ("x", "y") if key in attributes}
     labelled = meta.labelled or "y" in known

@@ -11,16 +11,16 @@ from spgnn.data import GraphSource
 from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.exchange import Algorithm
-from spgnn.frontend.sharing import Placement
+from spgnn.frontend.sources import Placement
 from spgnn.partition import METHODS
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Planner
-from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import ATTENDING, ModelKind, Network, normalisation_of
 from spgnn.plan.partitions import Partitions, cache_directory
-from spgnn.plan.records import of_plan
+from spgnn.plan.search import Configuration, configurations
 from spgnn.plan.subject import Subject
+from spgnn.plan.table import of_plan
 from spgnn.progress import ProgressBar
 
 AUTO = "auto"

@@ -20,10 +20,9 @@ from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.matrices import GraphMatrices
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
-from spgnn.graph.sums import added
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
-from spgnn.graph.vertices import from_rank_zero, to_rank_zero
+from spgnn.graph.vertices import added, gather_rows, scatter_rows
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -381,7 +380,7 @@ class DistGraph(Trained, Graph):
         -------
         Tensor [own rows, …]
         """
-        return from_rank_zero(rows, self.vertex_ids, self.layout, self.comm).to(self.device)
+        return scatter_rows(rows, self.vertex_ids, self.layout, self.comm).to(self.device)
 
     def gather(self, rows: Tensor) -> Tensor | None:
         """The rows of all vertices on rank 0, in the source's order. Collective.
@@ -394,7 +393,7 @@ class DistGraph(Trained, Graph):
         -------
         Tensor [all vertices, …], in memory of the CPU; ``None`` on other ranks
         """
-        return to_rank_zero(rows, self.vertex_ids, self.layout, self.comm)
+        return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
 
     def to(self, target: torch.device | torch.dtype | str) -> DistGraph:
         """Move everything to a device, or to a floating dtype, in place; returns the graph.

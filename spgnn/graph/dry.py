@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.attention import Attention, Weighed
-from spgnn.attention.library import NO_CODEC, step_of
+from spgnn.attention.operators import NO_CODEC, step_of
 from spgnn.autograd import Linear, named, product
 from spgnn.exchange import Carried, Step
 from spgnn.graph.features import Features, Propagated

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.graph.modules import pad_alike, refuse_one_rank
+from spgnn.graph.foreign import pad_alike, refuse_one_rank
 
 # Models of which all ranks were seen to hold the same.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()

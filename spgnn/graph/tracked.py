@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.graph.modules import refuse_callers
+from spgnn.graph.foreign import refuse_callers
 from spgnn.kernels.torch_internals import plain_tensors
 
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"

@@ -12,9 +12,9 @@ from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
 from spgnn.exchange.plan import Traffic
 from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.foreign import watch
 from spgnn.graph.matrices import GraphMatrices
 from spgnn.graph.parameters import average_gradients, replicate, synchronise
-from spgnn.graph.readouts import watch
 
 
 class Trained:

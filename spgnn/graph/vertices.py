@@ -1,25 +1,77 @@
-"""Rows of all vertices on rank 0, in the source's order, and every rank's own ones."""
+"""Rows of all vertices: on rank 0, at their owners, in one file, and their sums."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.autograd import check_strided
-from spgnn.comm import Communicator, RowCounts, broadcast_value, on_rank_zero
+from spgnn.comm import (
+    Communicator,
+    RowCounts,
+    broadcast_value,
+    from_rank_zero,
+    on_every_rank,
+    on_rank_zero,
+)
 from spgnn.errors import InputError
+from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
+
+
+def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) -> Tensor:
+    """The sum over this rank's vertices, or those of a mask.
+
+    Parameters
+    ----------
+    t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
+        A scalar is the sum already.
+    mask : Tensor bool [own rows], optional
+    own_rows : int
+    halo_rows : int, optional
+        If that is known: for the message.
+
+    Returns
+    -------
+    Tensor […]
+
+    Raises
+    ------
+    InputError
+        If these are not the rows of own vertices.
+    """
+    check_strided("the tensor", t)
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (own_rows,) or not t.dim()):
+        found = f"{mask.dtype} {list(mask.shape)}"
+        raise InputError(f"a mask must be bool [{own_rows}], got {found}")
+    if t.dim() and len(t) != own_rows:
+        selected = None if mask is None else int(mask.sum())
+        if len(t) != selected:
+            raise InputError(
+                f"this rank holds {own_rows} vertices, the tensor has {len(t)} rows"
+                + ("; these are rows of the halo" if len(t) == halo_rows else "")
+                + ("" if selected is None else f"; the mask has {selected}")
+            )
+    elif mask is not None:
+        t = t[mask]
+    return t.sum(0) if t.dim() else t
+
 
 _DTYPES = {str(dtype): dtype for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)}
 _DTYPES |= {str(dtype): dtype for dtype in (torch.int32, torch.int64, torch.bfloat16)}
 _DTYPES |= {str(dtype): dtype for dtype in (torch.float16, torch.float32, torch.float64)}
 
 
-def to_rank_zero(
+def gather_rows(
     rows: Tensor, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor | None:
     """Rows of all vertices by their ids, on rank 0; ``None`` elsewhere. Collective.
@@ -56,7 +108,7 @@ def to_rank_zero(
     return whole
 
 
-def from_rank_zero(
+def scatter_rows(
     rows: Tensor | None, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor:
     """The reverse: rank 0's rows of all vertices to their owners. Collective.
@@ -65,7 +117,7 @@ def from_rank_zero(
     ----------
     rows : Tensor [all vertices, …] on rank 0
     vertex_ids, layout, comm
-        As of `to_rank_zero`.
+        As of `gather_rows`.
 
     Raises
     ------
@@ -141,3 +193,197 @@ def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
     whole = mine.new_empty((sum(receive), *mine.shape[1:]))
     comm.alltoallv(mine, whole, RowCounts(send, receive, int(layout.sizes.max()))).wait()
     return whole
+
+
+CHUNK_BYTES = 1 << 23  # of which up to four copies are in memory
+Made = TypeVar("Made")
+
+
+def write_npy(
+    path: str,
+    rows: Tensor,
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None = None,
+) -> None:
+    """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective.
+
+    Parameters
+    ----------
+    path : str
+        What rank 0 says counts.
+    rows : Tensor [own rows, …]
+        bfloat16 is written as float32.
+    vertex_ids : Tensor int64 [own rows]
+        Where the source has them; together a permutation.
+    comm : Communicator
+        All ranks.
+    what : str
+        What an error calls the file, say ``"--output scores.npy"``.
+    after : callable, optional
+        Called after each stretch of rows.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if it cannot be written; what was there stays.
+    """
+    with ExitStack() as stack:
+        file = on_rank_zero(comm, lambda: stack.enter_context(atomic_file(path, what)))
+        _write_array(file, rows, vertex_ids, comm, what, after)
+        on_rank_zero(comm, stack.close)
+
+
+def write_npz(
+    path: str,
+    arrays: Mapping[str, Tensor],
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None = None,
+) -> None:
+    """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective.
+
+    Parameters and errors are those of `write_npy`.
+    """
+
+    def opened() -> zipfile.ZipFile:
+        file = stack.enter_context(atomic_file(path, what))
+        return stack.enter_context(zipfile.ZipFile(file, "w"))
+
+    with ExitStack() as stack:
+        archive = on_rank_zero(comm, opened)
+        for name, rows in arrays.items():
+            entry = _on_disk(comm, what, partial(_opened_entry, archive, name))
+            _write_array(entry, rows, vertex_ids, comm, what, after)
+            _on_disk(comm, what, partial(_close, entry))
+        on_rank_zero(comm, stack.close)
+
+
+def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
+    """Write a directory in which each rank has a file of its rows and one of their ids. Collective.
+
+    They are ``rows-00000.npy`` and ``ids-00000.npy``, and so on. All ranks must see the directory.
+    Parameters and errors are those of `write_npy`; a directory that exists is refused.
+    """
+
+    def opened() -> str:
+        return str(stack.enter_context(atomic_directory(path)))
+
+    def written() -> None:
+        for name, held in (("rows", rows), ("ids", vertex_ids)):
+            array = (held.float() if held.dtype == torch.bfloat16 else held).detach().cpu().numpy()
+            target = Path(aside, f"{name}-{comm.rank:05}.npy")
+            with atomic_file(target, what) as file:
+                np.save(file, array, allow_pickle=False)
+
+    with ExitStack() as stack:
+        aside = from_rank_zero(comm, opened)
+        on_every_rank(comm, written)
+        on_rank_zero(comm, stack.close)
+
+
+def in_order(
+    rows: Tensor, vertex_ids: Tensor, comm: Communicator, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[Tensor | None]:
+    """The rows of all vertices by their ids, a stretch of so many bytes at a time. Collective.
+
+    Parameters
+    ----------
+    rows : Tensor [own rows, …]
+    vertex_ids : Tensor int64 [own rows]
+        Together a permutation.
+    comm : Communicator
+        All ranks.
+    chunk_bytes : int
+
+    Yields
+    ------
+    Tensor [stretch, …], in memory of the CPU, on rank 0; ``None`` on the others
+    """
+    comm.check_agreement(
+        "rows of all vertices",
+        width=tuple(rows.shape[1:]),
+        dtype=str(rows.dtype),
+        one_row_a_vertex=len(rows) == len(vertex_ids) or f"{len(rows)} for {len(vertex_ids)}",
+    )
+    if len(rows) != len(vertex_ids):
+        raise InputError(f"{len(rows)} rows for {len(vertex_ids)} vertices of this rank")
+    total = comm.agree(len(vertex_ids), "sum")
+    sorted_ids, order = vertex_ids.sort()
+    row_bytes = rows.element_size() * max(1, int(np.prod(rows.shape[1:])))
+    step = max(1, chunk_bytes // row_bytes)
+    for first in range(0, total, step):
+        bounds = torch.tensor([first, first + step], device=sorted_ids.device)
+        begin, end = torch.searchsorted(sorted_ids, bounds).tolist()
+        counts = comm.exchange_counts([end - begin, *[0] * (comm.size - 1)])
+        found = []
+        for sent in (sorted_ids[begin:end], rows[order[begin:end]]):
+            mine = sent.detach().cpu().contiguous()
+            landed = mine.new_empty((counts.received, *mine.shape[1:]))
+            comm.alltoallv(mine, landed, counts).wait()
+            found.append(landed)
+        ids, values = found
+        if comm.rank:
+            yield None
+        else:
+            stretch = torch.empty_like(values)
+            stretch[ids - first] = values
+            yield stretch
+
+
+def _write_array(
+    file: IO[bytes] | None,
+    rows: Tensor,
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None,
+) -> None:
+    """An array of the rows of all vertices, as NumPy's files have it, into a file of rank 0."""
+    if rows.dtype == torch.bfloat16:
+        rows = rows.float()
+    dtype = torch.empty(0, dtype=rows.dtype).numpy().dtype
+    shape = (comm.agree(len(rows), "sum"), *rows.shape[1:])
+    _on_disk(comm, what, partial(_write_header, file, dtype, shape))
+    for stretch in in_order(rows, vertex_ids, comm):
+        _on_disk(comm, what, partial(_write_stretch, file, stretch))
+        if after is not None:
+            after()
+
+
+def _opened_entry(archive: zipfile.ZipFile | None, name: str) -> IO[bytes]:
+    assert archive is not None
+    # Made of its name alone, it has no time of day: equal runs make equal files.
+    return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+
+
+def _close(entry: IO[bytes] | None) -> None:
+    assert entry is not None
+    entry.close()
+
+
+def _write_header(file: IO[bytes] | None, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
+    assert file is not None
+    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
+    told = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_2_0(file, told)
+
+
+def _write_stretch(file: IO[bytes] | None, stretch: Tensor | None) -> None:
+    assert file is not None
+    assert stretch is not None
+    file.write(stretch.numpy().tobytes())
+
+
+def _on_disk(comm: Communicator, what: str, work: Callable[[], Made]) -> Made | None:
+    """Do something with a file on rank 0; a full disk is everyone's error."""
+
+    def done() -> Made:
+        try:
+            return work()
+        except OSError as error:
+            raise InputError(f"{what}: cannot be written: {error.strerror or error}") from None
+
+    return on_rank_zero(comm, done)

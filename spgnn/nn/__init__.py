@@ -21,16 +21,16 @@ from spgnn.nn.metrics import accuracies
 from spgnn.nn.mlp import MLP
 from spgnn.nn.models import GAT, GCN, GIN, JUMPS, MODELS, GATv2, GraphSAGE, Order, Stack
 from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
-from spgnn.nn.precision import (
+from spgnn.nn.relational import GINEConv, RGCNConv
+from spgnn.nn.rowwise import (
     PRECISIONS,
+    DropoutKeys,
     Precision,
     dtype_of,
     multiplied_in,
     stored_in,
     weights_of,
 )
-from spgnn.nn.relational import GINEConv, RGCNConv
-from spgnn.nn.rowwise import DropoutKeys
 
 __all__ = [
     "APPNP",

@@ -8,10 +8,9 @@ from typing import Literal
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.parts.live import Tables
 from spgnn.parts.room import Places
-from spgnn.parts.sizes import Sizes
-from spgnn.parts.spare import Spare
+from spgnn.parts.sizes import Sizes, Tables
+from spgnn.parts.table import Spare
 
 Recompute = Literal["auto", "never", "always"]
 # What libraries take once they are used: thread pools, buffers, code that is loaded late.

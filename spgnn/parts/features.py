@@ -11,9 +11,9 @@ from torch import Tensor
 
 from spgnn.direct import DirectFile, Transfers
 from spgnn.parts.blocks import Stretch, rows_of
-from spgnn.parts.layers import Source, Vertices
 from spgnn.parts.matrix import PartMatrix
 from spgnn.parts.room import Room
+from spgnn.parts.state import Source, Vertices
 from spgnn.parts.table import MemoryTable, Table, panels_of
 from spgnn.sparse import CSR
 

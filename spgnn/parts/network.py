@@ -21,16 +21,12 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.nn import DropoutKeys
-from spgnn.parts.aside import Aside
-from spgnn.parts.attention import Attending
-from spgnn.parts.extremes import extreme_adjoints, extreme_products
-from spgnn.parts.kept import release
-from spgnn.parts.layers import Layers, Piece, Vertices
-from spgnn.parts.matrix import NewTable
+from spgnn.parts.matrix import Attending, NewTable, extreme_adjoints, extreme_products
 from spgnn.parts.moments import Gathered, Returned
 from spgnn.parts.pieces import Pieces
 from spgnn.parts.room import Room
 from spgnn.parts.segments import ChunkRows, Segments
+from spgnn.parts.state import Aside, Layers, Piece, Vertices, release
 from spgnn.parts.table import Table
 
 # The share of a loss that some rows have: (part, rows of it or None for all, outputs).

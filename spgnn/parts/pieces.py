@@ -12,13 +12,12 @@ from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import AttentionScores
 from spgnn.nn import DropoutKeys
 from spgnn.nn.norm import Norm
-from spgnn.parts.attention import Attending
-from spgnn.parts.heads import Heads
-from spgnn.parts.kept import Kept
-from spgnn.parts.layers import Layers, Piece, Vertices
+from spgnn.parts.matrix import Attending
 from spgnn.parts.moments import Known
 from spgnn.parts.room import Room
 from spgnn.parts.segments import ChunkRows, Segments, Stopped
+from spgnn.parts.sizes import Heads
+from spgnn.parts.state import Kept, Layers, Piece, Vertices
 from spgnn.parts.table import Table
 from spgnn.sparse import CSR, take_rows
 

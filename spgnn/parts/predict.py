@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from spgnn.parts.budget import Budget
 from spgnn.parts.features import OnDisk
-from spgnn.parts.heads import Heads
-from spgnn.parts.layers import Layers, Source
 from spgnn.parts.matrix import PartMatrix
 from spgnn.parts.network import Network
 from spgnn.parts.room import Places
-from spgnn.parts.sizes import Sizes
+from spgnn.parts.sizes import Heads, Sizes
+from spgnn.parts.state import Layers, Source
 from spgnn.parts.table import panels_of
 
 

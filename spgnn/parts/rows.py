@@ -20,9 +20,9 @@ from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
-from spgnn.parts.layers import Layers
 from spgnn.parts.matrix import PartMatrix, Received
 from spgnn.parts.sizes import OWN_MATRIX
+from spgnn.parts.state import Layers
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees, take_rows
 from spgnn.spmm import DistMatrix

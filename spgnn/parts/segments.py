@@ -31,8 +31,8 @@ from spgnn.nn.convolution import Convolution
 from spgnn.nn.gat import AttentionConv, GATv2Conv
 from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages
 from spgnn.nn.rowwise import dropout
-from spgnn.parts.heads import Heads
 from spgnn.parts.moments import Known
+from spgnn.parts.sizes import Heads
 from spgnn.sparse import CSR
 
 Extreme = Literal["max", "min"]

@@ -1,15 +1,13 @@
-"""Tables of rows that are worked through in parts: in memory, or in a file of column panels.
-
-A table on a disk is cut both ways: into parts of neighbouring rows, and into panels of neighbouring
-columns. Each (panel, part) is one stretch of the file, so that all rows of a panel and all columns
-of a part are both read in long stretches.
-"""
+"""Tables of rows that are worked through in chunks: in memory, or in a file of column panels."""
 
 from __future__ import annotations
 
+import mmap
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -17,7 +15,46 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.direct import DirectFile, Transfers, padded, page_buffer
+from spgnn.direct import DirectFile, Transfers, keep_pages, padded, page_buffer, pages_held
+from spgnn.errors import InputError
+from spgnn.memory import give_back_holes, resident_bytes
+
+
+@dataclass(frozen=True)
+class Spare:
+    """How much of a budget is for memory that is free, and would be taken again soon.
+
+    Attributes
+    ----------
+    pages : int
+        Bytes of tables and of what is read, in use and kept.
+    piece : int
+        Bytes that a part may take beside them while it is worked on.
+    resident : int, optional
+        Bytes that the process may have at most; ``None``: whatever it takes.
+    """
+
+    pages: int
+    piece: int
+    resident: int | None
+
+    def keep(self) -> None:
+        """From now on keep freed pages, up to what there is for them."""
+        keep_pages(self.pages)
+
+    def make_room(self) -> None:
+        """Before a pass, whose pieces have other sizes: they may not fit into what is free."""
+        if self.resident is None:
+            return
+        may_come = self.pages - pages_held() + self.piece
+        if resident_bytes() + may_come > self.resident:
+            give_back_holes()
+
+
+def keep_nothing() -> None:
+    """Give back the pages that are kept; what is in use is not touched."""
+    keep_pages(None)
+
 
 MOST_UNDERWAY = 2  # stretches of a table that wait to be written
 
@@ -330,3 +367,67 @@ def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     flat = values.detach().reshape(-1).as_strided((values.numel(),), (1,))
     found: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
     return found
+
+
+class MappedRows:
+    """A table of one file; removed with its directory.
+
+    Parameters
+    ----------
+    path : Path
+    shape : tuple of int
+    dtype : torch.dtype
+
+    Attributes
+    ----------
+    rows : Tensor
+
+    Raises
+    ------
+    InputError
+        If there is no room on the disk.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, int], dtype: torch.dtype) -> None:
+        nbytes = max(shape[0] * shape[1] * dtype.itemsize, 1)
+        try:
+            with path.open("w+b") as file:
+                # A page that finds no room when it is written ends the process without a word.
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+                self._pages = mmap.mmap(file.fileno(), nbytes)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+        count = shape[0] * shape[1]
+        flat = torch.frombuffer(self._pages, dtype=dtype, count=count) if count else torch.empty(0)
+        self.rows: Tensor = flat.to(dtype).view(shape)
+
+    def give_back(self) -> None:
+        """Let the system have the memory of pages that were touched; the file keeps their bytes."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._pages.madvise(mmap.MADV_DONTNEED)
+
+
+class OutputRows:
+    """Outputs of all rows: in a file, if there is a directory for it.
+
+    Parameters
+    ----------
+    directory : Path, optional
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._mapped: MappedRows | None = None
+
+    def make(self, rows: int, like: Tensor) -> Tensor:
+        """Uninitialised [rows, width and dtype of `like`]."""
+        if self._directory is None or not rows:
+            return like.new_empty(rows, like.shape[1])
+        path = self._directory / "outputs"
+        self._mapped = MappedRows(path, (rows, like.shape[1]), like.dtype)
+        return self._mapped.rows
+
+    def give_back(self) -> None:
+        """Let go of the memory of those that lie in a file."""
+        if self._mapped is not None:
+            self._mapped.give_back()

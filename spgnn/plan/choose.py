@@ -8,16 +8,22 @@ from functools import cache
 
 from spgnn.errors import InputError
 from spgnn.plan.census import Census
-from spgnn.plan.configurations import Configuration, configurations
 from spgnn.plan.counted import Counted
 from spgnn.plan.estimate import can_be_estimated, estimated_setting
 from spgnn.plan.machine import Machine
-from spgnn.plan.network import Network
+from spgnn.plan.network import Epoch, Network
 from spgnn.plan.out_of_core import OutOfCore
 from spgnn.plan.partitions import GivenLabels, Partitions
 from spgnn.plan.predict import price
-from spgnn.plan.search import Outpaced, Planned, Plans, Search, arrangement
-from spgnn.plan.steps import Epoch
+from spgnn.plan.search import (
+    Configuration,
+    Outpaced,
+    Planned,
+    Plans,
+    Search,
+    arrangement,
+    configurations,
+)
 from spgnn.plan.subject import Setting, Subject, set_up
 from spgnn.plan.tracing import trace
 from spgnn.plan.wired import Wired

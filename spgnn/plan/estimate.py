@@ -15,9 +15,9 @@ import numpy as np
 from spgnn.exchange import Algorithm
 from spgnn.layout import Int64Array
 from spgnn.plan.census import Census, StageCensus
-from spgnn.plan.configurations import Configuration
 from spgnn.plan.counted import Counted
 from spgnn.plan.hops import HopCensus
+from spgnn.plan.search import Configuration
 from spgnn.plan.subject import Setting
 from spgnn.plan.weighed import WeighedCensus
 

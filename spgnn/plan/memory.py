@@ -13,8 +13,7 @@ from spgnn.plan.census import Census, sum_of
 from spgnn.plan.counted import Counted
 from spgnn.plan.hops import Moved
 from spgnn.plan.machine import Machine
-from spgnn.plan.network import Network
-from spgnn.plan.steps import Epoch, Extreme, Product, Weighing
+from spgnn.plan.network import Epoch, Extreme, Network, Product, Weighing
 
 _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 # Class and original id of each vertex, int64, and whether it is in each of three masks.

@@ -33,10 +33,10 @@ from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places
 from spgnn.parts.segments import Segments
 from spgnn.parts.sizes import OWN_MATRIX, Sizes, at_most, scored
-from spgnn.plan.configurations import Configuration
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Network
 from spgnn.plan.predict import Prediction
+from spgnn.plan.search import Configuration
 from spgnn.plan.subject import Setting
 from spgnn.sparse import CSR
 

@@ -14,9 +14,8 @@ from spgnn.plan.counted import Counted
 from spgnn.plan.hops import LEVELS
 from spgnn.plan.machine import Float64Array, Machine
 from spgnn.plan.memory import memory_of
-from spgnn.plan.network import Network
+from spgnn.plan.network import Epoch, Network
 from spgnn.plan.seconds import epoch_seconds
-from spgnn.plan.steps import Epoch
 from spgnn.plan.subject import Subject, set_up
 from spgnn.plan.tracing import trace
 from spgnn.plan.wired import Wired

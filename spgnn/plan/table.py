@@ -1,15 +1,82 @@
-"""What the commands print."""
+"""Plans as records, tables and pictures."""
 
 from __future__ import annotations
 
+import io
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
 from spgnn.command import plural, say, show_table
+from spgnn.files import write_file
+from spgnn.partition.plot import check_plot
 from spgnn.plan.choose import Choice
+from spgnn.plan.hops import LEVELS
 from spgnn.plan.machine import Level, Machine
+from spgnn.plan.search import Outpaced, Planned
+
+
+def of_choice(choice: Choice, base: Sequence[str]) -> dict[str, Any]:
+    """All plans for one number of ranks, and those that do not fit.
+
+    Parameters
+    ----------
+    choice : Choice
+    base : sequence of str
+        What of the training command line is not planned.
+    """
+    return {
+        "ranks": choice.ranks,
+        "plans": [{**of_plan(one, base), "why": choice.why(one)} for one in choice.plans],
+        "dropped": [of_plan(one, base) for one in choice.dropped],
+        "outpaced": [of_outpaced(one) for one in choice.outpaced],
+    }
+
+
+def of_outpaced(outpaced: Outpaced) -> dict[str, Any]:
+    """A configuration that was not counted, and the least seconds that it would take."""
+    one = outpaced.configuration
+    return {"ranks": one.ranks, **one.flags, "seconds_at_least": outpaced.seconds}
+
+
+def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
+    """One complete configuration, its price, and the command that runs it."""
+    one, price = planned.configuration, planned.prediction
+    flags, volume, levels = one.flags, price.volume, price.volume_by_level
+    return {
+        "ranks": one.ranks,
+        **{name: flags[name] for name in ("algo", "c", "exchange", "cover")},
+        "recompute_halo": flags["recompute_halo"],
+        "prune": flags["prune"],
+        "order": flags["order"],
+        "partition": one.method,
+        "objective": one.objective,
+        "schedule": flags["schedule"],
+        "hierarchy": flags["hierarchy"],
+        "bytes": volume["total_bytes"],
+        "max_send_bytes": volume["max_send_bytes"],
+        "max_recv_bytes": volume["max_recv_bytes"],
+        "bytes_by_level": {level: levels[level]["total_bytes"] for level in LEVELS},
+        "messages": int(price.messages.sum()),
+        "memory_bytes": price.memory_bytes,
+        "memory": {name: int(bytes_.max()) for name, bytes_ in price.memory.items()},
+        "seconds": planned.seconds,
+        "seconds_by_kind": price.seconds,
+        "estimated": planned.estimated,
+        "storage": one.storage,
+        "command": command_of(planned, base),
+    }
+
+
+def command_of(planned: Planned, base: Sequence[str]) -> str:
+    """The command line that runs a plan."""
+    one = planned.configuration
+    words = ["torchrun", "--nproc-per-node", str(one.ranks), "experiments/gcn.py"]
+    return shlex.join([*words, *base, *one.written()])
+
 
 _WIDTH = 140  # of tables that go into a file
 
@@ -120,3 +187,54 @@ def _level(level: Level) -> str:
         f"{link.bandwidth / 1e9:.2f} GB/s a rank"
         for name, link in vars(level).items()
     )
+
+
+# Schemes that are drawn: those that are best anywhere first.
+_MOST_LINES = 10
+
+
+def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
+    """Draw, for every scheme, bytes and seconds of an epoch against P.
+
+    Raises
+    ------
+    InputError
+        As `check_plot`, and if the file cannot be written.
+    """
+    suffix = check_plot(path)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    FigureCanvasAgg(figure)  # no window system
+    figure.suptitle(title, parse_math=False)
+    left, right = figure.subplots(1, 2)
+    for name, points in lines(choices).items():
+        ranks, bytes_, seconds = zip(*points, strict=True)
+        left.plot(ranks, bytes_, marker="o", markersize=3, label=name)
+        right.plot(ranks, seconds, marker="o", markersize=3, label=name)
+    for axes, what in ((left, "bytes an epoch, all ranks"), (right, "seconds an epoch")):
+        axes.set(xlabel="ranks", ylabel=what)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("symlog" if axes is left else "log")
+    right.legend(frameon=False, fontsize="small")
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=suffix, dpi=150)
+    write_file(path, [drawn.getvalue()], f"--plot {path}")
+
+
+def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:
+    """For each scheme: ranks, bytes and seconds; of several partitions the faster one's."""
+    found: dict[str, dict[int, tuple[int, int, float]]] = {}
+    best: dict[str, int] = {}
+    for choice in choices:
+        for place, one in enumerate(choice.plans):
+            name = str(one.configuration)
+            point = choice.ranks, int(one.prediction.volume["total_bytes"]), one.seconds
+            found.setdefault(name, {}).setdefault(choice.ranks, point)
+            best[name] = min(place, best.get(name, place))
+    shown = sorted(found, key=lambda name: best[name])[:_MOST_LINES]
+    return {name: list(found[name].values()) for name in shown}
+
+
+__all__ = ["check_plot", "lines", "plot_choices"]

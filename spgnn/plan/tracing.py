@@ -23,8 +23,18 @@ from spgnn.graph.protocol import Aggregation, Graph, Matrix, Normalisation
 from spgnn.nn import DropoutKeys, dtype_of, masked_cross_entropy
 from spgnn.nn.links import ScoredPairs, pairs_cross_entropy
 from spgnn.pattern import Pattern
-from spgnn.plan.network import Network
-from spgnn.plan.steps import Dense, Epoch, Extreme, Kind, Pass, Product, Sparse, Step, Weighing
+from spgnn.plan.network import (
+    Dense,
+    Epoch,
+    Extreme,
+    Kind,
+    Network,
+    Pass,
+    Product,
+    Sparse,
+    Step,
+    Weighing,
+)
 from spgnn.plan.weighed import BESIDE
 from spgnn.sparse import CSR, SUM_DTYPE
 

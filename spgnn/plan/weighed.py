@@ -115,7 +115,7 @@ class WeighedCensus:
 
 
 def _carried(hop: HopCensus, shape: Shape, *, adjoint: bool, back: bool) -> Moved:
-    """One exchange of a way, as :meth:`spgnn.attention.ways.Way.carried` has it."""
+    """One exchange of a way, as :meth:`spgnn.attention.passes.Way.carried` has it."""
     weighed = back == adjoint
     scores = SUM_DTYPE[shape.dtype]
     rows = shape.width if weighed or shape.whole_rows else 0

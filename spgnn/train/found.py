@@ -23,7 +23,7 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
-from spgnn.frontend.sharing import is_cut
+from spgnn.frontend.sources import is_cut
 from spgnn.layout import RowLayout
 from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.parts.rows import Adjacency

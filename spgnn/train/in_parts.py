@@ -21,14 +21,11 @@ from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.nn import DropoutKeys, Stack, weights_of
-from spgnn.parts.attention import received_ids
 from spgnn.parts.blocks import Stretch
 from spgnn.parts.budget import LIBRARIES, Budget, agreed, decide, recomputed, spare
 from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
-from spgnn.parts.kept import release
-from spgnn.parts.layers import Layers, Source, Vertices
+from spgnn.parts.matrix import received_ids
 from spgnn.parts.network import Network
-from spgnn.parts.outputs import OutputRows
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places, Room
 from spgnn.parts.rows import (
@@ -40,8 +37,8 @@ from spgnn.parts.rows import (
     whole_matrix,
 )
 from spgnn.parts.segments import Segments
-from spgnn.parts.spare import keep_nothing
-from spgnn.parts.table import memory_rows
+from spgnn.parts.state import Layers, Source, Vertices, release
+from spgnn.parts.table import OutputRows, keep_nothing, memory_rows
 from spgnn.progress import working
 from spgnn.sparse import CSR
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in

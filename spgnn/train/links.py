@@ -17,7 +17,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import Carried, Step, build, fetch, request_bytes
 from spgnn.graph.dry import RecordedProduct
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
-from spgnn.nn.ranked import areas, hits, mean_reciprocal_rank
+from spgnn.nn.metrics import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

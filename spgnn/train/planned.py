@@ -21,15 +21,14 @@ from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.choose import Choice, Planner
-from spgnn.plan.config import CHOSEN, fixed_by, network_of, subject_of
-from spgnn.plan.configurations import Configuration, configurations, fitting
+from spgnn.plan.cli import CHOSEN, fixed_by, network_of, subject_of
 from spgnn.plan.machine import Machine, read_machine
 from spgnn.plan.measure import measure
 from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
-from spgnn.plan.records import of_plan
-from spgnn.plan.search import CLOSE
+from spgnn.plan.search import CLOSE, Configuration, configurations, fitting
 from spgnn.plan.search import Planned as Priced
 from spgnn.plan.subject import Subject
+from spgnn.plan.table import of_plan
 from spgnn.plan.wired import Wired
 from spgnn.progress import ProgressBar
 

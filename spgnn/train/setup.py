@@ -29,8 +29,8 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Layered
-from spgnn.frontend.sharing import Placement, is_cut, opened_share, scattered_share
-from spgnn.graph.rows import normalised
+from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
+from spgnn.graph.matrices import normalised
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.memory import check_memory
 from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of

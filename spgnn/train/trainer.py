@@ -15,8 +15,8 @@ from torch import Tensor
 from spgnn.comm import Communicator, on_rank_zero
 from spgnn.config import Training
 from spgnn.errors import InputError, memory_for
-from spgnn.graph.output import write_npz
 from spgnn.graph.parameters import check_replicated
+from spgnn.graph.vertices import write_npz
 from spgnn.memory import FreedMemory
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.progress import ProgressBar

@@ -10,7 +10,7 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.graph import output
+from spgnn.graph import vertices as output
 from spgnn.testing import run_ranks
 
 N = 53

@@ -13,7 +13,7 @@ import torch
 
 from spgnn.__main__ import main
 from spgnn.comm import connect
-from spgnn.inference.config import InferConfig
+from spgnn.inference.cli import InferConfig
 from spgnn.train import TrainConfig, train
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.comm.jobs import Ended, Forked

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spgnn import RowLayout
 from spgnn.comm import connect
-from spgnn.nn import metrics, ranked
+from spgnn.nn import metrics
 from spgnn.nn.metrics import Score
 from spgnn.testing import run_ranks
 
@@ -167,8 +167,8 @@ def links(seed: int, n: int, k: int, coarse: bool) -> tuple[torch.Tensor, torch.
 
 
 def ranked_scores(positive, negative, total, comm) -> list[Score]:
-    found = ranked.hits(positive, negative, (1, 10, 1000), total, comm)
-    return [ranked.mean_reciprocal_rank(positive, negative, total, comm), *found]
+    found = metrics.hits(positive, negative, (1, 10, 1000), total, comm)
+    return [metrics.mean_reciprocal_rank(positive, negative, total, comm), *found]
 
 
 def expected_ranks(positive: np.ndarray, negative: np.ndarray) -> list[Score]:
@@ -209,5 +209,5 @@ def test_areas_of_scores_that_float32_orders():
     scores = torch.tensor([-torch.inf, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, torch.inf])[:, None]
     for bits in range(1, 255):
         truth = torch.tensor([[bool(bits >> i & 1)] for i in range(8)])
-        (found,) = ranked.areas(scores, truth, torch.ones_like(truth), connect())
+        (found,) = metrics.areas(scores, truth, torch.ones_like(truth), connect())
         assert found == area(scores[:, 0].numpy(), truth[:, 0].numpy())

@@ -14,8 +14,7 @@ from spgnn import CSR
 from spgnn.autograd import product, product_beside_itself
 from spgnn.graph.block import Block, LocalMatrix, block_pattern
 from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
-from spgnn.plan.network import Network
-from spgnn.plan.steps import Pass
+from spgnn.plan.network import Network, Pass
 from spgnn.plan.tracing import trace
 from tests.matrices import random_matrix
 

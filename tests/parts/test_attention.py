@@ -11,8 +11,7 @@ from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
-from spgnn.inference.cli import infer_to_file
-from spgnn.inference.config import InferConfig
+from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.parts.budget import ORDER, Budget
 from spgnn.parts.predict import Forecast
 from spgnn.parts.room import Places

@@ -9,9 +9,8 @@ import pytest
 
 from spgnn.errors import InputError
 from spgnn.parts.budget import ORDER, Budget, decide, needed, spare
-from spgnn.parts.heads import Heads
 from spgnn.parts.room import Places
-from spgnn.parts.sizes import Sizes
+from spgnn.parts.sizes import Heads, Sizes
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from tests.parts.runs import SMALL, check_bytes, check_equal, reports

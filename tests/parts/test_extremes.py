@@ -15,7 +15,7 @@ from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.kernels.extremes import add_to_extremes_
 from spgnn.nn import GraphSAGE
-from spgnn.parts import extremes
+from spgnn.parts import matrix as extremes
 from spgnn.parts.blocks import MemoryBlocks
 from spgnn.parts.budget import ORDER, Budget
 from spgnn.parts.matrix import PartMatrix

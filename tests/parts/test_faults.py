@@ -19,12 +19,11 @@ from spgnn.data.shards import write_shards
 from spgnn.direct import DirectFile, Transfers, pages_held
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
-from spgnn.inference.cli import infer_to_file
-from spgnn.inference.config import InferConfig
+from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.parts.blocks import BlockWriter, FileBlocks, Stretch
 from spgnn.parts.moments import Returned
 from spgnn.parts.network import Network
-from spgnn.parts.outputs import MappedRows
+from spgnn.parts.table import MappedRows
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train.in_parts import InParts

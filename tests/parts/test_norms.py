@@ -9,8 +9,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.graph.moments import moments
-from spgnn.inference.cli import infer_to_file
-from spgnn.inference.config import InferConfig
+from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.parts.budget import ORDER, Budget
 from spgnn.parts.moments import Gathered, Returned

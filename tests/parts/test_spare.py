@@ -3,8 +3,8 @@
 import pytest
 
 from spgnn.direct import PAGE, page_buffer, pages_held
-from spgnn.parts import spare
-from spgnn.parts.spare import Spare, keep_nothing
+from spgnn.parts import table as spare
+from spgnn.parts.table import Spare, keep_nothing
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.schemes import STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Prediction, Subject, predict
-from spgnn.plan.config import links_of, network_of
+from spgnn.plan.cli import links_of, network_of
 from spgnn.plan.network import normalisation_of
 from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig

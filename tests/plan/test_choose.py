@@ -17,12 +17,12 @@ from spgnn.exchange import Algorithm, Codec
 from spgnn.partition import partition
 from spgnn.plan import Network, Subject, predict, read_machine
 from spgnn.plan.choose import Planner
-from spgnn.plan.configurations import Configuration, algorithms, configurations, fitting
 from spgnn.plan.estimate import estimated_setting
+from spgnn.plan.network import Weighing
 from spgnn.plan.partitions import Partitions
-from spgnn.plan.plot import lines
-from spgnn.plan.steps import Weighing
+from spgnn.plan.search import Configuration, algorithms, configurations, fitting
 from spgnn.plan.subject import set_up
+from spgnn.plan.table import lines
 from spgnn.plan.wired import Wired
 from spgnn.train import TrainConfig
 from tests.plan.configurations import write_graphs

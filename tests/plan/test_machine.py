@@ -12,9 +12,8 @@ import pytest
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.plan import Machine, read_machine, write_machine
-from spgnn.plan.links import groups_by_node
 from spgnn.plan.machine import Spmm, Weighed, between
-from spgnn.plan.measure import measure
+from spgnn.plan.measure import groups_by_node, measure
 from spgnn.testing import run_ranks
 
 EXAMPLE = Path(__file__).parents[2] / "experiments" / "machines" / "perlmutter_a100.json"

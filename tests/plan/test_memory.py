@@ -12,7 +12,7 @@ from spgnn.comm import RowCounts, connect
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm
 from spgnn.plan import Network, Subject, predict
-from spgnn.plan.runtime import exercise, runtime_bytes
+from spgnn.plan.measure import exercise, runtime_bytes
 from spgnn.plan.subject import set_up
 from spgnn.testing import run_ranks
 

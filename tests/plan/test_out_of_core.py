@@ -17,11 +17,10 @@ from spgnn.exchange import Algorithm
 from spgnn.parts.budget import LIBRARIES, ORDER
 from spgnn.plan import Network, Subject, read_machine
 from spgnn.plan.choose import Planner
-from spgnn.plan.configurations import Configuration
 from spgnn.plan.network import normalisation_of
 from spgnn.plan.out_of_core import FromDisk, OutOfCore
 from spgnn.plan.partitions import Partitions
-from spgnn.plan.search import Planned
+from spgnn.plan.search import Configuration, Planned
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
 from spgnn.train.run import train

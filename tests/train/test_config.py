@@ -14,11 +14,10 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.config import Record, options_of
 from spgnn.exchange import Codec
-from spgnn.inference.cli import infer_to_file
-from spgnn.inference.config import InferConfig
+from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.loader.config import MiniBatchConfig
 from spgnn.loader.run import train as train_batches
-from spgnn.plan.config import PlanConfig
+from spgnn.plan.cli import PlanConfig
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, Training, prepare, train
 from spgnn.train.run import main
