@@ -2,7 +2,7 @@
 
 What each layer of each rank works on is counted on the graph itself, as the training command makes
 it; how memory is shared out, and what is read and written, is what that command decides and
-foretells (`spgnn.parts`). Seconds are those of the same products in memory, of the layers that are
+foretells (`spgnn.chunked`). Seconds are those of the same products in memory, of the layers that are
 made again in backward, and of the disk as far as these do not hide it: panels are read ahead, and
 rows written behind.
 """
@@ -21,6 +21,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn.chunked.budget import LIBRARIES, Budget, decide, merged, needed, recomputed
+from spgnn.chunked.predict import Forecast
+from spgnn.chunked.room import Places
+from spgnn.chunked.segments import Segments
+from spgnn.chunked.sizes import OWN_MATRIX, Sizes, at_most, scored
 from spgnn.data.graph import labelled
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource
@@ -28,11 +33,6 @@ from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
-from spgnn.parts.budget import LIBRARIES, Budget, decide, merged, needed, recomputed
-from spgnn.parts.predict import Forecast
-from spgnn.parts.room import Places
-from spgnn.parts.segments import Segments
-from spgnn.parts.sizes import OWN_MATRIX, Sizes, at_most, scored
 from spgnn.plan.machine import Machine
 from spgnn.plan.network import Network
 from spgnn.plan.predict import Prediction

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.chunked.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
+from spgnn.chunked.rows import Adjacency
 from spgnn.comm import Communicator, from_rank_zero, on_every_rank
 from spgnn.config import TrainConfig
 from spgnn.data import (
@@ -25,8 +27,6 @@ from spgnn.direct import Transfers
 from spgnn.errors import InputError
 from spgnn.frontend.sources import is_cut
 from spgnn.layout import RowLayout
-from spgnn.parts.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
-from spgnn.parts.rows import Adjacency
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 from spgnn.train.setup import made_up_labels, masks_of, share_of

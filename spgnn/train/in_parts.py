@@ -13,6 +13,24 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import with_backward
+from spgnn.chunked.blocks import Stretch
+from spgnn.chunked.budget import LIBRARIES, Budget, agreed, decide, recomputed, spare
+from spgnn.chunked.features import Held, MadeUp, OnDisk, propagated
+from spgnn.chunked.matrix import received_ids
+from spgnn.chunked.network import Network
+from spgnn.chunked.predict import Forecast
+from spgnn.chunked.room import Places, Room
+from spgnn.chunked.rows import (
+    Inspected,
+    Kept,
+    even_bounds,
+    inspected,
+    reached,
+    whole_matrix,
+)
+from spgnn.chunked.segments import Segments
+from spgnn.chunked.state import Layers, Source, Vertices, release
+from spgnn.chunked.table import OutputRows, keep_nothing, memory_rows
 from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.config import TrainConfig
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
@@ -21,24 +39,6 @@ from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
 from spgnn.nn import DropoutKeys, Stack, weights_of
-from spgnn.parts.blocks import Stretch
-from spgnn.parts.budget import LIBRARIES, Budget, agreed, decide, recomputed, spare
-from spgnn.parts.features import Held, MadeUp, OnDisk, propagated
-from spgnn.parts.matrix import received_ids
-from spgnn.parts.network import Network
-from spgnn.parts.predict import Forecast
-from spgnn.parts.room import Places, Room
-from spgnn.parts.rows import (
-    Inspected,
-    Kept,
-    even_bounds,
-    inspected,
-    reached,
-    whole_matrix,
-)
-from spgnn.parts.segments import Segments
-from spgnn.parts.state import Layers, Source, Vertices, release
-from spgnn.parts.table import OutputRows, keep_nothing, memory_rows
 from spgnn.progress import working
 from spgnn.sparse import CSR
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in

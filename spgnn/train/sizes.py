@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from spgnn.chunked.blocks import Stretch
+from spgnn.chunked.rows import Adjacency, Inspected, nonzeros_in
+from spgnn.chunked.segments import Segments
+from spgnn.chunked.sizes import Sizes, at_most, scored
 from spgnn.config import TrainConfig
-from spgnn.parts.blocks import Stretch
-from spgnn.parts.rows import Adjacency, Inspected, nonzeros_in
-from spgnn.parts.segments import Segments
-from spgnn.parts.sizes import Sizes, at_most, scored
 from spgnn.sparse import CSR
 from spgnn.train.found import Found, Labelled
 

@@ -8,13 +8,13 @@ import shlex
 import pytest
 
 from spgnn.__main__ import main
+from spgnn.chunked.budget import LIBRARIES, ORDER
 from spgnn.comm import connect
 from spgnn.data import open_source
 from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import write_shards
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
-from spgnn.parts.budget import LIBRARIES, ORDER
 from spgnn.plan import Network, Subject, read_machine
 from spgnn.plan.choose import Planner
 from spgnn.plan.network import normalisation_of
@@ -24,7 +24,7 @@ from spgnn.plan.search import Configuration, Planned
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
 from spgnn.train.run import train
-from tests.parts.runs import check_bytes, reports
+from tests.chunked.runs import check_bytes, reports
 from tests.plan.configurations import write_graphs
 from tests.plan.test_machine import EXAMPLE
 

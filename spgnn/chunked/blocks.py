@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.chunked.table import as_bytes
 from spgnn.direct import PAGE, Bytes, DirectFile, Transfers, padded, page_buffer
 from spgnn.errors import InputError
-from spgnn.parts.table import as_bytes
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spgnn.chunked.table import DiskTable, MemoryTable, Table
 from spgnn.direct import Transfers
-from spgnn.parts.table import DiskTable, MemoryTable, Table
 
 
 @dataclass(frozen=True)

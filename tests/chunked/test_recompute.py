@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from spgnn.chunked.budget import Budget, decide, recomputed
+from spgnn.chunked.predict import Forecast
+from spgnn.chunked.room import Places
+from spgnn.chunked.sizes import Sizes
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.parts.budget import Budget, decide, recomputed
-from spgnn.parts.predict import Forecast
-from spgnn.parts.room import Places
-from spgnn.parts.sizes import Sizes
 from spgnn.testing import run_ranks
 from spgnn.train.in_parts import InParts
-from tests.parts.runs import SMALL, check_bytes, reports
+from tests.chunked.runs import SMALL, check_bytes, reports
 
 SAGE = Sizes(
     rows=10**6,

@@ -14,15 +14,15 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from spgnn.chunked.blocks import Blocks, Collector, MemoryBlocks, rows_of
+from spgnn.chunked.matrix import PartMatrix, Received
+from spgnn.chunked.sizes import OWN_MATRIX
+from spgnn.chunked.state import Layers
 from spgnn.comm import Communicator, Mesh, on_every_rank
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
-from spgnn.parts.blocks import Blocks, Collector, MemoryBlocks, rows_of
-from spgnn.parts.matrix import PartMatrix, Received
-from spgnn.parts.sizes import OWN_MATRIX
-from spgnn.parts.state import Layers
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees, take_rows
 from spgnn.spmm import DistMatrix

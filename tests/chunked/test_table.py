@@ -12,9 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spgnn.chunked.table import DiskTable, MemoryTable, as_bytes
 from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
-from spgnn.parts.table import DiskTable, MemoryTable, as_bytes
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.bfloat16])

@@ -8,7 +8,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.train.in_parts import InParts
-from tests.parts.runs import SMALL
+from tests.chunked.runs import SMALL
 
 
 def gradients(task: InParts) -> list[torch.Tensor]:

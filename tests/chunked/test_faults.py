@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 import torch
 
+from spgnn.chunked.blocks import BlockWriter, FileBlocks, Stretch
+from spgnn.chunked.moments import Returned
+from spgnn.chunked.network import Network
+from spgnn.chunked.table import MappedRows
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
@@ -20,16 +24,12 @@ from spgnn.direct import DirectFile, Transfers, pages_held
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
 from spgnn.inference.cli import InferConfig, infer_to_file
-from spgnn.parts.blocks import BlockWriter, FileBlocks, Stretch
-from spgnn.parts.moments import Returned
-from spgnn.parts.network import Network
-from spgnn.parts.table import MappedRows
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train.in_parts import InParts
 from spgnn.train.run import train
+from tests.chunked.runs import SMALL, check_equal, reports
 from tests.comm.jobs import Forked
-from tests.parts.runs import SMALL, check_equal, reports
 from tests.training import write_dataset
 
 ATTENTION = (

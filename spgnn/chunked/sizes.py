@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from spgnn.chunked.room import Places
 from spgnn.kernels.attention_panel import packed_bytes
-from spgnn.parts.room import Places
 
 
 class Heads(NamedTuple):

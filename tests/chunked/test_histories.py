@@ -17,7 +17,7 @@ from spgnn.direct import DirectFile
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train.in_parts import InParts
-from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+from tests.chunked.runs import SMALL, check_bytes, check_equal, reports
 
 # Everything in memory; everything on the disk.
 STORAGE = (

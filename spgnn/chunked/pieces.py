@@ -8,17 +8,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from spgnn.chunked.matrix import Attending
+from spgnn.chunked.moments import Known
+from spgnn.chunked.room import Room
+from spgnn.chunked.segments import ChunkRows, Segments, Stopped
+from spgnn.chunked.sizes import Heads
+from spgnn.chunked.state import Kept, Layers, Piece, Vertices
+from spgnn.chunked.table import Table
 from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import AttentionScores
 from spgnn.nn import DropoutKeys
 from spgnn.nn.norm import Norm
-from spgnn.parts.matrix import Attending
-from spgnn.parts.moments import Known
-from spgnn.parts.room import Room
-from spgnn.parts.segments import ChunkRows, Segments, Stopped
-from spgnn.parts.sizes import Heads
-from spgnn.parts.state import Kept, Layers, Piece, Vertices
-from spgnn.parts.table import Table
 from spgnn.sparse import CSR, take_rows
 
 

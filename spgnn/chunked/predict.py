@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spgnn.parts.budget import Budget
-from spgnn.parts.features import OnDisk
-from spgnn.parts.matrix import PartMatrix
-from spgnn.parts.network import Network
-from spgnn.parts.room import Places
-from spgnn.parts.sizes import Heads, Sizes
-from spgnn.parts.state import Layers, Source
-from spgnn.parts.table import panels_of
+from spgnn.chunked.budget import Budget
+from spgnn.chunked.features import OnDisk
+from spgnn.chunked.matrix import PartMatrix
+from spgnn.chunked.network import Network
+from spgnn.chunked.room import Places
+from spgnn.chunked.sizes import Heads, Sizes
+from spgnn.chunked.state import Layers, Source
+from spgnn.chunked.table import panels_of
 
 
 @dataclass

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.chunked.blocks import Stretch, rows_of
+from spgnn.chunked.matrix import PartMatrix
+from spgnn.chunked.room import Room
+from spgnn.chunked.state import Source, Vertices
+from spgnn.chunked.table import MemoryTable, Table, panels_of
 from spgnn.direct import DirectFile, Transfers
-from spgnn.parts.blocks import Stretch, rows_of
-from spgnn.parts.matrix import PartMatrix
-from spgnn.parts.room import Room
-from spgnn.parts.state import Source, Vertices
-from spgnn.parts.table import MemoryTable, Table, panels_of
 from spgnn.sparse import CSR
 
 # What is made of features before anybody looks at them, row by row.

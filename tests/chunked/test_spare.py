@@ -2,9 +2,9 @@
 
 import pytest
 
+from spgnn.chunked import table as spare
+from spgnn.chunked.table import Spare, keep_nothing
 from spgnn.direct import PAGE, page_buffer, pages_held
-from spgnn.parts import table as spare
-from spgnn.parts.table import Spare, keep_nothing
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from spgnn.chunked.budget import ORDER, Budget
+from spgnn.chunked.predict import Forecast
+from spgnn.chunked.room import Places
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.inference.cli import InferConfig, infer_to_file
-from spgnn.parts.budget import ORDER, Budget
-from spgnn.parts.predict import Forecast
-from spgnn.parts.room import Places
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from spgnn.train.in_parts import InParts
 from spgnn.train.run import train
-from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+from tests.chunked.runs import SMALL, check_bytes, check_equal, reports
 from tests.training import write_dataset
 
 MODELS = (

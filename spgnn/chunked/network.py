@@ -19,15 +19,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from spgnn.chunked.matrix import Attending, NewTable, extreme_adjoints, extreme_products
+from spgnn.chunked.moments import Gathered, Returned
+from spgnn.chunked.pieces import Pieces
+from spgnn.chunked.room import Room
+from spgnn.chunked.segments import ChunkRows, Segments
+from spgnn.chunked.state import Aside, Layers, Piece, Vertices, release
+from spgnn.chunked.table import Table
 from spgnn.comm import Communicator
 from spgnn.nn import DropoutKeys
-from spgnn.parts.matrix import Attending, NewTable, extreme_adjoints, extreme_products
-from spgnn.parts.moments import Gathered, Returned
-from spgnn.parts.pieces import Pieces
-from spgnn.parts.room import Room
-from spgnn.parts.segments import ChunkRows, Segments
-from spgnn.parts.state import Aside, Layers, Piece, Vertices, release
-from spgnn.parts.table import Table
 
 # The share of a loss that some rows have: (part, rows of it or None for all, outputs).
 LossOf = Callable[[int, Tensor | None, Tensor], Tensor]

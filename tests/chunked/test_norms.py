@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from spgnn.chunked.budget import ORDER, Budget
+from spgnn.chunked.moments import Gathered, Returned
+from spgnn.chunked.predict import Forecast
+from spgnn.chunked.room import Places
+from spgnn.chunked.segments import ChunkRows
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.graph.moments import moments
 from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
-from spgnn.parts.budget import ORDER, Budget
-from spgnn.parts.moments import Gathered, Returned
-from spgnn.parts.predict import Forecast
-from spgnn.parts.room import Places
-from spgnn.parts.segments import ChunkRows
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from spgnn.train.in_parts import InParts
-from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+from tests.chunked.runs import SMALL, check_bytes, check_equal, reports
 
 # One norm a layer, none in the last; two, one in the last (gin); outputs that look at all layers.
 MODELS = (

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
+from spgnn.chunked.blocks import Blocks
+from spgnn.chunked.sizes import Heads
+from spgnn.chunked.table import Table, memory_rows, panels_of
 from spgnn.graph.protocol import AttentionScores, DroppedEdges
 from spgnn.kernels.attention import AttentionDropout
 from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
 from spgnn.kernels.extremes import add_to_extremes_, extreme_
-from spgnn.parts.blocks import Blocks
-from spgnn.parts.sizes import Heads
-from spgnn.parts.table import Table, memory_rows, panels_of
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from spgnn.chunked.room import Places
+from spgnn.chunked.sizes import Sizes, Tables
+from spgnn.chunked.table import Spare
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.parts.room import Places
-from spgnn.parts.sizes import Sizes, Tables
-from spgnn.parts.table import Spare
 
 Recompute = Literal["auto", "never", "always"]
 # What libraries take once they are used: thread pools, buffers, code that is loaded late.

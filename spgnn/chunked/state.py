@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from spgnn.parts.matrix import PartMatrix
-from spgnn.parts.room import Room
-from spgnn.parts.table import Table
+from spgnn.chunked.matrix import PartMatrix
+from spgnn.chunked.room import Room
+from spgnn.chunked.table import Table
 from spgnn.sparse import CSR
 
 

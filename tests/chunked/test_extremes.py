@@ -8,6 +8,14 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import kernels
+from spgnn.chunked import matrix as extremes
+from spgnn.chunked.blocks import MemoryBlocks
+from spgnn.chunked.budget import ORDER, Budget
+from spgnn.chunked.matrix import PartMatrix
+from spgnn.chunked.predict import Forecast
+from spgnn.chunked.room import Places
+from spgnn.chunked.segments import Segments
+from spgnn.chunked.table import MemoryTable
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import Graph
@@ -15,19 +23,11 @@ from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.kernels.extremes import add_to_extremes_
 from spgnn.nn import GraphSAGE
-from spgnn.parts import matrix as extremes
-from spgnn.parts.blocks import MemoryBlocks
-from spgnn.parts.budget import ORDER, Budget
-from spgnn.parts.matrix import PartMatrix
-from spgnn.parts.predict import Forecast
-from spgnn.parts.room import Places
-from spgnn.parts.segments import Segments
-from spgnn.parts.table import MemoryTable
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
 from spgnn.train.in_parts import InParts
-from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+from tests.chunked.runs import SMALL, check_bytes, check_equal, reports
 
 MAX = {"model": "sage", "aggregate": "max"}
 # In float32 scores that are equal but for rounding change what is right.

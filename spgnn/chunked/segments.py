@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import with_backward
+from spgnn.chunked.moments import Known
+from spgnn.chunked.sizes import Heads
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments
@@ -31,8 +33,6 @@ from spgnn.nn.convolution import Convolution
 from spgnn.nn.gat import AttentionConv, GATv2Conv
 from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages
 from spgnn.nn.rowwise import dropout
-from spgnn.parts.moments import Known
-from spgnn.parts.sizes import Heads
 from spgnn.sparse import CSR
 
 Extreme = Literal["max", "min"]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from spgnn.parts.network import Network
+from spgnn.chunked.network import Network
 from spgnn.train.run import main
+from tests.chunked.runs import SMALL
 from tests.comm.jobs import Ended, Forked, slowness
-from tests.parts.runs import SMALL
 from tests.train.command import without_torch
 
 EPOCHS, SECONDS = 5, 15.0

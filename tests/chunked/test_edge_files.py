@@ -11,7 +11,7 @@ import pytest
 
 from spgnn.testing import run_ranks
 from spgnn.train import found
-from tests.parts.runs import check_bytes, check_equal, reports
+from tests.chunked.runs import check_bytes, check_equal, reports
 
 FLAGS = {"model": "sage", "random_features": 5, "random_classes": 3, "epochs": 2, "dropout": 0.3}
 MEMORY = 3 * 2**30

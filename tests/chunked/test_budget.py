@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from spgnn.chunked.budget import ORDER, Budget, decide, needed, spare
+from spgnn.chunked.room import Places
+from spgnn.chunked.sizes import Heads, Sizes
 from spgnn.errors import InputError
-from spgnn.parts.budget import ORDER, Budget, decide, needed, spare
-from spgnn.parts.room import Places
-from spgnn.parts.sizes import Heads, Sizes
 from spgnn.testing import run_ranks
 from spgnn.train import in_parts
-from tests.parts.runs import SMALL, check_bytes, check_equal, reports
+from tests.chunked.runs import SMALL, check_bytes, check_equal, reports
 
 SIZES = Sizes(
     rows=10**6,
