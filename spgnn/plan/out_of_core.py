@@ -2,7 +2,7 @@
 
 What each layer of each rank works on is counted on the graph itself, as the training command makes
 it; how memory is shared out, and what is read and written, is what that command decides and
-foretells (`spgnn.chunked`). Seconds are those of the same products in memory, of the layers that are
+predicts (`spgnn.chunked`). Seconds are those of the same products in memory, of the layers that are
 made again in backward, and of the disk as far as these do not hide it: panels are read ahead, and
 rows written behind.
 """
