@@ -153,7 +153,7 @@ extern const KernelTable table;
 
 // The kernels of an instruction set.
 
-inline const KernelTable& table_of(Isa isa) {
+inline const KernelTable& table_of([[maybe_unused]] Isa isa) {
 #ifdef SPGNN_X86
   if (isa == Isa::kAvx512) return avx512::table;
   if (isa == Isa::kAvx2) return avx2::table;
