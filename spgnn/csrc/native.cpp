@@ -19,6 +19,8 @@ void bind_sampling(nb::module_& m);
 void bind_store(nb::module_& m);
 
 NB_MODULE(_native, m) {
+  // Objects that a program keeps until its interpreter ends are not leaks.
+  nb::set_leak_warnings(false);
   nb::register_exception_translator(
       [](const std::exception_ptr& error, void* input_error) {
         try {
