@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ class Known:
     gradient : Tensor float64 [2, f], optional
         Of the mean and the variance, over all rows of all ranks, once it is known: then what is
         sent backward through any rows has their share of it.
+    shift : Tensor [f], optional
+        The bias that the norm gets apart from its rows; it is no part of the mean.
     """
 
     norm: Norm
@@ -31,6 +33,7 @@ class Known:
     variance: Tensor
     count: int
     gradient: Tensor | None = None
+    shift: Tensor | None = None
 
     def of(self, x: Tensor, *, leaf: bool) -> tuple[Moments, list[Tensor]]:
         """As the norm takes them, of some rows [rows, f].
@@ -60,6 +63,8 @@ class Known:
         """Let the norm take them into its running ones."""
         if self.count > 1:
             found, _ = self.of(self.mean[None].to(dtype), leaf=False)
+            if self.shift is not None:
+                found = replace(found, centre=found.centre + self.shift)
             self.norm.remember(found)
 
     def _returned_through(self, centred: Tensor, mean: Tensor) -> None:
@@ -78,13 +83,14 @@ class Gathered:
 
     def __init__(self) -> None:
         self._norm: Norm | None = None
+        self._shift: Tensor | None = None
         self._rows = 0
         self._mean = self._squares = torch.zeros(0, dtype=torch.float64)
 
-    def add(self, norm: Norm, x: Tensor) -> None:
-        """The rows of one more part [rows, f], which a norm takes."""
+    def add(self, norm: Norm, x: Tensor, shift: Tensor | None = None) -> None:
+        """The rows of one more chunk [rows, f], which a norm is given, and a bias apart."""
         if self._norm is None:
-            self._norm = norm
+            self._norm, self._shift = norm, None if shift is None else shift.detach().clone()
             self._mean = self._squares = x.new_zeros(x.shape[1], dtype=torch.float64)
         rows = len(x)
         if not rows:
@@ -110,7 +116,7 @@ class Gathered:
             squares = squares + rows * (mean - middle).square()
             comm.all_reduce(squares).wait()
             rows, mean = count, middle
-        return Known(self._norm, mean, squares / max(rows, 1), rows)
+        return Known(self._norm, mean, squares / max(rows, 1), rows, shift=self._shift)
 
 
 class Returned:

@@ -69,15 +69,15 @@ class Pieces:
 
     def _before_norm(
         self, at: Piece, Z: Tensor | None, keys: DropoutKeys | None
-    ) -> tuple[Norm, Tensor]:
-        """What the first norm of a layer takes whose moments are not known."""
+    ) -> tuple[Norm, Tensor, Tensor | None]:
+        """The first norm of a layer whose moments are not known, its rows, and a bias apart."""
         H_in, Z = self._input(at, keys), self._product(at, Z)
         ids, known = self.vertices.ids_of(at.part, at.chosen), self._known.get(at.number, [])
         with self._as_made:
-            norm, x = self.segments.before_norm(
+            norm, x, shift = self.segments.before_norm(
                 at.number, H_in, Z, ids, _of(keys, ids), self._is_first(at.number), known
             )
-        return norm, x.detach()
+        return norm, x.detach(), shift
 
     @property
     def _as_made(self) -> AbstractContextManager[object]:

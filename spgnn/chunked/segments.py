@@ -31,7 +31,7 @@ from spgnn.graph.protocol import (
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.convolution import Convolution
 from spgnn.nn.gat import AttentionConv, GATv2Conv
-from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages
+from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages, run_until
 from spgnn.nn.rowwise import dropout
 from spgnn.sparse import CSR
 
@@ -284,8 +284,8 @@ class Segments:
         keys: DropoutKeys | None,
         first: bool,
         known: Sequence[Known],
-    ) -> tuple[Norm, Tensor]:
-        """The first norm whose moments are not known, and the rows that it is given.
+    ) -> tuple[Norm, Tensor, Tensor | None]:
+        """The first norm whose moments are not known, the rows it is given, and a bias apart.
 
         Parameters
         ----------
@@ -302,7 +302,7 @@ class Segments:
             if isinstance(stage, Norm) and stage.needs_moments
         ]
         place, norm = norms[len(known)]
-        return norm, run_stages(stages, Z, rows, shift, stop=place)
+        return norm, *run_until(place, stages, Z, rows, shift)
 
     def _request(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None

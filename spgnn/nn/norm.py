@@ -418,11 +418,7 @@ def flatten_stages(stages: Iterable[Stage]) -> list[Stage]:
 
 
 def run_stages(
-    stages: Sequence[Stage],
-    Z: Tensor,
-    graph: Graph,
-    shift: Tensor | None = None,
-    stop: int | None = None,
+    stages: Sequence[Stage], Z: Tensor, graph: Graph, shift: Tensor | None = None
 ) -> Tensor:
     """Run stages on rows, after a bias that is still to be added. Collective if a norm is.
 
@@ -434,9 +430,22 @@ def run_stages(
     graph : Graph
     shift : Tensor [f], optional
         The bias. The first stage gets it where it can take it: a norm, or an `Update`.
-    stop : int, optional
-        Stop before this stage and return the rows that it would be given, which are without the
-        bias if the stage takes that.
+    """
+    Z, shift = run_until(len(stages), stages, Z, graph, shift)
+    return Z if shift is None else Z.add_(shift.to(Z.dtype))
+
+
+def run_until(
+    stop: int, stages: Sequence[Stage], Z: Tensor, graph: Graph, shift: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Run stages up to one of them: the rows that it is given, and the bias, if it gets that apart.
+
+    Parameters
+    ----------
+    stop : int
+        Number of the stage that is not run.
+    stages, Z, graph, shift
+        As of `run_stages`.
     """
     for place, stage in enumerate(stages):
         waits = isinstance(stage, Update) or takes_shift(stage)
@@ -446,10 +455,10 @@ def run_stages(
             # In place: nobody keeps the product itself.
             Z, shift = Z.add_(shift.to(Z.dtype)), None
         if place == stop:
-            return Z
+            break
         Z = run_stage(stage, Z, graph, shift)
         shift = shift if isinstance(stage, Skip) else None
-    return Z if shift is None else Z.add_(shift.to(Z.dtype))
+    return Z, shift
 
 
 def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
