@@ -82,7 +82,9 @@ FORMATS = ["csr", "csc", "coo", "bsr", "dia"]
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("take", [CSR.from_scipy, from_scipy, Adjacency.of], ids=lambda take: take.__qualname__)
+@pytest.mark.parametrize(
+    "take", [CSR.from_scipy, from_scipy, Adjacency.of], ids=lambda take: take.__qualname__
+)
 def test_matrices_of_scipy(take, form):
     for index in (np.int32, np.int64):
         A = matrix()
