@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from spgnn.comm import Mesh, connect
     from spgnn.errors import InputError
     from spgnn.frontend.distribute import distribute
-    from spgnn.graph import DistGraph
+    from spgnn.graph.distgraph import DistGraph
     from spgnn.inference import infer
     from spgnn.layout import Axes, RowLayout
     from spgnn.loader import LinkNeighborLoader, NeighborLoader
@@ -45,7 +45,7 @@ __version__ = "0.7.0"
 _HOMES = {
     "CSR": "sparse",
     "Axes": "layout",
-    "DistGraph": "graph",
+    "DistGraph": "graph.distgraph",
     "DistMatrix": "spmm",
     "InputError": "errors",
     "LinkNeighborLoader": "loader",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.protocol import Aggregation, Graph, LayerGraph
 
-__all__ = ["Aggregation", "DistGraph", "Graph", "LayerGraph"]
+__all__ = ["Aggregation", "Graph", "LayerGraph"]

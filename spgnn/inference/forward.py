@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator, on_every_rank
 from spgnn.errors import InputError, check_integer
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
 from spgnn.nn import Features, Stack

@@ -16,8 +16,8 @@ from spgnn.comm import Communicator
 from spgnn.command import LARGEST
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice
-from spgnn.graph import DistGraph
 from spgnn.graph.block import Block, block_pattern
+from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Place
 from spgnn.loader.hops import RowEntries
 from spgnn.loader.modes import Options, seed_order

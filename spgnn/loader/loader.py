@@ -15,7 +15,7 @@ from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch, Place
 from spgnn.loader.cache import CachedRows
 from spgnn.loader.disk_pattern import DiskPattern

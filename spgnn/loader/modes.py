@@ -16,7 +16,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.hashing import uniform
 from spgnn.loader.batch import Batch, Place
 from spgnn.loader.hops import ClusterGrowth

@@ -16,8 +16,8 @@ from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import exchange_needs, needs_of, swap_rows
 from spgnn.exchange.needs import swap_counts
-from spgnn.graph import DistGraph
 from spgnn.graph.block import Degrees
+from spgnn.graph.distgraph import DistGraph
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.loader.rows import Counts, Pending, Rows, check_ids, copy_rows
 from spgnn.pattern import Pattern, index_dtype

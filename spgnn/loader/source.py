@@ -14,8 +14,8 @@ from spgnn.data.adapters import with_edge_index
 from spgnn.data.graph import MASKS, Graph
 from spgnn.errors import InputError
 from spgnn.frontend.sources import kind_of, opener
-from spgnn.graph import DistGraph
 from spgnn.graph.block import Degrees
+from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.rows import MemoryRows, Rows
 from spgnn.pattern import Pattern, described, index_dtype

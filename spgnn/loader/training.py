@@ -19,8 +19,8 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs
 from spgnn.errors import InputError, check_integer, memory_for
 from spgnn.exchange import Algorithm
-from spgnn.graph import DistGraph
 from spgnn.graph.block import Block, block_pattern
+from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch
 from spgnn.loader.config import MiniBatchConfig
 from spgnn.loader.dataset import Dataset

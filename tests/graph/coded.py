@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import spgnn
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from tests.graph.pyg_like import N, multigraph
 
 WIDTH, CLASSES = 6, 3

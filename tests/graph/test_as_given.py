@@ -16,7 +16,7 @@ from torch import Tensor
 import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import spgnn
 from spgnn import InputError
 from spgnn.exchange import Codec
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
 from tests.graph.coded import CLASSES, CODECS, WIDTH, graph_on, problem
 from tests.graph.pyg_like import N

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import spgnn
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
 from tests.graph.coded import CLASSES, CODECS, WIDTH, graph_on
 

@@ -14,7 +14,7 @@ import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.data.adapters import from_pyg
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
 from tests.graph.pyg_like import N, dense_of, multigraph
 

@@ -19,7 +19,7 @@ from spgnn.comm import connect
 from spgnn.data import Graph, from_scipy, write_shards
 from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.layout import RowLayout
 from spgnn.plan import read_machine
 from spgnn.testing import run_ranks

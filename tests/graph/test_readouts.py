@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import InputError
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
 
 N = 20

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import spgnn
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from tests.graph.convolutions import Convolution, Given, N, convolutions, data
 
 TOLERANCE = 1e-4  # relative, in float32

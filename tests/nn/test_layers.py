@@ -17,7 +17,7 @@ import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
-from spgnn.graph import DistGraph
+from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn import DropoutKeys, propagate_
 from spgnn.testing import run_ranks
