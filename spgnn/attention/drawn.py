@@ -17,7 +17,7 @@ from spgnn.pattern import Selection
 from spgnn.sparse import CSR, take_rows
 
 Marks = tuple[Tensor, Tensor]
-"""Which rows of an exchange are drawn: of those that leave, and of those that arrive, bool."""
+"""Masks of the rows that an exchange samples: of those it sends, and of those it receives, bool."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +28,11 @@ class Drawn:
     ----------
     pieces : Pieces
     rows : Tensor int64, optional
-        Which of the partial rows there are; ``None`` for all.
+        The partial rows that remain; ``None`` for all.
     fetched : Tensor bool [fetched rows], optional
-        Which of them are fetched; ``None`` for all.
+        True for those that are fetched; ``None`` for all.
     asked : Tensor bool [partials for others], optional
-        Which of them are made; ``None`` for all.
+        True for those that are computed; ``None`` for all.
     """
 
     pieces: Pieces
@@ -42,7 +42,7 @@ class Drawn:
 
     @classmethod
     def of(cls, pieces: Pieces, marks: Mapping[str, Marks]) -> Drawn:
-        """What is drawn of `fetch`, `sums` and `fold`, as far as there are these."""
+        """Sampled pieces: the marked rows of `fetch`, `sums` and `fold`, where there are any."""
         some, fetched, asked = pieces, None, None
         if pieces.fetch is not None and pieces.remote is not None:
             sent, fetched = marks["fetch"]
@@ -75,7 +75,7 @@ class Drawn:
         return Ids(rows, columns, fetched, asked if self.asked is None else asked[self.asked])
 
     def edges(self, whole: Pieces) -> Tensor | None:
-        """Which edges of fetched sources there are, bool; ``None`` for all."""
+        """A mask of the remote edges whose source is fetched, bool; ``None`` for all."""
         if self.fetched is None or whole.remote is None:
             return None
         return self.fetched[whole.remote.indices.long()]

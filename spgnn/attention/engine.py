@@ -22,7 +22,7 @@ from spgnn.exchange.needs import Communicators
 
 
 class Attention:
-    """What runs attention over the nonzeros of one matrix.
+    """Distributed attention over the nonzeros of one matrix.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class Attention:
 
     @cached_property
     def _exact(self) -> tuple[Drawn, Pass]:
-        """What runs where rows are as they are."""
+        """All pieces and their pass, for exact rows."""
         parts, exchange = self.pieces, None
         if parts.fetch is not None:
             plan = Plan((parts.fetch,))
@@ -152,13 +152,13 @@ class Attention:
         return found
 
     def knows(self, sources: Tensor | None, targets: Tensor | None) -> bool:
-        """Whether these very tensors are those of which the numbers were last asked."""
+        """True if the last request for ids was for these very tensors."""
         return self._ids is not None and self._ids[0] is sources and self._ids[1] is targets
 
     def carried(
         self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
     ) -> Iterator[Carried]:
-        """What a step moves, exchange by exchange, as codecs carry it.
+        """Messages of a step, exchange by exchange, as codecs carry them.
 
         Parameters
         ----------
@@ -249,7 +249,7 @@ class Attention:
         return found._replace(edges=self._joined(found.edges, of_remote, drawn))
 
     def _split(self, edges: Tensor | None, drawn: Drawn) -> EdgeParts:
-        """What edges have, for those of the local block and for the others."""
+        """Split data of edges into those of the local block and those of the remote block."""
         if edges is None or self.pieces.remote is None:
             return edges, None
         local, remote = self._places
@@ -268,7 +268,7 @@ class Attention:
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
-        """Where the nonzeros of both blocks lie among those of [local, remote], int64."""
+        """Positions of both blocks' nonzeros among those of [local, remote], int64."""
         left, right = self.pieces.local, self.pieces.remote
         assert right is not None
         # Entries move right by what their row has of the other block before them.

@@ -15,12 +15,12 @@ from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.sparse import SUM_DTYPE
 
-# In place of a product's number: it is exact; and nobody has compared the operands yet.
+# Instead of a product's number: it is exact; and nobody has compared the operands yet.
 NO_CODEC, COMPILED = -1, -2
 
 
 class Weighed(NamedTuple):
-    """What was noted of attention on the meta device, as products are.
+    """A record of one attention on the meta device, as products leave one.
 
     Attributes
     ----------
@@ -30,7 +30,7 @@ class Weighed(NamedTuple):
     adjoint : bool
     heads : int
     whole_rows : bool
-        Whether scores need the destination's whole row.
+        True if scores need the destination's whole row.
     product : int
         Its number in the epoch; below zero if it is exact.
     """
@@ -65,7 +65,7 @@ class Matrix(Protocol):
 
     @property
     def attention(self) -> Attention:
-        """What runs it."""
+        """The attention over its nonzeros."""
 
 
 def _scores(a: Tensor, slope: float, joint: bool) -> Scores:
@@ -136,7 +136,7 @@ def _attend(
     epoch: int,
     number: int,
 ) -> list[Tensor]:
-    """What autograd and compiled graphs call: the result, and what its gradient needs."""
+    """Entry point of autograd and compiled graphs: the result, and tensors for its gradient."""
     A: Matrix = with_name(handle)
     if number == COMPILED:
         agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)

@@ -36,12 +36,12 @@ ROWS, ENDS, LATE = range(3)
 
 
 class Load(NamedTuple):
-    """What travels of each row.
+    """Parts of each row that travel.
 
     Attributes
     ----------
     rows : Tensor [n, heads * channels], optional
-        What a codec may approximate.
+        Those that a codec may approximate.
     now : tensors [n, heads]
         Of scores: always as they are, and of this step.
     late : tensors [n, heads]
@@ -138,7 +138,7 @@ class Way:
     def carried(
         self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
     ) -> Iterator[Carried]:
-        """What the two exchanges of a step move; arguments as of :meth:`Pieces.messages`."""
+        """Messages of both exchanges of a step; arguments as of :meth:`Pieces.messages`."""
         for back in (True, False):
             route, line = self._routes[back], self._line(step, back=back)
             rows = width if line == ROWS or whole_rows else 0
@@ -158,7 +158,7 @@ class Way:
 
     @staticmethod
     def _line(step: Step, *, back: bool) -> int:
-        """Which codec: what goes there in a step returns in its adjoint."""
+        """The codec's number: rows that leave in a step return in its adjoint."""
         return ROWS if back == step.adjoint else ENDS
 
     def _sent(self, load: Load, route: Route, line: int, step: Step) -> Sent:
@@ -189,14 +189,14 @@ class Way:
 
 
 def packed(first: Tensor, *others: Tensor) -> Tensor:
-    """Rows [n, f] with the bits of what has another dtype beside them, to travel as one."""
+    """Rows [n, f] with the bits of tensors of other dtypes next to them, to travel as one."""
     if not others:
         return first.contiguous()
     return torch.cat((first, *(each.contiguous().view(first.dtype) for each in others)), 1)
 
 
 def unpacked(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """What lies side by side, with the widths and dtypes of others, of which there may be more."""
+    """Split packed columns into tensors of the widths and dtypes of `like`; rows may be more."""
     widths = [each.shape[1] * each.dtype.itemsize // together.dtype.itemsize for each in like]
     parts = zip(together.split(widths, 1), like, strict=True)
     return [part.contiguous().view(each.dtype) for part, each in parts]
@@ -378,7 +378,7 @@ class Pass:
         return self.exchange.begin(Z, step, received)
 
     def _weighted(self, whole: Whole) -> Whole:
-        """Of sources, or partials, of which each stands for several."""
+        """`whole` for sources, or for partials that stand for several sources each."""
         return whole._replace(lse=whole.lse + self._log_share) if self._log_share else whole
 
     def _merged(self, way: Way, partials: Sent, state: AttentionState) -> AttentionState:
@@ -425,7 +425,7 @@ def _raised_(state: AttentionState, by: float) -> AttentionState:
 
 
 def _kept(state: AttentionState | None, Z: Tensor, scores: Scores) -> Kept:
-    """What gradients need of a state; empty if they need nothing."""
+    """Tensors of a state that gradients need; empty if they need nothing."""
     if state is None or state.P is None or state.pi is None:
         wide = Z.new_empty(0, Z.shape[1], dtype=SUM_DTYPE[Z.dtype])
         narrow = wide.new_empty(0, scores.heads)

@@ -1,4 +1,4 @@
-"""What attention makes of a plan: blocks without numbers, and which rows travel where.
+"""Attention's view of a plan: blocks without numbers, and the rows that travel.
 
 A plan is a recipe for sums. Attention adds nothing up before its weights are known, so of each
 block only the pattern counts, and a row that a rank receives is either a source's (its weights are
@@ -90,7 +90,7 @@ class Pieces:
     fetch : Stage, optional
         How they are: its hop sends rows as they are.
     summed : Pattern [partials to send, columns], optional
-        Sources of other ranks' destinations, of which those get a softmax.
+        Sources of other ranks' destinations, whose partial softmax this rank sends.
     sums : Partials, optional
         Their way.
     mine, others : Tensor int64, optional
@@ -132,7 +132,7 @@ class Pieces:
         whole_rows: bool = False,
         adjoint: bool = False,
     ) -> Iterator[Messages]:
-        """What one layer of attention moves forward, or in its gradient.
+        """Messages of one layer of attention, forward or in its gradient.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ NOTHING = -1e30
 
 
 class Whole(NamedTuple):
-    """What the gradient of a weight has to know of the row it belongs to, all blocks together.
+    """Quantities of a whole row, over all blocks, that the gradient of its weights needs.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Whole(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What the gradient in the destinations' scores needs of a forward pass.
+    """Tensors of a forward pass that the gradient in the destinations' scores needs.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Kept(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Edges of which the softmax is taken together.
+    """Edges that share one softmax per row.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class BlockGradient(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Scores(ABC):
-    """How edges get their scores: from a row of Z at the source, and the destination's end.
+    """Scores of edges, from a row of Z at the source and the destination's scores.
 
     Attributes
     ----------
@@ -229,7 +229,7 @@ class Joint(Scores):
 def merge_partials_(
     pattern: Pattern, means: Tensor, lse: Tensor, state: AttentionState
 ) -> AttentionState:
-    """Merge softmaxes that others made of parts of rows.
+    """Merge partial softmaxes that other ranks computed over parts of rows.
 
     Each is like one source: its score is the logarithm of its sum, and what it weighs is its row.
 

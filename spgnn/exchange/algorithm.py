@@ -51,7 +51,7 @@ class Algorithm:
     schedule : {"overlap", "peers"}
         All rows at once, or those of a few peers at a time.
     buffer : int
-        Bytes of received rows that are held at a time under ``peers``.
+        Bytes of received rows in memory at a time under ``peers``.
     """
 
     algo: Algo = "1d"

@@ -78,7 +78,7 @@ class Codec:
 
     @classmethod
     def of(cls, **options: Any) -> Codec:
-        """A codec of a user's options, all of which are checked.
+        """A codec from a user's options, which are all checked.
 
         Parameters
         ----------

@@ -344,7 +344,7 @@ class Fresh(CodecLayer):
         }
 
     def _moves(self, rows: Tensor, last: Tensor, step: Step) -> Tensor:
-        """Rows to send, bool [rows]: also those of which nothing can be said."""
+        """Rows to send, bool [rows]: also those whose distance is not a number."""
         distance, norm = rows.new_empty(2, len(rows))
         for first in range(0, len(rows), self.BLOCK):
             block = slice(first, first + self.BLOCK)

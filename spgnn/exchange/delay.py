@@ -57,7 +57,7 @@ class Line:
     opened : int
         The first epoch.
     stale : Tensor [received rows, f]
-        The last rows that arrived, or their mean: used in place of rows that are under way.
+        The last rows that arrived, or their mean: used instead of rows that are under way.
     times : Tensor int32 [received rows], or None
         How often each of them has arrived, where means are taken.
     parcels : deque of Parcel
@@ -169,7 +169,7 @@ class Delay(CodecLayer):
                 line.parcels.append(Parcel(epoch, places, rows.clone(), None))
 
     def use(self, line: Line, parcel: Parcel, step: Step) -> None:
-        """Put the rows of a parcel in place of the stale ones."""
+        """Replace the stale rows by those of a parcel."""
         self._arrive(parcel)
         rows, places, smoothing = parcel.rows, parcel.places, self.setting.codec.smoothing
         stale = line.stale if places is None else line.stale[places]

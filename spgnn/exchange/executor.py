@@ -38,7 +38,7 @@ class Workspace:
         return buffer[: count * width].view(count, width)
 
     def held(self, *names: str) -> int:
-        """Bytes that are held, for roles of some names or, without, for all."""
+        """Bytes of the buffers, for roles of some names or, without, for all."""
         chosen = (each for role, each in self._buffers.items() if not names or role[0] in names)
         return sum(buffer.nbytes for buffer in chosen)
 
@@ -84,7 +84,7 @@ class Executor:
             self.forward, self.adjoint = alone.forward, alone.adjoint  # type: ignore[method-assign]
 
     def runners(self, stages: Iterable[Factor], first: int = 0) -> list[Exchange | Turning]:
-        """Runners of some stages, the first hop of which has this number in the plan."""
+        """Runners of some stages, whose first hop has this number in the plan."""
         runners: list[Exchange | Turning] = []
         for stage in stages:
             if isinstance(stage, Turned):
@@ -428,7 +428,7 @@ def local_product(stage: Stage, H_local: Tensor, out: Tensor | None = None) -> T
 def adjoint_product(
     stage: Stage, G_local: Tensor, out: Tensor | None = None, zeroed: bool = False
 ) -> Tensor:
-    """``Lᵀ·G``; rows that it does not reach are zero if others do not arrive there, or `zeroed`."""
+    """``Lᵀ·G``; rows that it does not write are zero if others do not arrive there, or `zeroed`."""
     block = stage.local
     if (first := stage.local_run) is None:
         return kernels.spmm(block.T, G_local, out=out)

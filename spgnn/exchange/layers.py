@@ -1,10 +1,10 @@
-"""Plans of their own for each layer of a model: what the loss reaches, and ghosts.
+"""Plans for each layer of a model: receptive field and recomputed halo.
 
-Both are exact (``docs/architecture.md``). *Reach*: a training epoch needs the last layer's rows of
-labelled vertices only, of the layer before it the rows that these need, and so on. *Ghosts*: A·X
-never changes, so a rank that holds the rows of A·X of the vertices whose H¹ its second layer needs
-makes these H¹ itself, and the second product receives nothing (GraNNDis, Song et al. 2024, keeps
-whole layers of such vertices; we keep one row each).
+Both are exact (``docs/architecture.md``). *Receptive field*: a training epoch needs the last
+layer's rows of labelled vertices only, of the layer before it the rows that these need, and so on.
+*Recomputed halo*: A·X never changes, so a rank that holds the rows of A·X of the vertices whose H¹
+its second layer needs computes these H¹ itself, and the second product receives nothing (GraNNDis,
+Song et al. 2024, keeps whole layers of such vertices; we keep one row each).
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ class LayerPlan:
     ----------
     plan : Plan
     columns : Tensor int64 [columns]
-        The vertices of its columns, as the layout numbers them: own ones, rising, then ghosts.
+        The vertices of its columns, as the layout numbers them: own ones, rising, then
+        those of the recomputed halo.
     targets : Tensor int64 [rows], optional
-        Which column each of its rows is; ``None`` if row i is column i.
+        The column of each of its rows; ``None`` if row i is column i.
     """
 
     plan: Plan
@@ -60,7 +61,7 @@ class Layered:
         The vertices of the first layer's input, as the layout numbers them; if features are
         propagated, those whose A·X it is given.
     ghosts : Plan or None
-        Sends own rows to where they are ghosts: makes [own rows, ghosts].
+        Sends own rows to the recomputed halos that have them: makes [own rows, recomputed halo].
     """
 
     layers: tuple[LayerPlan | None, ...]
@@ -94,7 +95,7 @@ def layered(
     wanted : Tensor int64, optional
         Own rows of the last layer that the loss looks at, rising; ``None`` for all.
     ghosts : bool
-        Recompute what the second layer needs. Asks for two layers, and propagated features.
+        Recompute the halo of the second layer. Needs two layers, and propagated features.
     propagated : bool
         The first layer is given A·X, and multiplies nothing.
     """
@@ -112,7 +113,7 @@ def layered(
             continue
         labels = None if edge_labels is None else edge_labels[entries_of(block, rows)]
         plan = yield from algorithm.scheme(part, layout, rank, column_scale, edge_labels=labels)
-        # The lowest layer's columns are features, of which to leave out a few is not worth a copy.
+        # The lowest layer's columns are features: to leave out a few is not worth a copy.
         most = 1 - WORTHWHILE if number == lowest else 1.0
         narrow, columns = yield from narrowed(plan, rows, most)
         if number > lowest:
@@ -148,7 +149,7 @@ def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:
 def _ghosted(
     part: CSR, rows: Tensor, layout: RowLayout, rank: int, column_scale: Tensor | None
 ) -> Scheme[tuple[LayerPlan, Plan]]:
-    """Some rows of A as a matrix over own vertices and ghosts, and how ghosts are fetched."""
+    """Some rows of A over own vertices and recomputed halo, and the plan that fetches these."""
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
     L, R, needs = needs_of(part, layout, range(layout.parts), rank, "column")
     send, counts = yield from needs.exchange(EVERYONE, own)
@@ -207,5 +208,5 @@ def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, 
 
 
 def _places(rows: Tensor, columns: Tensor) -> Tensor | None:
-    """Places of rows among columns, all of which rise; ``None`` where row i is column i."""
+    """Positions of rows among columns, both sorted; ``None`` where row i is column i."""
     return None if len(rows) == len(columns) else torch.searchsorted(columns, rows)

@@ -111,7 +111,7 @@ class Swap:
 class Gather:
     """A scheme's request for the arrays of all its peers along an axis, one after the other.
 
-    The response is a tuple of arrays, and ``None`` in place of arrays that are so on all ranks.
+    The response is a tuple of arrays, and ``None`` instead of arrays that are so on all ranks.
 
     Attributes
     ----------

@@ -256,7 +256,7 @@ def least_budget(plan: Plan, width: int, dtype: torch.dtype) -> int:
 
 
 def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str, int]:
-    """:meth:`Plan.memory` of products in groups: pieces of R and S beside the whole.
+    """:meth:`Plan.memory` of products in groups: pieces of R and S as well as the whole.
 
     Products of another width come in other groups, with other pieces.
     """

@@ -77,7 +77,7 @@ class Rounds:
         return 2 * -(-max(self.most, default=0) // LEAST_OF_PAIR) * row_bytes
 
     def groups(self, budget: int, row_bytes: int) -> tuple[Group, ...]:
-        """Groups of which as many as are under way fit a budget, or a single one that does."""
+        """Rounds in groups that fit a budget while under way; one group if all fit at once."""
         rows = sum(self.most)
         if not rows:
             return ()

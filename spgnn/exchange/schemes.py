@@ -44,7 +44,7 @@ def grid(
     cover: Cover = "column",
     column_scale: Tensor | None = None,
 ) -> Scheme[Plan]:
-    """1D, 1.5D, 2D, feature-parallel and 3D: one family, told apart by the lengths of three axes.
+    """1D, 1.5D, 2D, feature-parallel and 3D: one family, meshes of three axes.
 
     "row"
         Rank (i, j) holds slice j of block row i of H, and takes the columns that ranks (·, j) own.
@@ -266,7 +266,7 @@ def _lower_degree(block: CSR, layout: RowLayout, rank: int) -> Scheme[Int64Array
     """The rank that multiplies each nonzero where nobody says: an endpoint's owner, int64 [nnz].
 
     Of two endpoints, the one with more nonzeros is the one that other ranks get to see
-    (degree-based hashing, Xie et al., NIPS'14, with the partition in place of the hash). Columns
+    (degree-based hashing, Xie et al., NIPS'14, with the partition instead of the hash). Columns
     are counted in the rows that are wanted of all ranks.
     """
     begin, end = layout.range(rank)

@@ -76,7 +76,7 @@ def distribute(
     ----------
     data
         A PyG ``Data``, a ``DGLGraph``, an OGB dataset of either flavour, a SciPy matrix (with `x`,
-        `y` and masks beside it), a `spgnn.data.Graph`, the name or path of a data set, or a
+        `y` and masks as arguments), a `spgnn.data.Graph`, the name or path of a data set, or a
         directory of parts. Rank 0's counts: the others may pass the same, or nothing. Or on every
         rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's. What is written to
         its arrays afterwards changes nothing here, but for the features of a `GraphBlock`: they
@@ -174,7 +174,7 @@ def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Plac
 def _checked_plan(
     plan: str | None, hints: Hints, how: Placement, comm: Communicator
 ) -> Hints | None:
-    """What to plan for, if a plan is asked for. Collective."""
+    """Checked hints for the planner, or ``None`` without a plan. Collective."""
 
     def check() -> None:
         if plan not in (None, AUTO):
@@ -198,7 +198,7 @@ def _refuse_plan(place: _Place) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where data come from, and where they go."""
+    """Source of the data, and the settings of the graph that they become."""
 
     comm: Communicator
     name: str
@@ -212,7 +212,7 @@ _BESIDE = ("x", "y", "train_mask", "val_mask", "test_mask")
 
 
 def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
-    """What rank 0's data are; options are right and the same everywhere. Collective."""
+    """The kind of rank 0's data, once options are valid and equal on all ranks. Collective."""
 
     def checked() -> str:
         check_integer("seed", how.seed, 0)

@@ -28,7 +28,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Hints:
-    """What a plan has to know of the model that will be trained.
+    """Facts of the model to be trained that the planner needs.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class Hints:
 
     @property
     def edges(self) -> tuple[str, ...]:
-        """What a machine has to know of edges."""
+        """Kinds of attention whose cost per edge the machine model needs."""
         return (self.kind,) if self.kind in ATTENDING else ()
 
     @property
@@ -168,7 +168,7 @@ def _possible(every: Iterator[Configuration], halo: bool) -> Iterator[Configurat
 
 
 def told(chosen: Chosen | None) -> Any:
-    """What other ranks have to know; JSON can carry it."""
+    """The chosen plan as JSON-serialisable data for the other ranks; ``None`` without one."""
     if chosen is None:
         return None
     return {"algorithm": asdict(chosen.algorithm), "record": chosen.record}

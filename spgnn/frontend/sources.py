@@ -1,4 +1,4 @@
-"""What can be distributed, and how it becomes every rank's share."""
+"""Data that can be distributed, and their conversion to each rank's share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from spgnn.partition.labels import check_labels, read_edge_labels
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 
-# With a SciPy matrix, what is known of its vertices comes beside it.
+# With a SciPy matrix, its vertices' features, targets and masks come as separate arguments.
 BESIDE = ("x", "y", *MASKS)
 
 
@@ -102,7 +102,7 @@ class Opened:
 
 
 def kind_of(data: Any) -> str:
-    """What something is, in one word; "nothing" for ``None``.
+    """The kind of some data, in one word; "nothing" for ``None``.
 
     Raises
     ------
@@ -140,14 +140,14 @@ def kind_of(data: Any) -> str:
 def opener(
     data: Any, beside: dict[str, Any], name: str, data_dir: str | None
 ) -> Callable[[], Opened]:
-    """What rank 0 has to do to read a graph.
+    """A function that reads the graph on rank 0.
 
     Parameters
     ----------
     data
         Anything but a block.
     beside : dict
-        Of what `BESIDE` names, what was given.
+        Arguments that `BESIDE` names, by name; ``None`` where not given.
     name : str
         What messages call a graph that has no name of its own.
     data_dir : str, optional
@@ -242,7 +242,7 @@ Data = TypeVar("Data", bound=VertexData)
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Which rank gets which vertices.
+    """Assignment of vertices to ranks.
 
     Attributes
     ----------
@@ -272,7 +272,7 @@ class Placement:
 
 
 def is_cut(name: str, parts: int) -> bool:
-    """Whether this is a directory of parts; one that is not cut yet is like any other data set."""
+    """True for a directory of parts; an unpartitioned one is like any other data set."""
     return is_graph_directory(name) and (parts == 1 or open_shards(name).meta.parts > 1)
 
 
@@ -332,7 +332,7 @@ def scattered_share(
 def _opened(
     name: str, open_graph: Callable[[], GraphSource], how: Placement, parts: int
 ) -> tuple[GraphSource, Int32Array, Int32Array | None, dict[str, Any] | None]:
-    """The graph, of which features are still to be read, and its partitions, for rank 0."""
+    """The graph, whose features are still to be read, and its partitions, for rank 0."""
     with memory_for(name):
         source = open_graph()
         _check_vertices(source.meta.vertices, name)
@@ -418,12 +418,12 @@ def share_of_blocks(
     block : GraphBlock
         Rows of this rank; those of rank 0 come first, and there are no gaps.
     how : Placement
-        Of which the algorithm counts: rows stay where they are.
+        Only its algorithm counts: rows stay where they are.
     comm : Communicator
         All ranks.
     name : str
         What messages call the graph.
-    refused : names of arguments that were given beside it
+    refused : names of other arguments that were given
 
     Raises
     ------

@@ -29,7 +29,7 @@ _ALONE = SoloCommunicator()
 
 @dataclass(frozen=True, eq=False)
 class Degrees:
-    """What the whole graph knows of the vertices of a block, one number a column.
+    """Degrees in the whole graph of the vertices of a block, one number a column.
 
     Attributes
     ----------
@@ -54,10 +54,10 @@ class Degrees:
 class Block(Graph):
     """Sampled in-edges of some vertices, as layers take a graph.
 
-    Its columns are the vertices that a layer is given, the first of which are its rows, those that
+    Its columns are the vertices that a layer is given; the first of them are its rows, those that
     the layer makes. Normalised as the *whole* graph is, so that a product estimates that with the
-    whole matrix, and is equal to it where no edge was left out: a row of which k of d edges were
-    drawn is multiplied by d / k in a sum, and degrees are those of the graph. Or, without
+    whole matrix, and is equal to it where no edge was left out: a row with k of its d edges
+    sampled is multiplied by d / k in a sum, and degrees are those of the graph. Or, without
     `degrees`, as if the block were all there is, which is what PyG's layers do.
 
     Parameters
@@ -134,7 +134,7 @@ class Block(Graph):
         return H
 
     def local_edges(self) -> LocalEdges:
-        """Its edges, of which all rows are at hand."""
+        """Its edges; all their rows are at hand."""
         return LocalEdges(self.halo, self.local_edge_index)
 
     @property
@@ -156,12 +156,12 @@ class Block(Graph):
         return torch.stack((self.pattern.indices.long(), self._row_of_each))
 
     def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
-        """Whether A (H W) takes fewer operations than (A H) W, with W [f_in, f_out].
+        """True if A (H W) takes fewer operations than (A H) W, with W [f_in, f_out].
 
         Nothing travels here, and there are fewer rows than columns.
         """
         edges, dense = self.pattern.nnz * _GATHERED, f_in * f_out
-        # Forward; dW, of which the sparse adjoint is a part where it comes last; dH.
+        # Forward; dW, which includes the sparse adjoint where that comes last; dH.
         training = torch.is_grad_enabled()
         gemms, inner, outer = 1 + training + (training and gradient), 1 + training, 1
         outer += training and gradient
@@ -223,7 +223,7 @@ class Block(Graph):
 
     @cached_property
     def _left_out(self) -> Tensor | None:
-        """What a sum over all edges of a row is of one over those that were drawn, [rows]."""
+        """Edges of each row over its sampled edges, [rows]; ``None`` without such a correction."""
         degrees = self.degrees
         if degrees is None or self.factors is not None:
             return None
@@ -367,11 +367,11 @@ class LocalMatrix:
 
     @cached_property
     def attention(self) -> Attention:
-        """What runs attention over the nonzeros."""
+        """The attention over its nonzeros."""
         return Attention(Plan((Stage(self.block, None, ()),)), {"everyone": _ALONE})
 
     def beside_own(self, width: int) -> BesideOwn:
-        """What has the rows' own vertices beside what is made of neighbours, of so wide an H."""
+        """The product whose result has own rows next to aggregated ones, for H of this width."""
         if width not in self._beside:
             assert self.diagonal is None
             self._beside[width] = BesideOwn(self.block, width)

@@ -115,7 +115,7 @@ class GraphCodecs:
                 )
 
     def _place(self, A: DistMatrix) -> Tensor:
-        """A fingerprint of which rows travel where, and how, uint8 [16]."""
+        """A fingerprint of the rows that travel, and of their codec, uint8 [16]."""
         words = [repr((self.codec, self._seed, self._comm.rank)).encode()]
         for hop in A.plan.hops:
             assert hop.names is not None

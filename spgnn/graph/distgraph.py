@@ -140,12 +140,12 @@ class DistGraph(Trained, Graph):
 
     @property
     def share(self) -> RankShare:
-        """What this rank was given, in memory of the CPU."""
+        """The rank's share of the data, in memory of the CPU."""
         return self._share
 
     @property
     def layout(self) -> RowLayout:
-        """Which rank owns which rows."""
+        """The layout of rows over ranks."""
         return self._share.layout
 
     @property
@@ -344,8 +344,8 @@ class DistGraph(Trained, Graph):
     def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean over the vertices of all ranks, the same on each; differentiable. Collective.
 
-        A loss made of it is the same number on all ranks. Each calls ``backward`` on it, and then
-        the gradients have to be averaged over the ranks: by :meth:`average_gradients`, or by
+        A loss computed from it is the same number on all ranks. Each calls ``backward`` on it, and
+        then the gradients have to be averaged over the ranks: by :meth:`average_gradients`, or by
         ``DistributedDataParallel``.
 
         Parameters
@@ -369,7 +369,7 @@ class DistGraph(Trained, Graph):
         return total / self.comm.agree(counted, "sum")
 
     def scatter(self, rows: Tensor | None) -> Tensor:
-        """What rank 0 knows of each vertex, in the source's order, to its owners. Collective.
+        """Send rank 0's rows, one a vertex in the source's order, to their owners. Collective.
 
         Parameters
         ----------

@@ -44,7 +44,7 @@ class RecordedProduct(NamedTuple):
 
     @property
     def adjoint(self) -> bool:
-        """Whether it is one with Aᵀ."""
+        """True for a product with Aᵀ."""
         return self.step.adjoint
 
     def carried(self, epoch: int = 0) -> Iterator[Carried]:
@@ -243,8 +243,8 @@ def _on_meta(X_local: Features) -> Features:
         case Propagated():
             return X_local.to("meta")
         case CSR():
-            # The gradient of the weights needs the other side, which cannot be made of no data; nor
-            # can values be put into its order.
+            # The gradient of the weights needs the transpose, which cannot be built without data;
+            # nor can values be put into its order.
             _ = X_local.pattern.T
             return X_local.with_values(None).to("meta")
         case Tensor():

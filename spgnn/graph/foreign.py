@@ -215,7 +215,7 @@ def _with_vertex_before(
 
 
 def _without_it(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
-    """What was made for the vertex before the first is taken away."""
+    """The output without the row of the vertex that was put before the first."""
     if not module.__dict__.pop(_BEFORE, False):
         return out
     dim = kwargs.get("dim", -2)
@@ -223,7 +223,7 @@ def _without_it(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 class Rows(Protocol):
-    """What is known of a graph here."""
+    """The part of a graph that this module needs."""
 
     @property
     def own_rows(self) -> int:
@@ -243,7 +243,7 @@ _LAST = {"sort", "argsort", "topk", "kthvalue", "mode", "softmax", "log_softmax"
 _SCATTERS = {"scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"}
 _SCATTERS |= {"index_add", "index_add_", "index_reduce", "index_reduce_"}
 _CHOICES = {"__getitem__", "index_select", "gather", "embedding", "masked_select", "take"}
-_EDGES = -1  # in the place of a dimension: what comes from rows that were looked up
+_EDGES = -1  # instead of a dimension: what comes from rows that were looked up
 _PRODUCTS = {"matmul", "mm", "bmm", "__matmul__", "__rmatmul__"}
 # A tensor's rows do not matter to what these make, or which dimension is which is lost.
 _MADE = {"new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"}
@@ -288,7 +288,7 @@ class _Watch(TorchFunctionMode):
         return entry is not None and entry[0]() is t
 
     def _dim_of(self, made: Tensor, name: str, known: list[Tensor], args: Any) -> int | None:
-        """Along which dimension vertices are in what was made of known tensors."""
+        """The dimension of the vertices in a result of known tensors; ``None`` if it has none."""
         alike = [self._known[id(t)][1] for t in known if t.shape[:1] == made.shape[:1]]
         dims = [self._known[id(t)][1] for t in known]
         of_vertices = any(dim not in (None, _EDGES) for dim in dims)
@@ -354,7 +354,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 
 def _is_ours() -> bool:
-    """Whether spgnn asks, which adds up over ranks afterwards."""
+    """True if the caller is spgnn itself, which sums over ranks afterwards."""
     frame = inspect.currentframe()
     here = __name__
     while frame is not None and frame.f_globals.get("__name__") == here:

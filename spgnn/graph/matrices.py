@@ -1,4 +1,4 @@
-"""The matrices of a distributed graph: which there are, and of which rows they are built."""
+"""The matrices of a distributed graph, and the rows that they are built from."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True, eq=False)
 class NormalisedRows:
-    """What a matrix is built of.
+    """Rows and scalings that a matrix is built from.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class GraphMatrices:
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
 
     def __contains__(self, kind: str) -> bool:
-        """Whether it is built already."""
+        """True if the matrix of this kind is built already."""
         return kind in self._built
 
     def get(self, kind: Normalisation) -> DistMatrix:
@@ -181,7 +181,7 @@ class GraphMatrices:
         return self._built[kind]
 
     def codec_state(self) -> State:
-        """What the codecs of all of them keep. Collective."""
+        """State of the codecs of all matrices. Collective."""
         return self._codecs.state(self._built)
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
@@ -197,7 +197,7 @@ class GraphMatrices:
             self._device = target
 
     def _share_for(self, kind: Normalisation) -> RankShare:
-        """What a matrix is made of, where edges between the same vertices are one entry of it."""
+        """The share that a matrix of a kind is built from; parallel edges are one entry of it."""
         share = self._share
         if not self._parallel or kind in ("none", "row", "plain"):
             return share

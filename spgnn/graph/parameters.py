@@ -14,7 +14,7 @@ from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.foreign import pad_alike, refuse_one_rank
 
-# Models of which all ranks were seen to hold the same.
+# Models that were seen to be the same on all ranks.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 # Those whose parameters have hooks.
 _replicas: WeakKeyDictionary[nn.Module, _Replica] = WeakKeyDictionary()
@@ -26,8 +26,8 @@ _DRIFT, _LEAST_APART = 1e-2, 1e-3
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     """Give all ranks the parameters and buffers of rank 0, in place. Collective.
 
-    Modules that pad the neighbours of each vertex to the largest number of neighbours are told that
-    of all ranks from then on.
+    Modules that pad the neighbours of each vertex to the largest number of neighbours use the
+    largest of all ranks from then on.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What layers ask of a graph: one aggregation over neighbours, own rows, moments over vertices.
+"""Protocol between layers and graphs: aggregation over neighbours, own rows, moments.
 
 A layer describes an aggregation, ``Z = reduce_A(H) Wᵀ + s · H_own Wᵀ + H_own Rᵀ``, and a graph
 carries it out, whether it is distributed, a sampled block, worked through in chunks, or only asked
@@ -36,13 +36,13 @@ Reduction = Literal["sum", "max", "min", "attention"]
 
 @dataclass(frozen=True, eq=False)
 class AttentionScores:
-    """How neighbours are scored, ``α_i = softmax_j(score_ij)``.
+    """Scores of neighbours, ``α_i = softmax_j(score_ij)``.
 
     Attributes
     ----------
     vector : Tensor [heads, channels]
     destinations : Tensor [rows, heads], or [rows, heads · channels] if joint
-        What the row i says of its scores.
+        Contribution of row i to its scores.
     slope : float
         Of LeakyReLU below 0.
     joint : bool
@@ -180,7 +180,7 @@ class LocalEdges:
 
 
 class Graph(ABC):
-    """What one or several layers work on.
+    """A graph that one or several layers work on.
 
     Attributes
     ----------
@@ -258,7 +258,7 @@ class Graph(ABC):
         return request.dense, False
 
     def combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
-        """What comes after the reduction: self-loop, weight and root. Z is overwritten."""
+        """Add what follows the reduction: self-loop, weight and root. Z is overwritten."""
         if request.self_loop is not None:
             Z = Z.addcmul_(self.own(operand), request.self_loop)
         if request.weight is not None and not first:
@@ -276,7 +276,7 @@ class Graph(ABC):
         return kernels.add_times_transposed_(Z, autocast(self.own(H)), autocast(R))
 
     def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
-        """Whether A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
+        """True if A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
 
         Each costs the width that travels, forward and backward; but where the input needs no
         gradient, (A X) W has no product in backward.
@@ -312,7 +312,7 @@ class Graph(ABC):
         return moments(x, None, None if self.comm is None or self.comm.size == 1 else self.comm)
 
     def for_layers(self, count: int) -> Sequence[Graph]:
-        """What each of so many layers works on."""
+        """The graph of each of so many layers."""
         return [self] * count
 
     def local_edges(self) -> LocalEdges:
@@ -503,7 +503,7 @@ def as_graph(graph: object) -> Graph:
 
 
 def graphs_for(graph: object, layers: int) -> Sequence[Graph]:
-    """What each of so many layers works on: one graph, or a sequence of one for each.
+    """The graph of each of so many layers, from one graph or a sequence of one for each.
 
     Raises
     ------

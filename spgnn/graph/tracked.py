@@ -25,7 +25,7 @@ EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 
 
 class Halo(Protocol):
-    """What sources have to know of the graph."""
+    """The part of a graph that tracked sources need."""
 
     @property
     def own_rows(self) -> int:
@@ -43,7 +43,7 @@ class Halo(Protocol):
 
 
 class TrackedIndex(Tensor):
-    """Integers some of which number rows of the halo, and that remember it.
+    """Integers that may number rows of the halo, and that remember it.
 
     Made by :func:`tracked`. Its kind says which: ``edges`` [2, E] have sources in row 0, as
     ``edge_index`` has; ``reversed edges`` have them in row 1; all ``sources`` […] are.
@@ -101,7 +101,7 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
     lists = (value if isinstance(value, list | tuple) else [value] for value in operands)
     kinds = (one.kind for one in chain.from_iterable(lists) if isinstance(one, TrackedIndex))
     kind = next(kinds, EDGES)
-    if _name(func).lstrip(".").startswith("_is"):  # torch.compile asks what a tensor is made of
+    if _name(func).lstrip(".").startswith("_is"):  # torch.compile inspects the parts of a tensor
         return InputError(
             "torch.compile cannot look into edge_index of several ranks, which fetches rows: leave "
             "modules that see it as they are, or compile a model of spgnn.nn"
@@ -113,7 +113,7 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
 
 
 def _read(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What numbers do not matter to: shapes, types, fresh tensors, and equality of vertices."""
+    """Operations that the numbers do not matter to: shapes, types, fresh tensors, equality."""
     return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
 
 

@@ -29,7 +29,7 @@ class Trained:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
 
         PyG's LSTM and GRU aggregations, which pad the neighbours of each vertex to the largest
-        number of neighbours, are told that of all ranks from then on. What ``torch.autograd.grad``
+        number of neighbours, use that of all ranks from then on. What ``torch.autograd.grad``
         returns for its parameters is the average over all ranks from then on, and so are gradients
         that are differentiated any further (``create_graph=True``); all ranks ask for the same.
 
@@ -46,7 +46,7 @@ class Trained:
         """Replicate a model, and average its gradients at the end of every backward. Collective.
 
         What ``DistributedDataParallel`` is for others, under any launcher. Every backward must
-        then reach some parameter on all ranks, as that of a loss made by `mean` or `sum` does.
+        then reach some parameter on all ranks, as that of a loss from `mean` or `sum` does.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class Trained:
         return self._codecs.policy.exact()
 
     def codec_state(self) -> dict[str, Tensor]:
-        """What codecs keep from epoch to epoch on this rank, for a checkpoint. Collective."""
+        """State that codecs keep between epochs on this rank, for a checkpoint. Collective."""
         return self._matrices.codec_state()
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
@@ -121,7 +121,7 @@ class Trained:
         self._matrices.load_codec_state(state)
 
     def codec_traffic(self) -> Traffic:
-        """What the rows of this epoch have moved on this rank so far, as codecs say.
+        """Traffic of this epoch's rows on this rank so far, as codecs count it.
 
         Exactly what ``graph.comm.ledger`` has counted of all-to-alls meanwhile.
         """

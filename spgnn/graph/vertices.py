@@ -139,7 +139,7 @@ def scatter_rows(
 
 
 def copied_from_rank_zero(values: Mapping[str, Any] | None, comm: Communicator) -> dict[str, Any]:
-    """What rank 0 knows of the whole graph, on all ranks: tensors and plain values. Collective."""
+    """Copy rank 0's tensors and plain values of the whole graph to all ranks. Collective."""
     values = values if values is not None and comm.rank == 0 else {}
     tensors = {key: t for key, t in values.items() if isinstance(t, Tensor)}
     plain = broadcast_value(
@@ -195,7 +195,7 @@ def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
     return whole
 
 
-CHUNK_BYTES = 1 << 23  # of which up to four copies are in memory
+CHUNK_BYTES = 1 << 23  # up to four copies of a chunk are in memory
 Made = TypeVar("Made")
 
 
@@ -355,7 +355,7 @@ def _write_array(
 
 def _opened_entry(archive: zipfile.ZipFile | None, name: str) -> IO[bytes]:
     assert archive is not None
-    # Made of its name alone, it has no time of day: equal runs make equal files.
+    # Built from its name alone, it has no time of day: equal runs make equal files.
     return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
 
 

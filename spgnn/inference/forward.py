@@ -27,8 +27,8 @@ def infer(
 ) -> Tensor:
     """Run a model on all vertices, without gradients, in evaluation mode. Collective.
 
-    A model of ours works layer by layer over the whole graph: beside the features, what one layer
-    made and what the next one makes of it are in memory, and the rows that this rank receives
+    A model of ours works layer by layer over the whole graph: besides the features, the output
+    of one layer and that of the next one are in memory, and the rows that this rank receives
     (``--schedule peers`` bounds them).
 
     Parameters

@@ -52,7 +52,7 @@ def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
 def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
     """The weights in a file by name, and what a checkpoint says it was made with.
 
-    In a file of torch they may lie beside other things, inside tables, under names to which
+    In a file of torch they may lie next to other things, inside tables, under names to which
     wrappers (``DistributedDataParallel``, ``torch.compile``, ``AveragedModel``, a module of
     Lightning) have added something. Several sets of weights in one file are refused.
 

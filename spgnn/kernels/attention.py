@@ -59,7 +59,7 @@ class AttentionDropout:
 
 
 class Rules(NamedTuple):
-    """How scores and weights are made."""
+    """Rules by which scores and weights are computed."""
 
     slope: float  # of LeakyReLU below 0
     edges: Tensor | None = None  # scores of nonzeros, or their features in GATv2
@@ -127,7 +127,7 @@ class AttentionState:
 
 
 class Target(NamedTuple):
-    """Where the softmaxes of rows go.
+    """Destination of the rows' softmaxes.
 
     `STORED` or `MERGED` into ``arrays`` (as `AttentionState.arrays`); or `FINISHED`: divided by n,
     to ``out`` and ``lse``, and to P and pi of the arrays.

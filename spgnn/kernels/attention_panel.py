@@ -40,7 +40,7 @@ class Loops(NamedTuple):
     columns: Tensor
 
     def pattern(self, of: Pattern) -> Pattern:
-        """These alone, beside a block."""
+        """These nonzeros alone, as a pattern of the shape of `of`."""
         indptr = torch.zeros(len(self.there) + 1, dtype=torch.int64)
         torch.cumsum(self.there, 0, out=indptr[1:])
         indices = self.columns[self.there].to(of.indices.dtype)
@@ -56,7 +56,7 @@ class Rows(NamedTuple):
     ends : Tensor [rows, heads], or [rows, heads * channels] in GATv2
         What rows say of their own scores.
     loops : Loops, optional
-        Nonzeros beside those of the pattern.
+        Nonzeros besides those of the pattern.
     dropout : AttentionDropout, optional
     """
 
@@ -196,7 +196,7 @@ class AttentionPanel:
         return by_head.reshape(len(packed), heads * width).clone()
 
     def _numbers(self, packed: Tensor) -> Tensor:
-        """Numbers of heads beside the matrices of packed rows [some, heads]; a view."""
+        """Numbers of heads next to the matrices of packed rows [some, heads]; a view."""
         first = self.shape.columns
         return self._packed_numbers(packed)[:, first : first + self.shape.heads]
 

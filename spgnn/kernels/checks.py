@@ -60,7 +60,7 @@ def _check_numbers(name: str, array: Tensor | None, X: Tensor) -> None:
 
 
 def check_list(name: str, rows: Tensor, X: Tensor, *dtypes: torch.dtype) -> None:
-    """Refuse what is no list of rows beside X."""
+    """Refuse an argument that is no list of rows on the device of X."""
     check_is(name, rows, Tensor)
     if rows.dim() != 1 or rows.dtype not in dtypes:
         wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
@@ -89,7 +89,7 @@ def check_out(name: str, out: Tensor, rows: int, X: Tensor, learnt: Tensor | Non
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether some element of a matrix is also one of another; exact for equal row strides."""
+    """True if two matrices share an element in memory; exact for equal row strides."""
     if is_fake(a):
         return False
     gap = b.data_ptr() - a.data_ptr()

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy of some rows, of which nothing is kept but the rows themselves."""
+"""Softmax cross-entropy of some rows, which saves nothing but the rows themselves."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ def _backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None, ...]:
 def _scattered(G: Tensor, arg: Tensor, length: int) -> Tensor:
     G = torch.where(arg < 0, 0.0, G)
     if not length:
-        return G[:0]  # made of G: or else a rank without rows would leave out what is collective
+        return G[:0]  # depends on G: or else a rank without rows would leave out what is collective
     dX = G.new_zeros((length, *G.shape[1:]))
     return dX.scatter_add(0, arg.clamp_min(0).long(), G)
 

@@ -1,6 +1,6 @@
 """Dense products of many rows with a matrix of few, where BLAS takes longer.
 
-Both operators are each other's gradients, so derivatives of every order are made of them.
+Both operators are each other's gradients, so they give derivatives of every order.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ def transposed_times(G: Tensor, X: Tensor) -> Tensor:
 
 
 def has_gemm(X: Tensor, W: Tensor) -> bool:
-    """Whether `times_transposed` has a kernel of its own for these."""
+    """True if `times_transposed` has a kernel of its own for these."""
     return _has_kernel(X, W) and W.shape[0] <= _MOST_COLUMNS
 
 
 def _has_kernel(first: Tensor, second: Tensor) -> bool:
-    """Whether there is one for these, and nobody looks on who knows torch's product better."""
+    """True for operands that a kernel takes, if neither autocast nor a tracer is at work."""
     return (
         first.dtype == second.dtype == torch.float32
         and first.device.type == second.device.type == "cpu"

@@ -70,7 +70,7 @@ operators: dict[str, Operator] = {}
 
 
 def watched(*arguments: object) -> bool:
-    """Whether autograd, a transform or a tracer records what happens to these."""
+    """True if autograd, a transform or a tracer records operations on these."""
     if traced():
         return True
     if torch.is_grad_enabled():
@@ -81,12 +81,12 @@ def watched(*arguments: object) -> bool:
 
 
 def traced() -> bool:
-    """Whether what happens now is to be done again otherwise: compiled, batched, differentiated."""
+    """True while operations are recorded: to be compiled, batched or differentiated."""
     return torch.compiler.is_compiling() or transformed()
 
 
 def transformed() -> bool:
-    """Whether a transform of torch.func or forward-mode differentiation is at work."""
+    """True while a transform of torch.func or forward-mode differentiation is at work."""
     return transforms_active() or forward_mode()
 
 

@@ -71,7 +71,7 @@ def quantise_rows(
     out : Tensor, uint8 [n, packed_bytes(f, bits)], optional
         Where to write.
     rows : Tensor [n], int32 or int64, optional
-        The rows of X to pack, in place of all; each may repeat.
+        The rows of X to pack, instead of all; each may repeat.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def dequantise_rows(
     out : Tensor [n, width] ([any, width] with ``rows``), dtype, optional
         Where to write; unit column stride.
     rows : Tensor [n], int32 or int64, optional
-        The rows of ``out`` to write, in place of all: different ones.
+        The rows of ``out`` to write, instead of all: different ones.
 
     Returns
     -------

@@ -54,7 +54,7 @@ class Keeper:
 
     Together they are never larger than the largest piece so far, so a process needs at most the
     memory of one more piece than it would otherwise; or, once it has a `bound`, there is as much
-    of them as fits beside those in use.
+    of them as fits next to those in use.
 
     Pieces come back whenever the last user of a result forgets it: in another thread, or in the
     middle of any line of this one, where the collector runs. So a piece that comes back is only put
@@ -80,7 +80,7 @@ class Keeper:
         self._most: int | None = None
 
     def bound(self, most: int | None) -> None:
-        """How many bytes all pieces may have, in use and free, if giving up free ones is enough.
+        """Limit the bytes of all pieces, in use and free, as far as giving up free ones is enough.
 
         ``None``, as at the beginning: free ones may have those of the largest piece from now on;
         all that are free are given up.

@@ -107,7 +107,7 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
 
     Whether element (i, c) is kept is a pure function of ``(key, vertex_ids[i], c)``, the same on
     every device, rank and number of threads; docs/kernels.md defines it. Differentiable at every
-    order in ``X``: the gradient passes the same mask, made again.
+    order in ``X``: the gradient passes the same mask, recomputed.
 
     Parameters
     ----------

@@ -64,7 +64,7 @@ def _make_sums(indptr: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
 
 
 def _along(indptr: Tensor, weights: Tensor, change: Tensor) -> Tensor:
-    """How weights change with scores, to first order; the Jacobian is symmetric."""
+    """The derivative of weights along a change of scores; the Jacobian is symmetric."""
     wide = SUM_DTYPE[weights.dtype]
     weights, change, narrow = weights.to(wide), change.to(wide), weights.dtype
     return (weights * (change - _row_sums(indptr, weights, change))).to(narrow)

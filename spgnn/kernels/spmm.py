@@ -62,9 +62,9 @@ def spmm(
     accumulate : bool
         Add to ``out`` instead of overwriting it.
     reduce : "sum", "mean", "max" or "min"
-        What is made of the products in a row. The mean is over its nonzeros. "max" and "min" take a
+        Reduction of the products in a row. The mean is over its nonzeros. "max" and "min" take a
         matrix without values and scalings; of equal elements the first nonzero's gets the gradient.
-        Rows without nonzeros give 0. All but "sum" make their own result.
+        Rows without nonzeros give 0. All but "sum" allocate their own result.
 
     Returns
     -------

@@ -35,18 +35,18 @@ def record(node: type[Function], *arguments: Any) -> Any:
 
 
 def transforms_active() -> bool:
-    """Whether a transform of ``torch.func`` is at work; torch has no public way to ask."""
+    """True while a transform of ``torch.func`` is at work; torch has no public way to ask."""
     active: bool = torch._C._are_functorch_transforms_active()
     return active
 
 
 def forward_mode() -> bool:
-    """Whether forward-mode differentiation is at work; torch has no public way to ask."""
+    """True while forward-mode differentiation is at work; torch has no public way to ask."""
     return forward_ad._current_level >= 0
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Whether a tracer's tensor, which has no memory; torch has no public way to ask."""
+    """True for a tracer's tensor, which has no memory; torch has no public way to ask."""
     return isinstance(tensor, FakeTensor)
 
 
@@ -57,7 +57,7 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
 
 
 def in_backward() -> bool:
-    """Whether autograd is at work, as where ``torch.utils.checkpoint`` runs a forward again."""
+    """True while autograd is at work, as where ``torch.utils.checkpoint`` runs a forward again."""
     return torch._C._current_graph_task_id() >= 0
 
 

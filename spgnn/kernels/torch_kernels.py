@@ -150,7 +150,7 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -
 
 
 def dropout_keeps(vertex: Tensor, column: Tensor, key: int, p: float) -> Tensor:
-    """Whether element (vertex, column) is kept, bool; int64 operands of one shape, or broadcast.
+    """True where element (vertex, column) is kept; int64 operands of one shape, or broadcast.
 
     With all arithmetic modulo 2⁶⁴ and golden = 0x9E3779B97F4A7C15:
     ``stream = mix64(mix64(key) + golden · (vertex + 1))``; columns 2j and 2j + 1 take the low and
@@ -163,13 +163,13 @@ def dropout_keeps(vertex: Tensor, column: Tensor, key: int, p: float) -> Tensor:
 
 
 def dropout_mask(vertex_ids: Tensor, columns: int, key: int, p: float) -> Tensor:
-    """Which elements are kept, bool [n, columns]."""
+    """A mask of the elements that dropout keeps, bool [n, columns]."""
     column = torch.arange(columns, device=vertex_ids.device)
     return dropout_keeps(vertex_ids[:, None], column, key, p)
 
 
 def dropped(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
-    """What `dropout_rows` returns, to the bit: the product is taken in the dtype of the sum."""
+    """The result of `dropout_rows`, to the bit: the product is taken in the dtype of the sum."""
     wide = X.to(SUM_DTYPE[X.dtype])
     factor = torch.tensor(1.0 / (1.0 - p), dtype=wide.dtype, device=X.device)
     keeps = dropout_mask(vertex_ids, X.shape[1], key, p)
@@ -215,7 +215,7 @@ def update_rows(*arguments: Any) -> None:
 
 
 def update_rows_backward(*arguments: Any) -> None:
-    """What passes of G into ``dZ``, and its columns' sums into ``sums``, where that has columns."""
+    """Write the gradient in Z into ``dZ``, and its column sums into ``sums`` if it has columns."""
     G, Y, vertex_ids, key, p, act, alpha, dZ, sums = arguments
     if act == 1:
         dZ.copy_(torch.where(Y <= 0, 0.0, G * (1.0 / (1.0 - p))))
@@ -449,7 +449,7 @@ def by_heads(X: Tensor, heads: int) -> Tensor:
 
 
 def logits(pattern: Pattern, d: Tensor, s: Tensor, edges: Tensor | None) -> Tensor:
-    """What LeakyReLU is taken of, [nnz, heads]; in GATv2 [nnz, heads * width], of features."""
+    """Logits before LeakyReLU, [nnz, heads]; in GATv2 [nnz, heads * width], of features."""
     sums = d[_rows(pattern.indptr, pattern.nnz)] + s[pattern.indices.long()]
     return sums if edges is None else sums + edges
 
@@ -460,7 +460,7 @@ def scores_v2(numbers: Tensor, a: Tensor, slope: float) -> Tensor:
 
 
 def dropout_factors(pattern: Pattern, rules: Rules, scores: Tensor) -> Tensor | None:
-    """What dropout multiplies weights with, like scores [nnz, heads], or none.
+    """Factors by which dropout multiplies weights, like scores [nnz, heads], or ``None``.
 
     That of an edge and a head is that of element (row, col · heads + head) of a matrix.
     """

@@ -1,4 +1,4 @@
-"""What follows a dense product in a layer, in one pass: bias, activation and dropout."""
+"""Bias, activation and dropout after a dense product in a layer, in one pass."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _passed(
     act: int,
     alpha: float,
 ) -> Tensor:
-    """What passes of a gradient, or of a tangent, by operators that have derivatives.
+    """A gradient, or tangent, passed through the update, by operators that have derivatives.
 
     Of ELU, Y has to be differentiable itself.
     """

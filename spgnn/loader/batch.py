@@ -90,7 +90,7 @@ class Batch:
         self.device = torch.device("cpu")
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled with an excerpt of its graph in place of the graph."""
+        """Pickled with an excerpt of its graph instead of the graph."""
         sample, numbers = self._sample, torch.zeros(0, dtype=torch.int64)
         if self._has_numbers:
             _ = self.e_id  # from here on, edges are numbered by the excerpt

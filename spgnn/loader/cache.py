@@ -59,7 +59,7 @@ class CachedRows(Rows):
     A batch asks for distinct rows at once: those that are kept when it begins are hits, the others
     are read, and a row that was read need not be kept. What `prefetch` announces is planned in
     order, and the misses of the next batch are read while the caller works on this one: into the
-    tensor that `gather` will return. So beside the cache the rows of one more batch are in memory,
+    tensor that `gather` will return. So besides the cache the rows of one more batch are in memory,
     and four bytes for each row of the table.
 
     Parameters

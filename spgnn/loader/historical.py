@@ -96,7 +96,7 @@ class PartialHop:
     Attributes
     ----------
     nodes : Tensor int64 [m]
-        Vertices of its columns, the first of which are its rows.
+        Vertices of its columns, its rows first.
     made : int
         So many columns the layer before has to make, or their features are needed.
     slots : Tensor int64 [m − made]

@@ -114,7 +114,7 @@ class LinkNeighborLoader(NeighborLoader):
     edge_label_index : Tensor of integers [2, links], optional
         Sources and targets; by default all edges.
     edge_label : Tensor [links, …], optional
-        Positive where negatives are drawn, of which it is 0.
+        Positive where negatives are drawn: theirs is 0.
     neg_sampling_ratio : int, optional
         For each link, so many pairs of its target and another source that has no edge to it.
     options

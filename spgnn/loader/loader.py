@@ -103,19 +103,19 @@ class NeighborLoader:
         for as much as it stands for.
     sampler : str or Sampler
         ``neighbor``; ``labor``, in which neighbours of several vertices are drawn together (Balin &
-        Çatalyürek 2023); ``ladies`` or ``fastgcn``, of which `num_neighbors` are vertices of a
+        Çatalyürek 2023); ``ladies`` or ``fastgcn``, where `num_neighbors` are vertices of a
         whole layer (Zou et al. 2019; Chen, Ma & Xiao 2018); or whatever makes samples.
     resample : bool
         Draw neighbours of a vertex anew in each layer, as DGL does. Otherwise a vertex has one
-        random order of its neighbours in a step, of which each layer takes the first ones.
+        random order of its neighbours in a step, and each layer takes the first ones.
     normalise : {"graph", "batch"}
         Degrees that `Batch.layers` are scaled by: in the whole graph, so that each layer estimates
         that of full-graph training; or in the batch, as layers of PyG see it.
     store : Rows [n, f], optional
-        Features, in place of the data's own. `PackedRows` are packed before the epochs whose
+        Features, instead of the data's own. `PackedRows` are packed before the epochs whose
         batches they then have; these are drawn twice.
     structure : DiskPattern [n, n], optional
-        The graph, in place of the data's own. The same batches, of rows that are read when they
+        The graph, instead of the data's own. The same batches, of rows that are read when they
         are needed; not for ``fastgcn``, disjoint or induced samples.
     superbatch : int
         So many batches are sampled before any of their features are fetched; rows that several of
@@ -494,7 +494,7 @@ def features_of(
 ) -> Generator[Tensor | CSR | None, None, None]:
     """Features of the vertices of some batches, int64 [m] each, one after the other.
 
-    Tables that look ahead are told of all of them first; of others that are neither in memory nor
+    Tables that look ahead receive all of them first; of others that are neither in memory nor
     packed, rows that several batches need are fetched once.
     """
     if x is None:

@@ -85,14 +85,14 @@ def seed_order(ids: Tensor, seed: int, epoch: int) -> Tensor:
 
 
 def steps_of(inputs: int, batch_size: int, ranks: int, *, drop_last: bool) -> int:
-    """Steps of an epoch, each of which is a batch of every rank (the last perhaps not)."""
+    """Steps of an epoch; each is a batch of every rank (the last perhaps not)."""
     full, rest = divmod(inputs, batch_size * ranks)
     return full + (rest > 0 and not drop_last)
 
 
 @dataclass(eq=False)
 class Rounds:
-    """Batches of the whole graph, of which each rank holds its rows alone; calls are collective.
+    """Batches of a graph whose ranks hold their own rows alone; calls are collective.
 
     Several steps are sampled at once, hop by hop; features, labels and ids of all their vertices
     come in one exchange, each row once. With prefetching the next steps are sampled before these

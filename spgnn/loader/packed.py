@@ -45,7 +45,7 @@ class _Batch:
 
 
 class PackedRows(Rows):
-    """A table of which some batches are packed (DiskGNN, SIGMOD'25).
+    """A table with some batches packed (DiskGNN, SIGMOD'25).
 
     A disk reads a long stretch several times as fast as rows that lie anywhere, at the price of a
     copy of each row in each batch; the rows that most batches have are kept in memory instead. Any
@@ -91,7 +91,7 @@ class PackedRows(Rows):
         self.disk_bytes, self.packing = 0, Counts()
 
     def pack(self, id_lists: Sequence[Tensor]) -> None:
-        """Pack these batches, in place of those before.
+        """Pack these batches, instead of those before.
 
         The table is read once, from its first row to its last, and every batch grows as its rows
         come by; in memory are the numbers of the rows, as many rows as a piece has, and a page of

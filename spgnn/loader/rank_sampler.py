@@ -199,7 +199,7 @@ class RowRequests:
     def begin(
         self, targets: Sequence[Tensor], hop: int, thread: Executor | None = None
     ) -> Callable[[], list[RowEntries]]:
-        """As `rows_of`, of which only the requests are sent; the returned function has them met.
+        """Send the requests of `rows_of`; the returned function completes them.
 
         Both are collective. This rank's draws may be made in a thread between the two.
         """

@@ -119,7 +119,7 @@ def take(table: Table, rows: Tensor) -> Tensor | CSR:
 def rows_of_ranks(
     table: Table, rows: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor | CSR:
-    """Rows, int64 [k], of a table of which each rank holds its own. Collective."""
+    """Rows, int64 [k], of a table whose rows lie at their owners. Collective."""
     requests = Requests(rows, layout, comm)
     return requests.respond(take(table, requests.requested))
 

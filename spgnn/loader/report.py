@@ -25,7 +25,7 @@ from spgnn.partition.plot import check_plot
 from spgnn.train import report as usual
 
 Report = dict[str, Any]
-# Rows in the trace of which the best hit rate is found: 8 bytes each, for a while.
+# Rows in the trace from which the best hit rate is computed: 8 bytes each, for a while.
 LONGEST_TRACE = 1 << 25
 
 
@@ -34,7 +34,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
 
     Of a graph that each rank holds its part of, ``features`` counts rows that batches needed and,
     of these, those that came from other ranks. `idle_bytes`: resident memory of this rank before
-    it held any data.
+    it loaded any data.
     """
     task, comm = trainer.task, trainer.comm
     meta, loader, rounds = task.meta, task.loader, task.loader.rounds

@@ -184,8 +184,8 @@ class NeighborSampler:
     directed : bool
         If not, a hop holds all edges from its sources to its targets, also those not drawn.
     resample : bool
-        Whether each hop draws by itself. If not, a vertex has one random order of its neighbours
-        in a sample, of which every hop takes the first ones.
+        True if each hop draws by itself. If not, a vertex has one random order of its neighbours
+        in a sample, and every hop takes the first ones.
     edge_times, node_times : Tensor, int64 [nnz], [cols], optional
         Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
     temporal_strategy : {"uniform", "last"}

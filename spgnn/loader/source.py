@@ -156,11 +156,11 @@ def source_of(
         A PyG ``Data``, a `spgnn.data.Graph`, a `DistGraph` of one rank, a `Source`, a SciPy matrix
         or a pair of one and features, or the name or path of a data set.
     store : Rows [n, f], optional
-        Features, in place of the data's own.
+        Features, instead of the data's own.
     data_dir : str, optional
         Where named sets are looked for.
     structure : DiskPattern [n, n], optional
-        The pattern, in place of the data's own.
+        The pattern, instead of the data's own.
 
     Raises
     ------
@@ -182,7 +182,7 @@ def source_of(
 
 
 def on_disk(source: Source, structure: DiskPattern) -> Source:
-    """The same graph, of which the pattern lies on a disk; edges may be no more than a pattern."""
+    """The same graph with its pattern on a disk; edges may be no more than a pattern."""
     theirs = len(source.pattern.indptr) - 1, int(source.pattern.indptr[-1])
     if structure.shape != source.pattern.shape or structure.nnz != theirs[1]:
         raise InputError(

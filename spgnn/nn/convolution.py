@@ -35,7 +35,7 @@ class Convolution(nn.Module):
     Attributes
     ----------
     accepts_propagated : bool
-        Whether a layer may be given A·X in place of X: its aggregation is a sum.
+        True if a layer may be given A·X instead of X: its aggregation is a sum.
     uses_own_rows : bool
         Whether it needs the vertex's own row as well as the sum.
     uses_keys : bool
@@ -113,7 +113,7 @@ class Convolution(nn.Module):
 
     @property
     def aggregates_once(self) -> bool:
-        """Whether the layer is one `aggregation`, its `update`, and what follows; no more."""
+        """True if the layer is one `aggregation`, its `update` and its tail, and no more."""
         return type(self).forward is Convolution.forward
 
     def check_edges(self, edge_attr: Tensor | None) -> None:
@@ -177,7 +177,7 @@ class Linear(nn.Linear):
 
     @property
     def is_lazy(self) -> bool:
-        """Whether f_in is not known yet."""
+        """True if f_in is not known yet."""
         return isinstance(self.weight, UninitializedParameter)
 
     def materialise(self, f_in: int) -> None:
@@ -286,7 +286,7 @@ def check_channels(name: str, **channels: int) -> None:
             raise InputError(f"{name}: {what} must be a positive integer{later}, got {width!r}")
 
 
-# What PyG's message passing takes beside, and what it stands for if nobody says anything.
+# Further arguments of PyG's message passing, with their defaults.
 _DEFAULTS: dict[str, Any] = {
     "flow": "source_to_target",
     "node_dim": -2,

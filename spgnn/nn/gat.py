@@ -431,7 +431,7 @@ def _rows(A: Matrix) -> Tensor:
 def _of_loops(
     attr: Tensor, rows: Tensor, loops: Tensor, count: int, fill: float | Tensor | str
 ) -> Tensor:
-    """Features of the self-loops of some vertices, made of those of their other edges."""
+    """Features of the self-loops of some vertices, computed from those of their other edges."""
     if not isinstance(fill, str):
         value = torch.as_tensor(fill, dtype=attr.dtype, device=attr.device)
         return value.expand(len(loops), attr.shape[1])

@@ -42,7 +42,7 @@ class WithLabels(nn.Module):
         keys: DropoutKeys | None = None,
         shown: Tensor | None = None,
     ) -> Tensor:
-        """What the model makes of features and labels. Collective.
+        """Outputs of the model for features and labels. Collective.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ class Loss(Protocol):
 
     @abstractmethod
     def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
-        """What the known labels of some vertices weigh in the mean, a scalar; no collective."""
+        """The weight in the mean of some vertices' known labels, a scalar; no collective."""
 
     @abstractmethod
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
@@ -160,7 +160,7 @@ def _wide(outputs: Tensor) -> Tensor:
 def label_weights(
     loss: Loss, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> list[float]:
-    """What the known labels in each mask weigh over all ranks. Collective."""
+    """Weights of the known labels in each mask over all ranks. Collective."""
     weights = torch.stack([loss.weight_of(y, mask) for mask in masks]).cpu()
     comm.all_reduce(weights).wait()
     return [float(weight) for weight in weights]

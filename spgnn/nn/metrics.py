@@ -49,7 +49,7 @@ def areas(scores: Tensor, truth: Tensor, chosen: Tensor, comm: Communicator) -> 
 
 
 def _sorted_keys(scores: Tensor, truth: Tensor, chosen: Tensor) -> Int64:
-    """What counts, as integers that sort by column, then score, then truth."""
+    """Chosen predictions as sorted integers: by column, then score, then truth."""
     values = scores.float().cpu().numpy() + np.float32(0)  # there is one zero
     bits = values.view(np.int32).astype(np.int64)
     # The bits of floats rise with them; those of negative ones fall.
@@ -311,7 +311,7 @@ def regression_scores(
 
 
 def _r2(count: Float64, squared: Float64, spread: Float64) -> Score:
-    """The mean over columns of which at least two numbers are known."""
+    """The mean over columns with at least two known numbers."""
     enough = count > 1
     if not enough.any():
         return None

@@ -225,17 +225,17 @@ class Stack(nn.Module):
 
     @property
     def needs_all_rows(self) -> bool:
-        """Whether a norm takes statistics over all vertices: then no layer may leave rows out."""
+        """True if a norm takes statistics over all vertices: then no layer may leave rows out."""
         return needs_all_rows(self)
 
     @property
     def accepts_propagated(self) -> bool:
-        """Whether the first layer may be given A·X, computed once, in place of X."""
+        """True if the first layer may be given A·X, computed once, instead of X."""
         return self.convolutions[0].accepts_propagated
 
     @property
     def keeps_features(self) -> bool:
-        """Whether X is needed as well as A·X."""
+        """True if X is needed as well as A·X."""
         return self.convolutions[0].uses_own_rows or len(self.residuals) > 0
 
     def parameters_by_layer(self) -> list[list[nn.Parameter]]:
@@ -392,7 +392,7 @@ class Stack(nn.Module):
         return linear_of_own(layer, H, on)
 
     def _fuses(self, number: int) -> bool:
-        """Whether activation and the dropout that follows are one pass over the rows.
+        """True if activation and the dropout that follows are one pass over the rows.
 
         Not where another activation is asked for, or a norm follows it.
         """

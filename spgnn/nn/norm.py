@@ -32,7 +32,7 @@ class Norm(nn.Module):
     needs_all_rows : bool
         Whether statistics are over all vertices: then no rank may leave rows out.
     takes_graph : bool
-        Always; what has it is called with the graph beside x.
+        Always; a module with this attribute is called with x and the graph.
     """
 
     needs_all_rows = True
@@ -60,7 +60,7 @@ class Norm(nn.Module):
 
     @property
     def needs_moments(self) -> bool:
-        """Whether it takes statistics over all vertices when it is called, as it is now."""
+        """True if a call takes statistics over all vertices in the current mode."""
         return self.needs_all_rows
 
     def remember(self, found: Moments) -> None:
@@ -166,7 +166,7 @@ class BatchNorm(Norm):
         Raises
         ------
         InputError
-            If there is one vertex in all, of which there is no variance.
+            If there is one vertex in all, which has no variance.
         """
         held = self.module
         if held.running_mean is not None and held.running_var is not None and not self.training:
@@ -358,7 +358,7 @@ def norm_of(
     ----------
     norm : str, Module, class or None
         ``batch``, ``layer``, ``graph``, ``pair``, or PyG's names in any spelling (``BatchNorm``,
-        ``batch_norm``). A module is copied; a class is made of the width.
+        ``batch_norm``). A module is copied; a class is called with the width.
     width : int
     options : dict
         For the norm.
@@ -487,7 +487,7 @@ def _shifted(module: Any, x: Tensor, graph: NormGraph, shift: Tensor | None) -> 
 
 
 def takes_shift(stage: Stage) -> bool:
-    """Whether it is a norm of ours, which takes the bias apart."""
+    """True for a norm of ours, which takes the bias as a separate argument."""
     return type(stage) in _NORMS.values()
 
 
@@ -511,5 +511,5 @@ def check_local(module: nn.Module) -> None:
 
 
 def needs_all_rows(module: nn.Module) -> bool:
-    """Whether any norm in it takes statistics over all vertices."""
+    """True if any norm of a module takes statistics over all vertices."""
     return any(isinstance(part, Norm) and part.needs_all_rows for part in module.modules())

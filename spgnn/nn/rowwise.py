@@ -75,7 +75,7 @@ class Rule:
 
 
 def rule_of(act: Activation | None) -> Rule | None:
-    """How the fused update makes it, ``None`` if it does not: those whose result says enough."""
+    """The fused update's rule for an activation; ``None`` where the gradient needs the input."""
     if act is None:
         return Rule()
     if type(act) is nn.ReLU:

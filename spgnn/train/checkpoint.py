@@ -36,7 +36,7 @@ Tensors = dict[str, Tensor]
 
 
 class TaskState(NamedTuple):
-    """State of a task beside its model, from epoch to epoch.
+    """State of a task besides its model, from epoch to epoch.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ def save(
     ----------
     directory, model, optimizer, signature, history, comm
     state : TaskState, optional
-        What the task keeps beside its model.
+        State of the task besides its model.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def load(
     steps : int
         Of the optimiser in an epoch.
     state : TaskState, optional
-        What the task keeps beside its model, before it was loaded.
+        State of the task besides its model, before it was loaded.
 
     Returns
     -------

@@ -37,7 +37,7 @@ _READ_IN_MEMORY = 8
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """The data set of a rank, before anything is made of it.
+    """The data set of a rank, before any preparation.
 
     Attributes
     ----------

@@ -57,7 +57,7 @@ class InParts(Task):
     comm : Communicator
         All ranks.
     idle_bytes : int
-        Resident memory of this rank before it held any data.
+        Resident memory of this rank before it loaded any data.
     outputs : int, optional
         Nothing is to be learnt: the model makes so many columns.
 

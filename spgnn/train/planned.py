@@ -182,7 +182,7 @@ def ranked(
     -------
     Choice
     callable
-        The flags of one of its plans; labels that are there need not be made again.
+        The flags of one of its plans; existing labels need not be recomputed.
 
     Raises
     ------

@@ -41,7 +41,7 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     trainer : Trainer
         Of a `GraphTask`, or of an `InParts`, after :meth:`Trainer.run`.
     idle_bytes : int
-        Resident memory of this rank before it held any data.
+        Resident memory of this rank before it loaded any data.
     """
     task, comm = trainer.task, trainer.comm
     assert isinstance(task, GraphTask | InParts)
@@ -116,7 +116,7 @@ def measurements(trainer: Trainer) -> Report:
 
 
 def best(trainer: Trainer) -> dict[str, Any] | None:
-    """The record of the best epoch by what the task is judged by, and by what; ``None`` without.
+    """The record of the best epoch, with the criterion's name; ``None`` if no epoch has its score.
 
     Of equally good ones the first.
     """

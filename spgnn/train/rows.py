@@ -19,7 +19,7 @@ from spgnn.graph.protocol import LayerGraph, Matrices
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 
-COLUMNS_AT_ONCE = 32  # of features that ghosts are fetched of
+COLUMNS_AT_ONCE = 32  # of features, when those of the recomputed halo are fetched
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class TrainingRows:
 
     @property
     def ghost_bytes(self) -> int:
-        """Memory of the ghosts' features."""
+        """Memory of the recomputed halo's features."""
         if not isinstance(self.X, Propagated):
             return 0
         kept = [X for X in (self.X.AX_local, self.X.X_local) if X is not None]
@@ -221,7 +221,7 @@ def _rows_of(X: Features, rows: Tensor) -> Features:
 
 
 def _with_ghosts(inner: Propagated, X: Propagated, fetch: Plan, comm: Communicator) -> Propagated:
-    """Rows of this rank, then those of its ghosts."""
+    """Rows of this rank, then those of its recomputed halo."""
 
     def joined(own: Tensor | None, source: Tensor | None) -> Tensor | None:
         if own is None or source is None:
@@ -240,7 +240,7 @@ def _with_ghosts(inner: Propagated, X: Propagated, fetch: Plan, comm: Communicat
 
 
 def _fetched(rows: Tensor, fetch: Plan, comm: Communicator) -> Tensor:
-    """The ghosts' rows, of a tensor of own rows [own rows, …]. Collective."""
+    """The recomputed halo's rows, of a tensor of own rows [own rows, …]. Collective."""
     (hop,) = fetch.hops
     send = hop.send.indices.to(rows.device)
     return swap_rows(comm, rows[send].contiguous(), hop.counts)

@@ -99,7 +99,7 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
             subgraph = induced(share, masks[0], comm)
             seen, plans = _matrices(config, subgraph, mesh, wanted[masks[0]])
             seen = seen.to(device)
-    # The block row has become L, S and R; it must not be in memory beside the features.
+    # The block row has become L, S and R; it must not be in memory next to the features.
     share = replace(share, adjacency=None)
     with memory_for(f"the features of {share.meta.name}"):
         given = on_every_rank(comm, lambda: features_of(config, share))
@@ -140,9 +140,9 @@ class Prepared:
         self._problem: Problem | None = None
 
     def of(self, config: TrainConfig, comm: Communicator) -> Problem:
-        """That of :func:`prepare`, anew only if what it is made of has changed. Collective.
+        """The problem of :func:`prepare`, prepared anew only if its options changed. Collective.
 
-        Wires, optimisers and what is written do not belong to that, nor does how long it trains.
+        Codecs, optimisers and outputs do not belong to these, nor does how long it trains.
 
         Raises
         ------
@@ -310,7 +310,7 @@ def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Ten
 
 
 def _propagates(config: TrainConfig, sparse: bool) -> bool:
-    """True if A·X is made once. Sparse features would fill in; for ghosts they have to."""
+    """True if A·X is computed once; of sparse X, which fills in, only for a recomputed halo."""
     how = config.algorithm
     if how.order != "auto" or config.model.drops_features or not config.model.propagates:
         return False

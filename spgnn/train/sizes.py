@@ -91,7 +91,7 @@ def reaches(config: TrainConfig, segments: Segments) -> bool:
 
 
 def first_propagates(config: TrainConfig, X: object) -> bool:
-    """True if the first layer takes A·X, made once, in the place of features X."""
+    """True if the first layer takes A·X, computed once, instead of features X."""
     model = config.model
     return model.propagates and not isinstance(X, CSR) and not model.drops_features
 

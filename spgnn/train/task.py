@@ -86,9 +86,9 @@ class Task(Protocol):
     model : Module
         Its parameters are the same on all ranks, and stay so.
     criterion : Criterion
-        The score by which the best epoch is told and training stops early.
+        The score that selects the best epoch and stops training early.
     progress : Progress, optional
-        While a trainer runs: is told how far long work inside an epoch is.
+        While a trainer runs: receives the progress of long work inside an epoch.
     """
 
     model: nn.Module
@@ -103,7 +103,7 @@ class Task(Protocol):
         """
 
     def scores(self) -> Scores:
-        """Scores beside the loss, the same on all ranks; ``None`` where there is none.
+        """Scores besides the loss, the same on all ranks; ``None`` where there is none.
 
         Called on all ranks, without gradients; may be collective. Early stopping looks at the one
         that `criterion` names, by default ``val_loss``.
@@ -135,7 +135,7 @@ class Task(Protocol):
         return {}
 
     def state(self) -> TaskState | None:
-        """State for a checkpoint beside the model; called on all ranks, may be collective.
+        """State for a checkpoint besides the model; called on all ranks, may be collective.
 
         Before the first epoch it says what will be kept.
         """
@@ -152,7 +152,7 @@ def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list
     Parameters
     ----------
     layers : Stack
-        Of which the first one is meant.
+        Its first layer decays.
     model : Module
     weight_decay : float
     """
@@ -164,7 +164,7 @@ def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list
 
 
 class GraphTask(Task):
-    """A task whose model is one of layers on a graph, made of the flags.
+    """A task whose model, built from the flags, is a stack of layers on a graph.
 
     Parameters
     ----------
@@ -179,14 +179,14 @@ class GraphTask(Task):
     ----------
     layers : Stack
     network : Module
-        What is called as ``network(X, graph, keys)``, and makes what an epoch moves: the layers, or
+        Called as ``network(X, graph, keys)``; its products are an epoch's traffic: the layers, or
         these and what stands before them.
     model : Module
         All that is trained; here the network.
     wiring : Wiring, optional
-        Where wires approximate: those of this run.
+        The codecs of this run, where they approximate.
     beside : list
-        What the loss of this epoch has moved, or will in backward, beside the network's products.
+        Messages of this epoch's loss, forward and backward, besides the network's products.
     planned : list of Planned
         One each epoch, where epochs may differ.
 
@@ -266,16 +266,16 @@ class GraphTask(Task):
         return None if self.wiring is None else self.wiring.state()
 
     def load_state(self, state: TaskState) -> None:
-        """Wires that go on where others were."""
+        """Restore the state of the codecs."""
         assert self.wiring is not None
         self.wiring.load(state)
 
     def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
         """Bytes that this rank sends and receives for the network's products in an epoch.
 
-        According to plans and wires.
+        According to plans and codecs.
 
-        Where wires approximate, of the last epoch, or of one whose bytes do not depend on data.
+        Where codecs approximate, of the last epoch, or of one whose bytes do not depend on data.
         """
         planned = Planned.of(self._products, epoch)
         return planned.sent, planned.received

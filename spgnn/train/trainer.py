@@ -40,7 +40,7 @@ class Trainer:
     ----------
     task : Task
     options : Training
-        Of which the trainer uses all but ``seed`` and ``weight_decay``, which are the task's.
+        The trainer uses all but ``seed`` and ``weight_decay``, which are the task's.
     comm : Communicator
         All ranks.
     callbacks : sequence of Callback
@@ -235,7 +235,7 @@ class Trainer:
     def _should_stop(self) -> bool:
         """Early stopping of Kipf & Welling (2017, section 5.2) and their code.
 
-        True once the newest validation loss, or what else the task is judged by, is worse than the
+        True once the newest validation loss, or what else the criterion names, is worse than the
         mean of the `patience` before it. Scores are the same on every rank, so all stop together.
         """
         patience = self.options.patience
@@ -334,7 +334,7 @@ class Rates:
     def factor(self, history: Sequence[Mapping[str, Any]]) -> float:
         """Factor of the rates of all groups in the epoch after that history.
 
-        Called with longer and longer histories, each of which begins with the one before.
+        Called with longer and longer histories; each begins with the one before.
 
         Raises
         ------

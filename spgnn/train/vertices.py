@@ -57,7 +57,7 @@ def metrics_of(loss: str, metric: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Objective:
-    """A loss over known labels and the scores beside it, exact over all ranks.
+    """A loss over known labels and further scores, exact over all ranks.
 
     Attributes
     ----------

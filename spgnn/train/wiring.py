@@ -1,4 +1,4 @@
-"""The approximate wires of a training run: where they are put, and what they have done."""
+"""The approximate codecs of a training run: their matrices, state and errors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Moving(Protocol):
 
 
 class Planned(NamedTuple):
-    """Bytes that one epoch moves on this rank, according to plans and wires.
+    """Bytes that one epoch moves on this rank, according to plans and codecs.
 
     Attributes
     ----------
     sent, received : int
     between : int
-        What of the sent ones goes to other nodes, where nodes are known.
+        Sent bytes that go to other nodes, where nodes are known.
     """
 
     sent: int
@@ -115,13 +115,13 @@ class Wiring:
         return TaskState(own, self._place)
 
     def load(self, state: TaskState) -> None:
-        """Wires go on from a state."""
+        """Restore the state of the codecs."""
         own = state.own
         if own is None:
             return
         for matrix, A in enumerate(self.matrices):
             if any(name.startswith(f"{matrix}.attention-") for name in own):
-                _ = A.attention  # which makes its wires
+                _ = A.attention  # which makes its codecs
         for which, wire in self._numbered:
             names = [name for name in own if name.startswith(f"{which}.")]
             wire.load({n.removeprefix(f"{which}."): own[n].to(self._device) for n in names})

@@ -32,7 +32,7 @@ SUM_BYTES = 64  # of a thread's running sums; more would not fit into shared mem
 
 
 class HeadShape(NamedTuple):
-    """Who computes a row of heads: ``group`` threads, ``lanes`` of them for each head.
+    """Threads that compute a row of heads: ``group`` of them, ``lanes`` for each head.
 
     Each has ``packs`` packs of ``vector`` columns of its head at a time.
     """
@@ -48,7 +48,7 @@ class HeadShape(NamedTuple):
     def of(
         cls, heads: int, matrices: Sequence[Tensor], sums: Sequence[Tensor | None], arrays: int
     ) -> HeadShape:
-        """The fewest lanes that hold a head, for a score is made again by each of them.
+        """The fewest lanes that hold a head, for each of them recomputes the score.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class HeadShape(NamedTuple):
 
     @property
     def column_tiles(self) -> int:
-        """How often the columns of a head are swept."""
+        """Sweeps over the columns of a head."""
         return max(1, -(-self.width // (self.vector * self.lanes * self.packs)))
 
     @property
@@ -89,7 +89,7 @@ class HeadShape(NamedTuple):
 
     @property
     def head_tiles(self) -> int:
-        """How many groups the heads of a row take."""
+        """Groups of threads for the heads of a row."""
         return -(-self.heads // (self.group // self.lanes))
 
     @property

@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def available() -> bool:
-    """Whether CuPy can be imported."""
+    """True if CuPy can be imported."""
     try:
         cupy()
     except InputError:
@@ -181,7 +181,7 @@ def remembered(tensor: Tensor, question: object, make: Callable[[], T]) -> T:
 
 
 class ThreadShape(NamedTuple):
-    """Who computes a row: ``lanes`` threads with ``packs`` packs of ``vector`` columns each."""
+    """Threads that compute a row: ``lanes`` with ``packs`` packs of ``vector`` columns each."""
 
     vector: int
     lanes: int

@@ -32,7 +32,7 @@ NONZEROS_IN_FLIGHT = 4  # kNonzerosInFlight of sddmm.cuh
 MOST_HEADS = 65535  # blocks that CUDA has along y
 LONG_ROW = 64  # nonzeros of a thread, above which a whole block takes the row
 ROWS_IN_FLIGHT = 4  # kRowsInFlight of rows.cuh
-ROWS_A_GROUP = 32  # of which a block sums the columns
+ROWS_A_GROUP = 32  # a block sums the columns of these
 CHUNK = 8  # kChunk of quantise.cuh
 
 
@@ -310,7 +310,7 @@ def update_rows(*arguments: Any) -> None:
 
 
 def update_rows_backward(*arguments: Any) -> None:
-    """What passes of G into ``dZ``, and its columns' sums into ``sums``, where that has columns."""
+    """Write the gradient in Z into ``dZ``, and its column sums into ``sums`` if it has columns."""
     G, Y, vertex_ids, key, p, act, alpha, dZ, sums = arguments
     G, Y = unit_stride(G), None if Y is None else unit_stride(Y)
     shape = thread_shape(G.shape[1], vector_width(*(m for m in (G, Y, dZ) if m is not None)))

@@ -1,4 +1,4 @@
-"""Who works on what: the merge path of a CSR block, cut into tiles once and kept."""
+"""Tiles of a CSR block for thread blocks: its merge path, cut once and cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TILES_PER_MULTIPROCESSOR = 16
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """How a product is cut into tiles.
+    """The tiles of a product.
 
     The work on a CSR block is a list of items: nonzeros and, after the last nonzero of each row,
     that row's end. Cutting that list evenly balances any mix of long, short and empty rows (the
