@@ -17,8 +17,8 @@ from spgnn.exchange import EXACT, Step
 from spgnn.exchange.approximation import Policy
 from spgnn.kernels import add_times_transposed_, times_transposed, transposed_times
 
-# Products of which every one is compared with the other ranks: a program's mistakes show early, and
-# later only what has not been seen before is worth a message.
+# Number of first products that are each compared with the other ranks' (a program's mistakes show
+# early); after them only products not seen before are worth a message.
 FIRST_COMPARED = 64
 
 

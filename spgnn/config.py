@@ -311,7 +311,7 @@ class Model(Record):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of a model of `nn.MODELS` beside its widths that are not the defaults."""
+        """Arguments of a model of `nn.MODELS`, besides its widths, that are not the defaults."""
         found: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
         if self.norm == "node":
             found |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
@@ -343,7 +343,7 @@ class Model(Record):
 
     @property
     def keeps_features(self) -> bool:
-        """True if something looks at X beside A·X."""
+        """True if the model reads X as well as A·X."""
         return self.model != "gcn" or self.residual
 
     @property

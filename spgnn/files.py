@@ -202,7 +202,7 @@ def _followed(path: AnyPath) -> Path:
 
 @contextmanager
 def _temporary_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """A new, locked file beside `target`, removed at the end if it still has its name."""
+    """A new, locked file next to `target`, removed at the end if it still has its name."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     path, descriptor = _locked(target, lambda path: os.open(path, flags, 0o666))
     try:
@@ -215,7 +215,7 @@ def _temporary_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
 
 @contextmanager
 def _temporary_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
-    """A new, locked directory beside `target`, removed at the end if it still has its name."""
+    """A new, locked directory next to `target`, removed at the end if it still has its name."""
 
     def make(path: Path) -> int | None:
         path.mkdir(mode)
@@ -233,7 +233,7 @@ def _temporary_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
 
 
 def _locked(target: Path, make: Callable[[Path], int | None]) -> tuple[Path, int]:
-    """Make something under a temporary name beside `target`, and lock it.
+    """Create a file or directory under a temporary name next to `target`, and lock it.
 
     The lock belongs to the open file: forked processes hold it too, and the system releases it when
     the last one has ended, however that happens. Numbers of processes say nothing: containers that

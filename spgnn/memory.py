@@ -30,7 +30,7 @@ def give_back_freed() -> None:
     """For set-up: let every freed block of 128 KiB or more return to the system at once.
 
     Left alone, glibc raises this limit to the largest block ever freed, up to 32 MiB, and keeps
-    what building the matrix took beside what training needs: 20 MB a rank on a graph of 25 M
+    the memory of building the matrix on top of that of training: 20 MB a rank on a graph of 25 M
     nonzeros in 8 parts, a third of its data. Elsewhere than on glibc this does nothing.
     """
     with suppress(OSError, AttributeError):

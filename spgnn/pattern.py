@@ -157,7 +157,7 @@ class Pattern:
         return Pattern.trusted(self.indptr.to(device), self.indices.to(device), self.shape)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Neither the other side, which is made again, nor the weak reference to it.
+        # Neither the other side, which is recomputed, nor the weak reference to it.
         return {name: self.__dict__[name] for name in ("indptr", "indices", "shape")}
 
     def __repr__(self) -> str:

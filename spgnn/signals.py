@@ -44,7 +44,7 @@ def die_with_parent(parent: int) -> None:
 def die_with_torchrun() -> None:
     """The same if torchrun started this process: nobody else would end its ranks.
 
-    Programs that a rank starts are told so as well, and end with that rank.
+    Programs that a rank starts inherit the variable that shows this, so they end with that rank.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent(os.getppid())

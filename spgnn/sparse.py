@@ -194,7 +194,7 @@ class CSR:
 
     @property
     def T(self) -> CSR:
-        """The transpose. It is kept, and made again where values were changed since.
+        """The transpose. It is kept, and recomputed if values were changed since.
 
         Values that require a gradient are never kept: those of the transpose are computed from
         them, differentiably. What changes values behind torch's back (a NumPy array that shares

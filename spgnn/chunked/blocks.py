@@ -1,4 +1,4 @@
-"""Rows of a sparse matrix in blocks, one a part: views of what is in memory, or read from files."""
+"""Rows of a sparse matrix in blocks, one a chunk: views of memory, or read from files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def rows_of(matrix: CSR, first: int, last: int) -> CSR:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Where the numbers of an array begin in a file."""
+    """Position of an array's numbers in a file."""
 
     path: Path
     offset: int = 0
@@ -161,7 +161,7 @@ class FileBlocks(Blocks):
         return self._numbers(0, {}, first, last + 1, torch.int64).diff()
 
     def _read_starts(self) -> Tensor:
-        """Where each block's nonzeros begin, int64 [K + 1]."""
+        """Offset of each block's first nonzero, int64 [K + 1]."""
         file, where = self._files[0], self._where[0]
         assert file is not None
         found = [int(file.read(where.offset + 8 * b, 8).view(np.int64)[0]) for b in self.bounds]

@@ -1,4 +1,4 @@
-"""How a rank's memory is shared out: how many parts, and what lies on the disk."""
+"""Division of a rank's memory: the number of chunks, and the tables that go to the disk."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_PARTS = 4096
 SPILLED_PARTS = 8  # where nothing says how many
 # What goes to the disk first: what is read and written least often for its size.
 ORDER = ("propagated", "skipped", "taken", "matrix", "product", "operand")
-_BLOCK_SHARE = 0.25  # of the memory, for what one part needs while it is worked on
-_UNEVEN = 1.5  # the largest part over the average
-_COPIES = 12  # of a part's rows in the widest layer: forward, backward, on their way to the disk
-_GIVEN = 4  # of a part's features: as they are read, the next ones, and converted
+_BLOCK_SHARE = 0.25  # of the memory, for what one chunk needs while it is worked on
+_UNEVEN = 1.5  # the largest chunk over the average
+_COPIES = 12  # of a chunk's rows in the widest layer: forward, backward, on their way to the disk
+_GIVEN = 4  # of a chunk's features: as they are read, the next ones, and converted
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
 _EXTREME_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
 _ATTENTION_COPIES = 4  # more, where neighbours are weighed: running sums, what rows say, gradients
@@ -30,17 +30,17 @@ _ATTENTION_COPIES = 4  # more, where neighbours are weighed: running sums, what 
 
 @dataclass(frozen=True)
 class Budget:
-    """What was decided.
+    """The number of chunks and the tables on the disk that a memory limit leads to.
 
     Attributes
     ----------
     parts : int
     places : Places
-        With "matrix" among what lies on the disk, if it does.
+        The tables on the disk, and "matrix" if the matrix is there too.
     bytes : int
-        Memory that this is expected to need, of all but the process itself.
+        Memory that training is predicted to need, besides that of the process itself.
     again : frozenset of int
-        Layers for which what they look at is made again, and not kept.
+        Layers whose input rows are recomputed in backward, and not kept.
     """
 
     parts: int
@@ -88,7 +88,7 @@ def recomputed(
 
 
 def agreed(comm: Communicator, mine: Budget) -> Budget:
-    """The same on all ranks: the most parts, the narrowest panels that any of them asks for."""
+    """The same on all ranks: the most chunks, the narrowest panels that any of them asks for."""
     depth = comm.agree(len(mine.places.on_disk))
     widest = 1 << 40
     panel = -comm.agree(-(mine.places.panel_bytes or widest))
@@ -105,27 +105,27 @@ def decide(
     itself: int = 0,
     again: frozenset[int] = frozenset(),
 ) -> Budget:
-    """Parts, and what lies on the disk, so that a rank needs at most so much memory.
+    """Choose chunks, and tables to put on the disk, so that a rank fits into its memory.
 
     Parameters
     ----------
     sizes : Sizes
     memory : int, optional
-        Bytes, beside what the process itself takes; ``None``: as much as it takes, or as little as
-        can be if there is a directory to write to.
+        Bytes, besides those of the process itself; ``None``: no limit, or as little as possible
+        if there is a directory to write to.
     parts : int, optional
-        If it is given, so many.
+        The number of chunks, if it is fixed.
     spill : bool
         Whether there is a directory to write to.
     itself : int
         Bytes that the process takes by itself, for messages.
     again : frozenset of int
-        Layers for which what they look at is made again.
+        Layers whose input rows are recomputed.
 
     Raises
     ------
     InputError
-        If it cannot be done; says with how much memory it could.
+        If the memory is too small; the message says how much would do.
     """
 
     def priced(number: int, places: Places) -> Budget:
@@ -135,7 +135,7 @@ def decide(
         places = Places(frozenset(ORDER)) if spill else Places()
         return priced(parts or (SPILLED_PARTS if spill else 1), places)
     number = parts or _parts(sizes, memory)
-    # More parts cost less than what they keep off the disk.
+    # More chunks cost less than what they keep off the disk.
     more = [] if parts else [number, 2 * number, 4 * number]
     fits = [n for n in more if priced(n, Places()).bytes <= memory and n <= sizes.rows]
     number = min(fits, default=number)
@@ -163,7 +163,7 @@ def needed(sizes: Sizes, parts: int, places: Places, again: frozenset[int] = fro
 
 
 def spare(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> Spare:
-    """Half of what is not needed is for tables, the other half for the pieces of parts.
+    """Half of what is not needed is for tables, the other half for the pieces of chunks.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def _table_bytes(sizes: Sizes, places: Places, again: frozenset[int]) -> int:
 
 
 def merged(budgets: Sequence[Budget]) -> list[Budget]:
-    """As ranks agree: the most parts, the narrowest panels, all on the disk that any has there."""
+    """As ranks agree: the most chunks, the narrowest panels, all on the disk that any has there."""
     depth = max(len(one.places.on_disk) for one in budgets)
     panels = [one.places.panel_bytes for one in budgets if one.places.panel_bytes]
     places = Places(frozenset(ORDER[:depth]), min(panels, default=0))
@@ -197,7 +197,7 @@ def merged(budgets: Sequence[Budget]) -> list[Budget]:
 
 
 def _block_bytes(sizes: Sizes, parts: int) -> int:
-    """What one part needs while it is worked on, with two blocks of the matrix."""
+    """Memory that one chunk needs during its computation, with two blocks of the matrix."""
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / parts
     # Of outputs that look at all layers: what each of them makes, dropped, and its gradient.
     copies = _COPIES + 3 * len(sizes.operands) * sizes.jumps
@@ -221,7 +221,7 @@ def _parts(sizes: Sizes, memory: int) -> int:
 
 
 def _by_panels(sizes: Sizes, memory: int, asked: Budget, most: int, itself: int) -> Budget:
-    """The widest panel of operands that leaves the rest its room, of at most so many parts."""
+    """The widest panel of operands that leaves the rest its room, of at most so many chunks."""
     parts, places, again = asked.parts, asked.places, asked.again
     while True:
         columns = max(sizes.operands)

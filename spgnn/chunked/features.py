@@ -17,7 +17,7 @@ from spgnn.chunked.table import MemoryTable, Table, panels_of
 from spgnn.direct import DirectFile, Transfers
 from spgnn.sparse import CSR
 
-# What is made of features before anybody looks at them, row by row.
+# Preparation of the features, row by row, before anything reads them.
 Ready = Callable[[Tensor | CSR], Tensor | CSR]
 
 
@@ -38,14 +38,14 @@ class Held(Source):
     ready: Ready
 
     def rows(self, part: int) -> Tensor | CSR:
-        """Those of a part."""
+        """Those of a chunk."""
         first, last = self.bounds[part : part + 2]
         if isinstance(self.X, CSR):
             return self.ready(rows_of(self.X, first, last))
         return self.ready(self.X[first:last])
 
     def columns(self, part: int, first: int, last: int) -> Tensor:
-        """Some columns of a part."""
+        """Some columns of a chunk."""
         found = self.rows(part)
         assert isinstance(found, Tensor)
         return found[:, first:last]
@@ -71,11 +71,11 @@ class MadeUp(Source):
     ids: Tensor | int
 
     def rows(self, part: int) -> Tensor:
-        """Those of a part."""
+        """Those of a chunk."""
         return self.columns(part, 0, self.width)
 
     def columns(self, part: int, first: int, last: int) -> Tensor:
-        """Some columns of a part."""
+        """Some columns of a chunk."""
         begin, end = self.bounds[part : part + 2]
         if isinstance(self.ids, int):
             ids = torch.arange(begin + self.ids, end + self.ids)
@@ -110,7 +110,7 @@ class OnDisk(Source):
         self._file, self._offset = DirectFile(where.path, counts), where.offset
 
     def rows(self, part: int) -> Tensor | CSR:
-        """Those of a part."""
+        """Those of a chunk."""
         first, last = self.bounds[part : part + 2]
         nbytes = 4 * self.width * (last - first)
         if not nbytes:

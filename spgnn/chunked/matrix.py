@@ -30,7 +30,7 @@ class NewTable(Protocol):
     def __call__(
         self, bounds: tuple[int, ...], width: int, dtype: torch.dtype, extra: int = 0
     ) -> Table:
-        """Of rows in parts, with room for `extra` rows below."""
+        """Create a table of rows in chunks, with `extra` rows below."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,17 +56,17 @@ class PartMatrix:
     ----------
     blocks : Blocks [m, k + received]; or [n, n + received] if rows are thinned out
     bounds : tuple of int [K + 1]
-        Parts of the rows that the rank owns, n.
+        Chunks of the rows that the rank owns, n.
     loops : Tensor float32 [rows of the blocks], optional
         What is added on the diagonal.
     targets : Tensor int64 [m], optional
         Own row that each row is, rising; ``None`` if all own rows are made, m = n.
     thinned : bool
-        Whether the blocks make all own rows, of which `targets` are kept.
+        Whether the blocks make all own rows, and only `targets` among them are kept.
     sources : Tensor int64 [k], optional
         Own row that each column is, rising; ``None`` if all own rows are columns, k = n.
     transposed : Blocks [k, m], optional
-        Own rows of B's transpose, by parts. ``None`` if B is symmetric, with those of other ranks.
+        Own rows of B's transpose, by chunks. ``None`` if B is symmetric, with those of other ranks.
     to_others : Blocks [received, m], optional
         The other rows of B's transpose, if there are any.
     received : Received, optional
@@ -90,23 +90,23 @@ class PartMatrix:
 
     @cached_property
     def row_bounds(self) -> tuple[int, ...]:
-        """Parts of the rows that are made."""
+        """Chunks of the rows that are made."""
         return cut(self.targets, self.bounds)
 
     @cached_property
     def column_bounds(self) -> tuple[int, ...]:
-        """Parts of the own rows that are columns."""
+        """Chunks of the own rows that are columns."""
         return cut(self.sources, self.bounds)
 
     def chosen(self, part: int) -> Tensor | None:
-        """Which rows of a part are made, numbers in the part, rising; ``None``: all."""
+        """Rows of a chunk that the product makes, counted from its first row; ``None``: all."""
         if self.targets is None:
             return None
         low, high = self.row_bounds[part : part + 2]
         return self.targets[low:high] - self.bounds[part]
 
     def products(self, H: Table, panel: int, new: NewTable) -> Iterator[tuple[int, Tensor]]:
-        """The rows of ``(B + diag(loops)) H``, part after part. Collective.
+        """The rows of ``(B + diag(loops)) H``, chunk after chunk. Collective.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class PartMatrix:
         Yields
         ------
         part : int
-        Z : Tensor [rows of the part, f]
+        Z : Tensor [rows of the chunk, f]
             Valid until the next one is asked for.
         """
 
@@ -137,7 +137,7 @@ class PartMatrix:
             yield part, self._with_loops(_times(block, X), X, part)
 
     def adjoints(self, G: Table, panel: int, new: NewTable) -> Iterator[tuple[int, Tensor]]:
-        """The rows of ``(B + diag(loops))ᵀ G``, part after part; G has [m, f]. Collective."""
+        """The rows of ``(B + diag(loops))ᵀ G``, chunk after chunk; G has [m, f]. Collective."""
         if not self.thinned:
             return self._adjoints(G, panel, new)
         full = new(self.bounds, G.width, G.dtype, self.halo_rows)
@@ -165,7 +165,7 @@ class PartMatrix:
         return by_panels(of, self.column_bounds, G, panel, new)
 
     def _returned(self, X: Tensor) -> Tensor | None:
-        """What the rows of other ranks make of own columns. Collective."""
+        """Products for own rows that other ranks compute in the adjoint. Collective."""
         if self.received is None:
             return None
         made = X.new_zeros(self.received.rows, X.shape[1])
@@ -204,7 +204,7 @@ class PartMatrix:
         return Z.addcmul_(own, self.loops[begin:end, None].to(Z.dtype))
 
     def _with_adjoint_loops(self, dH: Tensor, X: Tensor, part: int) -> Tensor:
-        """Add what the diagonal makes of a part's columns."""
+        """Add what the diagonal makes of a chunk's columns."""
         if self.loops is None:
             return dH
         low, high = self.row_bounds[part : part + 2]
@@ -220,7 +220,7 @@ def _times(block: CSR, X: Tensor) -> Tensor:
 
 
 def cut(rows: Tensor | None, bounds: tuple[int, ...]) -> tuple[int, ...]:
-    """Where parts begin among some own rows, which rise; ``None``: among all of them."""
+    """Bounds of the chunks among some own rows in rising order; ``None``: among all own rows."""
     if rows is None:
         return bounds
     return tuple(torch.searchsorted(rows, torch.tensor(bounds)).tolist())
@@ -241,14 +241,14 @@ def by_panels(
     panel: int,
     new: NewTable,
 ) -> Iterator[tuple[int, Tensor]]:
-    """All columns of a product's rows, part after part.
+    """All columns of a product's rows, chunk after chunk.
 
     Parameters
     ----------
     of : callable
-        Columns [first, last) of them, part after part.
+        Columns [first, last) of them, chunk after chunk.
     bounds : tuple of int [K + 1]
-        Parts of the rows.
+        Chunks of the rows.
     operand : Table
         As wide as the product.
     panel : int
@@ -274,12 +274,12 @@ def by_panels(
 def extreme_products(
     matrix: PartMatrix, H: Table, panel: int, new: NewTable, *, largest: bool
 ) -> Iterator[tuple[int, Tensor]]:
-    """The largest of each row's neighbours, part after part. Collective.
+    """The largest of each row's neighbours, chunk after chunk. Collective.
 
     Parameters
     ----------
     matrix : PartMatrix
-        Its values do not count, and it may have no loops beside it.
+        Its values are ignored, and it must have no separate loops.
     H : Table [k, f]
     panel, new
         As of ``matrix.products``.
@@ -289,7 +289,7 @@ def extreme_products(
     Yields
     ------
     part : int
-    Z : Tensor [rows of the part, f]
+    Z : Tensor [rows of the chunk, f]
         0 in rows without neighbours.
     """
 
@@ -306,7 +306,7 @@ def extreme_products(
 def extreme_adjoints(
     matrix: PartMatrix, H: Table, G: Table, panel: int, new: NewTable, *, largest: bool
 ) -> Iterator[tuple[int, Tensor]]:
-    """The gradient of the operand, part after part. Collective.
+    """The gradient of the operand, chunk after chunk. Collective.
 
     Parameters
     ----------
@@ -334,14 +334,14 @@ def extreme_adjoints(
         if matrix.received is not None:
             own += matrix.received.halo.adjoint(dX[H.rows :])
         for part, (begin, end) in enumerate(pairwise(matrix.column_bounds)):
-            # Whoever keeps the last part must not keep them all.
+            # Whoever keeps the last chunk must not keep them all.
             yield part, own[begin:end].clone()
 
     return by_panels(of, matrix.column_bounds, H, panel, new)
 
 
 class Attending:
-    """One layer's attention over a matrix whose rows come part after part.
+    """One layer's attention over a matrix whose rows come chunk after chunk.
 
     Parameters
     ----------
@@ -376,7 +376,7 @@ class Attending:
     def products(
         self, Z: Table, ends: Table, panel: int, new: NewTable
     ) -> Iterator[tuple[int, Tensor]]:
-        """Weighed sums of each row's neighbours, part after part. Collective.
+        """Weighed sums of each row's neighbours, chunk after chunk. Collective.
 
         Parameters
         ----------
@@ -389,7 +389,7 @@ class Attending:
         Yields
         ------
         part : int
-        O : Tensor [rows of the part, heads · channels]
+        O : Tensor [rows of the chunk, heads · channels]
         """
         matrix = self._matrix
 
@@ -405,7 +405,7 @@ class Attending:
     def adjoints(
         self, Z: Table, ends: Table, G: Table, of_ends: Table, panel: int, new: NewTable
     ) -> Iterator[tuple[int, Tensor]]:
-        """The gradient of what is weighed, part after part. Collective.
+        """The gradient of the attention operand, chunk after chunk. Collective.
 
         Parameters
         ----------
@@ -448,7 +448,7 @@ class Attending:
         return by_panels(of, matrix.column_bounds, Z, panel, new)
 
     def _sources(self, Z: Table, first: int, last: int) -> AttentionPanel:
-        """Columns of all rows that others are made of, packed. Collective."""
+        """Columns of all source rows, packed. Collective."""
         matrix, channels = self._matrix, self._heads.channels
         a = self._vector[first // channels : last // channels].contiguous()
         stride = packed_bytes(a.shape[0], channels, a.dtype, joint=self._joint)
@@ -468,7 +468,7 @@ class Attending:
     def _sent_back(
         self, sources: AttentionPanel, sums: Tensor, pieces: list[tuple[int, int]], own: int
     ) -> Tensor | None:
-        """What own rows get from those of other ranks. Collective."""
+        """Gradients of own rows that other ranks computed. Collective."""
         matrix = self._matrix
         if matrix.received is None:
             return None
@@ -479,7 +479,7 @@ class Attending:
         return matrix.received.halo.adjoint(others)
 
     def _pieces(self, Z: Table) -> list[tuple[int, int]]:
-        """All rows that others are made of, as many at a time as parts have."""
+        """All source rows, as many at a time as a chunk has."""
         received, step = self._matrix.halo_rows, max(*Z.lengths, 1)
         starts = range(Z.rows, Z.rows + received, step)
         return [
@@ -495,7 +495,7 @@ class Attending:
         ids: Tensor | None,
         columns: tuple[int, int],
     ) -> Rows:
-        """A part's rows, with those nonzeros on the diagonal that are added."""
+        """A chunk's rows, with those nonzeros on the diagonal that are added."""
         matrix, loops, dropout = self._matrix, None, None
         diagonal = matrix.diagonal(part)
         if matrix.loops is not None:
@@ -521,11 +521,11 @@ class Attending:
         return first // channels * end, last // channels * end
 
     def _chosen(self, part: int) -> Tensor | None:
-        """Which rows of a block are wanted; ``None``: all."""
+        """Rows of a block that are wanted; ``None``: all."""
         return self._matrix.chosen(part) if self._matrix.thinned else None
 
     def _spread(self, table: Table, part: int, columns: tuple[int, int]) -> Tensor:
-        """Some columns of a part's rows, zero where a block has rows that are not wanted."""
+        """Some columns of a chunk's rows, zero where a block has rows that are not wanted."""
         found, chosen = table.read_panel(part, *columns), self._chosen(part)
         if chosen is None:
             return found.contiguous()

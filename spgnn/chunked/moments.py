@@ -1,4 +1,4 @@
-"""Moments of a norm over all vertices whose rows come part by part, and their gradients."""
+"""Moments of a norm over all vertices whose rows come chunk by chunk, and their gradients."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class Known:
 
 
 class Gathered:
-    """Number, mean and squared distances from it, of rows that come part by part.
+    """Number, mean and squared distances from it, of rows that come chunk by chunk.
 
-    Parts are merged as Chan, Golub & LeVeque (1983) do; nothing cancels.
+    Chunks are merged as Chan, Golub & LeVeque (1983) do; nothing cancels.
     """
 
     def __init__(self) -> None:
@@ -120,13 +120,13 @@ class Gathered:
 
 
 class Returned:
-    """Gradients of one norm's mean and variance, added up part by part."""
+    """Gradients of one norm's mean and variance, added up chunk by chunk."""
 
     def __init__(self) -> None:
         self._total: Tensor | None = None
 
     def add(self, H: Tensor, dH: Tensor, leaves: list[Tensor]) -> None:
-        """What some rows of a layer's output, and their gradient, send to mean and variance."""
+        """Add the gradients of mean and variance that some output rows of a layer contribute."""
         found = torch.autograd.grad(H, leaves, dH, allow_unused=True)
         both = [
             torch.zeros_like(leaf) if gradient is None else gradient

@@ -1,14 +1,14 @@
 """A model over a whole graph, forward and backward, some rows at a time.
 
-    forward   layer by layer, part by part:  Z = A·O;  H = layer(Z);  O' = what the next multiplies
-    the last  its loss and gradients, at once, of the rows that are at hand:  dZ, and dW += …
-    backward  the others, backwards:         dO = Aᵀ·dZ';  H and O' once more;  dZ, and dW += …
+    forward   layer by layer, chunk by chunk:  Z = A·O;  H = layer(Z);  O' = the next operand
+    the last  its loss and gradients at once, from the rows in memory:  dZ, and dW += …
+    backward  the others, in reverse:          dO = Aᵀ·dZ';  H and O' recomputed;  dZ, and dW += …
 
 Between the layers there are tables: the operand of the next product, and, from forward to backward,
-each product (of which the layer is made again), and what a layer takes if it looks at it beside the
-product. The gradient of a product takes the place of the product; of the last product nothing else
-is ever kept. A norm over all vertices adds a pass over a layer's rows, for its moments, and one
-backward, for their gradients.
+each product (the layer is recomputed from it), and the input of a layer that reads its own rows as
+well as the product. The gradient of a product overwrites the product; of the last product only the
+gradient is ever kept. A norm over all vertices adds a pass over a layer's rows for its moments, and
+one backward for their gradients.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from spgnn.chunked.table import Table
 from spgnn.comm import Communicator
 from spgnn.nn import DropoutKeys
 
-# The share of a loss that some rows have: (part, rows of it or None for all, outputs).
+# The share of a loss that some rows have: (chunk, rows of it or None for all, outputs).
 LossOf = Callable[[int, Tensor | None, Tensor], Tensor]
 
 
 class Network(Pieces):
-    """A model on a graph that is worked through in parts.
+    """A model on a graph that is processed chunk by chunk.
 
     Parameters
     ----------
@@ -43,10 +43,10 @@ class Network(Pieces):
     room : Room
         Says where tables lie.
     again : set of int
-        Layers for which, in training, what they look at beside the product is not kept, but made
-        again of the product of the layer before them.
+        Layers whose input rows, in training, are not kept but recomputed from the product of the
+        layer before them.
     tick : callable, optional
-        Told (parts done, parts in all) while a pass over the layers goes on.
+        Called with (chunks done, chunks in all) during a pass over the layers.
     comm : Communicator, optional
         All ranks, for moments over all vertices.
     """
@@ -69,19 +69,19 @@ class Network(Pieces):
     def outputs(
         self, layers: Layers, keys: DropoutKeys | None = None
     ) -> Iterator[tuple[int, Tensor | None, Tensor]]:
-        """What the last layer makes, part after part. Collective; to be run to its end.
+        """Outputs of the last layer, chunk after chunk. Collective; the caller must exhaust it.
 
         Parameters
         ----------
         layers : Layers
         keys : DropoutKeys, optional
-            Of the masks; their ids do not count.
+            Keys of the dropout masks; their ids are ignored.
 
         Yields
         ------
         part : int
         chosen : Tensor int64, optional
-            Which of its rows; ``None``: all.
+            Rows of the chunk; ``None``: all.
         outputs : Tensor [rows, columns]
         """
         for at, Z in self._until_last(layers, keys, learns=False):
@@ -96,7 +96,7 @@ class Network(Pieces):
         ----------
         layers : Layers
         keys : DropoutKeys, optional
-            Of the masks; their ids do not count.
+            Keys of the dropout masks; their ids are ignored.
         share : callable
 
         Returns
@@ -163,9 +163,9 @@ class Network(Pieces):
     def _until_last(
         self, layers: Layers, keys: DropoutKeys | None, *, learns: bool
     ) -> Iterator[tuple[Piece, Tensor | None]]:
-        """All layers but the last, and the product of that one, part after part."""
+        """All layers but the last, and the product of that one, chunk after chunk."""
         self.forget()
-        # Outputs that are made of all layers are made of their products.
+        # Outputs that depend on all layers are computed from their products.
         self._keeps = learns or self.segments.jumps
         self._learns = torch.is_grad_enabled()
         last = self.segments.layers - 1
@@ -204,9 +204,9 @@ class Network(Pieces):
     def _ready(
         self, layers: Layers, number: int, operand: Table | None, keys: DropoutKeys | None
     ) -> Iterator[tuple[Piece, Tensor | None]]:
-        """A layer's product, part after part, once all moments of its norms are known. Collective.
+        """A layer's product, chunk after chunk, after the moments of its norms. Collective.
 
-        Each norm takes a pass over all rows; of the first one the products are at hand, and kept.
+        Each norm takes a pass over all rows; the first one computes the products, and keeps them.
         """
         norms, last = self.segments.norms(number), number == self.segments.layers - 1
         keeps = bool(norms) or (self._keeps and not last)
@@ -234,17 +234,17 @@ class Network(Pieces):
             yield Piece(layers, number, part), Z
 
     def _pieces(self, layers: Layers, number: int) -> Iterator[tuple[Piece, Tensor | None]]:
-        """All parts of a layer whose product is kept."""
+        """All chunks of a layer whose product is kept."""
         return ((Piece(layers, number, part), None) for part in range(len(layers.bounds) - 1))
 
     def _passes(self, number: int) -> int:
-        """How often all parts of a layer are gone through, forward or backward."""
+        """Number of passes over all chunks of a layer, forward or backward."""
         return 1 + self.segments.norms(number)
 
     def _into_norms(self, at: Piece, H: Tensor, made: Tensor, product: ChunkRows) -> None:
         """Keep the gradient of what a layer makes, until that of its last norm's moments is known.
 
-        It takes the place of what the next layer sends back beside its product, a part of it.
+        It overwrites the gradient that the next layer sends back past its product: a summand of it.
         """
         dH = torch.zeros_like(H) if made.grad is None else made.grad
         following, cuts = at.number + 1, at.layers.matrices[at.number].row_bounds
@@ -285,7 +285,7 @@ class Network(Pieces):
         self._returned = Returned()  # of an epoch that was broken off
 
     def _first_operand(self, layers: Layers, keys: DropoutKeys | None) -> Table | None:
-        """What the first layer multiplies, if features are not propagated."""
+        """Operand of the first layer; ``None`` if features are propagated."""
         if self.vertices.propagated is not None:
             return None
         table: Table | None = None
@@ -304,7 +304,7 @@ class Network(Pieces):
 
     @property
     def _begins_with_adjoint(self) -> bool:
-        """Whether what the first layer multiplies depends on a weight."""
+        """True if the operand of the first layer depends on a weight."""
         return self.vertices.propagated is None and self._operand_learns
 
     def _first_backward(self, layers: Layers, keys: DropoutKeys | None) -> None:
@@ -322,7 +322,7 @@ class Network(Pieces):
     def _forward_products(
         self, number: int, layers: Layers, operand: Table | None
     ) -> Iterator[tuple[int, Tensor | None]]:
-        """The product of a layer, part after part; ``None`` if it takes A·X."""
+        """The product of a layer, chunk after chunk; ``None`` if it takes A·X."""
         if operand is None:
             yield from ((part, None) for part in range(len(layers.bounds) - 1))
             return
@@ -347,13 +347,13 @@ class Network(Pieces):
         return self.room.panel(width, heads), partial(self.room.table_of, heads=heads)
 
     def _looks_back(self, number: int) -> bool:
-        """Whether backward looks at what a layer takes the largest of, or weighs."""
+        """True if backward needs the operand of a layer, for an extreme or for attention."""
         learns = number > 0 or self._begins_with_adjoint
         segments = self.segments
         return learns and bool(segments.reduction(number) or segments.heads(number))
 
     def _operand_gradients(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
-        """The gradient of what a layer multiplies, part after part. Collective."""
+        """The gradient of a layer's operand, chunk after chunk. Collective."""
         G, matrix = self._kept.products[number], layers.matrices[number]
         reduction = self.segments.reduction(number)
         panel, new = self._in_panels(number, G.width)
@@ -368,7 +368,7 @@ class Network(Pieces):
         return extreme_adjoints(matrix, operand, G, panel, new, largest=reduction == "max")
 
     def _adjoints(self, number: int, layers: Layers) -> Iterator[tuple[int, Tensor]]:
-        """The gradient of what a layer hands on, part after part."""
+        """The gradient of a layer's output through the next product, chunk after chunk."""
         matrix = layers.matrices[number + 1]
         for part, dO in self._operand_gradients(number + 1, layers):
             chosen = layers.chosen(number, part) if matrix.sources is None else None

@@ -1,4 +1,4 @@
-"""What a layer makes of the rows of one part, of what is kept between forward and backward."""
+"""A layer on the rows of one chunk, from the tables kept between forward and backward."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spgnn.sparse import CSR, take_rows
 
 
 class Pieces:
-    """The layers of a model, one part's rows at a time.
+    """The layers of a model, one chunk's rows at a time.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ class Pieces:
     room : Room
         Says where tables lie.
     again : set of int
-        Layers for which, in training, what they look at beside the product is not kept, but made
-        again of the product of the layer before them.
+        Layers whose input rows, in training, are not kept but recomputed from the product of the
+        layer before them.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Pieces:
         H_in: Features | None = None,
         leaf: int = -1,
     ) -> tuple[Tensor, ChunkRows]:
-        """What a layer makes, of its product or the one that was kept."""
+        """Output of a layer, from the given product or the one that was kept."""
         H_in = self._input(at, keys) if H_in is None else H_in
         Z, ids = self._product(at, Z), self.vertices.ids_of(at.part, at.chosen)
         known = self._known.get(at.number, [])
@@ -64,7 +64,7 @@ class Pieces:
         return self.segments.layer(at.number, H_in, Z, ids, _of(keys, ids), first, known, leaf)
 
     def _is_first(self, number: int) -> bool:
-        """Whether a layer's weight is in what it multiplies."""
+        """True if a layer applies its weight before the product."""
         return number in self._stopped_at and self._stopped_at[number].first
 
     def _before_norm(
@@ -101,9 +101,9 @@ class Pieces:
     def _finished(
         self, at: Piece, H: Tensor, keys: DropoutKeys | None
     ) -> tuple[Tensor, list[Tensor]]:
-        """Outputs, of what the last layer makes; and what the others make, if they look at that.
+        """Model outputs from the last layer's, and the other layers' if the outputs depend on them.
 
-        That is made again, of products; nothing of it is kept.
+        The others' are recomputed from products; none is kept.
         """
         earlier, learns = list[Tensor](), torch.is_grad_enabled()
         for number in range(at.number) if self.segments.jumps else ():
@@ -114,7 +114,7 @@ class Pieces:
         return self.segments.finish([*earlier, H], _of(keys, ids)), earlier
 
     def _input(self, at: Piece, keys: DropoutKeys | None) -> Features:
-        """What a layer takes; no rows where it does not look at them."""
+        """Input rows of a layer; no rows if it does not read them."""
         number, part, learns = at.number, at.part, torch.is_grad_enabled()
         if number in self._kept.taken:
             return self._kept.taken[number].read(part).clone().requires_grad_(learns)
@@ -138,15 +138,15 @@ class Pieces:
         return Propagated(AX if chosen is None else AX[chosen], X)
 
     def _makes_again(self, number: int) -> bool:
-        """Whether what a layer looks at is made of the product of the one before, which is kept."""
+        """True if a layer's input rows are recomputed from the kept product of the layer before."""
         return self._keeps and number in self.again and self.segments.looks_at_itself(number)
 
     def _nobody(self, width: int) -> Tensor:
-        """What a layer takes that does not look at it."""
+        """Input without rows, for a layer that does not read them."""
         return torch.empty(0, width, dtype=self.room.dtype)
 
     def _handed_on(self, at: Piece, H: Tensor, keys: DropoutKeys | None) -> Tensor:
-        """What the next layer multiplies; what it looks at itself is kept."""
+        """Operand of the next layer; if that reads its own input rows, they are kept."""
         following = at.number + 1
         self._widths[following] = H.shape[1]
         if self.segments.looks_at_itself(following) and not self._makes_again(following):
@@ -165,7 +165,7 @@ class Pieces:
         scores: AttentionScores | None,
         inside: Tensor | None,
     ) -> None:
-        """What rows say of their own scores, where a layer weighs their neighbours."""
+        """Keep the destination scores of some rows, if the layer uses attention."""
         heads = self.segments.heads(number)
         if scores is None or heads is None:
             return
@@ -194,7 +194,7 @@ class Pieces:
         chosen: Tensor | None,
         keys: DropoutKeys | None,
     ) -> Stopped:
-        """What a layer multiplies or weighs, of some rows of a part; scaled."""
+        """Scaled operand of a layer, and its attention scores, for some rows of a chunk."""
         ids = self.vertices.ids_of(part, chosen)
         found = self.segments.stopped(number, H, ids, _of(keys, ids))
         scores = found.scores
@@ -208,13 +208,13 @@ class Pieces:
     def _of_operand(
         self, number: int, part: int, stopped: Stopped, inside: Tensor | None, dO: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """What a layer multiplies or weighs, and how, and the gradients of that."""
+        """A layer's operand and destination scores, and the gradients of both."""
         ends, gradients, scores = [stopped.operand], [dO], stopped.scores
         if scores is not None:
             ends.append(_picked(scores.destinations, inside))
             gradients.append(self._kept.of_ends[number].read(part))
             of_vector = self._attending[number].of_vector
-            if of_vector is not None:  # once, and not in every part
+            if of_vector is not None:  # once, and not in every chunk
                 ends.append(scores.vector)
                 gradients.append(of_vector)
                 self._attending[number].of_vector = None
@@ -223,7 +223,7 @@ class Pieces:
     def _ends(
         self, at: Piece, H: Tensor, dO: Tensor, keys: DropoutKeys | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """What a layer's output is used for, and the gradients of that."""
+        """Tensors computed from a layer's output, and their gradients."""
         following = at.number + 1
         stopped = self._stopped(following, H, at.part, at.chosen, keys)
         ends, gradients = self._of_operand(following, at.part, stopped, at.inside, dO)
@@ -238,9 +238,9 @@ class Pieces:
     def _keep_gradients(
         self, at: Piece, dZ: Tensor | None, H_in: Features, like: Tensor | None = None
     ) -> None:
-        """For the layer before: of the product, in its place, and of what was looked at beside.
+        """Save gradients for the layer before: the product's, over the product, and the input's.
 
-        Of the last layer, whose product was not kept, that product says how wide it is.
+        `like` is the product of the last layer, which was not kept: it gives the table's width.
         """
         number, part = at.number, at.part
         if like is not None and (number or self._operand_learns):
@@ -258,7 +258,7 @@ class Pieces:
             self._kept.into(self._kept.skipped, number, "skipped", cuts, dH).write(part, dH)
 
     def _keep_jumps(self, at: Piece, earlier: list[Tensor]) -> None:
-        """Of what the other layers make, the gradients that outputs give it."""
+        """Keep the gradients of the other layers' outputs."""
         for number, H in enumerate(earlier):
             assert H.grad is not None
             cuts = at.layers.matrices[number].row_bounds

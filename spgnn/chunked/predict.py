@@ -1,4 +1,4 @@
-"""Bytes that an epoch reads and writes, from what is known before it."""
+"""Bytes that an epoch reads and writes, predicted before it."""
 
 from __future__ import annotations
 
@@ -35,34 +35,34 @@ class Moved:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """What one layer works on, in numbers.
+    """Row counts, widths and bytes of one layer.
 
     Attributes
     ----------
     width : int
-        Of what it multiplies; 0 for a first layer that takes A·X.
+        Width of its operand; 0 for a first layer that takes A·X.
     given : int
-        Width of what it takes.
+        Width of its input.
     made : int
-        Width of what it makes.
+        Width of its output.
     rows, columns : int
-        Own rows that it makes, and those that its product is made of.
+        Own rows that it makes, and own rows that its product reads.
     gathered : int
         Rows that its adjoint makes.
     spread : int
         Rows that gradients are spread over before they are multiplied; 0 if they are not.
     forward_bytes, adjoint_bytes : int
-        To read its matrix, and what its adjoint multiplies with, once; 0 in memory.
+        Bytes of reading its matrix, and the matrix of its adjoint, once; 0 in memory.
     looks : bool
-        Whether it looks at what it takes beside the product.
+        Whether it reads its own input rows as well as the product.
     learns : bool
-        Whether what it multiplies depends on a weight.
+        Whether its operand depends on a weight.
     norms : int
-        How often moments over all vertices are asked for in it.
+        Number of its norms that need moments over all vertices.
     extreme : bool
-        Whether it takes the largest neighbours, and not a product.
+        Whether it takes the largest of its neighbours instead of a product.
     heads : Heads, optional
-        How it weighs them, if it does.
+        Its attention heads, if it has any.
     """
 
     width: int
@@ -83,20 +83,20 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one epoch of training moves between memory and disk, on one rank.
+    """Bytes that one epoch of training moves between memory and disk, on one rank.
 
     Attributes
     ----------
     layers : tuple of LayerSizes
     places : Places
     again : frozenset of int
-        Layers for which what they look at is made again, and not kept.
+        Layers whose input rows are recomputed, and not kept.
     itemsize : int
         Bytes of a number.
     features_bytes, propagated_bytes : int
-        To read X, and A·X, once; 0 in memory.
+        Bytes of reading X, and A·X, once; 0 in memory.
     jumps : bool
-        Whether outputs are made of what all layers make.
+        Whether model outputs depend on the outputs of all layers.
     """
 
     layers: tuple[LayerSizes, ...]
@@ -118,7 +118,7 @@ class Forecast:
         learns: bool,
         norms: Sequence[int] = (),
     ) -> Forecast:
-        """For what was built.
+        """Forecast for a network and matrices that were built.
 
         Parameters
         ----------
@@ -157,7 +157,7 @@ class Forecast:
 
     @classmethod
     def of_sizes(cls, sizes: Sizes, budget: Budget) -> Forecast:
-        """For what will be built; exact if the sizes are."""
+        """Forecast for planned sizes; exact if the sizes are."""
         on_disk = budget.places.on_disk
         number = range(len(sizes.operands))
         return cls(
@@ -184,9 +184,9 @@ class Forecast:
             if not layer.width:
                 continue
             self._product(moved, layer)
-            # A product is kept, and its layer made again of it; its gradient takes its place. The
-            # last layer's gradient is made of the product that is at hand, unless norms need it
-            # again. The first pass of all has it at hand, too.
+            # A product is kept, and its layer recomputed from it; its gradient overwrites it. The
+            # last layer's gradient comes from the product that is in memory, unless norms need
+            # another pass over it. The first pass of all has it in memory, too.
             product = self._size("product", layer.rows, layer.width)
             moved.written += product * (self.uses(number) > 1)
             moved.read += product * (self.uses(number) - 1)
@@ -200,7 +200,7 @@ class Forecast:
         return moved
 
     def uses(self, number: int) -> int:
-        """How often a layer is worked on in an epoch: each norm takes two passes more."""
+        """Number of passes over a layer in an epoch: each norm takes two more."""
         return 2 * self.layers[number].norms + (1 if number == len(self.layers) - 1 else 2)
 
     def _product(self, moved: Moved, layer: LayerSizes) -> None:
@@ -226,7 +226,7 @@ class Forecast:
         self._multiplied(moved, layer, layer.adjoint_bytes, layer.gathered)
 
     def _ends(self, layer: LayerSizes, purpose: str) -> int:
-        """What rows say of their own scores, or the gradient of that."""
+        """Bytes of the destination scores, or of their gradient."""
         return 0 if layer.heads is None else self._size(purpose, layer.rows, layer.heads.ends)
 
     def _multiplied(self, moved: Moved, layer: LayerSizes, matrix_bytes: int, rows: int) -> None:
@@ -239,7 +239,7 @@ class Forecast:
             moved.read += made
 
     def _input(self, moved: Moved, number: int) -> None:
-        """What a layer takes beside the product."""
+        """Count a layer's own input rows, which it reads as well as the product."""
         moved.read += self.uses(number) * self._taken(number)
         if number and self.layers[number].looks:
             rows, width = self.layers[number].rows, self.layers[number].given
@@ -273,7 +273,7 @@ class Forecast:
         return self._size("product", layer.rows, layer.width) + self._taken(number)
 
     def _jump(self, moved: Moved, number: int) -> None:
-        """What a layer makes is made once more for the outputs, which give it a gradient."""
+        """Count a layer's output, recomputed for the model outputs, and its gradient from them."""
         moved.read += self._made_again(number)
         given = self._size("skipped", self.layers[number].rows, self.layers[number + 1].given)
         moved.written += given

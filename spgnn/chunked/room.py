@@ -1,4 +1,4 @@
-"""Where tables lie: in memory while there is room, else in files of one directory."""
+"""Placement of tables: in memory while they fit, else in files of one directory."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from spgnn.direct import Transfers
 
 @dataclass(frozen=True)
 class Places:
-    """What lies on the disk.
+    """Tables on the disk, and the columns of an operand in memory at a time.
 
     Attributes
     ----------
     on_disk : frozenset of str
         Purposes of tables: operand, product, taken, skipped, propagated.
     panel_bytes : int
-        Of one row of an operand, so much is in memory at a time; 0: all of it.
+        Bytes of an operand's row in memory at a time; 0: all of them.
     """
 
     on_disk: frozenset[str] = frozenset()
     panel_bytes: int = 0
 
     def panel(self, width: int, itemsize: int, heads: int = 0) -> int:
-        """Columns of a panel of a table of some width.
+        """Columns in a panel of a table of some width.
 
-        Of so many heads, if there are any, a panel has whole ones, a divisor of them all.
+        With attention, a panel has whole heads, and their number divides that of all heads.
         """
         limit = self.panel_bytes
         if not limit:

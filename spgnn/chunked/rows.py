@@ -1,4 +1,4 @@
-"""Own rows of the adjacency, made ready to be multiplied in parts."""
+"""Own rows of the adjacency, prepared for products chunk by chunk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Adjacency:
     Attributes
     ----------
     blocks : Blocks [own rows, n]
-        Global columns, by parts.
+        Global columns, by chunks.
     layout : RowLayout
         Who owns which rows.
     symmetric : bool
@@ -53,16 +53,16 @@ class Adjacency:
 
 @dataclass(frozen=True, eq=False)
 class Inspected:
-    """What one pass over the rows tells.
+    """Results of one pass over the rows of the matrix.
 
     Attributes
     ----------
     loops : Tensor float32 [own rows], optional
-        1 where a self-loop has to be added; ``None`` where none has.
+        1 for each row that needs a self-loop added; ``None`` if no row does.
     row_scale, column_scale : Tensor float32 [own rows], optional
-        Scalings that normalise it.
+        Scalings that normalise the matrix.
     needed : Tensor int64
-        Rows of others that own ones need, rising.
+        Rows of other ranks that own rows need, rising.
     """
 
     loops: Tensor | None
@@ -126,7 +126,7 @@ def inspected(
 
 
 def _without_loop(indptr: Array, indices: Array, first: int) -> Array:
-    """Which rows of a block have no entry on the diagonal."""
+    """Mask of the rows of a block without an entry on the diagonal."""
     diagonal = np.arange(first, first + len(indptr) - 1)
     place = first_not_below(indptr, indices, diagonal)
     missing: Array = place == indptr[1:]
@@ -136,16 +136,16 @@ def _without_loop(indptr: Array, indices: Array, first: int) -> Array:
 
 @dataclass(frozen=True)
 class Kept:
-    """Where matrices are kept.
+    """Storage of matrices.
 
     Attributes
     ----------
     directory : Path, optional
-        Of the spill; ``None`` keeps everything in memory.
+        The spill directory; ``None`` keeps everything in memory.
     on_disk : bool
-        Whether the whole matrix goes there.
+        Whether the whole matrix goes to that directory.
     sort_bytes : int
-        Memory for a transpose while it is made.
+        Memory for building a transpose.
     counts : Transfers
     """
 
@@ -155,7 +155,7 @@ class Kept:
     counts: Transfers
 
     def collector(self, name: str, columns: int, *, weighted: bool) -> Collector:
-        """For the blocks of a matrix."""
+        """Collector of the blocks of a matrix."""
         directory = self.directory if self.on_disk else None
         return Collector(name, columns, weighted=weighted, directory=directory, counts=self.counts)
 
@@ -253,7 +253,7 @@ def _transposed(
 
 
 def _groups(blocks: Blocks, bounds: Sequence[int], keep: Kept) -> list[list[int]]:
-    """Neighbouring parts whose rows of the transpose fit into the memory there is."""
+    """Neighbouring chunks whose rows of the transpose fit into the memory there is."""
     parts = len(bounds) - 1
     if not keep.on_disk:
         return [list(bounds)]
@@ -287,10 +287,10 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
 def reached(
     whole: PartMatrix, wanted: Tensor, layers: int, looks: Sequence[bool], comm: Communicator
 ) -> Layers:
-    """What each layer works on, if only some rows of the last one are wanted. Collective.
+    """Matrix of each layer, if only some rows of the last one are wanted. Collective.
 
-    A layer of which few rows are needed gets a matrix of these alone, with its transpose, in
-    memory; all others make all rows.
+    A layer with few needed rows gets a matrix of these alone, with its transpose, in memory; all
+    others make all rows.
 
     Parameters
     ----------
@@ -298,7 +298,7 @@ def reached(
     wanted : Tensor bool [own rows]
     layers : int
     looks : sequence of bool
-        Whether a layer looks at its own rows, beside the product.
+        Whether a layer reads its own rows as well as the product.
     comm : Communicator
     """
     matrices = [whole] * layers
@@ -329,7 +329,7 @@ def nonzeros_in(blocks: Blocks, wanted: Tensor | None) -> int:
 
 
 def _of_rows(whole: PartMatrix, wanted: Tensor, looks: bool) -> tuple[PartMatrix, Tensor]:
-    """Some own rows, in memory; and own rows that any rank's are made of. Collective."""
+    """Matrix of some own rows, in memory, and own rows that any rank's read. Collective."""
     blocks = list[CSR]()
     rows, columns = whole.bounds[-1], whole.blocks.columns
     seen = torch.zeros(columns, dtype=torch.bool)
@@ -378,7 +378,7 @@ def _with_sources(matrix: PartMatrix, sources: Tensor) -> PartMatrix:
 
 
 def even_bounds(starts: Callable[[int], int], rows: int, parts: int) -> tuple[int, ...]:
-    """Where to cut rows so that parts have about equally many nonzeros and rows together.
+    """Bounds of chunks with about the same sum of nonzeros and rows each.
 
     Parameters
     ----------

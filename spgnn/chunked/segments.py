@@ -68,7 +68,7 @@ class ChunkRows(Graph):
     known : sequence of Known
         Moments over all vertices, for the norms of the layer in their order.
     leaf : int
-        Of which of them gradients are asked for; −1: of none.
+        The one that gradients are needed for; −1: none.
 
     Attributes
     ----------
@@ -131,12 +131,12 @@ class Segments:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """Number of layers."""
         return self.model.num_layers
 
     @property
     def jumps(self) -> bool:
-        """Whether outputs are made of what all layers make, and not of the last one alone."""
+        """True if model outputs depend on the outputs of all layers, not of the last one alone."""
         return self.model.jk_mode not in (None, "last")
 
     def finish(self, made: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
@@ -159,15 +159,15 @@ class Segments:
         return logits
 
     def looks_at_itself(self, number: int) -> bool:
-        """Whether a layer needs its input's rows again, beside the product."""
+        """True if a layer reads its own input rows as well as the product."""
         return self.model.convolutions[number].uses_own_rows or len(self.model.residuals) > 0
 
     def reduction(self, number: int) -> Extreme | None:
-        """What a layer makes of neighbours, if it is no product with the matrix."""
+        """Extreme of the neighbours that a layer takes; ``None`` if it multiplies or attends."""
         return reduction_of(self.model.convolutions[number])
 
     def heads(self, number: int) -> Heads | None:
-        """How a layer weighs neighbours, if it does."""
+        """Attention heads of a layer; ``None`` if it has none."""
         layer = self.model.convolutions[number]
         if not isinstance(layer, AttentionConv):
             return None
@@ -175,7 +175,7 @@ class Segments:
 
     @property
     def drops_edges(self) -> bool:
-        """Whether a layer drops what it weighs, as a function of original ids, in training."""
+        """True if a layer drops attention weights in training, as a function of original ids."""
         layers = self.model.convolutions
         return any(isinstance(layer, AttentionConv) and layer.dropout > 0 for layer in layers)
 
@@ -186,13 +186,13 @@ class Segments:
         return found if any(found) else ()
 
     def head_count(self, number: int) -> int:
-        """How many heads a layer has, if it weighs neighbours; else 0."""
+        """Number of attention heads of a layer; 0 without attention."""
         heads = self.heads(number)
         return 0 if heads is None else heads.number
 
     @property
     def multiplies(self) -> bool:
-        """Whether any layer is a product with the matrix, its adjoint one with the transpose."""
+        """True if any layer multiplies with the matrix, and its adjoint with the transpose."""
         return not all(
             self.reduction(number) or self.heads(number) for number in range(self.layers)
         )
@@ -204,14 +204,14 @@ class Segments:
         return sum(isinstance(module, Norm) and module.needs_moments for module in every)
 
     def operands(self, widths: Sequence[int], *, sparse: bool) -> list[Tensor]:
-        """What each layer multiplies in training, of no vertices: its width, and if it learns.
+        """Operand of each layer in training, without rows, for its width and ``requires_grad``.
 
         Parameters
         ----------
         widths : sequence of int
-            Features, and what each layer makes.
+            Widths of the features, and of each layer's output.
         sparse : bool
-            Whether features are.
+            Whether features are sparse.
         """
         dtype = next(self.model.parameters()).dtype
         nobody = torch.empty(0, dtype=torch.int64)
@@ -227,7 +227,7 @@ class Segments:
         return found
 
     def operand(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Tensor:
-        """What a layer multiplies with the matrix, of these rows [rows, f]."""
+        """Operand of a layer's product, for these rows [rows, f]."""
         return self.stopped(number, H, ids, keys).operand
 
     def stopped(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Stopped:
@@ -342,7 +342,7 @@ class Segments:
 
 
 def check_model(model: Stack) -> None:
-    """Refuse models that cannot be worked through in parts.
+    """Refuse models that cannot be processed chunk by chunk.
 
     Raises
     ------
@@ -364,6 +364,6 @@ def check_model(model: Stack) -> None:
 
 
 def reduction_of(layer: Convolution) -> Extreme | None:
-    """What a layer makes of neighbours, if it is no product with the matrix."""
+    """Extreme of the neighbours that a layer takes; ``None`` if it multiplies or attends."""
     found = getattr(layer, "aggr", None)
     return found if found in ("max", "min") else None

@@ -12,15 +12,15 @@ from spgnn.kernels.attention_panel import packed_bytes
 
 
 class Heads(NamedTuple):
-    """How a layer weighs neighbours.
+    """Attention heads of a layer.
 
     Attributes
     ----------
     number : int
     channels : int
-        Columns of each: of what is weighed.
+        Columns of each head's messages.
     joint : bool
-        Whether a row says all of them of its own scores (GATv2), and not a number.
+        Whether a destination's score has all channels (GATv2), not one number.
     """
 
     number: int
@@ -29,12 +29,12 @@ class Heads(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Columns of each of what a row says of its own scores."""
+        """Columns of one head's destination scores."""
         return self.channels if self.joint else 1
 
     @property
     def ends(self) -> int:
-        """Columns of what a row says of its own scores."""
+        """Columns of all heads' destination scores."""
         return self.number * self.end
 
     def packed(self, panel: int, itemsize: int) -> int:
@@ -49,48 +49,48 @@ OWN_MATRIX = 0.125
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a rank's share of the work needs, in numbers.
+    """Row counts, widths and bytes of a rank's share of the work.
 
     Attributes
     ----------
     rows, received : int
-        Own rows, and those of others that their product needs.
+        Own rows, and rows of other ranks that their product needs.
     matrix_bytes : int
-        To go through the adjacency once.
+        Bytes of one pass over the adjacency.
     operands : tuple of int
-        Width of what each layer multiplies; 0 for a first layer that takes A·X.
+        Width of each layer's operand; 0 for a first layer that takes A·X.
     widths : tuple of int
-        Features, and what each layer makes.
+        Widths of the features, and of each layer's output.
     features_bytes : int
-        Of A·X, if that is made; else 0.
+        Bytes of A·X, if features are propagated; else 0.
     looks : tuple of bool
-        Whether each layer looks at its input beside the product.
+        Whether each layer reads its own input rows as well as the product.
     made : tuple of int
         Own rows that each layer makes, at most.
     sources : tuple of int
-        Own rows that each layer's product is made of, at most.
+        Own rows that each layer's product reads, at most.
     itemsize : int
         Bytes of a number.
     fixed_bytes : int
-        What is in memory whatever is decided.
+        Bytes that are in memory under every budget.
     sides : int
-        How many copies of the adjacency `matrix_bytes` are: 2 with its transpose.
+        Number of copies of the adjacency in `matrix_bytes`: 2 with its transpose.
     small : tuple of bool
-        Which layers have a matrix of their own, of few rows, in memory.
+        Whether each layer has a matrix of its own, with few rows, in memory.
     source_bytes : int
-        To read the features, as they were found, once; 0 in memory.
+        Bytes of reading the features from their source once; 0 in memory.
     learns : bool
         Whether the first layer's operand depends on a weight.
     jumps : bool
-        Whether outputs are made of what all layers make.
+        Whether model outputs depend on the outputs of all layers.
     norms : tuple of int
-        How often each layer asks for moments over all vertices; empty: none does.
+        Number of each layer's norms that need moments over all vertices; empty: none.
     extremes : bool
-        Whether layers take the largest neighbours, and no products.
+        Whether layers take the largest of their neighbours instead of products.
     heads : tuple of Heads or None
-        How each layer weighs neighbours; empty: none does.
+        Attention heads of each layer; empty: no layer has any.
     scored_bytes : int
-        Outputs that are together in memory at the end, to be judged.
+        Bytes of the outputs that are in memory at the same time, for the metrics.
     """
 
     rows: int
@@ -116,7 +116,7 @@ class Sizes:
 
 
 def scored(labelled: int, width: int, itemsize: int) -> tuple[int, int]:
-    """Bytes of what is judged: outputs of labelled rows, and what is known of these.
+    """Bytes that the metrics read: outputs of labelled rows, and their labels and masks.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ class Tables:
     sizes : Sizes
     places : Places
     again : frozenset of int
-        Layers for which what they look at is made again, and not kept.
+        Layers whose input rows are recomputed, and not kept.
     """
 
     sizes: Sizes
@@ -180,7 +180,7 @@ class Tables:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """Number of layers."""
         return len(self.sizes.operands)
 
     @property
@@ -215,7 +215,7 @@ class Tables:
         judged = self.sizes.scored_bytes if layer == self.layers - 1 else 0
         if self.sizes.jumps:
             return self.forward(layer) + judged
-        # Nothing is made again where no products are kept, as they are for outputs of all layers.
+        # Nothing is recomputed if no products are kept, as they are for outputs of all layers.
         asked = self._looked_at(layer, "taken") + self._looked_at(layer + 1, "taken")
         # Norms that look at all vertices go through a layer's product again.
         asked += self._product(layer) if self._norms(layer) else 0
@@ -233,7 +233,7 @@ class Tables:
         return self._size(self.sizes.made[layer], self.sizes.operands[layer])
 
     def _looked_at(self, layer: int, purpose: str) -> int:
-        """What a layer takes and looks at beside the product, and what rows say of their scores."""
+        """Bytes of a layer's own input rows and destination scores."""
         if layer >= self.layers or self._on_disk(purpose):
             return 0
         found, rows = self._ends(layer), self.sizes.made[layer]
@@ -254,7 +254,7 @@ class Tables:
         return self._looked_at(layer, "skipped")
 
     def _operand(self, layer: int, rows: int) -> int:
-        """What a layer multiplies, or takes the largest of; by panels, if it lies on the disk."""
+        """Bytes of a layer's operand in memory; those of a panel, if it is on the disk."""
         if layer >= self.layers:
             return 0
         return (rows + self.sizes.received) * self.sizes.itemsize * self._panel(layer)
@@ -276,14 +276,14 @@ class Tables:
         return rows * heads.packed(self._panel(layer), self.sizes.itemsize)
 
     def _multiplying(self, layer: int) -> int:
-        """What a layer's product is made of, while it is."""
+        """Bytes of the operands of a layer's product during the product."""
         operand, packed = self._operand(layer, self.sizes.sources[layer]), self._packed(layer)
         if packed and self._on_disk("operand") and not self.sizes.received:
-            return packed  # part after part
+            return packed  # chunk after chunk
         return operand + packed
 
     def _following(self, layer: int) -> int:
-        """What the next layer multiplies; on the disk it is in memory one at a time."""
+        """Bytes of the next layer's operand; 0 if operands are on the disk."""
         if self._on_disk("operand") or layer + 1 >= self.layers:
             return 0
         return self._operand(layer + 1, self.sizes.sources[layer + 1])
@@ -320,14 +320,14 @@ class Tables:
         return self._size(self.sizes.made[layer], self.sizes.widths[layer + 1])
 
     def _returning(self, layer: int) -> int:
-        """What the gradient of a layer's operand is made of, while it is."""
+        """Bytes that the gradient of a layer's operand takes during its computation."""
         if layer >= self.layers:
             return 0
         several, rows = self.sizes.received > 0, self.sizes.sources[layer]
         operand = self._operand(layer, rows)
         if self._packed(layer):
-            # What is sent, and to what; then what other ranks send. The operand itself, too, if it
-            # is in memory.
+            # The packed sources and their gradients; then gradients from other ranks. The operand
+            # itself, too, if it is in memory.
             whole = self._on_disk("operand") and not several
             return 2 * self._packed(layer) + (0 if whole else operand * (1 + several))
         if self.sizes.extremes:

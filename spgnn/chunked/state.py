@@ -1,4 +1,4 @@
-"""What lies between forward and backward, and what is known of the vertices, chunk by chunk."""
+"""Tables kept from forward to backward, and the data of the vertices, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ class Source(Protocol):
     """Features of this rank's vertices, some rows at a time."""
 
     def rows(self, part: int) -> Tensor | CSR:
-        """Those of a part [rows of it, features]."""
+        """Those of a chunk [rows of it, features]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Layers:
-    """What each layer of a model works on.
+    """Matrices of the layers of a model.
 
     Attributes
     ----------
     matrices : list of PartMatrix
-        One a layer; of the first nothing but the rows counts if features are propagated.
+        One for each layer; only the rows of the first matter if features are propagated.
     bounds : tuple of int [K + 1]
-        Parts of the rank's rows.
+        Bounds of the chunks of the rank's rows.
     """
 
     matrices: list[PartMatrix]
     bounds: tuple[int, ...]
 
     def chosen(self, layer: int, part: int) -> Tensor | None:
-        """Which rows of a part a layer makes, numbers in the part, rising; ``None``: all."""
+        """Rows of a chunk that a layer makes, counted from its first row; ``None``: all."""
         return self.matrices[layer].chosen(part)
 
     def within(self, layer: int, part: int) -> Tensor | None:
-        """Where the rows of a layer are among those of the layer before it; ``None``: the same."""
+        """Positions of a layer's rows among those of the layer before; ``None``: the same rows."""
         wanted, given = self.chosen(layer, part), self.chosen(layer - 1, part)
         if wanted is None or given is None:
             return wanted
@@ -53,20 +53,20 @@ class Layers:
 
 @dataclass(frozen=True, eq=False)
 class Vertices:
-    """What is known of this rank's vertices.
+    """Ids, scalings and features of this rank's vertices.
 
     Attributes
     ----------
     bounds : tuple of int [K + 1]
     ids : Tensor int64 [n], or int
-        Original ids; a number if they follow one another from it.
+        Original ids; if they are consecutive, the first one.
     row_scale, column_scale : Tensor [n], optional
         The matrix is diag(row_scale) (B + diag(loops)) diag(column_scale).
     features : Source
     propagated : Table, optional
-        A·X; without, the first layer multiplies as the others do.
+        A·X; without it the first layer multiplies as the others do.
     received_ids : Tensor int64 [received], optional
-        Original ids of the rows of other ranks, where dropout of edges asks for them.
+        Original ids of the rows of other ranks, if dropout of edges needs them.
     """
 
     bounds: tuple[int, ...]
@@ -86,7 +86,7 @@ class Vertices:
         return own if self.received_ids is None else torch.cat((own, self.received_ids))
 
     def ids_of(self, part: int, chosen: Tensor | None) -> Tensor:
-        """Original ids of some rows of a part."""
+        """Original ids of some rows of a chunk."""
         first, last = self.bounds[part : part + 2]
         if isinstance(self.ids, int):
             found = torch.arange(first + self.ids, last + self.ids)
@@ -95,7 +95,7 @@ class Vertices:
         return found if chosen is None else found[chosen]
 
     def scale(self, which: Tensor | None, part: int, chosen: Tensor | None) -> Tensor | None:
-        """A scaling of some rows of a part, [rows, 1]."""
+        """A scaling of some rows of a chunk, [rows, 1]."""
         if which is None:
             return None
         first, last = self.bounds[part : part + 2]
@@ -104,7 +104,7 @@ class Vertices:
 
 
 class Piece(NamedTuple):
-    """The rows of one part that one layer makes."""
+    """The rows of one chunk that one layer makes."""
 
     layers: Layers
     number: int
@@ -112,7 +112,7 @@ class Piece(NamedTuple):
 
     @property
     def chosen(self) -> Tensor | None:
-        """Which rows of the part; ``None``: all."""
+        """Rows of the chunk; ``None``: all."""
         return self.layers.chosen(self.number, self.part)
 
     @property
@@ -122,7 +122,7 @@ class Piece(NamedTuple):
 
 
 class Aside:
-    """Gradients that autograd adds up beside those that the parameters have.
+    """Gradients that autograd accumulates apart from those of the parameters.
 
     Inside ``with aside:`` what is added to ``parameter.grad`` is collected here; outside,
     parameters have what they had.
@@ -170,24 +170,24 @@ class Kept:
     Parameters
     ----------
     room : Room
-        Says where they lie.
+        Creates the tables, in memory or on the disk.
     heads : callable
-        How many heads a layer has, if it has any.
+        Number of attention heads of a layer; 0 without attention.
 
     Attributes
     ----------
     products : dict of Table
-        What each layer multiplied, or the gradient of that.
+        Each layer's product, or its gradient.
     taken, skipped : dict of Table
-        What each layer looks at beside its product, and the gradient of that.
+        Each layer's own input rows, and their gradient.
     jumps : dict of Table
-        The gradient that what each layer makes has from the outputs, which look at all layers.
+        Gradient of each layer's output from model outputs that depend on all layers.
     operands : dict of Table
-        What a layer took the largest of, or weighed.
+        Operand of each layer that takes extremes or attends.
     ends, of_ends : dict of Table
-        What rows say of their own scores, and the gradient of that.
+        Destination scores, and their gradient.
     made : dict of Table
-        The gradient of what a layer makes, while those of its norms' moments are looked for.
+        Gradient of each layer's output, until those of its norms' moments are computed.
     """
 
     def __init__(self, room: Room, heads: Callable[[int], int]) -> None:
@@ -227,7 +227,7 @@ class Kept:
         return kept[number]
 
     def done(self, number: int) -> None:
-        """Give up what nobody looks at once a layer's gradients are made."""
+        """Release the tables that a layer's gradients no longer need."""
         places = (self.products, number + 1), (self.taken, number), (self.skipped, number + 1)
         following = self.operands, self.ends, self.of_ends
         for kept, at in (*places, (self.jumps, number), *((k, number + 1) for k in following)):

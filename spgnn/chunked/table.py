@@ -22,14 +22,14 @@ from spgnn.memory import give_back_holes, resident_bytes
 
 @dataclass(frozen=True)
 class Spare:
-    """How much of a budget is for memory that is free, and would be taken again soon.
+    """Share of a budget for freed memory that is kept because it is reused soon.
 
     Attributes
     ----------
     pages : int
-        Bytes of tables and of what is read, in use and kept.
+        Bytes of tables and of read buffers, in use and kept.
     piece : int
-        Bytes that a part may take beside them while it is worked on.
+        Bytes that the computation of a chunk may take besides those.
     resident : int, optional
         Bytes that the process may have at most; ``None``: whatever it takes.
     """
@@ -39,11 +39,11 @@ class Spare:
     resident: int | None
 
     def keep(self) -> None:
-        """From now on keep freed pages, up to what there is for them."""
+        """From now on keep freed pages, up to their share."""
         keep_pages(self.pages)
 
     def make_room(self) -> None:
-        """Before a pass, whose pieces have other sizes: they may not fit into what is free."""
+        """Give back freed pages, if memory is short, before a pass with pieces of other sizes."""
         if self.resident is None:
             return
         may_come = self.pages - pages_held() + self.piece
@@ -60,12 +60,12 @@ MOST_UNDERWAY = 2  # stretches of a table that wait to be written
 
 
 class Table(ABC):
-    """Rows of one width, in parts.
+    """Rows of one width, in chunks.
 
     Parameters
     ----------
     bounds : sequence of int [K + 1]
-        Part k has rows [bounds[k], bounds[k + 1]).
+        Chunk k has rows [bounds[k], bounds[k + 1]).
     width : int
     dtype : torch.dtype
 
@@ -80,23 +80,23 @@ class Table(ABC):
 
     @property
     def lengths(self) -> list[int]:
-        """Rows of each part."""
+        """Rows of each chunk."""
         return [last - first for first, last in pairwise(self.bounds)]
 
     @abstractmethod
     def read(self, part: int) -> Tensor:
-        """The rows of a part [rows of it, width]; a view where that costs nothing."""
+        """The rows of a chunk [rows of it, width]; a view where that costs nothing."""
 
     @abstractmethod
     def read_panel(self, part: int, first: int, last: int) -> Tensor:
-        """Columns [first, last) of the rows of a part, which must be whole panels."""
+        """Columns [first, last) of the rows of a chunk, which must be whole panels."""
 
     @abstractmethod
     def write(self, part: int, values: Tensor) -> None:
-        """Overwrite the rows of a part."""
+        """Overwrite the rows of a chunk."""
 
     def write_some(self, part: int, rows: Tensor | None, values: Tensor) -> None:
-        """Overwrite a part: some of its rows, by number, are these; the others are zero."""
+        """Overwrite a chunk: some of its rows, by number, are these; the others are zero."""
         if rows is not None:
             first, last = self.bounds[part : part + 2]
             values = values.new_zeros(last - first, self.width).index_copy_(0, rows, values)
@@ -115,7 +115,7 @@ class Table(ABC):
 
     @abstractmethod
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
-        """Overwrite columns [first, first + f) of a part's rows."""
+        """Overwrite columns [first, first + f) of a chunk's rows."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -154,11 +154,11 @@ class MemoryTable(Table):
         return self.read(part)[:, first:last]
 
     def write(self, part: int, values: Tensor) -> None:
-        """Overwrite the rows of a part."""
+        """Overwrite the rows of a chunk."""
         self.read(part).copy_(values)
 
     def write_some(self, part: int, rows: Tensor | None, values: Tensor) -> None:
-        """Overwrite a part: some of its rows are these, the others are zero."""
+        """Overwrite a chunk: some of its rows are these, the others are zero."""
         here = self.read(part)
         if rows is not None:
             here.zero_()
@@ -173,14 +173,14 @@ class MemoryTable(Table):
         """A view takes none."""
 
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
-        """Overwrite columns [first, first + f) of a part's rows."""
+        """Overwrite columns [first, first + f) of a chunk's rows."""
         self.read(part)[:, first : first + values.shape[1]].copy_(values)
 
     def settle(self) -> None:
         """It lies there at once."""
 
     def release(self) -> None:
-        """Forget the memory; it goes once nobody looks at it."""
+        """Drop the reference to the memory; it is freed with the last view of it."""
         self._all = self._all.new_empty(0, self.width)
 
 
@@ -224,7 +224,7 @@ class DiskTable(Table):
         self._underway: dict[tuple[int, int], Future[None]] = {}
 
     def read(self, part: int) -> Tensor:
-        """All columns of a part's rows; those of the next part are read meanwhile."""
+        """All columns of a chunk's rows; those of the next chunk are read meanwhile."""
         found = self._ahead.pop(part, None)
         rows = self._whole(part) if found is None else found.result()
         following = part + 1
@@ -247,7 +247,7 @@ class DiskTable(Table):
         return found
 
     def write(self, part: int, values: Tensor) -> None:
-        """Overwrite the rows of a part."""
+        """Overwrite the rows of a chunk."""
         for first, last in self._panels:
             self.write_panel(part, first, values[:, first:last])
 
@@ -280,7 +280,7 @@ class DiskTable(Table):
         self._held = None
 
     def write_panel(self, part: int, first: int, values: Tensor) -> None:
-        """Overwrite columns of a part's rows, which must be whole panels."""
+        """Overwrite columns of a chunk's rows, which must be whole panels."""
         if (stale := self._ahead.pop(part, None)) is not None:
             stale.result()
         begins = [low for low, _ in self._panels]
@@ -357,7 +357,7 @@ def panels_of(width: int, panel: int) -> list[tuple[int, int]]:
 
 
 def _meet(pair: tuple[int, int], first: int, last: int) -> bool:
-    """Whether columns [a, b) are among [first, last)."""
+    """True if columns [a, b) and [first, last) overlap."""
     return max(pair[0], first) < min(pair[1], last)
 
 

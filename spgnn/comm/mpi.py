@@ -290,8 +290,9 @@ class MPICommunicator(Communicator):
     """Ranks of an MPI communicator. CUDA tensors are staged through host memory.
 
     MPI adds up whatever ranks reduce at the same time, and overruns buffers if sizes differ. So
-    every call is also told to the next rank of the group. A reduction waits for what the rank
-    before tells; other calls, whose lengths MPI checks itself, compare it when it is there.
+    every rank also announces each call to the next rank of the group. A reduction waits for the
+    announcement of the rank before; other calls, whose lengths MPI checks itself, compare it once
+    it has arrived.
     """
 
     def __init__(self, job: MPIJob, group: Group, comm: Any) -> None:
@@ -363,7 +364,7 @@ class MPICommunicator(Communicator):
         self._ring.tell(call)
 
     def _waiter(self, requests: list[Any], lengths: Sequence[int] = (), nbytes: int = 0) -> Wait:
-        """Wait for requests, of which the first are receives of so many bytes."""
+        """Wait for requests; the first of them are receives of so many bytes."""
         job = self._mpi_job
         call = job.waiting
         assert call is not None, "operations begin inside of a call"

@@ -29,7 +29,7 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.layout import Int64Array
 from spgnn.memory import processors
 
-# Addresses for each rank's memory, of which only what is used takes any; all ranks map all others'.
+# Addresses for each rank's memory, which take memory only where used; all ranks map all others'.
 _SPAN, _ALL_SPANS = 1 << 36, 1 << 45
 # What a rank may have posted that others have not read, beyond which it waits for them.
 BUDGET = 1 << 28

@@ -62,7 +62,7 @@ class TorchJob(Job):
         self._members.append(member)
 
     def settle(self) -> None:
-        """Wait minutes from now on, not hours; NCCL must be told, because it waits by itself."""
+        """Wait minutes from now on, not hours; NCCL has a limit of its own, which is set too."""
         super().settle()
         for member in self._members:
             if member.moves_cuda:

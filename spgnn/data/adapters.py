@@ -200,7 +200,7 @@ def read_pyg(data: Any) -> ForeignGraph:
 def _by_rows(
     source: npt.NDArray[Any], target: npt.NDArray[Any], vertices: int, named: Mapping[str, Any]
 ) -> ForeignGraph:
-    """Named values told apart: those of vertices, of edges, and of the whole graph."""
+    """Separate named values into those of vertices, of edges, and of the whole graph."""
     edges = len(source)
     of_vertices: dict[str, Tensor] = {}
     of_edges: dict[str, Tensor] = {}

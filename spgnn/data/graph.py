@@ -282,7 +282,7 @@ def known_labels(y: Tensor) -> Tensor:
 
 
 def labelled(y: Tensor) -> Tensor:
-    """Vertices of which at least one label is known, bool [rows]."""
+    """Mask of the vertices with at least one known label, bool [rows]."""
     known = known_labels(y)
     return known if known.dim() == 1 else known.any(dim=1)
 

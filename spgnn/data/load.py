@@ -232,7 +232,7 @@ def download(
     data_dir: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Graph:
-    """Fetch a public set and keep it as .npz; the files as published stay beside it."""
+    """Fetch a public set and keep it as .npz; the files as published stay next to it."""
     if name not in DOWNLOADS:
         raise unknown("to download", name, DOWNLOADS)
     home = data_directory(data_dir)

@@ -44,7 +44,7 @@ def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:
     Returns
     -------
     CSR [rows, n]
-        Canonical. Time is linear in rows + nnz; beside the result only arrays of length rows
+        Canonical. Time is linear in rows + nnz; besides the result only arrays of length rows
         and one byte an entry are allocated.
     """
     diagonal = np.arange(first_row, first_row + block.shape[0])
@@ -158,7 +158,7 @@ def row_normalise_features(x: X, *, in_place: bool = False) -> X:
     ----------
     x : Tensor float32 [rows, f], or CSR with values
     in_place : bool
-        Overwrite ``x`` (a second feature matrix may not fit beside the first).
+        Overwrite ``x`` (a second feature matrix may not fit next to the first).
     """
     if isinstance(x, CSR):
         assert x.values is not None

@@ -28,7 +28,7 @@ from spgnn.pattern import numpy_index_dtype
 from spgnn.sparse import CSR, EXACT, exact_in_float32, take_rows
 
 LABEL_GAPS = 2  # classes per label in use, at most
-# Formats of matrices, and their arrays beside data and shape.
+# Formats of matrices, and their arrays besides data and shape.
 _FORMATS = {
     "csr": ("indices", "indptr"),
     "csc": ("indices", "indptr"),

@@ -443,9 +443,9 @@ def write_shards(
 ) -> None:
     """Relabel a graph by a partition and write each part into a folder of its own.
 
-    Beside the graph, if it is in memory, a piece of a part and a few numbers a vertex are. A source
-    that hands out rows (a graph directory, an .npz that is not compressed) is never in memory as a
-    whole. The directory appears whole or not at all.
+    Besides the graph, if it is in memory, this takes memory for a piece of a part and a few numbers
+    a vertex. A source that hands out rows (a graph directory, an .npz that is not compressed) is
+    never in memory as a whole. The directory appears whole or not at all.
 
     Parameters
     ----------
@@ -500,7 +500,7 @@ def write_shards(
 
 
 def check_parts(parts: int, vertices: int, what: str = "parts") -> None:
-    """Refuse a number of parts of which some could not but be empty."""
+    """Refuse a number of parts so large that some would be empty."""
     if not 1 <= parts <= max(vertices, 1):
         raise InputError(
             f"{what} {parts}: must be at least 1, and at most the {max(vertices, 1)} that "

@@ -36,7 +36,7 @@ def seeded_split(
     vertices : int, or Tensor int64 [rows]
         The number of vertices, or the original ids of some.
     y : Tensor [rows] or [rows, columns], optional
-        Vertices of which no label is known are in none of the three.
+        Vertices without a known label are in none of the three.
     seed : int
 
     Returns

@@ -53,7 +53,7 @@ _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark
 
 @dataclass(frozen=True)
 class Options(Record):
-    """What the command is told."""
+    """Options of the partition command."""
 
     graph: Annotated[
         str, positional(".mtx, .txt, .csv, .graph, .npz (text also .gz), or a graph directory")

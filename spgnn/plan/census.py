@@ -38,7 +38,7 @@ class StageCensus:
     hops: tuple[HopCensus, ...]
 
     def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> list[Moved]:
-        """What each hop moves."""
+        """Traffic of each hop."""
         return [hop.traffic(width, dtype, adjoint=adjoint) for hop in self.hops]
 
     def exchanges(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> list[list[Moved]]:
@@ -88,7 +88,7 @@ class TurnCensus:
 
     @cached_property
     def _others(self) -> npt.NDArray[np.bool_]:
-        """Who of its group is another rank on its node, and on another node: bool [2, P, c]."""
+        """Mask of other ranks of a rank's group on its node, and on other nodes: bool [2, P, c]."""
         apart = np.arange(self.rows.shape[1]) != self.me[:, None]
         return np.stack((self.near & apart, ~self.near & apart))
 
@@ -105,7 +105,7 @@ class TurnCensus:
         return np.asarray(width // copies + (self.me < width % copies), np.int64)
 
     def traffic(self, width: int, dtype: torch.dtype, *, back: bool) -> Moved:
-        """What a turn moves, or a turn back."""
+        """Traffic of a turn, or of a turn back."""
         each, more = divmod(width, self.rows.shape[1])
         with_more = np.count_nonzero(self._others[:, :, :more], axis=2)
         with_any = np.count_nonzero(self._others, axis=2) if each else with_more
@@ -137,7 +137,7 @@ class TurnedCensus:
         return self.before.own
 
     def traffic(self, width: int, dtype: torch.dtype, *, adjoint: bool) -> list[Moved]:
-        """What both turns move, and each hop between them."""
+        """Traffic of both turns, and of each hop between them."""
         share = self.before.shares(width)
         inner = (stage.traffic(share, dtype, adjoint=adjoint) for stage in self.stages)
         return [*self._turns(width, dtype, adjoint=adjoint), *chain.from_iterable(inner)]
@@ -219,7 +219,7 @@ class Census:
     def traffic(
         self, width: int, dtype: torch.dtype = torch.float32, *, adjoint: bool = False
     ) -> Moved:
-        """What one product moves."""
+        """Traffic of one product."""
         nothing = np.zeros((3, len(LEVELS), len(self.matrix)), np.int64)
         moved = [factor.traffic(width, dtype, adjoint=adjoint) for factor in self.factors]
         # Means over a run need not be whole numbers.
@@ -251,7 +251,7 @@ def count(
     ranks_a_node : int
         Rank r is on node r // ranks_a_node.
     wired : Wired, optional
-        How rows travel, if not as they are.
+        Codecs of the messages, if any compresses or delays them.
     weighs : bool
         Whether its nonzeros are weighed by attention.
 

@@ -35,16 +35,16 @@ THOROUGH, EXACT = 3_000_000, 100_000_000
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """What is left for one number of ranks, best first.
+    """Plans for one number of ranks, the best first.
 
     Attributes
     ----------
     ranks : int
     plans : list of Planned
     dropped : list of Planned
-        Those that need more memory than there is.
+        Plans that need more memory than there is.
     outpaced : list of Outpaced
-        Those that were not even counted.
+        Plans that were ruled out before their rows were counted.
     """
 
     ranks: int
@@ -88,7 +88,7 @@ class Planner:
     beside : OutOfCore, optional
         Prices training from a disk as well.
     wired : Wired, optional
-        How rows travel in training, if not as they are.
+        Codecs of the messages in training, if any compresses or delays them.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Planner:
         return Choice(ranks, fitting, dropped, search.outpaced)
 
     def _from_disk(self, ranks: int) -> list[Planned]:
-        # In parts, what is weighed is what was scored, and labels are learnt.
+        # Out of core there is neither dropout of messages nor link prediction.
         network = self.network
         if self._beside is None or network.message_dropout or network.links is not None:
             return []

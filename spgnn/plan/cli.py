@@ -317,7 +317,7 @@ def _planner(
     progress: ProgressBar,
     idle: int,
 ) -> Planner:
-    """For what the command line says; `idle` are bytes of this process before it had any data."""
+    """Planner for the command line's options; `idle` are this process's bytes without data."""
     data, memory = config.data, config.storage.memory
     source = open_source(
         data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits

@@ -40,19 +40,19 @@ class Counted:
     pairs: PairsCensus | None = None
 
     def of(self, layer: int) -> Census:
-        """What a layer multiplies with in training; after the last one, what fetches sources."""
+        """Census of a layer's matrix in training; after the last layer, of the pairs' sources."""
         if layer == len(self.layers) and self.pairs is not None:
             return self.pairs
         return self.layers[layer] or self.evaluated(layer)
 
     def evaluated(self, layer: int) -> Census:
-        """What it multiplies with in evaluation."""
+        """Census of a layer's matrix in evaluation."""
         if layer == len(self.layers):
             return self.of(layer)
         return self.whole
 
     def beside(self, layer: int) -> Int64Array:
-        """Rows that a layer has beside those it takes and makes, of each of `BESIDE`, [6, P]."""
+        """Rows of a layer other than its input and output, for each kind in `BESIDE`, [6, P]."""
         census = self.of(layer)
         if census.weighed is not None:
             return census.weighed.beside

@@ -27,7 +27,7 @@ _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 
 
 def can_be_estimated(one: Configuration) -> bool:
-    """Whether a sample says what a configuration moves: whole columns, and nothing recomputed."""
+    """True if a sample predicts a configuration's traffic: whole columns, no recomputed halo."""
     known = one.algorithm.algo in ("1d", "1.5d") and one.algorithm.cover == "column"
     return known and one.algorithm.node_size == 1 and not one.ghosts and not one.reach
 

@@ -38,7 +38,7 @@ class HopCensus:
     sums : bool
         Whether any rank sends partial sums rather than rows as they are.
     wire : Wired, optional
-        Where rows do not travel as they are: bytes are then means over a run.
+        Codec of the rows, if any; bytes are then means over a run.
     """
 
     sent: Int64Array
@@ -61,7 +61,7 @@ class HopCensus:
         return priced(rows, width, dtype)
 
     def traffic(self, width: Width, dtype: torch.dtype, *, adjoint: bool) -> Moved:
-        """What rows of some width are on their way, or on their way back."""
+        """Traffic of rows of some width, forward or in the adjoint."""
         sent, received = (self.bytes_of(n, width, dtype) for n in (self.sent, self.received))
         if self.wire is not None:
             sent = sent + self.wire.centring(self.messages, width, dtype)
@@ -115,7 +115,7 @@ def count_rows(
 
 
 class Nodes:
-    """Which peers are on another node, and how rows get there."""
+    """Peers on other nodes, and the codec of the messages."""
 
     def __init__(self, axes: Axes, ranks_a_node: int, wired: Wired | None) -> None:
         self.wired = wired

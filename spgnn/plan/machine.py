@@ -128,7 +128,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Level:
-    """What ranks of one node ("inside"), or of several ("between"), need to reach each other."""
+    """Links of the ranks of one node ("inside"), or of several nodes ("between")."""
 
     alltoallv: Link
     allreduce: Link
@@ -215,7 +215,7 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Edges:
-    """Layers that weigh or compare neighbours; ``None`` where nobody has measured."""
+    """Layers of attention or extremes; ``None`` if not measured."""
 
     gat: Weighed | None = None
     gatv2: Weighed | None = None
@@ -257,15 +257,15 @@ class Streams:
 
 @dataclass(frozen=True)
 class Overhead:
-    """What is paid whatever the size.
+    """Costs that do not depend on the size of the data.
 
     Attributes
     ----------
     operation, exchange, epoch : float
-        Seconds for each operator, each exchange of a distributed product beside those of the link,
-        each epoch.
+        Seconds for each operator, for each exchange of a distributed product on top of the link's,
+        and for each epoch.
     memory : float
-        Bytes a rank needs beside its data.
+        Bytes a rank needs besides its data.
     """
 
     operation: float
@@ -292,7 +292,7 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Machine:
-    """How fast a cluster is; docs/machine.md describes its file.
+    """Measured rates of a cluster; docs/machine.md describes its file.
 
     Attributes
     ----------
@@ -300,15 +300,15 @@ class Machine:
     cores : int
         Processors (or GPUs) of one node.
     ranks_a_node : int
-        How ranks are dealt to nodes: rank r is on node r // ranks_a_node.
+        Ranks of one node: rank r is on node r // ranks_a_node.
     memory : float
-        Bytes each rank may use; 0 if nobody knows.
+        Bytes each rank may use; 0 if unknown.
     overlap : float in [0, 1]
-        Which part of the shorter one of an exchange and a product hides behind the longer one.
+        Share of the shorter of an exchange and a product that is hidden behind the longer.
     disk : float
-        Bytes a second that a node's disk reads or writes; 0 if nobody knows.
+        Bytes a second that a node's disk reads or writes; 0 if unknown.
     edges : Edges
-        Of attention and largest neighbours, as far as that was measured.
+        Rates of attention and of extremes of neighbours, as far as they were measured.
     """
 
     name: str
@@ -328,12 +328,12 @@ class Machine:
     edges: Edges = Edges()
 
     def edges_of(self, kind: str) -> Weighed:
-        """What edges take in one kind of layer: ``gat``, ``gatv2`` or ``largest``.
+        """Cost of edges in one kind of layer: ``gat``, ``gatv2`` or ``largest``.
 
         Raises
         ------
         InputError
-            If nobody has measured it.
+            If it was not measured.
         """
         found: Weighed | None = getattr(self.edges, kind)
         if found is None:
@@ -348,7 +348,7 @@ class Machine:
         return -(-ranks // self.ranks_a_node)
 
     def slowdown(self, ranks: int) -> float:
-        """How much slower a rank works among so many than it was measured.
+        """Slowdown of a rank among so many, compared with the measurement.
 
         A node's cores are shared by its ranks: evenly while there are enough, in turns otherwise.
         """

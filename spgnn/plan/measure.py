@@ -131,7 +131,7 @@ def _bandwidth(small: float, large: float, nbytes: int) -> float:
 
 
 def measure_overlap(comm: Communicator, clock: Clock) -> float:
-    """Which part of the shorter one hides, when an exchange and a product run at once."""
+    """Share of the shorter of an exchange and a product that is hidden when both run at once."""
     if comm.size == 1:
         return 0.0
     share = 2 * _LARGE // comm.size // 64
@@ -171,7 +171,7 @@ _FEW_ROWS = 32
 
 
 def runtime_bytes(comm: Communicator) -> int:
-    """How much this rank's memory grows by a whole job on hardly any data. Collective.
+    """Growth of this rank's memory by a whole job on hardly any data. Collective.
 
     Most of it are pages of libraries that are touched for the first time: ranks of one host share
     them, and each one's resident memory has them.
@@ -184,23 +184,23 @@ def runtime_bytes(comm: Communicator) -> int:
 
 
 def exercise(comm: Communicator) -> None:
-    """What every training job does: set-up, an epoch, evaluation. Collective."""
+    """Run what every training job runs: set-up, an epoch, evaluation. Collective."""
     job = SmallJob(comm, _ROWS)
     job.epoch(_Seen())  # type: ignore[no-untyped-call]
     job.evaluate()
 
 
 def measure_overhead(comm: Communicator, level: Level, clock: Clock) -> Overhead:
-    """What operators, exchanges and epochs cost beside the rates. Collective.
+    """Fixed costs of operators, exchanges and epochs, on top of the rates. Collective.
 
-    Of a job that has no data to speak of: whatever Python and autograd do, and waiting for ranks
-    that share the cores, are in it.
+    They come from a job with hardly any data, and include the work of Python and autograd, and
+    waiting for ranks that share the cores.
 
     Parameters
     ----------
     comm : Communicator
     level : Level
-        What an exchange takes that nothing surrounds.
+        Cost of an exchange on its own.
     clock : Clock
     """
     job = SmallJob(comm, _FEW_ROWS)

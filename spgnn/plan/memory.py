@@ -107,7 +107,7 @@ def _activations(
 
 
 def _judging(counted: Counted, network: Network) -> Int64Array:
-    """Scoring the links that are held out, each beside many made-up ones."""
+    """Memory for scoring the held-out links, each against many negative pairs."""
     pairs, links = counted.pairs, network.links
     if pairs is None or links is None:
         return np.zeros_like(counted.ghosts)
@@ -140,7 +140,7 @@ def _buffers(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
 def _kept(
     items: dict[str, Int64Array], counted: Counted, network: Network, epoch: Epoch
 ) -> Int64Array:
-    """What small blocks that come and go in an epoch take beside themselves."""
+    """Overhead of the small blocks that are allocated and freed in an epoch."""
     largest = _FLOAT * max(network.widths[1:]) * counted.rows.max(axis=0)
     for step in epoch.products:
         if isinstance(step, Weighing | Extreme):
@@ -151,7 +151,7 @@ def _kept(
 
 
 def _posted(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
-    """What ranks of one node have posted for each other, and what of it a rank has read, at most.
+    """Most bytes that ranks of one node have posted for each other, and that a rank has read.
 
     Both are pages of memory that they share. A rank begins its next exchange while others still
     read the one before, so two exchanges are there at a time; pages that were touched once stay.
@@ -170,7 +170,7 @@ def _posted(counted: Counted, epoch: Epoch, network: Network) -> Int64Array:
 
 
 def _wires(counted: Counted, epoch: Epoch) -> Int64Array:
-    """What approximate wires keep: names of all rows, and rows from one epoch to another."""
+    """Memory of approximate codecs: names of all rows, and rows kept from epoch to epoch."""
     found, named = np.zeros(len(counted.ghosts)), set[int]()
     for product in epoch.products:
         for hop, width in product.hops(counted.of(product.layer)):
@@ -206,7 +206,7 @@ def _pages(exchanges: Sequence[Sequence[Moved]]) -> list[Int64Array]:
 
 
 def _touched(sent: Int64Array, received: Int64Array, messages: Int64Array) -> Int64Array:
-    """Bytes posted, and read with what lies around, of which there is no more than was posted."""
+    """Bytes posted, and bytes read with their surroundings, which are no more than were posted."""
     read = np.minimum(received + _AROUND * messages, sent.sum())
     return np.asarray(sent + read, np.int64)
 
@@ -241,7 +241,7 @@ def _joined(counted: Counted, network: Network) -> Int64Array:
 
 
 def _propagation(network: Network, whole: Census) -> Int64Array:
-    """What making A·X takes, a few columns at a time."""
+    """Memory for computing A·X, a few columns at a time."""
     if not network.propagated:
         return np.zeros_like(whole.columns)
     width = min(_CHUNK, network.widths[0])

@@ -40,7 +40,7 @@ class Product:
         return self.width * self.dtype.itemsize / torch.float32.itemsize
 
     def traffic(self, census: Census) -> Moved:
-        """What it moves."""
+        """Traffic of the step."""
         return census.traffic(self.width, self.dtype, adjoint=self.adjoint)
 
     def exchanges(self, census: Census) -> list[list[Moved]]:
@@ -58,7 +58,7 @@ class Product:
         return self.dtype.itemsize * census.buffers(self.width)
 
     def hops(self, census: Census) -> Iterator[tuple[HopCensus, int]]:
-        """Those that have wires, and how many columns go on them."""
+        """Hops that may have codecs, and the number of columns on each."""
         for factor in census.factors:
             for hop in (hop for stage in factor.parts() for hop in stage.hops):
                 yield hop, factor.share(self.width)
@@ -95,11 +95,11 @@ class Weighing(Product):
 
     @property
     def shape(self) -> Shape:
-        """What travels."""
+        """Shape of the messages."""
         return Shape(self.width, self.heads, self.dtype, self.whole_rows)
 
     def traffic(self, census: Census) -> Moved:
-        """What it moves."""
+        """Traffic of the step."""
         nothing = np.zeros((3, len(LEVELS), len(census.matrix)))
         moved = self.of(census).exchanges(self.shape, adjoint=self.adjoint)
         sent, received, messages = np.sum([nothing, *map(np.stack, moved)], axis=0)
@@ -111,11 +111,11 @@ class Weighing(Product):
         return [[each] for each in moved]
 
     def buffer_bytes(self, census: Census) -> Int64Array:
-        """Of rows of sources."""
+        """Bytes of source rows kept from layer to layer, int64 [P]."""
         return np.asarray(self.dtype.itemsize * self.width * self.of(census).kept, np.int64)
 
     def hops(self, census: Census) -> Iterator[tuple[HopCensus, int]]:
-        """Those that have wires, and how many columns go on them."""
+        """Hops that may have codecs, and the number of columns on each."""
         weighed = self.of(census)
         if weighed.fetch is not None:
             yield weighed.fetch, self.width
@@ -125,7 +125,7 @@ class Weighing(Product):
 
     @staticmethod
     def of(census: Census) -> WeighedCensus:
-        """What it works on."""
+        """The attention census of a matrix."""
         assert census.weighed is not None
         return census.weighed
 
@@ -256,23 +256,23 @@ class Network:
 
     @property
     def attends(self) -> bool:
-        """Whether layers make weights of their own for the edges."""
+        """True if layers compute weights of their own for the edges."""
         return self.kind in ATTENDING
 
     @property
     def drops_edges(self) -> bool:
-        """Whether attention drops weights."""
+        """True if attention drops weights."""
         given = self.attention_dropout
         return (self.dropout if given is None else given) > 0
 
     @property
     def extreme(self) -> bool:
-        """Whether layers take the largest or smallest of all neighbours."""
+        """True if layers take the largest or smallest of all neighbours."""
         return self.aggregate in ("max", "min")
 
     @property
     def edges(self) -> tuple[str, ...]:
-        """What a machine has to know of edges: a name of `Machine.edges`, or nothing."""
+        """Rates of edges that a machine must have: a name of `Machine.edges`, or none."""
         return (self.kind,) if self.attends else ("largest",) * self.extreme
 
     @property
@@ -282,24 +282,24 @@ class Network:
 
     @property
     def drops_features(self) -> bool:
-        """Whether the first layer's input changes in every epoch."""
+        """True if the first layer's input changes in every epoch."""
         return self.dropout > 0 and self.input_dropout
 
     @property
     def propagated(self) -> bool:
-        """Whether A·X is made once, as the training command does where it can."""
+        """True if A·X is computed once, as the training command does where it can."""
         multiplies = not self.attends and not self.extreme
         possible = multiplies and self.order == "auto" and not self.drops_features
         return possible and (self.ghosts or not self.sparse)
 
     @property
     def keeps_both(self) -> bool:
-        """Whether X stays beside A·X: for weights of the vertex itself."""
+        """True if X is kept as well as A·X, for weights of the vertex itself."""
         return self.propagated and (self.kind != "gcn" or self.residual)
 
     @property
     def takes_all_rows(self) -> bool:
-        """Whether a norm takes statistics over all vertices: then no layer leaves rows out."""
+        """True if a norm takes statistics over all vertices: then no layer leaves rows out."""
         return self.norm not in ("none", "node")
 
     @property
@@ -314,18 +314,18 @@ class Network:
 
     @property
     def keeps_sparse(self) -> bool:
-        """Whether features are sparse in training; order paper and others make them dense."""
+        """True if features are sparse in training; order paper and others make them dense."""
         dense = self.order != "auto" or self.extreme or self.propagated
         return self.sparse and not dense
 
     @property
     def takes_ghosts(self) -> bool:
-        """Whether ghosts fit the model."""
+        """True if the model works with a recomputed halo."""
         multiplies = not self.attends and not self.extreme
         return multiplies and self.layers > 1 and not self.drops_features
 
     def works_with(self, algorithm: Algorithm) -> bool:
-        """Whether its layers can be had under an algorithm, as the training command says."""
+        """True if an algorithm supports the layers, as the training command decides."""
         if self.extreme:
             whole_rows = "1d", "column", "sparsity-aware", 1, "overlap"
             how = algorithm
@@ -345,7 +345,7 @@ class Network:
         return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
     def scorer(self) -> nn.Module:
-        """What scores pairs of embeddings, without data."""
+        """Decoder that scores pairs of embeddings, without data."""
         assert self.links is not None
         return self.links.scorer(self.widths[-1]).to("meta")
 
@@ -369,7 +369,7 @@ class Network:
 
 
 def normalisation_of(kind: str, aggregate: str, asked: str = "auto") -> tuple[Normalisation, bool]:
-    """What of the adjacency a model multiplies with, and whether that has self-loops.
+    """Normalisation of the adjacency that a model uses, and whether it has self-loops.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Training from a disk, priced beside plans that fit into memory.
+"""Training from a disk, priced next to plans that fit into memory.
 
 What each layer of each rank works on is counted on the graph itself, as the training command makes
 it; how memory is shared out, and what is read and written, is what that command decides and
 predicts (`spgnn.chunked`). Seconds are those of the same products in memory, of the layers that are
-made again in backward, and of the disk as far as these do not hide it: panels are read ahead, and
+recomputed in backward, and of the disk as far as these do not hide it: panels are read ahead, and
 rows written behind.
 """
 
@@ -46,7 +46,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class FromDisk(Configuration):
-    """A configuration whose ranks work through their rows in parts.
+    """A configuration whose ranks process their rows chunk by chunk.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class FromDisk(Configuration):
         Of all ranks, in an epoch.
     spill : str
     memory : int, optional
-        As the training command is told.
+        Bytes of each rank, as given to the training command.
     """
 
     budget: Budget = _NOTHING
@@ -67,7 +67,7 @@ class FromDisk(Configuration):
 
     @property
     def storage(self) -> dict[str, Any]:
-        """What is foretold, as the training report names it."""
+        """Predicted chunks, tables and traffic of the disk, as the training report names them."""
         return {
             "chunks": self.budget.parts,
             "on_disk": sorted(self.budget.places.on_disk),
@@ -89,13 +89,13 @@ class FromDisk(Configuration):
 
 @dataclass(frozen=True, eq=False)
 class LayerRows:
-    """Which rows one layer makes, and which these are made of: bool [n], ``None`` for all.
+    """Rows that one layer makes, and rows that it reads for them: bool [n], ``None`` for all.
 
     Attributes
     ----------
     made, sources : bool [n], optional
     small : bool
-        Whether it gets a matrix of its own rows, in memory.
+        Whether the layer gets a matrix of its own rows, in memory.
     """
 
     made: Mask | None = None
@@ -105,7 +105,7 @@ class LayerRows:
 
 @dataclass(frozen=True, eq=False)
 class OutOfCore:
-    """What training one graph from a disk takes.
+    """Options of training one graph from a disk.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ class OutOfCore:
     spill : str
         Directory to write to.
     disk : float
-        Bytes a second that it reads or writes.
+        Bytes a second that its disk reads or writes.
     memory : int, optional
         Bytes of each rank, everything counted; ``None`` puts everything on the disk.
     idle : int
@@ -134,7 +134,7 @@ class OutOfCore:
     def configurations(
         self, ranks: int, methods: Sequence[str], *, reach: bool
     ) -> Iterator[Configuration]:
-        """What can be worked through in parts: 1D with whole columns."""
+        """Configurations that can train from the disk: 1D with whole columns."""
         for method in methods:
             yield Configuration(ranks, method, "column", Algorithm(), reach=reach)
 
@@ -146,7 +146,7 @@ class OutOfCore:
         network: Network,
         machine: Machine,
     ) -> tuple[FromDisk, Prediction] | None:
-        """How a configuration is trained from the disk; ``None`` if too little memory is there.
+        """Plan of a configuration's training from the disk; ``None`` if memory is too small.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class OutOfCore:
         return made, replace(price, memory=memory, setup=setup, seconds=seconds)
 
     def _budgets(self, sizes: Sequence[Sizes], again: frozenset[int]) -> list[Budget]:
-        """Of all ranks, which agree on parts and on what lies on the disk."""
+        """Of all ranks, which agree on chunks and on what lies on the disk."""
         itself = self.idle + LIBRARIES
         memory = None if self.memory is None else self.memory - itself
         found = merged(
@@ -298,7 +298,7 @@ class OutOfCore:
         )
 
     def _on_file(self, ranks: int) -> bool:
-        """Whether features stay where they are: in a graph directory of as many parts."""
+        """True if features stay in their files: a graph directory with a part for each rank."""
         if not is_graph_directory(self.dataset):
             return False
         return self.source.meta.features > 0 and open_shards(self.dataset).meta.parts == ranks
@@ -319,7 +319,7 @@ def speed_of(spill: str) -> float:
 def layer_rows(
     A: CSR, wanted: Mask, looks: Sequence[bool], *, loops: bool, ranks: int
 ) -> list[LayerRows]:
-    """What each layer works on, if outputs of some rows are looked at: `parts.rows.reached`.
+    """Rows of each layer if only some outputs are needed, as `chunked.rows.reached` finds them.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ def layer_rows(
         Of all ranks.
     wanted : bool [n]
     looks : sequence of bool
-        Whether a layer looks at its own rows, beside the product.
+        Whether a layer reads its own rows as well as the product.
     loops : bool
         Whether every vertex has a self-loop.
     ranks : int

@@ -34,7 +34,7 @@ _SPLITS = ("train", "val", "test")
 
 @dataclass(frozen=True)
 class LinkTask:
-    """What the training command is told of links.
+    """Options of link prediction in the training command.
 
     Attributes
     ----------
@@ -55,13 +55,13 @@ class LinkTask:
     epochs: int = 100
 
     def scorer(self, width: int) -> nn.Module:
-        """What scores pairs of embeddings of some width."""
+        """Decoder for pairs of embeddings of some width."""
         return DotProduct() if self.decoder == "dot" else HadamardMLP(width)
 
 
 @dataclass(frozen=True, eq=False)
 class PairsCensus(Census):
-    """What makes the sources of all ranks' pairs; as a matrix, that of the first epoch.
+    """Exchange of the sources of all ranks' pairs; as a matrix, that of the first epoch.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class PairsCensus(Census):
     def traffic(
         self, width: int, dtype: torch.dtype = torch.float32, *, adjoint: bool = False
     ) -> Moved:
-        """What moves in a mean epoch; forward, with what has to be told before."""
+        """Traffic of a mean epoch; forward includes the requests for the sources."""
         every = [np.stack(one.traffic(width, dtype, adjoint=adjoint)) for one in self.epochs]
         sent, received, messages = np.sum(every, axis=0) / len(every)
         if not adjoint:
@@ -119,7 +119,7 @@ class Linked:
     ranks_a_node: int
 
     def counted(self) -> tuple[CSR, PairsCensus]:
-        """What is left of the graph for training, and the pairs of all ranks."""
+        """Graph without the held-out links, and the pairs of all ranks."""
         A, task = self.graph, self.task
         targets = torch.arange(A.shape[0]).repeat_interleave(A.row_lengths)
         sources = A.indices.long()
@@ -168,7 +168,7 @@ class Linked:
         return census, self._told(census, directory)
 
     def _cuts(self, pairs: Pairs) -> Int64Array:
-        """Where each rank's pairs begin: they are in the order of their targets."""
+        """Offset of each rank's first pair; pairs are in the order of their targets."""
         return np.searchsorted(pairs.targets.numpy(), self.layout.offsets)
 
     def _count(self, layout: RowLayout, wanted: Sequence[Tensor]) -> Census:

@@ -21,7 +21,7 @@ _GENERATION = "1"
 
 
 def cache_directory(given: str | None) -> Path:
-    """Where partitions are kept: as given, or ``$SPGNN_CACHE``, or ``~/.cache/spgnn``."""
+    """Directory for partitions: as given, or in ``$SPGNN_CACHE`` or ``~/.cache/spgnn``."""
     if given is not None:
         return Path(given)
     home = os.environ.get("SPGNN_CACHE")
@@ -29,14 +29,14 @@ def cache_directory(given: str | None) -> Path:
 
 
 class Partitions:
-    """Labels of one graph, made when they are asked for.
+    """Labels of one graph, computed at the first request.
 
     Parameters
     ----------
     subject : Subject
     directory : Path
-        Files have METIS's format, one label a line. Their names say what they are of and have a
-        digest of the labels, so a damaged file is made again.
+        Files have METIS's format, one label a line. Their names describe the partition and have
+        a digest of the labels, so a damaged file is recomputed.
     seed : int
     imbalance : float
     preset : {"fast", "default", "strong"}
@@ -73,7 +73,7 @@ class Partitions:
         return self._found(method, objective, parts, nodes)[0]
 
     def file(self, method: str, objective: str, parts: int, nodes: int | None = None) -> Path:
-        """Where these labels lie."""
+        """File of the labels."""
         return self._found(method, objective, parts, nodes)[1]
 
     def _found(

@@ -1,4 +1,4 @@
-"""What one training epoch would move, hold and take, on ranks that do not exist."""
+"""Predicted traffic, memory and seconds of one training epoch, on any number of ranks."""
 
 from __future__ import annotations
 
@@ -115,7 +115,8 @@ def predict(
     ranks_a_node : int, optional
         By default the machine's; without a machine all ranks are on one node.
     wired : Wired, optional
-        How rows travel, if not as they are. Bytes are those of a mean epoch then.
+        Codecs of the messages, if any compresses or delays them; bytes are then those of a mean
+        epoch.
 
     Raises
     ------

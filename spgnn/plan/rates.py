@@ -111,7 +111,7 @@ def measure_streams(clock: Clock, device: torch.device) -> Streams:
 
 
 def measure_operators(clock: Clock, device: torch.device) -> float:
-    """What a small operator costs, called once forward and once backward."""
+    """Seconds of a small operator, called once forward and once backward."""
     small, many = torch.ones(8, 8, device=device), 200
 
     def operators() -> None:
@@ -152,7 +152,7 @@ _DROPPED = 0.5
 def measure_edges(clock: Clock, device: torch.device, kinds: Collection[str] = EDGES) -> Edges:
     """Attention and largest neighbours on random matrices that fit into a cache, or do not.
 
-    What a layer does with its rows beside its edges is part of what a row costs.
+    Work of a layer on its rows, apart from its edges, is part of the cost of a row.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def measure_edges(clock: Clock, device: torch.device, kinds: Collection[str] = E
 
 
 def _measured(clock: Clock, device: torch.device, bodies: Bodies) -> Weighed:
-    """Both directions; what heads and dropout cost beside is looked at in one case each."""
+    """Costs of both directions; those of heads and of dropout are measured in one case each."""
     costs = [
         [_costs(clock, device, bodies, (size, width)) for width in _WIDTHS]
         for size in _OPERAND_BYTES

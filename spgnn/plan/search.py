@@ -56,7 +56,7 @@ class Configuration:
 
     @property
     def storage(self) -> dict[str, Any] | None:
-        """What lies on a disk, if rows are worked through in parts."""
+        """Use of the disk, if rows are processed chunk by chunk."""
         return None
 
     def network(self, given: Network) -> Network:
@@ -180,7 +180,7 @@ def configurations(
 
 
 def _likely(algorithm: Algorithm, ranks: int) -> bool:
-    """Whether an algorithm is worth its plans on a large graph."""
+    """True if an algorithm is worth planning on a large graph."""
     if ranks <= MANY_RANKS:
         return algorithm.cover != "row"
     if algorithm.node_size > 1:
@@ -228,7 +228,7 @@ def _works(algorithm: Algorithm, ranks: int) -> bool:
 # Algorithms with which reach and ghosts are tried: of a small graph, of a large one, and of one on
 # very many ranks. Of a large graph the most promising hierarchy is tried.
 _SHORTLIST, _SHORTER, _SHORTEST = 8, 2, 1
-# A plan foretold to be so many times slower than the first may still turn out to be the faster one.
+# A plan predicted to be so many times slower than the first may still turn out the faster one.
 CLOSE = 1.15
 # Whether reach, ghosts, and A·X made once: what plans of one algorithm differ in.
 Plans = tuple[bool, bool, bool]
@@ -296,7 +296,7 @@ class Arrange(Protocol):
 
 
 def arrangement(one: Configuration) -> tuple[object, ...]:
-    """What says which rank owns which rows."""
+    """Key of the assignment of rows to ranks."""
     how = one.algorithm
     return one.method, one.objective, one.parts, how.copies(one.ranks), one.nodes or 1
 

@@ -104,7 +104,7 @@ def weighing_seconds(
     local = block(weighed.local, weighed.partial, weighed.columns)
     touched = np.minimum(weighed.remote, weighed.partial)
     others = block(weighed.remote, touched, weighed.fetched)
-    # Scores of all sources are made again for the softmaxes that others ask for.
+    # Scores of all sources are recomputed for the softmaxes that others ask for.
     sources = np.where(weighed.summed > 0, weighed.columns, 0)
     others = others + block(weighed.summed, weighed.asked, sources)
     if not step.adjoint:
@@ -146,9 +146,9 @@ def _packed(census: Census, step: Weighing, machine: Machine) -> Float64Array:
 def _carried(way: HopCensus, own: Int64Array, step: Weighing) -> Float64Array:
     """Bytes read and written around both exchanges of a way.
 
-    What leaves is selected and packed, what arrives unpacked and put where it belongs, and with a
-    fold own rows are told from those of others. Listed rows of what no cache holds any more take
-    as long as twice as many in their order.
+    Rows that leave are selected and packed, rows that arrive unpacked and scattered, and with a
+    fold own rows are separated from those of others. Indexed rows that no cache holds any more take
+    as long as twice as many contiguous ones.
     """
     there, back = way.sent.sum(axis=0), way.received.sum(axis=0)
     heads = step.heads * SUM_DTYPE[step.dtype].itemsize
@@ -274,7 +274,7 @@ def _local(
     network: Network,
     machine: Machine,
 ) -> tuple[str, Float64Array]:
-    """What a step on a rank's own rows takes on each of them."""
+    """Kind and seconds, on each rank, of a step on its own rows."""
     match step:
         case Dense():
             return "dense", np.asarray(machine.gemm.seconds(step.flops * rows[step.at], step.width))

@@ -1,4 +1,4 @@
-"""What is planned for: a graph's structure, and what is known of its features and classes."""
+"""Graph that is planned for: its structure, and numbers of its features and classes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Subject:
         loops: bool = True,
         links: LinkTask | None = None,
     ) -> Subject:
-        """What planning has to know of a graph; features of width F are made up if it has none.
+        """Read what planning needs of a graph; one without features may get random ones of width F.
 
         Where links are learnt, there need not be labels.
 
@@ -152,7 +152,7 @@ class Subject:
 
 
 def _trained(rows: VertexData, first: int, last: int, source: GraphSource, seed: int) -> Tensor:
-    """Which of some vertices the loss looks at; the split is made up if the graph has none."""
+    """Mask of the vertices in the loss; a graph without a split gets a seeded one."""
     ids = torch.arange(first, last) if source.vertex_ids is None else source.vertex_ids[first:last]
     known = torch.ones(last - first, dtype=torch.bool) if rows.y is None else has_label(rows.y)
     mask = rows.train_mask
@@ -172,7 +172,7 @@ class Setting:
     algorithm : Algorithm
     ranks_a_node : int
     wired : Wired, optional
-        How rows travel in training, if not as they are.
+        Codecs of the messages in training, if any compresses or delays them.
     weighs : bool
         Whether layers weigh the nonzeros, and do not multiply.
     """
@@ -199,7 +199,7 @@ class Setting:
 
     @cached_property
     def _graph(self) -> tuple[CSR, PairsCensus | None]:
-        """What is trained on, in the order of ranks; and pairs, where links are learnt."""
+        """Graph of training, in the order of ranks; and the pairs, for link prediction."""
         subject, arranged = self.subject, self.arranged
         A = arranged.rows(subject.structure, 0, subject.vertices)
         if subject.links is None:
@@ -237,7 +237,7 @@ class Setting:
 
     @property
     def together(self) -> bool:
-        """Whether all ranks are on one node."""
+        """True if all ranks are on one node."""
         return self.arranged.ranks.parts <= self.ranks_a_node
 
     @cached_property
@@ -314,7 +314,7 @@ def set_up(
     ranks: int,
     ranks_a_node: int,
 ) -> Setting:
-    """Who owns what when a partition is used by an algorithm.
+    """Assign rows to ranks by a partition, as an algorithm does.
 
     Raises
     ------

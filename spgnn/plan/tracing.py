@@ -1,4 +1,4 @@
-"""What one training epoch of a model does, found by running it on tensors that have no data."""
+"""Steps of one training epoch of a model, recorded by running it on tensors without data."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from spgnn.plan.network import (
 from spgnn.plan.weighed import BESIDE
 from spgnn.sparse import CSR, SUM_DTYPE
 
-# The model is tried on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
-# dimension says of which rows it is. Nothing of that size has data, but for sparse features. Of
-# other sizes that differ from rank to rank layer l has three more: see `Beside`.
+# The model runs on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
+# dimension identifies its rows. Nothing of that size has data, except for sparse features. Layer l
+# has further sizes that differ from rank to rank: see `BESIDE`.
 MOST_ROWS = 1_000_003
 _SOFTMAX = {"cross_entropy", "cross_entropy_gradient"}
 _DENSE = {"mm", "addmm", "addmm_"}
@@ -119,7 +119,7 @@ def _place(layers: int, layer: int, which: str) -> int:
 
 
 class _Layer(Graph):
-    """What one layer works on: nothing has data."""
+    """Graph of one layer, without data."""
 
     def __init__(self, recorder: _Recorder, vertex_ids: Tensor) -> None:
         self._recorder, self.vertex_ids = recorder, vertex_ids
@@ -134,7 +134,7 @@ class _Layer(Graph):
         raise AssertionError("a plan knows sums, largest neighbours and attention")
 
     def linear(self, normalisation: Normalisation) -> _Recorder:
-        """What notes products."""
+        """The recorder of products."""
         return self._recorder
 
     def moments(self, x: Tensor) -> Moments:
@@ -148,7 +148,7 @@ class _Layer(Graph):
 
 
 class _Recorder(DryMatrix):
-    """The matrix of a layer, of which there is a shape alone; notes its products as steps."""
+    """The matrix of a layer, with a shape and no entries; records its products as steps."""
 
     def __init__(self, layer: int, steps: list[Step], network: Network) -> None:
         super().__init__(MOST_ROWS - layer - 1, MOST_ROWS - layer)
@@ -268,12 +268,12 @@ class _Watch(TorchDispatchMode):
         return result
 
     def _at(self, tensor: Tensor) -> int | None:
-        """Of which layer's rows a tensor is."""
+        """Layer whose rows a tensor has."""
         places = (self._place_of(length) for length in tensor.shape)
         return next((place for place in places if place is not None), None)
 
     def _place_of(self, length: int) -> int | None:
-        """Of which layer's rows so many are."""
+        """Layer that has so many rows."""
         if length in self._of_pairs:
             return self._sizes - 1
         return MOST_ROWS - length if 0 <= MOST_ROWS - length < self._sizes else None
@@ -300,7 +300,7 @@ class _Watch(TorchDispatchMode):
         return now
 
     def _weighed(self, made: Sequence[Tensor], *, adjoint: bool) -> None:
-        """What a layer of attention gives back, and what it takes meanwhile."""
+        """Record the result of an attention layer, and its temporary memory."""
         step = self._steps[-1]
         assert isinstance(step, Weighing)
         for place, tensor in enumerate(made):
@@ -351,7 +351,7 @@ def _meanwhile(step: Weighing, *, adjoint: bool) -> dict[str, float]:
 
 
 def _written(func: Any, args: tuple[Any, ...]) -> list[Tensor]:
-    """What an operator that returns nothing has written."""
+    """Tensors that an operator without a result has written."""
     named = zip(func._schema.arguments, args, strict=False)
     return _tensors([a for argument, a in named if argument.is_write])
 

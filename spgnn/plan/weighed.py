@@ -16,7 +16,7 @@ from spgnn.layout import Int64Array
 from spgnn.plan.hops import HopCensus, Moved, Nodes, count_rows
 from spgnn.sparse import SUM_DTYPE
 
-# Of which rows a layer of attention keeps something, beside those that it takes and makes: rows of
+# Rows for which a layer of attention keeps data, other than its input and output rows: rows of
 # sources that are received; softmaxes that others ask for; rows before a fold, and the same where
 # there is one; unfinished softmaxes that are merged; own rows where others ask for softmaxes.
 BESIDE = ("received", "asked", "partial", "gathered", "merged", "shared")
@@ -28,7 +28,7 @@ _NUMBERS = ("rows", "columns", "partial", "fetched", "asked", "local", "remote",
 
 @dataclass(frozen=True)
 class Shape:
-    """What travels in a layer of attention.
+    """Shape of the messages of an attention layer.
 
     Attributes
     ----------
@@ -91,7 +91,7 @@ class WeighedCensus:
         return np.asarray(sum(ways, np.zeros_like(self.rows)), np.int64)
 
     def exchanges(self, shape: Shape, *, adjoint: bool) -> list[Moved]:
-        """What each exchange of a layer, or of its gradient, moves, in their order."""
+        """Traffic of each exchange of a layer, or of its gradient, in their order."""
         found = list[Moved]()
         if self.fold is not None:
             found.append(_carried(self.fold, shape, adjoint=adjoint, back=True))

@@ -1,8 +1,8 @@
-"""What approximate wires make of the rows of a plan, over a whole run.
+"""Effect of approximate codecs on the traffic of a plan, over a whole run.
 
-Bits, delays and bins are numbers of an epoch, so what a row takes on its way is known of every
-epoch before there is one; the mean over the run is what an epoch is priced at. A sample of rows is
-priced at the share that is drawn. Which rows have not moved depends on values: that is not known.
+Bits, delays and bins are functions of the epoch, so the bytes of a row are known for every epoch in
+advance; an epoch is priced at the mean over the run. A sample of rows is priced at the share that
+is drawn. Codecs that skip unchanged rows depend on values, and cannot be priced.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spgnn.plan.machine import Float64Array
 
 @dataclass(frozen=True)
 class Wired:
-    """Wires of a run.
+    """Codec of a run.
 
     Attributes
     ----------
@@ -37,12 +37,12 @@ class Wired:
 
     @classmethod
     def of(cls, asked: Codec, epochs: int) -> Wired | None:
-        """``None`` where rows travel as they are.
+        """The codec of a run; ``None`` if rows are sent exactly.
 
         Raises
         ------
         InputError
-            If what travels depends on values, which nobody knows before.
+            If the messages depend on values, which are not known in advance.
         """
         if asked.fresh:
             raise InputError(
@@ -58,14 +58,14 @@ class Wired:
 
     @property
     def of_scores(self) -> Wired:
-        """Of what attention sends beside rows: as it is, of this epoch, and of the same sample."""
+        """Codec of attention's messages other than rows: exact, not late, of the same sample."""
         asked, never = self.asked, self.asked.delay is None
         exact = Codec(sampling=asked.sampling, exact_last=asked.exact_last, exact_means=False)
         return replace(self, asked=replace(exact, delay=None) if never else exact)
 
     @property
     def of_late_scores(self) -> Wired:
-        """Of what belongs to rows that are late: as it is, and late with them."""
+        """Codec of the scores of late rows: exact, and as late as the rows."""
         asked = replace(self.asked, bits=((0, 32),), feedback=False)
         return replace(self, asked=asked)
 
@@ -82,12 +82,12 @@ class Wired:
 
     @property
     def sending(self) -> float:
-        """How often anything is sent to a peer in a mean epoch."""
+        """Number of messages to a peer in a mean epoch."""
         return self._centring + self._carrying
 
     @property
     def _carrying(self) -> float:
-        """In which share of all epochs rows are sent."""
+        """Share of epochs in which rows are sent."""
         if self.asked.delay is not None:
             return 1.0
         codec = replace(self.asked, epochs=self.epochs)
@@ -95,7 +95,7 @@ class Wired:
 
     @property
     def _centring(self) -> float:
-        """In which share of all epochs means are sent."""
+        """Share of epochs in which means are sent."""
         if not self.asked.sends_means:
             return 0.0
         codec = replace(self.asked, epochs=self.epochs)
@@ -103,14 +103,14 @@ class Wired:
 
     @property
     def held(self) -> tuple[float, float, float]:
-        """How often rows are kept: those that arrive, those that leave, and both on their way."""
+        """Copies kept of rows: of those received, of those sent, and of both in transit."""
         late = self.asked.delay or 0
         return float(late > 0), float(self.asked.feedback), late / self.asked.bins
 
 
 @cache
 def _row_bytes(wired: Wired, width: int, itemsize: int) -> float:
-    """Of a row of so many columns, in the mean of all epochs."""
+    """Mean over all epochs of the bytes of a row of so many columns."""
     asked, total = wired.asked, 0.0
     codec = replace(asked, epochs=wired.epochs)
     for epoch in range(wired.epochs if width else 0):
