@@ -22,12 +22,13 @@ def difference() -> str:
 
 
 def table() -> str:
-    """A line for each class, in the order of the alphabet; its forms are those that are tested."""
+    """A line for each class with remarks; the others, by what they can have, in one each."""
     lines = [
         "| convolution | `conv((graph.halo(x), x), graph.edge_index)` | "
         "`conv(x, graph.edge_index)` | tested forms, remarks |",
         "|---|---|---|---|",
     ]
+    alike: dict[str, list[str]] = {}
     for kind in sorted({one.kind for one in convolutions()}, key=str.lower):
         forms = [one for one in convolutions() if one.kind == kind]
         ways = [_said([getattr(one, way) for one in forms]) for way in ("pair", "alone")]
@@ -36,7 +37,8 @@ def table() -> str:
         remarks += sorted({one.note for one in forms if one.note})
         if ways[0] == ways[1] != "exact":
             ways, remarks = ["–", "–"], [forms[0].pair]
-        lines.append(f"| {kind} | {ways[0]} | {ways[1]} | {'; '.join(remarks)} |")
+        alike.setdefault(f"{ways[0]} | {ways[1]} | {'; '.join(remarks)}", []).append(kind)
+    lines += [f"| {', '.join(kinds)} | {cells} |" for cells, kinds in alike.items()]
     return "\n".join(lines) + "\n"
 
 
