@@ -22,24 +22,21 @@ def difference() -> str:
 
 
 def table() -> str:
-    """A line for each class with remarks; the others, by what they can have, in one each."""
-    lines = [
-        "| convolution | `conv((graph.halo(x), x), graph.edge_index)` | "
-        "`conv(x, graph.edge_index)` | tested forms, remarks |",
-        "|---|---|---|---|",
-    ]
-    alike: dict[str, list[str]] = {}
+    """A line for each way to call convolutions, and for each reason why some do not work."""
+    lines: dict[str, list[str]] = {}
     for kind in sorted({one.kind for one in convolutions()}, key=str.lower):
         forms = [one for one in convolutions() if one.kind == kind]
-        ways = [_said([getattr(one, way) for one in forms]) for way in ("pair", "alone")]
+        pair, alone = (_said([getattr(one, way) for one in forms]) for way in ("pair", "alone"))
+        if pair == alone != "exact":
+            lines.setdefault(f"none: {pair}", []).append(kind)
+            continue
         names = [form for one in forms if (form := one.name.partition(" ")[2])]
         remarks = [", ".join(names)] if names else []
         remarks += sorted({one.note for one in forms if one.note})
-        if ways[0] == ways[1] != "exact":
-            ways, remarks = ["–", "–"], [forms[0].pair]
-        alike.setdefault(f"{ways[0]} | {ways[1]} | {'; '.join(remarks)}", []).append(kind)
-    lines += [f"| {', '.join(kinds)} | {cells} |" for cells, kinds in alike.items()]
-    return "\n".join(lines) + "\n"
+        said = f"{kind} ({'; '.join(remarks)})" if remarks else kind
+        lines.setdefault(f"`(graph.halo(x), x)`: {pair}; `x`: {alone}", []).append(said)
+    rows = (f"| {way} | {', '.join(kinds)} |" for way, kinds in sorted(lines.items()))
+    return "\n".join(["| call | convolutions (tested forms; remarks) |", "|---|---|", *rows]) + "\n"
 
 
 def _said(reasons: list[str]) -> str:
