@@ -169,8 +169,8 @@ def show(report: Mapping[str, Any]) -> None:
     graph, config = report["graph"], report["config"]
     table = Table(
         title=f"{graph['name']}: {config['model']}, "
-        f"{command.counted(report['world_size'], 'rank')}, "
-        f"{command.counted(config['epochs'], 'epoch')}, {command.counted(config['runs'], 'run')}",
+        f"{command.plural(report['world_size'], 'rank')}, "
+        f"{command.plural(config['epochs'], 'epoch')}, {command.plural(config['runs'], 'run')}",
         title_justify="left",
     )
     titles = ("±", "points to exact", "bytes an epoch", "times fewer", "s an epoch")

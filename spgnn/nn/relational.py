@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -45,6 +44,8 @@ class Relations:
     @classmethod
     def of(cls, index: Tensor, types: Tensor, count: int, halo_rows: int) -> Relations:
         """Sort local edges [2, edges] by type [edges], target and source."""
+        import scipy.sparse as sp  # half a second, which other layers do not need
+
         source, target = index.cpu().numpy()
         kind = types.cpu().numpy().astype(np.int64)
         rows = int(target.max()) + 1 if len(target) else 0

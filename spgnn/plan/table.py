@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
-
 from spgnn.command import plural, say, show_table
 from spgnn.files import write_file
 from spgnn.partition.plot import check_plot
@@ -83,6 +81,8 @@ _WIDTH = 140  # of tables that go into a file
 
 def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: bool) -> None:
     """Print the best plans for one number of ranks, why they are where they are, and commands."""
+    from rich.table import Table  # the library prints none
+
     table = Table(
         title=f"{plural(choice.ranks, 'rank')}: {plural(len(choice.plans), 'plan')}"
         + (", λ̄ estimated from a sample of vertices" if estimated else ""),
@@ -128,6 +128,8 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
 
 def show_machine(machine: Machine) -> None:
     """Print what a machine file says."""
+    from rich.table import Table  # the library prints none
+
     table = Table(title=machine.name, show_header=False, title_justify="left")
     table.add_row("cores of a node, ranks there", f"{machine.cores}, {machine.ranks_a_node}")
     inside, between = machine.levels.inside, machine.levels.between

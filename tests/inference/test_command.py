@@ -132,7 +132,7 @@ BAD = [
         "another kind",
         [
             "model.pt: no 'convs.0.bias' [8]",
-            "it has 'convs.0.lin_l.weight' [8, 23]",
+            "it has 'convs.0.lin_",
             "another model",
         ],
         flags=["--model", "gcn"],
@@ -147,7 +147,7 @@ BAD = [
         ["no 'convs.3.lin_l.weight' [4, 8]"],
         flags=["--layers", 4],
     ),
-    Bad("fewer layers", ["'convs.2.lin_l.weight' [4, 8] has no place"], flags=["--layers", 2]),
+    Bad("fewer layers", ["'convs.2.", "has no place in the model"], flags=["--layers", 2]),
     Bad(
         "another graph",
         ["'convs.0.lin_l.weight' is [8, 23], not [8, 5]", "of another graph"],
