@@ -150,7 +150,7 @@ class DistMatrix:
         mesh : Mesh
             Of :meth:`Mesh.grid`, P/c × c ranks; or of the axes that an `algorithm` asks for.
         exchange, cover
-            See :func:`spgnn.exchange.grid`.
+            See :func:`spgnn.exchange.schemes.grid`.
         algorithm : Algorithm, optional
             Who computes what, in place of `exchange`, `cover`, `schedule` and `buffer`; by default
             1D or, with c > 1 on the mesh, 1.5D.

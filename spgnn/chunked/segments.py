@@ -353,13 +353,13 @@ def check_model(model: Stack) -> None:
         if isinstance(layer, AttentionConv):
             if layer.edge_dim is not None or layer.res is not None or not layer.add_self_loops:
                 raise InputError(
-                    f"{kind}: --parts and --spill know attention without edge features or a skip "
-                    "of its own, and with self-loops"
+                    f"{kind}: --memory, --spill and --chunks know attention without edge features "
+                    "or a skip of its own, and with self-loops"
                 )
         elif not layer.aggregates_once or not (layer.accepts_propagated or reduction_of(layer)):
             raise InputError(
-                f"{kind}: --parts and --spill need layers that are a product with the graph's "
-                "matrix, the largest neighbour or attention"
+                f"{kind}: --memory, --spill and --chunks need layers that are a product with the "
+                "graph's matrix, the largest neighbour or attention"
             )
 
 
