@@ -96,7 +96,6 @@ def compare(
         "--dataset": graph,
         "--random-features": options.features,
         "--random-classes": 40,
-        "--random-labels": labels,
         "--model": model,
         "--layers": options.layers,
         "--hidden": hidden,
@@ -105,6 +104,7 @@ def compare(
         "--threads": options.threads,
     }
     base = [str(word) for pair in flags.items() for word in pair]
+    base += ["--set", f"data.random-labels={labels}"]
     memory = run(base, report)
     whole = memory["memory"]["max_rank_peak_above_idle_bytes"]
     idle = memory["memory"]["max_rank_peak_bytes"] - whole
