@@ -31,17 +31,21 @@ class Operands:
         All ranks that multiply.
     policy : Policy, optional
         Of the codec of the matrix; without one, all products are exact.
+    dry : bool
+        Operands have no data, and nobody is asked about them.
     """
 
-    def __init__(self, comm: Communicator, policy: Policy | None = None) -> None:
-        self._comm, self._policy = comm, policy
+    def __init__(
+        self, comm: Communicator, policy: Policy | None = None, *, dry: bool = False
+    ) -> None:
+        self._comm, self._policy, self._dry = comm, policy, dry
         self._begun = self._products = 0
         self._compared = 0
         self._known: set[tuple[object, ...]] = set()
 
-    def restarted(self) -> Operands:
-        """The same rules for products that are counted from the first one."""
-        return Operands(self._comm, self._policy)
+    def dry(self) -> Operands:
+        """The same rules for operands without data, counted from the first one."""
+        return Operands(self._comm, self._policy, dry=True)
 
     def next(self, dense: object, rows: int, *, exact: bool = False, **facts: object) -> Step:
         """Check an operand; the step of the product that is about to begin. Collective.
@@ -80,8 +84,12 @@ class Operands:
         """Check what belongs to a product that has been. Collective."""
         check_operand(dense, rows)
         assert isinstance(dense, Tensor)
-        if self._comm.size > 1 and not dense.is_meta:
+        if self._dry:
+            return
+        if self._comm.size > 1:
             self._compare(dense, facts)
+        if dense.is_meta:
+            raise InputError("the operand has no data: it is on the device meta")
 
     def _compare(self, dense: Tensor, facts: dict[str, object]) -> None:
         needs_gradient = dense.requires_grad and torch.is_grad_enabled()

@@ -72,8 +72,6 @@ class Halo:
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """H_local [own, f] to [own + received, f]. Collective."""
         halo = H_local.new_empty(self.rows, H_local.shape[1])
-        if H_local.is_meta:
-            return halo
         step = self._begun(H_local, step)
         arriving = self._exchange.begin(H_local.contiguous(), step, halo[self.columns :])
         try:
@@ -84,8 +82,6 @@ class Halo:
 
     def adjoint(self, G_halo: Tensor, step: Step) -> Tensor:
         """Add up what belongs to each own row: [own + received, f] to [own, f]. Collective."""
-        if G_halo.is_meta:
-            return G_halo.new_empty(self.columns, G_halo.shape[1])
         G_halo = G_halo.contiguous()
         step = self._begun(G_halo, step)
         flight = self._exchange.begin_adjoint(G_halo[self.columns :], step)

@@ -143,3 +143,23 @@ def test_buffers_that_are_not_one_stretch_of_memory_are_refused(backend):
     for ranks in (1, 2):
         for said in run_ranks(lambda rank: unchanged.views(connect()), ranks, backend=backend):
             assert said == ["communication buffers must be contiguous"] * 16
+
+
+def test_operands_without_data():
+    """On the device meta; of some ranks alone, too."""
+    calls = [
+        lambda A, X: A @ X,
+        lambda A, X: A.halo(X),
+        lambda A, X: A.halo_sum(torch.empty(A.own_rows + A.volume.receive, 2, device=X.device)),
+        lambda A, X: A.adjoint(X),
+    ]
+
+    def cases(rank: int) -> list[str]:
+        A = built(rank)
+        everywhere = torch.empty(A.own_rows, 2, dtype=torch.float64, device="meta")
+        some = torch.empty(A.own_rows, 2, dtype=torch.float64, device=odd(rank, "cpu", "meta"))
+        return lines(rank, [lambda _, c=c, X=X: c(A, X) for X in (everywhere, some) for c in calls])
+
+    for said in run_ranks(cases, P):
+        assert all("has no data" in line for line in said[: len(calls)])
+        assert all("'meta' on rank 1" in line for line in said[len(calls) :])

@@ -151,7 +151,7 @@ class _Counted(DryMatrix):
     def __init__(self, A: DistMatrix) -> None:
         super().__init__(A.rows, A.columns)
         self.A, self.products = A, list[Recorded]()
-        self.operands, self.record = A.operands.restarted(), self
+        self.operands, self.record = A.operands.dry(), self
 
     @property
     def attention(self) -> Attention:
