@@ -29,7 +29,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from rich.table import Table
 
 from spgnn import command
-from spgnn.comm import Communicator, connect, guarded, on_rank_zero, refuse
+from spgnn.comm import Communicator, connect, guarded, refuse
 from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_file
@@ -112,7 +112,7 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
             check_plot(plot)
             check_writable(plot, "--plot")
 
-    on_rank_zero(comm, check_targets)
+    comm.on_rank_zero(check_targets)
     prepared, report = Prepared(), Report()
     for name, config in comparison.settings.items():
         found = train(config.but(json=None), comm, prepared=prepared)
@@ -123,9 +123,9 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
         if found["failure"]:
             report["failure"] = report["failure"] or f"{name}: {found['failure']}"
         if path is not None:
-            on_rank_zero(comm, partial(reporting.write, report, path))
+            comm.on_rank_zero(partial(reporting.write, report, path))
     if plot is not None:
-        on_rank_zero(comm, lambda: draw(report, plot))
+        comm.on_rank_zero(lambda: draw(report, plot))
     return report
 
 

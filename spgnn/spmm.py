@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
-from spgnn.comm import Mesh, on_every_rank
+from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import (
     Algo,
@@ -182,9 +182,9 @@ class DistMatrix:
             column_scale=None if column_scale is None else column_scale.dtype,
             edge_labels=edge_labels is not None,
         )
-        on_every_rank(comm, lambda: _check_block(block, layout, mesh, algorithm, column_scale))
+        comm.on_every_rank(lambda: _check_block(block, layout, mesh, algorithm, column_scale))
         if edge_labels is not None:
-            on_every_rank(comm, lambda: checked_labels(edge_labels, block, layout))
+            comm.on_every_rank(lambda: checked_labels(edge_labels, block, layout))
         block = block.with_own_numbers()
         column_scale = None if column_scale is None else column_scale.clone()
         scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)

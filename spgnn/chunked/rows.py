@@ -18,7 +18,7 @@ from spgnn.chunked.blocks import Blocks, Collector, MemoryBlocks, rows_of
 from spgnn.chunked.matrix import PartMatrix, Received
 from spgnn.chunked.sizes import OWN_MATRIX
 from spgnn.chunked.state import Layers
-from spgnn.comm import Communicator, Mesh, on_every_rank
+from spgnn.comm import Communicator, Mesh
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build
@@ -112,7 +112,7 @@ def inspected(
     degree += missing
     scale = None
     if kind != "none":
-        on_every_rank(comm, lambda: check_degrees(degree, ids))
+        comm.on_every_rank(lambda: check_degrees(degree, ids))
         found = np.zeros(last - first, np.float32)
         power = -0.5 if kind == "sym" else -1.0
         np.power(degree, power, out=found, where=degree > 0, casting="same_kind")

@@ -5,7 +5,6 @@ Nothing outside this package imports torch.distributed or mpi4py.
 
 from __future__ import annotations
 
-from spgnn.comm.agreement import broadcast_value, from_rank_zero, on_every_rank, on_rank_zero
 from spgnn.comm.communicator import Communicator, Mesh, Pending, SoloCommunicator
 from spgnn.comm.connect import connect, refuse
 from spgnn.comm.failure import CommunicationError, guarded, world
@@ -23,15 +22,11 @@ __all__ = [
     "RowCounts",
     "SoloCommunicator",
     "Traffic",
-    "broadcast_value",
     "connect",
     "default_threads",
     "find_place",
-    "from_rank_zero",
     "guarded",
     "launch",
-    "on_every_rank",
-    "on_rank_zero",
     "ranks_here",
     "refuse",
     "world",

@@ -1,11 +1,11 @@
-"""Ranks that must say the same: facts that they hold, calls that they make, decisions of rank 0."""
+"""Ranks that must agree: on facts, on calls, on the rows of an exchange."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 LONGEST_FACT = 60
 _ABSENT = "nothing"
-Result = TypeVar("Result")
 
 
 def _outside_transforms(check: Callable[..., None]) -> Callable[..., None]:
@@ -117,64 +116,3 @@ def _described(value: Any) -> str:
     if len(text) <= LONGEST_FACT:
         return text
     return f"{shortened(text, LONGEST_FACT)} #{digest(text.encode())[:8]}"
-
-
-def on_rank_zero(comm: Communicator, work: Callable[[], Result]) -> Result | None:
-    """Do something on rank 0 alone; ``None`` on the others. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the work raises it.
-    """
-    result, error_text = None, ""
-    if comm.rank == 0:
-        try:
-            result = work()
-        except InputError as error:
-            error_text = str(error)
-    error_text = broadcast_value(comm, error_text)
-    if error_text:
-        raise InputError(error_text)
-    return result
-
-
-def from_rank_zero(comm: Communicator, work: Callable[[], Any]) -> Any:
-    """Do something on rank 0 and return its result, which JSON can carry, on all. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if the work raises it.
-    """
-    return broadcast_value(comm, on_rank_zero(comm, work))
-
-
-def on_every_rank(comm: Communicator, work: Callable[[], Result]) -> Result:
-    """Do something on all ranks; an `InputError` on some of them is one on all. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks: their own, or that of another.
-    """
-    result, error = None, None
-    try:
-        result = work()
-    except InputError as caught:
-        error = caught
-    refusing = comm.agree(-1 if error is None else comm.rank)
-    if refusing >= 0:
-        text = broadcast_value(comm, str(error), refusing)
-        raise error or InputError(f"on rank {refusing}: {text}")
-    return result  # type: ignore[return-value]
-
-
-def broadcast_value(comm: Communicator, value: Any, root: int = 0) -> Any:
-    """The value of one rank, which JSON can carry, on all of them. Collective."""
-    text = json.dumps(value).encode() if comm.rank == root else b""
-    buffer = torch.zeros(comm.agree(len(text)), dtype=torch.uint8)
-    if comm.rank == root:
-        buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
-    comm.broadcast(buffer, root).wait()
-    return json.loads(buffer.numpy().tobytes())

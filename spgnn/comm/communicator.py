@@ -8,11 +8,12 @@ and errors named after the call in which they happened.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import prod
 from time import perf_counter
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -37,6 +38,7 @@ MESSAGE_LIMIT = 2**31 - 2**16
 
 Reduction = Literal["sum", "max"]
 Wait = Callable[[], None]
+Result = TypeVar("Result")
 
 
 class Pending:
@@ -354,6 +356,65 @@ class Communicator(ABC):
         ones = [1] * self.size
         self.alltoallv(outgoing, incoming, RowCounts(ones, ones, 1)).wait()
         return RowCounts(outgoing.numpy(), incoming.numpy(), self.agree(max(send, default=0)))
+
+    # Decisions of one rank that hold on all.
+
+    def on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
+        """Do something on rank 0 alone; ``None`` on the others. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if the work raises it.
+        """
+        result, refusal = None, ""
+        if self.rank == 0:
+            try:
+                result = work()
+            except InputError as error:
+                refusal = str(error)
+        refusal = self.broadcast_value(refusal)
+        if refusal:
+            raise InputError(refusal)
+        return result
+
+    def from_rank_zero(self, work: Callable[[], Any]) -> Any:
+        """Do something on rank 0 and return its result, which JSON can carry, on all. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if the work raises it.
+        """
+        return self.broadcast_value(self.on_rank_zero(work))
+
+    def on_every_rank(self, work: Callable[[], Result]) -> Result:
+        """Do something on all ranks; an `InputError` on some of them is one on all. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks: their own, or that of another.
+        """
+        result, error = None, None
+        try:
+            result = work()
+        except InputError as caught:
+            error = caught
+        refusing = self.agree(-1 if error is None else self.rank)
+        if refusing >= 0:
+            text = self.broadcast_value(str(error), refusing)
+            raise error or InputError(f"on rank {refusing}: {text}")
+        return result  # type: ignore[return-value]
+
+    def broadcast_value(self, value: Any, root: int = 0) -> Any:
+        """The value of one rank, which JSON can carry, on all of them. Collective."""
+        text = json.dumps(value).encode() if self.rank == root else b""
+        buffer = torch.zeros(self.agree(len(text)), dtype=torch.uint8)
+        if self.rank == root:
+            buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        self.broadcast(buffer, root).wait()
+        return json.loads(buffer.numpy().tobytes())
 
     # For agreement.py: not counted, for they carry nothing of the user's.
 

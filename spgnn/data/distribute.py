@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts, from_rank_zero, on_rank_zero
+from spgnn.comm import Communicator, RowCounts
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, inverse_permutation
 from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
@@ -339,9 +339,8 @@ def scatter(
         On all ranks, if labels or the split do not fit the graph.
     """
     slices = Slices(parts, comm.size // parts, shares)
-    reader = on_rank_zero(comm, lambda: _Reader(graph, labels, slices, split))
-    header = from_rank_zero(
-        comm,
+    reader = comm.on_rank_zero(lambda: _Reader(graph, labels, slices, split))
+    header = comm.from_rank_zero(
         lambda: reader and reader.header() | {"edge_labels": edge_labels is not None},
     )
     meta = GraphMeta.from_record(header["meta"])

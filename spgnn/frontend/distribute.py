@@ -11,7 +11,7 @@ from typing import Any
 import numpy.typing as npt
 from torch import nn
 
-from spgnn.comm import Communicator, connect, from_rank_zero, on_every_rank, on_rank_zero
+from spgnn.comm import Communicator, connect
 from spgnn.data import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algo, Algorithm, Codec, Cover, Strategy
@@ -144,7 +144,7 @@ def distribute(
     )
     beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
     hints = Hints(plan_for, hidden_channels, num_layers, halo, memory)
-    asked = on_every_rank(comm, lambda: checked_codec(codec, algorithm, plan is not None))
+    asked = comm.on_every_rank(lambda: checked_codec(codec, algorithm, plan is not None))
     comm.check_agreement("distribute", codec=repr(asked))
     codecs = GraphCodecs(asked, comm, seed)
     place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm), codecs)
@@ -163,8 +163,8 @@ def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Plac
         share = share_of_blocks(data, how, comm, name, refused)
         return DistGraph(share, comm, algorithm, codecs=place.codecs)
     if kind == "name":
-        path = from_rank_zero(comm, lambda: os.fspath(data))
-        if from_rank_zero(comm, lambda: is_cut(path, algorithm.parts(comm.size))):
+        path = comm.from_rank_zero(lambda: os.fspath(data))
+        if comm.from_rank_zero(lambda: is_cut(path, algorithm.parts(comm.size))):
             _refuse_plan(place)
             share = opened_share(path, how, comm)
             return DistGraph(share, comm, algorithm, codecs=place.codecs)
@@ -186,7 +186,7 @@ def _checked_plan(
             raise InputError(f'plan="auto" chooses the algorithm, and {how.algorithm} was given')
         hints.check()
 
-    on_every_rank(comm, check)
+    comm.on_every_rank(check)
     comm.check_agreement("distribute", plan=plan, **vars(hints))
     return None if plan is None else hints
 
@@ -222,7 +222,7 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
         how.algorithm.check(comm.size)
         return kind_of(data)
 
-    mine = on_every_rank(comm, checked)
+    mine = comm.on_every_rank(checked)
     comm.check_agreement(
         "distribute",
         **vars(how.algorithm),
@@ -231,9 +231,9 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
         symmetrise=how.symmetrise,
         split=how.split,
     )
-    first: str = from_rank_zero(comm, lambda: mine)
+    first: str = comm.from_rank_zero(lambda: mine)
     same = mine == first if "block" in (mine, first) else mine in (first, "nothing")
-    on_every_rank(comm, lambda: _refuse_unless(same, mine, first, comm.rank))
+    comm.on_every_rank(lambda: _refuse_unless(same, mine, first, comm.rank))
     return first
 
 
@@ -249,12 +249,12 @@ def _refuse_unless(same: bool, mine: str, first: str, rank: int) -> None:
 def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -> DistGraph:
     """A graph that rank 0 reads."""
     comm = place.comm
-    more = on_rank_zero(comm, lambda: _opened(opened_by, how, place.name))
+    more = comm.on_rank_zero(lambda: _opened(opened_by, how, place.name))
     record = None
     if place.hints is not None:
         how, record = _planned(more, place.hints, how, comm)
     share, report = scattered_share(place.name, partial(_source_of, more), how, comm)
-    told = from_rank_zero(comm, lambda: None if more is None else _told(more))
+    told = comm.from_rank_zero(lambda: None if more is None else _told(more))
     meta, edges = share.meta, None
     if told["edges"] is not None:
         listed = None if more is None else more.edges
@@ -311,8 +311,8 @@ def _planned(
         assert more is not None
         return choose(more.source, (more.features, more.outputs), hints, how, comm.size, machine)
 
-    chosen = on_rank_zero(comm, best)
-    heard = from_rank_zero(comm, lambda: told_of(chosen))
+    chosen = comm.on_rank_zero(best)
+    heard = comm.from_rank_zero(lambda: told_of(chosen))
     partition = how.partition if chosen is None else chosen.labels
     algorithm = Algorithm(**heard["algorithm"])
     return replace(how, algorithm=algorithm, partition=partition), heard["record"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from spgnn.comm import Communicator, on_every_rank, on_rank_zero
+from spgnn.comm import Communicator
 from spgnn.data import (
     Graph,
     GraphBlock,
@@ -289,7 +289,7 @@ def opened_share(name: str, how: Placement, comm: Communicator) -> RankShare:
     if how.edges is not None:
         raise InputError("--edges: shards hold vertices by part; give the graph as one file")
     parts, (_, shares) = how.algorithm.parts(comm.size), how.algorithm.copies(comm.size)
-    shards = on_every_rank(comm, lambda: open_shards(name))
+    shards = comm.on_every_rank(lambda: open_shards(name))
     comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
     _check_vertices(shards.meta.vertices, name)
     share = from_shards(shards, comm, parts, shares=shares)
@@ -323,7 +323,7 @@ def scattered_share(
         On all ranks, if anything about the graph or the partition is wrong.
     """
     parts, (_, shares) = how.algorithm.parts(comm.size), how.algorithm.copies(comm.size)
-    opened = on_rank_zero(comm, lambda: _opened(name, open_graph, how, parts))
+    opened = comm.on_rank_zero(lambda: _opened(name, open_graph, how, parts))
     source, labels, edges, report = (None,) * 4 if opened is None else opened
     share = scatter(source, labels, comm, parts, how.split, shares=shares, edge_labels=edges)
     return share, report
@@ -434,8 +434,8 @@ def share_of_blocks(
     sizes[comm.rank] = block.rows
     comm.all_reduce(sizes).wait()
     layout = RowLayout(np.append(0, np.cumsum(sizes.numpy())))
-    on_every_rank(comm, lambda: _check(block, layout, how, comm.rank, refused))
-    block = on_every_rank(comm, lambda: _of_split(block, how.split))
+    comm.on_every_rank(lambda: _check(block, layout, how, comm.rank, refused))
+    block = comm.on_every_rank(lambda: _of_split(block, how.split))
     comm.check_agreement(
         "distribute",
         x=None if block.x is None else (type(block.x).__name__, int(block.x.shape[1])),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, on_every_rank
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec, CodecSetting
 from spgnn.exchange.approximation import Errors, Policy, relative_errors
@@ -97,13 +97,13 @@ class GraphCodecs:
         InputError
             On all ranks, if it is none, or of another partition, algorithm or codec.
         """
-        on_every_rank(self._comm, lambda: _check_state(state))
+        self._comm.on_every_rank(lambda: _check_state(state))
         kinds = sorted(key.partition(".")[0] for key in state if key.endswith(f".{_PLACE}"))
         epoch = int(state[_EPOCH])
         self._comm.check_agreement("graph.load_codec_state", epoch=epoch, matrices=kinds)
         coded = list(_with_codecs({kind: built(kind) for kind in kinds}))
         places = {kind: self._place(A) for kind, A in coded}
-        on_every_rank(self._comm, lambda: _check_places(state, kinds, places))
+        self._comm.on_every_rank(lambda: _check_places(state, kinds, places))
         self.policy.begin_epoch(epoch)
         for kind, A in coded:
             if any(key.startswith(f"{kind}.attention-") for key in state):

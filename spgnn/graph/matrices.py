@@ -9,7 +9,7 @@ from typing import cast, get_args
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh, on_every_rank
+from spgnn.comm import Communicator, Mesh
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.data.normalise import add_self_loops, degree_scales
@@ -173,7 +173,7 @@ class GraphMatrices:
             self._comm.check_agreement("graph.matrix", normalisation=kind)
             loops, scaling = _RECIPES[kind]
             share, rank = self._share_for(kind), self._comm.rank
-            rows = on_every_rank(self._comm, lambda: normalised(share, rank, scaling, loops=loops))
+            rows = self._comm.on_every_rank(lambda: normalised(share, rank, scaling, loops=loops))
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
             A = self._built[kind] = built.to(self._device).to(self._dtype)
             ids = self._share.vertex_ids.to(self._device)

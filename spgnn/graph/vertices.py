@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import check_strided
-from spgnn.comm import (
-    Communicator,
-    RowCounts,
-    broadcast_value,
-    from_rank_zero,
-    on_every_rank,
-    on_rank_zero,
-)
+from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
@@ -132,7 +125,7 @@ def scatter_rows(
         check_sent("rows", rows)
         return rows.detach().cpu()
 
-    whole = on_rank_zero(comm, checked)
+    whole = comm.on_rank_zero(checked)
     ids = collected(vertex_ids, layout, comm)
     sent = {} if whole is None else {"rows": whole[ids]}
     return dealt(sent, layout.sizes, comm)["rows"]
@@ -142,8 +135,8 @@ def copied_from_rank_zero(values: Mapping[str, Any] | None, comm: Communicator) 
     """Copy rank 0's tensors and plain values of the whole graph to all ranks. Collective."""
     values = values if values is not None and comm.rank == 0 else {}
     tensors = {key: t for key, t in values.items() if isinstance(t, Tensor)}
-    plain = broadcast_value(
-        comm, {key: value for key, value in values.items() if key not in tensors}
+    plain = comm.broadcast_value(
+        {key: value for key, value in values.items() if key not in tensors}
     )
     copies = {key: t.expand(comm.size, *t.shape) for key, t in tensors.items()}
     found = dealt(copies, np.ones(comm.size, np.int64), comm)
@@ -174,7 +167,7 @@ def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> 
         All ranks.
     """
     what = {name: [list(t.shape[1:]), str(t.dtype)] for name, t in arrays.items()}
-    told = broadcast_value(comm, {"counts": counts.tolist(), "what": what})
+    told = comm.broadcast_value({"counts": counts.tolist(), "what": what})
     found = {}
     for name, (width, dtype) in told["what"].items():
         mine = torch.empty((told["counts"][comm.rank], *width), dtype=_DTYPES[dtype])
@@ -230,9 +223,9 @@ def write_npy(
         On all ranks, if it cannot be written; what was there stays.
     """
     with ExitStack() as stack:
-        file = on_rank_zero(comm, lambda: stack.enter_context(atomic_file(path, what)))
+        file = comm.on_rank_zero(lambda: stack.enter_context(atomic_file(path, what)))
         _write_array(file, rows, vertex_ids, comm, what, after)
-        on_rank_zero(comm, stack.close)
+        comm.on_rank_zero(stack.close)
 
 
 def write_npz(
@@ -253,12 +246,12 @@ def write_npz(
         return stack.enter_context(zipfile.ZipFile(file, "w"))
 
     with ExitStack() as stack:
-        archive = on_rank_zero(comm, opened)
+        archive = comm.on_rank_zero(opened)
         for name, rows in arrays.items():
             entry = _on_disk(comm, what, partial(_opened_entry, archive, name))
             _write_array(entry, rows, vertex_ids, comm, what, after)
             _on_disk(comm, what, partial(_close, entry))
-        on_rank_zero(comm, stack.close)
+        comm.on_rank_zero(stack.close)
 
 
 def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
@@ -279,9 +272,9 @@ def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator,
                 np.save(file, array, allow_pickle=False)
 
     with ExitStack() as stack:
-        aside = from_rank_zero(comm, opened)
-        on_every_rank(comm, written)
-        on_rank_zero(comm, stack.close)
+        aside = comm.from_rank_zero(opened)
+        comm.on_every_rank(written)
+        comm.on_rank_zero(stack.close)
 
 
 def in_order(
@@ -386,4 +379,4 @@ def _on_disk(comm: Communicator, what: str, work: Callable[[], Made]) -> Made | 
         except OSError as error:
             raise InputError(f"{what}: cannot be written: {error.strerror or error}") from None
 
-    return on_rank_zero(comm, done)
+    return comm.on_rank_zero(done)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spgnn.comm import Communicator, connect, from_rank_zero, guarded, on_rank_zero, refuse
+from spgnn.comm import Communicator, connect, guarded, refuse
 from spgnn.command import run, say
 from spgnn.config import DESCRIBED, Model, TrainConfig
 from spgnn.errors import InputError, memory_for
@@ -128,9 +128,9 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     comm.check_agreement("flags", **common)
     config.check(comm.size)
     weights, path = str(config.inference.weights), str(config.inference.output)
-    on_rank_zero(comm, lambda: _check_output(path))
-    state = on_rank_zero(comm, lambda: _read(config, weights))
-    outputs = from_rank_zero(comm, lambda: outputs_of(state or {}, weights))
+    comm.on_rank_zero(lambda: _check_output(path))
+    state = comm.on_rank_zero(lambda: _read(config, weights))
+    outputs = comm.from_rank_zero(lambda: outputs_of(state or {}, weights))
     settled = resolved(config.settled(outputs), comm)
     dtype = config.training.dtype
     give_back: Callable[[], None] | None = None

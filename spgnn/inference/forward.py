@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator, on_every_rank
+from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.parameters import check_replicated
@@ -54,7 +54,7 @@ def infer(
         vertex, or there is no such layer.
     """
     comm = graph.mesh.everyone if isinstance(graph, DistMatrix) else graph.comm
-    features = on_every_rank(comm, lambda: _checked(model, graph, x, layer))
+    features = comm.on_every_rank(lambda: _checked(model, graph, x, layer))
     check_replicated(model, comm)
     with _evaluating(model), torch.no_grad():
         if layer is None or not isinstance(model, Stack) or layer == len(model.convs):
@@ -113,7 +113,7 @@ def _of_own_rows(made: Any, rows: int, comm: Communicator) -> Tensor:
             )
         return made
 
-    result = on_every_rank(comm, checked)
+    result = comm.on_every_rank(checked)
     comm.check_agreement(
         "what the model returns", width=tuple(result.shape[1:]), dtype=str(result.dtype)
     )

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator, on_rank_zero
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.train.checkpoint import FILE, SUFFIX, read_weights
 
@@ -45,7 +45,7 @@ def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
         shape.
     """
     first = next(iter(model.state_dict()), LAYERS)
-    state = on_rank_zero(comm, lambda: read_state(path, first)[0])
+    state = comm.on_rank_zero(lambda: read_state(path, first)[0])
     deal_weights(model, state, path, comm)
 
 
@@ -159,7 +159,7 @@ def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communi
         On all ranks, if they are of another model.
     """
     wanted = model.state_dict()
-    found = on_rank_zero(comm, lambda: _fitted(state or {}, wanted, path)) or {}
+    found = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path)) or {}
     for name, like in wanted.items():
         tensor = found.get(name)
         if tensor is None:

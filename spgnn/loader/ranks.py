@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts, on_every_rank
+from spgnn.comm import Communicator, RowCounts
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import exchange_needs, needs_of, swap_rows
@@ -426,7 +426,7 @@ class RankGraph:
                 raise InputError(f"{share.meta.name}: mini-batches need features and the adjacency")
             return table
 
-        table = on_every_rank(comm, features)
+        table = comm.on_every_rank(features)
         block = share.adjacency
         assert block is not None
         first = share.layout.range(comm.rank)[0]
@@ -511,4 +511,4 @@ def mask_of(graph: DistGraph | RankShare, input_nodes: Any, comm: Communicator) 
             )
         return mask.cpu()
 
-    return on_every_rank(comm, checked)
+    return comm.on_every_rank(checked)

@@ -10,8 +10,6 @@ from spgnn.comm import (
     Communicator,
     connect,
     guarded,
-    on_every_rank,
-    on_rank_zero,
     ranks_here,
     refuse,
 )
@@ -60,7 +58,7 @@ def train(
     comm.check_agreement("flags", **common)
     config.check(comm.size)
     config = config.settled()
-    on_rank_zero(comm, lambda: _check_targets(config))
+    comm.on_rank_zero(lambda: _check_targets(config))
     give_back_freed()
     idle = resident_bytes()
     with ExitStack() as stack:
@@ -68,12 +66,12 @@ def train(
         if config.distribution.distributed == "none":
             opened = open_dataset(config, comm.rank)
             with memory_for(f"what is known of {config.data.dataset}"):
-                dataset = on_every_rank(comm, lambda: stack.enter_context(opened))
+                dataset = comm.on_every_rank(lambda: stack.enter_context(opened))
         if dataset is None:
             task: BatchTask = VertexBatches(config, comm)
         else:
             kind = LinkBatches if config.aim.task == "links" else VertexBatches
-            task = on_every_rank(comm, lambda: kind(config, comm, dataset))
+            task = comm.on_every_rank(lambda: kind(config, comm, dataset))
         trainer = BatchTrainer(task, config, comm, [*callbacks, *_logs(config, comm)])
         trainer.freed = FreedMemory(comm.size, ranks_here())
         trainer.freed.begin()
@@ -89,7 +87,7 @@ def train(
         report["full"] = {name: whole[name] for name in names}
     if config.comparison.plot is not None:
         path = config.comparison.plot
-        on_rank_zero(comm, lambda: reporting.plot_scores(report, path))
+        comm.on_rank_zero(lambda: reporting.plot_scores(report, path))
     return report
 
 

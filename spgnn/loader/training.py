@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn import kernels
-from spgnn.comm import Communicator, SoloCommunicator, broadcast_value, on_every_rank
+from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.config import Training
 from spgnn.data.graph import inverse_permutation, labelled
 from spgnn.data.source import GraphMeta
@@ -201,14 +201,14 @@ class VertexBatches(BatchTask):
         whole, how = config.of_whole_graph(), config.distribution
         share, self.partition_report = share_of(whole, comm, how.balance.split(","))
         check_weights_of(whole, share, comm)
-        y, self.classes = on_every_rank(comm, lambda: labels_of(whole, share))
+        y, self.classes = comm.on_every_rank(lambda: labels_of(whole, share))
         masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
         self.objective = Objective.of(
             config.aim, share.meta.name, y, masks, classes=self.classes, comm=comm
         )
         self.criterion = self.objective.criterion
         with memory_for(f"the features of {share.meta.name}"):
-            x = on_every_rank(comm, lambda: dense_for_max(whole, features_of_share(whole, share)))
+            x = comm.on_every_rank(lambda: dense_for_max(whole, features_of_share(whole, share)))
         y = as_taken(self.objective.kind, y)
         data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)
@@ -356,7 +356,7 @@ class LinkBatches(BatchTask):
 
 
 def _from_rank_zero(comm: Communicator, find: Any) -> Scores:
-    scores: Scores = broadcast_value(comm, find() if comm.rank == 0 else None)
+    scores: Scores = comm.broadcast_value(find() if comm.rank == 0 else None)
     return scores
 
 

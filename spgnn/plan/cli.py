@@ -18,7 +18,6 @@ from spgnn.comm import (
     find_place,
     guarded,
     launch,
-    on_rank_zero,
     refuse,
 )
 from spgnn.config import TrainConfig
@@ -207,10 +206,10 @@ def run_machine(words: Sequence[str]) -> int:
         with guarded(comm):
             path, spill = options.json, options.spill
             if path is not None:
-                on_rank_zero(comm, lambda: check_writable(path, "--json"))
+                comm.on_rank_zero(lambda: check_writable(path, "--json"))
             machine = measure(comm, options.name, edges=EDGES)
             if spill is not None:
-                disk = on_rank_zero(comm, lambda: speed_of(spill))
+                disk = comm.on_rank_zero(lambda: speed_of(spill))
                 machine = replace(machine, disk=disk or 0.0)
             if comm.rank == 0:
                 show_machine(machine)

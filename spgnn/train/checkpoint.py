@@ -24,7 +24,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator, broadcast_value, on_every_rank, on_rank_zero
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, check_writable, digest
 
@@ -91,7 +91,7 @@ def save(
                 _write(path, own, place, directory)
                 return content
 
-            words = bytearray(bytes.fromhex(on_every_rank(comm, write_own)))
+            words = bytearray(bytes.fromhex(comm.on_every_rank(write_own)))
             mine = torch.frombuffer(words, dtype=torch.uint8)
             every = torch.empty(comm.size, len(words), dtype=torch.uint8)
             comm.all_gather(mine[None], every, [1] * comm.size)
@@ -106,7 +106,7 @@ def save(
         told = json.dumps(progress, allow_nan=False)
         _write(Path(directory) / FILE, tensors, told, directory)
 
-    on_rank_zero(comm, write)
+    comm.on_rank_zero(write)
     digests = (ranks or {}).get("digests") or []
     named = {_rank_file(len(history), rank, each) for rank, each in enumerate(digests)}
     # Rank 0 removes all that it sees, others their own: directories may be each rank's.
@@ -150,9 +150,9 @@ def load(
     """
     path = Path(directory or "") / FILE
     wanted = _training_state(model, optimizer)
-    read = on_rank_zero(comm, lambda: _checked(path, wanted, signature, steps))
+    read = comm.on_rank_zero(lambda: _checked(path, wanted, signature, steps))
     tensors = {} if read is None else read[0]
-    history, ranks = broadcast_value(comm, None if read is None else read[1:])
+    history, ranks = comm.broadcast_value(None if read is None else read[1:])
     state = _rank_state(path, ranks, state, comm)
     for name, like in wanted.items():
         tensor = tensors.get(name)
@@ -312,7 +312,7 @@ def _rank_state(
             raise InputError(f"{path}: holds rows of another partition, or of another --algo")
         return own
 
-    return TaskState(on_every_rank(comm, read_own), place)
+    return TaskState(comm.on_every_rank(read_own), place)
 
 
 def _rank_file(epochs: int, rank: int, content: str) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spgnn.chunked.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
 from spgnn.chunked.rows import Adjacency
-from spgnn.comm import Communicator, from_rank_zero, on_every_rank
+from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import (
     open_shards,
@@ -71,10 +71,10 @@ def found_in(
     A file of edges that may not fit becomes a graph directory in `scratch` first, on one rank.
     """
     name = config.data.dataset
-    if from_rank_zero(comm, lambda: is_cut(name, comm.size)):
+    if comm.from_rank_zero(lambda: is_cut(name, comm.size)):
         if config.data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-        return on_every_rank(comm, lambda: _in_directory(config, open_shards(name), comm, counts))
+        return comm.on_every_rank(lambda: _in_directory(config, open_shards(name), comm, counts))
     alone = comm.size == 1 and config.data.graph_split is None
     if scratch is not None and alone and _is_large(name, config.storage.memory):
         return _in_directory(config, _sorted_into(scratch, config), comm, counts)

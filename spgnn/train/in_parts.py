@@ -31,7 +31,7 @@ from spgnn.chunked.rows import (
 from spgnn.chunked.segments import Segments
 from spgnn.chunked.state import Layers, Source, Vertices, release
 from spgnn.chunked.table import OutputRows, keep_nothing, memory_rows
-from spgnn.comm import Communicator, Mesh, on_every_rank
+from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig
 from spgnn.data.normalise import WITH_LOOPS, row_normalise_features
 from spgnn.direct import Transfers
@@ -118,7 +118,7 @@ class InParts(Task):
         kind = normalisation_of(config)
         seen = inspected(adjacency, comm, kind, loops=loops, ids=found.ids)
         if self._outputs is None:
-            self.labels = on_every_rank(comm, lambda: Labelled.of(config, found, looked))
+            self.labels = comm.on_every_rank(lambda: Labelled.of(config, found, looked))
         self.classes = self._outputs or self.labels.classes
         self.model: Stack = model_of(config, self.features, self.classes)
         self.model.to(weights_of(config.training.dtype))
@@ -138,8 +138,7 @@ class InParts(Task):
 
         def decided(again: frozenset[int]) -> Budget:
             spill, sizes = directory is not None, self.sizes
-            mine = on_every_rank(
-                comm,
+            mine = comm.on_every_rank(
                 lambda: decide(
                     sizes, memory, asked or None, spill=spill, itself=itself, again=again
                 ),
@@ -365,4 +364,4 @@ def _spill(directory: str | None, comm: Communicator, stack: ExitStack) -> Path 
     if directory is None:
         return None
     scratch = scratch_directory(directory, f"--spill {directory}")
-    return on_every_rank(comm, lambda: stack.enter_context(scratch))
+    return comm.on_every_rank(lambda: stack.enter_context(scratch))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spgnn.comm import Communicator, from_rank_zero
+from spgnn.comm import Communicator
 from spgnn.command import say
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
@@ -81,13 +81,13 @@ def fill_in(
         return None
     fixed = fixed_by(config, dict.fromkeys(given))
     if asked != AUTO:
-        entry = from_rank_zero(comm, lambda: _entry(asked, comm.size))
+        entry = comm.from_rank_zero(lambda: _entry(asked, comm.size))
         flags = {name: entry[name] for name in CHOSEN if name not in fixed}
         _say(comm, f"plan of {asked}: {_shown(flags)}")
         return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
     _ = Wired.of(config.messages.codec, config.training.epochs)  # before anything is measured
     machine = _machine(config, comm)
-    found = from_rank_zero(comm, lambda: _choose(config, comm.size, machine, fixed))
+    found = comm.from_rank_zero(lambda: _choose(config, comm.size, machine, fixed))
     best, tried = found[0], []
     if len(found) > 1:
         for one in found:

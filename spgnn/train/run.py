@@ -19,10 +19,8 @@ from spgnn.comm import (
     connect,
     default_threads,
     find_place,
-    from_rank_zero,
     guarded,
     launch,
-    on_rank_zero,
     ranks_here,
     refuse,
 )
@@ -142,7 +140,7 @@ def train(
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
     comm.check_agreement("flags", **common)
     config.check(comm.size)
-    on_rank_zero(comm, lambda: _check_targets(config))
+    comm.on_rank_zero(lambda: _check_targets(config))
     config = resolved(config, comm)
     if given is None:
         defaults = TrainConfig().flat()
@@ -269,7 +267,7 @@ def ranks_a_node(comm: Communicator) -> int:
     """
     place = find_place()
     here = (0, 1) if place is None else (place.local_rank, place.local_size)
-    size = int(from_rank_zero(comm, lambda: here[1]))
+    size = int(comm.from_rank_zero(lambda: here[1]))
     fits = here == (comm.rank % size, size)
     return size if comm.agree(int(not fits)) == 0 else 0
 
@@ -294,7 +292,7 @@ def resumable(config: TrainConfig, comm: Communicator) -> TrainConfig:
     if training.runs == 1 or not training.resume or training.checkpoint is None:
         return config
     path = os.path.join(training.checkpoint, checkpoint.FILE)
-    return config.but(resume=from_rank_zero(comm, lambda: os.path.exists(path)))
+    return config.but(resume=comm.from_rank_zero(lambda: os.path.exists(path)))
 
 
 def task_of(config: TrainConfig, problem: Problem, comm: Communicator) -> GraphTask:

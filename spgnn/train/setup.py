@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh, from_rank_zero, on_every_rank
+from spgnn.comm import Communicator, Mesh
 from spgnn.command import plural
 from spgnn.config import TrainConfig
 from spgnn.data import (
@@ -102,7 +102,7 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
     # The block row has become L, S and R; it must not be in memory next to the features.
     share = replace(share, adjacency=None)
     with memory_for(f"the features of {share.meta.name}"):
-        given = on_every_rank(comm, lambda: features_of(config, share))
+        given = comm.on_every_rank(lambda: features_of(config, share))
         # Before A·X is written over X.
         X_seen = None if seen is None else _chosen_rows(given, masks[0])
         X = _ready(config, A, given, device)
@@ -206,7 +206,7 @@ def share_of(
         split=data.split,
     )
     parts = how.distribution.parts(comm.size)
-    if from_rank_zero(comm, lambda: is_cut(data.dataset, parts)):
+    if comm.from_rank_zero(lambda: is_cut(data.dataset, parts)):
         if data.graph_split is not None:
             raise InputError("data.graph-split: shards are one graph, whose masks are made before")
         return opened_share(data.dataset, placement, comm), None
@@ -238,7 +238,7 @@ def _matrices(
     """
     loops = config.model.model in WITH_LOOPS
     kind = normalisation_of(config)
-    rows = on_every_rank(mesh.everyone, lambda: normalised(share, mesh.rank, kind, loops=loops))
+    rows = mesh.everyone.on_every_rank(lambda: normalised(share, mesh.rank, kind, loops=loops))
     rows = rows.to(weights_of(config.training.dtype))
     A = rows.matrix(share.layout, mesh, config.algorithm.distribution)
     if wanted is None:
@@ -265,8 +265,7 @@ def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) 
     first, loops = share.layout.range(comm.rank)[0], config.model.model in WITH_LOOPS
     kind, block = normalisation_of(config), share.adjacency
     assert block is not None
-    on_every_rank(
-        comm,
+    comm.on_every_rank(
         lambda: check_weights(block, kind, loops=loops, first_row=first, ids=share.vertex_ids),
     )
 

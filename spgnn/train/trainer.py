@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, on_rank_zero
+from spgnn.comm import Communicator
 from spgnn.config import Training
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.parameters import check_replicated
@@ -209,7 +209,7 @@ class Trainer:
                 raise InputError(trouble)
 
         try:
-            on_rank_zero(self.comm, told)
+            self.comm.on_rank_zero(told)
         except InputError as error:
             self.failure = self.failure or str(error)
 

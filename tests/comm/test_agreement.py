@@ -12,15 +12,7 @@ import torch
 import torch.distributed as dist
 
 from spgnn import InputError
-from spgnn.comm import (
-    CommunicationError,
-    broadcast_value,
-    connect,
-    from_rank_zero,
-    launch,
-    on_every_rank,
-    on_rank_zero,
-)
+from spgnn.comm import CommunicationError, connect, launch
 from spgnn.testing import run_ranks
 from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program
 from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel
@@ -96,14 +88,14 @@ def test_what_one_rank_decides_or_refuses_holds_on_all():
     def decide(rank: int) -> list[Any]:
         comm = connect()
         return [
-            outcome(lambda: on_rank_zero(comm, lambda: f"made by {rank}")),
-            outcome(lambda: on_rank_zero(comm, lambda: refuse(True, "no such file"))),
-            outcome(lambda: from_rank_zero(comm, lambda: {"rank": rank, "é": [None, 1.5]})),
-            outcome(lambda: from_rank_zero(comm, lambda: refuse(True, "nothing there"))),
-            outcome(lambda: on_every_rank(comm, lambda: rank)),
-            outcome(lambda: on_every_rank(comm, lambda: refuse(rank == 1, "part 1: é is damaged"))),
-            outcome(lambda: on_every_rank(comm, lambda: refuse(True, f"no part {rank}"))),
-            outcome(lambda: broadcast_value(comm, rank, root=2)),
+            outcome(lambda: comm.on_rank_zero(lambda: f"made by {rank}")),
+            outcome(lambda: comm.on_rank_zero(lambda: refuse(True, "no such file"))),
+            outcome(lambda: comm.from_rank_zero(lambda: {"rank": rank, "é": [None, 1.5]})),
+            outcome(lambda: comm.from_rank_zero(lambda: refuse(True, "nothing there"))),
+            outcome(lambda: comm.on_every_rank(lambda: rank)),
+            outcome(lambda: comm.on_every_rank(lambda: refuse(rank == 1, "part 1: é is damaged"))),
+            outcome(lambda: comm.on_every_rank(lambda: refuse(True, f"no part {rank}"))),
+            outcome(lambda: comm.broadcast_value(rank, root=2)),
         ]
 
     for rank, found in enumerate(run_ranks(decide, 3)):
