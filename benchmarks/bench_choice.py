@@ -25,7 +25,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from spgnn.comm import Communicator, connect, ranks_here
+from spgnn.comm import Communicator, connect
 from spgnn.files import atomic_file
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.plan.cli import network_of
@@ -111,7 +111,7 @@ def cell(rank: int, graph: str, options: argparse.Namespace) -> Cell:
     machine = measure(comm, edges=network_of(config, None).edges)
     plans: list[Cell] = comm.from_rank_zero(lambda: shortlist(config, comm.size, machine, options))
     runs = [Contestant(config.but(**plan["flags"]), comm) for plan in plans]
-    freed = FreedMemory(comm.size, ranks_here())
+    freed = FreedMemory(comm.size, comm.ranks_here)
     freed.begin()
     for plan, run in zip(plans, runs, strict=True):
         run.block(1)

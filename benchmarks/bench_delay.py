@@ -38,7 +38,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from spgnn.comm import Communicator, connect, guarded, ranks_here
+from spgnn.comm import Communicator, connect, guarded
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.testing import Throttled, throttled
 from spgnn.train import TrainConfig, Trainer, prepare
@@ -118,7 +118,7 @@ def measure(
         way: Contestant(config.but(**FLAGS[way]), throttled(comm, gigabits, options.latency))
         for way in WAYS
     }
-    freed = FreedMemory(comm.size, ranks_here())
+    freed = FreedMemory(comm.size, comm.ranks_here)
     freed.begin()
     for contestant in contestants.values():
         contestant.block(0, 2 * options.warm)

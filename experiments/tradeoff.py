@@ -29,7 +29,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from rich.table import Table
 
 from spgnn import command
-from spgnn.comm import Communicator, connect, guarded, refuse
+from spgnn.comm import Communicator, run_job
 from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_file
@@ -38,7 +38,6 @@ from spgnn.partition.plot import check_plot
 from spgnn.train import report as reporting
 from spgnn.train import train
 from spgnn.train.report import AT_BEST, SHARES, final_scores
-from spgnn.train.run import start
 from spgnn.train.setup import Prepared
 
 EXACT = "exact"
@@ -215,33 +214,16 @@ def draw(report: Mapping[str, Any], path: str) -> None:
     write_file(path, [drawn.getvalue()], f"--plot {path}")
 
 
-def run_rank(comparison: Comparison) -> int:
-    """The whole job on one rank."""
-    try:
-        comm = connect(comparison.job.backend, comparison.job.device)
-    except InputError as error:
-        return refuse(error)
-    with guarded(comm):
-        report = compare(comparison, comm)
-    if comm.rank:
-        return 0
-
-    def publish() -> None:
-        show(report)
-        if report["failure"]:
-            raise InputError(report["failure"])
-
-    return command.run(publish)
+def publish(comparison: Comparison, report: Report) -> None:
+    """Print a table of all settings; a setting that failed is an error in the end."""
+    show(report)
+    if report["failure"]:
+        raise InputError(report["failure"])
 
 
 def main() -> int:
     """The command; returns its exit status."""
-    command.prepare_streams()
-    try:
-        comparison = Comparison.of(sys.argv[1:])
-    except InputError as error:
-        return refuse(error)
-    return start(comparison, lambda: run_rank(comparison))
+    return run_job(lambda: Comparison.of(sys.argv[1:]), compare, publish)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from spgnn.comm.failure import (
     shown_ranks,
     world,
 )
+from spgnn.comm.place import find_place
 from spgnn.comm.traffic import Ledger, RowCounts, Traffic
 from spgnn.errors import InputError
 from spgnn.layout import EVERYONE, Axes, Int64Array
@@ -127,6 +128,22 @@ class Communicator(ABC):
     def device(self) -> torch.device:
         """The device for this rank's tensors."""
         return self.job.device
+
+    @property
+    def ranks_here(self) -> int:
+        """Ranks of the job on this node, according to the launcher."""
+        place = find_place()
+        return 1 if place is None else place.local_size
+
+    def ranks_a_node(self) -> int:
+        """So many neighbouring ranks are on each node, according to the launcher. Collective.
+
+        0 if nodes have different numbers of ranks, or ranks that are no neighbours.
+        """
+        place = find_place()
+        here = (0, 1) if place is None else (place.local_rank, place.local_size)
+        size = int(self.broadcast_value(here[1]))
+        return size if self.agree(int(here != (self.rank % size, size))) == 0 else 0
 
     def settled(self) -> None:
         """Set-up is over: from now on this rank waits minutes for the others, not hours.

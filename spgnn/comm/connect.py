@@ -88,20 +88,6 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     return comm
 
 
-def refuse(error: InputError) -> int:
-    """Print why the job cannot start, before ranks can talk; returns the exit status.
-
-    Every rank finds the same mistake, so rank 0 speaks for all, unless it is this rank's alone.
-    """
-    try:
-        place = find_place()
-    except InputError:
-        place = None
-    if place is None or place.rank == 0 or isinstance(error, StartError):
-        print(f"error: {error}", file=sys.stderr, flush=True)
-    return 2
-
-
 def _connect(backend: str, device: str) -> Communicator:
     place = find_place()
     die_with_torchrun()

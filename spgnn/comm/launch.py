@@ -1,4 +1,4 @@
-"""The local launcher: fork P ranks from one parent, and end all of them when one ends badly."""
+"""The start of a job: as a rank of a launcher, or as that of the P ranks that are forked here."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from spgnn.comm.connect import LOCALHOST
-from spgnn.comm.failure import CommunicationError, world
-from spgnn.comm.place import OUTER_NAMES
-from spgnn.command import say
+from spgnn.comm.communicator import Communicator
+from spgnn.comm.connect import LOCALHOST, connect
+from spgnn.comm.failure import CommunicationError, StartError, guarded, world
+from spgnn.comm.place import OUTER_NAMES, default_threads, find_place
+from spgnn.command import prepare_streams, run, say
 from spgnn.errors import InputError
 from spgnn.signals import (
     END_SECONDS,
@@ -41,6 +43,87 @@ REACH_SECONDS = 20.0
 # The end of a rank is seen at once, or at the latest after this time.
 _LOOK_SECONDS = 0.05
 _BAD_INPUT = 2
+
+
+class JobConfig(Protocol):
+    """A command's configuration, as far as its ranks are started by it."""
+
+    @property
+    def job(self) -> Any:
+        """``backend``, ``device``, ``nproc`` and ``threads`` (0: an even share)."""
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks."""
+
+
+Config = TypeVar("Config", bound=JobConfig)
+Result = TypeVar("Result")
+
+
+def run_job(
+    read: Callable[[], Config],
+    body: Callable[[Config, Communicator], Result],
+    publish: Callable[[Config, Result], int | None],
+    device: str | None = None,
+) -> int:
+    """The whole of a command that runs on one or many ranks; returns its exit status.
+
+    Started by torchrun, mpiexec or srun, this process is one rank. Started plainly, it forks
+    ``--nproc`` ranks.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the configuration. Bad input is one line, of rank 0.
+    body : callable (config, comm)
+        Runs on every rank, which ends all others if it fails. Collective.
+    publish : callable (config, result)
+        Runs on rank 0 when all ranks are done.
+    device : str, optional
+        Of a command that knows one only, whatever the configuration says.
+    """
+    prepare_streams()
+    try:
+        config = read()
+        nproc, threads = config.job.nproc, config.job.threads
+        place = find_place()
+        if place is not None and nproc > 1 and place.size != nproc:
+            raise InputError(
+                f"--nproc {nproc} starts ranks, but a launcher has already started "
+                f"{place.size}; leave one of them out"
+            )
+        config.check(nproc if place is None else place.size)
+    except InputError as error:
+        return _refuse(error)
+
+    def rank() -> int:
+        try:
+            comm = connect(config.job.backend, device or config.job.device)
+        except InputError as error:
+            return _refuse(error)
+        with guarded(comm):
+            result = body(config, comm)
+        return run(lambda: publish(config, result)) if comm.rank == 0 else 0
+
+    if place is None and nproc > 1:
+        return launch(rank, nproc, threads or default_threads(nproc))
+    if threads or place is not None:
+        torch.set_num_threads(threads or default_threads())
+    return rank()
+
+
+def _refuse(error: InputError) -> int:
+    """Print why the job cannot start; returns the exit status.
+
+    Every rank finds the same mistake, so rank 0 speaks for all, unless it is this rank's alone.
+    """
+    try:
+        place = find_place()
+    except InputError:
+        place = None
+    if place is None or place.rank == 0 or isinstance(error, StartError):
+        _say(str(error))
+    return _BAD_INPUT
 
 
 def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:

@@ -98,18 +98,6 @@ def find_place() -> Place | None:
     return _place(outer, "slurm" if outer is _STEP else "mpi")
 
 
-def ranks_here() -> int:
-    """Number of ranks of the job on this node; 1 if no launcher started this one.
-
-    Raises
-    ------
-    InputError
-        As :func:`find_place`.
-    """
-    place = find_place()
-    return 1 if place is None else place.local_size
-
-
 def seconds(name: str, default: float) -> float:
     """Read a time that the environment may set; ``InputError`` if it is none."""
     text = os.environ.get(name)

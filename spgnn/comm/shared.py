@@ -24,7 +24,6 @@ from torch import Tensor
 from spgnn._native import Endpoint, Operation
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.failure import Group, Job, MismatchError
-from spgnn.comm.place import ranks_here
 from spgnn.comm.traffic import RowCounts
 from spgnn.layout import Int64Array
 from spgnn.memory import processors
@@ -163,7 +162,7 @@ class SharedCommunicator(Communicator):
         token = secrets.randbits(62)
         span = min(_SPAN, _ALL_SPANS // comm.size)
         try:
-            endpoint = Endpoint(span, token, comm.size, comm.rank, ranks_here() <= processors())
+            endpoint = Endpoint(span, token, comm.size, comm.rank, comm.ranks_here <= processors())
         except RuntimeError:
             endpoint = None
         file = -1 if endpoint is None else endpoint.file

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spgnn.comm import Communicator, connect, guarded, refuse
-from spgnn.command import run, say
+from spgnn.comm import Communicator, run_job
+from spgnn.command import say
 from spgnn.config import DESCRIBED, Model, TrainConfig
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
@@ -19,7 +19,7 @@ from spgnn.memory import resident_bytes
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.options import Record, flag
 from spgnn.train.in_parts import InParts
-from spgnn.train.run import OWN_FLAGS, resolved, start
+from spgnn.train.run import OWN_FLAGS, resolved
 from spgnn.train.setup import prepare
 from spgnn.train.task import model_of
 
@@ -98,22 +98,7 @@ class InferConfig(TrainConfig):
 
 def run_infer(words: Sequence[str]) -> int:
     """Compute and write; returns the exit status of this rank, or of the job."""
-    try:
-        config = InferConfig.read(words)
-    except InputError as error:
-        return refuse(error)
-    return start(config, lambda: run_rank(config))
-
-
-def run_rank(config: InferConfig) -> int:
-    """The whole job on one rank."""
-    try:
-        comm = connect(config.job.backend, config.job.device)
-    except InputError as error:
-        return refuse(error)
-    with guarded(comm):
-        said = infer_to_file(config, comm)
-    return run(lambda: say(said)) if comm.rank == 0 else 0
+    return run_job(lambda: InferConfig.read(words), infer_to_file, lambda config, said: say(said))
 
 
 def infer_to_file(config: InferConfig, comm: Communicator) -> str:

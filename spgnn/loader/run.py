@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from spgnn import command
-from spgnn.comm import (
-    Communicator,
-    connect,
-    guarded,
-    ranks_here,
-    refuse,
-)
+from spgnn.comm import Communicator, run_job
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_writable
 from spgnn.loader import report as reporting
@@ -24,30 +17,16 @@ from spgnn.partition.plot import check_plot
 from spgnn.train import checkpoint
 from spgnn.train import train as train_whole
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.run import OWN_FLAGS, start
+from spgnn.train.run import OWN_FLAGS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The mini-batch command; returns its exit status."""
-    command.prepare_streams()
-    try:
-        config = MiniBatchConfig.read(arguments)
-    except InputError as error:
-        return refuse(error)
-    return start(config, lambda: run_rank(config))
 
+    def publish(config: MiniBatchConfig, report: reporting.Report) -> None:
+        reporting.publish(report, config.job.json)
 
-def run_rank(config: MiniBatchConfig) -> int:
-    """The whole job on one rank: connect, train, write and print the report on rank 0."""
-    try:
-        comm = connect(config.job.backend, "cpu")
-    except InputError as error:
-        return refuse(error)
-    with guarded(comm):
-        report = train(config, comm)
-    if comm.rank != 0:
-        return 0
-    return command.run(lambda: reporting.publish(report, config.job.json))
+    return run_job(lambda: MiniBatchConfig.read(arguments), train, publish, device="cpu")
 
 
 def train(
@@ -73,7 +52,7 @@ def train(
             kind = LinkBatches if config.aim.task == "links" else VertexBatches
             task = comm.on_every_rank(lambda: kind(config, comm, dataset))
         trainer = BatchTrainer(task, config, comm, [*callbacks, *_logs(config, comm)])
-        trainer.freed = FreedMemory(comm.size, ranks_here())
+        trainer.freed = FreedMemory(comm.size, comm.ranks_here)
         trainer.freed.begin()
         comm.settled()
         trainer.run()

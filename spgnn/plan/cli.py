@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-import torch
+from typing import Annotated, Any, ClassVar, Literal
 
 from spgnn.comm import (
     BACKENDS,
+    Communicator,
     connect,
     default_threads,
-    find_place,
     guarded,
     launch,
-    refuse,
+    run_job,
 )
-from spgnn.config import TrainConfig
+from spgnn.config import Job, TrainConfig
 from spgnn.data.load import open_source
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, check_choice, memory_for
@@ -128,7 +126,15 @@ class MachineOptions(Record):
     nproc: Annotated[int, flag("fork so many ranks", "P", low=1, high=4096)] = 1
     spill: Annotated[str | None, flag("measure the disk of this directory, too", "DIR")] = None
     backend: Annotated[str, flag("of torch.distributed, or mpi", choices=BACKENDS)] = "auto"
-    device: Annotated[str, flag("to measure", choices=("auto", "cpu", "cuda"))] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], flag("to measure")] = "auto"
+
+    @property
+    def job(self) -> Job:
+        """The options of the job."""
+        return replace(Job(), backend=self.backend, device=self.device, nproc=self.nproc)
+
+    def check(self, ranks: int) -> None:
+        """Any number of ranks will do."""
 
 
 def fixed_by(config: TrainConfig, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,44 +200,26 @@ _MEASURED_RANKS = 4
 def run_machine(words: Sequence[str]) -> int:
     """Measure, print, and write; returns the exit status of this rank, or of the job."""
     about = "Measure this machine, alone or as a rank of torchrun, mpiexec or srun."
-    options = MachineOptions(
-        **read_options([MachineOptions], words, program="spgnn machine", about=about)
-    )
 
-    def body() -> int:
-        try:
-            comm = connect(options.backend, options.device)
-        except InputError as error:
-            return refuse(error)
-        with guarded(comm):
-            path, spill = options.json, options.spill
-            if path is not None:
-                comm.on_rank_zero(lambda: check_writable(path, "--json"))
-            machine = measure(comm, options.name, edges=EDGES)
-            if spill is not None:
-                disk = comm.on_rank_zero(lambda: speed_of(spill))
-                machine = replace(machine, disk=disk or 0.0)
-            if comm.rank == 0:
-                show_machine(machine)
-                if path is not None:
-                    write_machine(machine, path, f"--json {path}")
-        return 0
-
-    return _started(body, options.nproc)
-
-
-def _started(body: Callable[[], int], nproc: int) -> int:
-    """As a rank of a launcher, or as so many forked ranks."""
-    place = find_place()
-    if place is not None and nproc > 1 and place.size != nproc:
-        raise InputError(
-            f"--nproc {nproc} starts ranks, but a launcher has already started {place.size}; "
-            "leave one of them out"
+    def read() -> MachineOptions:
+        return MachineOptions(
+            **read_options([MachineOptions], words, program="spgnn machine", about=about)
         )
-    if place is None and nproc > 1:
-        return launch(body, nproc, default_threads(nproc))
-    torch.set_num_threads(default_threads())
-    return body()
+
+    def measured(options: MachineOptions, comm: Communicator) -> Machine:
+        path, spill = options.json, options.spill
+        if path is not None:
+            comm.on_rank_zero(lambda: check_writable(path, "--json"))
+        machine = measure(comm, options.name, edges=EDGES)
+        disk = None if spill is None else comm.on_rank_zero(lambda: speed_of(spill))
+        return machine if disk is None else replace(machine, disk=disk)
+
+    def publish(options: MachineOptions, machine: Machine) -> None:
+        show_machine(machine)
+        if options.json is not None:
+            write_machine(machine, options.json, f"--json {options.json}")
+
+    return run_job(read, measured, publish)
 
 
 def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:

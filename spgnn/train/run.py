@@ -4,27 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-import torch
-
-from spgnn import command
-from spgnn.comm import (
-    Communicator,
-    connect,
-    default_threads,
-    find_place,
-    guarded,
-    launch,
-    ranks_here,
-    refuse,
-)
-from spgnn.config import Job, TrainConfig
+from spgnn.comm import Communicator, run_job
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
@@ -44,70 +31,17 @@ OWN_FLAGS = ("threads", "data_dir")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The training command; returns its exit status.
+    """The training command; returns its exit status."""
+    given: dict[str, object] = {}
 
-    Started by torchrun, mpiexec or srun, this process is one rank. Started plainly, it forks
-    ``--nproc`` ranks.
-    """
-    command.prepare_streams()
-    try:
-        given = TrainConfig.given(arguments)
-        config = TrainConfig.of(**given)
-    except InputError as error:
-        return refuse(error)
-    return start(config, lambda: run_rank(config, given))
+    def read() -> TrainConfig:
+        given.update(TrainConfig.given(arguments))
+        return TrainConfig.of(**given)
 
+    def publish(config: TrainConfig, report: reporting.Report) -> None:
+        reporting.publish(report, config.job.json)
 
-class Startable(Protocol):
-    """Any command's configuration, as far as ranks are started by it."""
-
-    @property
-    def job(self) -> Job:
-        """The options of the job."""
-
-    def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks."""
-
-
-def start(config: Startable, rank: Callable[[], int]) -> int:
-    """Be one rank of a launcher's job, or fork ``--nproc`` ranks; returns the exit status.
-
-    Parameters
-    ----------
-    config : TrainConfig, or that of another command
-        Checked for as many ranks as there will be.
-    rank : callable
-        What each rank does; returns its exit status.
-    """
-    nproc, threads = config.job.nproc, config.job.threads
-    try:
-        place = find_place()
-        if place is not None and nproc > 1 and place.size != nproc:
-            raise InputError(
-                f"--nproc {nproc} starts ranks, but a launcher has already started "
-                f"{place.size}; leave one of them out"
-            )
-        config.check(nproc if place is None else place.size)
-    except InputError as error:
-        return refuse(error)
-    if place is None and nproc > 1:
-        return launch(rank, nproc, threads or default_threads(nproc))
-    if threads or place is not None:
-        torch.set_num_threads(threads or default_threads())
-    return rank()
-
-
-def run_rank(config: TrainConfig, given: Collection[str] | None = None) -> int:
-    """The whole job on one rank: connect, train, write and print the report on rank 0."""
-    try:
-        comm = connect(config.job.backend, config.job.device)
-    except InputError as error:
-        return refuse(error)
-    with guarded(comm):
-        report = train(config, comm, given)
-    if comm.rank != 0:
-        return 0
-    return command.run(lambda: reporting.publish(report, config.job.json))
+    return run_job(read, lambda config, comm: train(config, comm, given), publish)
 
 
 def train(
@@ -160,7 +94,7 @@ def train(
     idle = resident_bytes()
     chunked = config.storage.asked
     problem = None if chunked else (prepared or Prepared()).of(config, comm)
-    trainers, freed = list[Trainer](), FreedMemory(comm.size, ranks_here())
+    trainers, freed = list[Trainer](), FreedMemory(comm.size, comm.ranks_here)
     with ExitStack() as stack:
         # Runs share the problem, and differ in what is drawn from their seeds.
         for number in range(config.training.runs):
@@ -194,7 +128,7 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
     """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
     options = replace(config.training, checkpoint=None, resume=False)
     trainer = Trainer(task_of(config, prepare(config, comm), comm), options, comm)
-    freed = FreedMemory(comm.size, ranks_here())
+    freed = FreedMemory(comm.size, comm.ranks_here)
     freed.begin()
     for epoch in range(TRIED_EPOCHS):
         trainer.measured.epoch(partial(trainer.train_epoch, epoch))
@@ -247,7 +181,7 @@ def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
     ``auto`` is the number of ranks that the launcher has put on each node, where it has put as many
     neighbouring ranks on all of them, and the algorithm knows nodes; else ``none``. Collective.
     """
-    launched, how = ranks_a_node(comm), config.algorithm
+    launched, how = comm.ranks_a_node(), config.algorithm
     size = how.node_size if how.node_size > 1 else launched
     comm.ledger.node_size = size
     if how.hierarchy != "auto":
@@ -258,18 +192,6 @@ def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
     except InputError:
         return config.but(hierarchy="none")
     return found
-
-
-def ranks_a_node(comm: Communicator) -> int:
-    """So many neighbouring ranks are on each node, according to the launcher. Collective.
-
-    0 if nodes have different numbers of ranks, or ranks that are no neighbours.
-    """
-    place = find_place()
-    here = (0, 1) if place is None else (place.local_rank, place.local_size)
-    size = int(comm.from_rank_zero(lambda: here[1]))
-    fits = here == (comm.rank % size, size)
-    return size if comm.agree(int(not fits)) == 0 else 0
 
 
 def of_run(config: TrainConfig, number: int) -> TrainConfig:

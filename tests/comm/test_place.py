@@ -10,9 +10,18 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect, default_threads, find_place, place
+from spgnn.comm import connect, default_threads, place
 from spgnn.comm.connect import first_host, meet, step_port
-from spgnn.comm.place import NO_GPU, OWN_GPUS, SHARED_GPUS, Node, Place, choose, mpi_lacks_room
+from spgnn.comm.place import (
+    NO_GPU,
+    OWN_GPUS,
+    SHARED_GPUS,
+    Node,
+    Place,
+    choose,
+    find_place,
+    mpi_lacks_room,
+)
 from spgnn.comm.place import seconds as seconds_of
 from spgnn.testing import run_ranks
 from tests.comm.jobs import Forked

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from spgnn.comm import launch
-from spgnn.train import TrainConfig
 from spgnn.train.checkpoint import FILE
-from spgnn.train.run import main, run_rank
+from spgnn.train.run import main
 from tests.comm.jobs import PATIENCE, Ended, Forked, wait_for
 from tests.train.checkpoints import contents
 from tests.train.command import check_refused, run, without_torch
@@ -274,7 +273,7 @@ def each_rank(directory: Path, ranks: int, *flags: object, first: dict[int, list
                 os.chdir(mine[0])
                 mine = []
             short = ["--epochs", "2", "--hidden", "8", "--partition", "random"]
-            return run_rank(TrainConfig.read([*short, *map(str, flags), *mine]))
+            return main([*short, *map(str, flags), *mine])
 
         return launch(one, ranks)
 
