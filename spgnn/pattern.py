@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from spgnn import _native
 from spgnn.errors import InputError
+from spgnn.torch_internals import untraced
 
 INT32_LIMIT = 2**31
 
@@ -204,13 +202,6 @@ class Selection(Pattern):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in ("indices", "shape")}
-
-
-@contextmanager
-def untraced() -> Iterator[None]:
-    """For structure that is made once and kept: no tracer's or transform's business."""
-    with _disable_current_modes(), torch._C._DisableFuncTorch():
-        yield
 
 
 def _transposed(pattern: Pattern) -> Pattern:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch
 from spgnn.comm.failure import Call, CommunicationError, shown_ranks
 from spgnn.errors import InputError, shortened
 from spgnn.files import digest
+from spgnn.torch_internals import untraced
 
 if TYPE_CHECKING:
     from spgnn.comm.communicator import Communicator
@@ -22,18 +21,7 @@ LONGEST_FACT = 60
 _ABSENT = "nothing"
 
 
-def _outside_transforms(check: Callable[..., None]) -> Callable[..., None]:
-    """Messages between ranks are no part of a function that `torch.func` transforms."""
-
-    @wraps(check)
-    def outside(*args: Any) -> None:
-        with torch._C._DisableFuncTorch():
-            check(*args)
-
-    return outside
-
-
-@_outside_transforms
+@untraced()
 def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
     """See :meth:`Communicator.check_agreement`."""
     described = {name: _described(value) for name, value in facts.items()}
@@ -54,7 +42,7 @@ def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
     raise InputError(_line(comm, f"{differing[0]} of {what}{more}", values))
 
 
-@_outside_transforms
+@untraced()
 def check_call(comm: Communicator, call: Call) -> None:
     """Compare a call with those of all other ranks before it starts (``SPGNN_DEBUG=1``)."""
     said = _differing(comm, f"{call.number} {call.what}")
@@ -64,7 +52,7 @@ def check_call(comm: Communicator, call: Call) -> None:
         raise CommunicationError(line)
 
 
-@_outside_transforms
+@untraced()
 def check_counts(comm: Communicator, call: Call, counts: RowCounts) -> None:
     """Compare what this rank expects of its peers with what they send (``SPGNN_DEBUG=1``)."""
     sent, expected = (

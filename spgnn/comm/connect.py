@@ -21,8 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch._C._distributed_c10d import PrefixStore, TCPStore
-from torch.distributed import DistError
+from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
 from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, world

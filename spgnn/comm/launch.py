@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch._C._distributed_c10d import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator
 from spgnn.comm.connect import LOCALHOST, connect

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.graph.foreign import refuse_callers
-from spgnn.kernels.torch_internals import plain_tensors
+from spgnn.torch_internals import plain_tensors
 
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.kernels.torch_internals import is_fake
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.torch_internals import is_fake
 
 
 def check_is(name: str, value: object, *kinds: type) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spgnn.errors import InputError
-from spgnn.kernels.torch_internals import (
+from spgnn.torch_internals import (
     below_autograd,
     direct,
     forward_mode,

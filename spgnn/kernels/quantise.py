@@ -13,9 +13,9 @@ from torch import Tensor
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_is, check_list, check_out
 from spgnn.kernels.library import define, kernels_for
-from spgnn.kernels.torch_internals import direct
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
+from spgnn.torch_internals import direct
 
 BITS = (16, 8, 4, 2, 1)
 HEADER = 4  # bytes of a row's minimum and scale

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.kernels.torch_internals import is_fake
+from spgnn.torch_internals import is_fake
 
 # Smaller pieces the C library keeps by itself.
 SMALLEST = 2**25

@@ -18,8 +18,8 @@ from spgnn.kernels.library import (
     watched,
 )
 from spgnn.kernels.recycling import new_rows
-from spgnn.kernels.torch_internals import direct
 from spgnn.sparse import SUM_DTYPE
+from spgnn.torch_internals import direct
 
 
 def gather_rows(

@@ -26,9 +26,9 @@ from spgnn.kernels.library import (
     with_batch,
 )
 from spgnn.kernels.recycling import new_rows
-from spgnn.kernels.torch_internals import constant_when_compiled, direct
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.torch_internals import constant_when_compiled, direct
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.

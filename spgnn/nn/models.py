@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from spgnn.errors import InputError, check_choice, check_number
 from spgnn.graph.features import Features, Propagated, width_of
 from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
-from spgnn.kernels.torch_internals import in_backward
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
@@ -39,6 +38,7 @@ from spgnn.nn.rowwise import (
     keys_on,
     rule_of,
 )
+from spgnn.torch_internals import in_backward
 
 Order = Literal["auto", "paper"]
 Jumps = Literal["last", "cat", "max", "lstm"]

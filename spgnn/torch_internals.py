@@ -7,14 +7,16 @@ These shortcuts leave out what would find nothing to do. Each has a public detou
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.autograd import Function, forward_ad
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def below_autograd() -> AbstractContextManager[None]:
@@ -59,6 +61,23 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
 def in_backward() -> bool:
     """True while autograd is at work, as where ``torch.utils.checkpoint`` runs a forward again."""
     return torch._C._current_graph_task_id() >= 0
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """What is done within is no tracer's or transform's business: it is done once, and kept."""
+    with _disable_current_modes(), torch._C._DisableFuncTorch():
+        yield
+
+
+def groups_made() -> int:
+    """Process groups in this process, after which torch names the next one."""
+    return len(torch.distributed.distributed_c10d._world.pg_names)
+
+
+def set_timeout(process_group: Any, timeout: timedelta) -> None:
+    """Change the time-out of a process group; NCCL has it in no call's arguments."""
+    torch.distributed.distributed_c10d._set_pg_timeout(timeout, process_group)
 
 
 def plain_tensors() -> AbstractContextManager[None]:
