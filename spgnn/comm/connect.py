@@ -24,7 +24,7 @@ from typing import Any
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
-from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, world
+from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, visit, world
 from spgnn.comm.place import (
     BACKENDS,
     DEVICES,
@@ -54,7 +54,7 @@ _FIRST_PORT, _PORTS = 10000, 20000
 _STORE_ERRORS = (RuntimeError, DistError)
 
 
-def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
+def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Communicator:
     """Join the job this process was started in and return the communicator of all its ranks.
 
     Works under torchrun, the local launcher, mpiexec and srun; a process started by none of them
@@ -71,6 +71,9 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     device : {"cpu", "cuda", "auto"}
         Where tensors will live; ``communicator.device`` says which GPU is this rank's. ``auto``
         takes GPUs if every rank has its own.
+    group : torch.distributed.ProcessGroup or DeviceMesh, optional
+        Ranks that the calling program has made a group of: spgnn is its guest, starts nothing, and
+        neither watches nor ends its ranks.
 
     Raises
     ------
@@ -80,6 +83,10 @@ def connect(backend: str = "auto", device: str = "cpu") -> Communicator:
     """
     check_choice("--backend", backend, BACKENDS)
     check_choice("--device", device, DEVICES)
+    if group is not None:
+        from spgnn.comm.torchdist import TorchCommunicator
+
+        return visit(TorchCommunicator.guest(group, device))
     comm = world()
     if comm is None:
         comm = _connect(backend, device)

@@ -530,6 +530,18 @@ def guarded(comm: Communicator) -> Iterator[None]:
     _world.clear()
 
 
+def visit(comm: Communicator) -> Communicator:
+    """Make `comm` this process's :func:`world` if it has none; its end is the program's own."""
+    _world.setdefault(os.getpid(), comm)
+
+    def forget() -> None:
+        _world.clear()
+        comm.release()
+
+    atexit.register(forget)
+    return comm
+
+
 def join(comm: Communicator) -> None:
     """Make `comm` this process's :func:`world`, and see to the end of a program of the user's own.
 

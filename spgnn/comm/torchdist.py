@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -22,28 +22,27 @@ from spgnn.comm.failure import Group, Job, Lifelines, StartError
 from spgnn.comm.place import Node, Place, choose
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
+from spgnn.torch_internals import groups_made, set_timeout
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _LIFELINE_KEY = "spgnn/lifeline"
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pair closure")
-_TYPE_NAME_OFFSET = ctypes.sizeof(ctypes.c_void_p)  # of a std::type_info, after its vtable
-_HANDLER = ctypes.CFUNCTYPE(None)
-_handlers: list[Any] = []  # that C++ holds, so they must not be collected
 
 
 class TorchJob(Job):
     """A job whose ranks have process groups of torch.
 
-    Without a `meeting` it is a guest in the program that made them, which says how they end.
+    Without a `meeting` it is a guest in the program that made the group, which alone decides how
+    long ranks wait and how they end. `ranks` are their numbers in torch's world.
     """
 
     def __init__(
-        self, rank: int, size: int, device: torch.device, meeting: Meeting | None = None
+        self, rank: int, ranks: Sequence[int], device: torch.device, meeting: Meeting | None = None
     ) -> None:
-        super().__init__(rank, size, device)
-        self._members: list[TorchCommunicator] = []
+        super().__init__(rank, len(ranks), device)
+        self.ranks = ranks
+        self.members: list[TorchCommunicator] = []
         self.under_way = 0  # operations that were begun and not waited for yet
-        self.groups = 0  # that this rank has had torch make
         self._left = meeting is None
         if meeting is None:
             return
@@ -55,18 +54,13 @@ class TorchJob(Job):
             return str(store.get(_LIFELINE_KEY).decode())
 
         self.lifelines = Lifelines(self, meeting.host, publish, meeting.patience)
-        _on_gloo_error(self._end_on_gloo_error)
-
-    def add(self, member: TorchCommunicator) -> None:
-        """Take note of a communicator that holds a process group."""
-        self._members.append(member)
 
     def settle(self) -> None:
         """Wait minutes from now on, not hours; NCCL has a limit of its own, which is set too."""
         super().settle()
-        for member in self._members:
+        for member in self.members:
             if member.moves_cuda:
-                dist.distributed_c10d._set_pg_timeout(_span(self.timeout), member.process_group)
+                set_timeout(member.process_group, _span(self.timeout))
 
     def leave(self) -> None:
         """Leave without waiting for the others, in good order."""
@@ -77,23 +71,21 @@ class TorchJob(Job):
         if self.under_way:
             # gloo would wait for the operations that this rank has begun, hence for the others. A
             # group that is never destroyed does not; its threads end with the process.
-            for member in self._members:
+            for member in self.members:
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(member.process_group))
             return
         dist.destroy_process_group()
-        # gloo's threads end with the last reference to their group. One that still releases the
-        # tensors of its last operation needs the interpreter for that, and aborts the process
-        # where the interpreter is already going down.
-        for member in self._members:
-            member.process_group = None
+        self.forget()
 
-    def _end_on_gloo_error(self) -> None:
-        call = self.waiting
-        where = "a call" if call is None else str(call)
-        self.fail(
-            f"ranks do not agree on {where}: data of another size arrived; "
-            "SPGNN_DEBUG=1 names the ranks"
-        )
+    def forget(self) -> None:
+        """Let go of all process groups.
+
+        gloo's threads end with the last reference to their group. One that still releases the
+        tensors of its last operation needs the interpreter for that, and aborts the process where
+        the interpreter is already going down.
+        """
+        for member in self.members:
+            member.process_group = None
 
 
 class TorchCommunicator(Communicator):
@@ -104,15 +96,15 @@ class TorchCommunicator(Communicator):
         self.process_group = process_group
         self.moves_cuda = "nccl" in str(dist.get_backend_config(process_group))
         self._torch_job = job
-        job.add(self)
+        job.members.append(self)
 
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> TorchCommunicator:
         """Join the job and choose a device of this rank, of one kind on all ranks."""
         if dist.is_initialized():
             raise InputError(
-                "torch.distributed has a process group already: leave out init_process_group; "
-                "spgnn.connect() makes one, which DistributedDataParallel uses"
+                "torch.distributed has a process group already: connect(group=…) takes it, or "
+                "leave out init_process_group; connect() makes one, which others can use"
             )
         named = os.environ.get(_INTERFACE)
         # Ranks of one machine need no network, so one that is named for another does not matter.
@@ -126,7 +118,7 @@ class TorchCommunicator(Communicator):
         backend, chosen = choose(group, device, Node.find(place), agree)
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        job = TorchJob(place.rank, place.size, chosen, meeting)
+        job = TorchJob(place.rank, range(place.size), chosen, meeting)
         # A plain name, because torch does not know the hooks of a group with several backends
         # once any plugin is registered, and warns of that when the group is destroyed.
         try:
@@ -141,6 +133,30 @@ class TorchCommunicator(Communicator):
             reason = str(error).partition("\n")[0]
             raise StartError(f"rank {place.rank} cannot connect to the others: {reason}") from None
         return cls(job, job.everyone(), dist.group.WORLD)
+
+    @classmethod
+    def guest(cls, group: Any, device: str) -> Communicator:
+        """The ranks of a process group, or of a DeviceMesh of one dimension, of the caller's."""
+        group = group.get_group() if hasattr(group, "get_group") else group
+        rank = dist.get_rank(group)
+        if rank < 0:
+            raise InputError("connect(group=…): this process is no member of the group")
+        config = str(dist.get_backend_config(group))
+        if "cpu:" not in config:
+            raise InputError(
+                f"connect(group=…): its backend is {config}, which moves no numbers of the host; "
+                'use init_process_group("cpu:gloo,cuda:nccl")'
+            )
+        on_gpu = device == "cuda" or (device == "auto" and "nccl" in config)
+        chosen = torch.device("cpu")
+        if on_gpu:
+            chosen = torch.device("cuda", torch.cuda.current_device())
+        job = TorchJob(rank, dist.get_process_group_ranks(group), chosen)
+        return cls(job, job.everyone(), group) if job.size > 1 else SoloCommunicator(job)
+
+    def release(self) -> None:
+        """Let go of all process groups of the job."""
+        self._torch_job.forget()
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
         group, sizes = self.process_group, (counts.recv_list, counts.send_list)
@@ -166,21 +182,18 @@ class TorchCommunicator(Communicator):
         return self._waiter(work, buffer)
 
     def _split(self, group: Group) -> Communicator:
-        job = self._torch_job
+        job, span = self._torch_job, _span(self.job.timeout)
         # torch calls a group after its ranks and the number of groups that a rank has made before:
         # whoever has made fewer makes some of its own, or its peers wait for another name.
-        most = torch.tensor([job.groups])
+        most = torch.tensor([groups_made()])
         self.maximise_uncounted(most)
         if len(group.ranks) == 1:
             return SoloCommunicator(job, group)
-        while job.groups < int(most):
-            self._new_group([job.rank])
-        return TorchCommunicator(job, group, self._new_group(group.ranks))
-
-    def _new_group(self, ranks: Sequence[int]) -> Any:
-        self._torch_job.groups += 1
-        span = _span(self.job.timeout)
-        return dist.new_group(list(ranks), timeout=span, use_local_synchronization=True)
+        mine, own = [job.ranks[rank] for rank in group.ranks], [job.ranks[job.rank]]
+        while groups_made() < int(most):
+            dist.new_group(own, timeout=span, use_local_synchronization=True)
+        made = dist.new_group(mine, timeout=span, use_local_synchronization=True)
+        return TorchCommunicator(job, group, made)
 
     def _waiter(self, work: Any, buffer: Tensor) -> Wait:
         job = self._torch_job
@@ -202,33 +215,3 @@ class TorchCommunicator(Communicator):
 
 def _span(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
-
-
-def _on_gloo_error(act: Callable[[], None]) -> None:
-    """Call `act`, which must not return, when gloo is about to end the process.
-
-    gloo's threads throw where nobody can catch, when data of another size than expected come, so
-    C++ calls std::terminate. Its handler may be any function, of Python too, and may ask what was
-    thrown (Itanium C++ ABI, 2.9 and 5.4). What gloo has not thrown goes to the handler of before.
-    """
-    try:
-        runtime = ctypes.CDLL("libstdc++.so.6")
-        set_handler = runtime._ZSt13set_terminatePFvvE
-        thrown = runtime.__cxa_current_exception_type
-    except (OSError, AttributeError):
-        return  # Another C++ library: it aborts, as it would without us.
-    thrown.restype = ctypes.c_void_p
-    set_handler.restype = ctypes.c_void_p
-    set_handler.argtypes = [ctypes.c_void_p]
-
-    def handle() -> None:
-        kind = thrown()
-        if kind:
-            name = ctypes.c_char_p.from_address(kind + _TYPE_NAME_OFFSET).value
-            if name is not None and b"gloo" in name:
-                act()
-        _HANDLER(before)()
-
-    handler = _HANDLER(handle)
-    _handlers.append(handler)
-    before = set_handler(ctypes.cast(handler, ctypes.c_void_p))
