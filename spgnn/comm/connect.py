@@ -28,7 +28,6 @@ from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, visit, worl
 from spgnn.comm.place import (
     BACKENDS,
     DEVICES,
-    Node,
     Place,
     choose,
     find_place,
@@ -99,7 +98,7 @@ def _connect(backend: str, device: str) -> Communicator:
     die_with_torchrun()
     _allow_descriptors()
     if place is None or place.size == 1:
-        _, chosen = choose(backend, device, Node.find(place), lambda share: share)
+        _, chosen = choose(backend, device, place, lambda share: share)
         return SoloCommunicator(Job(device=chosen))
     obstacle = mpi_lacks_room(place) if place.launcher == "mpi" else ""
     if backend == "auto" and obstacle:

@@ -30,7 +30,7 @@ except (ImportError, RuntimeError):  # it looks for the library when it is impor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.failure import Call, CommunicationError, Group, Job, Lifelines, MismatchError
-from spgnn.comm.place import Node, Place, choose
+from spgnn.comm.place import Place, choose
 from spgnn.comm.traffic import RowCounts
 from spgnn.memory import processors
 
@@ -307,7 +307,7 @@ class MPICommunicator(Communicator):
         """Join the job of MPI_COMM_WORLD."""
         world = world_of(place)
         least = partial(world.allreduce, op=MPI.MIN)
-        _, chosen = choose(backend, device, Node.find(place), least, auto="mpi")
+        _, chosen = choose(backend, device, place, least, auto="mpi")
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         job = MPIJob(world, chosen, place)

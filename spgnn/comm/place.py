@@ -193,54 +193,17 @@ def _are_set(names: _Pair) -> bool:
     return all(name in os.environ for name in names)
 
 
-@dataclass(frozen=True)
-class Node:
-    """The ranks and GPUs of one node, as one of its ranks sees them."""
-
-    local_rank: int
-    ranks: int
-    gpus: int
-    own: bool = False  # the launcher shows each rank its own GPUs and no others
-
-    @classmethod
-    def find(cls, place: Place | None) -> Node:
-        """The node of this rank, as far as it can see it."""
-        rank, ranks = (0, 1) if place is None else (place.local_rank, place.local_size)
-        return cls(rank, ranks, visible_gpus(), own="SLURM_GPUS_PER_TASK" in os.environ)
-
-    @property
-    def share(self) -> int:
-        """`NO_GPU`, `SHARED_GPUS` or `OWN_GPUS`."""
-        if self.gpus == 0:
-            return NO_GPU
-        return OWN_GPUS if self.own or self.ranks <= self.gpus else SHARED_GPUS
-
-    def gpu(self, backend: str) -> int:
-        """The index of this rank's GPU; with another backend than NCCL, ranks may share one."""
-        self.check(backend, self.share)
-        return 0 if self.own else self.local_rank % self.gpus
-
-    def check(self, backend: str, share: int) -> None:
-        """Refuse GPUs that do not go round; `share` is the least of all nodes."""
-        if backend == "nccl" and share < OWN_GPUS:
-            raise InputError(
-                f"--backend nccl needs a GPU for every rank: here are {self.gpus} for {self.ranks} "
-                "ranks, or another node has too few; start fewer ranks, or use --backend gloo"
-            )
-        if share == NO_GPU:
-            raise InputError(
-                "--device cuda: no CUDA device is available, here or on another node; "
-                "use --device cpu"
-            )
-
-
 def visible_gpus() -> int:
     """CUDA devices that this process sees."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def choose(
-    backend: str, device: str, node: Node, least: Callable[[int], int], auto: str = "gloo"
+    backend: str,
+    device: str,
+    place: Place | None,
+    least: Callable[[int], int],
+    auto: str = "gloo",
 ) -> tuple[str, torch.device]:
     """Choose the backend and this rank's device, of the same kind on all ranks.
 
@@ -248,18 +211,30 @@ def choose(
     collective, the least of all ranks' numbers, and called only if `device` is not ``"cpu"``;
     `auto` is the backend that ``"auto"`` means otherwise.
     """
+    otherwise = auto if backend == "auto" else backend
     if device == "cpu":
         if backend == "nccl":
             raise InputError("--backend nccl moves what lies on GPUs; use --device cuda")
-        return auto if backend == "auto" else backend, torch.device("cpu")
-    share = least(node.share)
-    if device == "cuda" or backend == "nccl":
-        node.check(backend, share)
-    elif share < OWN_GPUS:
-        return auto if backend == "auto" else backend, torch.device("cpu")
-    if backend == "auto":
-        backend = "nccl" if auto == "gloo" and share == OWN_GPUS else auto
-    return backend, torch.device("cuda", node.gpu(backend))
+        return otherwise, torch.device("cpu")
+    rank, ranks = (0, 1) if place is None else (place.local_rank, place.local_size)
+    gpus = visible_gpus()
+    own = "SLURM_GPUS_PER_TASK" in os.environ  # and SLURM shows no rank those of another
+    here = NO_GPU if gpus == 0 else OWN_GPUS if own or ranks <= gpus else SHARED_GPUS
+    share = least(here)
+    if backend == "nccl" and share < OWN_GPUS:
+        raise InputError(
+            f"--backend nccl needs a GPU for every rank: here are {gpus} for {ranks} ranks, or "
+            "another node has too few; start fewer ranks, or use --backend gloo"
+        )
+    if device == "cuda" and share == NO_GPU:
+        raise InputError(
+            "--device cuda: no CUDA device is available, here or on another node; use --device cpu"
+        )
+    if device == "auto" and share < OWN_GPUS:
+        return otherwise, torch.device("cpu")
+    if backend == "auto" and auto == "gloo" and share == OWN_GPUS:
+        otherwise = "nccl"
+    return otherwise, torch.device("cuda", 0 if own else rank % gpus)
 
 
 def mpi_lacks_room(place: Place) -> str:

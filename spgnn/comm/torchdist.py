@@ -19,7 +19,7 @@ from torch import Tensor
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.connect import Meeting, has_address, least, meet
 from spgnn.comm.failure import Group, Job, Lifelines, StartError
-from spgnn.comm.place import Node, Place, choose
+from spgnn.comm.place import Place, choose
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.torch_internals import groups_made, set_timeout
@@ -115,7 +115,7 @@ class TorchCommunicator(Communicator):
             os.environ[_INTERFACE] = meeting.interface
         agree = least(meeting.store, place.size, "gpus")
         group = "gloo" if backend == "shm" else backend
-        backend, chosen = choose(group, device, Node.find(place), agree)
+        backend, chosen = choose(group, device, place, agree)
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         job = TorchJob(place.rank, range(place.size), chosen, meeting)

@@ -16,7 +16,6 @@ from spgnn.comm.place import (
     NO_GPU,
     OWN_GPUS,
     SHARED_GPUS,
-    Node,
     Place,
     choose,
     find_place,
@@ -223,30 +222,7 @@ def gpu(index: int) -> torch.device:
     return torch.device("cuda", index)
 
 
-@pytest.mark.parametrize(
-    ("node", "backend", "index"),
-    [
-        (Node(0, 1, 1), "nccl", 0),
-        (Node(3, 4, 4), "nccl", 3),
-        (Node(1, 2, 8), "nccl", 1),
-        # SLURM shows every rank its own GPU only.
-        (Node(3, 4, 1, own=True), "nccl", 0),
-        (Node(3, 4, 2), "gloo", 1),
-        (Node(5, 8, 4), "mpi", 1),
-        (Node(1, 4, 2), "nccl", "here are 2 for 4 ranks.* use --backend gloo"),
-        (Node(0, 1, 0), "gloo", "no CUDA device is available"),
-        (Node(0, 1, 0), "mpi", "no CUDA device is available"),
-    ],
-)
-def test_gpu_of_a_rank(node, backend, index):
-    if isinstance(index, int):
-        assert node.gpu(backend) == index
-    else:
-        with pytest.raises(InputError, match=index):
-            node.gpu(backend)
-
-
-# What is asked for, the least share of all nodes, and what comes of it on local rank 1 of 2.
+# What is asked for, the least share of all nodes, and what comes of it on rank 1 of 2 with a GPU.
 CHOICES = [
     ("auto", "auto", OWN_GPUS, ("nccl", gpu(1))),
     ("auto", "auto", SHARED_GPUS, ("gloo", CPU)),
@@ -269,16 +245,39 @@ CHOICES = [
 
 
 @pytest.mark.parametrize(("backend", "device", "share", "chosen"), CHOICES)
-def test_choice_follows_the_poorest_node(backend, device, share, chosen):
+def test_choice_follows_the_poorest_node(monkeypatch, backend, device, share, chosen):
     """A rank of a rich node does as those of a poor one must."""
-    rich = Node(1, 2, 2)
+    monkeypatch.setattr(place, "visible_gpus", lambda: 2)
+    asked = backend, device, Place(1, 2, 1, 2, "torch"), lambda own: min(own, share)
     if isinstance(chosen, str):
         with pytest.raises(InputError, match=chosen):
-            choose(backend, device, rich, lambda own: min(own, share))
+            choose(*asked)
     else:
-        assert choose(backend, device, rich, lambda own: min(own, share)) == chosen
-        under_mpi = choose(backend, device, rich, lambda own: min(own, share), auto="mpi")
-        assert under_mpi == ("mpi" if backend == "auto" else chosen[0], chosen[1])
+        assert choose(*asked) == chosen
+        assert choose(*asked, auto="mpi") == ("mpi" if backend == "auto" else chosen[0], chosen[1])
+
+
+@pytest.mark.parametrize(
+    ("rank", "ranks", "gpus", "own", "backend", "chosen"),
+    [
+        (0, 1, 1, False, "nccl", 0),
+        (3, 4, 4, False, "nccl", 3),
+        (3, 4, 1, True, "nccl", 0),  # SLURM shows every rank its own GPU only
+        (3, 4, 2, False, "gloo", 1),
+        (5, 8, 4, False, "mpi", 1),
+        (1, 4, 2, False, "nccl", "here are 2 for 4 ranks.* use --backend gloo"),
+        (0, 1, 0, False, "gloo", "no CUDA device is available"),
+    ],
+)
+def test_gpu_of_a_rank(given, monkeypatch, rank, ranks, gpus, own, backend, chosen):
+    monkeypatch.setattr(place, "visible_gpus", lambda: gpus)
+    given({"SLURM_GPUS_PER_TASK": "1"} if own else {})
+    asked = backend, "cuda", Place(rank, ranks, rank, ranks, "torch"), lambda own: own
+    if isinstance(chosen, int):
+        assert choose(*asked)[1] == gpu(chosen)
+    else:
+        with pytest.raises(InputError, match=chosen):
+            choose(*asked)
 
 
 def test_job_on_nodes_of_different_wealth(monkeypatch):
