@@ -107,7 +107,6 @@ class Convolution(nn.Module):
             A tensor of its own, which the next layer may overwrite.
         """
         on = as_graph(graph)
-        self.check_edges(edge_attr)
         Z = on.aggregate(self.aggregation(H_local, on, edge_attr, keys))
         return run_stages(self.tail(), self.update(Z, H_local, on), on, self.shift)
 
@@ -115,18 +114,6 @@ class Convolution(nn.Module):
     def aggregates_once(self) -> bool:
         """True if the layer is one `aggregation`, its `update` and its tail, and no more."""
         return type(self).forward is Convolution.forward
-
-    def check_edges(self, edge_attr: Tensor | None) -> None:
-        """Refuse features of edges, where the layer does not take them.
-
-        Raises
-        ------
-        InputError
-        """
-        if edge_attr is not None and not self.uses_edges:
-            raise InputError(
-                f"{type(self).__name__} takes no features of edges; weights belong to the graph"
-            )
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw all matrices again (Glorot & Bengio 2010, uniform); all else is left as it is."""
@@ -322,8 +309,12 @@ def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> N
 
 
 def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    name = type(layer).__name__
     if given and isinstance(given[0], Tensor):
-        _check_features(type(layer).__name__, given[0])
+        _check_features(name, given[0])
+    of_edges = given[2] if len(given) > 2 else named.get("edge_attr")
+    if isinstance(of_edges, Tensor) and not layer.uses_edges:
+        raise InputError(f"{name} takes no features of edges; weights belong to the graph")
     lazy = list(lazy_parts(layer))
     if not lazy:
         return

@@ -123,13 +123,7 @@ class PaperGCNConv(GCNConv):
 
     accepts_propagated = False
 
-    def forward(
-        self,
-        H_local: Features,
-        graph: AnyGraph,
-        edge_attr: Tensor | None = None,
-        keys: DropoutKeys | None = None,
-    ) -> Tensor:
+    def forward(self, H_local: Features, graph: AnyGraph) -> Tensor:  # type: ignore[override]
         """``(Â H) W``. Collective.
 
         Raises
@@ -137,7 +131,6 @@ class PaperGCNConv(GCNConv):
         InputError
             If H is sparse: Â H fills in.
         """
-        self.check_edges(edge_attr)
         A = as_graph(graph).linear("sym")
         Z = paper_layer(A, dense(H_local, "order paper"), self.lin.weight.T)
         return _shifted(Z, self.bias)
@@ -398,15 +391,8 @@ class SGConv(Convolution):
         self.normalisation = _normalisation(True, add_self_loops)
         self.lin = linear(in_channels, out_channels, bias=bias)
 
-    def forward(
-        self,
-        H_local: Features,
-        graph: AnyGraph,
-        edge_attr: Tensor | None = None,
-        keys: DropoutKeys | None = None,
-    ) -> Tensor:
+    def forward(self, H_local: Features, graph: AnyGraph) -> Tensor:  # type: ignore[override]
         """``Â^K H W``; the narrower travels. Collective."""
-        self.check_edges(edge_attr)
         on, W, Z, first = as_graph(graph), self.lin.weight, H_local, False
         if not isinstance(H_local, Propagated):
             Z, first = on.operand(Aggregation(H_local, W))
@@ -451,12 +437,8 @@ class APPNP(Convolution):
         self.dropout = check_number("APPNP dropout", dropout, 0, 1)
         self.normalisation = _normalisation(normalize, add_self_loops)
 
-    def forward(
-        self,
-        H_local: Features,
-        graph: AnyGraph,
-        edge_attr: Tensor | None = None,
-        keys: DropoutKeys | None = None,
+    def forward(  # type: ignore[override]
+        self, H_local: Features, graph: AnyGraph, *, keys: DropoutKeys | None = None
     ) -> Tensor:
         """H_local [rows, f] to the same shape. Collective.
 
@@ -466,7 +448,6 @@ class APPNP(Convolution):
             If H is sparse or propagated; in training with dropout, if there are no keys, or rows do
             not travel whole.
         """
-        self.check_edges(edge_attr)
         on, H, drops = as_graph(graph), dense(H_local, "APPNP"), self.training and self.dropout > 0
         if drops and keys is None:
             raise InputError("APPNP with dropout needs keys=DropoutKeys(vertex_ids, seed, epoch)")
@@ -535,18 +516,11 @@ class TAGConv(Convolution):
         )
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    def forward(
-        self,
-        H_local: Features,
-        graph: AnyGraph,
-        edge_attr: Tensor | None = None,
-        keys: DropoutKeys | None = None,
-    ) -> Tensor:
+    def forward(self, H_local: Features, graph: AnyGraph) -> Tensor:  # type: ignore[override]
         """``Σ_k Â^k H W_k``; the narrower travels. Collective.
 
         Where that is H W: ``H W_0 + Â (H W_1 + Â (H W_2 + …))``.
         """
-        self.check_edges(edge_attr)
         weights = [lin.weight for lin in self.lins if isinstance(lin, nn.Linear)]
         on, kind = as_graph(graph), self.normalisation
         H = H_local if isinstance(H_local, CSR) else dense(H_local, "TAGConv")

@@ -110,7 +110,7 @@ class RGCNConv(Convolution):
         Of PyG's message passing; only their defaults.
     """
 
-    propagates = False
+    uses_edges = True
 
     def __init__(
         self,
@@ -262,6 +262,7 @@ class GINEConv(Convolution):
     """
 
     eps: Tensor
+    uses_edges = True
 
     def __init__(
         self,
