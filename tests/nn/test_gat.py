@@ -1,4 +1,4 @@
-"""Layers of attention against PyG's of the same name and weights, from state_dicts both ways."""
+"""Attention on rows of their own, of sparse features, and with messages that are dropped."""
 
 from __future__ import annotations
 
@@ -15,25 +15,15 @@ from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import SoloCommunicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
 from spgnn.graph import LayerGraph
-from spgnn.nn import GAT, DropoutKeys, GATConv, GATv2, GATv2Conv, Propagated
+from spgnn.kernels.torch_kernels import dropout_keeps
+from spgnn.nn import GAT, DropoutKeys, GATConv, GATv2Conv, Propagated
+from spgnn.nn.gat import MESSAGES
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
 
 N = 31
 ADJACENCY = random_matrix(N, 0.12, 4, weighted=False)
 OURS = {"GATConv": GATConv, "GATv2Conv": GATv2Conv}
-# Options of both layers, and of GATv2 alone.
-OPTIONS: list[dict[str, Any]] = [
-    {},
-    {"heads": 3, "residual": True},
-    {"heads": 2, "concat": False, "negative_slope": 0.1},
-    {"heads": 4, "add_self_loops": False, "bias": False},
-    {"heads": 2, "edge_dim": 5, "residual": True},
-    {"edge_dim": 1, "fill_value": 0.7, "concat": False},
-    {"heads": 2, "edge_dim": 3, "fill_value": "max"},
-    {"edge_dim": 2, "fill_value": "mul", "bias": False},
-    {"heads": 2, "edge_dim": 3, "add_self_loops": False},
-]
 
 
 def edges() -> Tensor:
@@ -53,22 +43,13 @@ def edge_features(width: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal((ADJACENCY.nnz, width)))
 
 
-def theirs(kind: str, **options: Any) -> nn.Module:
-    geometric = pytest.importorskip("torch_geometric.nn")
-    layer = getattr(geometric, kind)(7, 4, **options).double()
+def made(kind: str, **options: Any) -> nn.Module:
+    """A layer whose parameters are all drawn."""
+    layer = OURS[kind](7, 4, **options).double()
     rng = np.random.default_rng(6)
     with torch.no_grad():
         for _, tensor in sorted(layer.named_parameters()):
             tensor.copy_(torch.from_numpy(rng.standard_normal(tuple(tensor.shape))))
-    return layer
-
-
-def ours(kind: str, reference: nn.Module, **options: Any) -> nn.Module:
-    layer = OURS[kind](7, 4, **options).double()
-    layer.load_state_dict(reference.state_dict())
-    # And back: nothing is left over.
-    assert list(sorted(layer.state_dict())) == list(sorted(reference.state_dict()))
-    reference.load_state_dict(layer.state_dict())
     return layer
 
 
@@ -87,78 +68,10 @@ def data(width: int) -> Any:
     return found
 
 
-def check_graph(rank: int, kind: str) -> int:
-    """Every option, on a graph that was distributed; outputs and all gradients."""
-    comm = connect()
-    for options in OPTIONS:
-        width = options.get("edge_dim", 0)
-        graph = spgnn.distribute(data(width), comm=comm, partition="random", seed=1)
-        reference = theirs(kind, **options)
-        layer = ours(kind, reference, **options)
-        x = features(7).requires_grad_()
-        attr = edge_features(width) if width else None
-        Z = reference(x, edges(), attr)
-        expected = graded(reference, Z, slice(None))
-        own = graph.vertex_ids
-        H = features(7)[own].requires_grad_()
-        Z_local = layer(H, graph, graph.edge_attr if width else None)
-        found = graded(layer, Z_local, own)
-
-        def close(one: Tensor, other: Tensor, what: str, options: Any = options) -> None:
-            torch.testing.assert_close(
-                one, other, rtol=1e-6, atol=1e-6, msg=lambda m: f"{m} {options} {what}"
-            )
-
-        close(Z_local.detach(), Z.detach()[own], "rows")
-        close(H.grad, x.grad[own], "dH")
-        assert found.keys() == expected.keys()
-        for name, gradient in found.items():
-            total = gradient.clone()
-            comm.all_reduce(total).wait()
-            close(total, expected[name], name)
-    return len(OPTIONS)
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("kind", OURS)
-def test_layer_is_that_of_pyg(kind, ranks):
-    theirs(kind)
-    assert run_ranks(check_graph, ranks, kind) == [len(OPTIONS)] * ranks
-
-
 def alone() -> DistMatrix:
     """The whole matrix on one rank."""
     plan = Plan((Stage(CSR.from_scipy(ADJACENCY)),))
     return DistMatrix(plan, RowLayout.even(N, 1), Mesh.grid(SoloCommunicator()))
-
-
-def check_model(rank: int, options: dict[str, Any]) -> None:
-    """A model of PyG's by its state_dict: the same classes' scores on every rank."""
-    geometric = pytest.importorskip("torch_geometric.nn")
-    comm = connect()
-    width = options.get("edge_dim", 0)
-    torch.manual_seed(3)
-    reference = geometric.GAT(7, 12, 3, 5, dropout=0.5, **options).double().eval()
-    model = GAT(7, 12, 3, 5, dropout=0.5, **options).double().eval()
-    model.load_state_dict(reference.state_dict())
-    reference.load_state_dict(model.state_dict())
-    graph = spgnn.distribute(data(width), comm=comm, partition="random", seed=1)
-    expected = reference(features(7), edges(), edge_attr=edge_features(width) if width else None)
-    found = model(features(7)[graph.vertex_ids], graph)
-    torch.testing.assert_close(found, expected[graph.vertex_ids], rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"heads": 4, "act": "elu"},
-        {"heads": 3, "v2": True, "jk": "cat", "edge_dim": 2},
-        {"heads": 5, "concat": False, "residual": False, "add_self_loops": False},
-    ],
-)
-def test_model_is_that_of_pyg(options, ranks):
-    run_ranks(check_model, ranks, options)
 
 
 def check_storage(rank: int, kind: str) -> int:
@@ -174,14 +87,14 @@ def check_storage(rank: int, kind: str) -> int:
     vertices = torch.from_numpy(own) + 100
     reach = LayerGraph(A, vertices, torch.from_numpy(wanted - layout.range(comm.rank)[0]))
     options = {"heads": 2, "residual": True, "dropout": 0.4}
-    reference = ours(kind, theirs(kind, add_self_loops=False, **options), **options)
+    reference = made(kind, **options)
     whole = alone()
     keys = DropoutKeys(torch.arange(N) + 100, 5, 6)
     expected = reference(features(7), whole, keys=keys)
     gradients = graded(reference, expected[torch.from_numpy(chosen)], torch.from_numpy(chosen))
     local = features(7)[own]
     for H in (local, CSR.from_scipy(sp.csr_array(local.numpy()))):
-        layer = ours(kind, theirs(kind, **options), **options)
+        layer = made(kind, **options)
         Z = layer(H, reach, keys=keys)
         torch.testing.assert_close(Z, expected[wanted], rtol=1e-9, atol=1e-9)
         for name, gradient in graded(layer, Z, torch.from_numpy(wanted)).items():
@@ -193,25 +106,9 @@ def check_storage(rank: int, kind: str) -> int:
 
 @pytest.mark.parametrize("kind", OURS)
 def test_rows_of_their_own_and_sparse_features(kind):
-    theirs(kind)
     assert (
         sum(run_ranks(check_storage, 3, kind)) == (np.random.default_rng(3).random(N) < 0.6).sum()
     )
-
-
-@pytest.mark.parametrize("kind", [GAT, GATv2])
-def test_weights_are_those_of_the_seed(kind):
-    one, other = kind(9, 8, 2, 5, heads=4, seed=1), kind(9, 8, 2, 5, heads=4, seed=2)
-    torch.rand(3)
-    again = kind(9, 8, 2, 5, heads=4, seed=1)
-    for a, b, c in zip(one.parameters(), again.parameters(), other.parameters(), strict=True):
-        assert torch.equal(a, b)
-        if a.dim() > 1:
-            assert not torch.equal(a, c)
-    assert kind.size([9, 8, 5], heads=4) == sum(p.numel() for p in one.parameters())
-    assert [layer.number for layer in one.convolutions] == [0, 1]
-    heads = [layer.heads for layer in kind(9, 8, 3, 5, heads=4, out_heads=1).convolutions]
-    assert heads == [4, 4, 1]
 
 
 def test_what_cannot_be_is_said():
@@ -246,3 +143,93 @@ def test_widths_are_found_at_the_first_call():
     edges_given = GATConv(7, 4, edge_dim=2).double()
     made = edges_given(features(7), A, edge_features(2))
     assert made.shape == (N, 4)
+
+
+P, SLOPE, HEADS, WIDTH = 0.4, 0.2, 3, 4
+KEYS = DropoutKeys(torch.arange(N), 5, 6)
+WITH_LOOPS = torch.from_numpy((ADJACENCY.toarray() != 0) | (torch.eye(N).numpy() != 0))
+
+
+def dropping(kind: str) -> Any:
+    layer = OURS[kind](7, WIDTH, HEADS, message_dropout=P).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.uniform_(-1, 1, generator=generator)
+    return layer
+
+
+def dense(layer: Any, H: Tensor) -> Tensor:
+    """What the layer makes of all vertices."""
+    parameters = dict(layer.named_parameters())
+    if isinstance(layer, GATConv):
+        Z = (H @ parameters["lin.weight"].T).view(N, HEADS, WIDTH)
+        d, s = ((Z * parameters[name]).sum(2) for name in ("att_dst", "att_src"))
+        scores = nn.functional.leaky_relu(d[:, None] + s, SLOPE)
+    else:
+        Z = layer.lin_l(H).view(N, HEADS, WIDTH)
+        both = layer.lin_r(H).view(N, 1, HEADS, WIDTH) + Z
+        scores = (nn.functional.leaky_relu(both, SLOPE) * parameters["att"]).sum(3)
+    alpha = scores.masked_fill(~WITH_LOOPS[:, :, None], -torch.inf).softmax(1)
+    columns = torch.arange(HEADS * WIDTH)
+    kept = dropout_keeps(torch.arange(N)[:, None], columns, KEYS.key(layer.number | MESSAGES), P)
+    M = Z * kept.view(Z.shape) / (1 - P)
+    return torch.einsum("ijh,jhf->ihf", alpha, M).flatten(1) + layer.bias
+
+
+def check_messages(rank: int, kind: str, cover: str) -> None:
+    comm = connect()
+    graph = spgnn.distribute(data(0), comm=comm, partition="random", seed=1, cover=cover)
+    own, layer, reference = graph.vertex_ids, dropping(kind), dropping(kind)
+    factors = torch.rand(N, HEADS * WIDTH, generator=torch.Generator().manual_seed(2)).double()
+    x, H = features(7).requires_grad_(), features(7)[own].requires_grad_()
+    expected = dense(reference, x)
+    (expected * factors).sum().backward()
+    Z = layer(H, graph, keys=DropoutKeys(own, 5, 6))
+    (Z * factors[own]).sum().backward()
+    near = {"rtol": 1e-9, "atol": 1e-9}
+    torch.testing.assert_close(Z.detach(), expected.detach()[own], **near)
+    torch.testing.assert_close(H.grad, x.grad[own], **near)
+    right = dict(reference.named_parameters())
+    for name, parameter in layer.named_parameters():
+        total = parameter.grad.clone()
+        comm.all_reduce(total).wait()
+        torch.testing.assert_close(total, right[name].grad, **near, msg=name)
+    whole = layer(H, graph)  # nothing is dropped
+    layer.message_dropout = 0.0
+    torch.testing.assert_close(layer(H, graph, keys=DropoutKeys(own, 5, 6)), whole, **near)
+
+
+@pytest.mark.parametrize(("ranks", "cover"), [(1, "column"), (3, "minimum"), (8, "column")])
+@pytest.mark.parametrize("kind", OURS)
+def test_scores_are_of_whole_rows_and_messages_dropped(kind, ranks, cover):
+    pytest.importorskip("torch_geometric")
+    run_ranks(check_messages, ranks, kind, cover)
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_of_nothing_it_changes_nothing(kind):
+    graph, given = spgnn.distribute(data(3)), {"edge_dim": 3, "heads": 2, "residual": True}
+    layer = OURS[kind](7, 4, message_dropout=1e-12, **given).double()
+    found = layer(features(7), graph, keys=KEYS)
+    torch.testing.assert_close(found, layer(features(7), graph), rtol=1e-9, atol=1e-9)
+
+
+def test_models_take_it_and_refuse_what_cannot_be():
+    model = GAT(7, 6, 2, 3, heads=2, message_dropout=0.5).double()
+    assert [layer.message_dropout for layer in model.convolutions] == [0.5, 0.5]
+    graph = spgnn.distribute(data(0))
+    one, other = model(features(7), graph), model(features(7), graph)
+    assert not torch.equal(one, other)  # in training, with dropout of nothing else
+    model.eval()
+    assert torch.equal(model(features(7), graph), model(features(7), graph))
+    with pytest.raises(InputError, match="GATConv: dropout of all messages leaves nothing"):
+        GATConv(3, 4, message_dropout=1.0)
+    with pytest.raises(InputError, match="message_dropout"):
+        GATv2Conv(3, 4, message_dropout=-0.1)
+
+
+def test_a_rank_may_make_no_rows():
+    """Of heads side by side the columns of each are known even then."""
+    layer = GATConv(3, 4, heads=2, message_dropout=0.5)
+    assert layer.by_head(torch.empty(0, 10)).shape == (0, 2, 5)

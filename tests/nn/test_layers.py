@@ -19,7 +19,7 @@ from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
 from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask
-from spgnn.nn import DropoutKeys, propagate_
+from spgnn.nn import DropoutKeys, Propagated, propagate_
 from spgnn.testing import run_ranks
 from tests.products import moved
 
@@ -87,7 +87,25 @@ CASES = [
         for width in (3, 9)
     ),
     Case("RGCNConv", (8, 1, RELATIONS), {"num_bases": 2}, "types"),
+    *(
+        Case(name, (F_IN, 4), options, "attr" if "edge_dim" in options else "")
+        for name in ("GATConv", "GATv2Conv")
+        for options in (
+            {},
+            {"heads": 3, "residual": True},
+            {"heads": 2, "concat": False, "negative_slope": 0.1},
+            {"heads": 4, "add_self_loops": False, "bias": False},
+            {"heads": 2, "edge_dim": 2, "residual": True},
+            {"edge_dim": 2, "fill_value": 0.7, "concat": False},
+            {"heads": 2, "edge_dim": 2, "fill_value": "max"},
+            {"edge_dim": 2, "fill_value": "mul", "bias": False},
+            {"heads": 2, "edge_dim": 2, "add_self_loops": False},
+        )
+    ),
 ]
+# Kinds that take sparse features, and A·X where their aggregation is a sum; and that sum's matrix.
+STORED = {"GCNConv": "sym", "SGConv": "sym", "SAGEConv": "row"}
+STORED |= dict.fromkeys(("GraphConv", "TAGConv", "GINConv"), "none")
 
 
 def graph_data(edges: str, width: int) -> Any:
@@ -123,44 +141,67 @@ def weights(layer: nn.Module) -> dict[str, Tensor]:
     """Any, by name."""
     rng = np.random.default_rng(6)
     return {
-        name: torch.from_numpy(rng.standard_normal(tuple(tensor.shape))).float()
+        name: torch.from_numpy(rng.standard_normal(tuple(tensor.shape)))
         for name, tensor in sorted(layer.state_dict().items())
     }
 
 
 def close(found: Tensor, expected: Tensor, why: str) -> None:
-    scale = float(expected.detach().abs().max()) if expected.numel() else 1.0
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * max(scale, 1), msg=why)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6, msg=why)
+
+
+def storages(case: Case, layer: nn.Module, graph: DistGraph) -> dict[str, Any]:
+    """The rows of x as this layer takes them."""
+    found: dict[str, Any] = {"dense": graph.x.clone().requires_grad_()}
+    sums = case.options.get("aggr", "mean") not in ("max", "min") and case.given != (nn.Tanh,)
+    if case.edges or case.name not in STORED or not sums or case.options.get("improved"):
+        return found
+    found["sparse"] = CSR.from_scipy(sp.csr_array(graph.x.numpy()))
+    means = {"sum": "none", "add": "none", "mean": "row"}
+    kind = means.get(case.options.get("aggr", ""), STORED[case.name])
+    kind = "plain" if "add_self_loops" in case.options else kind
+    if layer.accepts_propagated:
+        found["A·X"] = propagate_(graph.matrix(kind), graph.x.clone(), 2, keep=True)
+    return found
 
 
 def check_case(comm: Communicator, case: Case, graph: DistGraph, data: Any) -> None:
-    theirs = made(getattr(geometric, case.name), case)
-    layer = made(getattr(ours, case.name), case)
+    theirs = made(getattr(geometric, case.name), case).double()
+    layer = made(getattr(ours, case.name), case).double()
     theirs.load_state_dict(weights(theirs))
     layer.load_state_dict(theirs.state_dict())
     theirs.load_state_dict(layer.state_dict())
     X = data.x.clone().requires_grad_()
-    x = graph.x.clone().requires_grad_()
     edge = data.edge_weight if case.edges == "weights" else data.edge_attr
     between = [edge] if case.edges else []
     if case.options.get("improved") and not case.edges:
         # Without weights PyG's layer adds one loop, whatever it is told.
-        between = [torch.ones(data.edge_index.shape[1])]
-    first = [X, X * 2] if case.name == "GCN2Conv" else [X]
-    local = [x, x * 2] if case.name == "GCN2Conv" else [x]
-    more = [graph.edge_attr] if case.edges == "types" else []
-    expected = theirs(*first, data.edge_index, *between)
-    z = layer(*local, graph, *more)
-    ids, why = graph.vertex_ids, str(case)
-    close(z, expected[ids], why)
-    factors = torch.from_numpy(np.random.default_rng(8).standard_normal(expected.shape)).float()
+        between = [torch.ones(data.edge_index.shape[1]).double()]
+    more = [_doubled(graph.edge_attr)] if case.edges in ("types", "attr") else []
+    initial = case.name == "GCN2Conv"
+    expected = theirs(*([X, X * 2] if initial else [X]), data.edge_index, *between)
+    factors = torch.from_numpy(np.random.default_rng(8).standard_normal(expected.shape))
     (expected * factors).sum().backward()
-    (z * factors[ids]).sum().backward()
-    close(x.grad, X.grad[ids], why)
-    for (name, p), q in zip(theirs.named_parameters(), layer.parameters(), strict=True):
-        gradient = torch.zeros_like(q) if q.grad is None else q.grad.clone()
-        comm.all_reduce(gradient).wait()
-        close(gradient, p.grad, f"{why} {name}")
+    ids = graph.vertex_ids
+    for storage, x in storages(case, layer, graph).items():
+        why = f"{case} {storage}"
+        layer.zero_grad()
+        z = layer(*([x, x * 2] if initial else [x]), graph, *more)
+        close(z, expected[ids], why)
+        (z * factors[ids]).sum().backward()
+        if storage == "dense":
+            close(x.grad, X.grad[ids], why)
+        learned = dict(layer.named_parameters())
+        assert learned.keys() == dict(theirs.named_parameters()).keys()
+        for name, p in theirs.named_parameters():
+            q = learned[name]
+            gradient = torch.zeros_like(q) if q.grad is None else q.grad.clone()
+            comm.all_reduce(gradient).wait()
+            close(gradient, p.grad, f"{why} {name}")
+
+
+def _doubled(t: Tensor) -> Tensor:
+    return t.double() if t.is_floating_point() else t
 
 
 def check(rank: int) -> int:
@@ -171,7 +212,8 @@ def check(rank: int) -> int:
         key = case.edges, width
         if key not in graphs:
             data = graph_data(*key)
-            graphs[key] = data, distributed(data, comm)
+            graph = distributed(data, comm).to(torch.float64)
+            graphs[key] = data.apply(_doubled), graph
         data, graph = graphs[key]
         check_case(comm, case, graph, data)
     return len(CASES)
@@ -249,27 +291,16 @@ def test_edges_are_dropped_by_their_vertices():
     torch.testing.assert_close(layer.eval()(graph.x, graph), ours.APPNP(2, 0.1)(graph.x, graph))
 
 
-STORED = [Case("GCNConv", (F_IN, 3)), Case("SAGEConv", (F_IN, 3), {"project": True})]
-STORED += [Case("SAGEConv", (F_IN, 3)), Case("GraphConv", (F_IN, 3)), Case("TAGConv", (F_IN, 3))]
-STORED += [Case("GINConv", (perceptron,)), Case("SGConv", (F_IN, 3), {"K": 2})]
-
-
-@pytest.mark.parametrize("case", STORED, ids=lambda case: f"{case.name}{dict(case.options)}")
-def test_features_in_every_storage(case):
-    """Sparse ones, and A·X made once where the layer begins with a product."""
+def test_features_that_a_layer_cannot_take():
     graph = distributed(graph_data("", F_IN), connect())
-    layer = made(getattr(ours, case.name), case)
-    x = torch.relu(graph.x)
-    expected = layer(x, graph)
-    sparse = CSR.from_scipy(sp.csr_array(x.numpy()))
-    torch.testing.assert_close(layer(sparse, graph), expected)
-    kind = {"GCNConv": "sym", "SGConv": "sym", "SAGEConv": "row"}.get(case.name, "none")
-    propagated = propagate_(graph.matrix(kind), x.clone(), keep=True)
-    if layer.accepts_propagated:
-        torch.testing.assert_close(layer(propagated, graph), expected)
-    else:
+    propagated = propagate_(graph.matrix("none"), graph.x.clone(), keep=True)
+    for layer in (ours.TAGConv(F_IN, 3), ours.SAGEConv(F_IN, 3, project=True)):
         with pytest.raises(InputError, match=r"needs? X, and not A·X"):
             layer(propagated, graph)
+    with pytest.raises(InputError, match="need X as well as A·X"):
+        ours.GraphSAGE(F_IN, 2, 1)(Propagated(graph.x), graph)
+    with pytest.raises(InputError, match="takes no features of edges"):
+        ours.GCNConv(F_IN, 3)(graph.x, graph, graph.x[:, 0])
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ CASES = [
     Case("GIN"),
     Case("GIN", {"norm": "batch_norm", "jk": "lstm", "train_eps": True}),
     Case("GIN", {"norm": "graph_norm", "act": "leaky_relu", "act_first": True}),
+    Case("GAT", {"heads": 3, "act": "elu"}),
+    Case("GAT", {"heads": 2, "v2": True, "jk": "cat"}),
+    Case("GAT", {"heads": 5, "concat": False, "residual": False, "add_self_loops": False}),
 ]
 
 
@@ -132,7 +135,7 @@ def check(rank: int, expected: list[tuple[list[float], Tensor, dict[str, Tensor]
 
 def test_models_are_those_of_pyg():
     expected = [reference(case) for case in CASES]
-    for ranks, models in ((1, 11), (3, 11), (8, 6)):
+    for ranks, models in ((1, 14), (3, 14), (8, 7)):
         assert run_ranks(check, ranks, expected) == [models] * ranks
 
 
@@ -140,13 +143,14 @@ def check_dropout(rank: int) -> list[list[float]]:
     """Histories with dropout, keyed by the graph; nothing is dropped in evaluation. Collective."""
     graph, found = distributed(), []
     for case in CASES:
-        model = made(ours, case, dropout=0.4, residual=True, seed=2)
+        residual = {} if case.name == "GAT" else {"residual": True}
+        model = made(ours, case, dropout=0.4, **residual, seed=2)
         model.eval()
         before = model(graph.x, graph).detach()
         assert torch.equal(before, model(graph.x, graph))
         model.train()
         found.append(train(model, graph, 3))
-        again = made(ours, case, dropout=0.4, residual=True, seed=2)
+        again = made(ours, case, dropout=0.4, **residual, seed=2)
         assert found[-1] == train(again, graph, 3), case
     return found
 
@@ -157,6 +161,30 @@ def test_dropout_is_the_same_on_any_number_of_ranks():
         np.testing.assert_allclose(other, one, rtol=1e-4)
     # Masks change from call to call.
     assert all(len(set(losses)) == 3 for losses in one)
+
+
+@pytest.mark.parametrize("kind", [ours.GCN, ours.GraphSAGE, ours.GIN, ours.GAT, ours.GATv2])
+def test_weights_are_those_of_the_seed(kind):
+    one, other = kind(9, 8, 2, 5, seed=1), kind(9, 8, 2, 5, seed=2)
+    torch.rand(3)
+    again = kind(9, 8, 2, 5, seed=1)
+    for a, b, c in zip(one.parameters(), again.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+        if a.dim() < 2:
+            assert not a.any()
+            continue
+        assert not torch.equal(a, c)
+        if a.dim() == 2:
+            bound = (6 / sum(a.shape)) ** 0.5
+            assert 0.8 * bound < float(a.detach().abs().max()) <= bound
+    assert kind.size([9, 8, 5]) == sum(p.numel() for p in one.parameters())
+
+
+def test_heads_of_attention():
+    for kind in (ours.GAT, ours.GATv2):
+        layers = kind(9, 8, 3, 5, heads=4, out_heads=1).convolutions
+        assert [layer.heads for layer in layers] == [4, 4, 1]
+        assert [layer.number for layer in layers] == [0, 1, 2]
 
 
 def check_residual(rank: int) -> None:

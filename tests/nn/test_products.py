@@ -1,0 +1,180 @@
+"""Products of layers: widths that travel, what is made once, frames of Python, compilation."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+
+import spgnn
+from spgnn import CSR, DistMatrix, InputError, Mesh, _native
+from spgnn.comm import Communicator, connect
+from spgnn.graph.dry import recorded_products
+from spgnn.nn import GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack, densified, propagate_
+from tests.matrices import block_row, random_matrix, uneven_layout
+
+N = 29
+WIDTHS = [[7, 4], [5, 12, 3], [9, 4, 11, 6]]
+
+
+def adjacency() -> np.ndarray:
+    """A directed, weighted matrix."""
+    return random_matrix(N, 0.15, 5, weighted=True).toarray()
+
+
+def distributed(comm: Communicator, c: int) -> tuple[DistMatrix, slice]:
+    """The matrix on this rank's mesh, and the rows this rank owns."""
+    layout = uneven_layout(N, comm.size, seed=1)
+    first, last = layout.range(comm.rank)
+    block = block_row(sp.csr_array(adjacency()), first, last)
+    return DistMatrix.build(block, layout, Mesh.grid(comm, c)), slice(first, last)
+
+
+def features(width: int) -> np.ndarray:
+    """Some of them zero, so that they may be stored sparse."""
+    rng = np.random.default_rng(width)
+    return rng.standard_normal((N, width)) * (rng.random((N, width)) < 0.5)
+
+
+def step(A: DistMatrix, model: nn.Module, *given: object) -> tuple[Tensor, list[Tensor]]:
+    """Logits, and the gradients of their sum."""
+    logits = model(given[0], A, *given[1:])
+    return logits, list(torch.autograd.grad(logits.sum(), list(model.parameters())))
+
+
+def products(model: Stack, sparse: bool = False) -> list[tuple[int, bool]]:
+    """Width of each product, and whether it is an adjoint; recorded on a matrix of one rank."""
+    A, _ = distributed(connect(), 1)
+    X = torch.from_numpy(features(model.in_channels))
+    given = CSR.from_scipy(sp.csr_array(X.numpy())) if sparse else X
+    found = recorded_products(model.double(), given, A)
+    assert {product.dtype for product in found} == {torch.float64}
+    assert all(product.A is A for product in found)
+    return [(product.width, product.adjoint) for product in found]
+
+
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, GIN])
+def test_the_narrower_operand_travels(kind):
+    """In a first layer, (A X) W moves f_in once, A (X W) moves f_out twice; X has no gradient."""
+    for widths, moved in {
+        (16, 4): [(4, False), (4, True)],
+        (16, 7): [(7, False), (7, True)],
+        (16, 9): [(16, False)],
+        (4, 16): [(4, False)],
+    }.items():
+        assert products(kind.of(widths)) == moved
+    for widths in ((3, 16, 4), (3, 4, 16), (3, 8, 8)):
+        narrow = min(widths[1:])
+        assert products(kind.of(widths))[1:] == [(narrow, False), (narrow, True)]
+
+
+def test_what_travels_of_sparse_features_and_in_the_order_of_the_paper():
+    assert products(GCN.of([6, 16]), sparse=True) == [(16, False), (16, True)]
+    forward, adjoint = [30, 16, 16], [5, 16, 16]
+    expected = [(width, False) for width in forward] + [(width, True) for width in adjoint]
+    assert products(GCN.of([30, 16, 16, 5], order="paper")) == expected
+
+
+def test_paper_order_refuses_what_would_be_made_dense_every_epoch():
+    A, _ = distributed(connect(), 1)
+    X = CSR.from_scipy(sp.csr_array(features(7)))
+    model = GCN.of([7, 4], order="paper").double()
+    with pytest.raises(InputError, match=r"needs dense features.*densified"):
+        model(X, A)
+    dense = densified(X)
+    assert torch.equal(dense, torch.from_numpy(features(7)))
+    assert model(dense, A).shape == (N, 4)
+    with pytest.raises(InputError, match="need values"):
+        densified(X.with_values(None))
+
+
+def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
+    """Epoch after epoch, one transposition and one order of the nonzeros."""
+    A, _ = distributed(connect(), 1)
+    made = []
+    for name in ("transpose", "transposed_order"):
+        real = getattr(_native, name)
+
+        def counted(*given, name=name, real=real):
+            made.append(name)
+            return real(*given)
+
+        monkeypatch.setattr(_native, name, counted)
+    X = CSR.from_scipy(sp.csr_array(features(9)))
+    model = GCN.of([9, 4, 2], dropout=0.5, input_dropout=True).double()
+    losses = {
+        float(step(A, model, X, DropoutKeys(torch.arange(N), 0, epoch))[0].detach().sum())
+        for epoch in range(5)
+    }
+    assert len(losses) == 5
+    assert sorted(made) == ["transpose", "transposed_order"]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        GCN,
+        pytest.param(GraphSAGE, marks=pytest.mark.slow),
+        pytest.param(GIN, marks=pytest.mark.slow),
+        partial(GCN, norm="batch", residual=True),
+        partial(GraphSAGE, aggr="max", norm="graph", jk="cat", act="elu"),
+        partial(GIN, norm="layer", jk="max"),
+    ],
+)
+def test_a_layer_can_be_compiled_whole(kind):
+    A, _ = distributed(connect(), 1)
+    X = torch.from_numpy(features(9))
+    model = kind(9, 12, 2, 4).double()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    # The halo of the largest neighbours is made when it is first asked for.
+    wanted = step(A, model, X)
+    for found, expected in zip(step(A, compiled, X), wanted, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+MOST_FRAMES = 6
+
+
+def test_few_frames_from_a_layer_to_the_kernel():
+    """Python from `GCNConv.forward` to the operator of the kernel, that of torch not counted."""
+    ours = Path(spgnn.__file__).parent
+    found: list[list[str]] = []
+
+    def watch(frame, event, argument):
+        if event != "call" or frame.f_code.co_name != "spmm":
+            return
+        names = []
+        while frame is not None and frame.f_code is not GCNConv.forward.__code__:
+            if Path(frame.f_code.co_filename).is_relative_to(ours):
+                names.append(frame.f_code.co_qualname)
+            frame = frame.f_back
+        found.append(names)
+
+    A, _ = distributed(connect(), 1)
+    layer = GCNConv(9, 4).double()
+    X = torch.from_numpy(features(9))
+    layer(X, A)
+    sys.setprofile(watch)
+    try:
+        layer(X, A)
+    finally:
+        sys.setprofile(None)
+    assert found
+    assert max(map(len, found)) <= MOST_FRAMES, found
+
+
+@pytest.mark.parametrize("columns", [1, 4, 64])
+@pytest.mark.parametrize("keep", [False, True])
+def test_propagate_overwrites_its_features_or_keeps_them(columns, keep):
+    A, _ = distributed(connect(), 1)
+    X = torch.from_numpy(features(9))
+    made = propagate_(A, X, columns, keep=keep)
+    assert (made.X_local if keep else made.AX_local) is X
+    assert not keep or np.array_equal(X.numpy(), features(9))
+    np.testing.assert_allclose(made.AX_local, adjacency() @ features(9), rtol=1e-12, atol=1e-12)
