@@ -33,7 +33,7 @@ from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
 from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train import TrainConfig, Trainer, training_graph
 from spgnn.train.planned import ranked
 from spgnn.train.run import task_of
 
@@ -150,7 +150,9 @@ class Contestant:
     """A plan that trains, in blocks of epochs."""
 
     def __init__(self, config: TrainConfig, comm: Communicator) -> None:
-        self._trainer = Trainer(task_of(config, prepare(config, comm), comm), config.training, comm)
+        self._trainer = Trainer(
+            task_of(config, training_graph(config, comm)), options=config.training
+        )
         self._comm, self._epoch = comm, 0
 
     def block(self, epochs: int) -> float:

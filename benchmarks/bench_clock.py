@@ -19,7 +19,7 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.memory import give_back_freed, keep_freed
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 from spgnn.train.measure import CLOCKED_EVERY, Measurements, timed
 
 CPU = torch.device("cpu")
@@ -39,9 +39,9 @@ def trainer_of(name: str, hidden: int) -> Trainer:
         prune=False,
     )
     give_back_freed()
-    task = NodeClassification(config, prepare(config, comm), comm)
+    task = NodeClassification(config, training_graph(config, comm))
     keep_freed()
-    return Trainer(task, config.training, comm)
+    return Trainer(task, options=config.training)
 
 
 def measured(trainer: Trainer) -> float:

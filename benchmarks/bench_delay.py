@@ -40,8 +40,9 @@ import torch
 from slow_link import Throttled, throttled
 
 from spgnn.comm import Communicator, connect, guarded
+from spgnn.graph.protocol import matrices_of
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train import TrainConfig, Trainer, training_graph
 from spgnn.train.run import task_of
 from spgnn.train.task import GraphTask
 
@@ -61,12 +62,12 @@ class Contestant:
     """One way to train, on a link of its own, in blocks of epochs."""
 
     def __init__(self, config: TrainConfig, comm: Throttled) -> None:
-        task = task_of(config, prepare(config, comm), comm)
+        task = task_of(config, training_graph(config, comm))
         assert isinstance(task, GraphTask)
         self._task, self._comm = task, comm
-        self._trainer = Trainer(task, config.training, comm)
+        self._trainer = Trainer(task, options=config.training)
         self.link_seconds = 0.0
-        matrices = [] if task.wiring is None else task.wiring.matrices
+        matrices = [] if task.codecs is None else matrices_of(task.data.layers)
         self._wires = [wire for A in matrices for wire in A.named_codecs.values()]
         self._epoch = 0
         self.sent_bytes = 0

@@ -20,7 +20,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.memory import give_back_freed
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
 TURNS = 7
 BAR = 1.15
@@ -41,8 +41,8 @@ def trainers(path: Path, partition: str) -> list[Trainer]:
             feature_norm="none",
             prune=False,
         )
-        task = NodeClassification(config, prepare(config, comm), comm)
-        made.append(Trainer(task, config.training, comm))
+        task = NodeClassification(config, training_graph(config, comm))
+        made.append(Trainer(task, options=config.training))
     return made
 
 

@@ -33,7 +33,7 @@ from spgnn.plan.cli import network_of
 from spgnn.plan.measure import runtime_bytes
 from spgnn.plan.network import normalisation_of
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
 SCHEMES: dict[str, dict[str, object]] = {
     "1d": {},
@@ -76,10 +76,10 @@ def measured(rank: int, config: TrainConfig | None) -> int:
     comm.check_agreement("flags", epochs=config.training.epochs)
     give_back_freed()
     idle = resident_bytes()
-    task = NodeClassification(config, prepare(config, comm), comm)
+    task = NodeClassification(config, training_graph(config, comm))
     give_back_large()
     comm.settled()  # as the training command does: what set-up has posted is given back
-    Trainer(task, config.training, comm).run()
+    Trainer(task, options=config.training).run()
     return peak_bytes() - idle
 
 

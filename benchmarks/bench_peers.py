@@ -22,7 +22,7 @@ import torch
 from spgnn.comm import connect
 from spgnn.memory import give_back_freed
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
 TURNS = 9
 WIDTH = 16
@@ -41,8 +41,8 @@ class Spent(NamedTuple):
 def trainer(config: TrainConfig) -> tuple[Trainer, NodeClassification]:
     """Of one configuration. Collective."""
     comm = connect()
-    task = NodeClassification(config, prepare(config, comm), comm)
-    return Trainer(task, config.training, comm), task
+    task = NodeClassification(config, training_graph(config, comm))
+    return Trainer(task, options=config.training), task
 
 
 def both(rank: int, path: Path, partition: str, share: float, epochs: int) -> list[Spent]:
@@ -60,7 +60,7 @@ def both(rank: int, path: Path, partition: str, share: float, epochs: int) -> li
         prune=False,
     )
     overlapped, task = trainer(config)
-    halo = comm.agree(task.problem.A.volume.receive) * WIDTH * 4
+    halo = comm.agree(task.data.A.volume.receive) * WIDTH * 4
     grouped, in_groups = trainer(config.but(schedule="peers", buffer=int(share * halo)))
     found = []
     contestants = (overlapped, task), (grouped, in_groups)
@@ -79,7 +79,7 @@ def both(rank: int, path: Path, partition: str, share: float, epochs: int) -> li
                 cpu[number].append((process_time() - used) / epochs)
             sent[number] = comm.ledger.since(before).operations["alltoall"].sent_bytes / epochs
     for number, (_, its) in enumerate(contestants):
-        held = its.problem.A.executor.workspace.held("receive")
+        held = its.data.A.executor.workspace.held("receive")
         found.append(Spent(seconds[number], cpu[number], held, sent[number]))
     return found
 

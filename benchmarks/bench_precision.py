@@ -21,16 +21,15 @@ from bench_epoch import prepare
 
 from spgnn.comm import Communicator, connect
 from spgnn.memory import keep_freed
-from spgnn.train import NodeClassification, TrainConfig, Trainer
-from spgnn.train import prepare as loaded
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
 WARM_UP = 3
 
 
 def trainer_of(path: Path, model: str, hidden: int, dtype: str, comm: Communicator) -> Trainer:
     config = TrainConfig.of(dataset=path, model=model, hidden=hidden, dtype=dtype, prune=False)
-    task = NodeClassification(config, loaded(config, comm), comm)
-    return Trainer(task, config.training, comm)
+    task = NodeClassification(config, training_graph(config, comm))
+    return Trainer(task, options=config.training)
 
 
 def measure(trainers: dict[str, Trainer], rounds: int) -> dict[str, list[float]]:

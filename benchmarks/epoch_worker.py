@@ -54,7 +54,7 @@ def status(name):
 def of_spgnn(data, path, model, hidden):
     from spgnn.comm import connect
     from spgnn.memory import give_back_freed, keep_freed
-    from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+    from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
     options = {"heads": HEADS} if model == "gat" else {}
     config = TrainConfig.of(
@@ -62,9 +62,8 @@ def of_spgnn(data, path, model, hidden):
     )
     give_back_freed()
     comm = connect()
-    trainer = Trainer(
-        NodeClassification(config, prepare(config, comm), comm), config.training, comm
-    )
+    task = NodeClassification(config, training_graph(config, comm))
+    trainer = Trainer(task, options=config.training)
     keep_freed()
     count = iter(range(10**9))
     return lambda: float(trainer.train_epoch(next(count)))

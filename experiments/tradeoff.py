@@ -36,9 +36,9 @@ from spgnn.files import check_writable, write_file
 from spgnn.options import read_options
 from spgnn.partition.plot import check_plot
 from spgnn.train import report as reporting
-from spgnn.train import train
+from spgnn.train import train, training_graph
 from spgnn.train.report import AT_BEST, SHARES, final_scores
-from spgnn.train.setup import Prepared
+from spgnn.train.run import resolved
 
 EXACT = "exact"
 SETTINGS = (
@@ -112,9 +112,17 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
             check_writable(plot, "--plot")
 
     comm.on_rank_zero(check_targets)
-    prepared, report = Prepared(), Report()
-    for name, config in comparison.settings.items():
-        found = train(config.but(json=None), comm, prepared=prepared)
+    report, data, of_data = Report(), None, list[object]()
+    for name, given in comparison.settings.items():
+        config = resolved(given.but(json=None), comm)
+        training = config.training.seed, config.training.dtype
+        parts = [config.data, config.algorithm, config.model, config.aim, *training]
+        if config.algorithm.plan or config.storage.asked:
+            data = None
+        elif data is None or parts != of_data:
+            data = None  # not two at a time
+            data, of_data = training_graph(config, comm), parts
+        found = train(config, comm, data=data)
         if not report:
             known = {"config": found["config"], "world_size": comm.size, "graph": found["graph"]}
             report = {**known, "score": score_of(found), "settings": [], "failure": None}

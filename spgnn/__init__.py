@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spgnn.pattern import Pattern
     from spgnn.sparse import CSR
     from spgnn.spmm import DistMatrix
+    from spgnn.train import Trainer
 
 __all__ = [
     "CSR",
@@ -34,6 +35,7 @@ __all__ = [
     "NeighborLoader",
     "Pattern",
     "RowLayout",
+    "Trainer",
     "connect",
     "distribute",
     "infer",
@@ -53,6 +55,7 @@ _HOMES = {
     "NeighborLoader": "loader",
     "Pattern": "pattern",
     "RowLayout": "layout",
+    "Trainer": "train",
     "connect": "comm",
     "distribute": "frontend",
     "infer": "inference",

@@ -58,6 +58,12 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
     return function
 
 
+def below_modes(device: torch.device) -> Any:
+    """The key by which an operator that a mode holds goes on to its kernel for a device."""
+    keys = torch._C.DispatchKey
+    return torch._C.DispatchKeySet(keys.CUDA if device.type == "cuda" else keys.CPU)
+
+
 def in_backward() -> bool:
     """True while autograd is at work, as where ``torch.utils.checkpoint`` runs a forward again."""
     return torch._C._current_graph_task_id() >= 0

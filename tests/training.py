@@ -17,7 +17,7 @@ from spgnn.data.normalise import WITH_LOOPS
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn.layers import EDGES
 from spgnn.nn.rowwise import DropoutKeys
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 from spgnn.train import report as reporting
 from spgnn.train.run import resolved
 
@@ -189,8 +189,8 @@ def reference_history(
 def run(config: TrainConfig, comm: Communicator) -> tuple[list[float], dict[str, object]]:
     """Train on the ranks of `comm`; the losses and the report. Collective."""
     config = resolved(config, comm)
-    task = NodeClassification(config, prepare(config, comm), comm)
-    trainer = Trainer(task, config.training, comm)
+    task = NodeClassification(config, training_graph(config, comm))
+    trainer = Trainer(task, options=config.training)
     trainer.run()
     report = reporting.assemble(config, trainer, 0)
     return [record["loss"] for record in report["history"]], report

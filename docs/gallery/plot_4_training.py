@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 
 from spgnn import connect
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
 config = TrainConfig.of(dataset="sbm", hidden=32, epochs=40, dropout=0.3, cover="minimum")
 
@@ -21,9 +21,9 @@ config = TrainConfig.of(dataset="sbm", hidden=32, epochs=40, dropout=0.3, cover=
 
 def train(rank):
     comm = connect()
-    problem = prepare(config, comm)
-    trainer = Trainer(NodeClassification(config, problem, comm), config.training, comm)
-    trainer.run()
+    data = training_graph(config, comm)
+    trainer = Trainer(NodeClassification(config, data), options=config.training)
+    trainer.fit()
     return trainer.history
 
 

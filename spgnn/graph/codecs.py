@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ _EPOCH, _PLACE = "epoch", "place"
 
 
 class GraphCodecs:
-    """The codec, policy and errors of all matrices of one graph.
+    """The codec, policy and errors of all matrices of one graph, or of the layers of a training.
 
     Parameters
     ----------
@@ -30,15 +31,17 @@ class GraphCodecs:
         All ranks.
     seed : int
         Of what codecs draw.
+    least_width : int
+        Products of narrower rows are exact; those of a single number may be of ids or degrees.
 
     Attributes
     ----------
     policy : Policy
-        Which products are exact: also all of rows of a single number.
+        Which products are exact.
     """
 
-    def __init__(self, codec: Codec, comm: Communicator, seed: int) -> None:
-        self.codec, self.policy = codec, Policy(least_width=2)
+    def __init__(self, codec: Codec, comm: Communicator, seed: int, least_width: int = 2) -> None:
+        self.codec, self.policy = codec, Policy(least_width)
         self._comm, self._seed = comm, seed
         self._errors: dict[str, Errors] = {}
 
@@ -68,6 +71,17 @@ class GraphCodecs:
         """Relative errors by matrix, product and direction. Collective."""
         each = sorted(self._errors.items())
         return {kind: relative_errors([made], self._comm) for kind, made in each}
+
+    def errors_of_layers(self) -> list[dict[str, Any]]:
+        """Relative errors of the products of all matrices together, in their order. Collective."""
+        return relative_errors(list(self._errors.values()), self._comm)
+
+    def finish(self, matrices: Mapping[str, DistMatrix]) -> None:
+        """Wait for all rows that are under way, and keep none of them. Collective."""
+        for kind, A in _with_codecs(matrices):
+            for _, codec in _numbered(kind, A):
+                codec.land()
+                codec.forget()
 
     def state(self, matrices: Mapping[str, DistMatrix]) -> State:
         """All that codecs keep, in memory of the CPU. Collective: rows under way land."""
@@ -116,7 +130,7 @@ class GraphCodecs:
 
     def _place(self, A: DistMatrix) -> Tensor:
         """A fingerprint of the rows that travel, and of their codec, uint8 [16]."""
-        words = [repr((self.codec, self._seed, self._comm.rank)).encode()]
+        words = [repr((replace(self.codec, epochs=0), self._seed, self._comm.rank)).encode()]
         for hop in A.plan.hops:
             assert hop.names is not None
             for each in (hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Any, TypeVar
@@ -12,13 +14,14 @@ from torch import Tensor
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
-from spgnn.data.distribute import RankShare
+from spgnn.data.distribute import RankShare, induced
 from spgnn.data.source import GraphMeta
+from spgnn.data.splits import Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges, edges_of_pattern
-from spgnn.graph.matrices import GraphMatrices
+from spgnn.graph.matrices import GraphMatrices, NormalisedRows
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
@@ -59,6 +62,8 @@ class DistGraph(Trained, Graph):
         What the adjacency does with edges between the same two vertices, where there are any.
     codecs : GraphCodecs, optional
         By default, all rows are exact.
+    links : sequence of Pairs
+        Where links are learnt: those for training, validation and testing.
 
     Attributes
     ----------
@@ -86,7 +91,9 @@ class DistGraph(Trained, Graph):
         left_out: dict[str, str] | None = None,
         parallel: str = "",
         codecs: GraphCodecs | None = None,
+        links: Sequence[Pairs] = (),
     ) -> None:
+        self.links = links
         self._share = share
         self._given_edges = edges
         self.comm: Communicator = comm
@@ -180,9 +187,9 @@ class DistGraph(Trained, Graph):
 
         Parameters
         ----------
-        normalisation : {"sym", "row", "none", "loops", "plain", "improved"}
+        normalisation : {"sym", "row", "none", "loops", "plain", "improved", "mean"}
             D^-1/2 (A + I) D^-1/2; D^-1 A, the mean of the neighbours; A; A + I; D^-1/2 A D^-1/2;
-            the first with A + 2 I. Row = destination.
+            the first with A + 2 I; D^-1 (A + I). Row = destination.
 
         Raises
         ------
@@ -190,6 +197,23 @@ class DistGraph(Trained, Graph):
             If ranks ask for different ones, or there is no such thing.
         """
         return self._matrices.get(normalisation)
+
+    def normalised_rows(self, normalisation: Normalisation) -> NormalisedRows:
+        """Own rows of the adjacency, normalised: what a matrix is built from. Collective."""
+        return self._matrices.rows(normalisation)
+
+    def subgraph(self, keep: Tensor) -> DistGraph:
+        """The vertices of a mask, bool [own rows], where they are, and edges between. Collective.
+
+        Without features.
+        """
+        share = replace(self._share, data=replace(self._share.data, x=None))
+        return DistGraph(induced(share, keep.cpu(), self.comm), self.comm, self.algorithm)
+
+    def release(self) -> None:
+        """Let go of the adjacency, once the matrices that are needed are built: it is in them."""
+        self._share = replace(self._share, adjacency=None)
+        self._matrices.release()
 
     @property
     def A(self) -> DistMatrix:

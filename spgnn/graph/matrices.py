@@ -118,6 +118,7 @@ _RECIPES: dict[str, tuple[int, Scaling]] = {
     "loops": (1, "none"),
     "plain": (0, "sym"),
     "improved": (2, "sym"),
+    "mean": (1, "row"),
 }
 
 
@@ -171,14 +172,23 @@ class GraphMatrices:
         if kind not in self._built:
             check_choice("matrix", kind, MATRICES)
             self._comm.check_agreement("graph.matrix", normalisation=kind)
-            loops, scaling = _RECIPES[kind]
-            share, rank = self._share_for(kind), self._comm.rank
-            rows = self._comm.on_every_rank(lambda: normalised(share, rank, scaling, loops=loops))
+            rows = self.rows(kind)
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
-            A = self._built[kind] = built.to(self._device).to(self._dtype)
+            A = self._built[kind] = built.to(self._device)
             ids = self._share.vertex_ids.to(self._device)
             self._codecs.put(A, kind, MATRICES.index(kind), ids)
         return self._built[kind]
+
+    def rows(self, kind: Normalisation) -> NormalisedRows:
+        """Own rows of the adjacency, as the matrix of a kind is built from them. Collective."""
+        loops, scaling = _RECIPES[kind]
+        share, rank = self._share_for(kind), self._comm.rank
+        rows = self._comm.on_every_rank(lambda: normalised(share, rank, scaling, loops=loops))
+        return rows.to(self._dtype)
+
+    def release(self) -> None:
+        """Let go of the adjacency; what is built stays, and nothing else can be."""
+        self._share = replace(self._share, adjacency=None)
 
     def codec_state(self) -> State:
         """State of the codecs of all matrices. Collective."""

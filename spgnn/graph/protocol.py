@@ -29,8 +29,9 @@ from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
-# D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I; D^-1/2 A D^-1/2; the first of A + 2 I.
-Normalisation = Literal["sym", "row", "none", "loops", "plain", "improved"]
+# D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I; D^-1/2 A D^-1/2; the first of A + 2 I;
+# D^-1 (A + I).
+Normalisation = Literal["sym", "row", "none", "loops", "plain", "improved", "mean"]
 Reduction = Literal["sum", "max", "min", "attention"]
 
 
@@ -90,7 +91,7 @@ class Aggregation:
         R, the weight of the vertex itself.
     self_loop : Tensor [1], optional
         s, which is added to the diagonal of A.
-    normalisation : {"sym", "row", "none", "loops", "plain", "improved"}
+    normalisation : {"sym", "row", "none", "loops", "plain", "improved", "mean"}
         Of A.
     reduce : {"sum", "max", "min", "attention"}
         Values of A count in sums alone; a row without neighbours is 0.

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
+from spgnn.exchange import Codec
 from spgnn.exchange.plan import Traffic
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.foreign import watch
@@ -90,6 +91,11 @@ class Trained:
             statistics over one rank's vertices.
         """
         average_gradients(model, self.comm)
+
+    @property
+    def codec(self) -> Codec:
+        """What may be lost of messages in training."""
+        return self._codecs.codec
 
     def next_epoch(self) -> int:
         """Begin an epoch of training, for a codec; returns its number, from 0 on.

@@ -12,6 +12,7 @@ from spgnn.command import say
 from spgnn.config import DESCRIBED, Model, TrainConfig
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
+from spgnn.frontend.from_config import training_graph
 from spgnn.graph.vertices import write_npy, write_parts
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
@@ -20,7 +21,6 @@ from spgnn.nn import multiplied_in, weights_of
 from spgnn.options import Record, flag
 from spgnn.train.in_parts import InParts
 from spgnn.train.run import OWN_FLAGS, resolved
-from spgnn.train.setup import prepare
 from spgnn.train.task import model_of
 
 
@@ -128,14 +128,14 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
             meta, rows, ids = task.meta, task.all_outputs(), task.vertex_ids
             give_back = task.give_back
         else:
-            problem = prepare(settled, comm)
-            model = model_of(settled, problem.features, outputs)
+            data = training_graph(settled, comm)
+            model = model_of(settled, data.whole.num_features, outputs)
             model = model.to(comm.device, weights_of(dtype))
             deal_weights(model, state, weights, comm)
             comm.settled()
             with memory_for("the activations of a layer"), multiplied_in(dtype, comm.device):
-                rows = infer(model, problem.A, problem.X, layer=config.inference.layer or None)
-            meta, ids = problem.meta, problem.vertex_ids
+                rows = infer(model, data.A, data.features, layer=config.inference.layer or None)
+            meta, ids = data.whole.meta, data.whole.vertex_ids
         what = f"--output {path}"
         if path.endswith(".npy"):
             write_npy(path, rows, ids, comm, what, give_back)

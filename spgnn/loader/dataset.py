@@ -24,6 +24,7 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, scratch_directory
+from spgnn.frontend.from_config import dense_for_max, made_up_labels
 from spgnn.hashing import uniform
 from spgnn.loader.cache import CachedRows
 from spgnn.loader.config import MiniBatchConfig
@@ -36,7 +37,6 @@ from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.network import normalisation_of
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
-from spgnn.train.setup import dense_for_max, made_up_labels
 
 FILE = "features.bin"
 

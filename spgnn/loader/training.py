@@ -19,6 +19,16 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs
 from spgnn.errors import InputError, check_integer, memory_for
 from spgnn.exchange import Algorithm
+from spgnn.frontend.from_config import (
+    check_weights_of,
+    dense_for_max,
+    labels_of,
+    masks_of,
+    share_of,
+)
+from spgnn.frontend.from_config import (
+    features_of as features_of_share,
+)
 from spgnn.graph.block import Block, block_pattern
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch
@@ -38,16 +48,6 @@ from spgnn.sparse import CSR
 from spgnn.train import Task, Trainer
 from spgnn.train.callbacks import Callback
 from spgnn.train.links import HELD_OUT, LinkJudge, LinkModel, purpose_of
-from spgnn.train.setup import (
-    check_weights_of,
-    dense_for_max,
-    labels_of,
-    masks_of,
-    share_of,
-)
-from spgnn.train.setup import (
-    features_of as features_of_share,
-)
 from spgnn.train.task import Predictions, Scores, decaying_first
 from spgnn.train.trainer import OPTIMIZERS
 from spgnn.train.vertices import Objective, as_taken
@@ -408,7 +408,7 @@ class BatchTrainer(Trainer):
         comm: Communicator,
         callbacks: Sequence[Callback] = (),
     ) -> None:
-        super().__init__(task, config.training, comm, callbacks)
+        super().__init__(task, options=config.training, callbacks=callbacks)
         self.steps_per_epoch = task.loader.steps
         self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "hits"), 0)
         how = config.distribution

@@ -7,7 +7,7 @@ what counts over all ranks, so that nothing has to be scaled any further.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.data.graph import labelled
 from spgnn.kernels import cross_entropy_sum
 
 UNKNOWN = -1
@@ -118,6 +119,34 @@ class BinaryCrossEntropy(Loss):
             pos_weight=None if self.weight is None else self.weight.to(outputs.dtype),
         )
         return summed / (total or 1)
+
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+"""Outputs [rows, …] and labels [rows, …] of some vertices to the mean of their losses."""
+
+
+@dataclass(frozen=True, eq=False)
+class MeanOfRows(Loss):
+    """A user's function, the mean of losses of vertices, on those with a known label.
+
+    Attributes
+    ----------
+    function : callable
+        ``torch.nn.functional.cross_entropy``, say.
+    """
+
+    function: LossFunction
+
+    def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
+        """Vertices."""
+        return (mask & labelled(y)).sum()
+
+    def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
+        """Of the mean."""
+        rows = (mask & labelled(y)).nonzero()[:, 0]
+        if not len(rows):
+            return outputs.sum() * 0
+        return self.function(outputs[rows], y[rows]) * (len(rows) / (total or 1))
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spgnn.config import TrainConfig, Training
+from spgnn.frontend.from_config import training_graph
 from spgnn.train.links import LinkPrediction
-from spgnn.train.run import train
-from spgnn.train.setup import prepare
+from spgnn.train.run import task_of, train
 from spgnn.train.task import Task
 from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import LabelPropagation, NodeClassification
@@ -18,6 +18,7 @@ __all__ = [
     "TrainConfig",
     "Trainer",
     "Training",
-    "prepare",
+    "task_of",
     "train",
+    "training_graph",
 ]

@@ -13,13 +13,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -35,27 +33,6 @@ History = list[dict[str, Any]]
 Tensors = dict[str, Tensor]
 
 
-class TaskState(NamedTuple):
-    """State of a task besides its model, from epoch to epoch.
-
-    Attributes
-    ----------
-    own : dict of Tensor, or None
-        This rank's; ``None`` on all of them where they keep nothing.
-    place : str
-        A fingerprint of what its own tensors belong to.
-    """
-
-    own: Tensors | None
-    place: str = ""
-
-
-def fingerprint(numbers: Sequence[npt.NDArray[np.int64]]) -> str:
-    """Return a digest of arrays of numbers, as the place of a :class:`TaskState`."""
-    lengths = np.array([len(each) for each in numbers], np.int64)
-    return digest(*(each.tobytes() for each in (lengths, *numbers)))
-
-
 def save(
     directory: str,
     model: nn.Module,
@@ -63,15 +40,15 @@ def save(
     signature: Mapping[str, Any],
     history: History,
     comm: Communicator,
-    state: TaskState | None = None,
+    own: Tensors,
 ) -> None:
     """Write the checkpoint, and the files of all ranks. Collective.
 
     Parameters
     ----------
     directory, model, optimizer, signature, history, comm
-    state : TaskState, optional
-        State of the task besides its model.
+    own : dict of Tensor
+        What this rank keeps besides: all ranks something, or none.
 
     Raises
     ------
@@ -80,22 +57,20 @@ def save(
         checkpoint stays.
     """
     ranks: dict[str, Any] | None = None
-    if state is not None:
-        ranks = {"epochs": len(history), "digests": None}
-        if state.own is not None:
-            own, place = state.own, state.place
+    if own:
 
-            def write_own() -> str:
-                content = _digest(own, place)
-                path = Path(directory) / _rank_file(len(history), comm.rank, content)
-                _write(path, own, place, directory)
-                return content
+        def write_own() -> str:
+            content = _digest(own, "")
+            path = Path(directory) / _rank_file(len(history), comm.rank, content)
+            _write(path, own, "", directory)
+            return content
 
-            words = bytearray(bytes.fromhex(comm.on_every_rank(write_own)))
-            mine = torch.frombuffer(words, dtype=torch.uint8)
-            every = torch.empty(comm.size, len(words), dtype=torch.uint8)
-            comm.all_gather(mine[None], every, [1] * comm.size)
-            ranks["digests"] = [bytes(row.tolist()).hex() for row in every]
+        words = bytearray(bytes.fromhex(comm.on_every_rank(write_own)))
+        mine = torch.frombuffer(words, dtype=torch.uint8)
+        every = torch.empty(comm.size, len(words), dtype=torch.uint8)
+        comm.all_gather(mine[None], every, [1] * comm.size)
+        digests = [bytes(row.tolist()).hex() for row in every]
+        ranks = {"epochs": len(history), "digests": digests}
 
     def write() -> None:
         tensors = _training_state(model, optimizer)
@@ -107,7 +82,7 @@ def save(
         _write(Path(directory) / FILE, tensors, told, directory)
 
     comm.on_rank_zero(write)
-    digests = (ranks or {}).get("digests") or []
+    digests = [] if ranks is None else ranks["digests"]
     named = {_rank_file(len(history), rank, each) for rank, each in enumerate(digests)}
     # Rank 0 removes all that it sees, others their own: directories may be each rank's.
     with suppress(OSError):
@@ -124,8 +99,7 @@ def load(
     comm: Communicator,
     *,
     steps: int = 1,
-    state: TaskState | None = None,
-) -> tuple[History, TaskState | None]:
+) -> tuple[History, Tensors]:
     """Read the checkpoint into model and optimiser on all ranks. Collective.
 
     Parameters
@@ -133,14 +107,12 @@ def load(
     directory, model, optimizer, signature, comm
     steps : int
         Of the optimiser in an epoch.
-    state : TaskState, optional
-        State of the task besides its model, before it was loaded.
 
     Returns
     -------
     history : list of dict
-    state : TaskState or None
-        What the task had kept, on this rank.
+    own : dict of Tensor
+        What this rank kept besides.
 
     Raises
     ------
@@ -153,7 +125,7 @@ def load(
     read = comm.on_rank_zero(lambda: _checked(path, wanted, signature, steps))
     tensors = {} if read is None else read[0]
     history, ranks = comm.broadcast_value(None if read is None else read[1:])
-    state = _rank_state(path, ranks, state, comm)
+    own = {} if ranks is None else _own_of(path, ranks, comm)
     for name, like in wanted.items():
         tensor = tensors.get(name)
         if tensor is None:
@@ -169,7 +141,7 @@ def load(
             moments.setdefault(int(index), {})[key] = tensors[name]
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
-    return history, state
+    return history, own
 
 
 def read_weights(path: Path) -> tuple[Tensors, dict[str, Any]]:
@@ -213,6 +185,11 @@ def _training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tenso
     """All that training changes, by name in the file; moments that do not exist yet are zeros."""
     state = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
     if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
+        if any(isinstance(t, Tensor) for kept in optimizer.state.values() for t in kept.values()):
+            raise InputError(
+                "checkpoints hold the state of Adam, AdamW, and SGD without momentum, not of "
+                f"{type(optimizer).__name__}"
+            )
         return state
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for index, parameter in enumerate(parameters):
@@ -279,7 +256,7 @@ def _progress(path: Path, told: str) -> tuple[dict[str, Any], History, dict[str,
         if ranks is not None:
             if type(ranks["epochs"]) is not int or ranks["epochs"] < 0:
                 raise ValueError("files of no epoch")
-            if not all(_DIGEST.fullmatch(each) for each in ranks["digests"] or []):
+            if not all(_DIGEST.fullmatch(each) for each in ranks["digests"]):
                 raise ValueError("files without digests")
         return dict(progress["signature"]), history, ranks
     except Exception as error:
@@ -287,32 +264,18 @@ def _progress(path: Path, told: str) -> tuple[dict[str, Any], History, dict[str,
         raise InputError(f"{path}: a damaged checkpoint: its progress ({said})") from None
 
 
-def _rank_state(
-    checkpoint: Path, ranks: dict[str, Any] | None, state: TaskState | None, comm: Communicator
-) -> TaskState | None:
-    """State of this rank in a checkpoint that says `ranks` of their files."""
-    if state is None and ranks is None:
-        return None
-    if state is None or ranks is None or (state.own is None) != (ranks["digests"] is None):
-        raise InputError(f"{checkpoint}: was made with other codecs")
+def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> Tensors:
+    """What this rank kept, if the checkpoint was made on as many ranks. Collective."""
     digests = ranks["digests"]
-    if digests is None:
-        return state
     if len(digests) != comm.size:
         raise InputError(
             f"{checkpoint}: was made on {len(digests)} ranks, not {comm.size}; its codecs keep "
             "rows of each rank"
         )
-    content, place = digests[comm.rank], state.place
+    content = digests[comm.rank]
     path = checkpoint.with_name(_rank_file(ranks["epochs"], comm.rank, content))
-
-    def read_own() -> Tensors:
-        own, theirs = _read(path, "a damaged file of a checkpoint", content)
-        if theirs != place:
-            raise InputError(f"{path}: holds rows of another partition, or of another --algo")
-        return own
-
-    return TaskState(comm.on_every_rank(read_own), place)
+    damaged = "a damaged file of a checkpoint"
+    return comm.on_every_rank(lambda: _read(path, damaged, content)[0])
 
 
 def _rank_file(epochs: int, rank: int, content: str) -> str:

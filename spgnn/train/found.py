@@ -25,11 +25,11 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
+from spgnn.frontend.from_config import made_up_labels, masks_of, share_of
 from spgnn.frontend.sources import is_cut
 from spgnn.layout import RowLayout
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
-from spgnn.train.setup import made_up_labels, masks_of, share_of
 
 # Times the bytes of a file of edges that reading it in memory is taken for.
 _READ_IN_MEMORY = 8

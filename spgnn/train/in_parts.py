@@ -38,13 +38,22 @@ from spgnn.direct import Transfers
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.files import scratch_directory
+from spgnn.frontend.from_config import dense_for_max, normalisation_of, random_features
 from spgnn.nn import DropoutKeys, Stack, weights_of
 from spgnn.progress import working
 from spgnn.sparse import CSR
 from spgnn.train.found import Found, Labelled, adjacency_of, found_in
-from spgnn.train.setup import dense_for_max, normalisation_of, random_features
+from spgnn.train.measure import gathered
 from spgnn.train.sizes import first_propagates, reaches, sizes_of
-from spgnn.train.task import Predictions, Scores, Task, decaying_first, model_of, widths_of
+from spgnn.train.task import (
+    Predictions,
+    Scores,
+    Task,
+    decaying_first,
+    graph_section,
+    model_of,
+    widths_of,
+)
 from spgnn.train.vertices import Objective, as_taken
 
 
@@ -344,6 +353,30 @@ class InParts(Task):
         sizes = self.sizes
         told = self.network, self.training, sizes.widths, sizes.operands
         return Forecast.of(*told, learns=sizes.learns, norms=sizes.norms)
+
+    def sections(self) -> dict[str, Any]:
+        """The graph, shares of the memory, and bytes that an epoch read and wrote. Collective.
+
+        Amplification is what was transferred, whole pages, over what would have been read if all
+        columns of every operand were in memory at once.
+        """
+        forecast, moved = self.forecast, self.moved
+        planned, least = forecast.bytes(), forecast.in_one_panel.bytes()
+        transferred = moved.moved_in + moved.moved_out
+        mine = [planned.read, planned.written, moved.read, moved.written, transferred]
+        names = "planned_read", "planned_written", "read", "written", "transferred"
+        by_rank = gathered(self.comm, [*mine, least.bytes])
+        *totals, needed = by_rank.sum(axis=0).astype(int).tolist()
+        storage = {
+            "chunks": self.budget.parts,
+            "on_disk": sorted(self.budget.places.on_disk),
+            "panel_bytes": self.budget.places.panel_bytes,
+            "recomputed_layers": sorted(self.budget.again),
+            **{f"{name}_bytes": total for name, total in zip(names, totals, strict=True)},
+            "amplification": totals[-1] / needed if needed else None,
+        }
+        meta = replace(self.meta, features=self.features, classes=self.classes)
+        return {"graph": graph_section(meta), "storage": storage}
 
     def close(self) -> None:
         """Remove what lies on the disk, and give up the memory of tables."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +15,12 @@ from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, Step, build, fetch, request_bytes
 from spgnn.graph.dry import RecordedProduct
+from spgnn.graph.training import TrainingGraph
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
 from spgnn.nn.metrics import areas, hits, mean_reciprocal_rank
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
-from spgnn.train.setup import Problem
 from spgnn.train.task import Criterion, GraphTask, Predictions, Scores, score_name
 from spgnn.train.vertices import metrics_of
 
@@ -91,7 +90,7 @@ class LinkJudge:
         return found
 
 
-class Asked(NamedTuple):
+class PairRequests(NamedTuple):
     """Messages that find the sources of an epoch's pairs, and request their rows."""
 
     A: DistMatrix
@@ -112,10 +111,8 @@ class LinkPrediction(GraphTask):
     Parameters
     ----------
     config : TrainConfig
-    problem : Problem
+    data : TrainingGraph
         Whose graph has no links but those for training.
-    comm : Communicator
-        All ranks.
 
     Raises
     ------
@@ -124,40 +121,39 @@ class LinkPrediction(GraphTask):
         alike.
     """
 
-    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
-        aim, width = config.aim, config.model.hidden
-        self.pairs: list[Pairs] = problem.links or []
+    def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
+        aim, width, whole = config.aim, config.model.hidden, data.whole
+        comm, self.pairs = whole.comm, whole.links
         counts = torch.tensor([len(pairs.targets) for pairs in self.pairs])
         comm.all_reduce(counts).wait()
         self.counts: list[int] = counts.tolist()
         if not self.counts[0]:
-            raise InputError(f"{problem.meta.name}: no link is left to train on")
-        super().__init__(config, problem, comm, width)
+            raise InputError(f"{whole.meta.name}: no link is left to train on")
+        super().__init__(config, data, width)
         model = LinkModel.of(aim, self.layers, width, self.seed)
         self.model = model
-        self.decoder = model.decoder.to(problem.y.device)
-        self.decoder_kind = aim.decoder
+        self.decoder = model.decoder.to(whole.device)
+        self._signature |= {"task": "links", "decoder": aim.decoder}
         self.negatives = aim.negatives
         self.judge = LinkJudge.of(aim)
         self.criterion = self.judge.criterion
-        self._directory = Directory(problem.vertex_ids.cpu(), problem.A.layout, comm)
+        self._directory = Directory(whole.vertex_ids.cpu(), whole.layout, comm)
         self._evaluated = [
             self._scored(pairs, aim.eval_negatives, purpose_of(split))
             for split, pairs in zip(HELD_OUT, self.pairs[1:], strict=True)
         ]
-        self.beside = []  # these are no epoch's
+        self.messages = []  # these are no epoch's
 
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training links and as many made-up ones each. Collective."""
-        rows = self.problem.training
         drawn = self._scored(self.pairs[0], self.negatives, f"negatives of epoch {epoch}")
-        Z_local = self.layers(rows.X, rows.graph, self.begin(epoch))
+        Z_local = self.layers(self.data.X, self.data.layers, self.begin(epoch))
         scores = drawn.scores(Z_local, self.decoder)
         travels, A = autocast(Z_local), drawn.sources
         assert isinstance(A, DistMatrix)
         for adjoint in (False, True)[: 1 + travels.requires_grad]:
             width, dtype = travels.shape[1], travels.dtype
-            self.beside.append(RecordedProduct(A, width, dtype, Step(adjoint=adjoint)))
+            self.messages.append(RecordedProduct(A, width, dtype, Step(adjoint=adjoint)))
         return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:
@@ -174,29 +170,24 @@ class LinkPrediction(GraphTask):
 
     def outputs(self) -> Tensor:
         """Embeddings of own vertices. Collective."""
-        made: Tensor = self.layers(self.problem.X, self.problem.A)
+        made: Tensor = self.layers(self.data.features, self.data.A)
         return made
 
     def predictions(self) -> Predictions:
         """The embedding (float32 [own rows, width]) of every own vertex. Collective."""
-        return Predictions(self.problem.vertex_ids, {"embedding": self.outputs().float()})
-
-    @property
-    def signature(self) -> Mapping[str, Any]:
-        """Of the layers, and the decoder."""
-        return {**super().signature, "task": "links", "decoder": self.decoder_kind}
+        return Predictions(self.data.whole.vertex_ids, {"embedding": self.outputs().float()})
 
     def _scored(self, pairs: Pairs, count: int, purpose: str) -> ScoredPairs:
         """Links with so many made-up ones each. Collective."""
-        A, comm = self.problem.A, self.comm
+        A, comm = self.data.A, self.comm
         drawn = pairs.drawn(A.layout.rows, count, self.seed, purpose)
         rows, moved = self._directory.rows(drawn.flatten())
         wanted = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
         plan = build(fetch(wanted, A.layout, comm.rank), A.mesh)
-        self.beside.append(
-            Asked(A, (*moved, *(request_bytes(hop.counts, comm.rank) for hop in plan.hops)))
+        self.messages.append(
+            PairRequests(A, (*moved, *(request_bytes(hop.counts, comm.rank) for hop in plan.hops)))
         )
-        device = self.problem.y.device
+        device = self.data.whole.device
         sources = DistMatrix(plan.to(device).ready(), A.layout, A.mesh)
         return ScoredPairs(pairs.targets.to(device), sources, count)
 

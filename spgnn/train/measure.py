@@ -10,11 +10,12 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
-from torch._C import DispatchKey, DispatchKeySet
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spgnn.comm import Ledger
+from spgnn.comm import Communicator, Ledger
+from spgnn.torch_internals import below_modes
 
 # What the exchange of rows costs; gradients are summed apart.
 ROW_OPERATIONS = ("alltoall", "broadcast", "reduce")
@@ -86,6 +87,41 @@ class Measurements:
         return [fmean(parts) for parts in zip(*epochs, strict=True)]
 
 
+def gathered(comm: Communicator, values: Any) -> np.ndarray[Any, Any]:
+    """One row of numbers from each rank, float64 [P, numbers]. Collective."""
+    mine = torch.as_tensor(np.asarray(values, dtype=np.float64)).reshape(1, -1)
+    rows = torch.empty(comm.size, mine.shape[1], dtype=torch.float64)
+    if mine.shape[1]:
+        comm.all_gather(mine, rows, [1] * comm.size)
+    return rows.numpy()
+
+
+def volume(comm: Communicator, sent: int, received: int) -> dict[str, int | float]:
+    """Bytes of all ranks, given those of this one. Collective."""
+    # float64 holds bytes exactly up to 2⁵³.
+    by_rank = gathered(comm, [sent, received])
+    return {
+        "total_bytes": int(by_rank[:, 0].sum()),
+        "max_send_bytes": int(by_rank[:, 0].max()),
+        "max_recv_bytes": int(by_rank[:, 1].max()),
+        "avg_send_bytes": float(by_rank[:, 0].mean()),
+    }
+
+
+def volume_by_level(comm: Communicator, sent: int, between: int) -> dict[str, Any] | None:
+    """Bytes inside nodes and between them; ``None`` where nodes are not known. Collective.
+
+    Of the bytes that this rank sends, `between` go to other nodes.
+    """
+    if not comm.ledger.node_size:
+        return None
+    levels = gathered(comm, [sent - between, between]).T
+    return {
+        level: {"total_bytes": int(by_rank.sum()), "max_send_bytes": int(by_rank.max())}
+        for level, by_rank in zip(("inside", "between"), levels, strict=True)
+    }
+
+
 def _row_bytes(ledger: Ledger, direction: str) -> int:
     totals: defaultdict[str, int] = defaultdict(int)
     for name, traffic in ledger.operations.items():
@@ -120,10 +156,6 @@ COMPUTE = {
 COMPOSED = "spgnn::product"
 # Exchanges and kernels in one: what is neither an exchange nor an operator inside is its kernels.
 ATTENTION = ("spgnn::attend", "spgnn::attend_backward")
-_BELOW_MODES = {
-    "cpu": DispatchKeySet(DispatchKey.CPU),
-    "cuda": DispatchKeySet(DispatchKey.CUDA),
-}
 TRANSPORT = {
     "alltoall": "alltoall",
     "broadcast": "bcast",
@@ -169,7 +201,7 @@ class OperatorClock(TorchDispatchMode):
         if name == COMPOSED or name in ATTENTION:
             start, counted = perf_counter(), self._counted()
             with self:
-                result = func.redispatch(_BELOW_MODES[args[0].device.type], *args, **(kwargs or {}))
+                result = func.redispatch(below_modes(args[0].device), *args, **(kwargs or {}))
             if name in ATTENTION:
                 self._wait()
                 rest = perf_counter() - start - (self._counted() - counted)

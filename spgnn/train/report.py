@@ -8,21 +8,17 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 import numpy as np
-import torch
 from rich.table import Table
 
 from spgnn.comm import Communicator
 from spgnn.command import plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.exchange.approximation import DIRECTIONS, relative_errors
+from spgnn.exchange.approximation import DIRECTIONS
 from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
-from spgnn.spmm import DistMatrix
-from spgnn.train.in_parts import InParts
-from spgnn.train.measure import CATEGORIES, timed
-from spgnn.train.setup import Problem
-from spgnn.train.task import LOWER_IS_BETTER, GraphTask
+from spgnn.train.measure import CATEGORIES, gathered, timed, volume, volume_by_level
+from spgnn.train.task import LOWER_IS_BETTER
 from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import SPLITS
 
@@ -39,56 +35,17 @@ def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     ----------
     config : TrainConfig
     trainer : Trainer
-        Of a `GraphTask`, or of an `InParts`, after :meth:`Trainer.run`.
+        After :meth:`Trainer.run`.
     idle_bytes : int
         Resident memory of this rank before it loaded any data.
     """
-    task, comm = trainer.task, trainer.comm
-    assert isinstance(task, GraphTask | InParts)
-    known = task if isinstance(task, InParts) else task.problem
-    report = {
-        "config": config.flat(),
-        "world_size": comm.size,
-        "graph": {
-            "name": known.meta.name,
-            "vertices": known.meta.vertices,
-            "edges": known.meta.edges,
-            "features": known.features,
-            "classes": known.classes,
-        },
-        **measurements(trainer),
-    }
-    if isinstance(task, InParts):
-        report["storage"] = _storage(task)
-    else:
-        report |= _planned(task) | _work(comm, task.problem) | {"approximation": None}
-        if task.wiring is not None:
-            errors = relative_errors(task.wiring.errors, comm)
-            report["approximation"] = {"codec": task.wiring.described, "errors": errors}
-        report["partition"] = task.problem.partition_report
-    return {**report, "memory": memory(comm, idle_bytes), "failure": trainer.failure}
-
-
-def _storage(task: InParts) -> Report:
-    """Shares of the memory, and bytes that an epoch read and wrote. Collective.
-
-    Amplification is what was transferred, whole pages, over what would have been asked for if all
-    columns of every operand were in memory at once.
-    """
-    forecast, moved = task.forecast, task.moved
-    planned, least = forecast.bytes(), forecast.in_one_panel.bytes()
-    transferred = moved.moved_in + moved.moved_out
-    mine = [planned.read, planned.written, moved.read, moved.written, transferred]
-    names = "planned_read", "planned_written", "read", "written", "transferred"
-    by_rank = _gather(task.comm, [*mine, least.bytes])
-    *totals, needed = by_rank.sum(axis=0).astype(int).tolist()
     return {
-        "chunks": task.budget.parts,
-        "on_disk": sorted(task.budget.places.on_disk),
-        "panel_bytes": task.budget.places.panel_bytes,
-        "recomputed_layers": sorted(task.budget.again),
-        **{f"{name}_bytes": total for name, total in zip(names, totals, strict=True)},
-        "amplification": totals[-1] / needed if needed else None,
+        "config": config.flat(),
+        "world_size": trainer.comm.size,
+        **measurements(trainer),
+        **trainer.task.sections(),
+        "memory": memory(trainer.comm, idle_bytes),
+        "failure": trainer.failure,
     }
 
 
@@ -96,9 +53,9 @@ def measurements(trainer: Trainer) -> Report:
     """History, times and bytes of a trainer of any task, the same on every rank. Collective."""
     comm, measured = trainer.comm, trainer.measured
     sent = _per_epoch(measured.sent_bytes)
-    seconds = _gather(comm, measured.seconds).max(axis=0).tolist()
+    seconds = gathered(comm, measured.seconds).max(axis=0).tolist()
     counted = timed(seconds) or [0.0]
-    per_category = _gather(comm, measured.mean_breakdown()).max(axis=0)
+    per_category = gathered(comm, measured.mean_breakdown()).max(axis=0)
     history = _completed(trainer, seconds)
     return {
         "history": history,
@@ -110,8 +67,8 @@ def measurements(trainer: Trainer) -> Report:
             "max": max(counted),
         },
         "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
-        "volume": _volume(comm, sent, _per_epoch(measured.received_bytes)),
-        "volume_by_level": _by_level(comm, sent, _per_epoch(measured.sent_between)),
+        "volume": volume(comm, sent, _per_epoch(measured.received_bytes)),
+        "volume_by_level": volume_by_level(comm, sent, _per_epoch(measured.sent_between)),
     }
 
 
@@ -120,12 +77,14 @@ def best(trainer: Trainer) -> dict[str, Any] | None:
 
     Of equally good ones the first.
     """
-    judged, found = trainer.task.criterion, None
+    criterion, first = trainer.task.criterion, None
     for record in trainer.history:
-        score = record.get(judged.name)
-        if score is not None and (found is None or judged.better(score, found[judged.name])):
-            found = record
-    return None if found is None else {"by": judged.name, **found}
+        score = record.get(criterion.name)
+        if score is None:
+            continue
+        if first is None or criterion.better(score, first[criterion.name]):
+            first = record
+    return None if first is None else {"by": criterion.name, **first}
 
 
 def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
@@ -161,51 +120,12 @@ def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
     """
     peak = peak_bytes()
     found = {}
-    by_rank = _gather(comm, [peak, max(0, peak - idle_bytes)])
+    by_rank = gathered(comm, [peak, max(0, peak - idle_bytes)])
     for name, bytes_ in zip(("peak_bytes", "peak_above_idle_bytes"), by_rank.T, strict=True):
         found[f"max_rank_{name}"] = int(bytes_.max())
         found[f"rank_0_{name}"] = int(bytes_[0])
         found[f"median_rank_{name}"] = int(np.median(bytes_))
     return found
-
-
-def _planned(task: GraphTask) -> Report:
-    """Bytes of an epoch according to plans and codecs; a mean where epochs differ. Collective."""
-    if task.wiring is not None or task.planned:
-        per_epoch = zip(*task.planned, strict=True) if task.planned else [()] * 3
-        sent, received, between = (_per_epoch(counts) for counts in per_epoch)
-    else:
-        size = task.comm.ledger.node_size
-        sent, received = task.planned_bytes()
-        between = task.planned_between(size) if size else 0
-    return {
-        "planned_volume": _volume(task.comm, sent, received),
-        "planned_volume_by_level": _by_level(task.comm, sent, between),
-    }
-
-
-def _work(comm: Communicator, problem: Problem) -> Report:
-    """Nonzeros of the product of each layer on all ranks, and rows of the recomputed halo.
-
-    ``None`` for a first layer on propagated features, which multiplies none.
-    """
-    training = problem.training
-    graph = training.graph
-    layers = [graph] if isinstance(graph, DistMatrix) else [layer.A for layer in graph]
-    nonzeros = [0 if A is None else A.plan.nonzeros for A in [problem.A, *layers]]
-    by_rank = _gather(comm, [training.ghosts, training.ghost_bytes, *nonzeros]).astype(int)
-    rows, bytes_, whole, *of_layers = by_rank.sum(axis=0).tolist()
-    most_rows, most_bytes = by_rank[:, :2].max(axis=0).tolist()
-    multiplied = [None if A is None else n for A, n in zip(layers, of_layers, strict=True)]
-    return {
-        "work": {"whole_nonzeros": whole, "layer_nonzeros": multiplied},
-        "recomputed_halo": {
-            "total_rows": rows,
-            "max_rank_rows": most_rows,
-            "total_bytes": bytes_,
-            "max_rank_bytes": most_bytes,
-        },
-    }
 
 
 def write(report: Report, path: str) -> None:
@@ -253,31 +173,6 @@ def _per_epoch(counts: Sequence[int]) -> int:
     return sum(counts) // max(len(counts), 1)
 
 
-def _volume(comm: Communicator, sent: int, received: int) -> dict[str, int | float]:
-    # float64 holds bytes exactly up to 2⁵³.
-    by_rank = _gather(comm, [sent, received])
-    return {
-        "total_bytes": int(by_rank[:, 0].sum()),
-        "max_send_bytes": int(by_rank[:, 0].max()),
-        "max_recv_bytes": int(by_rank[:, 1].max()),
-        "avg_send_bytes": float(by_rank[:, 0].mean()),
-    }
-
-
-def _by_level(comm: Communicator, sent: int, crossing: int) -> dict[str, dict[str, int]] | None:
-    """Bytes inside nodes and between them; ``None`` where it is not known which ranks are a node.
-
-    Of the bytes that this rank sends, `crossing` go to other nodes.
-    """
-    if not comm.ledger.node_size:
-        return None
-    inside, between_nodes = _gather(comm, [sent - crossing, crossing]).T
-    return {
-        level: {"total_bytes": int(by_rank.sum()), "max_send_bytes": int(by_rank.max())}
-        for level, by_rank in (("inside", inside), ("between", between_nodes))
-    }
-
-
 def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
     """The history, with ``None`` for the scores of epochs that were not evaluated.
 
@@ -289,15 +184,6 @@ def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
     for record, slowest in zip(found[trainer.first_epoch :], seconds, strict=False):
         record["seconds"] = slowest
     return found
-
-
-def _gather(comm: Communicator, values: Any) -> np.ndarray[Any, Any]:
-    """One row of numbers from each rank, float64 [P, numbers]."""
-    mine = torch.as_tensor(np.asarray(values, dtype=np.float64)).reshape(1, -1)
-    rows = torch.empty(comm.size, mine.shape[1], dtype=torch.float64)
-    if mine.shape[1]:
-        comm.all_gather(mine, rows, [1] * comm.size)
-    return rows.numpy()
 
 
 def show(report: Report) -> None:
@@ -327,13 +213,13 @@ def show(report: Report) -> None:
         table.add_row(f"seconds to {name}", f"{reached:.4f}")
 
     between = (report["volume_by_level"] or {}).get("between", {"total_bytes": 0})
-    for title, volume in (
+    for title, moved in (
         ("bytes per epoch, planned", report.get("planned_volume")),
         ("bytes per epoch, counted", report["volume"]),
         ("of them between nodes", between if between["total_bytes"] else None),
     ):
-        if volume is not None:
-            total, most = volume["total_bytes"], volume["max_send_bytes"]
+        if moved is not None:
+            total, most = moved["total_bytes"], moved["max_send_bytes"]
             table.add_row(title, f"{total:,} in all, most sent by a rank {most:,}")
     for direction in DIRECTIONS if report.get("approximation") else ():
         each = [e for e in report["approximation"]["errors"] if e["direction"] == direction]

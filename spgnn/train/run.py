@@ -14,6 +14,8 @@ from spgnn.comm import Communicator, run_job
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable
+from spgnn.frontend.from_config import training_graph
+from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
@@ -21,7 +23,6 @@ from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.in_parts import InParts
 from spgnn.train.links import LinkPrediction
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
-from spgnn.train.setup import Prepared, Problem, prepare
 from spgnn.train.task import GraphTask, Task
 from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import LabelPropagation, NodeClassification
@@ -49,7 +50,7 @@ def train(
     comm: Communicator,
     given: Collection[str] | None = None,
     callbacks: Sequence[Callback] = (),
-    prepared: Prepared | None = None,
+    data: TrainingGraph | None = None,
 ) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
 
@@ -62,8 +63,9 @@ def train(
         What ``--plan`` must leave alone; by default whatever is not as it is by default.
     callbacks : sequence of Callback
         ``on_epoch(record)``, called after each epoch of every run on rank 0.
-    prepared : Prepared, optional
-        What an earlier training was prepared with, and this one is if it needs the same.
+    data : TrainingGraph, optional
+        Of a configuration that differs in codecs, optimiser and outputs alone; by default, it is
+        loaded.
 
     Raises
     ------
@@ -93,18 +95,19 @@ def train(
         )
     idle = resident_bytes()
     chunked = config.storage.asked
-    problem = None if chunked else (prepared or Prepared()).of(config, comm)
+    if not chunked and data is None:
+        data = training_graph(config, comm)
     trainers, freed = list[Trainer](), FreedMemory(comm.size, comm.ranks_here)
     with ExitStack() as stack:
-        # Runs share the problem, and differ in what is drawn from their seeds.
+        # Runs share the graph, and differ in what is drawn from their seeds.
         for number in range(config.training.runs):
             one = resumable(of_run(config, number), comm)
-            if problem is None:
+            if data is None:
                 task: Task = stack.enter_context(closing(InParts(one, comm, idle)))
             else:
-                task = task_of(one, problem, comm)
+                task = task_of(one, data)
             logs = logs_in(one.job.log) if one.job.log is not None and comm.rank == 0 else []
-            trainers.append(Trainer(task, one.training, comm, [*callbacks, *logs]))
+            trainers.append(Trainer(task, options=one.training, callbacks=[*callbacks, *logs]))
             if number == 0:
                 freed.begin()
                 comm.settled()
@@ -127,7 +130,7 @@ def train(
 def _attempt(config: TrainConfig, comm: Communicator) -> float:
     """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
     options = replace(config.training, checkpoint=None, resume=False)
-    trainer = Trainer(task_of(config, prepare(config, comm), comm), options, comm)
+    trainer = Trainer(task_of(config, training_graph(config, comm)), options=options)
     freed = FreedMemory(comm.size, comm.ranks_here)
     freed.begin()
     for epoch in range(TRIED_EPOCHS):
@@ -217,7 +220,7 @@ def resumable(config: TrainConfig, comm: Communicator) -> TrainConfig:
     return config.but(resume=comm.from_rank_zero(lambda: os.path.exists(path)))
 
 
-def task_of(config: TrainConfig, problem: Problem, comm: Communicator) -> GraphTask:
+def task_of(config: TrainConfig, data: TrainingGraph) -> GraphTask:
     """The task of a configuration. Collective.
 
     Raises
@@ -226,7 +229,7 @@ def task_of(config: TrainConfig, problem: Problem, comm: Communicator) -> GraphT
         As the tasks do; on all ranks alike.
     """
     if config.aim.task == "links":
-        return LinkPrediction(config, problem, comm)
+        return LinkPrediction(config, data)
     if config.aim.label_propagation:
-        return LabelPropagation(config, problem, comm)
-    return NodeClassification(config, problem, comm)
+        return LabelPropagation(config, data)
+    return NodeClassification(config, data)

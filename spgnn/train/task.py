@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
@@ -11,23 +12,19 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
+from spgnn.data.source import GraphMeta
+from spgnn.exchange import Carried, carried_by_level
+from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dry import Recorded, recorded_products
+from spgnn.graph.protocol import matrices_of
+from spgnn.graph.training import TrainingGraph
 from spgnn.memory import check_memory
-from spgnn.nn import (
-    GAT,
-    MODELS,
-    DropoutKeys,
-    Stack,
-    dtype_of,
-)
+from spgnn.nn import GAT, MODELS, DropoutKeys, Stack, dtype_of
 from spgnn.progress import Progress
-from spgnn.train.checkpoint import TaskState
-from spgnn.train.setup import Problem
-from spgnn.train.wiring import Moving, Planned, Wiring
+from spgnn.spmm import DistMatrix
+from spgnn.train.measure import gathered, volume, volume_by_level
 
 Scores = dict[str, float | None]
-
-
 LOWER_IS_BETTER = {"mae", "rmse"}
 
 
@@ -83,6 +80,8 @@ class Task(Protocol):
 
     Attributes
     ----------
+    comm : Communicator
+        All ranks.
     model : Module
         Its parameters are the same on all ranks, and stay so.
     criterion : Criterion
@@ -91,6 +90,7 @@ class Task(Protocol):
         While a trainer runs: receives the progress of long work inside an epoch.
     """
 
+    comm: Communicator
     model: nn.Module
     criterion: Criterion = Criterion()
     progress: Progress | None = None
@@ -134,16 +134,20 @@ class Task(Protocol):
         """Names, numbers and texts that must be equal where a checkpoint is resumed."""
         return {}
 
-    def state(self) -> TaskState | None:
-        """State for a checkpoint besides the model; called on all ranks, may be collective.
+    def state(self) -> dict[str, Tensor]:
+        """What this rank keeps from epoch to epoch besides the model, for a checkpoint.
 
-        Before the first epoch it says what will be kept.
+        Called on all ranks; may be collective.
         """
-        return None
+        return {}
 
-    def load_state(self, state: TaskState) -> None:
-        """Go on from what `state` gave on this rank."""
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave on this rank; called if it was anything. Collective."""
         return
+
+    def sections(self) -> dict[str, Any]:
+        """What a report says of this task besides what is measured. Collective."""
+        return {}
 
 
 def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -163,15 +167,44 @@ def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list
     return [decaying, {"params": others, "weight_decay": 0.0}] if others else [decaying]
 
 
+class Moving(Protocol):
+    """Something of an epoch that moves rows between the ranks of a matrix."""
+
+    @property
+    def A(self) -> DistMatrix:
+        """Whose ranks these are."""
+
+    def carried(self, epoch: int = 0) -> Iterable[Carried]:
+        """Its messages, exchange by exchange."""
+
+
+def planned_bytes(moving: Iterable[Moving], epoch: int, node_size: int = 0) -> tuple[int, int, int]:
+    """Bytes that an epoch moves on this rank, according to plans and codecs.
+
+    Returns
+    -------
+    sent, received : int
+    between : int
+        Those sent to other nodes, of `node_size` neighbouring ranks each; 0 if nodes are not known.
+    """
+    sent, received, between = 0, 0, 0
+    for product in moving:
+        mesh, moved = product.A.mesh, list(product.carried(epoch))
+        sent += sum(int(each.sent.sum()) for each in moved)
+        received += sum(int(each.received.sum()) for each in moved)
+        if node_size:
+            levels = carried_by_level(moved, mesh.axes, mesh.rank, node_size=node_size)
+            between += levels["between"].sent_bytes
+    return sent, received, between
+
+
 class GraphTask(Task):
     """A task whose model, built from the flags, is a stack of layers on a graph.
 
     Parameters
     ----------
     config : TrainConfig
-    problem : Problem
-    comm : Communicator
-        All ranks.
+    data : TrainingGraph
     outputs : int
         Width of the last layer.
 
@@ -183,12 +216,12 @@ class GraphTask(Task):
         these and what stands before them.
     model : Module
         All that is trained; here the network.
-    wiring : Wiring, optional
-        The codecs of this run, where they approximate.
-    beside : list
-        Messages of this epoch's loss, forward and backward, besides the network's products.
-    planned : list of Planned
-        One each epoch, where epochs may differ.
+    codecs : GraphCodecs, optional
+        Those of this run, where messages are approximate.
+    messages : list
+        Messages of this epoch's loss, forward and backward, other than the network's products.
+    planned : list of (sent, received, between nodes)
+        Bytes of each epoch, where epochs may differ.
 
     Raises
     ------
@@ -196,56 +229,65 @@ class GraphTask(Task):
         If the weights could never fit into memory; on all ranks alike.
     """
 
-    def __init__(
-        self, config: TrainConfig, problem: Problem, comm: Communicator, outputs: int
-    ) -> None:
-        messages, training = config.messages, config.training
-        self.wiring: Wiring | None = None
-        self.beside: list[Moving] = []
-        self.planned: list[Planned] = []
-        if not messages.codec.exact:
-            self.wiring = Wiring(
-                messages,
-                problem.training,
-                seed=training.seed,
-                epochs=training.epochs,
-                weighed=config.model.attends,
-            )
-        self.problem = problem
-        self.comm = comm
-        self.seed = config.training.seed
-        self.weight_decay = config.training.weight_decay
-        self.dtype = dtype_of(config.training.dtype)
-        self.widths = widths_of(config, problem.features, outputs)
-        self.described = config.model.described
-        self.layers = model_of(config, problem.features, outputs).to(problem.y.device)
+    def __init__(self, config: TrainConfig, data: TrainingGraph, outputs: int) -> None:
+        training, codec = config.training, config.messages.codec
+        self.data, self.comm, whole = data, data.whole.comm, data.whole
+        self.seed = training.seed
+        self.weight_decay = training.weight_decay
+        self.dtype = dtype_of(training.dtype)
+        self.messages: list[Moving] = []
+        self.planned: list[tuple[int, int, int]] = []
+        self.codecs: GraphCodecs | None = None
+        self._matrices: dict[str, DistMatrix] = {}
+        widths = widths_of(config, whole.num_features, outputs)
+        size = f"{whole.num_nodes} vertices and {whole.num_edges} edges"
+        self._signature = {
+            **config.model.described,
+            "layers": "→".join(map(str, widths)),
+            "seed": self.seed,
+            "a graph of": size,
+        }
+        if not codec.exact:
+            self._set_codecs(config)
+        self.layers = model_of(config, whole.num_features, outputs).to(whole.device)
         if isinstance(self.layers, GAT):
             # Now: an epoch moves what the plan says.
-            self.layers.fetch_ids(problem.training.graph, problem.training.vertex_ids)
+            self.layers.fetch_ids(data.layers, data.graph.vertex_ids)
         self.model: nn.Module = self.layers
         self.network: nn.Module = self.layers
         if config.algorithm.schedule == "peers":
             self._check_budget()
 
+    def _set_codecs(self, config: TrainConfig) -> None:
+        """Give the matrices of training a codec, which evaluation does not use. Collective."""
+        training, layers, own = config.training, self.data.layers, self.data.graph.vertex_ids
+        codec = replace(config.messages.codec, epochs=training.epochs)
+        self.codecs = GraphCodecs(codec, self.comm, training.seed, least_width=1)
+        self._signature["codecs"] = config.messages.described(weighed=config.model.attends)
+        ids = {}
+        if isinstance(layers, Sequence):
+            ids = {id(g.A): g.vertex_ids for g in layers if g.vertex_ids is not None}
+        for number, A in enumerate(matrices_of(layers)):
+            self._matrices[str(number)] = A
+            self.codecs.put(A, str(number), number, ids.get(id(A), own))
+
     def begin(self, epoch: int) -> DropoutKeys:
         """Begin an epoch of training; where its dropout comes from."""
-        rows = self.problem.training
-        if self.wiring is not None:
-            self.wiring.policy.begin_epoch(epoch)
-        return DropoutKeys(rows.vertex_ids, self.seed, epoch)
+        if self.codecs is not None:
+            self.codecs.policy.begin_epoch(epoch)
+        return DropoutKeys(self.data.graph.vertex_ids, self.seed, epoch)
 
     def end_epoch(self, epoch: int, loss: float) -> None:
         """Note what the epoch has moved, where another one may not move the same."""
-        beside, self.beside = self.beside, []
-        if self.wiring is None and not beside:
-            return
-        moved: list[Moving] = [*self._products, *beside]
-        self.planned.append(Planned.of(moved, epoch, self.comm.ledger.node_size))
+        messages, self.messages = self.messages, []
+        if self.codecs is not None or messages:
+            moved: list[Moving] = [*self._products, *messages]
+            self.planned.append(planned_bytes(moved, epoch, self.comm.ledger.node_size))
 
     def finish(self) -> None:
         """Wait for rows that no epoch uses; of several runs, each gives its buffers back."""
-        if self.wiring is not None:
-            self.wiring.finish()
+        if self.codecs is not None:
+            self.codecs.finish(self._matrices)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
@@ -253,53 +295,82 @@ class GraphTask(Task):
 
     @property
     def signature(self) -> Mapping[str, Any]:
-        """Model, layers, seed, and the size of the graph."""
-        meta = self.problem.meta
-        size = f"{meta.vertices} vertices and {meta.edges} edges"
-        told = {"layers": self._layers, "seed": self.seed, "a graph of": size}
-        if self.wiring is not None:
-            told["codecs"] = self.wiring.described
-        return {**self.described, **told}
+        """Model, layers, seed, codecs, and the size of the graph."""
+        return self._signature
 
-    def state(self) -> TaskState | None:
-        """State of the codecs. Collective: rows under way arrive."""
-        return None if self.wiring is None else self.wiring.state()
+    def state(self) -> dict[str, Tensor]:
+        """State of the codecs that keep any. Collective: rows under way arrive."""
+        if self.codecs is None or not self.codecs.codec.remembers:
+            return {}
+        return self.codecs.state(self._matrices)
 
-    def load_state(self, state: TaskState) -> None:
-        """Restore the state of the codecs."""
-        assert self.wiring is not None
-        self.wiring.load(state)
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of the codecs. Collective."""
+        assert self.codecs is not None
+        self.codecs.load(state, self._matrices.__getitem__, self.data.whole.device)
 
-    def planned_bytes(self, epoch: int = 0) -> tuple[int, int]:
-        """Bytes that this rank sends and receives for the network's products in an epoch.
+    def planned_bytes(self, epoch: int = 0, node_size: int = 0) -> tuple[int, int, int]:
+        """Bytes that this rank sends, receives, and sends to other nodes, in an epoch.
 
-        According to plans and codecs.
-
-        Where codecs approximate, of the last epoch, or of one whose bytes do not depend on data.
+        For the network's products, according to plans and codecs. Where codecs approximate, of the
+        last epoch, or of one whose bytes do not depend on data.
         """
-        planned = Planned.of(self._products, epoch)
-        return planned.sent, planned.received
+        return planned_bytes(self._products, epoch, node_size)
 
-    def planned_between(self, node_size: int, epoch: int = 0) -> int:
-        """Those of these bytes that go to other nodes of so many neighbouring ranks."""
-        return Planned.of(self._products, epoch, node_size).between
+    def sections(self) -> dict[str, Any]:
+        """The graph, planned bytes (a mean where epochs differ), work and errors. Collective."""
+        comm, data, whole = self.comm, self.data, self.data.whole
+        if self.codecs is not None or self.planned:
+            epochs = max(len(self.planned), 1)
+            sent, received, between = (
+                sum(counts) // epochs for counts in zip(*self.planned or [(0, 0, 0)], strict=True)
+            )
+        else:
+            sent, received, between = self.planned_bytes(node_size=comm.ledger.node_size)
+        approximation = None
+        if self.codecs is not None:
+            errors = self.codecs.errors_of_layers()
+            approximation = {"codec": self._signature["codecs"], "errors": errors}
+        layers = data.layers
+        matrices = [layers] if isinstance(layers, DistMatrix) else [layer.A for layer in layers]
+        # A first layer on propagated features multiplies nothing.
+        nonzeros = [0 if A is None else A.plan.nonzeros for A in [data.A, *matrices]]
+        by_rank = gathered(comm, [data.halo_rows, data.halo_bytes, *nonzeros]).astype(int)
+        rows, bytes_, every, *of_layers = by_rank.sum(axis=0).tolist()
+        most_rows, most_bytes = by_rank[:, :2].max(axis=0).tolist()
+        multiplied = [None if A is None else n for A, n in zip(matrices, of_layers, strict=True)]
+        return {
+            "graph": graph_section(whole.meta),
+            "planned_volume": volume(comm, sent, received),
+            "planned_volume_by_level": volume_by_level(comm, sent, between),
+            "work": {"whole_nonzeros": every, "layer_nonzeros": multiplied},
+            "recomputed_halo": {
+                "total_rows": rows,
+                "max_rank_rows": most_rows,
+                "total_bytes": bytes_,
+                "max_rank_bytes": most_bytes,
+            },
+            "approximation": approximation,
+            "partition": whole.partition_report,
+        }
 
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
         made = list(self._products)
-        made += recorded_products(self.network, self.problem.X, self.problem.A, self.dtype)
+        made += recorded_products(self.network, self.data.features, self.data.A, self.dtype)
         for product in sorted(made, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 
     @cached_property
     def _products(self) -> list[Recorded]:
         """Those of one training epoch."""
-        rows = self.problem.training
-        return recorded_products(self.network, rows.X, rows.graph, self.dtype)
+        return recorded_products(self.network, self.data.X, self.data.layers, self.dtype)
 
-    @property
-    def _layers(self) -> str:
-        return "→".join(map(str, self.widths))
+
+def graph_section(meta: GraphMeta) -> dict[str, Any]:
+    """The graph, as reports describe it."""
+    sizes = ("name", "vertices", "edges", "features", "classes")
+    return {size: getattr(meta, size) for size in sizes}
 
 
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam

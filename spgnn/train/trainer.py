@@ -5,25 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from spgnn.comm import Communicator
 from spgnn.config import Training
 from spgnn.errors import InputError, memory_for
+from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.vertices import write_npz
 from spgnn.memory import FreedMemory
 from spgnn.nn import multiplied_in, weights_of
+from spgnn.nn.loss import LossFunction
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
 from spgnn.train.task import Scores, Task
+from spgnn.train.vertices import GivenModel
 
 # In one pass over each parameter: a dozen small operators a parameter are a tenth of a short epoch.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -34,22 +37,40 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class Trainer:
-    """Trains a task on this rank's share of its data, together with all other ranks.
+    """Trains a model on this rank's share of a graph, together with all other ranks. Collective.
+
+    Gradients and losses are sums over all ranks: the history is that of one process.
 
     Parameters
     ----------
-    task : Task
-    options : Training
-        The trainer uses all but ``seed`` and ``weight_decay``, which are the task's.
-    comm : Communicator
-        All ranks.
-    callbacks : sequence of Callback
-        Those of rank 0 are called, whatever the others are given.
+    model : Module or Task
+        A module with layers of :mod:`spgnn.nn` is called as ``model(graph.x, graph)``, any other
+        one as ``model(graph.x, graph.edge_index)``. It starts from the parameters of rank 0. A
+        :class:`Task` brings its own model, loss and scores, and takes no graph and no loss.
+    graph : DistGraph, optional
+        With labels y and masks: it is trained on the training vertices that have a label, and
+        scored on all three masks. Without masks, a seeded split.
+    loss : str or callable
+        ``"softmax"``, ``"multilabel"``, ``"mse"``, ``"l1"``, ``"huber"``, or ``"auto"``: what y is,
+        one class a vertex, several, or numbers. Or a function of (outputs, y) of some vertices that
+        returns the mean of their losses, as those of ``torch.nn.functional``.
+    optimizer : str or callable, optional
+        ``"adam"``, ``"adamw"`` or ``"sgd"``; or a function of the parameters.
+    forward : callable, optional
+        ``forward(model, graph)`` to outputs [own rows, …], for a module that is called otherwise.
+    options : Training, optional
+        Instead of `settings`.
+    callbacks : sequence of callable
+        ``on_epoch(record)``; those of rank 0 are called, whatever the others are given.
+    **settings
+        Of :class:`spgnn.train.Training`: ``lr``, ``weight_decay`` (0 by default), ``seed``,
+        ``patience``, ``eval_every``, ``checkpoint`` with ``checkpoint_every`` and ``resume``,
+        ``lr_schedule``, ``warmup``, ``clip``, ``dtype``.
 
     Raises
     ------
     InputError
-        If options do not go together.
+        If options do not go together, or labels do not fit the loss.
 
     Attributes
     ----------
@@ -72,31 +93,75 @@ class Trainer:
 
     def __init__(
         self,
-        task: Task,
-        options: Training,
-        comm: Communicator,
+        model: nn.Module | Task,
+        graph: DistGraph | None = None,
+        *,
+        loss: str | LossFunction = "auto",
+        optimizer: str | Callable[..., torch.optim.Optimizer] | None = None,
+        forward: Callable[[nn.Module, DistGraph], Tensor] | None = None,
+        options: Training | None = None,
         callbacks: Sequence[Callback] = (),
+        **settings: Any,
     ) -> None:
+        if isinstance(optimizer, str):
+            settings["optimizer"] = optimizer
+        self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
-        self.task = task
-        self.options = options
-        self.comm = comm
-        task.model.to(weights_of(options.dtype))
-        _lay_out(task.model)
-        groups = task.parameter_groups()
+        if isinstance(model, nn.Module):
+            if graph is None:
+                raise InputError("Trainer(model, graph): give the graph that spgnn.distribute made")
+            seed, decay = options.seed, options.weight_decay
+            self.task: Task = GivenModel(
+                model, graph, loss, forward=forward, seed=seed, weight_decay=decay
+            )
+        else:
+            self.task = model
+        self.comm = self.task.comm
+        if not isinstance(model, nn.Module) or "dtype" in settings:
+            self.task.model.to(weights_of(options.dtype))
+        _lay_out(self.task.model)
+        groups = self.task.parameter_groups()
         self._parameters = [p for group in groups for p in group["params"] if p.requires_grad]
-        self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
+        if callable(optimizer):
+            self.optimizer = optimizer(self._parameters)
+        else:
+            self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
         self.rates = Rates(options)
-        self.signature = {**task.signature, "optimizer": options.optimizer}
+        kind = type(self.optimizer).__name__.lower()
+        self.signature = {**self.task.signature, "optimizer": kind}
         self.history: list[dict[str, Any]] = []
-        self.measured = Measurements(comm.ledger, self._parameters[0].device)
+        self.measured = Measurements(self.comm.ledger, self._parameters[0].device)
         self.failure: str | None = None
         self.first_epoch = 0
         self.freed: FreedMemory | None = None
-        self._callbacks, self._followed = callbacks, False
+        self._callbacks, self._has_callbacks = callbacks, False
+
+    def fit(self, epochs: int | None = None) -> list[dict[str, Any]]:
+        """Train until `epochs` are in the history, by default those of the options. Collective.
+
+        Returns
+        -------
+        list of dict
+            The history.
+
+        Raises
+        ------
+        InputError
+            As :meth:`run`, and on all ranks if training ended before it was done.
+        """
+        if epochs is not None:
+            self.options = replace(self.options, epochs=epochs)
+            self.options.check()
+            self.rates = Rates(self.options)
+        self.run()
+        if self.failure is not None:
+            raise InputError(self.failure)
+        return self.history
 
     def run(self) -> None:
-        """Train for ``options.epochs`` epochs, resuming and checkpointing as asked. Collective.
+        """Train for ``options.epochs`` epochs, with checkpoints. Collective.
+
+        What ends training before it is done is said by `failure`.
 
         Raises
         ------
@@ -106,9 +171,9 @@ class Trainer:
         """
         options = self.options
         check_replicated(self.task.model, self.comm)
-        if options.resume:
+        if options.resume and not self.history:
             self._resume()
-        self._followed = self.comm.agree(len(self._callbacks)) > 0
+        self._has_callbacks = self.comm.agree(len(self._callbacks)) > 0
         with ProgressBar(shown=self.comm.rank == 0) as bar:
             self.task.progress = bar
             bar("epoch", len(self.history), options.epochs, "begins")
@@ -120,25 +185,27 @@ class Trainer:
                 if math.isfinite(record["loss"]):
                     self.history.append(_finite(record))
                     bar("epoch", len(self.history), options.epochs, _news(record))
-                    self._tell(self.history[-1])
+                    self._call_back(self.history[-1])
                 if self.failure is None:
                     self._save_sometimes()
         self.task.progress = None
         self.task.finish()
 
     def _resume(self) -> None:
-        self.history, kept = checkpoint.load(
+        self.history, own = checkpoint.load(
             self.options.checkpoint,
             self.task.model,
             self.optimizer,
             self.signature,
             self.comm,
             steps=self.steps_per_epoch,
-            state=self.task.state(),
         )
         self.first_epoch = len(self.history)
-        if kept is not None:
-            self.task.load_state(kept)
+        if own:
+            try:
+                self.task.load_state(own)
+            except InputError as error:
+                raise InputError(f"{self.options.checkpoint}: {error}") from None
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
@@ -185,18 +252,18 @@ class Trainer:
         """
         self.task.model.eval()
         with self._precision():
-            found = self.task.predictions()
-        if found is None:
+            made = self.task.predictions()
+        if made is None:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
         what = f"--predictions {path}"
-        write_npz(path, found.arrays, found.vertex_ids, self.comm, what, found.give_back)
+        write_npz(path, made.arrays, made.vertex_ids, self.comm, what, made.give_back)
 
-    def _tell(self, record: dict[str, Any]) -> None:
+    def _call_back(self, record: dict[str, Any]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""
-        if not self._followed:
+        if not self._has_callbacks:
             return
 
-        def told() -> None:
+        def call() -> None:
             trouble = ""
             for callback in self._callbacks:
                 try:
@@ -209,7 +276,7 @@ class Trainer:
                 raise InputError(trouble)
 
         try:
-            self.comm.on_rank_zero(told)
+            self.comm.on_rank_zero(call)
         except InputError as error:
             self.failure = self.failure or str(error)
 
@@ -239,15 +306,13 @@ class Trainer:
         mean of the `patience` before it. Scores are the same on every rank, so all stop together.
         """
         patience = self.options.patience
-        judged = self.task.criterion
-        scores = [score for r in self.history if (score := r.get(judged.name)) is not None]
-        if (
-            patience == 0
-            or len(scores) <= patience + 1
-            or self.history[-1].get(judged.name) is None
-        ):
+        criterion = self.task.criterion
+        scores = [score for r in self.history if (score := r.get(criterion.name)) is not None]
+        if patience == 0 or len(scores) <= patience + 1:
             return False
-        return judged.better(fmean(scores[-patience - 1 : -1]), scores[-1])
+        if self.history[-1].get(criterion.name) is None:
+            return False
+        return criterion.better(fmean(scores[-patience - 1 : -1]), scores[-1])
 
     def _sum_gradients(self, loss_share: Tensor) -> Tensor:
         """Every rank holds distinct rows, so gradients and loss just add up; one message."""
@@ -279,7 +344,7 @@ class Trainer:
             self.failure = str(error)
 
 
-def _lay_out(model: torch.nn.Module) -> None:
+def _lay_out(model: nn.Module) -> None:
     """Let no parameter be a view with gaps, or transposed."""
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.config import RESIDUALS, Aim, TrainConfig, check_metric
-from spgnn.data.graph import label_kind, labelled
+from spgnn.data.graph import MASKS, VertexData, label_kind, labelled
 from spgnn.errors import InputError
+from spgnn.frontend.from_config import masks_of
+from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.training import TrainingGraph
 from spgnn.hashing import uniform
+from spgnn.nn import Convolution, DropoutKeys, Stack
 from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
     CrossEntropy,
     Loss,
+    LossFunction,
+    MeanOfRows,
     Residual,
     count_labelled,
     label_weights,
 )
 from spgnn.nn.metrics import Score, accuracies, f1_scores, regression_scores, roc_aucs
-from spgnn.train.setup import Problem
-from spgnn.train.task import Criterion, GraphTask, Predictions, Scores, score_name
+from spgnn.train.task import Criterion, GraphTask, Predictions, Scores, Task, score_name
 
 SPLITS = ("train", "val", "test")
 # What is reported without being asked for.
@@ -95,6 +100,7 @@ class Objective:
         *,
         classes: int,
         comm: Communicator,
+        function: LossFunction | None = None,
     ) -> Objective:
         """The objective of the options on these labels. Collective.
 
@@ -109,6 +115,8 @@ class Objective:
             Columns of the last layer.
         comm : Communicator
             All ranks.
+        function : callable, optional
+            The loss, instead of that of the options.
 
         Raises
         ------
@@ -128,12 +136,21 @@ class Objective:
                 f"{name}: no vertex of the training mask has a label; "
                 "there is nothing to learn from"
             )
-        loss = _loss(kind, aim, y, masks[0], classes=classes, comm=comm)
+        loss: Loss
+        if function is None:
+            loss = _loss(kind, aim, y, masks[0], classes=classes, comm=comm)
+        else:
+            loss = MeanOfRows(function)
         totals = label_weights(loss, y, masks, comm)
         if not totals[0]:
             raise InputError("aim.class-weights: classes of all training vertices weigh nothing")
         metrics, criterion = metrics_of(kind, aim.metric), Criterion.of(aim.metric)
         return cls(kind, loss, y, masks, totals, counts, metrics, criterion)
+
+    def predictions(self, outputs: Tensor, vertex_ids: Tensor) -> Predictions:
+        """Scores of own vertices (float32 [own rows, columns]), and what follows of them."""
+        scores = outputs.float()
+        return Predictions(vertex_ids, self.decided(scores) | {"scores": scores})
 
     def decided(self, outputs: Tensor) -> dict[str, Tensor]:
         """Classes or labels by outputs [rows, columns]; nothing if these are numbers."""
@@ -169,6 +186,42 @@ class Objective:
         if "roc-auc" in self.metrics:
             found["roc-auc"] = roc_aucs(*given, comm)
         return {name: found[name] for name in self.metrics}
+
+
+def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0) -> Objective:
+    """The objective on the labels of a graph. Collective.
+
+    Parameters
+    ----------
+    loss : Aim, str or callable
+        Options, the name of a loss, or a function (see :class:`~spgnn.train.Trainer`).
+    graph : DistGraph
+    seed : int
+        Of a split, where the graph has no training mask.
+    """
+    aim, function = Aim(), None
+    if isinstance(loss, Aim):
+        aim = loss
+    elif isinstance(loss, str):
+        aim = Aim(loss=cast(Any, loss))  # which checks it
+    else:
+        function = loss
+    name, y = graph.meta.name, graph.y
+    if y is None:
+        raise InputError(f"{name} has no labels: give distribute y, or write a Task")
+    if y.dim() == 2 and y.shape[1] == 1 and y.dtype in (torch.int32, torch.int64):
+        y = y[:, 0]  # as OGB has classes
+    if y.is_floating_point():
+        y = y.float().reshape(len(y), -1)
+    else:
+        y = y.long() if y.dim() == 1 else y.to(torch.int8)
+    data = VertexData(y=y, **{mask: getattr(graph, mask) for mask in MASKS})
+    if data.splits > 1:
+        raise InputError(f"{name} has {data.splits} splits: distribute(…, split=0) takes one")
+    masks = masks_of(data, graph.vertex_ids, y, seed)
+    return Objective.of(
+        aim, name, y, masks, classes=graph.num_classes, comm=graph.comm, function=function
+    )
 
 
 def as_taken(kind: str, y: Tensor) -> Tensor:
@@ -231,16 +284,14 @@ def _balanced(y: Tensor, training: Tensor, classes: int, comm: Communicator) -> 
 
 
 class NodeClassification(GraphTask):
-    """A model that finds what labels say of each vertex: its class, several labels, or numbers.
+    """A model that learns what labels say of each vertex: its class, several labels, or numbers.
 
     What is minimised, and which scores are reported, is an :class:`Objective`.
 
     Parameters
     ----------
     config : TrainConfig
-    problem : Problem
-    comm : Communicator
-        All ranks.
+    data : TrainingGraph
 
     Raises
     ------
@@ -249,24 +300,18 @@ class NodeClassification(GraphTask):
         into memory; on all ranks alike.
     """
 
-    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
-        self.objective = Objective.of(
-            config.aim,
-            problem.meta.name,
-            problem.y,
-            problem.masks,
-            classes=problem.classes,
-            comm=comm,
-        )
+    def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
+        self.objective = objective_on(config.aim, data.whole)
         self.criterion = self.objective.criterion
-        self.y = as_taken(self.objective.kind, problem.training.y)
-        super().__init__(config, problem, comm, problem.classes)
+        self.y = as_taken(self.objective.kind, data.y)
+        super().__init__(config, data, data.whole.num_classes)
+        if self.objective.kind != "softmax":
+            self._signature["loss"] = self.objective.kind
 
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
-        rows = self.problem.training
-        outputs = self.model(rows.X, rows.graph, self.begin(epoch))
-        return self.objective.share(outputs, self.y, rows.mask)
+        outputs = self.model(self.data.X, self.data.layers, self.begin(epoch))
+        return self.objective.share(outputs, self.y, self.data.mask)
 
     def scores(self) -> Scores:
         """Validation loss, then scores on train, validation and test. Collective."""
@@ -274,8 +319,8 @@ class NodeClassification(GraphTask):
 
     def outputs(self) -> Tensor:
         """Outputs of own vertices [own rows, columns]. Collective."""
-        found: Tensor = self.model(self.problem.X, self.problem.A)
-        return found
+        made: Tensor = self.model(self.data.features, self.data.A)
+        return made
 
     def predictions(self) -> Predictions:
         """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
@@ -283,27 +328,19 @@ class NodeClassification(GraphTask):
         That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
         Collective.
         """
-        scores = self.outputs().float()
-        arrays = self.objective.decided(scores) | {"scores": scores}
-        return Predictions(self.problem.vertex_ids, arrays)
-
-    @property
-    def signature(self) -> Mapping[str, Any]:
-        """Model, layers, seed, size of the graph, and the loss if it is not over classes."""
-        told, kind = super().signature, self.objective.kind
-        return told if kind == "softmax" else {**told, "loss": kind}
+        return self.objective.predictions(self.outputs(), self.data.whole.vertex_ids)
 
 
 class LabelPropagation(NodeClassification):
-    """Labels of a share of the training vertices are shown, those of the others are to be found.
+    """Labels of a share of the training vertices are inputs, those of the others are learnt.
 
-    As Shi et al. (2021, UniMP): an embedding of the labels that are shown is added to the features.
-    Which ones these are is drawn in each epoch, by a hash of (seed, epoch, original id). In
-    evaluation all training labels are shown; so scores on training vertices say little.
+    As Shi et al. (2021, UniMP): an embedding of the labels that are inputs is added to the
+    features. Which ones these are is drawn in each epoch, by a hash of (seed, epoch, original id).
+    In evaluation all training labels are inputs; so scores on training vertices say little.
 
     Parameters
     ----------
-    config, problem, comm
+    config, data
         As of :class:`NodeClassification`.
 
     Raises
@@ -312,43 +349,130 @@ class LabelPropagation(NodeClassification):
         As there, or if labels are numbers.
     """
 
-    def __init__(self, config: TrainConfig, problem: Problem, comm: Communicator) -> None:
-        super().__init__(config, problem, comm)
-        kind = self.objective.kind
+    def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
+        super().__init__(config, data)
+        kind, whole, graph = self.objective.kind, data.whole, data.graph
         if kind in RESIDUALS:
             raise InputError(f"aim.label-propagation needs classes or labels, not --loss {kind}")
+        assert graph.y is not None
+        assert graph.train_mask is not None
         self.share = config.aim.label_propagation
-        model = WithLabels(self.layers, problem.classes, problem.features, self.seed)
-        self.model = self.network = self.with_labels = model.to(problem.y.device)
-        self._inputs_y = as_taken(kind, problem.training.inputs.y)
-        given = self.objective.masks[0]
-        self._all_shown = _hidden_unless(given & labelled(self.objective.y), self.objective.y)
+        model = WithLabels(self.layers, whole.num_classes, whole.num_features, self.seed)
+        self.model = self.network = self.with_labels = model.to(whole.device)
+        self._ids, self._row_ids = graph.vertex_ids[data.first], graph.vertex_ids[data.rows]
+        self._inputs_y = as_taken(kind, graph.y[data.first])
+        self._inputs_mask = graph.train_mask[data.first]
+        y = self.objective.y
+        self._all_labels = _hidden_unless(self.objective.masks[0] & labelled(y), y)
+        self._signature["task"] = "label propagation"
 
     def loss(self, epoch: int) -> Tensor:
-        """A share of the mean over the training vertices whose labels are not shown. Collective."""
-        rows, inputs = self.problem.training, self.problem.training.inputs
-        shown = _hidden_unless(inputs.mask & self._drawn(inputs.vertex_ids, epoch), self._inputs_y)
-        asked = rows.mask & ~self._drawn(rows.row_ids, epoch)
-        (total,) = label_weights(self.objective.loss, self.y, [asked], self.comm)
-        outputs = self.with_labels(rows.X, rows.graph, self.begin(epoch), shown)
-        return self.objective.loss.share(outputs, self.y, asked, total)
+        """A share of the mean over the training vertices whose labels are no inputs. Collective."""
+        inputs = self._inputs_mask & self._drawn(self._ids, epoch)
+        targets = self.data.mask & ~self._drawn(self._row_ids, epoch)
+        (total,) = label_weights(self.objective.loss, self.y, [targets], self.comm)
+        outputs = self.with_labels(
+            self.data.X,
+            self.data.layers,
+            self.begin(epoch),
+            _hidden_unless(inputs, self._inputs_y),
+        )
+        return self.objective.loss.share(outputs, self.y, targets, total)
 
     def outputs(self) -> Tensor:
-        """Outputs of own vertices, all training labels shown. Collective."""
-        found: Tensor = self.with_labels(self.problem.X, self.problem.A, shown=self._all_shown)
-        return found
-
-    @property
-    def signature(self) -> Mapping[str, Any]:
-        """As of the base, and that labels are shown."""
-        return {**super().signature, "task": "label propagation"}
+        """Outputs of own vertices, all training labels inputs. Collective."""
+        labels = self._all_labels
+        made: Tensor = self.with_labels(self.data.features, self.data.A, shown=labels)
+        return made
 
     def _drawn(self, vertex_ids: Tensor, epoch: int) -> Tensor:
-        """True if each vertex's label is shown in an epoch, bool."""
+        """True if each vertex's label is an input in an epoch, bool."""
         draws = uniform(vertex_ids.cpu().numpy(), self.seed, f"labels shown in epoch {epoch}")
         return torch.from_numpy(draws < self.share).to(vertex_ids.device)
 
 
-def _hidden_unless(shown: Tensor, y: Tensor) -> Tensor:
-    """Labels, −1 where they are not shown."""
-    return torch.where(shown if y.dim() == 1 else shown[:, None], y, UNKNOWN).to(y.dtype)
+def _hidden_unless(known: Tensor, y: Tensor) -> Tensor:
+    """Labels, −1 where they are not to be known."""
+    return torch.where(known if y.dim() == 1 else known[:, None], y, UNKNOWN).to(y.dtype)
+
+
+class GivenModel(Task):
+    """A user's module on a distributed graph, learnt from labels of its vertices. Collective.
+
+    Parameters
+    ----------
+    model : Module
+        Gets the parameters of rank 0 on all ranks.
+    graph : DistGraph
+        With labels; without a training mask, it gets a seeded split.
+    loss : str or callable
+        See :class:`~spgnn.train.Trainer`.
+    forward : callable, optional
+        As there.
+    seed : int
+    weight_decay : float
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        graph: DistGraph,
+        loss: str | LossFunction,
+        *,
+        forward: Callable[[nn.Module, DistGraph], Tensor] | None,
+        seed: int,
+        weight_decay: float,
+    ) -> None:
+        self.graph, self.comm, self.model = graph, graph.comm, graph.replicate(model)
+        self._forward, self._seed, self._weight_decay = forward, seed, weight_decay
+        self._own_layers = any(isinstance(part, Convolution) for part in model.modules())
+        self._epoch = -1
+        self.objective = objective_on(loss, graph, seed)
+        self.criterion = self.objective.criterion
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training vertices. Collective."""
+        while self._epoch < epoch:  # those of a checkpoint, too
+            self._epoch = self.graph.next_epoch()
+        y, masks = self.objective.y, self.objective.masks
+        return self.objective.share(self.outputs(), y, masks[0])
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on train, validation and test. Collective."""
+        return self.objective.scores(self.outputs(), self.comm)
+
+    def outputs(self) -> Tensor:
+        """Outputs of own vertices [own rows, columns]. Collective."""
+        graph, model = self.graph, self.model
+        made: Tensor
+        if self._forward is not None:
+            made = self._forward(model, graph)
+        elif isinstance(model, Stack):
+            keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
+            made = model(graph.x, graph, keys if model.training else None)
+        else:
+            made = model(graph.x, graph if self._own_layers else graph.edge_index)
+        return made
+
+    def predictions(self) -> Predictions:
+        """Scores, and the classes or labels that follow. Collective."""
+        return self.objective.predictions(self.outputs(), self.graph.vertex_ids)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """All parameters decay alike."""
+        return [{"params": list(self.model.parameters()), "weight_decay": self._weight_decay}]
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """The model's class, the seed, and the size of the graph."""
+        size = f"{self.graph.num_nodes} vertices and {self.graph.num_edges} edges"
+        return {"model": type(self.model).__name__, "seed": self._seed, "a graph of": size}
+
+    def state(self) -> dict[str, Tensor]:
+        """State of the graph's codecs. Collective."""
+        return self.graph.codec_state() if self.graph.codec.remembers else {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the state of the graph's codecs. Collective."""
+        self.graph.load_codec_state(state)
+        self._epoch = int(state["epoch"])

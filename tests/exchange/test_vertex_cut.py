@@ -18,7 +18,7 @@ from spgnn.partition import cut_vertices, write_labels
 from spgnn.partition.labels import write_edge_labels
 from spgnn.partition.vertex_cut import VertexCut
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, prepare
+from spgnn.train import TrainConfig, training_graph
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.training import reference_history, run, write_dataset
 
@@ -116,7 +116,7 @@ def check_training(comm: Communicator, path: Path, cut: VertexCut) -> None:
         losses, report = run(variant, comm)
         np.testing.assert_allclose(losses, reference_history(path, variant), rtol=1e-4)
         assert report["volume"] == report["planned_volume"]
-    A = prepare(config, comm).A
+    A = training_graph(config, comm).A
     assert A.volume.send == cut.report["together"]["send"][comm.rank]
     assert A.volume.receive == cut.report["together"]["recv"][comm.rank]
 
@@ -147,7 +147,7 @@ def test_edge_labels_that_do_not_fit_a_run_are_refused(tmp_path, options, messag
 
 def start(config: TrainConfig) -> None:
     config.check(1)
-    prepare(config, connect())
+    training_graph(config, connect())
 
 
 @pytest.mark.parametrize(

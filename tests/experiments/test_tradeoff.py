@@ -13,7 +13,7 @@ import tradeoff
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, prepare, train
+from spgnn.train import TrainConfig, train, training_graph
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import write_dataset
@@ -38,10 +38,10 @@ def test_each_setting_is_its_own_training(tmp_path, monkeypatch):
 
     def counted(*arguments):
         made.append(1)
-        return prepare(*arguments)
+        return training_graph(*arguments)
 
     def body(rank: int) -> tuple:
-        monkeypatch.setattr("spgnn.train.setup.prepare", counted)
+        monkeypatch.setattr(tradeoff, "training_graph", counted)
         comm = connect()
         report = tradeoff.compare(tradeoff.Comparison.of(["--json", str(path), *given]), comm)
         times = len(made)

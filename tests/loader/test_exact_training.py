@@ -11,10 +11,10 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import connect
+from spgnn.frontend.from_config import share_of
 from spgnn.loader.config import MiniBatchConfig
 from spgnn.loader.run import train
 from spgnn.testing import run_ranks
-from spgnn.train.setup import share_of
 from tests.loader.test_train import SHORT, numbers
 from tests.training import TOLERANCE, write_dataset
 

@@ -19,7 +19,7 @@ from spgnn import nn as ours
 from spgnn.comm import connect
 from spgnn.nn import Stack
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, prepare
+from spgnn.train import TrainConfig, training_graph
 from tests.training import write_dataset
 
 geometric = pytest.importorskip("torch_geometric.nn")
@@ -248,14 +248,13 @@ def check_training_rows(rank: int, path: Path) -> int:
         partition="random",
         input_dropout=False,
     )
-    problem = prepare(config, connect())
-    rows = problem.training
-    widths = [problem.features, 8, 8, problem.classes]
+    data = training_graph(config, connect())
+    widths = [data.whole.num_features, 8, 8, data.whole.num_classes]
     for norm in ("batch", "layer", "graph", "pair"):
         model = ours.GraphSAGE.of(widths, norm=norm, residual=True)
-        found, expected = model(rows.X, rows.graph), model(problem.X, problem.A)
+        found, expected = model(data.X, data.layers), model(data.features, data.A)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    return rows.ghosts
+    return data.halo_rows
 
 
 def test_norms_count_no_ghosts_of_the_trainer(tmp_path):

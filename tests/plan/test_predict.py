@@ -22,7 +22,7 @@ from spgnn.plan.network import Network
 from spgnn.plan.pairs import LinkTask
 from spgnn.plan.tracing import trace
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train import TrainConfig, Trainer, training_graph
 from spgnn.train.report import assemble
 from spgnn.train.run import task_of
 from tests.exchange.test_plans import schemes
@@ -39,7 +39,7 @@ def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
 def counted_links(rank: int, configs: list[TrainConfig]) -> list[dict]:
     comm, found = connect(), []
     for config in configs:
-        trainer = Trainer(task_of(config, prepare(config, comm), comm), config.training, comm)
+        trainer = Trainer(task_of(config, training_graph(config, comm)), options=config.training)
         for epoch in range(config.training.epochs):
             loss = trainer.measured.epoch(partial(trainer.train_epoch, epoch))
             trainer.task.end_epoch(epoch, loss)
@@ -109,12 +109,14 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
     """The same widths, dtypes and directions in the same order, whatever the features."""
     graph = write_graphs(tmp_path)[1 if sparse else 0]
     for order, dropout in [("auto", 0.0), ("auto", 0.5), ("paper", 0.0)]:
-        problem = prepare(TrainConfig.of(dataset=graph, order=order, dropout=dropout), connect())
+        problem = training_graph(
+            TrainConfig.of(dataset=graph, order=order, dropout=dropout), connect()
+        )
         for hidden in ((), (16,), (32, 7)):
             network = Network((11, *hidden, 3), order=order, dropout=dropout, sparse=sparse)
             epoch = trace(network)
             model = GCN.of(network.widths, order=order)
-            expected = recorded_products(model, problem.X, problem.A)
+            expected = recorded_products(model, problem.features, problem.A)
             assert [(p.width, p.dtype, p.adjoint) for p in epoch.products] == [
                 (found.width, found.dtype, found.adjoint) for found in expected
             ]

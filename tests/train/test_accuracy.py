@@ -10,7 +10,7 @@ import pytest
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
 SEEDS = range(10)
 
@@ -28,8 +28,8 @@ def reached_accuracies(path: Path) -> list[float]:
             seed=seed,
             partition="block",
         )
-        task = NodeClassification(config, prepare(config, comm), comm)
-        trainer = Trainer(task, config.training, comm)
+        task = NodeClassification(config, training_graph(config, comm))
+        trainer = Trainer(task, options=config.training)
         trainer.run()
         accuracies.append(trainer.history[-1]["test_acc"])
     return accuracies

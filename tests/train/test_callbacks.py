@@ -42,7 +42,9 @@ def fake(monkeypatch, name: str) -> list:
 
 
 def trained(callback, epochs: int = 2, **options) -> Trainer:
-    trainer = Trainer(Line(connect()), Training(epochs=epochs, **options), connect(), [callback])
+    trainer = Trainer(
+        Line(connect()), options=Training(epochs=epochs, **options), callbacks=[callback]
+    )
     trainer.run()
     return trainer
 
@@ -140,7 +142,7 @@ def test_callbacks_are_called_on_rank_0():
     def body(rank: int) -> list:
         told: list[dict] = []
         for callbacks in ([told.append], [told.append] if rank == 0 else []):
-            Trainer(Line(connect()), Training(epochs=2), connect(), callbacks).run()
+            Trainer(Line(connect()), options=Training(epochs=2), callbacks=callbacks).run()
         return [record["epoch"] for record in told]
 
     assert run_ranks(body, 2) == [[0, 1] * 2, []]
@@ -153,7 +155,9 @@ def test_errors_in_a_callback_end_all_ranks():
 
     def body(rank: int) -> tuple[str | None, int, int]:
         told: list[dict] = []
-        trainer = Trainer(Line(connect()), Training(epochs=3), connect(), [broken, told.append])
+        trainer = Trainer(
+            Line(connect()), options=Training(epochs=3), callbacks=[broken, told.append]
+        )
         trainer.run()
         return trainer.failure, len(trainer.history), len(told)
 

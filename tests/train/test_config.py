@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
 from spgnn import InputError
 from spgnn.comm import connect
@@ -19,7 +20,7 @@ from spgnn.loader.config import MiniBatchConfig
 from spgnn.loader.run import train as train_batches
 from spgnn.plan.cli import PlanConfig
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, Training, prepare, train
+from spgnn.train import TrainConfig, Trainer, Training, train, training_graph
 from spgnn.train.run import main
 from tests.comm.jobs import Ended
 from tests.train.command import check_refused, run
@@ -405,11 +406,11 @@ def refusals(rank):
     files = {"weights": "none.npz", "output": "none.npy"}
     calls = [
         lambda: train(TrainConfig.of(**gat), comm),
-        lambda: prepare(TrainConfig.of(**gat), comm),
+        lambda: training_graph(TrainConfig.of(**gat), comm),
         lambda: infer_to_file(InferConfig.of(dataset="rmat-5-4", layer=7, **files), comm),
         lambda: train_batches(MiniBatchConfig.of(dataset="rmat-5-4", layers=5), comm),
-        lambda: Trainer(None, Training(resume=True), comm),
-        lambda: Trainer(None, Training(warmup=9, epochs=3), comm),
+        lambda: Trainer(torch.nn.Linear(1, 1), options=Training(resume=True)),
+        lambda: Trainer(torch.nn.Linear(1, 1), options=Training(warmup=9, epochs=3)),
     ]
     said = []
     for call in calls:

@@ -15,7 +15,7 @@ from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
 from spgnn.testing import run_ranks
-from spgnn.train import LabelPropagation, TrainConfig, Trainer, prepare
+from spgnn.train import LabelPropagation, TrainConfig, Trainer, training_graph
 from spgnn.train.report import assemble
 from tests.training import (
     EPOCHS,
@@ -92,8 +92,8 @@ def runs(rank: int, path: Path) -> list[tuple[list[float], float, dict]]:
     if comm.size == 4:
         configs = [base, base.but(algo="1.5d", c=2), base.but(algo="vertex-cut")]
     for config in configs:
-        task = LabelPropagation(config, prepare(config, comm), comm)
-        trainer = Trainer(task, config.training, comm)
+        task = LabelPropagation(config, training_graph(config, comm))
+        trainer = Trainer(task, options=config.training)
         trainer.run()
         losses = [record["loss"] for record in trainer.history]
         report = assemble(config, trainer, 0)
@@ -120,4 +120,4 @@ def test_numbers_are_refused(tmp_path):
     path = write_dataset(tmp_path / "graph.npz", y=np.ones((61, 2), np.float32))
     comm, config = connect(), TrainConfig.of(dataset=path, label_propagation=0.5)
     with pytest.raises(InputError, match=r"aim\.label-propagation needs classes or labels, not"):
-        LabelPropagation(config, prepare(config, comm), comm)
+        LabelPropagation(config, training_graph(config, comm))

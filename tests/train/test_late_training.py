@@ -19,7 +19,7 @@ from spgnn.comm import connect
 from spgnn.partition import cut_vertices
 from spgnn.partition.labels import write_edge_labels
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, prepare, train
+from spgnn.train import TrainConfig, train, training_graph
 from tests.training import dense_matrix, initial_parameters, write_dataset
 
 EPOCHS, RANKS, HIDDEN = 12, 3, 8
@@ -170,7 +170,7 @@ def losses_of(rank: int, config: TrainConfig) -> tuple[list[float], int, np.ndar
     comm = connect()
     report = train(config, comm)
     assert report["volume"] == report["planned_volume"]
-    ids = prepare(config, comm).vertex_ids.numpy()
+    ids = training_graph(config, comm).whole.vertex_ids.numpy()
     losses = [record["loss"] for record in report["history"]]
     return losses, report["volume"]["total_bytes"], ids
 

@@ -19,7 +19,7 @@ from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
 from spgnn.testing import run_ranks
-from spgnn.train import LinkPrediction, TrainConfig, Trainer, prepare
+from spgnn.train import LinkPrediction, TrainConfig, Trainer, training_graph
 from spgnn.train.report import assemble
 from tests.training import EPOCHS, TOLERANCE, dense_layer, dense_matrix, initial_parameters
 
@@ -148,12 +148,12 @@ CASES = [
 
 def trained(config: TrainConfig) -> tuple[list[float], dict, dict]:
     comm = connect()
-    task = LinkPrediction(config, prepare(config, comm), comm)
-    trainer = Trainer(task, config.training, comm)
+    task = LinkPrediction(config, training_graph(config, comm))
+    trainer = Trainer(task, options=config.training)
     trainer.run()
     with torch.no_grad():
         found = task.predictions()
-    assert torch.equal(found.vertex_ids, task.problem.vertex_ids)
+    assert torch.equal(found.vertex_ids, task.data.whole.vertex_ids)
     assert found.arrays["embedding"].shape == (len(found.vertex_ids), config.model.hidden)
     report = assemble(config, trainer, 0)
     return [r["loss"] for r in report["history"]], report["history"][-1], report
@@ -259,4 +259,4 @@ def test_a_graph_without_links_is_refused(tmp_path):
     np.savez(path, indptr=empty, indices=empty[:0], shape=np.array([3, 3]), x=np.ones((3, 2)))
     comm, config = connect(), TrainConfig.of(dataset=path, task="links", partition="block")
     with pytest.raises(InputError, match="no link is left to train on"):
-        LinkPrediction(config, prepare(config, comm), comm)
+        LinkPrediction(config, training_graph(config, comm))

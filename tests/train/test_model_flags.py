@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare
+from spgnn.train import TrainConfig, Trainer, training_graph
 from spgnn.train.run import task_of
 from spgnn.train.task import model_of
 from tests.train.command import check_refused
@@ -203,8 +203,8 @@ def check_normed(rank: int, path: Path, norm: str, model: str) -> tuple[np.ndarr
     """Losses of training and validation, and whether a bias that the norm takes off has moved."""
     config, comm = base(path, norm=norm, model=model), connect()
     config = config.but(epochs=12, dtype="float64", eval_every=1)
-    task = task_of(config, prepare(config, comm), comm)
-    trainer = Trainer(task, config.training, comm)
+    task = task_of(config, training_graph(config, comm))
+    trainer = Trainer(task, options=config.training)
     trainer.run()
     first = task.layers.convs[0]
     bias = first.bias if model == "gcn" else first.lin_l.bias

@@ -21,7 +21,7 @@ from spgnn.loader.training import VertexBatches
 from spgnn.nn import GCNConv, SGConv
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, prepare
+from spgnn.train import TrainConfig, training_graph
 from spgnn.train.in_parts import InParts
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused, without_torch
@@ -63,7 +63,7 @@ def refusals(rank: int, path: Path) -> list[str]:
     )]  # fmt: skip
     for model in ("gcn", "sage"):
         config = TrainConfig.of(dataset=str(path), model=model, partition="random")
-        ways.append(lambda config=config: prepare(config, comm))
+        ways.append(lambda config=config: training_graph(config, comm))
         ways.append(lambda config=config: InParts(config, comm, 0))
         sampled = MiniBatchConfig.of(dataset=str(path), model=model, distributed="exact")
         ways.append(lambda sampled=sampled: VertexBatches(sampled.settled(), comm))

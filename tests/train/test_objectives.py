@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 from spgnn.train.report import best as best_of
 from tests.training import EPOCHS, TOLERANCE, reference_history, run, write_dataset
 
@@ -179,7 +179,7 @@ def test_labels_that_do_not_fit_are_refused_on_all_ranks(tmp_path, kind, flags, 
     def refused(rank: int) -> str:
         comm, config = connect(), TrainConfig.of(dataset=path, **flags)
         with pytest.raises(InputError, match=message) as caught:
-            NodeClassification(config, prepare(config, comm), comm)
+            NodeClassification(config, training_graph(config, comm))
         return str(caught.value)
 
     assert len(set(run_ranks(refused, 2))) == 1
@@ -206,10 +206,10 @@ def test_better_is_higher_or_lower(tmp_path, metric, values, epochs, best):
     path = write_dataset(tmp_path / "graph.npz")
     config = TrainConfig.of(dataset=path, epochs=len(values), patience=2, metric=metric, layers=1)
     comm = connect()
-    task = NodeClassification(config, prepare(config, comm), comm)
+    task = NodeClassification(config, training_graph(config, comm))
     given = iter(values)
     task.scores = lambda: {task.criterion.name: next(given)}
-    trainer = Trainer(task, config.training, comm)
+    trainer = Trainer(task, options=config.training)
     trainer.run()
     assert len(trainer.history) == epochs
     assert best_of(trainer)["epoch"] == best

@@ -10,7 +10,7 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, prepare
+from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 from tests.training import reference_history, run, variants, write_dataset
 
 WAYS = (
@@ -68,12 +68,12 @@ def kept(rank: int, path: Path, precision: str) -> tuple[set[torch.dtype], torch
     """Of parameters and moments; of the features."""
     config = TrainConfig.of(dataset=path, epochs=1, dtype=precision)
     comm = connect()
-    task = NodeClassification(config, prepare(config, comm), comm)
-    trainer = Trainer(task, config.training, comm)
+    task = NodeClassification(config, training_graph(config, comm))
+    trainer = Trainer(task, options=config.training)
     trainer.run()
     state = [t for s in trainer.optimizer.state.values() for k, t in s.items() if k != "step"]
     weights = {t.dtype for t in (*task.model.parameters(), *state)}
-    return weights, task.problem.X.AX_local.dtype
+    return weights, task.data.X.AX_local.dtype
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_the_report_is_written_if_they_cannot_be(tmp_path, monkeypatch):
 
 
 def test_tasks_without_predictions_say_so(tmp_path):
-    trainer = Trainer(Line(connect()), Training(epochs=1), connect())
+    trainer = Trainer(Line(connect()), options=Training(epochs=1))
     trainer.run()
     with pytest.raises(InputError, match="Line predicts nothing of vertices"):
         trainer.write_predictions(str(tmp_path / "out.npz"))
@@ -117,4 +117,4 @@ def test_losses_that_are_none(made, said):
             return made(self)
 
     with pytest.raises(InputError, match=f"loss must be a scalar that depends.*{said}"):
-        Trainer(Wrong(connect()), Training(epochs=1), connect()).run()
+        Trainer(Wrong(connect()), options=Training(epochs=1)).run()

@@ -10,7 +10,7 @@ import pytest
 
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, setup, train
+from spgnn.train import TrainConfig, train, training_graph
 from spgnn.train.report import final_scores
 from tests.train.command import check_refused, run
 from tests.training import write_dataset
@@ -36,16 +36,20 @@ def test_runs(tmp_path, monkeypatch, ranks):
     )
 
     def body(rank: int) -> tuple:
-        made, prepare = [], setup.prepare
-        monkeypatch.setattr(setup, "prepare", lambda *of: made.append(prepare(*of)) or made[-1])
+        made = []
+
+        def counted(*arguments):
+            made.append(training_graph(*arguments))
+            return made[-1]
+
+        monkeypatch.setattr("spgnn.train.run.training_graph", counted)
         report = train(named, connect())
-        alone = []
-        for seed in (5, 6, 7):
-            # The problem of seed 5, whatever the seed of weights.
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(setup, "prepare", lambda *_: made[0])
-                alone.append(train(config.but(runs=1, seed=seed), connect()))
-        return len(made), report, alone
+        count = len(made)
+        # On the graph of seed 5, whatever the seed of weights.
+        alone = [
+            train(config.but(runs=1, seed=seed), connect(), data=made[0]) for seed in (5, 6, 7)
+        ]
+        return count, report, alone
 
     count, report, alone = run_ranks(body, ranks)[0]
     assert count == 1

@@ -94,7 +94,7 @@ class Line(Task):
 def test_gradients_add_up_where_some_ranks_have_none():
     def fitted(rank: int) -> tuple[list[float], list[int], list[dict]]:
         task = Line(connect())
-        trainer = Trainer(task, Training(epochs=5, optimizer="sgd", lr=0.05), connect())
+        trainer = Trainer(task, options=Training(epochs=5, optimizer="sgd", lr=0.05))
         trainer.run()
         weights = [float(p.detach()) for p in task.model.parameters()]
         return weights, task.epochs, [r["loss"] for r in trainer.history]
@@ -122,7 +122,7 @@ def test_what_is_not_finite_ends_training(tmp_path, target, lr, epochs, said):
         options = Training(
             epochs=5, lr=lr, optimizer="sgd", checkpoint=str(tmp_path), checkpoint_every=1
         )
-        trainer = Trainer(task, options, connect())
+        trainer = Trainer(task, options=options)
         trainer.run()
         json.dumps(measurements(trainer), allow_nan=False)
         return trainer.failure, len(trainer.history)
@@ -151,7 +151,7 @@ def test_models_that_differ_between_ranks(change, said):
         if rank == 1:
             change(task.model)
         with pytest.raises(InputError) as raised:
-            Trainer(task, Training(epochs=1), connect()).run()
+            Trainer(task, options=Training(epochs=1)).run()
         return str(raised.value), task.epochs
 
     (line, epochs), other = run_ranks(refused, 2)

@@ -177,7 +177,7 @@ def test_files_that_do_not_fit(tmp_path):
     flags += ["--resume", "--epochs", 6]
     for other, words in (
         (["--nproc", 3], ["was made on 2 ranks, not 3", checkpoint.FILE]),
-        (["--partition", "block"], ["holds rows of another partition", "codecs-4-"]),
+        (["--partition", "block"], ["of another rank, partition, algorithm, seed or codec"]),
         (
             ["--delay", 1],
             [

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from spgnn.comm import connect
+from spgnn.graph.training import TrainingGraph
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, prepare, train
+from spgnn.train import TrainConfig, Trainer, train, training_graph
 from spgnn.train import report as reporting
 from spgnn.train.run import of_run, resolved, task_of
-from spgnn.train.setup import Problem
 from tests.training import write_dataset
 
 EPOCHS = 5
@@ -28,13 +28,13 @@ def base(directory: Path) -> TrainConfig:
     )
 
 
-def trained(config: TrainConfig, problem: Problem | None = None) -> dict:
+def trained(config: TrainConfig, problem: TrainingGraph | None = None) -> dict:
     """The report of a run on the ranks that there are; several may share their data."""
     comm = connect()
     config = resolved(config, comm)
     config.check(comm.size)
-    problem = prepare(config, comm) if problem is None else problem
-    trainer = Trainer(task_of(config, problem, comm), config.training, comm)
+    problem = training_graph(config, comm) if problem is None else problem
+    trainer = Trainer(task_of(config, problem), options=config.training)
     trainer.run()
     return reporting.assemble(config, trainer, 0)
 
@@ -73,7 +73,7 @@ MORE = [
 
 def check_schemes(rank: int, schemes: list[TrainConfig]) -> None:
     for config in schemes:
-        problem = prepare(config, connect())
+        problem = training_graph(config, connect())
         exact = trained(config, problem)
         # On wires that never approximate, to the last bit; and on late ones.
         wired = trained(config.but(delay=1, exact_last=EPOCHS), problem)
@@ -102,7 +102,7 @@ def check_runs(rank: int, config: TrainConfig) -> None:
     """Each run has wires of its own, which begin anew; a run that stops early leaves nothing."""
     comm = connect()
     both = train(config.but(runs=2), comm)
-    problem = prepare(config, comm)
+    problem = training_graph(config, comm)
     for number, run in enumerate(both["runs"]):
         alone = trained(of_run(config.but(runs=2), number).but(runs=1), problem)
         assert scores(alone["history"]) == scores(run["history"])
@@ -111,9 +111,10 @@ def check_runs(rank: int, config: TrainConfig) -> None:
     assert len(stopped["history"]) < 60
     assert stopped["volume"] == stopped["planned_volume"]
     # A run that has ended holds no rows.
-    ended = task_of(config, problem, comm)
-    Trainer(ended, config.training, comm).run()
-    assert not ended.state().own
+    ended = task_of(config, problem)
+    Trainer(ended, options=config.training).run()
+    kept = ended.state()
+    assert not [name for name in kept if name.partition(".")[2] not in ("", "place")]
     # Nothing is sent; so no rank has rows of others.
     never = trained(config.but(delay="never", schedule="peers", buffer=2000))
     assert never["volume"]["total_bytes"] == never["planned_volume"]["total_bytes"] == 0
@@ -130,7 +131,7 @@ def test_runs_stops_and_links(tmp_path):
 
 def check_errors(rank: int, config: TrainConfig) -> None:
     """Errors are there by product and direction, the same on all ranks, and of the right size."""
-    comm, problem = connect(), prepare(config, connect())
+    comm, problem = connect(), training_graph(config, connect())
     found = {}
     for bits in (8, 4):
         report = trained(config.but(bits=bits, prune=False), problem)

@@ -1,84 +1,55 @@
-"""From a data set's name to what a rank trains on."""
+"""The graph that a configuration describes, and what an epoch of training on it works on."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import Communicator
 from spgnn.command import plural
 from spgnn.config import TrainConfig
-from spgnn.data import (
-    GraphSource,
-    open_source,
-)
-from spgnn.data.distribute import RankShare, induced
-from spgnn.data.graph import VertexData, labelled
+from spgnn.data import GraphSource, open_source
+from spgnn.data.distribute import RankShare
+from spgnn.data.graph import MASKS, VertexData, labelled
 from spgnn.data.normalise import (
     WITH_LOOPS,
     Normalisation,
     check_weights,
     row_normalise_features,
 )
-from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
-from spgnn.exchange import Layered
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
-from spgnn.graph.matrices import normalised
+from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.protocol import Normalisation as Kind
+from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.memory import check_memory
-from spgnn.nn import Features, Propagated, densified, propagate_, stored_in, weights_of
+from spgnn.nn import Features, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
 from spgnn.plan.network import normalisation_of as own_normalisation
 from spgnn.progress import ProgressBar, working
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
-from spgnn.train.rows import TrainingRows, layer_plans, training_rows
+
+# The matrix of a scaling, with self-loops or without.
+_KINDS: dict[tuple[str, bool], Kind] = {
+    ("sym", True): "sym",
+    ("row", True): "mean",
+    ("none", True): "loops",
+    ("sym", False): "plain",
+    ("row", False): "row",
+    ("none", False): "none",
+}
 
 
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Everything one rank trains on.
-
-    Attributes
-    ----------
-    A : DistMatrix
-        The normalised adjacency.
-    X : Tensor or CSR [own rows, features], or Propagated
-    training : TrainingRows
-        What of all this a training epoch works on.
-    y : Tensor int64 [own rows], or int8 or float32 [own rows, classes]
-    masks : train, validation and test, bool [own rows] each
-    vertex_ids : Tensor int64 [own rows]
-    meta : GraphMeta
-    features, classes : int
-    partition_report : dict or None
-        What the partitioner predicted, where this run made the partition (rank 0).
-    links : list of Pairs, optional
-        For training, validation and testing, where links are what is learnt.
-    """
-
-    A: DistMatrix
-    X: Features
-    training: TrainingRows
-    y: Tensor
-    masks: list[Tensor]
-    vertex_ids: Tensor
-    meta: GraphMeta
-    features: int
-    classes: int
-    partition_report: dict[str, Any] | None
-    links: list[Pairs] | None = None
-
-
-def prepare(config: TrainConfig, comm: Communicator) -> Problem:
-    """Load, partition, distribute and normalise the data set, and build the matrix. Collective.
+def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
+    """Load, partition, distribute and normalise a data set for training. Collective.
 
     Raises
     ------
@@ -86,101 +57,68 @@ def prepare(config: TrainConfig, comm: Communicator) -> Problem:
         If flags do not go together, or anything about the data set or the partition is wrong.
     """
     config.check(comm.size)
-    mesh, device = Mesh.build(comm, config.algorithm.distribution.axes(comm.size)), comm.device
+    model, aim, seed = config.model, config.aim, config.training.seed
     share, report = share_of(config, comm)
-    share, sought = _sought(config, share, comm)
-    y, masks, wanted = sought.y, sought.masks, sought.wanted
-    seen = None
+    given, links = share.data, list[Pairs]()
+    if aim.task == "links":
+        share, links = held_out(share, (aim.val_links, aim.test_links), seed, comm)
+        y, classes = torch.full((len(share.vertex_ids),), UNKNOWN), 0
+        masks = [y > UNKNOWN] * 3
+        wanted = y == UNKNOWN  # any vertex may be an end of a pair
+    else:
+        y, classes = labels_of(config, share)
+        masks = masks_of(given, share.vertex_ids, y, seed)
+        wanted = masks[0] & labelled(y)
+    meta = replace(
+        share.meta, classes=classes, features=share.meta.features or config.data.random_features
+    )
+    share = replace(share, meta=meta, data=VertexData(y=y, **dict(zip(MASKS, masks, strict=True))))
+    how = config.algorithm
+    graph = DistGraph(share, comm, how.distribution, report=report, links=links)
+    graph.to(weights_of(config.training.dtype))
+    kind, sub = matrix_of(config), None
+    # A norm over all vertices needs all of them.
+    prune = how.prune and not model.takes_all_rows
+
+    def plans_of(trained: DistGraph, looked_at: Tensor) -> Any:
+        return layer_plans(
+            trained,
+            kind,
+            layers=model.layers,
+            wanted=looked_at if prune else None,
+            recompute_halo=how.recompute_halo,
+            propagated=_propagates(config, isinstance(given.x, CSR)),
+        )
+
     building = working("building what ranks exchange", shown=comm.rank == 0)
-    with memory_for(f"the adjacency of {share.meta.name}"), building:
-        A, plans = _matrices(config, share, mesh, None if config.aim.inductive else wanted)
-        A = A.to(device)
-        if config.aim.inductive:
-            subgraph = induced(share, masks[0], comm)
-            seen, plans = _matrices(config, subgraph, mesh, wanted[masks[0]])
-            seen = seen.to(device)
-    # The block row has become L, S and R; it must not be in memory next to the features.
-    share = replace(share, adjacency=None)
-    with memory_for(f"the features of {share.meta.name}"):
-        given = comm.on_every_rank(lambda: features_of(config, share))
-        # Before A·X is written over X.
-        X_seen = None if seen is None else _chosen_rows(given, masks[0])
-        X = _ready(config, A, given, device)
-    y, masks = y.to(device), [mask.to(device) for mask in masks]
-    vertex_ids = share.vertex_ids.to(device)
-    with memory_for(f"what an epoch on {share.meta.name} works on"):
-        if seen is None or X_seen is None:
-            training, X = training_rows(plans, A, X, vertex_ids=vertex_ids, y=y, mask=masks[0])
+    with memory_for(f"the adjacency of {meta.name}"), building:
+        A = graph.matrix(kind)
+        if aim.inductive:
+            sub = graph.subgraph(masks[0])
+            sub.to(weights_of(config.training.dtype))
+            sub_A, plans = sub.matrix(kind), plans_of(sub, wanted[masks[0]])
+            sub.release()
         else:
-            own = masks[0]
-            ready, ids = _ready(config, seen, X_seen, device), vertex_ids[own]
-            training, _ = training_rows(plans, seen, ready, vertex_ids=ids, y=y[own], mask=own[own])
+            plans = plans_of(graph, wanted)
+    # The adjacency has become L, S and R; it must not be in memory next to the features.
+    share = replace(share, adjacency=None)
+    graph.release()
+    with memory_for(f"the features of {meta.name}"):
+        share = replace(share, data=given)
+        X = comm.on_every_rank(lambda: features_of(config, share))
+        if sub is not None:  # before A·X is written over X
+            rows = masks[0].nonzero()[:, 0]
+            sub_X = take_rows(X, rows) if isinstance(X, CSR) else X[rows]
+        features = _as_first_layer_takes(config, A, X)
+    with memory_for(f"what an epoch on {meta.name} works on"):
+        if sub is None:
+            training = training_on(graph, A, features, plans)
+        else:
+            training = training_on(sub, sub_A, _as_first_layer_takes(config, sub_A, sub_X), plans)
+            training = replace(training, whole=graph, A=A, features=features)
         if isinstance(training.X, CSR):
             _ = training.X.T  # its order serves every epoch, whatever is dropped
-    return Problem(
-        A,
-        X,
-        training,
-        y,
-        masks,
-        vertex_ids,
-        share.meta,
-        int((X.AX_local if isinstance(X, Propagated) else X).shape[1]),
-        sought.classes,
-        report,
-        sought.links,
-    )
-
-
-class Prepared:
-    """The problem that was prepared last, for trainings after one another that share it."""
-
-    def __init__(self) -> None:
-        self._parts: tuple[object, ...] = ()
-        self._problem: Problem | None = None
-
-    def of(self, config: TrainConfig, comm: Communicator) -> Problem:
-        """The problem of :func:`prepare`, prepared anew only if its options changed. Collective.
-
-        Codecs, optimisers and outputs do not belong to these, nor does how long it trains.
-
-        Raises
-        ------
-        InputError
-            As :func:`prepare`.
-        """
-        training = config.training.seed, config.training.dtype
-        parts = (config.data, config.algorithm, config.model, config.aim, *training)
-        if self._problem is None or parts != self._parts:
-            self._problem = None  # not two at a time
-            self._problem = prepare(config, comm)
-            self._parts = parts
-        return self._problem
-
-
-@dataclass(frozen=True, eq=False)
-class _Sought:
-    """Targets, as of :class:`Problem`, and own vertices that the loss looks at."""
-
-    y: Tensor
-    classes: int
-    masks: list[Tensor]
-    wanted: Tensor
-    links: list[Pairs] | None = None
-
-
-def _sought(config: TrainConfig, share: RankShare, comm: Communicator) -> tuple[RankShare, _Sought]:
-    """The targets, and the graph without links that are held out. Collective."""
-    if config.aim.task == "vertices":
-        y, classes = labels_of(config, share)
-        masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
-        return share, _Sought(y, classes, masks, masks[0] & labelled(y))
-    held = config.aim.val_links, config.aim.test_links
-    share, links = held_out(share, held, config.training.seed, comm)
-    unknown = torch.full((len(share.vertex_ids),), UNKNOWN)
-    # Any vertex may be an end of a pair.
-    nobody, everybody = unknown > UNKNOWN, unknown == UNKNOWN
-    return share, _Sought(unknown, 0, [nobody] * 3, everybody, links)
+    return training
 
 
 def share_of(
@@ -225,35 +163,6 @@ def share_of(
         return scattered_share(data.dataset, opened, placement, comm)
 
 
-def _matrices(
-    config: TrainConfig, share: RankShare, mesh: Mesh, wanted: Tensor | None
-) -> tuple[DistMatrix, Layered | None]:
-    """The whole matrix, and plans for layers that do with less if some rows are wanted. Collective.
-
-    Parameters
-    ----------
-    config, share, mesh
-    wanted : Tensor bool [own rows], optional
-        Vertices that the loss looks at.
-    """
-    loops = config.model.model in WITH_LOOPS
-    kind = normalisation_of(config)
-    rows = mesh.everyone.on_every_rank(lambda: normalised(share, mesh.rank, kind, loops=loops))
-    rows = rows.to(weights_of(config.training.dtype))
-    A = rows.matrix(share.layout, mesh, config.algorithm.distribution)
-    if wanted is None:
-        return A, None
-    return A, layer_plans(
-        config,
-        rows.block,
-        A,
-        column_scale=rows.column_scale,
-        edge_labels=rows.edge_labels,
-        wanted=wanted.nonzero()[:, 0],
-        propagated=_propagates(config, isinstance(share.data.x, CSR)),
-    )
-
-
 def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) -> None:
     """Refuse weights that the model cannot normalise, before training. Collective.
 
@@ -266,7 +175,7 @@ def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) 
     kind, block = normalisation_of(config), share.adjacency
     assert block is not None
     comm.on_every_rank(
-        lambda: check_weights(block, kind, loops=loops, first_row=first, ids=share.vertex_ids),
+        lambda: check_weights(block, kind, loops=loops, first_row=first, ids=share.vertex_ids)
     )
 
 
@@ -276,9 +185,9 @@ def normalisation_of(config: TrainConfig) -> Normalisation:
     return own_normalisation(model.model, model.aggregate, config.data.normalisation)[0]
 
 
-def _chosen_rows(X: Tensor | CSR, chosen: Tensor) -> Tensor | CSR:
-    """A copy of some rows of features."""
-    return take_rows(X, chosen.nonzero()[:, 0]) if isinstance(X, CSR) else X[chosen]
+def matrix_of(config: TrainConfig) -> Kind:
+    """The matrix of a graph that the model multiplies with."""
+    return _KINDS[normalisation_of(config), config.model.model in WITH_LOOPS]
 
 
 def features_of(config: TrainConfig, share: RankShare) -> Tensor | CSR:
@@ -290,15 +199,11 @@ def features_of(config: TrainConfig, share: RankShare) -> Tensor | CSR:
             raise InputError(
                 f"{share.meta.name} has no features; --random-features F makes some up"
             )
-        return _random_features(share.vertex_ids, width, config.training.seed)
+        check_memory(f"--random-features {width}", 4 * len(share.vertex_ids) * width)
+        return random_features(share.vertex_ids, 0, width, config.training.seed)
     if norm == "row" or (norm == "auto" and share.meta.bag_of_words):
         return row_normalise_features(X, in_place=True)
     return X
-
-
-def _random_features(vertex_ids: Tensor, features: int, seed: int) -> Tensor:
-    check_memory(f"--random-features {features}", 4 * len(vertex_ids) * features)
-    return random_features(vertex_ids, 0, features, seed)
 
 
 def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Tensor:
@@ -327,11 +232,8 @@ def dense_for_max(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
     return densified(X)
 
 
-def _ready(
-    config: TrainConfig, A: DistMatrix, X: Tensor | CSR, device: torch.device
-) -> Tensor | CSR | Propagated:
-    """Features as the first layer takes them."""
-    how = config.algorithm
+def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -> Features:
+    how, device = config.algorithm, A.mesh.everyone.device
     propagates = _propagates(config, isinstance(X, CSR))
     needs = {
         "--order paper": how.order == "paper",
@@ -375,5 +277,6 @@ def masks_of(data: VertexData, vertex_ids: Tensor, y: Tensor, seed: int) -> list
     """Of training, validation and testing; a seeded split where there are none."""
     masks = [data.train_mask, data.val_mask, data.test_mask]
     if masks[0] is None:
-        return list(seeded_split(vertex_ids, y, seed))
+        split = seeded_split(vertex_ids.cpu(), y.cpu(), seed)
+        return [mask.to(y.device) for mask in split]
     return [torch.zeros_like(masks[0]) if mask is None else mask for mask in masks]
