@@ -33,7 +33,9 @@ import numpy as np
 from partition_graphs import HELD_OUT, QUICK, TUNED, load
 
 from spgnn.partition import METHODS as FUNCTIONS
-from spgnn.partition import Adjacency, Problem, report
+from spgnn.partition import report
+from spgnn.partition.adjacency import Adjacency
+from spgnn.partition.methods import Problem
 
 METHODS = ("metis", "gvb", "gvb-fast", "metis-volume", "mtkahypar", "kahypar")
 OTHERS = ("metis-volume", "mtkahypar", "kahypar")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paper.graphs import PaperGraph
-from spgnn.partition import count_volumes
+from spgnn.partition.volume import count_volumes
 from spgnn.plan.partitions import Partitions
 from spgnn.progress import Progress
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
-import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,22 +24,11 @@ from spgnn.files import digest, hasher_of_digest
 from spgnn.memory import check_memory
 
 HEADER_BYTES = 128  # of the headers written here, whatever they say
-_MAGIC = b"\x93NUMPY"
 _LONGEST = 10_000  # bytes of a header; NumPy's own limit
 _MOST_DIMENSIONS = 8
-_ENTRY = re.compile(
-    r"'(descr|fortran_order|shape)' {0,4}: {0,4}('[^']{0,40}'|True|False|\([0-9, L]{0,400}\))"
-)
-_DTYPE = re.compile(r"[<>|=]?(?:b1|\?|[iu][1248]|f[248])")
-_SIZE = re.compile(r" ?([0-9]{1,19})L? ?")
 
 
-class NotNumbersError(ValueError):
-    """The array is whole, but holds texts, objects or records."""
-
-
-@dataclass(frozen=True)
-class NpyHeader:
+class NpyHeader(NamedTuple):
     """The header of an .npy array, and its own size in bytes."""
 
     dtype: np.dtype[Any]
@@ -53,7 +43,10 @@ class NpyHeader:
 
 
 def read_header(file: BinaryIO) -> NpyHeader:
-    """Read the header that an open file begins with (NumPy's format, versions 1 to 3)."""
+    """Read the header that an open file begins with, of any dtype (versions 1 to 3).
+
+    Called inside `reading`: NumPy raises what it likes.
+    """
 
     def read(size: int) -> bytes:
         content = file.read(size)
@@ -62,41 +55,31 @@ def read_header(file: BinaryIO) -> NpyHeader:
         return content
 
     beginning = read(8)
-    if beginning[:6] != _MAGIC or beginning[6] not in (1, 2, 3):
+    if beginning[:6] != b"\x93NUMPY" or beginning[6] not in (1, 2, 3):
         raise ValueError("no .npy array")
     layout = struct.Struct("<H" if beginning[6] == 1 else "<I")
     (length,) = layout.unpack(read(layout.size))
     if length > _LONGEST:
         raise ValueError(f"a header of {length} bytes")
-    text = read(length).decode("latin1")
-    entries = _ENTRY.findall(text)
-    fields = dict(entries)
-    complete = set(fields) == {"descr", "fortran_order", "shape"} and len(entries) == 3
-    if not complete or _ENTRY.sub("", text).strip(" {},\n"):
-        if "'descr': [" in text:
-            raise NotNumbersError("holds records, not numbers")
+    text = io.BytesIO(struct.pack("<H", length) + read(length))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files that Python 2 wrote, of dtypes that age
+            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(text)
+    except (MemoryError, RecursionError):  # of Python's parser
+        raise ValueError("its header is not NumPy's") from None
+    if len(shape) > _MOST_DIMENSIONS or any(size < 0 for size in shape):
         raise ValueError("its header is not NumPy's")
-    sizes = fields["shape"].strip("()").split(",")
-    if not sizes[-1].strip():
-        del sizes[-1]  # (), or the comma that ends (3,)
-    shape = [int(match[1]) for match in map(_SIZE.fullmatch, sizes) if match]
-    right = fields["fortran_order"] in ("True", "False") and fields["descr"][0] == "'"
-    right = right and fields["shape"].startswith("(") and len(shape) == len(sizes)
-    if not right or len(shape) > _MOST_DIMENSIONS:
-        raise ValueError("its header is not NumPy's")
-    descr = fields["descr"].strip("'")
-    if not _DTYPE.fullmatch(descr):
-        raise NotNumbersError(f"holds '{descr}', not numbers")
-    size = 8 + layout.size + length
-    return NpyHeader(np.dtype(descr), tuple(shape), fields["fortran_order"] == "True", size)
+    return NpyHeader(dtype, tuple(map(int, shape)), fortran_order, 8 + layout.size + length)
 
 
 def header_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     """The header of an array in C order; always `HEADER_BYTES` long, so it can be written over."""
-    sizes = ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "")
-    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({sizes}), }}"
-    room = HEADER_BYTES - 10
-    return _MAGIC + b"\x01\x00" + struct.pack("<H", room) + text.ljust(room - 1).encode() + b"\n"
+    file = io.BytesIO()
+    described = {"descr": dtype.str, "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(file, described)
+    assert file.tell() == HEADER_BYTES
+    return file.getvalue()
 
 
 Array = npt.NDArray[Any]
@@ -107,12 +90,7 @@ _UTF8 = 0x800
 _LOCAL_HEADER, _LOCAL_MAGIC = struct.Struct("<4s5H3L2H"), b"PK\x03\x04"
 _END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
 _LONGEST_COMMENT = 2**16 - 1
-_LONGEST_WORD = 1024  # bytes of its array
-_WORD = re.compile(
-    rb"\x93NUMPY.{2,6}\{'descr': '[<>|=]?[SU][0-9]{1,2}', 'fortran_order': False, "
-    rb"'shape': \((?:1,)?\), ?\} *\n(.*)",
-    re.DOTALL,
-)
+_LONGEST_WORD = 1024  # bytes
 _COUNT_ELSEWHERE = 2**16 - 1  # the number of entries of a very large archive
 
 
@@ -178,10 +156,11 @@ class Archive:
             file = cast(BinaryIO, self._zip.open(info))
         with file:
             with reading(self.path, f"array '{name}' is damaged or truncated"):
-                try:
-                    header = read_header(file)
-                except NotNumbersError as error:
-                    raise InputError(f"{self.path}: array '{name}' {error}") from None
+                header = read_header(file)
+                kind = header.dtype
+                if kind.kind not in "biuf" or kind.itemsize > 8:
+                    what = f"'{kind.str}'" if kind.names is None else "records"
+                    raise InputError(f"{self.path}: array '{name}' holds {what}, not numbers")
                 if header.size + header.nbytes != info.file_size:
                     raise ValueError(
                         f"its header promises {header.nbytes} bytes of numbers, the archive "
@@ -203,16 +182,19 @@ class Archive:
         info = self._checked(name)
         with reading(self.path, f"array '{name}' is damaged or truncated"):
             with self._zip.open(info) as file:
-                raw = file.read(_LONGEST_WORD)
+                header = read_header(cast(BinaryIO, file))
+                small = math.prod(header.shape) == 1 and header.nbytes <= _LONGEST_WORD
+                if header.dtype.kind not in "SU" or not small:
+                    raise ValueError("it is no word")
+                raw = file.read(header.nbytes)
             # Bytes, or UCS-4 of either byte order: in ASCII, zeros are all that differs.
-            match = _WORD.fullmatch(raw)
-            text = b"" if match is None else match[1].replace(b"\0", b"")
-            if match is None or not text.isalnum():
+            text = raw.replace(b"\0", b"").decode("ascii")
+            if not text.isalnum():
                 raise ValueError("it is no word")
-        return text.decode("ascii")
+        return text
 
-    def mapped(self, name: str) -> Array | None:
-        """An array that is stored as it is, mapped into memory for reading; otherwise ``None``.
+    def mapped(self, name: str) -> tuple[NpyHeader, Array | None]:
+        """The header of an array; and the array, mapped for reading, if it is stored as it is.
 
         Its checksum is not compared.
         """
@@ -220,7 +202,7 @@ class Archive:
         with self.stream(name) as stream:
             header = stream.header
         if info.compress_type != zipfile.ZIP_STORED or not header.nbytes:
-            return None
+            return header, None
         with reading(self.path, f"array '{name}' is damaged or truncated"):
             with self.path.open("rb") as file:
                 file.seek(info.header_offset)
@@ -228,7 +210,7 @@ class Archive:
             begin = info.header_offset + _LOCAL_HEADER.size + sum(local[-2:]) + header.size
             order: Literal["F", "C"] = "F" if header.fortran_order else "C"
             mapped = np.memmap(self.path, header.dtype, "r", int(begin), header.shape, order)
-        return np.asarray(mapped)
+        return header, np.asarray(mapped)
 
     def _checked(self, name: str) -> zipfile.ZipInfo:
         """The directory's entry, if the file can hold what it promises."""
@@ -305,7 +287,7 @@ class ArrayWriter:
     """A vector or table of unknown length, written row by row."""
 
     def __init__(self, path: Path, like: Array) -> None:
-        self._path, self._dtype, self._row = path, like.dtype, like.shape[1:]
+        self.path, self._dtype, self._row = path, like.dtype, like.shape[1:]
         self._file = path.open("wb")
         self._file.write(header_bytes(self._dtype, (0, *self._row)))
         self._hasher = hasher_of_digest()
@@ -326,7 +308,7 @@ class ArrayWriter:
         self._file.seek(0)
         self._file.write(header_bytes(self._dtype, shape))
         self._file.close()
-        written = _map(self._path, self._dtype, shape, writable=False)
+        written = _map(self.path, self._dtype, shape, writable=False)
         return ArrayRecord(self._dtype.str, shape, self._hasher.hexdigest(), _sample(written))
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ import torch
 
 from spgnn.data.arrays import Archive
 from spgnn.data.graph import Graph
-from spgnn.data.reading import Grammar, GuardedFile, parse_stream, reading
+from spgnn.data.reading import Grammar, parse_stream, reading
 from spgnn.data.structure import csr_from_edges
 from spgnn.errors import InputError
 from spgnn.files import atomic_file
@@ -342,8 +342,7 @@ def _table(
     grammar = Grammar("" if columns is None else kind * columns, kind if columns is None else "")
     pieces = []
     with files.open(member) as packed, gzip.open(packed) as file:
-        guarded = GuardedFile(cast(BinaryIO, file), Path(member))
-        for numbers in parse_stream(guarded, member, grammar):
+        for numbers in parse_stream(cast(BinaryIO, file), Path(member), grammar):
             if not len(numbers.counts):
                 continue
             columns = columns or int(numbers.counts[0])

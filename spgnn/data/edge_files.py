@@ -25,6 +25,7 @@ from spgnn.data.reading import (
     open_bytes,
     read_head,
     read_numbers,
+    reading,
     refuse_first,
 )
 from spgnn.data.structure import csr_from_edges, pattern_of, with_entries, without_ones
@@ -429,7 +430,7 @@ class MatrixMarket(EdgeFile):
 
 def _read_banner(path: Path) -> tuple[str, str]:
     """Field and symmetry of a file."""
-    with open_bytes(path) as (file, _):
+    with open_bytes(path) as (file, _), reading(path):
         words = file.readline(_LONGEST_BANNER).decode("utf-8", "replace").lower().split()
     line = f"{path}, line 1:"
     if len(words) != 5 or words[0].lstrip("%") != "matrixmarket" or words[1] != "matrix":

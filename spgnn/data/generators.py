@@ -401,14 +401,14 @@ def _write(
     bounds = row_ranges(degrees, max(1, buffer_bytes // 4))
     written = 0
     with directory_writer(path) as writer:
-        with writer.part() as part:
-            for i, (first, last) in enumerate(pairwise(bounds)):
-                tick = stage(progress, f"drawing rows, pass {i + 1} of {len(bounds) - 1}")
-                some = degrees[first:last]
-                lengths, columns = model.draw_rows(first, some, edges, threads, tick)
-                part.append_lengths(lengths)
-                part.append("indices", columns)
-                written += len(columns)
+        for i, (first, last) in enumerate(pairwise(bounds)):
+            tick = stage(progress, f"drawing rows, pass {i + 1} of {len(bounds) - 1}")
+            some = degrees[first:last]
+            lengths, columns = model.draw_rows(first, some, edges, threads, tick)
+            writer.append_lengths(lengths)
+            writer.append("indices", columns)
+            written += len(columns)
+        writer.end_part()
         name = os.path.basename(os.fspath(path)) or str(made["generator"])
         sizes: dict[str, Any] = {"vertices": vertices, "edges": written, "offsets": (0, vertices)}
         meta = GraphMeta(name=shown_name(name), directed=False, weighted=False, **sizes)

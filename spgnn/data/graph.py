@@ -358,19 +358,19 @@ def fits_float32(values: Array) -> npt.NDArray[np.bool_]:
     return fits
 
 
-def narrow(block: CSR, owner: str) -> CSR:
-    """The same block with float32 values and the narrowest column numbers."""
+def narrow(block: CSR, owner: str, first_row: int = 0) -> CSR:
+    """The same block with float32 values; errors count rows from `first_row`."""
     values = block.values
-    if values is not None and values.dtype != torch.float32:
-        wide = values.double().numpy()
-        fits = fits_float32(wide) | ~np.isfinite(wide)
-        if not fits.all():
-            at = int(np.argmin(fits))
-            row = int(np.searchsorted(block.indptr.numpy(), at, side="right")) - 1
-            place = f"({row}, {int(block.indices[at])})"
-            raise InputError(f"{owner}: entry {place} is {wide[at]:g}; it must be {WEIGHT}")
-        values = values.to(torch.float32)
-    return block if values is block.values else block.with_values(values)
+    if values is None or values.dtype == torch.float32:
+        return block
+    wide = values.double().numpy()
+    fits = fits_float32(wide) | ~np.isfinite(wide)
+    if not fits.all():
+        at = int(np.argmin(fits))
+        row = first_row + int(np.searchsorted(block.indptr.numpy(), at, side="right")) - 1
+        place = f"({row}, {int(block.indices[at])})"
+        raise InputError(f"{owner}: entry {place} is {wide[at]:g}; it must be {WEIGHT}")
+    return block.with_values(values.to(torch.float32))
 
 
 def narrow_features(x: Tensor, name: str) -> Tensor:

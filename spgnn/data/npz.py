@@ -14,15 +14,14 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.data.arrays import Archive, Array
+from spgnn.data.arrays import Archive, Array, NpyHeader
 from spgnn.data.graph import MASKS, WEIGHT, Graph, VertexData, fits_float32, labels_of_table, narrow
 from spgnn.data.normalise import WordCount
-from spgnn.data.reading import graph_of, reading
+from spgnn.data.reading import errors_of, graph_of, reading
 from spgnn.data.source import GraphSource, describe, ids_of
 from spgnn.data.structure import block_of, select_rows, slice_rows, stack_rows, without_ones
 from spgnn.errors import InputError
 from spgnn.files import atomic_file
-from spgnn.layout import RowLayout
 from spgnn.memory import check_memory
 from spgnn.pattern import numpy_index_dtype
 from spgnn.sparse import CSR, EXACT, exact_in_float32, take_rows
@@ -42,15 +41,9 @@ _LARGEST = 2**62
 
 
 def read_npz(path: str | os.PathLike[str]) -> Graph:
-    """Read a graph from an .npz file.
+    """Read a graph from an .npz file, as docs/data.md describes it.
 
-    Arrays: ``indptr``, ``indices``, ``shape``; optionally ``data``, ``directed``, ``x`` or
-    ``x_indptr, x_indices, x_data, x_shape``, ``y``, ``train_mask, val_mask, test_mask`` [n] or
-    [n, splits], or ``train_masks, …`` [splits, n], which then hold all splits; ``classes``, a
-    bound on ``y``. Others are not read. A file that does not say ``directed`` counts as directed.
-    Rows that are not canonical are made so: columns sorted, duplicate weights summed. A matrix may
-    be in any format of ``scipy.sparse.save_npz``, as an array ``format`` or ``x_format`` says;
-    ``y_…`` is a table of labels in such a form.
+    Rows that are not canonical are made so: columns sorted, duplicate weights summed.
     """
     path = Path(path)
     with Archive(path) as archive:
@@ -60,47 +53,41 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         x: Tensor | CSR | None = None
         if "x" in archive:
             array = archive.array("x")
-            arrays.check_shape("x", array.dtype, array.shape, (arrays.vertices, None))
+            arrays.check_shape("x", array, (arrays.vertices, None))
             x = torch.from_numpy(arrays.float32("x", array))
         elif (shape := arrays.shape_of("x")) is not None:
             x = arrays.csr("x_", shape)
-        y, masks = arrays.labels(), arrays.masks()
-        directed = arrays.directed()
-    return graph_of(path, adjacency, directed, x=x, y=y, **masks)
+        data = {"y": arrays.labels(), **arrays.masks()}
+        return graph_of(path, adjacency, arrays.directed(), x=x, **data)
 
 
 def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = True) -> None:
-    """Write a graph so that `read_npz` gives it back; written aside, then renamed.
+    """Write a graph so that `read_npz` gives it back; the file appears whole or not at all.
 
     Raises
     ------
     InputError
         If the file cannot be written.
     """
-    A = graph.adjacency
-    arrays: dict[str, Array] = {
-        "indptr": A.indptr.numpy(),
-        "indices": A.indices.numpy(),
+    A, x = graph.adjacency, graph.x
+    arrays: dict[str, Any] = {
+        "indptr": A.indptr,
+        "indices": A.indices,
         "shape": np.array(A.shape, dtype=np.int64),
         "directed": np.array(graph.directed),
+        "data": A.values,
     }
-    if A.values is not None:
-        arrays["data"] = A.values.numpy()
-    if isinstance(graph.x, CSR):
-        assert graph.x.values is not None
-        arrays["x_indptr"], arrays["x_indices"] = graph.x.indptr.numpy(), graph.x.indices.numpy()
-        arrays["x_data"] = graph.x.values.numpy()
-        arrays["x_shape"] = np.array(graph.x.shape, dtype=np.int64)
-    elif graph.x is not None:
-        arrays["x"] = graph.x.numpy()
+    if isinstance(x, CSR):
+        arrays |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.values}
+        arrays["x_shape"] = np.array(x.shape, dtype=np.int64)
+    else:
+        arrays["x"] = x
     if graph.y is not None and graph.y.dim() == 1:
         arrays["classes"] = np.array(graph.classes)
-    for name in ("y", *MASKS):
-        array = getattr(graph, name)
-        if array is not None:
-            arrays[name] = array.numpy()
+    arrays |= {name: getattr(graph, name) for name in ("y", *MASKS)}
+    arrays = {name: np.asarray(array) for name, array in arrays.items() if array is not None}
     with atomic_file(path) as file:
-        (np.savez_compressed if compressed else np.savez)(file, **arrays)  # type: ignore[arg-type]
+        (np.savez_compressed if compressed else np.savez)(file, **arrays)
 
 
 class GraphArrays:
@@ -142,7 +129,7 @@ class GraphArrays:
 
     def adjacency(self) -> CSR:
         """The canonical matrix; weights that are all 1 are dropped."""
-        return self.csr("", (self.vertices, self.vertices))
+        return without_ones(self.csr("", (self.vertices, self.vertices)))
 
     def directed(self) -> bool:
         """As the file says; true if it does not say."""
@@ -150,28 +137,27 @@ class GraphArrays:
             return True
         array = self.archive.array("directed")
         if array.size != 1 or array.dtype.kind == "f" or not 0 <= int(array.reshape(())) <= 1:
-            self.refuse("directed", f"must be one bool, got {_describe(array)}")
+            self.refuse("directed", f"must be one bool, got {_described(array)}")
         return bool(array.reshape(()))
 
     def integers(self, name: str, length: int | None = None, array: Array | None = None) -> Array:
         """A vector of integers of any width; the array may have been read already."""
         array = self.archive.array(name) if array is None else array
         if array.dtype.kind not in "iu" or array.ndim != 1:
-            self.refuse(name, f"must be a vector of integers, got {_describe(array)}")
+            self.refuse(name, f"must be a vector of integers, got {_described(array)}")
         if length is not None and len(array) != length:
             self.refuse(name, f"must have length {length}, got {len(array)}")
         return array
 
     def check_shape(
-        self, name: str, dtype: np.dtype[Any], got: tuple[int, ...], shape: tuple[int | None, ...]
+        self, name: str, array: Array | NpyHeader, shape: tuple[int | None, ...]
     ) -> None:
         """Refuse an array of another shape (``None``: any size), or of no numbers."""
-        fits = len(got) == len(shape) and all(
-            want in (None, size) for want, size in zip(shape, got, strict=True)
-        )
-        if dtype.kind not in "fiub" or not fits:
-            wanted = ", ".join("any" if v is None else str(v) for v in shape)
-            self.refuse(name, f"must be float32 [{wanted}], got {dtype} {list(got)}")
+        wanted = zip(shape, array.shape, strict=False)
+        fits = len(shape) == len(array.shape) and all(w in (None, size) for w, size in wanted)
+        if array.dtype.kind not in "fiub" or not fits:
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            self.refuse(name, f"must be float32 [{sizes}], got {_described(array)}")
 
     def float32(self, name: str, array: Array, *, weights: bool = False, first: int = 0) -> Array:
         """Some rows of an array, from `first`, in float32.
@@ -198,7 +184,7 @@ class GraphArrays:
 
     def shape_of(self, matrix: str) -> tuple[int, int] | None:
         """The shape of a sparse matrix of vertices, if there is one of that name."""
-        if not {f"{matrix}_indptr", f"{matrix}_format"} & set(self.archive.names):
+        if f"{matrix}_indptr" not in self.archive and f"{matrix}_format" not in self.archive:
             return None
         name = f"{matrix}_shape"
         shape = self.shape(name)
@@ -208,14 +194,6 @@ class GraphArrays:
         if f"{matrix}_data" not in self.archive:
             raise InputError(f"{self.path}: no array '{matrix}_data'")
         return shape
-
-    def format(self, prefix: str) -> str:
-        """The format of a matrix, as SciPy names it."""
-        name = f"{prefix}format"
-        kind = self.archive.word(name) if name in self.archive else "csr"
-        if kind not in _FORMATS:
-            self.refuse(name, f"is '{kind}'; known are {', '.join(_FORMATS)}")
-        return kind
 
     def row_ends(self, name: str, rows: int, entries: int) -> Array:
         """The row offsets of a matrix with that many entries, int64 [rows + 1]."""
@@ -237,26 +215,28 @@ class GraphArrays:
         return narrowed
 
     def csr(self, prefix: str, shape: tuple[int, int]) -> CSR:
-        """The canonical block of the arrays whose names begin with a prefix.
-
-        Weights of the adjacency are dropped if all are 1 once duplicates were summed.
-        """
-        name = f"{prefix}data"
+        """The canonical block of the arrays whose names begin with a prefix."""
+        name, data, whole = f"{prefix}data", None, False
         if self.converts(prefix):
-            block = self._converted(prefix, shape)
-        else:
-            indices = self.integers(f"{prefix}indices")
-            indptr = self.row_ends(f"{prefix}indptr", shape[0], len(indices))
-            indices = self.columns(f"{prefix}indices", indices, shape[1])
-            data, whole = None, False
-            if name in self.archive:
-                array = self.archive.array(name)
-                self.check_shape(name, array.dtype, array.shape, (len(indices),))
-                whole = array.dtype.kind != "f"
-                data = self.float32(name, array, weights=not prefix)
-            owner = f"{self.path}: '{name}'"
-            block = canonical(owner, indptr, indices, data, shape, whole=whole)
-        return block if prefix else without_ones(block)
+            return self._converted(prefix, shape)
+        indices = self.integers(f"{prefix}indices")
+        indptr = self.row_ends(f"{prefix}indptr", shape[0], len(indices))
+        indices = self.columns(f"{prefix}indices", indices, shape[1])
+        if name in self.archive:
+            array = self.archive.array(name)
+            self.check_shape(name, array, (len(indices),))
+            whole = array.dtype.kind != "f"
+            data = self.float32(name, array, weights=not prefix)
+        owner = f"{self.path}: '{name}'"
+        return canonical(owner, indptr, indices, data, shape, whole=whole)
+
+    def format(self, prefix: str) -> str:
+        """The format of a matrix, as SciPy names it."""
+        name = f"{prefix}format"
+        kind = self.archive.word(name) if name in self.archive else "csr"
+        if kind not in _FORMATS:
+            self.refuse(name, f"is '{kind}'; known are {', '.join(_FORMATS)}")
+        return kind
 
     def converts(self, prefix: str) -> bool:
         """True if a matrix is no CSR of numbers: of another format, or bool."""
@@ -274,25 +254,22 @@ class GraphArrays:
         if data.dtype.kind == "f":
             self.check(name, data, np.isfinite(data), "must be a finite number")
             data = data.astype(np.float64)
-        where = _FORMATS[kind]
-        arrays = [self.integers(f"{prefix}{each}") for each in where]
+        where = [f"{prefix}{each}" for each in _FORMATS[kind]]
+        arrays = [self.integers(each) for each in where]
         for each, array in zip(where, arrays, strict=True):
-            self.check(f"{prefix}{each}", array, array <= _LARGEST, f"must be at most {_LARGEST}")
+            self.check(each, array, array <= _LARGEST, f"must be at most {_LARGEST}")
         dimensions = {"bsr": 3, "dia": 2}.get(kind, 1)
         if data.ndim != dimensions or (kind == "bsr" and 0 in data.shape[1:]):
-            self.refuse(name, f"must have {dimensions} dimensions, got {_describe(data)}")
-        make = getattr(sp, f"{kind}_array")
+            self.refuse(name, f"must have {dimensions} dimensions, got {_described(data)}")
         signed = [array.astype(np.int64) for array in arrays]
         pair = (data, tuple(signed)) if kind == "coo" else (data, *signed)
-        owner = f"{self.path}: matrix '{prefix or 'A'}' in format {kind}"
         with reading(self.path, f"arrays of format '{kind}' do not fit together"):
-            matrix = make(pair, shape=shape)
+            matrix = getattr(sp, f"{kind}_array")(pair, shape=shape)
             if hasattr(matrix, "check_format"):
                 matrix.check_format(full_check=True)
-        try:
+        owner = f"{self.path}: matrix '{prefix or 'A'}' in format {kind}"
+        with errors_of(owner):
             block = CSR.from_scipy(matrix)
-        except InputError as error:
-            raise InputError(f"{owner}: {error}") from None
         if prefix and block.values is None:
             block = block.with_values(torch.ones(block.nnz))
         return narrow(block, owner)
@@ -305,19 +282,19 @@ class GraphArrays:
                 return None
             # Several labels a vertex: those that are not stored are 0.
             check_memory(f"{self.path}: labels [{shape[0]}, {shape[1]}]", shape[0] * shape[1])
-            dense = self.csr("y_", shape).to_scipy().toarray()
-            return self._table_of_labels(dense.astype(np.int64))
+            table = self.csr("y_", shape).to_scipy().toarray().astype(np.int64)
+            return self._table_of_labels(table)
         table = self.archive.array("y")
         if table.shape[1:] == (1,) and table.dtype.kind in "iu" and table.dtype != np.int8:
-            said = f"is {_describe(table)}: give classes as a vector [{len(table)}], y[:, 0], or a "
-            self.refuse("y", said + "single label of 0 and 1 as int8")
+            said = f"is {_described(table)}: give classes as a vector [{len(table)}], y[:, 0], or a"
+            self.refuse("y", f"{said} single label of 0 and 1 as int8")
         if table.dtype.kind == "f" or table.ndim == 2:
             return self._table_of_labels(table)
         y = self.integers("y", self.vertices, table)
         if "classes" in self.archive:
             stated = self.archive.array("classes")
             if stated.size != 1 or stated.dtype.kind not in "iu":
-                self.refuse("classes", f"must be one integer, got {_describe(stated)}")
+                self.refuse("classes", f"must be one integer, got {_described(stated)}")
             classes = int(stated.reshape(()))
             rule = f"must be a class in [0, {classes}), or -1 where it is not known"
         else:
@@ -335,27 +312,23 @@ class GraphArrays:
         """Several labels a vertex, or numbers."""
         if table.dtype.kind not in "fiub" or table.ndim not in (1, 2):
             wanted = "a vector of integers, a table of 0 and 1, or numbers"
-            self.refuse("y", f"must be {wanted}, got {_describe(table)}")
+            self.refuse("y", f"must be {wanted}, got {_described(table)}")
         if len(table) != self.vertices:
             self.refuse("y", f"must have length {self.vertices}, got {len(table)}")
-        try:
+        with errors_of(self.path):
             return torch.from_numpy(labels_of_table(table))
-        except InputError as error:
-            raise InputError(f"{self.path}: {error}") from None
 
-    def masks(self) -> dict[str, Tensor | None]:
-        """The three masks by name."""
-        masks: dict[str, Tensor | None] = dict.fromkeys(MASKS)
+    def masks(self) -> dict[str, Tensor]:
+        """The masks that there are, by name."""
+        masks: dict[str, Tensor] = {}
         for name in MASKS:
-            if f"{name}s" in self.archive:
-                mask = self.archive.array(f"{name}s").T
-            elif name in self.archive:
-                mask = self.archive.array(name)
-            else:
+            stored = f"{name}s" if f"{name}s" in self.archive else name
+            if stored not in self.archive:
                 continue
+            mask = self.archive.array(stored)
             if mask.dtype.kind != "b":
-                self.refuse(name, f"must be bool, got {_describe(mask)}")
-            mask = np.ascontiguousarray(mask)
+                self.refuse(name, f"must be bool, got {_described(mask)}")
+            mask = np.ascontiguousarray(mask if stored == name else mask.T)
             bits = mask.view(np.uint8)
             self.check(name, bits, bits <= 1, "must be a bool, 0 or 1")
             masks[name] = torch.from_numpy(mask)
@@ -387,26 +360,18 @@ def canonical(
 
     Sums of whole numbers stay whole, or are refused.
     """
-    if _sorted_within_rows(indptr, indices):
+    falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
+    if (indptr[np.searchsorted(indptr, falls)] == falls).all():  # at the beginnings of rows alone
         return block_of(indptr, indices, shape, data)
     # A sum that float32 cannot hold must be seen.
     kind = np.bool_ if data is None else np.int64 if whole else np.float64
     entries = np.ones(len(indices), np.bool_) if data is None else data.astype(kind)
-    try:
+    with errors_of(owner):
         block = CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape))
-    except InputError as error:
-        raise InputError(f"{owner}: {error}") from None
     return narrow(block, owner)
 
 
-def _sorted_within_rows(indptr: Array, indices: Array) -> bool:
-    """True if columns rise strictly inside every row."""
-    falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
-    at = np.searchsorted(indptr, falls)
-    return bool((indptr[at] == falls).all())
-
-
-def _describe(array: Array) -> str:
+def _described(array: Array | NpyHeader) -> str:
     return f"{array.dtype} {list(array.shape)}"
 
 
@@ -435,7 +400,7 @@ class NpzSource(GraphSource):
         self._vertices = VertexData(**data)
         # Handed to whoever asks for all of it, who can then free it; read again for others.
         self._adjacency: CSR | None = graph.adjacency
-        self.meta = describe(graph, RowLayout.even(graph.vertices, 1))
+        self.meta = describe(graph)
         if self._features is not None:
             sparse = isinstance(self._features, _SparseFeatures)
             self.meta = replace(self.meta, features=self._features.width, sparse_features=sparse)
@@ -503,11 +468,9 @@ class _DenseFeatures:
 
     def __init__(self, arrays: GraphArrays) -> None:
         self._path, self._rows = arrays.path, arrays.vertices
-        with arrays.archive.stream("x") as stream:
-            header = stream.header
-        arrays.check_shape("x", header.dtype, header.shape, (arrays.vertices, None))
+        header, self._array = arrays.archive.mapped("x")
+        arrays.check_shape("x", header, (arrays.vertices, None))
         self.width = header.shape[1]
-        self._array = arrays.archive.mapped("x")
         self._columns_first = header.fortran_order  # rows do not lie together
         if self._array is None and self._columns_first:
             self._array = arrays.archive.array("x")
@@ -540,21 +503,14 @@ class _SparseFeatures:
         if arrays.converts("x_"):
             self._whole, self.mapped = arrays.csr("x_", shape), True
             return
-        archive, entries = arrays.archive, 0
-        for name in ("x_indices", "x_data"):
-            with archive.stream(name) as stream:
-                header = stream.header
-            if name == "x_data":
-                arrays.check_shape(name, header.dtype, header.shape, (entries,))
-                self._integers = header.dtype.kind != "f"
-            elif header.dtype.kind not in "iu" or len(header.shape) != 1:
-                said = f"must be a vector of integers, got {header.dtype} {list(header.shape)}"
-                arrays.refuse(name, said)
-            else:
-                entries = header.shape[0]
-        self._indptr = arrays.row_ends("x_indptr", self._rows, entries)
-        self._entries = [archive.mapped(name) for name in ("x_indices", "x_data")]
-        self.mapped = all(array is not None for array in self._entries)
+        indices, self._indices = arrays.archive.mapped("x_indices")
+        if indices.dtype.kind not in "iu" or len(indices.shape) != 1:
+            arrays.refuse("x_indices", f"must be a vector of integers, got {_described(indices)}")
+        data, self._data = arrays.archive.mapped("x_data")
+        arrays.check_shape("x_data", data, indices.shape)
+        self._integers = data.dtype.kind != "f"
+        self._indptr = arrays.row_ends("x_indptr", self._rows, indices.shape[0])
+        self.mapped = self._indices is not None and self._data is not None
 
     def pieces(self, rows: int) -> Iterator[tuple[int, CSR]]:
         """All rows, checked, so many at a time."""
@@ -579,16 +535,14 @@ class _SparseFeatures:
     def take(self, ids: Array) -> CSR:
         if self._whole is not None:
             return take_rows(self._whole, torch.from_numpy(ids))
-        indices, data = self._entries
-        assert indices is not None
-        assert data is not None
+        assert self._indices is not None
+        assert self._data is not None
         lengths = self._indptr[ids + 1] - self._indptr[ids]
         ends = np.concatenate(([0], np.cumsum(lengths)))
         place = np.arange(ends[-1]) + np.repeat(self._indptr[ids] - ends[:-1], lengths)
-        columns = indices[place].astype(numpy_index_dtype(self.width))
-        return self._block(ends, columns, data[place].astype(np.float32))
+        columns = self._indices[place].astype(numpy_index_dtype(self.width))
+        return self._block(ends, columns, self._data[place].astype(np.float32))
 
     def _block(self, ends: Array, columns: Array, values: Array) -> CSR:
-        owner = f"{self._path}: 'x_data'"
-        shape = (len(ends) - 1, self.width)
+        owner, shape = f"{self._path}: 'x_data'", (len(ends) - 1, self.width)
         return canonical(owner, ends, columns, values, shape, whole=self._integers)

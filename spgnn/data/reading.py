@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -58,29 +58,19 @@ def reading(path: Path, what: str = "truncated or damaged") -> Iterator[None]:
         raise InputError(f"{path}: {what}: {str(error) or type(error).__name__}") from None
 
 
-class GuardedFile:
-    """A file whose failures to be read, however they show, are InputErrors that name it."""
-
-    def __init__(self, file: BinaryIO, path: Path) -> None:
-        self._file, self._path = file, path
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end."""
-        with reading(self._path):
-            return self._file.read(size)
-
-    def readline(self, most: int = -1) -> bytes:
-        """Up to the end of the line, or `most` bytes of it; nothing at the end of the file."""
-        with reading(self._path):
-            return self._file.readline(most)
+@contextmanager
+def errors_of(what: object) -> Iterator[None]:
+    """Begin an InputError of the block with the file or array that it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
 
 
 def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
     """The record of what a file holds, with the file's name without its suffixes."""
-    try:
+    with errors_of(path):
         return Graph(name_in(path), adjacency, directed, **data)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def name_in(path: Path) -> str:
@@ -145,10 +135,10 @@ class Head(NamedTuple):
 
 
 @contextmanager
-def open_bytes(path: Path) -> Iterator[tuple[GuardedFile, BinaryIO]]:
+def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a text file, unpacked as its name says, behind the mark of UTF-8 if there is one.
 
-    With it comes the file on the disk. Failures become InputErrors.
+    With it comes the file on the disk.
     """
     check_regular(path)
     with reading(path):
@@ -162,7 +152,7 @@ def open_bytes(path: Path) -> Iterator[tuple[GuardedFile, BinaryIO]]:
                 file.read(len(BOM_UTF8))
         if mark.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
             raise InputError(f"{path}: is text in UTF-16; save it as UTF-8")
-        yield GuardedFile(cast(BinaryIO, file), path), packed
+        yield file, packed
 
 
 def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
@@ -170,7 +160,7 @@ def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
     comments: list[str] = []
     room = _LONGEST_HEAD
     separators = str.maketrans(dict.fromkeys(grammar.separators, " "))
-    with open_bytes(path) as (file, _):
+    with open_bytes(path) as (file, _), reading(path):
         lines = iter(lambda: file.readline(_LONGEST_HEAD), b"")
         for number, raw in enumerate(lines, start=1):
             if number <= skip:
@@ -190,26 +180,29 @@ def read_numbers(
     path: Path, grammar: Grammar, skip: int = 0, progress: Progress | None = None
 ) -> Iterator[Numbers]:
     """Parse a file piece by piece."""
-    size = path.stat().st_size if path.exists() else 0
     with open_bytes(path) as (file, packed):
-        for numbers in parse_stream(file, str(path), grammar, skip):
+        size = os.fstat(packed.fileno()).st_size
+        for numbers in parse_stream(file, path, grammar, skip):
             if progress is not None:
                 progress(f"reading {path.name}", packed.tell(), size)
             yield numbers
 
 
-def parse_stream(
-    file: GuardedFile, name: str, grammar: Grammar, skip: int = 0
-) -> Iterator[Numbers]:
-    """As `read_numbers`, from an open file that errors call ``name``."""
-    for _ in range(skip):
-        file.readline()
+def parse_stream(file: BinaryIO, path: Path, grammar: Grammar, skip: int = 0) -> Iterator[Numbers]:
+    """As `read_numbers`, from an open file that errors call ``path``."""
+    with reading(path):
+        for _ in range(skip):
+            file.readline()
     first_line = skip + 1
     longest = max(memory_limit() // _PARSED, PIECE)
-    while piece := file.read(PIECE):
-        end = file.readline(longest)
+    while True:
+        with reading(path):
+            piece = file.read(PIECE)
+            end = file.readline(longest)
+        if not piece:
+            return
         if len(end) == longest and end[-1:] != b"\n":
-            raise InputError(f"{name}: has a line of more than {longest} bytes")
+            raise InputError(f"{path}: has a line of more than {longest} bytes")
         piece += end
         integers, reals, counts, lines, (fault, line, begin, stop, fields) = parse_lines(
             piece,
@@ -221,11 +214,10 @@ def parse_stream(
             grammar.blank_rows,
         )
         if fault == "count":
-            raise InputError(f"{name}, line {line}: {fields} columns; {grammar.row}")
+            raise InputError(f"{path}, line {line}: {fields} columns; {grammar.row}")
         if fault:
-            text = piece[begin:stop].decode("utf-8", "replace")
-            shown = shortened(text, _SHOWN)
-            raise InputError(f"{name}, line {line}: '{shown}' {_FAULTS[fault]}")
+            shown = shortened(piece[begin:stop].decode("utf-8", "replace"), _SHOWN)
+            raise InputError(f"{path}, line {line}: '{shown}' {_FAULTS[fault]}")
         yield Numbers(integers, reals, counts, lines)
         first_line += piece.count(b"\n")
 

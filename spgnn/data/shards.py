@@ -34,7 +34,7 @@ from spgnn.data.graph import (
     labels_in_files,
     labels_of_table,
 )
-from spgnn.data.reading import check_regular, reading
+from spgnn.data.reading import check_regular, errors_of, reading
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_count, json_object
 from spgnn.data.structure import block_of, rename_columns, select_rows, stack_rows
 from spgnn.errors import InputError, shortened
@@ -88,13 +88,10 @@ class Part:
             if name not in ARRAYS:
                 shown = shortened(name, 40)
                 raise self.wrong(f"{PART} names an array '{shown}', which no part has")
-        try:
+        with errors_of(f"{folder}: {PART}"):
             self.records = {name: ArrayRecord.of(name, entry) for name, entry in arrays.items()}
-        except InputError as error:
-            raise self.wrong(f"{PART}: {error}") from None
 
     def wrong(self, what: str) -> InputError:
-        """An error in this part."""
         return InputError(f"{self.folder}: {what}")
 
     @property
@@ -105,33 +102,31 @@ class Part:
     def check(self) -> None:
         """Compare all bytes of all arrays with their digests."""
         for name, record in self.records.items():
-            check_array(self._path(name), record)
+            check_array(self.path(name), record)
             self._verified.add(name)
 
-    def place(self, name: str) -> tuple[Path, int] | None:
-        """The file of an array, and where its numbers begin; ``None`` if there is no such array.
-
-        Its size, and a sample of its numbers, are those that were written.
-        """
-        if name not in self.records:
-            return None
-        open_array(self._path(name), self.records[name], writable=False)
-        return self._path(name), HEADER_BYTES
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.npy"
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...], *, writable: bool) -> Array:
         """Map an array (if writable, privately); its digest is compared the first time."""
         record = self._record(name)
         if (record.dtype, record.shape) != (dtype, shape):
             raise InputError(
-                f"{self._path(name)}: is {record.dtype} {list(record.shape)}, "
+                f"{self.path(name)}: is {record.dtype} {list(record.shape)}, "
                 f"but must be {dtype} {list(shape)}"
             )
         unknown = name not in self._verified
-        array = open_array(self._path(name), record, writable=writable, check=unknown)
+        array = open_array(self.path(name), record, writable=writable, check=unknown)
         if unknown and dtype == "|b1" and array.size and array.view(np.uint8).max() > 1:
             raise self.wrong(f"{name} holds something that is neither false nor true")
         self._verified.add(name)
         return array
+
+    def _record(self, name: str) -> ArrayRecord:
+        if name not in self.records:
+            raise self.wrong(f"no array '{name}', which meta.json says there is")
+        return self.records[name]
 
     def vertex_data(self, rows: Array | None = None, without: str = "") -> dict[str, Any]:
         """Dense features, labels and masks: all, mapped privately and checked, or of some rows."""
@@ -151,23 +146,16 @@ class Part:
             if name != without:
                 array = self.array(name, dtype, (self.rows, *row), writable=rows is None)
                 data[name] = torch.from_numpy(array if rows is None else array[rows])
-        if "y" in data:
-            self._check_labels(data["y"], rows)
-        return data
-
-    def _check_labels(self, y: Tensor, rows: Array | None) -> None:
-        if y.dim() == 2:
-            try:
+        y = data.get("y")
+        if y is not None and y.dim() == 2:
+            with errors_of(self.folder):
                 labels_of_table(y.numpy())
-            except InputError as error:
-                raise self.wrong(str(error)) from None
-        else:
-            wrong = (y < -1) | (y >= self.meta.classes)
-            if bool(wrong.any()):
-                at = int(wrong.int().argmax())
-                row = at if rows is None else int(rows[at])
-                allowed = f"[0, {self.meta.classes}), or -1"
-                raise self.wrong(f"y[{row}] is {int(y[at])}; it must be in {allowed}")
+        elif y is not None and bool((wrong := (y < -1) | (y >= self.meta.classes)).any()):
+            at = int(wrong.int().argmax())
+            row_of_part = at if rows is None else int(rows[at])
+            allowed = f"[0, {self.meta.classes}), or -1"
+            raise self.wrong(f"y[{row_of_part}] is {int(y[at])}; it must be in {allowed}")
+        return data
 
     def vertex_ids(self) -> Tensor:
         """The place of each vertex in the source."""
@@ -203,31 +191,19 @@ class Part:
             place = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], ends - begins)
             indices, values = indices[place], None if values is None else values[place]
         columns = self.meta.features if prefix else self.meta.vertices
-        try:
+        with errors_of(f"{self.folder}: {prefix}" if prefix else self.folder):
             return block_of(indptr, indices, (len(indptr) - 1, columns), values)
-        except InputError as error:
-            raise self.wrong(f"{prefix}{error}") from None
-
-    def _record(self, name: str) -> ArrayRecord:
-        if name not in self.records:
-            raise self.wrong(f"no array '{name}', which meta.json says there is")
-        return self.records[name]
-
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.npy"
 
 
 @dataclass(frozen=True, eq=False)
 class MappedPattern:
     """The square pattern of a directory with one part; reading it takes no memory of its own."""
 
-    path: Path
     indptr: Array
     indices: Array
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(n, n)."""
         return len(self.indptr) - 1, len(self.indptr) - 1
 
 
@@ -272,7 +248,11 @@ class ShardDirectory(GraphSource):
         ``None`` if there is no such array. A sample of its numbers is compared with what was
         written.
         """
-        return self._part(part).place(name)
+        opened = self._part(part)
+        if name not in opened.records:
+            return None
+        open_array(opened.path(name), opened.records[name], writable=False)
+        return opened.path(name), HEADER_BYTES
 
     def vertices_of(self, part: int) -> tuple[Tensor | None, VertexData]:
         """Original ids of a part's vertices, if they have been moved, and labels and masks."""
@@ -297,7 +277,7 @@ class ShardDirectory(GraphSource):
             falls = np.flatnonzero(np.diff(indptr[begin : begin + _PIECE + 1]) < 0)
             if len(falls):
                 raise opened.wrong(f"indptr falls after row {begin + int(falls[0])}")
-        return MappedPattern(self.directory, indptr, indices)
+        return MappedPattern(indptr, indices)
 
     def check(self, progress: Progress | None = None) -> None:
         """Read every byte of every array and compare it with what was written."""
@@ -390,7 +370,7 @@ def open_shards(directory: AnyPath) -> ShardDirectory:
     if not os.path.exists(file):
         raise InputError(f"{path}: not a graph directory: it has no {META}")
     text = _read_description(file, _LONGEST_META, "graph").decode("utf-8", "replace")
-    try:
+    with errors_of(file):
         record = json_object(text)
         if record.get("format") == "spgnn-csr" or ("format" not in record and "offsets" in record):
             raise InputError(
@@ -406,10 +386,8 @@ def open_shards(directory: AnyPath) -> ShardDirectory:
         digests = record.get("digests")
         if not isinstance(digests, list) or len(digests) != meta.parts:
             raise InputError(f"not the description of a graph: 'digests' must be {meta.parts}")
-        if record.get("digest") != _fingerprint(record):
+        if record.get("digest") != fingerprint(record):
             raise InputError("damaged: not what was written")
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
     return ShardDirectory(path, meta, digests, record.get("made"))
 
 
@@ -419,11 +397,10 @@ def is_graph_directory(path: AnyPath) -> bool:
 
 
 def part_folder(part: int) -> str:
-    """The name of a part's folder."""
     return f"part-{part:05d}"
 
 
-def _fingerprint(record: dict[str, Any]) -> str:
+def fingerprint(record: dict[str, Any]) -> str:
     """The digest of all that a description says, but for the digest itself."""
     rest = {name: value for name, value in record.items() if name != "digest"}
     try:
@@ -474,7 +451,6 @@ def write_shards(
     layout, order = partition_order(labels, source.meta.vertices, parts)
     position = None if labels is None else inverse_permutation(order)
     original = source.vertex_ids
-    moved = position is not None or original is not None
     entries = max(source.meta.edges // max(source.meta.vertices, 1), 1)
     step = max(1, min(source.piece_rows, _PIECE_ENTRIES // entries))
     offsets = tuple(layout.offsets.tolist())
@@ -482,18 +458,17 @@ def write_shards(
     with directory_writer(directory) as writer:
         for part in range(parts):
             first, last = layout.range(part)
-            with writer.part() as out:
-                for begin in range(first, max(last, first + 1), step):
-                    ids = order[begin : min(begin + step, last)]
-                    rows = slice(begin, begin + len(ids)) if position is None else ids
-                    A, data = source.adjacency(rows), source.rows(rows)
-                    if position is not None:
-                        A = rename_columns(A, position)
-                    if split is not None:
-                        data = data.select_split(split)
-                    stood = ids if original is None else original[ids]
-                    block = GraphBlock(A, begin, stood, **data.take(slice(None)))
-                    out.append_rows(block, moved=moved)
+            for begin in range(first, max(last, first + 1), step):
+                ids = order[begin : min(begin + step, last)]
+                rows = slice(begin, begin + len(ids)) if position is None else ids
+                A, data = source.adjacency(rows), source.rows(rows)
+                stood = None if original is None else original[ids]
+                if position is not None:
+                    A, stood = rename_columns(A, position), ids if stood is None else stood
+                if split is not None:
+                    data = data.select_split(split)
+                writer.append_rows(A, stood, data)
+            writer.end_part()
             if progress is not None:
                 progress("writing parts", part + 1, parts)
         writer.finish(replace(source.meta, offsets=offsets, splits=splits))
@@ -512,8 +487,6 @@ def partition_order(
     labels: npt.ArrayLike | None, vertices: int, parts: int
 ) -> tuple[RowLayout, Tensor]:
     """The row layout of a partition, and the order that sorts vertices by part (stable)."""
-    if parts < 1:
-        raise InputError(f"the number of parts must be at least 1, got {parts}")
     if labels is None:
         return RowLayout.even(vertices, parts), torch.arange(vertices)
     labels = np.asarray(labels)
@@ -542,51 +515,29 @@ def write_part(folder: Path, part: int, records: Mapping[str, ArrayRecord]) -> s
 def directory_writer(directory: AnyPath) -> Iterator[DirectoryWriter]:
     """Write a graph directory, which appears when the block ends well."""
     with atomic_directory(directory) as folder:
-        yield DirectoryWriter(folder)
-
-
-class DirectoryWriter:
-    """Writes parts one after another, and at last what describes them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._digests: list[str] = []
-
-    @contextmanager
-    def part(self) -> Iterator[PartWriter]:
-        """Write the next part, complete when the block ends well."""
-        part = len(self._digests)
-        folder = self.folder / part_folder(part)
-        folder.mkdir()
-        writer = PartWriter(folder)
+        writer = DirectoryWriter(folder)
         try:
             yield writer
-            records = {name: array.finish() for name, array in writer.arrays.items()}
-            self._digests.append(write_part(folder, part, records))
         finally:
             for array in writer.arrays.values():
                 array.close()
 
-    def finish(self, meta: GraphMeta, made: dict[str, Any] | None = None) -> None:
-        """Describe the parts, and how the graph was generated, if it was."""
-        record: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(meta)}
-        record |= {"made": made, "digests": self._digests}
-        record["digest"] = _fingerprint(record)
-        (self.folder / META).write_text(json.dumps(record, indent=1) + "\n")
 
-
-class PartWriter:
-    """Writes the arrays of one part, each by appending to it."""
+class DirectoryWriter:
+    """Writes parts one after another, their arrays row by row, and at last what describes them."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.arrays: dict[str, ArrayWriter] = {}
+        self.folder = folder
+        self.arrays: dict[str, ArrayWriter] = {}  # of the part that is being written
         self._entries: dict[str, int] = {}
+        self._digests: list[str] = []
 
     def append(self, name: str, array: Array) -> None:
         """Add rows to an array; the first ones say what it holds."""
         if name not in self.arrays:
-            self.arrays[name] = ArrayWriter(self._folder / f"{name}.npy", array)
+            folder = self.folder / part_folder(len(self._digests))
+            folder.mkdir(exist_ok=True)
+            self.arrays[name] = ArrayWriter(folder / f"{name}.npy", array)
         self.arrays[name].append(array)
 
     def append_lengths(self, lengths: Array, prefix: str = "") -> None:
@@ -600,22 +551,38 @@ class PartWriter:
             self.append(f"{prefix}indptr", ends)
             self._entries[prefix] = int(ends[-1])
 
-    def append_rows(self, block: GraphBlock, *, moved: bool = True) -> None:
-        """Add the rows of a block; its ``vertex_ids`` only where vertices have moved."""
-        for prefix, A in (("", block.adjacency), ("x_", block.x)):
-            if isinstance(A, CSR):
-                self.append_lengths(A.row_lengths.numpy(), prefix)
-                self.append(f"{prefix}indices", A.indices.numpy())
-                if A.values is not None:
-                    self.append(f"{prefix}values", A.values.numpy())
-        if moved:
-            self.append("vertex_ids", block.vertex_ids.numpy())
-        for name in ("x", "y", *(MASKS if block.splits else ())):
-            array = getattr(block, name)
+    def append_rows(self, A: CSR, ids: Tensor | None, data: VertexData) -> None:
+        """Add rows of the adjacency, the original ids if vertices have moved, and their data."""
+        for prefix, matrix in (("", A), ("x_", data.x)):
+            if isinstance(matrix, CSR):
+                self.append_lengths(matrix.row_lengths.numpy(), prefix)
+                self.append(f"{prefix}indices", matrix.indices.numpy())
+                if matrix.values is not None:
+                    self.append(f"{prefix}values", matrix.values.numpy())
+        if ids is not None:
+            self.append("vertex_ids", ids.numpy())
+        for name in ("x", "y", *(MASKS if data.splits else ())):
+            array = getattr(data, name)
             if isinstance(array, Tensor):
                 self.append(name, array.numpy())
 
     def drop(self, name: str) -> None:
-        """Remove an array."""
-        self.arrays.pop(name).close()
-        (self._folder / f"{name}.npy").unlink()
+        """Remove an array of the part."""
+        dropped = self.arrays.pop(name)
+        dropped.close()
+        dropped.path.unlink()
+
+    def end_part(self) -> None:
+        """Complete the part; what follows belongs to the next one."""
+        part = len(self._digests)
+        records = {name: array.finish() for name, array in self.arrays.items()}
+        self._digests.append(write_part(self.folder / part_folder(part), part, records))
+        self.arrays.clear()
+        self._entries.clear()
+
+    def finish(self, meta: GraphMeta, made: dict[str, Any] | None = None) -> None:
+        """Describe the parts, and how the graph was generated, if it was."""
+        record: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(meta)}
+        record |= {"made": made, "digests": self._digests}
+        record["digest"] = fingerprint(record)
+        (self.folder / META).write_text(json.dumps(record, indent=1) + "\n")

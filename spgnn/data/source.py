@@ -17,7 +17,6 @@ from spgnn.data.graph import Graph, VertexData
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.structure import select_rows
 from spgnn.errors import InputError, printable
-from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 
 _LARGEST = 2**53  # JSON's integers are safe up to here, and no size is larger
@@ -55,19 +54,29 @@ class GraphMeta:
     def from_record(cls, record: Mapping[str, Any]) -> GraphMeta:
         """The description in a parsed JSON object, which may hold more."""
         wrong = "not a description of a graph"
+        values: dict[str, Any] = {}
         for field in fields(cls):
             if field.name not in record:
                 raise InputError(f"{wrong}: no '{field.name}'")
-            fits, words = _FIELDS[field.type]
-            if not fits(record[field.name]):
+            value = values[field.name] = record[field.name]
+            if field.type == "str":
+                fits = type(value) is str and len(value) <= _LONGEST_NAME and value.isprintable()
+                words = f"at most {_LONGEST_NAME} printable characters"
+            elif field.type == "bool":
+                fits, words = type(value) is bool, "true or false"
+            elif field.type == "int":
+                fits, words = is_count(value), "an integer of at least 0"
+            else:
+                fits = type(value) is list and all(map(is_count, value))
+                words = "a list of integers of at least 0"
+            if not fits:
                 raise InputError(f"{wrong}: '{field.name}' must be {words}")
-        values = {field.name: record[field.name] for field in fields(cls)}
-        offsets = tuple(record["offsets"])
+        offsets = values["offsets"] = tuple(values["offsets"])
         if len(offsets) < 2 or offsets[0] != 0 or any(a > b for a, b in pairwise(offsets)):
             raise InputError(f"{wrong}: 'offsets' must rise from 0")
-        if offsets[-1] != record["vertices"]:
-            raise InputError(f"{wrong}: offsets end with {offsets[-1]}, not {record['vertices']}")
-        return cls(**values | {"offsets": offsets})
+        if offsets[-1] != values["vertices"]:
+            raise InputError(f"{wrong}: offsets end with {offsets[-1]}, not {values['vertices']}")
+        return cls(**values)
 
 
 def shown_name(name: str) -> str:
@@ -75,8 +84,8 @@ def shown_name(name: str) -> str:
     return printable(name)[:_LONGEST_NAME]
 
 
-def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
-    """The description of a graph whose rows are split this way."""
+def describe(graph: Graph) -> GraphMeta:
+    """The description of a graph that is not cut."""
     return GraphMeta(
         name=shown_name(graph.name),
         vertices=graph.vertices,
@@ -85,7 +94,7 @@ def describe(graph: Graph, layout: RowLayout) -> GraphMeta:
         classes=graph.classes,
         directed=graph.directed,
         weighted=graph.weighted,
-        offsets=tuple(int(v) for v in layout.offsets),
+        offsets=(0, graph.vertices),
         sparse_features=isinstance(graph.x, CSR),
         bag_of_words=is_bag_of_words(graph.x),
         labelled=graph.y is not None,
@@ -107,21 +116,6 @@ def json_object(text: str) -> dict[str, Any]:
 def is_count(value: object) -> bool:
     """True if a value from JSON is a number of things."""
     return type(value) is int and 0 <= value <= _LARGEST
-
-
-# What a field of a description may hold, by its type, and in words.
-_FIELDS: dict[Any, tuple[Any, str]] = {
-    "str": (
-        lambda v: type(v) is str and len(v) <= _LONGEST_NAME and v.isprintable(),
-        f"at most {_LONGEST_NAME} printable characters",
-    ),
-    "int": (is_count, "an integer of at least 0"),
-    "bool": (lambda v: type(v) is bool, "true or false"),
-    "tuple[int, ...]": (
-        lambda v: type(v) is list and all(map(is_count, v)),
-        "a list of integers of at least 0",
-    ),
-}
 
 
 PIECE_BYTES = 1 << 26  # of features that are read at once
@@ -199,7 +193,7 @@ class MemorySource(GraphSource):
 
     def __init__(self, graph: Graph, decided: Mapping[str, str] | None = None) -> None:
         self._graph, self.decided = graph, decided or {}
-        self.meta = describe(graph, RowLayout.even(graph.vertices, 1))
+        self.meta = describe(graph)
 
     @property
     def vertex_ids(self) -> Tensor | None:

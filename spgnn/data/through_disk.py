@@ -17,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from spgnn.data.edge_files import EdgeFile, Edges
-from spgnn.data.graph import GraphBlock
+from spgnn.data.graph import VertexData, narrow
 from spgnn.data.load import EDGE_FILES, open_source, suffix_of
-from spgnn.data.reading import PIECE, name_in
-from spgnn.data.shards import DirectoryWriter, PartWriter, directory_writer, open_shards
+from spgnn.data.reading import PIECE, errors_of, name_in
+from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, shown_name
 from spgnn.data.structure import added, from_entries, row_ranges, slice_rows, union
 from spgnn.errors import InputError
@@ -31,7 +30,6 @@ from spgnn.files import AnyPath
 from spgnn.memory import resident_bytes
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress, stage
-from spgnn.sparse import CSR
 
 Array = npt.NDArray[Any]
 # Of an entry while a bucket is put in order: as it was read, SciPy's two forms, merged. Measured.
@@ -75,29 +73,25 @@ def open_through_disk(
     """
     if is_edge_file(name_or_path):
         file = EDGE_FILES[suffix_of(Path(name_or_path))](Path(name_or_path))
-        _Sorting(file, memory, symmetrise, None, progress).write(directory)
-        return open_shards(directory)
+        return _sorted_rows(file, None, directory, memory, symmetrise, progress)
     source = open_source(name_or_path, data_dir, progress=progress)
     if symmetrise and source.meta.directed:
         if isinstance(source, MemorySource):
             return MemorySource(source.graph().symmetrised())
-        _Sorting(_SourceEdges(source), memory, True, source, progress).write(directory)
-        return open_shards(directory)
+        return _sorted_rows(_SourceEdges(source), source, directory, memory, True, progress)
     if source.random_access:
         return source
     # Compressed: best read once, from its beginning.
     tick, vertices = stage(progress, "writing rows"), source.meta.vertices
     with directory_writer(directory) as writer:
-        with writer.part() as part:
-            for first, data in source.pieces():
-                last = min(first + source.piece_rows, vertices)
-                ids = _ids(source.vertex_ids, first, last)
-                A = source.adjacency(slice(first, last))
-                block = GraphBlock(A, first, ids, **data.take(slice(None)))
-                part.append_rows(block, moved=source.vertex_ids is not None)
-                if tick is not None:
-                    tick(last, vertices)
-        writer.finish(replace(source.meta, offsets=(0, vertices)))
+        for first, data in source.pieces():
+            last = min(first + source.piece_rows, vertices)
+            ids = None if source.vertex_ids is None else source.vertex_ids[first:last]
+            writer.append_rows(source.adjacency(slice(first, last)), ids, data)
+            if tick is not None:
+                tick(last, vertices)
+        writer.end_part()
+        writer.finish(source.meta)
     return open_shards(directory)
 
 
@@ -130,32 +124,36 @@ class _SourceEdges(EdgeFile):
         return self._source.meta.vertices
 
 
-class _Sorting:
-    """Edges on their way to a graph directory; ``source`` has the data of vertices, if any do."""
+def _sorted_rows(
+    file: EdgeFile,
+    source: GraphSource | None,
+    directory: AnyPath,
+    memory: int,
+    symmetrise: bool,
+    progress: Progress | None,
+) -> ShardDirectory:
+    """Sort edges into rows of a graph directory; ``source`` has the data of vertices, if any do.
 
-    def __init__(
-        self,
-        file: EdgeFile,
-        memory: int,
-        symmetrise: bool,
-        source: GraphSource | None,
-        progress: Progress | None,
-    ) -> None:
-        self._file, self._memory, self._source, self._progress = file, memory, source, progress
-        self._symmetrise = symmetrise and file.directed
-        self._check(_PARSED * PIECE)
+    The directory appears whole or not at all, and nothing else is left.
+    """
+    symmetrise = symmetrise and file.directed
 
-    def write(self, directory: AnyPath) -> None:
-        """The directory appears whole or not at all, and nothing else is left."""
-        with directory_writer(directory) as writer:
-            scratch = writer.folder / "sorting"
-            scratch.mkdir()
-            self._write(writer, scratch)
-            scratch.rmdir()
+    def left(needed: int) -> int:
+        """The memory that is left, if it is as much as needed."""
+        resident = resident_bytes()
+        if memory - resident < needed:
+            raise InputError(
+                f"{file.path}: to be read by way of a disk it takes "
+                f"{(resident + needed) / 2**20:.0f} MiB of memory at least, "
+                f"and {memory / 2**20:.0f} are allowed"
+            )
+        return memory - resident
 
-    def _write(self, writer: DirectoryWriter, scratch: Path) -> None:
-        file, source = self._file, self._source
-        log = EdgeLog(scratch / "edges", file.pieces(self._progress), self._progress)
+    left(_PARSED * PIECE)
+    with directory_writer(directory) as writer:
+        scratch = writer.folder / "sorting"
+        scratch.mkdir()
+        log = EdgeLog(scratch / "edges", file.pieces(progress), progress)
         weighted = log.weighted if source is None else source.meta.weighted
         vertices, names = file.vertices(), None
         if vertices is None:
@@ -164,94 +162,75 @@ class _Sorting:
                 ends = np.union1d(ends, np.union1d(edges.source, edges.target))
             names = file.named(ends)
             vertices = len(names)
-        per_vertex = _VERTEX_BYTES * vertices
-        per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
-        self._check(per_vertex + per_entry * _LEAST_ENTRIES)
 
         def read(what: str) -> Iterator[Edges]:
             for edges in log.read(what):
                 if names is None:
                     yield edges
                 else:
-                    source, target = (np.searchsorted(names, end) for end in edges[:2])
-                    yield Edges(source, target, edges.weights)
+                    ends = (np.searchsorted(names, end) for end in edges[:2])
+                    yield Edges(*ends, edges.weights)
 
+        per_vertex = _VERTEX_BYTES * vertices
+        per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
+        room = left(per_vertex + per_entry * _LEAST_ENTRIES) - per_vertex
         buckets = Buckets(scratch, vertices, weighted=weighted)
         buckets.fill(
             read,
-            mirrored=self._symmetrise or not file.directed,
-            loops_mirrored=self._symmetrise or file.both_ends,
-            limit=(self._left() - per_vertex) // per_entry,
+            mirrored=symmetrise or not file.directed,
+            loops_mirrored=symmetrise or file.both_ends,
+            limit=room // per_entry,
         )
         log.path.unlink()
         ids = None if names is None else torch.from_numpy(names)
         if source is not None:
             ids = source.vertex_ids
         stored, all_ones = 0, True
-        with writer.part() as part:
-            if not vertices:
-                nothing = sp.csr_array((0, 0), dtype=np.float64)
-                self._append(part, from_entries(nothing, weighted=weighted), 0, ids)
-            for first, rows, mirrored in buckets.rows(self._progress):
-                A = rows
-                if mirrored is not None and not self._symmetrise:
-                    if file.check_symmetry:
-                        file.check_mirrored(rows, mirrored, first)
-                    A = rows if file.both_ends else added(rows, mirrored)
-                all_ones = all_ones and bool((A.data == 1).all())
-                file.check_sums(A, first)
-                if self._symmetrise:
-                    assert mirrored is not None
-                    block = union(A, mirrored, weighted=weighted)
-                else:
-                    block = from_entries(A, weighted=weighted)
-                self._append(part, block, first, ids)
-                stored += block.nnz
-            # Weights that are all 1 say nothing; those of a source are what they are.
-            if weighted and all_ones and source is None:
-                part.drop("values")
-                weighted = False
+        for first, rows, mirrored in buckets.rows(progress):
+            A = rows
+            if mirrored is not None and not symmetrise:
+                if file.check_symmetry:
+                    file.check_mirrored(rows, mirrored, first)
+                A = rows if file.both_ends else added(rows, mirrored)
+            all_ones = all_ones and bool((A.data == 1).all())
+            file.check_sums(A, first)
+            if symmetrise:
+                assert mirrored is not None
+                block = union(A, mirrored, weighted=weighted)
+            else:
+                block = from_entries(A, weighted=weighted)
+            with errors_of(file.path):
+                block = narrow(block, name_in(file.path), first)
+            stored += block.nnz
+            # With the data of their vertices, a piece at a time.
+            step = max(block.shape[0], 1) if source is None else source.piece_rows
+            for begin in range(0, max(block.shape[0], 1), step):
+                end = min(begin + step, block.shape[0])
+                piece = slice(first + begin, first + end)
+                data = VertexData() if source is None else source.rows(piece)
+                some = slice_rows(block, slice(begin, end))
+                writer.append_rows(some, None if ids is None else ids[piece], data)
+        # Weights that are all 1 say nothing; those of a source are what they are.
+        if weighted and all_ones and source is None:
+            writer.drop("values")
+            weighted = False
+        writer.end_part()
         file.check_entries(stored)
-        directed = file.directed and not self._symmetrise
-        if source is None:
+        directed, offsets = file.directed and not symmetrise, (0, vertices)
+        if source is not None:
+            meta = replace(source.meta, edges=stored, directed=directed, offsets=offsets)
+        else:
             meta = GraphMeta(
                 name=shown_name(name_in(file.path)),
                 vertices=vertices,
                 edges=stored,
                 directed=directed,
                 weighted=weighted,
-                offsets=(0, vertices),
+                offsets=offsets,
             )
-        else:
-            meta = replace(source.meta, edges=stored, directed=directed, offsets=(0, vertices))
         writer.finish(meta)
-
-    def _append(self, part: PartWriter, A: CSR, first: int, ids: Tensor | None) -> None:
-        """Rows from `first` on, and the data of their vertices, a piece at a time."""
-        rows, source = A.shape[0], self._source
-        step = max(rows, 1) if source is None else source.piece_rows
-        for begin in range(0, max(rows, 1), step):
-            end = min(begin + step, rows)
-            piece = slice(first + begin, first + end)
-            data = {} if source is None else source.rows(piece).take(slice(None))
-            some = slice_rows(A, slice(begin, end))
-            block = GraphBlock(some, piece.start, _ids(ids, piece.start, piece.stop), **data)
-            part.append_rows(block, moved=ids is not None)
-
-    def _left(self) -> int:
-        return self._memory - resident_bytes()
-
-    def _check(self, more: int) -> None:
-        if self._left() < more:
-            enough = (resident_bytes() + more) / 2**20
-            raise InputError(
-                f"{self._file.path}: to be read by way of a disk it takes {enough:.0f} MiB of "
-                f"memory at least, and {self._memory / 2**20:.0f} are allowed"
-            )
-
-
-def _ids(ids: Tensor | None, first: int, last: int) -> Tensor:
-    return torch.arange(first, last) if ids is None else ids[first:last]
+        scratch.rmdir()
+    return open_shards(directory)
 
 
 class EdgeLog:
@@ -328,12 +307,13 @@ class Buckets:
         are removed.
         """
         tick = stage(progress, "writing rows")
-        for bucket, (first, last) in enumerate(pairwise(self._bounds)):
+        bounds = self._bounds if self._vertices else [0, 0]
+        for bucket, (first, last) in enumerate(pairwise(bounds)):
             entries = self._take("entries", bucket, first, last)
             mirrored = self._take("mirrored", bucket, first, last) if self._mirrored else None
             yield first, entries, mirrored
             if tick is not None:
-                tick(bucket + 1, len(self._bounds) - 1)
+                tick(bucket + 1, len(bounds) - 1)
 
     def _add(self, kind: str, rows: Array, columns: Array, weights: Array | None) -> None:
         bucket = np.searchsorted(self._bounds, rows, side="right") - 1

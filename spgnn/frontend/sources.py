@@ -45,8 +45,8 @@ from spgnn.graph.vertices import check_sent
 from spgnn.layout import RowLayout
 from spgnn.partition import METHODS, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.partition.gvb import Objective
 from spgnn.partition.labels import check_labels, read_edge_labels
+from spgnn.partition.methods import Objective
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 

@@ -20,17 +20,6 @@ from spgnn.data.shards import open_shards
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
 from spgnn.options import Record, flag, positional, read_options
-from spgnn.partition import (
-    BALANCES,
-    METHODS,
-    count_volumes,
-    cut_vertices,
-    part_sizes,
-    partition,
-    permutation,
-    report,
-    write_labels,
-)
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
@@ -39,10 +28,18 @@ from spgnn.partition.adjacency import (
     check_nodes,
     check_parts,
 )
-from spgnn.partition.gvb import Objective, Preset
-from spgnn.partition.labels import read_edge_labels, read_labels, write_edge_labels
+from spgnn.partition.labels import (
+    part_sizes,
+    permutation,
+    read_edge_labels,
+    read_labels,
+    write_edge_labels,
+    write_labels,
+)
+from spgnn.partition.methods import BALANCES, METHODS, Objective, Preset, partition
 from spgnn.partition.plot import check_plot, plot_volumes
-from spgnn.partition.volume import Report, Volumes
+from spgnn.partition.vertex_cut import VertexCut, cut_vertices
+from spgnn.partition.volume import Report, Volumes, count_volumes, report
 from spgnn.progress import ProgressBar
 
 LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
@@ -96,6 +93,11 @@ class Options(Record):
         str | None, flag("draw send and receive volumes and the block heat map", "FILE")
     ] = None
 
+    def outputs(self) -> dict[str, str]:
+        """The files to write, by flag."""
+        named = {flag: getattr(self, flag.removeprefix("--")) for flag in OUTPUTS}
+        return {flag: path for flag, path in named.items() if path is not None}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status (`spgnn.command.run`)."""
@@ -108,13 +110,13 @@ def _command(arguments: Sequence[str] | None) -> None:
     options = Options(**given)
     _check_names(options)
     _check_outputs(options)
+    volumes = None
     with ProgressBar() as progress:
         progress("reading", 0, 1)
         with memory_for(f"reading {options.graph}"):
             matrix, train_mask = _read(options.graph)
         check_parts(options.parts, matrix.shape[0], "--parts")
         labels, reports, edges = _results(options, matrix, train_mask, progress)
-        volumes = None
         if options.plot is not None:
             volumes = count_volumes(matrix, labels, options.parts, minimum=False)
     try:
@@ -126,21 +128,45 @@ def _command(arguments: Sequence[str] | None) -> None:
 def _check_names(options: Options) -> None:
     for name in options.balance.split(","):
         check_choice("--balance", name, BALANCES)
-    if options.compare is not None:
-        for name in options.compare.split(","):
-            check_choice("--compare", name, METHODS)
+    for name in [] if options.compare is None else options.compare.split(","):
+        check_choice("--compare", name, METHODS)
     if options.labels is not None and options.refine_from is not None:
         raise InputError("--labels only reports on labels, --refine-from refines them: give one")
     if options.edge_labels is not None and options.refine_from is not None:
         raise InputError("--edge-labels only reports on a vertex cut; leave out --refine-from")
-    asked = options.refine_from or options.receive or options.objective != "column"
-    if options.method == LIBRA and (asked or options.balance != "nnz"):
+    refused = options.refine_from or options.receive or options.objective != "column"
+    if options.method == LIBRA and (refused or options.balance != "nnz"):
         raise InputError(
             "--method libra balances nonzeros; it takes no --refine-from, --receive, --objective "
             "or --balance"
         )
-    if options.nodes is not None:
-        check_nodes(options.nodes, options.parts, "--nodes")
+    check_nodes(options.nodes, options.parts, "--nodes")
+
+
+def _check_outputs(options: Options) -> None:
+    """Refuse what would fail, or overwrite what is read, only after the long work."""
+    sources = [
+        ("the graph", options.graph),
+        ("the graph", str(data_directory() / f"{options.graph}.npz")),
+        ("--labels", options.labels),
+        ("--edge-labels", options.edge_labels),
+        ("--refine-from", options.refine_from),
+    ]
+    taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
+    for named, path in options.outputs().items():
+        check_writable(path, named)
+        for other, known in taken:
+            if os.path.exists(path) and os.path.exists(known):
+                # One file, or a file below a directory that is read.
+                same = os.path.samefile(path, known)
+                same = same or Path(path).resolve().is_relative_to(Path(known).resolve())
+            else:
+                same = os.path.realpath(path) == os.path.realpath(known)
+            if same:
+                raise InputError(f"{named} {path}: would overwrite {other}; name another file")
+        taken.append((named, path))
+    if options.plot is not None:
+        check_plot(options.plot)
 
 
 def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
@@ -161,42 +187,33 @@ def _results(
     """Labels, the reports of them and of what is compared, and edge labels if they matter."""
     parts, vertices = options.parts, matrix.shape[0]
     shared: dict[str, Any] = {"threads": options.threads, "progress": progress}
-    counting = {"nodes": options.nodes, "minimum": options.minimum, **shared}
+    counting = {"minimum": options.minimum, **shared}
+    numbers: dict[str, Any] = {"imbalance": options.imbalance, "seed": options.seed}
 
     def by_method(name: str, **chosen: Any) -> tuple[Int32Array, Report]:
-        ours = bool(chosen) or name == "gvb"
-        return partition(
-            matrix,
-            parts,
-            name,
-            objective=options.objective if ours else "column",
-            imbalance=options.imbalance,
-            seed=options.seed,
-            preset=options.preset,
-            receive=options.receive and ours,
-            train_mask=train_mask,
-            **chosen,
-            **counting | {"nodes": options.nodes if ours else None},
-        )
+        if chosen or name == "gvb":
+            chosen |= {"objective": options.objective, "receive": options.receive}
+            chosen |= {"nodes": options.nodes}
+        chosen |= {"preset": options.preset, "train_mask": train_mask, **numbers, **counting}
+        return partition(matrix, parts, name, **chosen)
 
-    def cut(labels: Int32Array | None) -> Any:
+    def cut(labels: Int32Array | None) -> VertexCut:
         edges = None
         if options.edge_labels is not None:
             edges = read_edge_labels(options.edge_labels, len(matrix.indices), parts)
-        limits: dict[str, Any] = {"imbalance": options.imbalance, "seed": options.seed}
-        return cut_vertices(matrix, parts, labels=labels, edges=edges, **limits, **shared)
+        return cut_vertices(matrix, parts, labels=labels, edges=edges, **numbers, **shared)
 
     compared = [] if options.compare is None else options.compare.split(",")
     vertex_cut = None
     if options.labels is not None:
         labels = read_labels(options.labels, vertices, parts)
-        first = report(matrix, labels, parts, **counting)
+        first = report(matrix, labels, parts, nodes=options.nodes, **counting)
     elif options.method == LIBRA or options.edge_labels is not None:
         started = time.perf_counter()
         vertex_cut = cut(None)
         seconds = time.perf_counter() - started
         labels = vertex_cut.owners
-        first = report(matrix, labels, parts, **counting)
+        first = report(matrix, labels, parts, nodes=options.nodes, **counting)
         if options.edge_labels is None:
             first["method"], first["seconds"] = LIBRA, seconds
     else:
@@ -214,35 +231,6 @@ def _results(
     return labels, reports, None if vertex_cut is None else vertex_cut.edges
 
 
-def _check_outputs(options: Options) -> None:
-    """Refuse what would fail, or overwrite what is read, only after the long work."""
-    sources = [
-        ("the graph", options.graph),
-        ("the graph", str(data_directory() / f"{options.graph}.npz")),
-        ("--labels", options.labels),
-        ("--edge-labels", options.edge_labels),
-        ("--refine-from", options.refine_from),
-    ]
-    taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
-    for named in OUTPUTS:
-        path = getattr(options, named.removeprefix("--"))
-        if path is None:
-            continue
-        check_writable(path, named)
-        for other, known in taken:
-            if os.path.exists(path) and os.path.exists(known):
-                # One file, or a file below a directory that is read.
-                same = os.path.samefile(path, known)
-                same = same or Path(path).resolve().is_relative_to(Path(known).resolve())
-            else:
-                same = os.path.realpath(path) == os.path.realpath(known)
-            if same:
-                raise InputError(f"{named} {path}: would overwrite {other}; name another file")
-        taken.append((named, path))
-    if options.plot is not None:
-        check_plot(options.plot)
-
-
 def _write_outputs(
     options: Options,
     labels: Int32Array,
@@ -250,12 +238,9 @@ def _write_outputs(
     volumes: Volumes | None,
     edges: Int32Array | None,
 ) -> None:
-    """Write all that was asked for; what cannot be written does not keep the rest from it."""
+    """Write every file; what cannot be written does not keep the rest from it."""
     failures = []
-    for named in OUTPUTS:
-        path = getattr(options, named.removeprefix("--"))
-        if path is None:
-            continue
+    for named, path in options.outputs().items():
         what = f"{named} {path}"
         try:
             if named == "--output":
@@ -285,13 +270,9 @@ def _record(options: Options, reports: list[Report]) -> bytes:
     first = reports[0]
     record: dict[str, Any] = {**first, "graph": options.graph}
     if options.features is not None:
-        row = 4 * options.features
-        record["bytes"] = {
-            "features": options.features,
-            "total": first["total_volume"] * row,
-            "max_send": first["max_send"] * row,
-            "max_recv": first["max_recv"] * row,
-        }
+        figures = {"total": "total_volume", "max_send": "max_send", "max_recv": "max_recv"}
+        volumes = {name: first[key] * 4 * options.features for name, key in figures.items()}
+        record["bytes"] = {"features": options.features, **volumes}
     if len(reports) > 1:
         record["compared"] = reports[1:]
     return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
@@ -357,8 +338,18 @@ def _print_reports(reports: list[Report], features: int | None) -> None:
         figures = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
         say(f"{name.ljust(name_width)}  {figures}")
     for result in reports:
-        for remark in _remarks(result):
-            say(f"{result['method']}: {remark}")
+        method = result["method"]
+        if not result.get("imbalance_met", True):
+            wanted = _shown(result["imbalance_asked"], "share")
+            say(f"{method}: the asked imbalance of {wanted} is not met")
+        if result["empty_parts"]:
+            say(f"{method}: {plural(result['empty_parts'], 'empty part')}")
+        if result["vertex_imbalance"] > _UNEVEN and result["nnz_imbalance"] < _UNEVEN:
+            say(
+                f"{method}: parts are even in nonzeros; the largest one has "
+                f"{1 + result['vertex_imbalance']:.1f} times the average number of vertices "
+                "(--balance nnz,vertices evens both)"
+            )
 
 
 def _shown(value: Any, form: str) -> str:
@@ -376,22 +367,6 @@ def _shown(value: Any, form: str) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
-
-
-def _remarks(result: Report) -> list[str]:
-    remarks = []
-    if not result.get("imbalance_met", True):
-        asked = _shown(result["imbalance_asked"], "share")
-        remarks.append(f"the asked imbalance of {asked} is not met")
-    if result["empty_parts"]:
-        remarks.append(plural(result["empty_parts"], "empty part"))
-    if result["vertex_imbalance"] > _UNEVEN and result["nnz_imbalance"] < _UNEVEN:
-        largest = 1 + result["vertex_imbalance"]
-        remarks.append(
-            f"parts are even in nonzeros; the largest one has {largest:.1f} times the average "
-            "number of vertices (--balance nnz,vertices evens both)"
-        )
-    return remarks
 
 
 if __name__ == "__main__":

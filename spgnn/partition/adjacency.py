@@ -38,10 +38,7 @@ def check_threads(threads: int | None) -> int:
 
 def check_nodes(nodes: int | None, parts: int, name: str = "nodes") -> int | None:
     """The number of nodes among which parts are divided evenly; ``None`` stays."""
-    if nodes is None:
-        return None
-    nodes = check_integer(name, nodes, 1)
-    if parts % nodes:
+    if nodes is not None and parts % check_integer(name, nodes, 1):
         raise InputError(f"{name} {nodes} must divide the number of parts, which is {parts}")
     return nodes
 
@@ -59,18 +56,23 @@ def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     return array
 
 
+def part_bounds(totals: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) -> Int64Array:
+    """The most that a part may have of each total, never less than its share rounded up.
+
+    A single row above a bound makes it impossible for the part that has this row, and for no other.
+    """
+    totals = np.asarray(totals, np.int64)
+    share = np.floor(np.minimum(totals * (1 + np.asarray(imbalance)) / parts, 2.0**62))
+    bounds: Int64Array = np.maximum(share.astype(np.int64), -(-totals // parts))
+    return bounds
+
+
 @dataclass(frozen=True, eq=False)
 class Adjacency:
     """The nonzeros of a square matrix: row v needs the rows of H its columns name.
 
-    Parameters
-    ----------
-    indptr : int64 [vertices + 1]
-    indices : int32 [edges]
-        May be memory-mapped; then only method `stream` and the report of column and row volumes
-        read it in bounded memory.
-    on_disk : bool
-        Whether the arrays are memory-mapped.
+    Arrays of a graph `on_disk` are memory-mapped; then only method `stream` and the report of
+    column and row volumes read them in bounded memory.
     """
 
     indptr: Int64Array
@@ -108,23 +110,25 @@ class Adjacency:
         on_disk = False
         if sp.issparse(A):
             form, A = A.format, sp.csr_array(A)
-            if form == A.format or not A.has_canonical_format:
-                # One byte an entry, for values say nothing here, and SciPy copies them as well.
-                ones = np.ones(A.nnz, np.bool_)
-                A = sp.csr_array((ones, A.indices, A.indptr), shape=A.shape, copy=True)
-                A.sum_duplicates()
             indptr, indices = A.indptr, A.indices
+            if form == A.format or not A.has_canonical_format:
+                indptr, indices = without_duplicates(indptr, indices)
         elif hasattr(A.indptr, "cpu"):
             indptr, indices = A.indptr.cpu().numpy(), A.indices.cpu().numpy()
         else:
-            indptr, indices, on_disk = integers(A.indptr, "indptr"), A.indices, True
-        if len(indptr) != vertices + 1:
-            raise InputError(f"indptr must have {vertices + 1} entries, got {len(indptr)}")
-        return cls(*checked_arrays(indptr, indices), on_disk)
+            indptr, indices, on_disk = A.indptr, A.indices, True
+        begin, columns = integers(indptr, "indptr"), integers(indices, "indices")
+        if len(begin) != vertices + 1:
+            raise InputError(f"indptr must have {vertices + 1} entries, got {len(begin)}")
+        if begin[0] or begin[-1] != len(columns) or not (begin[1:] >= begin[:-1]).all():
+            raise InputError(f"indptr must rise from 0 to the number of nonzeros, {len(columns)}")
+        if columns.dtype != np.int32:
+            check_columns(columns, vertices)
+        columns = np.ascontiguousarray(columns, np.int32)
+        return cls(np.ascontiguousarray(begin, np.int64), columns, on_disk)
 
     @property
     def vertices(self) -> int:
-        """Number of rows."""
         return len(self.indptr) - 1
 
     @property
@@ -152,15 +156,15 @@ class Adjacency:
         return _native.column_nets(self.indptr, self.indices)
 
 
-def checked_arrays(indptr: npt.ArrayLike, indices: npt.ArrayLike) -> tuple[Int64Array, Int32Array]:
-    """The two arrays of a CSR as int64 and int32; what has these types is not copied."""
-    begin, columns = integers(indptr, "indptr"), integers(indices, "indices")
-    rises = len(begin) > 0 and begin[0] == 0 and bool((begin[1:] >= begin[:-1]).all())
-    if not rises or begin[-1] != len(columns):
-        raise InputError(f"indptr must rise from 0 to the number of nonzeros, {len(columns)}")
-    if columns.dtype != np.int32:
-        check_columns(columns, len(begin) - 1)
-    return np.ascontiguousarray(begin, np.int64), np.ascontiguousarray(columns, np.int32)
+def without_duplicates(
+    indptr: npt.NDArray[Any], indices: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A copy of a pattern, columns sorted and none twice in a row."""
+    n = len(indptr) - 1
+    # One byte an entry, for values say nothing here, and SciPy copies them as well.
+    A = sp.csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(n, n), copy=True)
+    A.sum_duplicates()
+    return A.indptr, A.indices
 
 
 def check_columns(columns: npt.NDArray[Any], vertices: int) -> None:

@@ -10,13 +10,12 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.data.arrays import header_bytes, read_header
-from spgnn.data.reading import check_regular, reading
+from spgnn.data.reading import check_regular, errors_of, reading
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_file
 from spgnn.partition.adjacency import Int32Array, Int64Array, check_parts, integers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
-_COUNT = "{} edge labels for {} nonzeros; there must be one for each"
 _EDGE_DTYPES = tuple(map(np.dtype, ("|u1", "<i2", "<i4")))
 
 
@@ -44,7 +43,9 @@ def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Arr
     """Labels of nonzeros as a copy, int32 [nnz]."""
     array = integers(labels, "edge labels")
     if len(array) != edges:
-        raise InputError(_COUNT.format(len(array), edges))
+        raise InputError(
+            f"{len(array)} edge labels for {edges} nonzeros; there must be one for each"
+        )
     bad = np.flatnonzero((array < 0) | (array >= parts))
     if len(bad):
         raise InputError(f"edge label {array[bad[0]]} of nonzero {bad[0]} is outside [0, {parts})")
@@ -52,13 +53,7 @@ def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Arr
 
 
 def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:
-    """Vertices of each part, int64 [parts].
-
-    Raises
-    ------
-    InputError
-        If a label is no integer in [0, parts).
-    """
+    """Vertices of each part, int64 [parts]."""
     array = integers(labels, "labels")
     checked, parts = check_labels(array, len(array), parts)
     return np.bincount(checked, minlength=parts).astype(np.int64)
@@ -67,8 +62,7 @@ def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:
 def permutation(labels: npt.ArrayLike) -> Int64Array:
     """Original vertex ids in order of their part, int64 [vertices]; the order inside a part stays.
 
-    With ``order = permutation(labels)``, ``A[order][:, order]`` has contiguous block rows whose
-    sizes are `part_sizes`.
+    With ``order = permutation(labels)``, ``A[order][:, order]`` has contiguous block rows.
 
     Raises
     ------
@@ -102,16 +96,10 @@ def read_labels(path: AnyPath, vertices: int, parts: int) -> Int32Array:
 
 
 def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) -> None:
-    """Write one integer a line; the file appears whole or not at all.
+    """Write one integer of 32 bits a line; the file appears whole or not at all.
 
-    Serves labels, part sizes and permutations alike.
-
-    Parameters
-    ----------
-    path : path
-    labels : integers in [-2³¹, 2³¹), [any]
-    what : str, optional
-        What an error calls the file (by default its path).
+    Serves labels, part sizes and permutations alike. An error calls the file `what`, by default its
+    path.
 
     Raises
     ------
@@ -136,41 +124,24 @@ def read_edge_labels(path: AnyPath, edges: int, parts: int) -> Int32Array:
     """
     named = Path(path)
     check_regular(named)
-    with reading(named), named.open("rb") as file:
+    with reading(named), named.open("rb") as file, errors_of(path):
         header = read_header(file)
         if header.dtype not in _EDGE_DTYPES or len(header.shape) != 1:
             raise InputError(
-                f"{path}: holds {header.dtype.str} {list(header.shape)}; edge labels are a vector "
-                "of uint8, int16 or int32, little endian"
+                f"holds {header.dtype.str} {list(header.shape)}; edge labels are a vector of "
+                "uint8, int16 or int32, little endian"
             )
-        if header.shape[0] != edges:
-            raise InputError(f"{path}: {_COUNT.format(header.shape[0], edges)}")
         if named.stat().st_size != header.size + header.nbytes:
-            raise InputError(f"{path}: truncated or damaged: not as long as its header says")
-        labels = np.fromfile(file, header.dtype, edges)
-    try:
-        return check_edge_labels(labels, edges, parts)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+            raise InputError("truncated or damaged: not as long as its header says")
+        return check_edge_labels(np.fromfile(file, header.dtype), edges, parts)
 
 
 def write_edge_labels(
     path: AnyPath, labels: npt.ArrayLike, parts: int, what: str | None = None
 ) -> None:
-    """Write the part of each nonzero, in the narrowest dtype that holds any part.
+    """Write the part of each nonzero, in [0, parts), in the narrowest dtype that holds any part.
 
-    Parameters
-    ----------
-    path : path
-    labels : integers in [0, parts), [nnz]
-    parts : int
-    what : str, optional
-        What an error calls the file (by default its path).
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    An error calls the file `what`, by default its path.
     """
     array = integers(labels, "edge labels")
     dtype = next(dtype for dtype in _EDGE_DTYPES if parts - 1 <= np.iinfo(dtype).max)

@@ -3,27 +3,155 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from spgnn import _native
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
 from spgnn.layout import RowLayout
-from spgnn.partition import gvb as multilevel
-from spgnn.partition.adjacency import Adjacency, Int32Array, Int64Array
-from spgnn.partition.gvb import Objective, Preset
+from spgnn.partition.adjacency import (
+    LARGEST_IMBALANCE,
+    LARGEST_SEED,
+    Adjacency,
+    Int32Array,
+    Int64Array,
+    check_columns,
+    check_nodes,
+    check_parts,
+    check_threads,
+    part_bounds,
+    without_duplicates,
+)
+from spgnn.partition.labels import check_labels
+from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
 from spgnn.progress import Progress, stage
 
+Objective = Literal["column", "cover"]
+Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
-OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+BALANCES = ("nnz", "vertices", "train")
+
+
+def partition(
+    A: Any,
+    k: int,
+    method: str = "gvb",
+    *,
+    objective: Objective = "column",
+    imbalance: float = 0.05,
+    seed: int = 0,
+    preset: Preset = "default",
+    receive: bool = False,
+    balance: Sequence[str] = ("nnz",),
+    train_mask: npt.NDArray[np.bool_] | None = None,
+    initial: npt.ArrayLike | None = None,
+    nodes: int | None = None,
+    minimum: bool | None = None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> tuple[Int32Array, Report]:
+    """Give each vertex of a square matrix to one of k parts.
+
+    Parameters
+    ----------
+    A : SciPy sparse matrix, CSR block or graph on disk, [n, n]
+        Row v needs the rows of H that its columns name. Directed patterns are taken as they are;
+        METIS sees A + Aᵀ.
+    k : int
+        Parts stay empty where k > n. At most 65,536, or four times as many as vertices.
+    method : str
+        One of `METHODS`; docs/partition.md says which when.
+    objective : {"column", "cover"}
+        What gvb minimises: rows moved when columns pay, or under minimum vertex covers.
+    imbalance : float
+        Allowed excess of the heaviest part over the average, 0.05 = 5 %; at most a million.
+    seed : int
+        Non-negative; the same seed gives the same labels.
+    preset : {"fast", "default", "strong"}
+        How much time to spend; used by gvb, stream and mtkahypar.
+    receive : bool
+        Whether gvb also minimises the maximum receive volume.
+    balance : sequence of {"nnz", "vertices", "train"}
+        What every part gets an equal share of. More than one with gvb only.
+    train_mask : bool [n], optional
+        The training vertices, for ``balance="train"``.
+    initial : integers in [0, k), [n], optional
+        A partition to refine (gvb and stream).
+    nodes : int, optional
+        Partition for as many nodes of k / nodes parts each, which are neighbours in number: first
+        into nodes, then each node (gvb). The report says what moves between nodes, and inside.
+    minimum : bool, optional
+        Whether the report counts minimum covers; see `spgnn.partition.volume.count_volumes`.
+    threads : int, optional
+        By default all cores this process may run on; at most 1024.
+    progress : callable (stage, done, all), optional
+
+    Returns
+    -------
+    labels : int32 [n]
+    report : dict
+        As `report`, with the method, its seconds, and ``imbalance_asked``/``imbalance_met``.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong, the method cannot do what is asked, or its package is missing.
+    MemoryError
+        Says for what.
+    """
+    check_choice("method", method, METHODS)
+    check_choice("objective", objective, get_args(Objective))
+    check_choice("preset", preset, PRESETS)
+    adjacency = Adjacency.of(A)
+    n, parts = adjacency.vertices, check_parts(k, adjacency.vertices)
+    problem = Problem(
+        adjacency,
+        parts=parts,
+        weights=_balanced_weights(adjacency, balance, train_mask),
+        imbalance=check_number("imbalance", imbalance, 0, LARGEST_IMBALANCE),
+        seed=check_integer("seed", seed, 0, LARGEST_SEED),
+        preset=preset,
+        objective=objective,
+        receive=receive,
+        initial=None if initial is None else check_labels(initial, n, k)[0],
+        threads=check_threads(threads),
+        progress=progress,
+    )
+    nodes = check_nodes(nodes, parts)
+    if method != "gvb" and (objective != "column" or receive):
+        raise InputError(f"only method gvb takes objective cover or receive, not {method}")
+    if initial is not None and method not in ("gvb", "stream"):
+        raise InputError(f"method {method} cannot refine labels; use gvb or stream")
+    if nodes is not None and (method != "gvb" or initial is not None):
+        raise InputError("nodes needs method gvb, and no labels to refine")
+    started = time.perf_counter()
+    if parts == 1 or parts >= n or adjacency.edges == 0:
+        # Nothing can be chosen, so that no library has to cope with it.
+        labels = random(problem) if method == "random" else block(problem)
+    else:
+        with memory_for(f"method {method} for {adjacency.describe(parts)}"):
+            if nodes is not None and 1 < nodes < parts:
+                labels = two_level(problem, nodes)
+            else:
+                labels = METHODS[method](problem)
+    seconds = time.perf_counter() - started
+    result = report(
+        adjacency, labels, k, nodes=nodes, minimum=minimum, threads=threads, progress=progress
+    )
+    loads = [part_weights(weights, labels, parts) for weights in problem.weights.T]
+    met = max(map(excess_of_maximum, loads)) <= problem.imbalance + 1e-9
+    result |= {"method": method, "seconds": seconds}
+    result |= {"imbalance_asked": problem.imbalance, "imbalance_met": met}
+    return labels, result
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +181,39 @@ class Problem:
         return self.weights[:, 0]
 
 
+def _balanced_weights(
+    adjacency: Adjacency, balance: Sequence[str], train_mask: npt.NDArray[np.bool_] | None
+) -> Int64Array:
+    names = balance.split(",") if isinstance(balance, str) else balance
+    if not isinstance(names, Sequence) or not names:
+        raise InputError(f"balance must name one or more of {', '.join(BALANCES)}")
+    columns: list[npt.NDArray[Any]] = []
+    for name in names:
+        check_choice("balance", name, BALANCES)
+        if name == "nnz":
+            columns.append(adjacency.row_lengths)
+        elif name == "vertices":
+            columns.append(np.ones(adjacency.vertices, np.int64))
+        else:
+            wanted = f"balance train needs a train mask, bool [{adjacency.vertices}]; the graph has"
+            if train_mask is None:
+                raise InputError(f"{wanted} none")
+            mask = np.asarray(train_mask)
+            if mask.shape != (adjacency.vertices,) or mask.dtype != np.bool_:
+                raise InputError(f"{wanted} {mask.dtype} {list(mask.shape)}")
+            columns.append(mask)
+    if len(set(names)) != len(names):
+        raise InputError(f"balance names a quantity twice: {', '.join(names)}")
+    return np.stack(columns, axis=1).astype(np.int64, copy=False)
+
+
 def block(problem: Problem) -> Int32Array:
     """Runs of equally many consecutive vertices."""
-    layout = RowLayout.even(problem.adjacency.vertices, problem.parts)
-    return np.repeat(np.arange(problem.parts, dtype=np.int32), layout.sizes)
+    return _even(problem.adjacency.vertices, problem.parts)
+
+
+def _even(vertices: int, parts: int) -> Int32Array:
+    return np.repeat(np.arange(parts, dtype=np.int32), RowLayout.even(vertices, parts).sizes)
 
 
 def random(problem: Problem) -> Int32Array:
@@ -120,10 +277,10 @@ def mtkahypar(problem: Problem) -> Int32Array:
     if len(pins) == 0:
         return block(problem)
     initializer = _mtkahypar_threads(problem.threads)
-    preset = (
-        library.PresetType.QUALITY if problem.preset == "strong" else library.PresetType.DEFAULT
+    presets = library.PresetType
+    context = initializer.context_from_preset(
+        presets.QUALITY if problem.preset == "strong" else presets.DEFAULT
     )
-    context = initializer.context_from_preset(preset)
     context.set_partitioning_parameters(problem.parts, problem.imbalance, library.Objective.KM1)
     context.logging = False
     library.set_seed(problem.seed)
@@ -151,37 +308,6 @@ def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
     return np.concatenate(([0], np.cumsum(sizes[keep]))), pins[np.repeat(keep, sizes)]
 
 
-def gvb(problem: Problem) -> Int32Array:
-    """Our multilevel partitioner: least total and maximum send volume together."""
-    indptr, indices = problem.adjacency.indptr, problem.adjacency.indices
-    return _gvb(problem, indptr, indices, problem.imbalance)
-
-
-def _gvb(
-    problem: Problem, indptr: Int64Array, indices: Int32Array, imbalance: npt.ArrayLike
-) -> Int32Array:
-    progress = problem.progress
-
-    def in_thousandths(stage: str, fraction: float) -> None:
-        assert progress is not None
-        progress(stage, round(1000 * fraction), 1000)
-
-    return multilevel.gvb(
-        indptr,
-        indices,
-        problem.parts,
-        weights=problem.weights,
-        imbalance=imbalance,
-        seed=problem.seed,
-        preset=problem.preset,
-        objective=problem.objective,
-        receive=problem.receive,
-        initial=problem.initial,
-        threads=problem.threads,
-        progress=None if progress is None else in_thousandths,
-    )
-
-
 def stream(problem: Problem) -> Int32Array:
     """Our semi-external partitioner, for graphs that do not fit in memory."""
     adjacency = problem.adjacency
@@ -206,6 +332,78 @@ def stream(problem: Problem) -> Int32Array:
     )
 
 
+# gvb --------------------------------------------------------------------------------------------
+
+MAX_PARTS = 1 << 16
+# What is not named has the default of Options in options.hpp.
+_EFFORT: dict[Preset, dict[str, int]] = {
+    "fast": {"starts": 1, "cycles": 0, "peak_rounds": 1},
+    "default": {},
+    "strong": {
+        "starts": 8,
+        "cycles": 2,
+        "search_passes": 5,
+        "search_budget": 40,
+        "patience": 200,
+        "greedy_rounds": 6,
+    },
+}
+
+
+def gvb(problem: Problem) -> Int32Array:
+    """Our multilevel partitioner: least total and maximum send volume together.
+
+    The model has a net per column v: v and the rows with a nonzero there. With λ_v the number of
+    parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of
+    a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), one bisects
+    the nets themselves; refined for volume, they are combined two by two in V-cycles (Andre, Schlag
+    & Schulz 2018). Refinement prices each part's sends by how far they lie above the average (after
+    Acer, Selvitopi, Aykanat 2016, section 4), in the end by how close they are to the maximum.
+    """
+    adjacency = problem.adjacency
+    return _gvb(problem, adjacency.indptr, adjacency.indices, problem.imbalance)
+
+
+def _gvb(
+    problem: Problem, indptr: Int64Array, indices: Int32Array, imbalance: npt.ArrayLike
+) -> Int32Array:
+    """A pattern of its own, in any order, and an imbalance for each of the problem's weights."""
+    n = len(indptr) - 1
+    if n >= 2**31 - 1:
+        raise InputError(f"gvb takes fewer than 2^31 - 1 vertices, got {n}; use method stream")
+    check_columns(indices, n)
+    if not _native.is_canonical(indptr, indices):
+        begin, columns = without_duplicates(indptr, indices)
+        indptr, indices = begin.astype(np.int64), columns.astype(np.int32, copy=False)
+    limits = part_bounds(problem.weights.sum(axis=0), problem.parts, imbalance)
+    options = _native.GvbOptions()
+    options.parts = check_integer("parts of gvb", problem.parts, 1, MAX_PARTS)
+    options.max_weight = limits.tolist()
+    options.seed, options.receive = problem.seed, bool(problem.receive)
+    options.threads = problem.threads
+    for name, value in _EFFORT[problem.preset].items():
+        setattr(options, name, value)
+    # A row heavier than a part may be fills one alone; the others keep the bound.
+    capped = np.minimum(problem.weights, limits).ravel()
+    progress = problem.progress
+
+    def in_thousandths(what: str, share: float) -> None:
+        assert progress is not None
+        progress(what, round(1000 * share), 1000)
+
+    return np.asarray(
+        _native.gvb_partition(
+            indptr,
+            indices,
+            capped,
+            options,
+            problem.objective == "cover",
+            problem.initial,
+            None if progress is None else in_thousandths,
+        )
+    )
+
+
 # How far a rank may exceed its share of the rows that its node sends to others. A tenth costs 1 to
 # 5 % of the total, three tenths 1 to 3 %; either takes up to a fifth off the busiest rank.
 SEND_SLACK = 0.2
@@ -225,7 +423,11 @@ def two_level(problem: Problem, nodes: int) -> Int32Array:
     slack = np.full(problem.weights.shape[1], np.sqrt(1 + problem.imbalance) - 1)
     top = replace(problem, parts=nodes)
     node_of = _gvb(top, adjacency.indptr, adjacency.indices, slack)
-    leaving = _needed_elsewhere(adjacency, node_of, nodes)
+    # The number of other nodes that need each row.
+    row_node = np.repeat(node_of, adjacency.row_lengths)
+    away = np.flatnonzero(row_node != node_of[adjacency.indices])
+    needs = np.unique(adjacency.indices[away].astype(np.int64) * nodes + row_node[away])
+    leaving = np.bincount(needs // nodes, minlength=adjacency.vertices).astype(np.int64)
     ones = np.broadcast_to(np.True_, adjacency.edges)
     shape = (adjacency.vertices, adjacency.vertices)
     A = sp.csr_array((ones, adjacency.indices, adjacency.indptr), shape=shape)
@@ -245,26 +447,17 @@ def _inside_node(
     """The rank in its node of each member, given their rows of the matrix; `most` a rank's load."""
     size, weights = problem.parts, problem.weights
     if len(members) <= size or rows.nnz == 0:
-        return np.repeat(np.arange(size, dtype=np.int32), RowLayout.even(len(members), size).sizes)
+        return _even(len(members), size)
     others = np.setdiff1d(rows.indices, members)
     number = np.empty(rows.shape[1], np.int32)
     number[members] = np.arange(len(members))
     number[others] = len(members) + np.arange(len(others))
-    indptr = np.concatenate((rows.indptr, np.full(len(others), rows.nnz)))
+    indptr = np.concatenate((rows.indptr, np.full(len(others), rows.nnz))).astype(np.int64)
     share = np.maximum(weights[:, :-1].sum(axis=0) / size, 1e-9)
     slack = np.append(np.maximum(most / share - 1, 0), SEND_SLACK)
     padded = np.concatenate((weights, np.zeros((len(others), weights.shape[1]), np.int64)))
     labels = _gvb(replace(problem, weights=padded), indptr, number[rows.indices], slack)
     return labels[: len(members)]
-
-
-def _needed_elsewhere(adjacency: Adjacency, node_of: Int32Array, nodes: int) -> Int64Array:
-    """Number of other nodes that need each row, int64 [n]."""
-    row_node = np.repeat(node_of, adjacency.row_lengths)
-    away = np.flatnonzero(row_node != node_of[adjacency.indices])
-    columns = adjacency.indices[away].astype(np.int64)
-    pairs = np.unique(columns * nodes + row_node[away])
-    return np.bincount(pairs // nodes, minlength=adjacency.vertices).astype(np.int64)
 
 
 def _require(package: str) -> ModuleType:

@@ -13,13 +13,7 @@ from spgnn.partition.volume import Volumes
 
 
 def check_plot(path: str) -> str:
-    """The format that the suffix of `path` names (.png, .svg, .pdf, …; none means png).
-
-    Raises
-    ------
-    InputError
-        If it cannot be drawn, so that this shows before the long work.
-    """
+    """The format that the suffix of `path` names; refused before the long work if unknown."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
@@ -32,13 +26,7 @@ def check_plot(path: str) -> str:
 
 
 def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
-    """Draw send and receive volume per part and the block heat map, for the column cover.
-
-    Raises
-    ------
-    InputError
-        As `check_plot`, and if the file cannot be written.
-    """
+    """Draw send and receive volume per part and the block heat map, for the column cover."""
     suffix = check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

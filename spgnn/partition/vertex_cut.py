@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from spgnn.partition.adjacency import (
     Int32Array,
     check_parts,
     check_threads,
+    part_bounds,
 )
 from spgnn.partition.labels import check_edge_labels, check_labels
 from spgnn.partition.volume import CoverVolume, Report, excess_of_maximum
@@ -36,7 +36,8 @@ class VertexCut:
     edges : int32 [nnz]
         Of each nonzero, in the order of the matrix; the diagonal belongs to the owner.
     owners : int32 [n]
-    report : Report
+    report : dict
+        docs/partition.md has its figures.
     """
 
     edges: Int32Array
@@ -78,10 +79,6 @@ def cut_vertices(
         The result does not depend on them.
     progress : callable (stage, done, all), optional
 
-    Returns
-    -------
-    VertexCut
-
     Raises
     ------
     InputError
@@ -101,7 +98,7 @@ def cut_vertices(
             assigned = _native.lower_degree_labels(indptr, indices, owners, count)
         else:
             assigned = _libra(adjacency, parts, imbalance, seed, progress)
-        most = bound(n, parts, imbalance)
+        most = int(part_bounds(n, parts, imbalance))
         owners, nonzeros, touched, *sums = _native.count_cut(
             indptr, indices, assigned, owners, parts, most, count
         )
@@ -126,17 +123,11 @@ def cut_vertices(
     return VertexCut(assigned, owners, report)
 
 
-def bound(total: int, parts: int, imbalance: float) -> int:
-    """The most a part may hold, never less than its share rounded up."""
-    share = math.floor(min(total * (1 + imbalance) / parts, 2.0**62))
-    return max(share, -(-total // parts))
-
-
 def _libra(
     adjacency: Adjacency, parts: int, imbalance: float, seed: int, progress: Progress | None
 ) -> Int32Array:
     labels = np.empty(adjacency.edges, np.int32)
-    most = bound(adjacency.edges, parts, imbalance)
+    most = int(part_bounds(adjacency.edges, parts, imbalance))
     libra = _native.Libra(adjacency.vertices, parts, most, seed)
     work = adjacency.indptr + np.arange(adjacency.vertices + 1)
     first = 0

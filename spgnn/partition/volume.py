@@ -11,12 +11,7 @@ import numpy.typing as npt
 from spgnn import _native
 from spgnn.errors import memory_for
 from spgnn.memory import peak_bytes
-from spgnn.partition.adjacency import (
-    Adjacency,
-    Int64Array,
-    check_nodes,
-    check_threads,
-)
+from spgnn.partition.adjacency import Adjacency, Int64Array, check_nodes, check_threads
 from spgnn.partition.labels import check_labels, part_sizes
 from spgnn.progress import Progress, stage
 
@@ -28,12 +23,11 @@ _TABLE_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class CoverVolume:
-    """Rows that cross ranks in one SpMM under one cover, for all parts.
+    """Rows that cross ranks in one SpMM under one cover.
 
-    Parameters
+    Attributes
     ----------
     send, receive : int64 [parts]
-        Rows that each part sends and receives.
     blocks : int64 [parts, parts] or None
         Rows that part p sends to part q. None beyond 1024 parts.
     """
@@ -95,6 +89,8 @@ def count_volumes(
     minimum : bool, optional
         Whether to count minimum covers. By default only where A is in memory: they need rows in
         the order of their part.
+    threads, progress
+        As of `spgnn.partition.partition`.
 
     Raises
     ------
@@ -131,17 +127,18 @@ def report(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """The figures of a partition, for labels from anywhere; parameters as `count_volumes`.
+    """The figures of a partition, for labels from anywhere.
 
-    With `nodes` also what moves between as many nodes of neighbouring parts, and inside them.
+    Other parameters are those of `spgnn.partition.volume.count_volumes`. With `nodes` also what
+    moves between as many nodes of neighbouring parts, and inside them.
 
     Returns
     -------
-    Report
-        A dictionary that goes into JSON as it is. ``total_volume``, ``max_send``, … are those of
-        the column cover; ``covers`` holds the same for each cover, per part as well. ``edge_cut``
-        counts nonzeros off the block diagonal (an undirected edge twice), out of ``edges``.
-        ``seconds`` and ``method`` are those of `partition`, here 0 and "labels".
+    dict
+        It goes into JSON as it is. ``total_volume``, ``max_send``, … are those of the column cover;
+        ``covers`` holds the same for each cover, per part as well. ``edge_cut`` counts nonzeros off
+        the block diagonal (an undirected edge twice), out of ``edges``. ``seconds`` and ``method``
+        are those of `partition`, here 0 and "labels".
     """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
@@ -150,11 +147,13 @@ def report(
     )
     nodes = check_nodes(nodes, parts)
     covers = {"column": volumes.column.summary(), "row": volumes.row.summary()}
+    totals: dict[str, int | None] = {name: cover["total"] for name, cover in covers.items()}
+    totals["minimum"] = None
     if volumes.minimum is not None:
         covers["minimum"] = volumes.minimum.summary()
-    column = covers["column"]
-    sizes = part_sizes(checked, parts)
-    loads = part_weights(adjacency.row_lengths, checked, parts)
+        totals["minimum"] = volumes.minimum.total
+    column, sizes = covers["column"], part_sizes(checked, parts)
+    of_column = ("max_send", "avg_send", "max_recv", "send_imbalance", "recv_imbalance")
     result: Report = {
         "method": "labels",
         "parts": parts,
@@ -163,40 +162,23 @@ def report(
         "vertices": adjacency.vertices,
         "edges": adjacency.edges,
         "total_volume": column["total"],
-        "max_send": column["max_send"],
-        "avg_send": column["avg_send"],
-        "max_recv": column["max_recv"],
-        "send_imbalance": column["send_imbalance"],
-        "recv_imbalance": column["recv_imbalance"],
+        **{name: column[name] for name in of_column},
         "edge_cut": volumes.edge_cut,
-        "nnz_imbalance": excess_of_maximum(loads),
+        "nnz_imbalance": excess_of_maximum(part_weights(adjacency.row_lengths, checked, parts)),
         "vertex_imbalance": excess_of_maximum(sizes),
         "empty_parts": int((sizes == 0).sum()),
-        "cover_volume": {
-            cover: covers[cover]["total"] if cover in covers else None
-            for cover in ("column", "row", "minimum")
-        },
+        "cover_volume": totals,
         "covers": covers,
     }
     if nodes is not None:
+        count, arrays = check_threads(threads), (adjacency.indptr, adjacency.indices, checked)
         with memory_for(f"counting rows between {nodes:,} nodes"):
-            figures = _native.count_levels(
-                adjacency.indptr,
-                adjacency.indices,
-                checked,
-                parts,
-                parts // nodes,
-                check_threads(threads),
-            )
+            figures = _native.count_levels(*arrays, parts, parts // nodes, count)
         flat, once, inside = (
             CoverVolume(figures[i], figures[i + 1], None).summary() for i in (0, 2, 4)
         )
-        result["levels"] = {
-            "nodes": nodes,
-            "between": once,
-            "between_flat": flat,
-            "inside": inside,
-        }
+        levels = {"nodes": nodes, "between": once, "between_flat": flat, "inside": inside}
+        result["levels"] = levels
     return result
 
 

@@ -12,7 +12,7 @@ from spgnn.errors import InputError
 from spgnn.files import digest
 from spgnn.partition import partition, read_labels, write_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.partition.gvb import Preset
+from spgnn.partition.methods import Preset
 from spgnn.plan.subject import Subject
 from spgnn.progress import Progress
 

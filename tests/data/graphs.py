@@ -17,7 +17,7 @@ from spgnn import CSR
 from spgnn.data.arrays import ArrayRecord, ArrayWriter
 from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData
-from spgnn.data.shards import META, PART, _fingerprint, write_part
+from spgnn.data.shards import META, PART, fingerprint, write_part
 from spgnn.data.source import GraphSource
 from spgnn.data.structure import stack_rows
 from spgnn.sparse import take_rows
@@ -188,7 +188,7 @@ def rewrite(directory: Path, part: int, name: str, array: np.ndarray | None) -> 
 
 def restate(directory: Path, meta: dict) -> None:
     """Give a directory another description."""
-    meta["digest"] = _fingerprint(meta)
+    meta["digest"] = fingerprint(meta)
     (directory / META).write_text(json.dumps(meta))
 
 

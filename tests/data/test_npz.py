@@ -258,12 +258,13 @@ def test_headers_as_they_are_written(tmp_path, header, version):
         HEADER.replace("False", "'<f4'"),
         HEADER.replace("'<f4'", "False"),
         HEADER.replace("'descr'", "'desc'"),
-        HEADER.replace("}", ", 'descr': '<f4'}"),
         HEADER.replace("}", ", 'more': 1}"),
         HEADER.replace("'<f4'", "__import__('os').system('true')"),
         HEADER + "\0" * 100,
         HEADER + " " * 20_000,
         "\\x" * 50,
+        "-" * 9000 + "1",
+        *(HEADER.replace("<f4", descr) for descr in ("<f3", "<i9", "f4x", "^f4", "")),
         "'" * 3,
     ],
     ids=lambda header: header[:60].strip(),
@@ -275,9 +276,7 @@ def test_damaged_headers_are_refused(tmp_path, header):
     assert len(str(caught.value)) <= 300
 
 
-@pytest.mark.parametrize(
-    "dtype", ["|S5", "<U1", "|O", "<c8", "<M8[s]", "|V8", "<f16", "<f3", "<i9", "f4x", "^f4", ""]
-)
+@pytest.mark.parametrize("dtype", ["|S5", "<U1", "|O", "<c8", "<M8[s]", "|V8", "<f16"])
 def test_arrays_of_no_numbers_are_refused(tmp_path, dtype):
     path = with_header(tmp_path, HEADER.replace("<f4", dtype))
     with pytest.raises(InputError, match=re.escape(f"array 'x' holds '{dtype}', not numbers")):

@@ -7,7 +7,8 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from spgnn.partition.gvb import gvb
+from spgnn.partition.adjacency import Adjacency
+from spgnn.partition.methods import Problem, _gvb
 
 
 def dense_blocks(A: sp.csr_array, labels: np.ndarray, parts: int, cover: str) -> np.ndarray:
@@ -93,8 +94,14 @@ def column_volumes(A, labels, k):
 
 
 def partition(A, k, imbalance=0.03, weights=None, **options):
-    weights = np.diff(A.indptr) + 1 if weights is None else weights
-    return gvb(A.indptr, A.indices, k, weights=weights, imbalance=imbalance, **options)
+    """gvb's labels, one thread by default; `imbalance` may be one number a constraint."""
+    weights = np.diff(A.indptr) + 1 if weights is None else np.asarray(weights)
+    weights = weights.astype(np.int64).reshape(len(weights), -1)
+    adjacency = Adjacency(A.indptr.astype(np.int64), A.indices.astype(np.int32))
+    base = dict(seed=0, preset="default", objective="column", receive=False, initial=None)
+    base |= dict(threads=1, progress=None)
+    problem = Problem(adjacency, k, weights, 0.0, **base | options)
+    return _gvb(problem, adjacency.indptr, adjacency.indices, imbalance)
 
 
 def score(A, labels, k):

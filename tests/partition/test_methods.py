@@ -1,38 +1,46 @@
-"""Every method on every odd graph: right or refused clearly."""
+"""Every method on every odd graph: right or refused clearly; from a disk, and in two levels."""
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, _native
-from spgnn.partition import METHODS, Adjacency, methods, partition
-from tests.partition.oracle import community_graph
+from spgnn.data import Graph, open_shards, write_shards
+from spgnn.data.generators import generate_block_model
+from spgnn.partition import (
+    METHODS,
+    cut_vertices,
+    methods,
+    partition,
+    permutation,
+    report,
+    write_labels,
+)
+from spgnn.partition.adjacency import Adjacency
+from spgnn.partition.labels import part_sizes
+from tests.data.graphs import rewrite
+from tests.partition.oracle import community_graph, matrices, uneven_communities
 
-OURS = ("block", "random", "gvb", "stream")
-DETERMINISTIC = (*OURS, "metis", "metis-volume", "kahypar")
-
-
-def _star(n: int) -> sp.csr_array:
-    A = sp.lil_array((n, n), dtype=bool)
-    A[0, :] = True
-    A[:, 0] = True
-    return A.tocsr()
+DETERMINISTIC = ("block", "random", "gvb", "stream", "metis", "metis-volume", "kahypar")
 
 
 def _odd_graphs() -> dict[str, sp.csr_array]:
     ring = sp.csr_array(np.roll(np.eye(40, dtype=bool), 1, axis=1))
+    star = np.zeros((40, 40), bool)
+    star[0] = star[:, 0] = True
     return {
         "empty": sp.csr_array((30, 30), dtype=bool),
         "one vertex": sp.csr_array((1, 1), dtype=bool),
         "no vertex": sp.csr_array((0, 0), dtype=bool),
         "isolated vertices": sp.block_diag((ring + ring.T, sp.csr_array((20, 20)))).tocsr(),
-        "star": _star(40),
+        "star": sp.csr_array(star),
         "disconnected": sp.block_diag([ring + ring.T] * 3).tocsr(),
         "directed": ring,
         "only self-loops": sp.eye_array(25).tocsr(),
@@ -49,56 +57,35 @@ GRAPHS = _odd_graphs()
 def test_labels_are_in_range_whatever_the_graph(method, graph, k):
     A = GRAPHS[graph]
     labels, result = partition(A, k, method)
-    assert labels.dtype == np.int32
-    assert labels.shape == (A.shape[0],)
+    assert (labels.dtype, labels.shape) == (np.int32, (A.shape[0],))
     assert ((labels >= 0) & (labels < k)).all()
-    assert result["method"] == method
-    assert result["parts"] == k
+    assert (result["method"], result["parts"]) == (method, k)
     assert result["empty_parts"] == k - len(np.unique(labels))
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_imbalance_zero_is_no_error_and_the_report_says_whether_it_was_met(method):
+def test_what_every_method_promises(method):
+    """Bounds of 0 and none at all; duplicates count once; a seed is a partition; communities."""
     A = GRAPHS["disconnected"]
     labels, result = partition(A, 4, method, imbalance=0.0)
     weights = np.bincount(labels, weights=np.diff(A.indptr), minlength=4)
     assert result["imbalance_met"] == (weights.max() == 60)
     assert result["nnz_imbalance"] == pytest.approx(weights.max() / 60 - 1)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_duplicate_entries_change_nothing(method):
-    A = community_graph(200, 4, seed=1).astype(np.float32).tocoo()
-    twice = sp.coo_array(
-        (np.tile(A.data, 2), (np.tile(A.coords[0], 2), np.tile(A.coords[1], 2))), shape=A.shape
-    )
-    if method in DETERMINISTIC:
-        np.testing.assert_array_equal(partition(twice, 4, method)[0], partition(A, 4, method)[0])
-    assert partition(twice, 4, method)[1]["edges"] == A.nnz
-
-
-@pytest.mark.parametrize("method", DETERMINISTIC)
-def test_the_same_seed_gives_the_same_labels(method):
-    A = community_graph(600, 4, seed=3)
-    first, _ = partition(A, 4, method, seed=7)
-    np.testing.assert_array_equal(partition(A, 4, method, seed=7)[0], first)
-
-
-@pytest.mark.parametrize("method", [m for m in METHODS if m not in ("block", "random")])
-def test_a_method_finds_communities(method):
+    assert partition(A, 3, method, imbalance=1e6)[1]["imbalance_met"]
     A = community_graph(800, 4, seed=5)
-    _, random = partition(A, 4, "random")
-    _, found = partition(A, 4, method)
-    assert found["total_volume"] < 0.8 * random["total_volume"]
-    assert found["max_send"] < 0.8 * random["max_send"]
-    assert found["nnz_imbalance"] < 0.06
-
-
-def test_a_csr_block_and_its_scipy_matrix_give_the_same():
-    A = community_graph(300, 3, seed=0)
-    from_scipy, _ = partition(A, 3, "stream")
-    from_block, _ = partition(CSR.from_scipy(A), 3, "stream")
-    np.testing.assert_array_equal(from_scipy, from_block)
+    labels, found = partition(A, 4, method, seed=7)
+    coo = A.astype(np.float32).tocoo()
+    places = tuple(np.tile(axis, 2) for axis in coo.coords)
+    twice = sp.coo_array((np.tile(coo.data, 2), places), shape=A.shape)
+    again, report_of_twice = partition(twice, 4, method, seed=7)
+    assert report_of_twice["edges"] == A.nnz
+    if method in DETERMINISTIC:
+        np.testing.assert_array_equal(labels, again)
+    if method not in ("block", "random"):
+        _, chance = partition(A, 4, "random")
+        assert found["total_volume"] < 0.8 * chance["total_volume"]
+        assert found["max_send"] < 0.8 * chance["max_send"]
+        assert found["nnz_imbalance"] < 0.06
 
 
 def test_block_is_the_layout_that_training_uses_without_a_partition():
@@ -115,12 +102,15 @@ class Arrays:
     shape: Any = (3, 3)
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_arrays_of_any_integers_are_taken(dtype):
+def test_every_kind_of_matrix_gives_the_same():
     A = community_graph(300, 3, seed=0)
-    arrays = Arrays(A.indptr.astype(dtype), A.indices.astype(dtype), A.shape)
+    for method in ("gvb", "stream"):
+        labels, _ = partition(A, 3, method)
+        np.testing.assert_array_equal(partition(CSR.from_scipy(A), 3, method)[0], labels)
     labels, _ = partition(A, 3, "gvb")
-    np.testing.assert_array_equal(partition(arrays, 3, "gvb")[0], labels)
+    for dtype in (np.int32, np.int64):
+        arrays = Arrays(A.indptr.astype(dtype), A.indices.astype(dtype), A.shape)
+        np.testing.assert_array_equal(partition(arrays, 3, "gvb")[0], labels)
 
 
 @pytest.mark.parametrize("k", [41, 100, 65536])
@@ -129,8 +119,6 @@ def test_more_parts_than_vertices_stay_empty(k):
     assert len(np.unique(labels)) == 40
     assert result["empty_parts"] == result["parts"] - 40
     assert result["total_volume"] == 40
-    with pytest.raises(InputError, match=r"k must be an integer in \[1, 65536\]"):
-        partition(GRAPHS["directed"], 65537)
 
 
 def test_four_parts_a_vertex_are_the_most():
@@ -144,22 +132,12 @@ def test_out_of_memory_says_for_what(monkeypatch):
     def too_much(problem):
         raise MemoryError("std::bad_alloc")
 
+    A = Adjacency.of(community_graph(100, 2, 0))
     monkeypatch.setitem(METHODS, "gvb", too_much)
     with pytest.raises(MemoryError, match=r"^method gvb for 100 vertices, .* nonzeros, 2 parts$"):
-        partition(community_graph(100, 2, 0), 2)
-
-
-def test_native_code_that_runs_out_of_memory_raises():
-    A = Adjacency.of(community_graph(100, 2, 0))
-    with pytest.raises(MemoryError):
+        partition(A, 2)
+    with pytest.raises(MemoryError):  # of native code
         _native.count_volumes(A.indptr, A.indices, np.zeros(100, np.int32), 2**50, 1, 1 << 20, None)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_bound_is_allowed(method):
-    labels, result = partition(community_graph(300, 3, 1), 3, method, imbalance=1e6)
-    assert result["imbalance_met"]
-    assert ((labels >= 0) & (labels < 3)).all()
 
 
 @pytest.mark.parametrize("method", ["metis", "kahypar", "mtkahypar"])
@@ -171,7 +149,6 @@ def test_a_missing_package_is_named_with_its_extra(method, monkeypatch):
     methods._mtkahypar_threads.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'spgnn\[partition\]'"):
         partition(community_graph(100, 2, 0), 2, method)
-    assert methods.importlib is importlib
 
 
 @pytest.mark.parametrize("method", ["gvb", "stream"])
@@ -183,10 +160,282 @@ def test_refinement_improves_given_labels(method):
 
 
 def test_training_vertices_can_be_balanced():
-    A = community_graph(2000, 4, seed=2)
-    mask = np.arange(2000) < 400
+    A, mask = community_graph(2000, 4, seed=2), np.arange(2000) < 400
     labels, result = partition(
         A, 4, "gvb", balance=("nnz", "train"), train_mask=mask, imbalance=0.1
     )
     assert np.bincount(labels[mask], minlength=4).max() <= 110
     assert result["imbalance_met"]
+
+
+# Arguments that make no sense: each is refused in one line that says what would.
+
+DENSE = sp.csr_array(np.ones((30, 30)))
+EYE = sp.eye_array(3, dtype=bool).tocsr()
+MANY = sp.eye_array(70_000, dtype=bool).tocsr()
+PARTITION = [
+    ({"k": 0}, r"k must be an integer in \[1, 65536\], got int 0"),
+    ({"k": 65537}, r"k must be an integer in \[1, 65536\]"),
+    ({"k": 2.0}, "k must be an integer in .*, got float 2.0"),
+    ({"k": True}, "k must be an integer"),
+    ({"k": None}, "k must be an integer"),
+    ({"k": 10**5000}, "k must be an integer"),
+    ({"A": MANY, "k": 65537}, r"parts of gvb must be an integer in \[1, 65536\]"),
+    ({"threads": 0}, r"threads must be an integer in \[1, 1024\]"),
+    ({"threads": 10**9}, "threads must be an integer"),
+    ({"method": "magic"}, "method magic: choose one of block, random, metis"),
+    ({"method": 7}, "method 7: choose one of"),
+    ({"objective": "both"}, "objective both: choose one of column, cover"),
+    ({"preset": "defualt"}, "did you mean 'default'"),
+    ({"imbalance": -0.1}, r"imbalance must be a number in \[0, 1e\+06\]"),
+    ({"imbalance": float("nan")}, "imbalance must be a number"),
+    ({"imbalance": 1e308}, "imbalance must be a number"),
+    ({"imbalance": "a"}, "imbalance must be a number in .*, got str 'a'"),
+    ({"seed": -1}, "seed must be an integer"),
+    ({"seed": 2**31}, "seed must be an integer"),
+    ({"objective": "cover", "method": "metis"}, "only method gvb takes objective cover"),
+    ({"initial": np.zeros(30, int), "method": "metis"}, "cannot refine labels"),
+    ({"initial": np.zeros(3, int)}, "3 labels for 30 vertices"),
+    ({"initial": np.zeros(30)}, "labels must be a vector of integers"),
+    ({"initial": np.full(30, 2)}, r"label 2 of vertex 0 is outside \[0, 2\)"),
+    ({"balance": ("nnz", "edges")}, "balance edges: choose one of"),
+    ({"balance": ("nnz", "nnz")}, "names a quantity twice"),
+    ({"balance": ()}, "balance must name one or more"),
+    ({"balance": 5}, "balance must name one or more"),
+    ({"balance": "train"}, "needs a train mask, .* has none"),
+    ({"balance": "train", "train_mask": np.ones(30)}, r"bool \[30\]; the graph has float64 \[30\]"),
+    ({"balance": ("nnz", "vertices"), "method": "metis"}, "one weight only"),
+    ({"k": 4, "nodes": 3}, "nodes 3 must divide the number of parts, which is 4"),
+    ({"k": 4, "nodes": 0}, "nodes must be an integer of at least 1"),
+    ({"k": 4, "nodes": 2, "method": "metis"}, "nodes needs method gvb"),
+    ({"k": 4, "nodes": 2, "initial": np.zeros(30, int)}, "no labels to refine"),
+]
+CUT = [
+    ({"edges": [0, 1]}, "2 edge labels for 3 nonzeros"),
+    ({"edges": [0, 1, 2]}, r"edge label 2 of nonzero 2 is outside \[0, 2\)"),
+    ({"edges": [0.0, 1.0, 1.0]}, "edge labels must be a vector of integers"),
+    ({"labels": [0, 1]}, "2 labels for 3 vertices"),
+    ({"imbalance": -1}, "imbalance must be a number"),
+    ({"seed": -1}, "seed must be an integer"),
+]
+REPORT = [
+    (([0, 1], 2), "2 labels for 3 vertices"),
+    (([0, 1, 2], 2), "label 2 of vertex 2 is outside"),
+    (([0, -1, 0], 2), "label -1 of vertex 1"),
+    (([0.0, 1.0, 0.0], 2), "vector of integers"),
+    (([0, 0, 0], 0), "k must be an integer"),
+    (([0, 0, 2**20], None), r"k must be an integer in \[1, 65536\], got int 1048577"),
+]
+CALLS = [
+    *((lambda o=o: partition(**{"A": DENSE, "k": 2} | o), words) for o, words in PARTITION),
+    *((lambda o=o: cut_vertices(EYE, 2, **o), words) for o, words in CUT),
+    *((lambda o=o: report(EYE, *o), words) for o, words in REPORT),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), CALLS)
+def test_arguments(call, words):
+    with pytest.raises(InputError, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+ZEROS = np.zeros(3, np.int32)
+MATRICES = [
+    (np.ones((3, 3)), "cannot partition a ndarray"),
+    (None, "cannot partition a NoneType"),
+    (sp.coo_array([1, 0, 1]), "the matrix is 3; a partition"),
+    (sp.csr_array((3, 4)), "the matrix is 3 × 4"),
+    (Arrays(np.array([0, 1, 2]), ZEROS[:2]), "indptr must have 4 entries, got 3"),
+    (Arrays(np.array([0, 2, 1, 3]), ZEROS), "indptr must rise from 0"),
+    (Arrays(np.array([0, 1, 2, 3]), ZEROS[:2]), "indptr must rise from 0"),
+    (Arrays(np.array([1, 1, 2, 3]), ZEROS), "indptr must rise from 0"),
+    (Arrays(np.array([0.0, 1, 2, 3]), ZEROS), "indptr must be a vector of int"),
+    (Arrays(np.array([0, 1, 2, 3]), np.zeros(3)), "indices must be a vector of integers"),
+    (Arrays(np.array([0, 1, 2, 3]), np.full(3, 2**32)), "column index 4294967296 outside"),
+    (Arrays(None, None, (2**31, 2**31)), "at most 2³¹ − 1 can be partitioned"),
+]
+
+
+@pytest.mark.parametrize(("A", "words"), MATRICES)
+def test_matrices(A, words):
+    for call in (partition, lambda A, _: report(A, [0, 0, 0]), cut_vertices):
+        with pytest.raises(InputError, match=words):
+            call(A, 2)
+
+
+def test_columns_of_mapped_files_are_checked_where_they_are_used():
+    A = Arrays(np.array([0, 1, 2]), np.array([0, 7], np.int32), (2, 2))
+    calls = [lambda o=o: cut_vertices(A, 2, **o) for o in ({}, {"labels": [0, 1]})]
+    for call in (*calls, lambda: cut_vertices(A, 2, edges=[0, 1]), lambda: report(A, [0, 1])):
+        with pytest.raises(InputError, match=r"row 1 has column index 7, outside \[0, 2\)"):
+            call()
+
+
+@pytest.mark.parametrize("labels", [[0.0, 1.0], [[0, 1]], ["0"], [[0], [1, 2]], 3])
+def test_labels(tmp_path, labels):
+    path = tmp_path / "labels"
+    for call in (permutation, lambda labels: write_labels(path, labels)):
+        with pytest.raises(InputError, match="labels must be a vector of integers"):
+            call(labels)
+    with pytest.raises(InputError, match="labels must be a vector of integers"):
+        part_sizes(labels, 2)
+    with pytest.raises(InputError, match="must fit 32 bits"):
+        write_labels(path, [2**31])
+    assert not path.exists()
+
+
+# The semi-external partitioner: in bounds, deterministic, and well under random and block.
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory):
+    path = tmp_path_factory.mktemp("graphs") / "communities"
+    directory = generate_block_model(path, 20_000, 300_000, community=250, district=8, seed=3)
+    return directory.pattern()
+
+
+@pytest.mark.parametrize("parts", [2, 64])
+def test_volume_is_well_under_random_and_block(mapped, parts):
+    labels, found = partition(mapped, parts, "stream")
+    assert found["nnz_imbalance"] <= 0.05
+    assert found["imbalance_met"]
+    for method in ("random", "block"):
+        _, other = partition(mapped, parts, method)
+        assert found["total_volume"] < 0.75 * other["total_volume"]
+        assert found["max_send"] < 0.85 * other["max_send"]
+    again = report(mapped, labels, parts)
+    assert again["covers"] == found["covers"]
+    assert again["cover_volume"]["minimum"] is None
+
+
+@pytest.mark.parametrize("preset", ["fast", "default", "strong"])
+def test_labels_do_not_depend_on_the_threads(mapped, preset):
+    one, three = (partition(mapped, 16, "stream", preset=preset, threads=t)[0] for t in (1, 3))
+    np.testing.assert_array_equal(one, three)
+
+
+def test_a_graph_on_disk_and_in_memory_give_the_same(mapped):
+    ones, arrays = np.ones(len(mapped.indices), bool), (mapped.indices, mapped.indptr)
+    matrix = sp.csr_array((ones, *map(np.array, arrays)), shape=mapped.shape)
+    from_disk, disk_report = partition(mapped, 8, "stream")
+    from_memory, memory_report = partition(CSR.from_scipy(matrix), 8, "stream")
+    np.testing.assert_array_equal(from_disk, from_memory)
+    assert disk_report["covers"]["column"] == memory_report["covers"]["column"]
+    assert report(mapped, from_disk, 8, minimum=True)["covers"] == memory_report["covers"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("method", ["stream", "random"])
+def test_native_code_can_be_interrupted(mapped, method, threads):
+    calls = []
+
+    def interrupt(stage, done, total):
+        calls.append(stage)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        partition(mapped, 8, method, threads=threads, progress=interrupt)
+    assert calls == ["streaming" if method == "stream" else "counting volumes"]
+
+
+def test_refinement_keeps_the_bound(mapped):
+    labels, _ = partition(mapped, 16, "random", seed=1)
+    _, refined = partition(mapped, 16, "stream", initial=labels)
+    assert refined["nnz_imbalance"] <= 0.05
+
+
+def test_one_row_heavier_than_a_part_is_reported():
+    A = np.zeros((50, 50), bool)
+    A[0, :] = True
+    assert not partition(sp.csr_array(A), 10, "stream")[1]["imbalance_met"]
+
+
+def test_a_broken_index_on_disk_is_an_error_not_a_crash(tmp_path):
+    A = community_graph(500, 4, 0)
+    write_shards(Graph("g", CSR.from_scipy(A.astype(bool)), False), None, 1, tmp_path / "graph")
+    indices = np.load(tmp_path / "graph" / "part-00000" / "indices.npy")
+    indices[1234] = 500
+    rewrite(tmp_path / "graph", 0, "indices", indices)
+    graph = open_shards(tmp_path / "graph").pattern()
+    for method in ("stream", "block", "metis", "kahypar", "gvb"):
+        with pytest.raises(InputError, match="500"):
+            partition(graph, 4, method)
+
+
+# Partitions of two levels, and rows counted by level.
+
+
+@given(
+    matrices(), st.sampled_from([(1, 1), (4, 2), (6, 3), (6, 1), (5, 5), (130, 2)]),
+    st.integers(0, 2**32 - 1), st.integers(1, 3),
+)  # fmt: skip
+def test_levels_are_counted_by_definition(A, shape, seed, threads):
+    parts, nodes = shape
+    size = parts // nodes
+    labels = np.random.default_rng(seed).integers(0, parts, A.shape[0])
+    levels = report(A, labels, parts, nodes=nodes, minimum=False, threads=threads)["levels"]
+    rows, columns = A.nonzero()
+    pairs = {(v, labels[i]) for i, v in zip(rows, columns, strict=True) if labels[i] != labels[v]}
+    inside, flat = np.zeros((2, parts), int), np.zeros((2, parts), int)
+    for v, p in pairs:
+        counts = inside if p // size == labels[v] // size else flat
+        counts[0, labels[v]] += 1
+        counts[1, p] += 1
+    between, arriving = np.zeros(parts, int), np.zeros(nodes, int)
+    for v, node in {(v, p // size) for v, p in pairs if p // size != labels[v] // size}:
+        between[labels[v]] += 1
+        arriving[node] += 1
+    assert levels["nodes"] == nodes
+    for name, (sent, received) in {
+        "inside": inside, "between_flat": flat, "between": (between, arriving),
+    }.items():  # fmt: skip
+        assert levels[name]["send"] == sent.tolist()
+        assert levels[name]["recv"] == received.tolist()
+        assert (levels[name]["total"], levels[name]["max_send"]) == (sent.sum(), sent.max())
+
+
+@pytest.mark.parametrize(
+    ("preset", "objective"), [("fast", "column"), ("default", "column"), ("fast", "cover")]
+)
+def test_both_levels_keep_the_bound_and_less_crosses_nodes(preset, objective):
+    A = uneven_communities(1200, seed=3)
+    A = sp.csr_array(A + sp.eye_array(1200, dtype=bool))
+    options = {"preset": preset, "objective": objective, "imbalance": 0.1}
+    labels, found = partition(A, 12, nodes=3, threads=1, **options)
+    again, _ = partition(A, 12, nodes=3, threads=3, **options)
+    np.testing.assert_array_equal(labels, again)
+    assert found["imbalance_met"]
+    assert found["empty_parts"] == 0
+    if objective == "column":
+        flat, _ = partition(A, 12, **options)
+        apart = report(A, flat, 12, nodes=3)["levels"]["between"]["total"]
+        assert found["levels"]["between"]["total"] < apart
+
+
+def test_neighbouring_parts_share_a_node():
+    """Eight communities with some more edges between pairs: each pair is one node."""
+    blocks = [community_graph(200, 2, seed) for seed in range(4)]
+    A = sp.csr_array(sp.block_diag(blocks, format="csr").astype(bool))
+    labels, found = partition(A, 8, nodes=4)
+    assert found["levels"]["between"]["total"] == 0
+    for block in range(4):
+        assert len(set(labels[200 * block : 200 * (block + 1)] // 2)) == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_one_node_or_one_part_each_is_an_ordinary_partition(nodes):
+    A = community_graph(200, 4, seed=0)
+    labels, found = partition(A, 4, nodes=nodes)
+    np.testing.assert_array_equal(labels, partition(A, 4)[0])
+    level = "inside" if nodes == 1 else "between"
+    assert found["levels"][level]["total"] == found["total_volume"]
+
+
+def test_a_node_may_have_few_vertices():
+    """A row as heavy as all others, and ranks without any vertex."""
+    dense = np.eye(9, dtype=bool)
+    dense[0] = True
+    labels, found = partition(sp.csr_array(dense), 6, nodes=2)
+    assert found["levels"]["nodes"] == 2
+    assert set(labels) <= set(range(6))

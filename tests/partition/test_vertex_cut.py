@@ -14,6 +14,7 @@ from spgnn.exchange import build_all
 from spgnn.exchange.schemes import vertex_cut
 from spgnn.partition import cut_vertices, permutation
 from spgnn.partition import vertex_cut as cuts
+from spgnn.partition.adjacency import part_bounds
 from tests.matrices import block_row
 from tests.partition.oracle import matrices, random_pattern, uneven_communities
 
@@ -113,7 +114,7 @@ def test_libra_takes_the_lightest_part_of_those_that_matter(A, parts, seed):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cuts, "_CHUNK", 1)
         cut = cut_vertices(A, parts, imbalance=0.2, seed=seed)
-    limit = cuts.bound(A.nnz, parts, 0.2)
+    limit = part_bounds(A.nnz, parts, 0.2)
     load = np.zeros(parts, int)
     touched = [set() for _ in range(A.shape[0])]
     for i, j, label in zip(*nonzeros(A), cut.edges.tolist(), strict=True):
@@ -140,7 +141,7 @@ def test_libra_balances_nonzeros_and_depends_on_the_seed_alone(parts, vertices, 
     np.testing.assert_array_equal(first.edges, again.edges)
     np.testing.assert_array_equal(first.owners, again.owners)
     assert first.report == again.report
-    assert max(first.report["nonzeros"]) <= cuts.bound(A.nnz, parts, 0.05)
+    assert max(first.report["nonzeros"]) <= part_bounds(A.nnz, parts, 0.05)
     assert (cut_vertices(A, parts, seed=5).edges != first.edges).any()
     # Vertices belong where they are touched, even if all parts that do have their share.
     assert first.report["vertex_imbalance"] <= vertices

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import CSR
-from spgnn.partition import count_volumes, report, volume
+from spgnn.partition import report, volume
+from spgnn.partition.volume import count_volumes
 from tests.partition.oracle import dense_blocks, matrices
 
 COVERS = ("column", "row", "minimum")
