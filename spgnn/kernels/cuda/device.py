@@ -21,15 +21,10 @@ SOURCES = (
     "merge_path.cuh",
     "spmm.cuh",
     "rows.cuh",
-    "update.cuh",
-    "extremes.cuh",
-    "sddmm.cuh",
-    "segments.cuh",
+    "nonzeros.cuh",
     "quantise.cuh",
     "heads.cuh",
-    "triples.cuh",
     "attention.cuh",
-    "attention_backward.cuh",
     "attention_v2.cuh",
 )
 THREADS = 128  # kThreads of types.cuh

@@ -28,7 +28,7 @@ from spgnn.kernels.cuda.tiling import Tiling, make_segments, make_tiling, tile_i
 from spgnn.sparse import SUM_DTYPE
 
 ROW_BYTES_LIMIT = 2**32  # the arithmetic of spmm.cuh on 32-bit indices
-NONZEROS_IN_FLIGHT = 4  # kNonzerosInFlight of sddmm.cuh
+NONZEROS_IN_FLIGHT = 4  # kNonzerosInFlight of nonzeros.cuh
 MOST_HEADS = 65535  # blocks that CUDA has along y
 LONG_ROW = 64  # nonzeros of a thread, above which a whole block takes the row
 ROWS_IN_FLIGHT = 4  # kRowsInFlight of rows.cuh

@@ -2,8 +2,7 @@
 // add their columns' parts up.
 #pragma once
 
-#include "attention_backward.cuh"
-#include "triples.cuh"
+#include "attention.cuh"
 
 namespace spgnn {
 
@@ -27,9 +26,6 @@ struct ScoresV2 {
   }
 
   __device__ Real relu(Real number) const { return number > 0 ? number : number * slope; }
-  __device__ Real scaled(Real number, Real by_sign) const {
-    return by_sign > 0 ? number : number * slope;
-  }
 
   __device__ Pack<Real, kVector> argument_of(const Pack<T, kVector>& x, const Pack<T, kVector>& y,
                                              const T* edge, long long column) const {
@@ -68,14 +64,10 @@ struct ScoresV2 {
     return sum;
   }
 
-  // What a score's gradient gives both ends in pack p, on the last edge.
-  __device__ Pack<Real, kVector> change(int p, Real gradient) const {
-    Pack<Real, kVector> changes;
-#pragma unroll
-    for (int v = 0; v < kVector; ++v) {
-      changes.lane[v] = scaled(gradient * vector[p].lane[v], argument[p].lane[v]);
-    }
-    return changes;
+  // What a score's gradient gives both ends in lane v of pack p, on the last edge.
+  __device__ Real change(Real gradient, int p, int v) const {
+    const Real all = gradient * vector[p].lane[v];
+    return argument[p].lane[v] > 0 ? all : all * slope;
   }
 };
 
@@ -87,7 +79,6 @@ struct AttendV2 {
   HeadColumns<kVector, kLanes, kGroup, kPacks> columns;
   ScoresV2<T, kVector, kLanes, kGroup, kPacks> scores;
   TripleTarget<T, false, kVector, kLanes, kGroup, kPacks> target;
-  Triples<Real> carry;
   EdgeDropout<Real> dropout;
   const T* x;
   long long x_stride;
@@ -114,13 +105,7 @@ struct AttendV2 {
   __device__ void add(int k, long long nonzero, Running& sum) {
     const Real score =
         over_lanes<kLanes>(scores.part(columns, x_row, own, y_row[k], ahead[k], nonzero));
-    const Real kept =
-        dropout.row_ids ? dropout.factor(stream, col_id[k], columns.heads, columns.head) : Real(1);
-    sum.take(score, false, kept, ahead[k]);
-  }
-  __device__ void write_row(long long row, const Running& sum) { target.write(row, columns, sum); }
-  __device__ void write_carry(long long slot, const Running& sum) {
-    carry.write(slot, columns, sum);
+    sum.take(score, false, dropout.factor(stream, col_id[k], columns), ahead[k]);
   }
 };
 
@@ -136,8 +121,11 @@ __global__ void __launch_bounds__(kThreads)
   const HeadColumns<kVector, kLanes, kGroup, kPacks> columns(heads, width, column_tiles);
   Work work{columns,
             {columns, a, features, slope},
-            {{m, n, o, p, pi, heads * width, heads}, ending, out, lse},
-            carried_triples<Sum<T>, false>(carry, carry_stride, heads, width),
+            {{m, n, o, p, pi, heads * width, heads},
+             carried_triples<Sum<T>, false>(carry, carry_stride, heads, width),
+             ending,
+             out,
+             lse},
             {row_ids, col_ids, key, threshold, factor},
             x,
             x_stride,
@@ -198,23 +186,11 @@ struct AttendV2Columns {
     const Real product = over_lanes<kLanes>(partial_product<Real>(own, g_ahead[k], columns) +
                                             other_product<Real, kVector>(y_row, g_row, columns));
     const Real weight = weight_of(score, normaliser[k]);
-    const Real kept = dropout.row_ids ? dropout.factor(dropout.stream_of(row_id[k]), source_id,
-                                                       columns.heads, columns.head)
-                                      : Real(1);
+    const Real kept = dropout.factor(dropout.stream_of(row_id[k]), source_id, columns);
     const Real gradient = weight * (product * kept - mean[k]);
     sum.take(weight * kept, g_ahead[k]);
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const Pack<Real, kVector> change = scores.change(p, gradient);
-#pragma unroll
-      for (int v = 0; v < kVector; ++v) sum.sums[p].lane[v] += change.lane[v];
-    }
-  }
-  __device__ void write_row(long long row, const Running& sum) {
-    target.write_row(row, columns, sum);
-  }
-  __device__ void write_carry(long long slot, const Running& sum) {
-    target.write_carry(slot, columns, sum);
+    unrolled<kPacks, kVector>(
+        [&](int p, int v) { sum.sums[p].lane[v] += scores.change(gradient, p, v); });
   }
 };
 
@@ -296,31 +272,24 @@ struct AttendV2Rows {
         over_lanes<kLanes>(scores.part(columns, x_row, own, y_row[k], ahead[k], nonzero));
     const Real product = over_lanes<kLanes>(partial_product<Real>(own_g, ahead[k], columns) +
                                             other_product<Real, kVector>(g_row, y_row[k], columns));
-    const Real kept =
-        dropout.row_ids ? dropout.factor(stream, col_id[k], columns.heads, columns.head) : Real(1);
+    const Real kept = dropout.factor(stream, col_id[k], columns);
     const Real gradient = weight_of(score, normaliser) * (product * kept - mean);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       if (!columns.has(p)) break;
-      const Pack<Real, kVector> change = scores.change(p, gradient);
       Pack<T, kVector> narrowed;
 #pragma unroll
       for (int v = 0; v < kVector; ++v) {
-        sum.sums[p].lane[v] += change.lane[v];
+        const Real change = scores.change(gradient, p, v);
+        sum.sums[p].lane[v] += change;
         of_a[p].lane[v] += gradient * scores.relu(scores.argument[p].lane[v]);
-        narrow(change.lane[v], narrowed.lane[v]);
+        narrow(change, narrowed.lane[v]);
       }
       if (feature_gradients && columns.active) {
         const long long stride = columns.heads * columns.width;
         store(columns.row_of(feature_gradients, nonzero, stride) + columns.column(p), narrowed);
       }
     }
-  }
-  __device__ void write_row(long long row, const Running& sum) {
-    target.write_row(row, columns, sum);
-  }
-  __device__ void write_carry(long long slot, const Running& sum) {
-    target.write_carry(slot, columns, sum);
   }
 
   // What all groups have found for a, in the order of groups. Every thread of the block comes here.

@@ -1,4 +1,10 @@
-// Walks along one tile of the merge path (spmm.cuh says what that is) for any kind of sum.
+// Walks along one tile of the merge path, for any kind of sum.
+//
+// The work on a CSR block is a list of items: its nonzeros and, after the last nonzero of each
+// row, that row's end. A block of threads takes one tile of the list (cut by tiling.py), a group of
+// threads an equal slice of the tile. Rows that cross slices are put together in shared memory,
+// rows that cross tiles in `carry`, which a second, much smaller pass sums up. Nothing is atomic
+// and every order is fixed, so results are bitwise reproducible.
 #pragma once
 
 #include "types.cuh"
@@ -24,6 +30,29 @@ __device__ inline int rows_ended(const Index* row_end, int rows, int items) {
   return low;
 }
 
+// One thread's running sum over its columns of one row.
+template <class Real, int kVector, int kPacks>
+struct Accumulator {
+  Pack<Real, kVector> sums[kPacks];
+
+  __device__ void clear() {
+    unrolled<kPacks, kVector>([&](int p, int v) { sums[p].lane[v] = 0; });
+  }
+  __device__ void add(const Accumulator& other) {
+    unrolled<kPacks, kVector>([&](int p, int v) { sums[p].lane[v] += other.sums[p].lane[v]; });
+  }
+  template <class T>
+  __device__ void take(Real weight, const Pack<T, kVector> (&x)[kPacks]) {
+    unrolled<kPacks, kVector>(
+        [&](int p, int v) { sums[p].lane[v] += weight * widen(x[p].lane[v]); });
+  }
+};
+
+struct Nothing {
+  template <class Index>
+  __device__ void operator()(int, Index, long long) const {}
+};
+
 // Sums up what the nonzeros of each row give, over the tile of this block of threads. Groups of
 // kGroup threads take an equal slice each; kAhead nonzeros are on their way to a thread at a time.
 //
@@ -32,17 +61,20 @@ __device__ inline int rows_ended(const Index* row_end, int rows, int items) {
 //   begin_row(row)             comes before the first nonzero of a row
 //   fetch(k, column, nonzero)  starts the loads of a nonzero, the k-th on its way
 //   add(k, nonzero, sum)       adds its share
-//   write_row(row, sum), write_carry(slot, sum)
-// Threads of a group come along together, so Work may use their shuffles.
-template <int kGroup, int kAhead, int kItems, class Index, class Work>
+//   columns, target            where sums go: target.write_row(row, columns, sum),
+//   write_carry(slot,
+//                              columns, sum)
+// Threads of a group come along together, so Work may use their shuffles. stage(i, column, nonzero)
+// is called by one thread for the tile's i-th nonzero, before anybody fetches it.
+template <int kGroup, int kAhead, int kItems, class Index, class Work, class Stage = Nothing>
 __device__ inline void walk_tile(const long long* indptr, const Index* indices,
-                                 const long long* tiles, Work& work) {
+                                 const long long* tiles, Work& work, const Stage& stage = {}) {
   using Running = typename Work::Running;
   constexpr int kGroups = kThreads / kGroup;
-  __shared__ Index item[kItems + kAhead];  // columns of the nonzeros, then the ends of the rows
-  __shared__ Running head[kThreads];       // end of a row that an earlier slice began
-  __shared__ Running tail[kThreads];       // of a row that a later slice ends
-  __shared__ int tail_row[kGroups];        // that row, or -1
+  __shared__ Index item[kItems];      // columns of the nonzeros, then the ends of the rows
+  __shared__ Running head[kThreads];  // end of a row that an earlier slice began
+  __shared__ Running tail[kThreads];  // of a row that a later slice ends
+  __shared__ int tail_row[kGroups];   // that row, or -1
 
   const long long* const tile = tiles + 3 * static_cast<long long>(blockIdx.x);
   const long long first_row = tile[0], first_nonzero = tile[1];
@@ -51,7 +83,10 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
   const bool tile_open = first_nonzero > indptr[first_row];  // its first row began before
   const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup;
 
-  for (int i = thread; i < nonzeros; i += kThreads) item[i] = indices[first_nonzero + i];
+  for (int i = thread; i < nonzeros; i += kThreads) {
+    item[i] = indices[first_nonzero + i];
+    stage(i, item[i], first_nonzero + i);
+  }
   Index* const row_end = item + nonzeros;
   for (int r = thread; r < rows; r += kThreads) {
     row_end[r] = static_cast<Index>(indptr[first_row + r + 1] - first_nonzero);
@@ -79,7 +114,7 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
     if (row == slice_row && slice_open) {
       head[thread] = sum;
     } else {
-      work.write_row(first_row + row, sum);
+      work.target.write_row(first_row + row, work.columns, sum);
     }
     sum.clear();
     begun = false;
@@ -119,14 +154,14 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
     sum_of_tails(slice_row, group);
     sum.add(head[thread]);
     if (slice_row == 0 && tile_open) {
-      work.write_carry(tile[2], sum);
+      work.target.write_carry(tile[2], work.columns, sum);
     } else {
-      work.write_row(first_row + slice_row, sum);
+      work.target.write_row(first_row + slice_row, work.columns, sum);
     }
   }
   if (group == kGroups - 1 && tail_row[group] == rows) {
     sum_of_tails(rows, kGroups);
-    work.write_carry(tile[2] + (row_ends_here ? 1 : 0), sum);
+    work.target.write_carry(tile[2] + (row_ends_here ? 1 : 0), work.columns, sum);
   }
 }
 

@@ -1,8 +1,8 @@
-// Rows in few bits. The bits are those of the CPU kernels (csrc/quantise_kernel.hpp).
+// Rows in few bits; docs/kernels.md defines every one of them.
 #pragma once
 
+#include "nonzeros.cuh"
 #include "rows.cuh"
-#include "segments.cuh"
 #include "types.cuh"
 
 namespace spgnn {
@@ -23,9 +23,7 @@ struct RandomHalves {
   bool stochastic;
 
   __device__ RandomHalves(long long key, long long id, bool drawn) : stochastic(drawn) {
-    const unsigned long long seed = mix64(static_cast<unsigned long long>(key));
-    const unsigned long long stream =
-        mix64(seed + kGolden * (static_cast<unsigned long long>(id) + 1));
+    const unsigned long long stream = stream_of(key, id);
     start = static_cast<unsigned>(stream);
     factor = static_cast<unsigned>(stream >> 32) | 1u;
   }

@@ -1,4 +1,4 @@
-// Kernels over listed rows: gather, dropout.
+// Kernels over rows: gather, dropout, and bias, activation and dropout in one pass.
 #pragma once
 
 #include "types.cuh"
@@ -55,8 +55,21 @@ __device__ inline unsigned long long mix64(unsigned long long z) {
 }
 constexpr unsigned long long kGolden = 0x9e3779b97f4a7c15ull;
 
-// Y[i] = X[i] · factor where kept, 0 elsewhere; one 64-bit hash decides two columns. The bits are
-// those of the CPU kernel (csrc/rows_kernel.hpp): a vertex drops the same features on any device.
+// A vertex drops the same features on any device (docs/kernels.md); one 64-bit hash decides two
+// columns.
+__device__ inline unsigned long long stream_of(long long key, long long vertex_id) {
+  const unsigned long long seed = mix64(static_cast<unsigned long long>(key));
+  return mix64(seed + kGolden * (static_cast<unsigned long long>(vertex_id) + 1));
+}
+__device__ inline unsigned long long draws_of(unsigned long long stream, long long column) {
+  return mix64(stream + kGolden * static_cast<unsigned long long>(column / 2 + 1));
+}
+__device__ inline bool is_dropped(unsigned long long draws, long long column, long long threshold) {
+  const unsigned long long half = column % 2 ? draws >> 32 : draws & 0xffffffffu;
+  return half < static_cast<unsigned long long>(threshold);
+}
+
+// Y[i] = X[i] · factor where kept, 0 elsewhere.
 template <class T, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     dropout_rows(const T* x, long long x_stride, const long long* vertex_ids, T* y,
@@ -66,23 +79,119 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const long long i = static_cast<long long>(blockIdx.x) * kGroups + thread / kLanes;
   if (i >= count) return;
-  const unsigned long long seed = mix64(static_cast<unsigned long long>(key));
-  const unsigned long long id = static_cast<unsigned long long>(vertex_ids[i]);
-  const unsigned long long stream = mix64(seed + kGolden * (id + 1));
+  const unsigned long long stream = stream_of(key, vertex_ids[i]);
   for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
     Pack<T, kVector> pack = load<T, kVector>(x + i * x_stride + c);
-    unsigned long long bits = 0;
+    unsigned long long draws = 0;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      if (v % 2 == 0) {
-        bits = mix64(stream + kGolden * static_cast<unsigned long long>((c + v) / 2 + 1));
-      }
-      const unsigned long long half = (c + v) % 2 ? bits >> 32 : bits & 0xffffffffu;
-      const bool dropped = half < static_cast<unsigned long long>(threshold);
+      if (v % 2 == 0) draws = draws_of(stream, c + v);
       const Sum<T> kept = static_cast<Sum<T>>(factor) * widen(pack.lane[v]);
-      narrow(dropped ? Sum<T>(0) : kept, pack.lane[v]);
+      narrow(is_dropped(draws, c + v, threshold) ? Sum<T>(0) : kept, pack.lane[v]);
     }
     store(y + i * y_stride + c, pack);
+  }
+}
+
+// As update.py numbers them.
+constexpr int kRelu = 1, kLeakyRelu = 2, kElu = 3;
+
+template <class S>
+__device__ inline S activated(S x, long long act, S alpha) {
+  if (!(x < 0)) return x;  // a NaN stays one
+  return act == kRelu ? S(0) : act == kLeakyRelu ? x * alpha : act == kElu ? alpha * expm1(x) : x;
+}
+
+// y = dropout(act(x + bias)), each step rounded to T; y may be x.
+template <class T, int kVector, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    update_rows(const T* x, long long x_stride, const Sum<T>* bias, long long act, double alpha,
+                const long long* vertex_ids, T* y, long long y_stride, long long count,
+                long long columns, long long key, long long threshold, double factor) {
+  constexpr int kGroups = kThreads / kLanes;
+  const int thread = static_cast<int>(threadIdx.x);
+  const long long i = static_cast<long long>(blockIdx.x) * kGroups + thread / kLanes;
+  if (i >= count) return;
+  const unsigned long long stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
+  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+    Pack<T, kVector> pack = load<T, kVector>(x + i * x_stride + c);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) {
+      T& number = pack.lane[v];
+      if (bias) {
+        T rounded;
+        narrow(bias[c + v], rounded);
+        narrow(widen(number) + widen(rounded), number);
+      }
+      narrow(activated(widen(number), act, static_cast<Sum<T>>(alpha)), number);
+      if (vertex_ids) {
+        const bool dropped = is_dropped(draws_of(stream, c + v), c + v, threshold);
+        narrow(dropped ? Sum<T>(0) : static_cast<Sum<T>>(factor) * widen(number), number);
+      }
+    }
+    store(y + i * y_stride + c, pack);
+  }
+}
+
+// dx = g · factor · act′ where it was kept, 0 elsewhere; a ReLU's y says what was. A block has
+// `rows` rows, and sums each column of theirs in a fixed order.
+template <class T, int kVector, int kLanes>
+__global__ void __launch_bounds__(kThreads)
+    update_rows_backward(const T* g, long long g_stride, const T* y, long long y_stride,
+                         long long act, double alpha, const long long* vertex_ids, T* dx,
+                         long long dx_stride, Sum<T>* sums, long long count, long long columns,
+                         long long rows, long long key, long long threshold, double factor) {
+  constexpr int kGroups = kThreads / kLanes;
+  __shared__ Sum<T> shared[kThreads * kVector];
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kLanes;
+  const long long first = static_cast<long long>(blockIdx.x) * rows;
+  const long long last = first + rows < count ? first + rows : count;
+  for (long long begin = 0; begin < columns; begin += kLanes * kVector) {
+    const long long c = begin + thread % kLanes * kVector;
+    Sum<T> sum[kVector] = {};
+    for (long long i = first + group; i < last && c < columns; i += kGroups) {
+      Pack<T, kVector> pack = load<T, kVector>(g + i * g_stride + c), result{};
+      if (y) result = load<T, kVector>(y + i * y_stride + c);
+      const unsigned long long stream = vertex_ids ? stream_of(key, vertex_ids[i]) : 0;
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        bool stopped = false;
+        if (act == kRelu) {
+          stopped = widen(result.lane[v]) <= Sum<T>(0);
+        } else if (vertex_ids) {
+          stopped = is_dropped(draws_of(stream, c + v), c + v, threshold);
+        }
+        const Sum<T> passed = static_cast<Sum<T>>(factor) * widen(pack.lane[v]);
+        narrow(stopped ? Sum<T>(0) : passed, pack.lane[v]);
+        const bool positive =
+            act == kElu ? !(widen(result.lane[v]) <= Sum<T>(0)) : widen(result.lane[v]) > Sum<T>(0);
+        if (act > kRelu && !positive) {
+          // There, y = alpha · x, or y + alpha = alpha · exp(x), times the factor of dropout.
+          Sum<T> slope = static_cast<Sum<T>>(alpha);
+          if (act == kElu) {
+            slope += widen(result.lane[v]) * static_cast<Sum<T>>(vertex_ids ? 1 / factor : 1);
+          }
+          narrow(widen(pack.lane[v]) * slope, pack.lane[v]);
+        }
+        sum[v] += widen(pack.lane[v]);
+      }
+      store(dx + i * dx_stride + c, pack);
+    }
+    if (!sums) continue;
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) shared[thread * kVector + v] = sum[v];
+    __syncthreads();
+    if (group == 0 && c < columns) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        Sum<T> total = 0;
+        for (int other = 0; other < kGroups; ++other) {
+          total += shared[(other * kLanes + thread) * kVector + v];
+        }
+        sums[static_cast<long long>(blockIdx.x) * columns + c + v] = total;
+      }
+    }
+    __syncthreads();
   }
 }
 

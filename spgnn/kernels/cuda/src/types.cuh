@@ -49,6 +49,16 @@ __device__ inline long long listed_row(const int* narrow, const long long* wide,
   return narrow ? narrow[i] : wide ? wide[i] : i;
 }
 
+// f(i, j) for all i < kOuter and j < kInner, which are constants where registers are numbered.
+template <int kOuter, int kInner, class Function>
+__device__ inline void unrolled(Function f) {
+#pragma unroll
+  for (int i = 0; i < kOuter; ++i) {
+#pragma unroll
+    for (int j = 0; j < kInner; ++j) f(i, j);
+  }
+}
+
 template <class T, int kVector>
 constexpr unsigned kPackAlignment = kVector * sizeof(T) < 16 ? kVector * sizeof(T) : 16;
 
