@@ -29,12 +29,12 @@ $(VENV)/.extras: pyproject.toml constraints.txt | $(VENV)/.built
 train: $(VENV)/.built
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
-# Two processes, for the ranks of a test mostly wait for one another.
+# Three processes on two cores, for the ranks of a test mostly wait for one another.
 test: build
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint tests
 
 tests:
-	$(BIN)/python -m pytest -q -m 'not slow' --numprocesses=2 --dist=worksteal
+	$(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
 
 test-slow: build
 	$(BIN)/python -m pytest -m slow

@@ -8,16 +8,11 @@ import os
 import re
 import secrets
 import shutil
-import signal
 import stat
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO
-
-import numpy as np
 
 from spgnn.errors import InputError
 
@@ -49,15 +44,6 @@ def write_file(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) 
     """Write bytes to an :func:`atomic_file`."""
     with atomic_file(path, what) as file:
         file.writelines(pieces)
-
-
-def write_archive(path: AnyPath, arrays: Mapping[str, np.ndarray], what: str | None = None) -> None:
-    """Write an .npz archive to an :func:`atomic_file`; an interrupt takes effect when it is whole.
-
-    Inside NumPy's writer it would come out as a complaint about an archive that is still open.
-    """
-    with _interrupts_wait(), atomic_file(path, what) as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -167,29 +153,6 @@ def digest(*arrays: memoryview | bytes) -> str:
 def hasher_of_digest() -> hashlib.blake2b:
     """The hash of a `digest`, for bytes that come piece by piece."""
     return hashlib.blake2b(digest_size=16)
-
-
-@contextmanager
-def _interrupts_wait() -> Iterator[None]:
-    """Handlers of SIGINT and SIGTERM run when the block ends."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Handlers run on the main thread.
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    before = {
-        number: handler
-        for number in (signal.SIGINT, signal.SIGTERM)
-        if callable(handler := signal.getsignal(number))
-    }
-    for number in before:
-        signal.signal(number, lambda *call: came.append(call))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for late, frame in came:
-            before[signal.Signals(late)](late, frame)
 
 
 def _followed(path: AnyPath) -> Path:

@@ -188,7 +188,7 @@ def check(comm: Communicator, case: Case) -> None:
         assert counted == bytes_, case
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_attention_is_that_of_one_dense_process(ranks):
     chosen = list(cases(ranks))
     if ranks in (1, 4):

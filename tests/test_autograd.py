@@ -75,7 +75,7 @@ def check_transforms(rank: int, c: int, algo: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "c", "algo"), [(1, 1, "1d"), (4, 1, "1d"), (4, 2, "1.5d"), (8, 2, "3d")]
+    ("ranks", "c", "algo"), [(1, 1, "1d"), (3, 1, "1d"), (4, 2, "1.5d"), (4, 1, "3d")]
 )
 def test_transforms_of_functions(ranks, c, algo):
     run_ranks(check_transforms, ranks, c, algo)

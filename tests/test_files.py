@@ -10,7 +10,6 @@ import signal
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spgnn import InputError, files
@@ -23,7 +22,6 @@ from spgnn.files import (
     hasher_of_digest,
     remove_leftovers,
     scratch_directory,
-    write_archive,
     write_file,
 )
 from tests.comm.jobs import Forked, is_alive, wait_for
@@ -63,24 +61,6 @@ def test_a_link_stays_one(tmp_path):
     (tmp_path / "astray").symlink_to(tmp_path / "none" / "file")
     with pytest.raises(InputError, match=r"--json .*astray: its directory does not exist"):
         check_writable(tmp_path / "astray", "--json")
-
-
-def test_an_archive_is_whole_before_an_interrupt_takes_effect(tmp_path, monkeypatch):
-    """As when Ctrl-C is pressed in the middle of a checkpoint."""
-    write = np.lib.format.write_array
-
-    def interrupted(*arguments, **options):
-        signal.raise_signal(signal.SIGINT)
-        write(*arguments, **options)
-
-    monkeypatch.setattr(np.lib.format, "write_array", interrupted)
-    path = tmp_path / "archive.npz"
-    with pytest.raises(KeyboardInterrupt):
-        write_archive(path, {"one": np.arange(3), "two": np.arange(4)})
-    with np.load(path) as archive:
-        assert archive["two"].tolist() == [0, 1, 2, 3]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):

@@ -49,7 +49,13 @@ def products(rank: int, every: int, shares, every_share: int, sizes, every_node:
     ]
 
 
-@pytest.mark.parametrize(("ranks", "how"), [(ranks, how) for ranks, *how in STARTS])
+@pytest.mark.parametrize(
+    ("ranks", "how"),
+    [
+        pytest.param(ranks, how, marks=pytest.mark.slow if ranks > 6 else ())
+        for ranks, *how in STARTS
+    ],
+)
 def test_products_adjoints_and_bytes(ranks, how):
     for plain, of_shares, in_levels in run_ranks(products, ranks, *how):
         assert plain >= 12

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
@@ -51,6 +51,7 @@ _LONGEST_NAME = 15
 # Below what systems give to outgoing connections.
 _FIRST_PORT, _PORTS = 10000, 20000
 _STORE_ERRORS = (RuntimeError, DistError)
+Result = TypeVar("Result")
 
 
 def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Communicator:
@@ -301,28 +302,46 @@ def _meet_at(place: Place, host: str, port: int, start: float) -> tuple[Any, str
 
 def _check_name(host: str) -> None:
     """Find out in good time whether a name leads to an address; new machines' may need some."""
-    done, reasons = threading.Event(), ["no name server answers"]
+    end, reason = time.monotonic() + NAME_SECONDS, ""
+    while (left := end - time.monotonic()) > 0:
+        try:
+            _within(left, lambda: socket.getaddrinfo(host, None))
+            return
+        except TimeoutError:
+            reason = "no name server answers"
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or "no name of a machine"
+            time.sleep(0.2)
+    source = "MASTER_ADDR" if "MASTER_ADDR" in os.environ else "SLURM_STEP_NODELIST"
+    raise StartError(
+        f"{host}, where rank 0 should be according to {source}, leads to no address "
+        f"({reason}); set MASTER_ADDR to its name or number"
+    )
 
-    def look() -> None:
-        while not done.is_set():
-            try:
-                socket.getaddrinfo(host, None)
-                reasons.clear()
-                return done.set()
-            except (OSError, UnicodeError) as error:
-                reasons[0] = getattr(error, "strerror", None) or "no name of a machine"
-            done.wait(0.5)
 
-    # A name server that does not answer would hold this thread up for minutes.
-    threading.Thread(target=look, daemon=True).start()
-    found = done.wait(NAME_SECONDS)
-    done.set()
-    if not found:
-        source = "MASTER_ADDR" if "MASTER_ADDR" in os.environ else "SLURM_STEP_NODELIST"
-        raise StartError(
-            f"{host}, where rank 0 should be according to {source}, leads to no address "
-            f"({reasons[0]}); set MASTER_ADDR to its name or number"
-        )
+def _within(seconds: float, work: Callable[[], Result]) -> Result:
+    """Do something on a thread, for C++ and name servers neither notice Ctrl-C nor give up.
+
+    Raises
+    ------
+    TimeoutError
+        If it takes longer; whatever else the work raises.
+    """
+    done: list[Result] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except (OSError, UnicodeError, *_STORE_ERRORS) as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if done:
+        return done[0]
+    raise failed[0] if failed else TimeoutError
 
 
 def _meet_by_mpi(place: Place, start: float) -> tuple[Any, str]:
@@ -365,33 +384,17 @@ def _store(place: Place, host: str, port: int, hosts: bool, start: float) -> Any
 def _connected(host: str, port: int, patience: float, listener: int | None = None) -> TCPStore:
     """A client of the store at a port, and the store itself if there is a socket for it.
 
-    On a thread, because C++ ignores Ctrl-C, and does not give up on what never answers; what does
-    not talk like a store is a ``TimeoutError``.
+    What does not talk like a store is a ``TimeoutError``.
     """
-    made: list[TCPStore] = []
-    failed: list[Exception] = []
-
-    def connect() -> None:
-        try:
-            store = TCPStore(
-                host,
-                port,
-                is_master=listener is not None,
-                wait_for_workers=False,
-                # Longer than anybody waits: its own complaint is a page long.
-                timeout=timedelta(seconds=patience + 60.0),
-                master_listen_fd=listener,
-            )
-            made.append(store)
-        except _STORE_ERRORS as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)
-    thread.start()
-    thread.join(patience)
-    if made:
-        return made[0]
-    raise failed[0] if failed else TimeoutError
+    # A longer time-out than anybody waits: the store's own complaint is a page long.
+    span = timedelta(seconds=patience + 60.0)
+    hosts = listener is not None
+    return _within(
+        patience,
+        lambda: TCPStore(
+            host, port, None, hosts, span, wait_for_workers=False, master_listen_fd=listener
+        ),
+    )
 
 
 def _listen(port: int, backlog: int) -> socket.socket:

@@ -20,6 +20,7 @@ def main(path: Path, sizes: list[int]) -> None:
     torch.set_num_threads(1)
     world = connect("mpi")
     with guarded(world):
+        check_names(world)
         check_progress(world)
         check_quarrels(world)
         for size in sizes:
@@ -36,6 +37,16 @@ def main(path: Path, sizes: list[int]) -> None:
             world.scatter(torch.zeros(world.size), torch.zeros(1), [1] * world.size)
         if world.rank == 0:
             print(f"checked on {sizes} ranks")
+
+
+def check_names(world: Communicator) -> None:
+    """Memory that MPI shares has none: it would be left behind by a job that is killed."""
+    shared = [
+        line for line in Path("/proc/self/maps").read_text().splitlines() if "mpich_shm_" in line
+    ]
+    assert shared
+    assert all(line.endswith("(deleted)") for line in shared)
+    world.barrier()
 
 
 def check_progress(world: Communicator) -> None:

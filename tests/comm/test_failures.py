@@ -24,6 +24,7 @@ from spgnn.comm.failure import Lifelines
 from tests.comm import misbehaving
 from tests.comm.jobs import (
     MPIEXEC,
+    NEEDS_MPI,
     ROOT,
     Ended,
     Forked,
@@ -41,16 +42,21 @@ UNDER_MPI = [str(MPIEXEC), "-n", "2", sys.executable]
 BOUND_SECONDS = 10.0
 CASES = [
     ("input", "collective", 2),
-    ("input", "sleeping", 0),
-    ("input", "computing", 1),
-    ("error", "collective", 0),
-    ("error", "computing", 2),
-    ("kill", "collective", 1),
-    ("kill", "computing", 2),
-    ("kill", "computing", 0),
-    ("kill", "sleeping", 1),
+    ("error", "computing", 0),
+    ("kill", "computing", 1),
+    ("kill", "sleeping", 0),
     ("input", "exchanging", 1),
-    ("kill", "exchanging", 0),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in [
+            ("input", "sleeping", 0),
+            ("input", "computing", 1),
+            ("error", "collective", 0),
+            ("kill", "collective", 1),
+            ("kill", "computing", 0),
+            ("kill", "exchanging", 0),
+        ]
+    ),
 ]
 
 
@@ -73,27 +79,24 @@ def check_message(err: str, how: str, victim: int) -> None:
 
 
 @pytest.mark.parametrize(("how", "where", "victim"), CASES)
-def test_under_the_local_launcher(tmp_path, how, where, victim):
+@pytest.mark.parametrize("launched", [True, False])
+def test_a_failure_ends_all_ranks_in_time(tmp_path, launched, how, where, victim):
+    """Under the local launcher, and where nobody supervises them, as under srun."""
     body = lambda: misbehaving.fail(tmp_path, how, where, victim)  # noqa: E731
-    ended = Forked(lambda: launch(body, 3), tmp_path).wait()
-    check_none_left(tmp_path, 3)
-    check_message(ended.err, how, victim)
-    assert ended.status == {"input": 2, "error": 1, "kill": 128 + signal.SIGKILL}[how]
-    if how == "kill":
-        assert ended.err == f"error: rank {victim} was killed by SIGKILL\n"
-
-
-@pytest.mark.parametrize(("how", "where", "victim"), CASES)
-def test_without_any_supervisor(tmp_path, how, where, victim):
-    """As srun starts them: processes of their own, which only the environment describes."""
-    ended = on_their_own(lambda: misbehaving.fail(tmp_path, how, where, victim), tmp_path, 3)
-    check_none_left(tmp_path, 3)
-    assert all(end.status != 0 for end in ended)
-    check_message("".join(end.err for end in ended), how, victim)  # The others add nothing.
-    if how != "kill":
-        assert MESSAGE in ended[victim].err
+    if launched:
+        ended = Forked(lambda: launch(body, 3), tmp_path).wait()
+        err, status = ended.err, ended.status
+        expected = {"input": 2, "kill": 128 + signal.SIGKILL}.get(how, 1)
     else:
-        assert any("lost contact" in end.err for end in ended)
+        each = on_their_own(body, tmp_path, 3)
+        err, status = "".join(end.err for end in each), 0 in [end.status for end in each]
+        expected = False
+    check_none_left(tmp_path, 3)
+    assert status == expected
+    if how == "kill":
+        said = f"error: rank {victim} was killed by SIGKILL\n" if launched else "lost contact"
+        assert err == said if launched else said in err
+    check_message(err, how, victim)
 
 
 def test_a_rank_that_listens_late_still_knows_why_rank_0_has_ended(tmp_path, monkeypatch):
@@ -118,15 +121,14 @@ class Slow:
 
     def write(self, text: str) -> int:
         self._begun.touch()
-        time.sleep(2)
+        time.sleep(1)
         return os.write(2, text.encode())
 
     def flush(self) -> None:
         pass
 
 
-@pytest.mark.parametrize("fails_too", [True, False])
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize(("first", "fails_too"), [(0, True), (1, False)])
 def test_the_first_line_is_written_before_any_other_rank_ends(tmp_path, first, fails_too):
     """The launcher kills whoever is left a moment after the first rank has ended."""
 
@@ -145,36 +147,25 @@ def test_the_first_line_is_written_before_any_other_rank_ends(tmp_path, first, f
     assert (ended.status, ended.err) == (2, f"error: rank {first}: {MESSAGE}\n")
 
 
-# Interpreters are started anew; all but the first of each is left to the slow tests.
-LONGER = [
-    ("input", "collective"),
-    ("kill", "computing"),
-    ("unguarded", "collective"),
-    ("error", "computing"),
-    ("kill", "collective"),
-    ("input", "exchanging"),
-]
+LAUNCHERS = {"torchrun": TORCHRUN, "mpiexec": UNDER_MPI}
+# Interpreters are started anew: all but one of each launcher is left to the slow tests.
+ANEW = [("torchrun", "input", "collective"), ("mpiexec", "unguarded", "collective")]
+LONGER = [("kill", "collective"), ("kill", "computing"), ("error", "computing")]
 
 
-def some_slow(*fast: tuple[str, str]) -> list[object]:
-    others = [case for case in LONGER if case not in fast]
-    return [*fast, *(pytest.param(*case, marks=pytest.mark.slow) for case in others)]
-
-
-@pytest.mark.parametrize(("how", "where"), some_slow(("input", "collective")))
-def test_under_torchrun(tmp_path, how, where):
-    ended = run_program([*TORCHRUN, "-m"], "fail", tmp_path, how, where, 1)
-    check_none_left(tmp_path, 2)
-    check_message(ended.err, how, 1)
-    assert ended.status != 0
-
-
-@needs_mpi
 @pytest.mark.parametrize(
-    ("how", "where"), some_slow(("kill", "computing"), ("unguarded", "collective"))
+    ("launcher", "how", "where"),
+    [
+        *(pytest.param(*case, marks=NEEDS_MPI if "mpiexec" in case else ()) for case in ANEW),
+        *(
+            pytest.param(launcher, *case, marks=[*NEEDS_MPI, pytest.mark.slow])
+            for launcher in LAUNCHERS
+            for case in [*LONGER, ("input", "exchanging")]
+        ),
+    ],
 )
-def test_under_mpiexec(tmp_path, how, where):
-    ended = run_program([*UNDER_MPI, "-m"], "fail", tmp_path, how, where, 1)
+def test_under_other_launchers(tmp_path, launcher, how, where):
+    ended = run_program([*LAUNCHERS[launcher], "-m"], "fail", tmp_path, how, where, 1)
     check_none_left(tmp_path, 2)
     check_message(ended.err, how, 1)
     assert ended.status != 0
@@ -185,12 +176,10 @@ def test_under_mpiexec(tmp_path, how, where):
     [
         (3, [signal.SIGKILL], False),
         (3, [signal.SIGTERM], False),
-        (3, [signal.SIGINT], False),
         # Batch systems send it to the launcher and to all ranks, and perhaps again; so does Ctrl-C.
         (3, [signal.SIGINT], True),
-        (16, [signal.SIGTERM], True),
-        (16, [signal.SIGTERM, signal.SIGTERM], True),
-        (16, [signal.SIGINT, signal.SIGTERM], True),
+        (5, [signal.SIGINT, signal.SIGTERM], True),
+        pytest.param(16, [signal.SIGTERM, signal.SIGTERM], True, marks=pytest.mark.slow),
     ],
 )
 def test_signals_to_the_launcher_end_all_ranks(tmp_path, ranks, numbers, to_all):
@@ -294,24 +283,12 @@ def test_mpi_names_a_call_that_can_never_be_complete(way):
     assert lines == [f"error: rank 0: rank 1 ended while others wait for it in {call}"]
 
 
-@needs_mpi
-def test_memory_that_mpi_shares_has_no_name():
-    """It would be left behind by a job that is killed."""
-    program = (
-        "from spgnn.comm import connect\n"
-        "comm = connect('mpi')\n"
-        "shared = [line for line in open('/proc/self/maps') if 'mpich_shm_' in line]\n"
-        "named = [line for line in shared if not line.endswith('(deleted)\\n')]\n"
-        "number = comm.agree(len(named), 'sum')\n"
-        "if comm.rank == 0: print(len(shared) > 0, number)\n"
-    )
-    assert run_program([*UNDER_MPI, "-c", program]) == Ended(0, "True 0\n", "")
-
-
-@pytest.mark.parametrize("way", ["close", "exit"])
-@pytest.mark.parametrize("how", ["begun", "begun alone"])
-def test_gloo_leaves_behind_what_nobody_waits_for(tmp_path, how, way):
-    ended = Forked(lambda: launch(lambda: misbehaving.end(how, way), 3), tmp_path).wait()
+@pytest.mark.parametrize(
+    ("how", "way", "backend"),
+    [("begun", "close", "shm"), ("begun alone", "exit", "gloo"), ("begun", "exit", "gloo")],
+)
+def test_nobody_waits_for_what_was_left_behind(tmp_path, how, way, backend):
+    ended = Forked(lambda: launch(lambda: misbehaving.end(how, way, backend), 3), tmp_path).wait()
     assert ended == Ended(0, "", "")
 
 

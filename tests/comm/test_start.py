@@ -448,6 +448,7 @@ def test_torchrun_is_told_by_its_variables():
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_two_jobs_side_by_side():
     """Under mpiexec the ranks of gloo agree on a free port through MPI."""
     program = (
