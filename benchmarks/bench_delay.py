@@ -68,7 +68,7 @@ class Contestant:
         self._trainer = Trainer(task, options=config.training)
         self.link_seconds = 0.0
         matrices = [] if task.codecs is None else matrices_of(task.data.layers)
-        self._wires = [wire for A in matrices for wire in A.named_codecs.values()]
+        self._wires = [wire for A in matrices for wire in A.codecs.named.values()]
         self._epoch = 0
         self.sent_bytes = 0
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
-from spgnn.exchange.approximation import Policy
+from spgnn.exchange.codec import Policy
 from spgnn.kernels import add_times_transposed_, times_transposed, transposed_times
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
@@ -74,8 +74,8 @@ class Operands:
         self.check(dense, rows, approximate=approximate, **facts)
         if not approximate:
             return EXACT
-        if self._begun != policy.begun:
-            self._begun, self._products = policy.begun, 0
+        if self._begun != policy.epochs_begun:
+            self._begun, self._products = policy.epochs_begun, 0
         step = Step(policy.epoch, self._products)
         self._products += 1
         return step

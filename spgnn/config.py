@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from spgnn.attention import check_attention
+from spgnn.attention.pieces import check_attention
 from spgnn.comm import BACKENDS
 from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algo, Codec, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
-from spgnn.exchange.approximation import BITS
+from spgnn.exchange.codec import BITS
 from spgnn.nn import Order, Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 

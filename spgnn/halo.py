@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -11,7 +12,7 @@ from spgnn.autograd import Operands, named
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import Executor, Plan, Stage, Step
-from spgnn.exchange.codecs import Codecs
+from spgnn.exchange.stacks import Codecs
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -57,7 +58,8 @@ class Halo:
         self.stage = stage
         own, device = stage.local.shape[1], stage.local.device
         identity = CSR(Selection(torch.arange(own, device=device), own))
-        fetched = Stage(identity, None, tuple(hop.unscaled() for hop in stage.hops))
+        hops = (replace(hop, send=hop.send.with_scales(None, None)) for hop in stage.hops)
+        fetched = Stage(identity, None, tuple(hops))
         self._codecs = codecs
         self.executor = Executor(Plan((fetched,)), mesh, None if codecs is None else codecs.hops)
         self._exchange = self.executor.exchange(fetched)

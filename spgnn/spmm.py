@@ -24,13 +24,11 @@ from spgnn.exchange import (
     Strategy,
     build,
 )
-from spgnn.exchange.codecs import Codecs, codecs_of
-from spgnn.exchange.codecs import named as named_rows
-from spgnn.exchange.compression import CodecLayer
 from spgnn.exchange.executor import Workspace
 from spgnn.exchange.peers import Peers
 from spgnn.exchange.plan import Volume
 from spgnn.exchange.schemes import checked_labels
+from spgnn.exchange.stacks import Codecs, named_rows
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern
@@ -85,7 +83,7 @@ class DistMatrix:
     ) -> None:
         """Make what runs a plan, with a codec or without."""
         self.plan = plan
-        self.codecs = None if setting is None else Codecs(setting, codecs_of(plan, setting))
+        self.codecs = None if setting is None else Codecs(plan, setting)
         self.operands = Operands(self.mesh.everyone, None if setting is None else setting.policy)
         hops = None if self.codecs is None else self.codecs.hops
         self.executor: Executor = (
@@ -271,8 +269,7 @@ class DistMatrix:
             If rows take a way on which they are added up, or are cut into columns; or its codec
             does something to rows that attention cannot have.
         """
-        setting = None if self.codecs is None else self.codecs.setting
-        return Attention(self.plan, self.mesh, self.executor.workspace, setting)
+        return Attention(self.plan, self.mesh, self.executor.workspace, self.codecs)
 
     @cached_property
     def _halo(self) -> Halo:
@@ -336,8 +333,8 @@ class DistMatrix:
 
         Its codec begins anew. Collective, if rows are under way.
         """
-        for codec in self.named_codecs.values():
-            codec.land()
+        if self.codecs is not None:
+            self.codecs.land()
         return self._with(self.plan.to(target).ready())
 
     def another(self, plan: Plan) -> DistMatrix:
@@ -347,16 +344,6 @@ class DistMatrix:
         """
         shared = self.executor.workspace
         return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
-
-    @property
-    def named_codecs(self) -> dict[str, CodecLayer]:
-        """Its codecs, and those of attention over it if there is any, by name."""
-        codecs: dict[str, object] = {}
-        if self.codecs is not None:
-            codecs |= {str(number): codec for number, codec in enumerate(self.codecs.hops)}
-        if "attention" in self.__dict__:
-            codecs |= {f"attention-{n}": codec for n, codec in self.attention.codecs.items()}
-        return {name: codec for name, codec in codecs.items() if isinstance(codec, CodecLayer)}
 
     def _with(self, plan: Plan) -> DistMatrix:
         setting = None if self.codecs is None else self.codecs.setting

@@ -38,7 +38,7 @@ def by_level(
     adjoint: bool = False,
 ) -> dict[Level, Traffic]:
     """What one exact product moves inside nodes, and between them."""
-    carried = (moved.carried(dtype) for moved in plan.messages(width, adjoint=adjoint))
+    carried = plan.carried(width, dtype, adjoint=adjoint)
     return carried_by_level(carried, axes, rank, node_size=node_size)
 
 

@@ -14,16 +14,11 @@ import torch
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.attention import (
-    EdgeDropout,
-    attend,
-    attend_v2,
-    check_attention,
-    head_scores,
-    pieces,
-)
+from spgnn.attention import EdgeDropout, attend
+from spgnn.attention.pieces import check_attention
+from spgnn.attention.scores import head_scores
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import Algorithm, build
+from spgnn.exchange import Algorithm, Step, build
 from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
@@ -151,9 +146,8 @@ def check(comm: Communicator, case: Case) -> None:
     dropout = EdgeDropout(case.p, KEY, whole.ids[own], targets) if case.p else None
     if dropout is not None:
         matrix.attention.ids(dropout.sources, dropout.targets)
-    how = attend_v2 if case.joint else attend
     before = comm.ledger.copy()
-    out = how(matrix, Z, a, ends, slope=SLOPE, dropout=dropout)
+    out = attend(matrix, Z, a, ends, joint=case.joint, slope=SLOPE, dropout=dropout)
     forward = moved(comm.ledger.since(before))
     before = comm.ledger.copy()
     (out * whole.G[made].to(case.dtype)).sum().backward()
@@ -179,9 +173,9 @@ def check(comm: Communicator, case: Case) -> None:
     width = case.heads * case.channels
     for counted, adjoint in ((forward, False), (backward, True)):
         planned = [
-            message.carried(case.dtype).traffic()
-            for message in pieces(matrix.plan).messages(
-                width, case.heads, case.dtype, whole_rows=case.joint, adjoint=adjoint
+            message.traffic()
+            for message in matrix.attention.carried(
+                width, case.heads, case.dtype, Step(adjoint=adjoint), joint=case.joint
             )
         ]
         bytes_ = sum(t.sent_bytes for t in planned), sum(t.received_bytes for t in planned)
@@ -237,10 +231,10 @@ def check_refused(rank: int) -> None:
     wrong = [
         (lambda: attend(matrix, rows, torch.zeros(3, 2), d), "of equal size|vector"),
         (lambda: attend(matrix, rows, a, torch.zeros(6, 4)), r"must be \[6, 2\]"),
-        (lambda: attend_v2(matrix, rows, a, d), r"must be \[6, 4\]"),
+        (lambda: attend(matrix, rows, a, d, joint=True), r"must be \[6, 4\]"),
         (lambda: attend(matrix, rows.int(), a, d), "takes float32"),
-        (lambda: attend(matrix, rows, a, d, edge_scores=torch.zeros(3, 2)), "edges, there are"),
-        (lambda: attend(matrix, rows, a, d, edge_scores=torch.zeros(3, 1)), r"\[edges, 2\]"),
+        (lambda: attend(matrix, rows, a, d, edges=torch.zeros(3, 2)), "edges, there are"),
+        (lambda: attend(matrix, rows, a, d, edges=torch.zeros(3, 1)), r"\[edges, 2\]"),
         (lambda: attend(matrix, rows, a, d, dropout=EdgeDropout(1.0, 0, ids(6))), r"in \[0, 1\)"),
         (lambda: attend(matrix, rows, a, d, dropout=EdgeDropout(0.5, 0, ids(5))), r"must be \[6\]"),
     ]
@@ -250,7 +244,7 @@ def check_refused(rank: int) -> None:
     for how in ({"cover": "row"}, {"algo": "1.5d", "c": 2}):
         other = built(comm, **how)
         with pytest.raises(InputError, match="need --algo 1d and --cover column"):
-            attend(other, rows, a, d, edge_scores=torch.zeros(3, 2))
+            attend(other, rows, a, d, edges=torch.zeros(3, 2))
     # What differs between ranks is found, and named.
     with pytest.raises(InputError, match="slope"):
         attend(matrix, rows, a, d, slope=0.1 * rank)
@@ -303,7 +297,7 @@ def compiled(rank: int) -> None:
 
     def layer(Z: Tensor, X: Tensor) -> Tensor:
         d = head_scores(Z, a)
-        return attend(matrix, Z, a, d).relu() + attend_v2(matrix, Z, a, X)
+        return attend(matrix, Z, a, d).relu() + attend(matrix, Z, a, X, joint=True)
 
     results = []
     Z0, X0 = torch.randn(2, 12, 6, generator=generator)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from spgnn import DistMatrix, Mesh, RowLayout
-from spgnn.attention import attend, attend_v2
+from spgnn.attention import attend
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange import Algorithm, Codec, CodecSetting
-from spgnn.exchange.approximation import Errors
+from spgnn.exchange.codec import Errors
 from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.loss import CrossEntropy, count_labelled
 from spgnn.nn.metrics import (
@@ -184,10 +184,10 @@ def check_attention(
     """Rows and all gradients, of scores of both kinds."""
     a = laid(torch.linspace(-1, 1, WIDTH, dtype=torch.float64).view(1, WIDTH)).requires_grad_()
     Z = Z.detach().requires_grad_()
-    for how, width in ((attend, 1), (attend_v2, WIDTH)):
+    for joint, width in ((False, 1), (True, WIDTH)):
         ends = laid(torch.ones(matrix.rows, width, dtype=torch.float64)).requires_grad_()
         with unchanged(Z, a, ends, G):
-            torch.autograd.grad(how(matrix, Z, a, ends), (Z, a, ends), G)
+            torch.autograd.grad(attend(matrix, Z, a, ends, joint=joint), (Z, a, ends), G)
 
 
 def check_collectives(comm: Communicator) -> None:

@@ -1,28 +1,49 @@
-"""Attention over a distributed matrix, forward and backward: what is asked, and by which codecs."""
+"""Attention over a distributed matrix, forward and backward: its pieces, samples and codecs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
+from dataclasses import replace
+from functools import cached_property, partial
+from math import log
 
 import torch
 from torch import Tensor
 
-from spgnn.attention.codecs import AttentionCodecs
-from spgnn.attention.drawn import Drawn
-from spgnn.attention.passes import EdgeParts, Load, Pass, Way
-from spgnn.attention.pieces import Pieces, pieces
-from spgnn.attention.scores import Forward, Gradients, Ids, Rate, Scores
+from spgnn.attention.passes import (
+    ENDS,
+    LATE,
+    ROWS,
+    Dropouts,
+    EdgeParts,
+    Forward,
+    Load,
+    Pass,
+    Way,
+)
+from spgnn.attention.pieces import Marks, Partials, Pieces, pieces
+from spgnn.attention.scores import Gradients, Scores
 from spgnn.errors import InputError
-from spgnn.exchange import EXACT, Carried, CodecSetting, Executor, Plan, Step
-from spgnn.exchange.codecs import Codecs
-from spgnn.exchange.compression import CodecLayer
+from spgnn.exchange import EXACT, Carried, Executor, Plan, Step
+from spgnn.exchange.codec import CodecSetting, Errors
+from spgnn.exchange.delay import Delay
 from spgnn.exchange.executor import Workspace
 from spgnn.exchange.needs import Communicators
+from spgnn.exchange.stacks import Codecs, stack
+from spgnn.exchange.transport import Transport
+from spgnn.kernels.attention import AttentionDropout
+
+FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
+"""Numbers of the first codec of each exchange in a step."""
 
 
 class Attention:
     """Distributed attention over the nonzeros of one matrix.
+
+    On a codec, rows of heads × channels of others are approximate. Scores are not: they are few,
+    and stand under an exponential. A sample is one of sources and of partial softmaxes; the edges
+    of the others are left out, and the weight of each that is drawn is 1/p times as large, in the
+    sum and in what it is divided by.
 
     Parameters
     ----------
@@ -31,8 +52,8 @@ class Attention:
     mesh : communicators by axis
     workspace : Workspace, optional
         Buffers to share with what never runs at the same time.
-    setting : CodecSetting, optional
-        Of a codec; the rows of the plan have names then.
+    codecs : Codecs, optional
+        Of the matrix, which get those of attention; the rows of the plan have names then.
 
     Attributes
     ----------
@@ -43,8 +64,8 @@ class Attention:
     Raises
     ------
     InputError
-        If rows take a way on which they are added up, or are cut into columns; or the setting is
-        none for attention.
+        If rows take a way on which they are added up, or are cut into columns; or the codec is none
+        for rows that are weighed where they arrive.
     """
 
     def __init__(
@@ -52,45 +73,31 @@ class Attention:
         plan: Plan,
         mesh: Communicators,
         workspace: Workspace | None = None,
-        setting: CodecSetting | None = None,
+        codecs: Codecs | None = None,
     ) -> None:
         self.pieces: Pieces = pieces(plan)
         self.rows, self.columns = plan.shape
-        self._mesh, self._workspace = mesh, workspace
-        self._coded = (
-            None if setting is None else AttentionCodecs(self.pieces, mesh, workspace, setting)
-        )
-        self._uses = None if setting is None else Codecs(setting, self.codecs.values())
-        self._ids: tuple[Tensor, Tensor | None, Ids] | None = None
+        self._mesh, self._workspace, self._codecs = mesh, workspace, codecs
+        self._ids: tuple[Tensor, Tensor | None, tuple[Tensor, ...]] | None = None
+        self._sampled: dict[int, tuple[int, float, Pass]] = {}
+        if codecs is not None:
+            codecs.setting.codec.check_attention()
+            codecs.of_attention = self._new_codecs(codecs.setting)
 
-    @cached_property
-    def _exact(self) -> tuple[Drawn, Pass]:
-        """All pieces and their pass, for exact rows."""
-        parts, exchange = self.pieces, None
-        if parts.fetch is not None:
-            plan = Plan((parts.fetch,))
-            executor = Executor(plan, self._mesh, workspace=self._workspace)
-            exchange = executor.exchange(parts.fetch)
-        sums, fold = (
-            None if each is None else Way(each, self._mesh[each.axis])
-            for each in (parts.sums, parts.fold)
-        )
-        return Drawn(parts), Pass(parts, exchange, sums, fold)
-
-    @property
-    def codecs(self) -> dict[int, CodecLayer]:
-        """Those that approximate, by what they are called in a step."""
-        codecs = {} if self._coded is None else self._coded.codecs
-        return {number: codec for number, codec in codecs.items() if isinstance(codec, CodecLayer)}
-
-    def _at(self, step: Step) -> tuple[Drawn, Pass]:
-        return self._exact if self._coded is None or step.exact else self._coded.at(step)
-
-    def _begun(self, Z: Tensor, scores: Scores, step: Step) -> Step:
-        if self._uses is None or step.exact:
-            return step
-        facts, whole_rows = (Z.shape[1], scores.heads, Z.dtype), scores.whole_rows
-        return self._uses.begin(step, lambda at: self.carried(*facts, at, whole_rows=whole_rows))
+    def _new_codecs(self, setting: CodecSetting) -> dict[int, Transport]:
+        """By what each is called in a step."""
+        codecs = {}
+        if self.pieces.fetch is not None:
+            codecs[FETCH] = stack(setting, attended=True)
+        # What is late with rows is no error of its own.
+        silent = replace(setting, errors=Errors())
+        for first, way in ((SUMS, self.pieces.sums), (FOLD, self.pieces.fold)):
+            if way is not None:
+                for which in (ROWS, ENDS):
+                    codecs[first + which] = stack(setting, attended=True)
+                late = Delay(Transport(), silent) if setting.codec.delay else Transport()
+                codecs[first + LATE] = late
+        return codecs
 
     @property
     def edges(self) -> int:
@@ -122,8 +129,8 @@ class Attention:
                 f"this rank has {self.edges} edges, there are edge features of {edges.shape[0]}"
             )
 
-    def ids(self, sources: Tensor, targets: Tensor | None) -> Ids:
-        """Original numbers of all vertices that take part; of tensors seen before, as they were.
+    def ids(self, sources: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+        """Original ids of all vertices that take part; of tensors seen before, as they were.
 
         Collective where they are new.
 
@@ -132,22 +139,28 @@ class Attention:
         sources : Tensor int64 [columns]
         targets : Tensor int64 [rows], optional
             Which column each row is; without it, row i is column i.
+
+        Returns
+        -------
+        tensors int64
+            Of partial rows, of columns, of fetched rows, and of the destinations of partials for
+            others.
         """
         if self._ids is not None and self.knows(sources, targets):
             return self._ids[2]
         rows = sources[: self.rows] if targets is None else sources[targets]
-        parts, (_, exact) = self.pieces, self._exact
-        (rows,) = exact.everywhere(Load(None, (rows[:, None],)), EXACT)
+        run = self._exact
+        (rows,) = run.everywhere(Load(None, (rows[:, None],)), EXACT)
         asked = fetched = sources[:0]
-        if exact.sums is not None:
-            asked = exact.sums.back(Load(None, (rows,)), EXACT).wait()[0][:, 0]
-        if exact.exchange is not None:
+        if run.sums is not None:
+            asked = run.sums.back(Load(None, (rows,)), EXACT)()[0][:, 0]
+        if run.exchange is not None:
             # Rows of two numbers that float64 holds exactly: whatever the codec is, it knows rows.
             halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
-            received = halves.new_empty(parts.fetched, 2)
-            high, low = exact.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
+            received = halves.new_empty(self.pieces.fetched, 2)
+            high, low = run.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
             fetched = (high << 32) + low
-        found = Ids(rows[:, 0], sources, fetched, asked)
+        found = rows[:, 0], sources, fetched, asked
         self._ids = sources, targets, found
         return found
 
@@ -156,32 +169,39 @@ class Attention:
         return self._ids is not None and self._ids[0] is sources and self._ids[1] is targets
 
     def carried(
-        self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
+        self, width: int, heads: int, dtype: torch.dtype, step: Step, *, joint: bool
     ) -> Iterator[Carried]:
-        """Messages of a step, exchange by exchange, as codecs carry them.
+        """Bytes of a step, exchange by exchange, as codecs carry them.
 
         Parameters
         ----------
-        width, heads, dtype, whole_rows
-            As of :meth:`Pieces.messages`.
+        width : int
+            Columns of a source's row: heads × channels.
+        heads : int
+        dtype : torch.dtype
+            Of the rows; scores travel in that of their sums.
         step : Step
+        joint : bool
+            Scores need the whole row of the destination (GATv2), not a number a head (GAT).
         """
-        _, run = self._at(step)
+        run = self._at(step)
         if run.exchange is not None:
             yield from run.exchange.executor.carried(width, dtype, step)
         for way in (run.fold, run.sums):
             if way is not None:
-                yield from way.carried(width, heads, dtype, step, whole_rows=whole_rows)
+                # Destinations go to where their sources are, and sums come back; then gradients of
+                # these go, with what every weight of the row needs, and those of the ends return.
+                yield from way.carried(width, heads, dtype, step, joint=joint)
 
     def forward(
         self,
         Z: Tensor,
-        ends: Tensor,
+        dst: Tensor,
         scores: Scores,
         step: Step,
         *,
         edges: Tensor | None = None,
-        rate: Rate | None = None,
+        drops: tuple[int, float, Tensor, Tensor | None] | None = None,
         gradients: bool = True,
     ) -> Forward:
         """Weighted sums of rows of Z. Collective.
@@ -189,27 +209,28 @@ class Attention:
         Parameters
         ----------
         Z : Tensor [columns, heads * channels]
-        ends : Tensor [rows, …]
-            The destinations' side of scores.
+        dst : Tensor [rows, …]
+            What destinations contribute to scores.
         scores : Scores
         step : Step
         edges : Tensor [edges, …], optional
-            What edges add to scores, in the order of the nonzeros of [local, remote].
-        rate : Rate, optional
-            Dropout of weights.
+            What edges contribute, in the order of the nonzeros of [local, remote].
+        drops : (key, probability, sources, targets), optional
+            Dropout of weights, with vertices as of :meth:`ids`.
         gradients : bool
             Whether to keep what these need.
         """
-        drawn, run = self._at(step)
-        if self._coded is not None and not step.exact:
-            self._coded.measure(Z, drawn, step)
+        run = self._at(step)
+        if self._codecs is not None and not step.exact:
+            self._measure(Z, run.pieces, step)
+            step = self._begin(Z, scores, step)
         return run.forward(
             Z,
-            ends,
+            dst,
             scores,
-            self._begun(Z, scores, step),
-            edges=self._split(edges, drawn),
-            rate=_of(rate, drawn),
+            step,
+            edges=self._split(edges, run.pieces),
+            dropouts=self._dropouts(drops, run.pieces),
             gradients=gradients,
         )
 
@@ -217,54 +238,158 @@ class Attention:
         self,
         G: Tensor,
         Z: Tensor,
-        ends: Tensor,
+        dst: Tensor,
         scores: Scores,
         made: Forward,
-        *,
         step: Step,
+        *,
         edges: Tensor | None = None,
-        rate: Rate | None = None,
+        drops: tuple[int, float, Tensor, Tensor | None] | None = None,
     ) -> Gradients:
-        """Gradients in all operands, from that in the rows that were made. Collective.
+        """Gradients in all operands, from G [rows, heads * channels]. Collective.
 
-        Parameters
-        ----------
-        G : Tensor [rows, heads * channels]
-        Z, ends, scores, step, edges, rate
-            As forward.
-        made : Forward
-            What that returned.
+        `made` is what `forward` returned, which all else was given to.
         """
-        drawn, run = self._at(step)
+        run, step = self._at(step), step.reversed()
+        if self._codecs is not None and not step.exact:
+            step = self._begin(Z, scores, step)
         found, of_remote = run.backward(
             G,
             Z,
-            ends,
+            dst,
             scores,
             made,
-            step=self._begun(Z, scores, step.reversed()),
-            edges=self._split(edges, drawn),
-            rate=_of(rate, drawn),
+            step,
+            edges=self._split(edges, run.pieces),
+            dropouts=self._dropouts(drops, run.pieces),
         )
-        return found._replace(edges=self._joined(found.edges, of_remote, drawn))
+        return found._replace(edges=self._joined(found.edges, of_remote, run.pieces))
 
-    def _split(self, edges: Tensor | None, drawn: Drawn) -> EdgeParts:
+    @cached_property
+    def _exact(self) -> Pass:
+        """All pieces, for exact rows."""
+        return self._pass(self.pieces, 1.0, {})
+
+    def _at(self, step: Step) -> Pass:
+        """The pieces that take part in a product, or its adjoint, and their exchanges."""
+        if self._codecs is None or step.exact:
+            return self._exact
+        share = self._share(step.epoch)
+        if share == 0:
+            return self._none
+        if share == 1:
+            return self._all
+        epoch, before, run = self._sampled.get(step.product, (-1, 0.0, None))
+        if run is None or (epoch, before) != (step.epoch, share):
+            run = self._pass(self._sample(step, share), share, self._codecs.of_attention)
+            self._sampled[step.product] = step.epoch, share, run
+        return run
+
+    @cached_property
+    def _all(self) -> Pass:
+        assert self._codecs is not None
+        return self._pass(self.pieces, 1.0, self._codecs.of_attention)
+
+    @cached_property
+    def _none(self) -> Pass:
+        return self._pass(self.pieces.without_exchanges(), 1.0, {})
+
+    def _pass(self, parts: Pieces, share: float, codecs: dict[int, Transport]) -> Pass:
+        exchange = None
+        if parts.fetch is not None:
+            plan, fetch = Plan((parts.fetch,)), [codecs[FETCH]] if codecs else None
+            executor = Executor(plan, self._mesh, fetch, workspace=self._workspace)
+            exchange = executor.exchange(parts.fetch)
+
+        def way(partials: Partials | None, first: int) -> Way | None:
+            if partials is None:
+                return None
+            own = {which: codecs[first + which] for which in (ROWS, ENDS, LATE)} if codecs else None
+            return Way(partials, self._mesh[partials.axis], own, first)
+
+        return Pass(parts, exchange, way(parts.sums, SUMS), way(parts.fold, FOLD), log(share))
+
+    def _share(self, epoch: int) -> float:
+        """Of sources and partials that take part."""
+        assert self._codecs is not None
+        codec = self._codecs.setting.codec
+        if codec.delay is None and not codec.is_exact(epoch):
+            return 0.0
+        return codec.sampling_at(epoch)
+
+    def _sample(self, step: Step, share: float) -> Pieces:
+        assert self._codecs is not None
+        parts, setting, marks = self.pieces, self._codecs.setting, dict[str, Marks]()
+        for name, first, part in (
+            ("fetch", FETCH, parts.fetch),
+            ("sums", SUMS, parts.sums),
+            ("fold", FOLD, parts.fold),
+        ):
+            if part is not None:
+                route = part.route if isinstance(part, Partials) else part.hops[0].route()
+                key = setting.shared_key(step.at(first), "sample")
+                marks[name] = route.draw(key, share, adjoint=False)
+        return parts.sample(marks)
+
+    def _begin(self, Z: Tensor, scores: Scores, step: Step) -> Step:
+        assert self._codecs is not None
+        facts = Z.shape[1], scores.heads, Z.dtype
+        return self._codecs.begin(step, lambda at: self.carried(*facts, at, joint=scores.joint))
+
+    def _measure(self, Z: Tensor, some: Pieces, step: Step) -> None:
+        """Note the squared norm of rows that are not sent, and of all that could be.
+
+        Of sources alone: a partial softmax that is not sent is not made.
+        """
+        assert self._codecs is not None
+        errors, share = self._codecs.setting.errors, self._share(step.epoch)
+        if share == 1 or not errors.measured(step.epoch) or self.pieces.fetch is None:
+            return
+        norms = torch.linalg.vector_norm(Z, dim=1, dtype=torch.float64).square_()
+        everything = lost = norms[self.pieces.fetch.hops[0].send.indices].sum()
+        if some.fetch is not None:
+            lost = everything - norms[some.fetch.hops[0].send.indices].sum()
+        account = errors.account("sampling" if share else "never", step, Z.device)
+        account.add_(torch.stack((lost, everything)))
+
+    def _dropouts(
+        self, drops: tuple[int, float, Tensor, Tensor | None] | None, some: Pieces
+    ) -> Dropouts:
+        """Dropout of every block."""
+        if drops is None:
+            return None, None, None
+        key, p, sources, targets = drops
+        rows, columns, fetched, asked = self.ids(sources, targets)
+        if some.sampled_rows is not None:
+            rows = rows[some.sampled_rows]
+        if some.sampled_fetches is not None:
+            fetched = fetched[some.sampled_fetches]
+        if some.sampled_sums is not None:
+            asked = asked[some.sampled_sums]
+        dropout = partial(AttentionDropout, key, p)
+        return dropout(rows, columns), dropout(rows, fetched), dropout(asked, columns)
+
+    def _split(self, edges: Tensor | None, some: Pieces) -> EdgeParts:
         """Split data of edges into those of the local block and those of the remote block."""
         if edges is None or self.pieces.remote is None:
             return edges, None
         local, remote = self._places
-        some = drawn.edges(self.pieces)
-        return edges[local], edges[remote if some is None else remote[some]]
+        return edges[local], edges[self._fetched(remote, some)]
 
-    def _joined(self, local: Tensor | None, remote: Tensor | None, drawn: Drawn) -> Tensor | None:
+    def _joined(self, local: Tensor | None, remote: Tensor | None, some: Pieces) -> Tensor | None:
         if local is None or self.pieces.remote is None:
             return local
         places, joined = self._places, local.new_zeros(self.edges, *local.shape[1:])
         joined[places[0]] = local
         if remote is not None:
-            some = drawn.edges(self.pieces)
-            joined[places[1] if some is None else places[1][some]] = remote
+            joined[self._fetched(places[1], some)] = remote
         return joined
+
+    def _fetched(self, remote: Tensor, some: Pieces) -> Tensor:
+        """Of the places of remote edges, those whose source is in a sample."""
+        if some.sampled_fetches is None or self.pieces.remote is None:
+            return remote
+        return remote[some.sampled_fetches[self.pieces.remote.indices.long()]]
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
@@ -277,7 +402,3 @@ class Attention:
         return before + torch.arange(left.nnz, device=left.device), after + torch.arange(
             right.nnz, device=left.device
         )
-
-
-def _of(rate: Rate | None, drawn: Drawn) -> Rate | None:
-    return None if rate is None else rate._replace(ids=drawn.ids(rate.ids))

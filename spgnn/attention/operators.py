@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from spgnn.attention.engine import Attention
-from spgnn.attention.scores import Added, Forward, Joint, Kept, Rate, Scores
+from spgnn.attention.passes import Forward
+from spgnn.attention.scores import Scores
 from spgnn.autograd import Operands, in_own_dtype, with_name
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
@@ -29,7 +30,7 @@ class Weighed(NamedTuple):
     dtype : torch.dtype
     adjoint : bool
     heads : int
-    whole_rows : bool
+    joint : bool
         True if scores need the destination's whole row.
     product : int
         Its number in the epoch; below zero if it is exact.
@@ -39,7 +40,7 @@ class Weighed(NamedTuple):
     dtype: torch.dtype
     adjoint: bool
     heads: int
-    whole_rows: bool
+    joint: bool
     product: int
 
 
@@ -66,200 +67,6 @@ class Matrix(Protocol):
     @property
     def attention(self) -> Attention:
         """The attention over its nonzeros."""
-
-
-def _scores(a: Tensor, slope: float, joint: bool) -> Scores:
-    return Joint(a, slope) if joint else Added(a, slope)
-
-
-def _flat(made: Forward) -> list[Tensor]:
-    return [*made[:2], *made.kept, made.ends, made.fetched, made.asked, *made.asked_kept]
-
-
-def _structured(made: list[Tensor]) -> Forward:
-    out, lse, base, P, pi, ends, fetched, asked, *asked_kept = made
-    return Forward(out, lse, Kept(base, P, pi), ends, fetched, asked, Kept(*asked_kept))
-
-
-def _rate(
-    A: Matrix, sources: Tensor | None, targets: Tensor | None, p: float, key: int
-) -> Rate | None:
-    return None if sources is None else Rate(p, key, A.attention.ids(sources, targets))
-
-
-def agreed(
-    A: Matrix,
-    Z: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
-) -> Step:
-    """The step of what is about to begin, which is the same on all ranks. Collective."""
-    return A.operands.next(
-        Z.detach(),
-        A.columns,
-        heads=len(a),
-        joint=joint,
-        slope=slope,
-        dropout=(p, key),
-        new_ids=sources is not None and not A.attention.knows(sources, targets),
-        edges=edges is not None,
-        gradients=gradients,
-    )
-
-
-def step_of(epoch: int, number: int) -> Step:
-    """The step of attention by the numbers with which operators are called."""
-    return EXACT if number < 0 else Step(epoch, number)
-
-
-@torch.library.custom_op("spgnn::attend", mutates_args=())
-def _attend(
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
-    epoch: int,
-    number: int,
-) -> list[Tensor]:
-    """Entry point of autograd and compiled graphs: the result, and tensors for its gradient."""
-    A: Matrix = with_name(handle)
-    if number == COMPILED:
-        agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
-    with in_own_dtype(Z.device.type):
-        made = A.attention.forward(
-            Z,
-            ends,
-            _scores(a, slope, joint),
-            step_of(epoch, number),
-            edges=edges,
-            rate=_rate(A, sources, targets, p, key),
-            gradients=gradients,
-        )
-    return _flat(made)
-
-
-@_attend.register_fake
-def _(Z: Tensor, ends: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
-    *_, handle, joint, _, _, _, gradients, _, _ = others
-    A: Matrix = with_name(handle)
-    parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
-
-    def kept(rows: int) -> Kept:
-        some = rows if gradients and not joint else 0
-        return Kept(a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads))
-
-    fetched, asked = (parts.fetched, parts.asked) if gradients else (0, 0)
-    gathered = parts.partial_rows if gradients and parts.fold is not None else 0
-    return _flat(
-        Forward(
-            Z.new_empty(A.rows, width),
-            a.new_empty(A.rows, heads),
-            kept(parts.partial_rows),
-            ends.new_empty(gathered, ends.shape[1]),
-            Z.new_empty(fetched, width),
-            ends.new_empty(asked, ends.shape[1]),
-            kept(parts.asked),
-        )
-    )
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    *operands, ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, _, ctx.epoch, ctx.number = inputs
-    ctx.A = with_name(ctx.handle)  # which has to live as long as its gradient may be asked for
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*operands, *output)
-
-
-def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    Z, ends, a, edges, sources, targets, *made = ctx.saved_tensors
-    nothing = (None,) * 10
-    G = grads[0]
-    if G is None:
-        return None, None, None, None, *nothing
-    if G.is_meta:
-        ctx.A.record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint, ctx.number))
-    of_Z, of_ends, of_a, of_edges = torch.ops.spgnn.attend_backward(
-        G.contiguous(),
-        Z,
-        ends,
-        a,
-        edges,
-        sources,
-        targets,
-        made,
-        ctx.handle,
-        ctx.joint,
-        ctx.slope,
-        ctx.p,
-        ctx.key,
-        ctx.epoch,
-        ctx.number,
-    )
-    return of_Z, of_ends, of_a, None if edges is None else of_edges, *nothing
-
-
-_attend.register_autograd(_gradient, setup_context=_save)
-
-
-@torch.library.custom_op("spgnn::attend_backward", mutates_args=())
-def _attend_backward(
-    G: Tensor,
-    Z: Tensor,
-    ends: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    made: list[Tensor],
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    epoch: int,
-    number: int,
-) -> list[Tensor]:
-    """Gradients in rows, ends, a and edge scores (empty where there are none)."""
-    A: Matrix = with_name(handle)
-    A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
-    with in_own_dtype(Z.device.type):
-        found = A.attention.backward(
-            G,
-            Z,
-            ends,
-            _scores(a, slope, joint),
-            _structured(made),
-            step=step_of(epoch, number),
-            edges=edges,
-            rate=_rate(A, sources, targets, p, key),
-        )
-    return [found.Z, found.ends, found.a, a.new_empty(0) if found.edges is None else found.edges]
-
-
-@_attend_backward.register_fake
-def _(G: Tensor, Z: Tensor, ends: Tensor, a: Tensor, edges: Tensor | None, *_: Any) -> list[Tensor]:
-    nothing = a.new_empty(0)
-    return [
-        torch.empty_like(Z),
-        torch.empty_like(ends),
-        torch.empty_like(a),
-        nothing if edges is None else torch.empty_like(edges),
-    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,16 +96,19 @@ def attend(
     A: Matrix,
     Z_local: Tensor,
     a: Tensor,
-    d: Tensor,
+    dst: Tensor,
     *,
+    joint: bool = False,
     slope: float = 0.2,
-    edge_scores: Tensor | None = None,
+    edges: Tensor | None = None,
     dropout: EdgeDropout | None = None,
 ) -> Tensor:
-    """Rows of Z weighed over the nonzeros of A as in GAT; differentiable once. Collective.
+    """Rows of Z weighed over the nonzeros of A; differentiable once. Collective.
 
-    ``out_i = Σ_j α_ij z_j`` with ``α_i = softmax_j LeakyReLU(d_i + <a, z_j> [+ t_ij])`` for every
-    head. Values and scalings of A play no part, and a row without nonzeros is zero.
+    ``out_i = Σ_j α_ij z_j`` with ``α_i = softmax_j(score_ij)`` for every head, whose scores are
+    those of GAT, ``LeakyReLU(d_i + <a, z_j> [+ t_ij])``, or of GATv2 if `joint`,
+    ``<a, LeakyReLU(x_i + z_j [+ t_ij])>``. Values and scalings of A play no part, and a row without
+    nonzeros is zero.
 
     Parameters
     ----------
@@ -306,11 +116,12 @@ def attend(
     Z_local : Tensor [columns, heads * channels]
     a : Tensor [heads, channels]
         The same on all ranks. Its gradient on each rank is a share: they add up.
-    d : Tensor [rows, heads]
-        What destinations add to the scores.
+    dst : Tensor [rows, heads], or [rows, heads * channels] if joint
+        What destinations contribute to the scores, d or X.
+    joint : bool
     slope : float
         Of LeakyReLU below 0.
-    edge_scores : Tensor [local nonzeros, heads], optional
+    edges : Tensor [local nonzeros, heads], or [local nonzeros, heads * channels] if joint, optional
         t_ij, in the order of ``A.local_pattern``.
     dropout : EdgeDropout, optional
 
@@ -324,103 +135,39 @@ def attend(
         If operands do not fit, or A is distributed in a way that adds up what is not weighed yet.
     """
     wide = SUM_DTYPE.get(Z_local.dtype, Z_local.dtype)
-    edges = None if edge_scores is None else edge_scores.to(wide)
-    operands = _Operands(Z_local, d.to(wide), a.to(wide), edges)
-    return _called(A, operands, dropout, slope, joint=False)
-
-
-def attend_v2(
-    A: Matrix,
-    Y_local: Tensor,
-    a: Tensor,
-    X: Tensor,
-    *,
-    slope: float = 0.2,
-    edge_features: Tensor | None = None,
-    dropout: EdgeDropout | None = None,
-) -> Tensor:
-    """The same with the scores of GATv2, ``<a, LeakyReLU(x_i + y_j [+ t_ij])>``. Collective.
-
-    Parameters
-    ----------
-    A : DistMatrix
-    Y_local : Tensor [columns, heads * channels]
-        Of sources; also what is weighed.
-    a : Tensor [heads, channels]
-        As in :func:`attend`.
-    X : Tensor [rows, heads * channels], dtype of Y
-        Of destinations.
-    slope : float
-    edge_features : Tensor [local nonzeros, heads * channels], optional
-        t_ij, in the order of ``A.local_pattern``.
-    dropout : EdgeDropout, optional
-
-    Returns
-    -------
-    Tensor [rows, heads * channels]
-
-    Raises
-    ------
-    InputError
-        As :func:`attend`.
-    """
-    wide = SUM_DTYPE.get(Y_local.dtype, Y_local.dtype)
-    edges = None if edge_features is None else edge_features.to(Y_local.dtype)
-    operands = _Operands(Y_local, X.to(Y_local.dtype), a.to(wide), edges)
-    return _called(A, operands, dropout, slope, joint=True)
-
-
-class _Operands(NamedTuple):
-    """Of both kinds of attention."""
-
-    Z: Tensor
-    ends: Tensor
-    a: Tensor
-    edges: Tensor | None
-
-
-def _called(
-    A: Matrix, operands: _Operands, dropout: EdgeDropout | None, slope: float, *, joint: bool
-) -> Tensor:
-    Z, ends, a, edges = operands
+    narrow = Z_local.dtype if joint else wide  # of scores, which are whole rows if joint
+    Z, a, dst = Z_local, a.to(wide), dst.to(narrow)
+    edges = None if edges is None else edges.to(narrow)
     sources, targets, p, key = None, None, 0.0, 0
     if dropout is not None and dropout.p:
         sources, targets, p = dropout.sources, dropout.targets, float(dropout.p)
         key = (dropout.key + 2**63) % 2**64 - 2**63
     gradients = torch.is_grad_enabled() and any(
-        array is not None and array.requires_grad for array in operands
+        array is not None and array.requires_grad for array in (Z, dst, a, edges)
     )
     epoch, number = 0, COMPILED
     if not torch.compiler.is_compiling():
-        _check(A, operands, joint=joint)
-        _check_dropout(A, dropout)
-        step = agreed(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
+        _check(A, Z, dst, a, edges, dropout, joint=joint)
+        step = _next_step(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
-    Z, ends = Z.contiguous(), ends.contiguous()
-    made = torch.ops.spgnn.attend(
-        Z,
-        ends,
-        a,
-        edges,
-        sources,
-        targets,
-        A.handle,
-        joint,
-        slope,
-        p,
-        key,
-        gradients,
-        epoch,
-        number,
+    vertices, rules = (sources, targets, A.handle), (joint, slope, p, key, gradients)
+    found: list[Tensor] = torch.ops.spgnn.attend(
+        Z.contiguous(), dst.contiguous(), a, edges, *vertices, *rules, epoch, number
     )
-    out: Tensor = made[0]
-    return out
+    return found[0]
 
 
-def _check(A: Matrix, operands: _Operands, *, joint: bool) -> None:
-    Z, ends, a, edges = operands
-    attention = A.attention
+def _check(
+    A: Matrix,
+    Z: Tensor,
+    dst: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    dropout: EdgeDropout | None,
+    *,
+    joint: bool,
+) -> None:
     if Z.dtype not in SUM_DTYPE:
         raise InputError(f"attention takes float32, float64 or bfloat16, got {Z.dtype}")
     if a.dim() != 2 or Z.dim() != 2 or a.numel() != Z.shape[1]:
@@ -429,14 +176,11 @@ def _check(A: Matrix, operands: _Operands, *, joint: bool) -> None:
             f"{list(Z.shape)} and {list(a.shape)}"
         )
     wanted = (A.rows, Z.shape[1] if joint else len(a))
-    if ends.shape != wanted:
-        raise InputError(f"destinations must be {list(wanted)}, got {list(ends.shape)}")
+    if dst.shape != wanted:
+        raise InputError(f"destinations must be {list(wanted)}, got {list(dst.shape)}")
     if edges is not None and (edges.dim() != 2 or edges.shape[1] != wanted[1]):
         raise InputError(f"edge scores must be [edges, {wanted[1]}], got {list(edges.shape)}")
-    attention.check_edges(edges)
-
-
-def _check_dropout(A: Matrix, dropout: EdgeDropout | None) -> None:
+    A.attention.check_edges(edges)
     if dropout is None:
         return
     sources, targets = dropout.sources, dropout.targets
@@ -446,3 +190,148 @@ def _check_dropout(A: Matrix, dropout: EdgeDropout | None) -> None:
         raise InputError(f"original ids must be [{A.columns}], got {list(sources.shape)}")
     if len(sources if targets is None else targets) < A.rows:
         raise InputError(f"{A.rows} rows need as many original ids or targets")
+
+
+def _next_step(
+    A: Matrix,
+    Z: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+    gradients: bool,
+) -> Step:
+    """The step of what is about to begin, on which all ranks agree. Collective."""
+    return A.operands.next(
+        Z.detach(),
+        A.columns,
+        heads=len(a),
+        joint=joint,
+        slope=slope,
+        dropout=(p, key),
+        new_ids=sources is not None and not A.attention.knows(sources, targets),
+        edges=edges is not None,
+        gradients=gradients,
+    )
+
+
+def step_of(epoch: int, number: int) -> Step:
+    """The step of attention by the numbers with which operators are called."""
+    return EXACT if number < 0 else Step(epoch, number)
+
+
+@torch.library.custom_op("spgnn::attend", mutates_args=())
+def _attend(
+    Z: Tensor,
+    dst: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    handle: int,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+    gradients: bool,
+    epoch: int,
+    number: int,
+) -> list[Tensor]:
+    """Entry point of autograd and compiled graphs: the result, and tensors for its gradient."""
+    A: Matrix = with_name(handle)
+    if number == COMPILED:
+        _next_step(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
+    drops = None if sources is None else (key, p, sources, targets)
+    scores, step = Scores(a, slope, joint), step_of(epoch, number)
+    with in_own_dtype(Z.device.type):
+        return list(
+            A.attention.forward(Z, dst, scores, step, edges=edges, drops=drops, gradients=gradients)
+        )
+
+
+@_attend.register_fake
+def _(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
+    *_, handle, joint, _, _, _, gradients, _, _ = others
+    A: Matrix = with_name(handle)
+    parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
+
+    def kept(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+        some = rows if gradients and not joint else 0
+        return a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads)
+
+    fetched, asked = (parts.fetched, parts.asked) if gradients else (0, 0)
+    gathered = parts.partial_rows if gradients and parts.fold is not None else 0
+    made = Forward(
+        Z.new_empty(A.rows, width),
+        a.new_empty(A.rows, heads),
+        *kept(parts.partial_rows),
+        dst.new_empty(gathered, dst.shape[1]),
+        Z.new_empty(fetched, width),
+        dst.new_empty(asked, dst.shape[1]),
+        *kept(parts.asked),
+    )
+    return list(made)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    *operands, ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, _, ctx.epoch, ctx.number = inputs
+    ctx.A = with_name(ctx.handle)  # which has to live as long as its gradient may be asked for
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*operands, *output)
+
+
+def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
+    operands, made = ctx.saved_tensors[:6], list(ctx.saved_tensors[6:])
+    nothing = (None,) * 10
+    G, (Z, _, a, edges, *_) = grads[0], operands
+    if G is None:
+        return None, None, None, None, *nothing
+    if G.is_meta:
+        ctx.A.record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint, ctx.number))
+    rules = ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, ctx.epoch, ctx.number
+    dZ, d_dst, da, d_edges = torch.ops.spgnn.attend_backward(
+        G.contiguous(), *operands, made, *rules
+    )
+    return dZ, d_dst, da, None if edges is None else d_edges, *nothing
+
+
+_attend.register_autograd(_gradient, setup_context=_save)
+
+
+@torch.library.custom_op("spgnn::attend_backward", mutates_args=())
+def _attend_backward(
+    G: Tensor,
+    Z: Tensor,
+    dst: Tensor,
+    a: Tensor,
+    edges: Tensor | None,
+    sources: Tensor | None,
+    targets: Tensor | None,
+    made: list[Tensor],
+    handle: int,
+    joint: bool,
+    slope: float,
+    p: float,
+    key: int,
+    epoch: int,
+    number: int,
+) -> list[Tensor]:
+    """Gradients in rows, destinations, a and edge scores (empty where there are none)."""
+    A: Matrix = with_name(handle)
+    A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
+    drops = None if sources is None else (key, p, sources, targets)
+    scores, step, forward = Scores(a, slope, joint), step_of(epoch, number), Forward(*made)
+    with in_own_dtype(Z.device.type):
+        found = A.attention.backward(G, Z, dst, scores, forward, step, edges=edges, drops=drops)
+    assert found.dst is not None
+    return [found.Z, found.dst, found.a, a.new_empty(0) if found.edges is None else found.edges]
+
+
+@_attend_backward.register_fake
+def _(G: Tensor, Z: Tensor, dst: Tensor, a: Tensor, edges: Tensor | None, *_: Any) -> list[Tensor]:
+    of_edges = a.new_empty(0) if edges is None else torch.empty_like(edges)
+    return [torch.empty_like(Z), torch.empty_like(dst), torch.empty_like(a), of_edges]

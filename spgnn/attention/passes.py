@@ -10,29 +10,36 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention.pieces import Partials, Pieces
-from spgnn.attention.scores import (
-    NOTHING,
-    Block,
-    Blocks,
-    Forward,
-    Gradients,
-    Kept,
-    Rate,
-    Scores,
-    Whole,
-    merge_partials_,
-)
+from spgnn.attention.scores import Block, Gradients, Scores, Whole
 from spgnn.comm import Communicator
 from spgnn.exchange import Carried, Step
-from spgnn.exchange.executor import Arriving, Exchange
-from spgnn.exchange.plan import Route
-from spgnn.exchange.transport import Handle, Transport
-from spgnn.kernels.attention import AttentionState, finish, head_products
+from spgnn.exchange.executor import Exchange
+from spgnn.exchange.route import Route
+from spgnn.exchange.transport import Transport
+from spgnn.kernels.attention import (
+    AttentionDropout,
+    AttentionState,
+    attend_,
+    finish,
+    head_products,
+)
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR, SUM_DTYPE
 
 ROWS, ENDS, LATE = range(3)
-"""Codecs of a way: of weighed rows, of whole destinations, and of what is late with rows."""
+"""Codecs of a way: of weighted sums, of whole destinations, and of what is late with rows."""
+
+# Stands for the logarithm of an empty sum: finite, so that differences of two are numbers.
+NOTHING = -1e30
+
+Wait = Callable[[], list[Tensor]]
+"""Waits for tensors [received rows, …] that are under way, and returns them."""
+
+Dropouts = tuple[AttentionDropout | None, AttentionDropout | None, AttentionDropout | None]
+"""For the block at hand, that of fetched sources, and that of partials for others."""
+
+EdgeParts = tuple[Tensor | None, Tensor | None]
+"""What edges contribute, for those of the local block and for those of fetched sources."""
 
 
 class Load(NamedTuple):
@@ -66,33 +73,6 @@ class Load(NamedTuple):
         return [*(() if self.rows is None else (self.rows,)), *self.now, *self.late]
 
 
-class Sent:
-    """Rows on their way to this rank, while its own are on theirs.
-
-    Parameters
-    ----------
-    flights : sequence of Handle
-    arrived : callable
-        What then is there, tensor by tensor.
-    leaving : sequence of Tensor
-        Kept until all have arrived.
-    """
-
-    def __init__(
-        self,
-        flights: Sequence[Handle],
-        arrived: Callable[[], list[Tensor]],
-        leaving: Sequence[Tensor],
-    ) -> None:
-        self._flights, self._arrived, self._leaving = flights, arrived, leaving
-
-    def wait(self) -> list[Tensor]:
-        """The tensors of the load, of the rows that arrived [received, …]."""
-        for flight in self._flights:
-            flight.wait()
-        return self._arrived()
-
-
 class Way:
     """The way of partial softmaxes, in both directions.
 
@@ -120,14 +100,13 @@ class Way:
         there = partials.route
         self._routes = there, there.reversed()
 
-    def there(self, load: Load, step: Step) -> Sent:
+    def there(self, load: Load, step: Step) -> Wait:
         """Start sending what belongs to the partials this rank made to where their rows are."""
-        return self._sent(load, self._routes[0], self._line(step, back=False), step)
+        return self._send(load, step, back=False)
 
-    def back(self, load: Load, step: Step) -> Sent:
+    def back(self, load: Load, step: Step) -> Wait:
         """Start sending rows of this rank [rows, …] to all who make partials of them."""
-        load = load.at(self.partials.places)
-        return self._sent(load, self._routes[1], self._line(step, back=True), step)
+        return self._send(load.at(self.partials.places), step, back=True)
 
     def add_(self, rows: Tensor, arrived: Tensor) -> Tensor:
         """Add what arrived from *there* to the rows it belongs to, in place."""
@@ -135,25 +114,33 @@ class Way:
             kernels.spmm(self._adding, arrived, out=rows, accumulate=True)
         return rows
 
+    def merge(self, means: Tensor, lse: Tensor, state: AttentionState) -> AttentionState:
+        """Merge partial softmaxes that arrived into those of the rows, in place.
+
+        Each is like one source: its score is the logarithm of its sum, and what it weighs is its
+        row. P and pi of the state stay relative to what they were.
+        """
+        received = self.partials.received
+        nobody = lse.new_zeros(received.shape[0], lse.shape[1])
+        alone = AttentionState(state.m.clone(), state.n, state.O)
+        return attend_(received, nobody, lse, means, alone, slope=1.0, gradients=False)
+
     def carried(
-        self, width: int, heads: int, dtype: torch.dtype, step: Step, *, whole_rows: bool
+        self, width: int, heads: int, dtype: torch.dtype, step: Step, *, joint: bool
     ) -> Iterator[Carried]:
-        """Messages of both exchanges of a step; arguments as of :meth:`Pieces.messages`."""
+        """Bytes of both exchanges of a step; arguments as of :meth:`Attention.carried`."""
         for back in (True, False):
             route, line = self._routes[back], self._line(step, back=back)
-            rows = width if line == ROWS or whole_rows else 0
-            now = 0 if line == ENDS and whole_rows else heads
+            rows = width if line == ROWS or joint else 0
+            now = 0 if line == ENDS and joint else heads
             late = heads if line == ROWS and step.adjoint else 0
             counts, wide = route.counts, SUM_DTYPE[dtype]
             sent, received = (n * (now * wide.itemsize) for n in (counts.send, counts.recv))
             for columns, kind, which in ((rows, dtype, line), (late, wide, LATE)):
-                if self._codecs is None or not columns:
-                    row_bytes = columns * kind.itemsize
-                    moved = counts.send * row_bytes, counts.recv * row_bytes
-                else:
-                    at = step.at(self._first + which)
-                    moved = self._codecs[which].bytes(route, columns, kind, at)
-                sent, received = sent + moved[0], received + moved[1]
+                if columns:
+                    codec = Transport() if self._codecs is None else self._codecs[which]
+                    moved = codec.bytes(route, columns, kind, step.at(self._first + which))
+                    sent, received = sent + moved[0], received + moved[1]
             yield Carried(self.partials.axis, sent, received)
 
     @staticmethod
@@ -161,49 +148,81 @@ class Way:
         """The codec's number: rows that leave in a step return in its adjoint."""
         return ROWS if back == step.adjoint else ENDS
 
-    def _sent(self, load: Load, route: Route, line: int, step: Step) -> Sent:
+    def _send(self, load: Load, step: Step, *, back: bool) -> Wait:
+        route, line = self._routes[back], self._line(step, back=back)
         if self._codecs is None:
             return self._together(load.tensors, route)
         parts = []
         if load.rows is not None:
-            parts.append(self._on_wire(load.rows, route, line, step))
+            parts.append(self._by_codec(load.rows, route, line, step))
         if load.now:
             parts.append(self._together(load.now, route))
         for each in load.late:
-            parts.append(self._on_wire(each, route, LATE, step))
-        return Sent((), lambda: [tensor for part in parts for tensor in part.wait()], ())
+            parts.append(self._by_codec(each, route, LATE, step))
+        return lambda: [tensor for wait in parts for tensor in wait()]
 
-    def _together(self, tensors: Sequence[Tensor], route: Route) -> Sent:
-        """As they are, side by side."""
-        leaving = packed(*tensors)
+    def _together(self, tensors: Sequence[Tensor], route: Route) -> Wait:
+        """As they are, side by side: the bits of tensors of other dtypes next to the first one."""
+        first, *others = tensors
+        leaving = first.contiguous()
+        if others:
+            bits = (each.contiguous().view(first.dtype) for each in others)
+            leaving = torch.cat((first, *bits), 1)
         arriving = new_rows(route.counts.received, leaving)
-        flight = self._comm.alltoallv(leaving, arriving, route.counts)
-        return Sent((flight,), lambda: unpacked(arriving, tensors), (leaving,))
+        under_way = self._comm.alltoallv(leaving, arriving, route.counts), leaving
 
-    def _on_wire(self, rows: Tensor, route: Route, which: int, step: Step) -> Sent:
+        def wait() -> list[Tensor]:
+            under_way[0].wait()
+            size = arriving.dtype.itemsize
+            widths = [each.shape[1] * each.dtype.itemsize // size for each in tensors]
+            parts = zip(arriving.split(widths, 1), tensors, strict=True)
+            return [part.contiguous().view(each.dtype) for part, each in parts]
+
+        return wait
+
+    def _by_codec(self, rows: Tensor, route: Route, which: int, step: Step) -> Wait:
         assert self._codecs is not None
         rows = rows.contiguous()
         arriving, at = new_rows(route.counts.received, rows), step.at(self._first + which)
-        flight = self._codecs[which].begin(rows, arriving, route, self._comm, at)
-        return Sent((flight,), lambda: [arriving], (rows,))
+        handle = self._codecs[which].begin(rows, arriving, route, self._comm, at)
+        under_way = handle, rows
+
+        def wait() -> list[Tensor]:
+            under_way[0].wait()
+            return [arriving]
+
+        return wait
 
 
-def packed(first: Tensor, *others: Tensor) -> Tensor:
-    """Rows [n, f] with the bits of tensors of other dtypes next to them, to travel as one."""
-    if not others:
-        return first.contiguous()
-    return torch.cat((first, *(each.contiguous().view(first.dtype) for each in others)), 1)
+class Forward(NamedTuple):
+    """The rows that were made, and what the gradient needs: tensors only, empty if not needed.
 
+    Attributes
+    ----------
+    out : Tensor [rows, heads * channels]
+    lse : Tensor [rows, heads]
+        Logarithm of the sum of exp(score) over all edges of a row, on whatever rank.
+    base, P, pi : Tensor [partial rows, …]
+        As :meth:`Scores.dst_gradient` needs them, of the rows before the fold.
+    dst : Tensor [partial rows, …]
+        Destinations before the fold; empty where there is none.
+    fetched : Tensor [fetched rows, heads * channels]
+    asked : Tensor [partials for others, …]
+        Their destinations.
+    asked_base, asked_P, asked_pi : Tensor [partials for others, …]
+    """
 
-def unpacked(together: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """Split packed columns into tensors of the widths and dtypes of `like`; rows may be more."""
-    widths = [each.shape[1] * each.dtype.itemsize // together.dtype.itemsize for each in like]
-    parts = zip(together.split(widths, 1), like, strict=True)
-    return [part.contiguous().view(each.dtype) for part, each in parts]
-
-
-EdgeParts = tuple[Tensor | None, Tensor | None]
-"""What edges have, for those of the local block and for those of fetched sources."""
+    out: Tensor
+    lse: Tensor
+    base: Tensor
+    P: Tensor
+    pi: Tensor
+    dst: Tensor
+    fetched: Tensor
+    asked: Tensor
+    asked_base: Tensor
+    asked_P: Tensor
+    asked_pi: Tensor
 
 
 class Pass:
@@ -236,108 +255,133 @@ class Pass:
     def forward(
         self,
         Z: Tensor,
-        ends: Tensor,
+        dst: Tensor,
         scores: Scores,
         step: Step,
         *,
         edges: EdgeParts,
-        rate: Rate | None,
+        dropouts: Dropouts,
         gradients: bool,
     ) -> Forward:
         """Weighted sums of rows of Z; as of :meth:`Attention.forward`. Collective."""
-        parts, dropped = self.pieces, Blocks.of(rate)
-        arriving, partials = self._begin(Z, step, gradients), None
-        asked, asked_kept = ends.new_empty(0, ends.shape[1]), _kept(None, Z, scores)
-        gathered = asked.clone()
+        parts, share = self.pieces, self._log_share
+        arriving = wait_partials = None
+        if self.exchange is not None:
+            # What gradients need is kept beyond the next exchange.
+            received = Z.new_empty(parts.fetched, Z.shape[1]) if gradients else None
+            arriving = self.exchange.begin(Z, step, received)
+        # Tensors of their own: an operator's results may not be the same.
+        asked, gathered, asked_state = dst.new_empty(0, dst.shape[1]), dst[:0].clone(), None
         try:
             if self.fold is not None:
-                ends = gathered = self.everywhere(_of_ends(ends, scores), step)[0]
+                dst = gathered = self.everywhere(_load(dst, scores), step)[0]
             if self.sums is not None and parts.summed is not None:
-                (asked,) = self.sums.back(_of_ends(ends, scores), step).wait()
-                block = Block(parts.summed, asked, Z, dropout=dropped.asked)
-                made = scores.attend(block, None, gradients=gradients)
-                asked_kept = _kept(made if gradients else None, Z, scores)
-                means, lse = finish(made, Z.dtype)
-                partials = self.sums.there(Load(means, (lse.clamp_(min=NOTHING),)), step)
-            block = Block(parts.local, ends, Z, edges[0], dropped.local)
+                (asked,) = self.sums.back(_load(dst, scores), step)()
+                block = Block(parts.summed, asked, Z, dropout=dropouts[2])
+                asked_state = scores.attend(block, None, gradients=gradients)
+                means, lse = finish(asked_state, Z.dtype)
+                load = Load(means, (lse.clamp_(min=NOTHING),))
+                wait_partials = self.sums.there(load, step)
+            block = Block(parts.local, dst, Z, edges[0], dropouts[0])
             state = scores.attend(block, None, gradients=gradients)
         finally:
             # Whatever happened here: peers write into these buffers.
             fetched = Z.new_empty(0, Z.shape[1]) if arriving is None else arriving.wait()
         if parts.remote is not None:
-            block = Block(parts.remote, ends, fetched, edges[1], dropped.remote)
+            block = Block(parts.remote, dst, fetched, edges[1], dropouts[1])
             # To lower what is there raises what comes.
-            state = scores.attend(block, _raised_(state, self._log_share), gradients=gradients)
-            state = _raised_(state, -self._log_share)
+            state = scores.attend(block, _raised_(state, share), gradients=gradients)
+            state = _raised_(state, -share)
         kept = _kept(state if gradients else None, Z, scores)
-        if partials is not None and self.sums is not None:
-            state = self._merged(self.sums, partials, state)
+        if wait_partials is not None and self.sums is not None:
+            means, lse = wait_partials()
+            state = self.sums.merge(means, lse - share if share else lse, state)
         if self.fold is not None:
-            state = self._folded(self.fold, state, Z, step)
+            # Of rows that several ranks have a part of, those that this rank makes.
+            assert parts.mine is not None
+            assert parts.others is not None
+            means, lse = finish(state)
+            lse.clamp_(min=NOTHING)
+            load = Load(means[parts.others].to(Z.dtype), (lse[parts.others],))
+            wait = self.fold.there(load, step)
+            lse = lse[parts.mine]
+            state = AttentionState(lse, torch.ones_like(lse), means[parts.mine])
+            means, lse = wait()
+            state = self.fold.merge(means, lse - share if share else lse, state)
         out, lse = finish(state, Z.dtype)
+        lse.clamp_(min=NOTHING)
+        asked_kept = _kept(asked_state if gradients else None, Z, scores)
         if not gradients:
             fetched = Z.new_empty(0, Z.shape[1])
-            gathered, asked = (ends.new_empty(0, ends.shape[1]) for _ in range(2))
-        return Forward(out, lse.clamp_(min=NOTHING), kept, gathered, fetched, asked, asked_kept)
+            asked, gathered = dst.new_empty(0, dst.shape[1]), dst[:0].clone()
+        return Forward(out, lse, *kept, gathered, fetched, asked, *asked_kept)
 
     def backward(
         self,
         G: Tensor,
         Z: Tensor,
-        ends: Tensor,
+        dst: Tensor,
         scores: Scores,
         made: Forward,
-        *,
         step: Step,
+        *,
         edges: EdgeParts,
-        rate: Rate | None,
+        dropouts: Dropouts,
     ) -> tuple[Gradients, Tensor | None]:
-        """Gradients in all operands, and in what edges of fetched sources have. Collective.
+        """Gradients in all operands, and in what edges of fetched sources contribute. Collective.
 
-        Parameters
-        ----------
-        step : Step
-            An adjoint one.
-        others
-            As of :meth:`Attention.backward`.
+        `step` is an adjoint one; all else is as of :meth:`Attention.backward`.
         """
-        parts, dropped = self.pieces, Blocks.of(rate)
+        parts, share = self.pieces, self._log_share
         whole = Whole(G, made.lse, head_products(G, made.out, scores.heads))
         if self.fold is not None:
-            ends, whole = made.ends, self._whole_everywhere(whole, step)
-        asked = None if self.sums is None else self.sums.back(_of_whole(whole), step)
-        d_ends = scores.ends_gradient(made.kept, whole)
+            # Rows that are not in a sample have a weight of nothing, whatever its score.
+            empty = (0.0, -NOTHING, 0.0)
+            dst, whole = made.dst, Whole(*self.everywhere(_load_whole(whole), step, empty))
+            if share:
+                whole.lse[parts.others] += share
+
+        def weighted(whole: Whole) -> Whole:
+            # Sources, or partials that stand for several sources each.
+            return whole._replace(lse=whole.lse + share) if share else whole
+
+        asked = None if self.sums is None else self.sums.back(_load_whole(whole), step)
+        d_dst = scores.dst_gradient((made.base, made.P, made.pi), whole)
         da, returning, of_remote = torch.zeros_like(scores.a), None, None
         if parts.remote is not None and self.exchange is not None:
-            block = Block(parts.remote, ends, made.fetched, edges[1], dropped.remote)
-            found = scores.gradient(block, self._weighted(whole))
+            block = Block(parts.remote, dst, made.fetched, edges[1], dropouts[1])
+            found = scores.gradient(block, weighted(whole))
             returning = self.exchange.begin_adjoint(found.Z, step)
-            da, of_remote, d_ends = da + found.a, found.edges, _sum(d_ends, found.ends)
+            da, of_remote, d_dst = da + found.a, found.edges, _sum(d_dst, found.dst)
         try:
             dZ, returned = None, None
             if asked is not None and self.sums is not None and parts.summed is not None:
-                theirs = self._weighted(Whole(*asked.wait()))
-                block = Block(parts.summed, made.asked, Z, dropout=dropped.asked)
+                theirs = weighted(Whole(*asked()))
+                block = Block(parts.summed, made.asked, Z, dropout=dropouts[2])
                 found = scores.gradient(block, theirs)
-                of_ends = _sum(scores.ends_gradient(made.asked_kept, theirs), found.ends)
-                assert of_ends is not None
+                kept = made.asked_base, made.asked_P, made.asked_pi
+                of_dst = _sum(scores.dst_gradient(kept, theirs), found.dst)
+                assert of_dst is not None
                 dZ, da = found.Z, da + found.a
-                returned = self.sums.there(_of_ends(of_ends, scores), step)
-            block = Block(parts.local, ends, Z, edges[0], dropped.local)
+                returned = self.sums.there(_load(of_dst, scores), step)
+            block = Block(parts.local, dst, Z, edges[0], dropouts[0])
             found = scores.gradient(block, whole)
         finally:
             if returning is not None:
                 returning.wait()
         dZ = found.Z if dZ is None else dZ.add_(found.Z)
-        d_ends = _sum(d_ends, found.ends)
-        assert d_ends is not None
+        d_dst = _sum(d_dst, found.dst)
+        assert d_dst is not None
         if returning is not None:
             returning.add_to(dZ)
         if returned is not None and self.sums is not None:
-            d_ends = self.sums.add_(d_ends, *returned.wait())
+            d_dst = self.sums.add_(d_dst, *returned())
         if self.fold is not None:
-            d_ends = self._folded_sum(self.fold, d_ends, scores, step)
-        return Gradients(dZ, d_ends, da + found.a, found.edges), of_remote
+            assert parts.mine is not None
+            assert parts.others is not None
+            wait = self.fold.there(_load(d_dst[parts.others], scores), step)
+            d_dst = self.fold.add_(d_dst[parts.mine], *wait())
+        return Gradients(dZ, d_dst, da + found.a, found.edges), of_remote
 
     def everywhere(
         self, load: Load, step: Step, nothing: tuple[float, ...] = (0.0, 0.0, 0.0)
@@ -351,68 +395,25 @@ class Pass:
         parts = self.pieces
         assert parts.mine is not None
         assert parts.others is not None
-        arriving, everything = self.fold.back(load, step), []
-        rows, known = parts.local.shape[0], len(parts.mine) + len(parts.others)
+        wait, everything = self.fold.back(load, step), []
+        rows, known = parts.partial_rows, len(parts.mine) + len(parts.others)
         for tensor, empty in zip(load.tensors, nothing, strict=False):
             found = tensor.new_empty(rows, *tensor.shape[1:])
             if known < rows:
                 found.fill_(empty)
             found[parts.mine] = tensor
             everything.append(found)
-        for found, arrived in zip(everything, arriving.wait(), strict=True):
+        for found, arrived in zip(everything, wait(), strict=True):
             found[parts.others] = arrived
         return everything
 
-    def _whole_everywhere(self, whole: Whole, step: Step) -> Whole:
-        # A weight of nothing, whatever its score.
-        found = Whole(*self.everywhere(_of_whole(whole), step, (0.0, -NOTHING, 0.0)))
-        if self._log_share:
-            found.lse[self.pieces.others] += self._log_share
-        return found
 
-    def _begin(self, Z: Tensor, step: Step, gradients: bool) -> Arriving | None:
-        if self.exchange is None:
-            return None
-        # What gradients need is kept beyond the next exchange.
-        received = Z.new_empty(self.pieces.fetched, Z.shape[1]) if gradients else None
-        return self.exchange.begin(Z, step, received)
-
-    def _weighted(self, whole: Whole) -> Whole:
-        """`whole` for sources, or for partials that stand for several sources each."""
-        return whole._replace(lse=whole.lse + self._log_share) if self._log_share else whole
-
-    def _merged(self, way: Way, partials: Sent, state: AttentionState) -> AttentionState:
-        means, lse = partials.wait()
-        if self._log_share:
-            lse = lse - self._log_share
-        return merge_partials_(way.partials.received, means, lse, state)
-
-    def _folded(self, way: Way, state: AttentionState, Z: Tensor, step: Step) -> AttentionState:
-        """Of rows that several ranks have a part of, those that this rank makes."""
-        parts = self.pieces
-        assert parts.mine is not None
-        assert parts.others is not None
-        means, lse = finish(state)
-        lse.clamp_(min=NOTHING)
-        arriving = way.there(Load(means[parts.others].to(Z.dtype), (lse[parts.others],)), step)
-        lse = lse[parts.mine]
-        mine = AttentionState(lse, torch.ones_like(lse), means[parts.mine])
-        return self._merged(way, arriving, mine)
-
-    def _folded_sum(self, way: Way, rows: Tensor, scores: Scores, step: Step) -> Tensor:
-        parts = self.pieces
-        assert parts.mine is not None
-        assert parts.others is not None
-        arriving = way.there(_of_ends(rows[parts.others], scores), step)
-        return way.add_(rows[parts.mine], *arriving.wait())
-
-
-def _of_ends(ends: Tensor, scores: Scores) -> Load:
+def _load(dst: Tensor, scores: Scores) -> Load:
     """Destinations: whole rows, or a number a head."""
-    return Load(ends) if scores.whole_rows else Load(None, (ends,))
+    return Load(dst) if scores.joint else Load(None, (dst,))
 
 
-def _of_whole(whole: Whole) -> Load:
+def _load_whole(whole: Whole) -> Load:
     # D is a product with G: of another step it would be one of another row.
     return Load(whole.G, (whole.lse,), (whole.D,))
 
@@ -424,13 +425,13 @@ def _raised_(state: AttentionState, by: float) -> AttentionState:
     return state
 
 
-def _kept(state: AttentionState | None, Z: Tensor, scores: Scores) -> Kept:
+def _kept(state: AttentionState | None, Z: Tensor, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
     """Tensors of a state that gradients need; empty if they need nothing."""
     if state is None or state.P is None or state.pi is None:
         wide = Z.new_empty(0, Z.shape[1], dtype=SUM_DTYPE[Z.dtype])
         narrow = wide.new_empty(0, scores.heads)
-        return Kept(narrow, wide, torch.empty_like(narrow))
-    return Kept(state.m, state.P, state.pi)
+        return narrow, wide, torch.empty_like(narrow)
+    return state.m, state.P, state.pi
 
 
 def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -8,7 +8,7 @@ is not finished). Numbers only, as plans are: the bytes of attention are known b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,14 +19,17 @@ from torch import Tensor
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Plan, Stage
-from spgnn.exchange.compression import Subset
-from spgnn.exchange.plan import Hop, Messages, Names, Route
+from spgnn.exchange.plan import Hop
+from spgnn.exchange.route import Names, Route
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, Selection, index_dtype
-from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.sparse import CSR, take_rows
 
 NEEDED = "--algo 1d, 1.5d, 2d or vertex-cut, --hierarchy none and --schedule overlap"
 WHAT_WORKS = f"attention needs {NEEDED}"
+
+Marks = tuple[Tensor, Tensor]
+"""Masks of the rows that an exchange samples: of those it sends, and of those it receives, bool."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,21 +63,16 @@ class Partials:
         """Of them to the rank whose rows they are."""
         return Route(self.counts, self.names) if self.part is None else self.part
 
-    def taken(self, sent: Tensor, received: Tensor) -> Partials:
-        """Some of them: those that are marked, bool [partials to send] and [received partials]."""
-        part = Subset.marked(self.route, sent, received)
+    def sample(self, sent: Tensor, received: Tensor) -> Partials:
+        """Those that are marked, bool [partials to send] and [received partials]."""
+        some = self.route.marked(sent, received)
         return replace(
             self,
-            counts=part.route.counts,
+            counts=some.route.counts,
             received=columns_where(self.received, received),
-            places=self.places[part.received],
-            part=part.route,
+            places=self.places[some.received],
+            part=some.route,
         )
-
-    def messages(self, width: int, *, back: bool) -> Messages:
-        """Rows of some width with the partials, or the other way."""
-        counts = self.counts.reversed() if back else self.counts
-        return Messages(self.axis, counts.send, counts.recv, width, coded=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +95,10 @@ class Pieces:
         Where partial rows are folded: those that stay here, and those that are sent.
     fold : Partials, optional
         The way of the others.
+    sampled_rows : Tensor int64, optional
+        Of a sample: the partial rows that remain; ``None`` for all.
+    sampled_fetches, sampled_sums : Tensor bool, optional
+        Of a sample: which of all fetched rows, and of all `summed`, it has; ``None`` for all.
     """
 
     local: Pattern
@@ -107,6 +109,9 @@ class Pieces:
     mine: Tensor | None = None
     others: Tensor | None = None
     fold: Partials | None = None
+    sampled_rows: Tensor | None = None
+    sampled_fetches: Tensor | None = None
+    sampled_sums: Tensor | None = None
 
     @property
     def partial_rows(self) -> int:
@@ -123,38 +128,41 @@ class Pieces:
         """Softmaxes that other ranks ask of this one."""
         return 0 if self.summed is None else self.summed.shape[0]
 
-    def messages(
-        self,
-        width: int,
-        heads: int,
-        dtype: torch.dtype = torch.float32,
-        *,
-        whole_rows: bool = False,
-        adjoint: bool = False,
-    ) -> Iterator[Messages]:
-        """Messages of one layer of attention, forward or in its gradient.
+    def sample(self, marks: Mapping[str, Marks]) -> Pieces:
+        """The marked rows of `fetch`, `sums` and `fold`, where there are any, and their edges."""
+        some = self
+        if self.fetch is not None and self.remote is not None:
+            (hop,), fetched = self.fetch.hops, marks["fetch"][1]
+            subset = hop.route().marked(*marks["fetch"])
+            rows = CSR(Selection(hop.send.indices[subset.sent], hop.send.shape[1]))
+            part = subset.route
+            hop = Hop(hop.axis, rows, part.counts, names=part.names, part=part)
+            some = replace(
+                some,
+                remote=columns_where(self.remote, fetched),
+                fetch=Stage(self.fetch.local, None, (hop,)),
+                sampled_fetches=fetched,
+            )
+        if self.sums is not None and self.summed is not None:
+            asked, received = marks["sums"]
+            some = replace(
+                some,
+                summed=rows_where(self.summed, asked),
+                sums=self.sums.sample(asked, received),
+                sampled_sums=asked,
+            )
+        if self.fold is not None and self.others is not None:
+            sent, received = marks["fold"]
+            fold = self.fold.sample(sent, received)
+            some = replace(some, others=self.others[sent], fold=fold)
+        return some
 
-        Parameters
-        ----------
-        width : int
-            Columns of a source's row: heads × channels.
-        heads : int
-        dtype : torch.dtype
-            Of the rows; scores travel in that of their sums.
-        whole_rows : bool
-            Scores need the whole row of the destination (GATv2), not a number a head (GAT).
-        adjoint : bool
-        """
-        score = heads * (SUM_DTYPE[dtype].itemsize // dtype.itemsize)
-        ends = width if whole_rows else score
-        if self.fetch is not None:
-            yield from self.fetch.messages(width, adjoint=adjoint)
-        for way in (self.fold, self.sums):
-            if way is not None:
-                # Destinations go to where their sources are, and sums come back; then gradients of
-                # these go, with what every weight of the row needs, and those of the ends return.
-                yield way.messages(width + 2 * score if adjoint else ends, back=True)
-                yield way.messages(ends if adjoint else width + score, back=False)
+    def without_exchanges(self) -> Pieces:
+        """Nothing of what others have: rows of this rank's own, as its own sources make them."""
+        if self.mine is None:
+            return Pieces(self.local)
+        local = take_rows(CSR(self.local), self.mine).pattern
+        return Pieces(local, sampled_rows=self.mine)
 
 
 def check_attention(algorithm: Algorithm, who: str = "attention") -> None:
@@ -234,9 +242,7 @@ def _folded(stages: Sequence[object]) -> tuple[Tensor | None, Tensor | None, Par
 def _names(hop: Hop, sent: Tensor, received: Tensor) -> Names | None:
     """Of the rows that are marked."""
     names = hop.names
-    if names is None:
-        return None
-    return Names(names.sent[sent], names.received[received], names.me)
+    return names and Names(names.sent[sent], names.received[received], names.me)
 
 
 def _row_of_each(pattern: Pattern) -> Tensor:
@@ -266,9 +272,7 @@ def columns_where(pattern: Pattern, chosen: Tensor) -> Pattern:
 
 
 def _begins(lengths: Tensor) -> Tensor:
-    begins = torch.zeros(len(lengths) + 1, dtype=torch.int64, device=lengths.device)
-    torch.cumsum(lengths, 0, out=begins[1:])
-    return begins
+    return torch.nn.functional.pad(torch.cumsum(lengths, 0, dtype=torch.int64), (1, 0))
 
 
 def _counts_of(counts: RowCounts, sent: Tensor, received: Tensor) -> RowCounts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spgnn.exchange.algorithm import Algo, Algorithm
-from spgnn.exchange.approximation import Codec, CodecSetting
+from spgnn.exchange.codec import Codec, CodecSetting
 from spgnn.exchange.executor import Executor
 from spgnn.exchange.layers import Layered, layered
 from spgnn.exchange.needs import (

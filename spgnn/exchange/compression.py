@@ -1,15 +1,11 @@
-"""Transports that compress rows or leave some out, and hand the rest to another one.
+"""Codecs that compress rows or leave some out, and hand the rest to another transport.
 
 Each does one thing, so any two compose; and each works on every hop of every scheme and cover,
-because it sees rows, whatever they mean. Draws are hashes of (seed, matrix, step, name of the row),
-so both ends know them without talking.
+because it sees rows, whatever they mean.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from math import ceil, sqrt
 
 import numpy as np
@@ -19,52 +15,34 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange.approximation import (
-    GOLDEN,
-    LEAST_WITH_FEEDBACK,
-    ODD,
-    CodecSetting,
-    squared_norm,
-)
-from spgnn.exchange.plan import Names, Route
-from spgnn.exchange.transport import ByteCounts, Exact, Handle, Step, Transport, View
+from spgnn.exchange.codec import LEAST_WITH_FEEDBACK, CodecSetting, squared_norm
+from spgnn.exchange.route import Route, Subset
+from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, Transport, View
 from spgnn.layout import Int64Array
 from spgnn.sparse import SUM_DTYPE
 
 State = dict[str, Tensor]
 
-# Of the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
-_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-
 
 class CodecLayer(Transport):
     """A transport that does something to rows, and hands them to another one.
 
-    Parameters
+    Attributes
     ----------
-    inner : Transport
-    setting : CodecSetting
+    kept : dict of Tensor
+        What it keeps of one product for another, by name: its part of a checkpoint.
     """
 
     def __init__(self, inner: Transport, setting: CodecSetting) -> None:
         self.inner, self.setting = inner, setting
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, with other buffers; no rows may be under way."""
+        self.kept: State = {}
         self._pool = Pool()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Keep nothing of earlier products."""
-
-    def __deepcopy__(self, memo: dict[int, object]) -> CodecLayer:
-        # Of another matrix: the same setting, and no state.
-        other = copy.copy(self)
-        other.inner, other._pool = copy.deepcopy(self.inner, memo), Pool()
-        other._forget()
-        return other
-
-    @property
-    def remembers(self) -> bool:  # type: ignore[override]
-        """True if it keeps anything of one product for another."""
-        return self.inner.remembers
+        if isinstance(self.inner, CodecLayer):
+            self.inner.forget()
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
@@ -81,31 +59,20 @@ class CodecLayer(Transport):
         if isinstance(self.inner, CodecLayer):
             self.inner.land()
 
-    def forget(self) -> None:
-        """Begin anew, and give all buffers back; no rows may be under way."""
-        self._pool = Pool()
-        self._forget()
-        if isinstance(self.inner, CodecLayer):
-            self.inner.forget()
-
     def state(self) -> State:
         """Its state, by name; collective if rows are under way.
 
         A codec that loads it goes on as this one would. Tensors are those that the codec uses.
         """
         inner = self.inner.state() if isinstance(self.inner, CodecLayer) else {}
-        return {f"inner.{name}": tensor for name, tensor in inner.items()}
+        return self.kept | {f"inner.{name}": tensor for name, tensor in inner.items()}
 
     def load(self, state: State) -> None:
         """Go on from a state, which is the codec's own from then on."""
+        self.kept = {name: t for name, t in state.items() if not name.startswith("inner.")}
         if isinstance(self.inner, CodecLayer):
-            inner = {k.removeprefix("inner."): v for k, v in state.items() if k[:6] == "inner."}
+            inner = {k.removeprefix("inner."): v for k, v in state.items() if k not in self.kept}
             self.inner.load(inner)
-
-
-def product_name(step: Step) -> str:
-    """A name for the same product of all epochs, in one direction."""
-    return f"{step.product}{'t' if step.adjoint else ''}{f'+{step.use}' if step.use else ''}"
 
 
 class Quantise(CodecLayer):
@@ -116,18 +83,6 @@ class Quantise(CodecLayer):
     that is sent in its place in the next epoch (Seide et al., Interspeech'14), and rows are rounded
     to the nearest: no single one is unbiased then anyway.
     """
-
-    def __init__(self, setting: CodecSetting) -> None:
-        self._feedback = setting.codec.feedback
-        super().__init__(Exact(), setting)
-
-    def _forget(self) -> None:
-        self._residuals: dict[str, Tensor] = {}
-
-    @property
-    def remembers(self) -> bool:  # type: ignore[override]
-        """True if rounding errors are kept."""
-        return self._feedback
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
@@ -156,28 +111,28 @@ class Quantise(CodecLayer):
         self, rows: Tensor, bits: int, out: Tensor, route: Route, step: Step, rank: int
     ) -> None:
         assert route.names is not None
-        errors, residual, kept, places = self.setting.errors, None, None, None
-        if self._feedback:
+        errors, feedback = self.setting.errors, self.setting.codec.feedback
+        residual, kept, places = None, None, None
+        if feedback:
             # Of all rows of the exchange, whichever of them are sent now.
-            name, count = product_name(step), (route.whole or route).counts.sent
-            kept = self._residuals.get(name)
-            if kept is None or kept.shape != (count, rows.shape[1]) or kept.dtype != rows.dtype:
-                kept = self._residuals[name] = rows.new_zeros(count, rows.shape[1])
+            name, shape = f"lost.{step.name}", ((route.whole or route).counts.sent, rows.shape[1])
+            kept = self.kept.get(name)
+            if kept is None or kept.shape != shape or kept.dtype != rows.dtype:
+                kept = self.kept[name] = rows.new_zeros(shape)
             places = None if route.places is None else route.places[0]
             residual = kept if places is None else kernels.gather_rows(kept, places)
         # Ranks that send gradients of the same vertex must not round them alike.
         key = self.setting.key(step, f"round {rank if step.adjoint else 0}")
+        measured = errors.measured(step.epoch)
         kernels.quantise_rows(
             rows,
             bits,
             route.names.sent,
             key,
             # Of what is added again, a code to the nearest loses half as much as one at random.
-            stochastic=not self._feedback,
+            stochastic=not feedback,
             residual=residual,
-            lost=errors.account("rounding", step, rows.device)
-            if errors.measured(step.epoch)
-            else None,
+            lost=errors.account("rounding", step, rows.device) if measured else None,
             out=out,
         )
         if kept is not None and residual is not None and places is not None:
@@ -191,18 +146,10 @@ class Quantise(CodecLayer):
         row_bytes = kernels.packed_bytes(width, bits)
         return route.counts.send * row_bytes, route.counts.recv * row_bytes
 
-    def state(self) -> State:
-        """The rounding error of each row."""
-        return {f"lost.{name}": tensor for name, tensor in self._residuals.items()}
-
-    def load(self, state: State) -> None:
-        """Go on from a state."""
-        self._residuals = {name.removeprefix("lost."): tensor for name, tensor in state.items()}
-
     def _bits(self, step: Step, dtype: torch.dtype) -> int | None:
         """Bits of an element, or ``None`` where rows have no more anyway."""
         bits = self.setting.codec.bits_at(step.epoch)
-        if self._feedback:
+        if self.setting.codec.feedback:
             bits = max(bits, LEAST_WITH_FEEDBACK)
         return bits if bits < min(32, 8 * dtype.itemsize) else None
 
@@ -252,14 +199,13 @@ class Sample(CodecLayer):
 
     def _draw(self, route: Route, share: float, step: Step) -> Subset:
         key = self.setting.shared_key(step, "sample")
-        drawn = chosen(pair_names(route, adjoint=step.adjoint), key, share)
-        return Subset.marked(route, drawn[: route.counts.sent], drawn[route.counts.sent :])
+        return route.marked(*route.draw(key, share, adjoint=step.adjoint))
 
     def _buffer(self, numbers: Tensor, of: Tensor, share: float) -> Tensor:
         """For the rows of a sample, with room for most others."""
         expected = share * len(of)
         rows = max(min(len(of), ceil(expected + 4 * sqrt(expected))), len(numbers))
-        return self._pool.take(rows, of.shape[1], of.dtype, of.device)[: len(numbers)]
+        return self._pool.take(rows, *kind_of(of))[: len(numbers)]
 
 
 class Fresh(CodecLayer):
@@ -274,35 +220,34 @@ class Fresh(CodecLayer):
     does not, whatever was lost of it.
     """
 
-    remembers = True
     BLOCK = 1024  # rows that are compared at a time: their differences stay in cache
 
-    def _forget(self) -> None:
-        # By product: each row as it was last sent, and each as it last arrived.
-        self._kept: dict[str, tuple[Tensor, Tensor]] = {}
+    def forget(self) -> None:
+        """Begin anew, with other buffers; no rows may be under way."""
+        super().forget()
+        # By product, of the last step; each row as it was last sent, and arrived, is in `kept`.
         self._moved: dict[str, Route | None] = {}
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
         """Send the rows that have moved; `out` becomes all of them, as they are known."""
-        name, exact = product_name(step), self.setting.codec.is_exact(step.epoch)
-        kept = self._kept.get(name)
-        other = kept is not None and (kept[1].shape != out.shape or kept[1].dtype != out.dtype)
-        if kept is not None and (exact or other):
-            kept = None
-            del self._kept[name]
-        if kept is None:
-            self._moved[name] = None
+        last, known = (self.kept.get(f"{step.name}.{side}") for side in ("sent", "known"))
+        exact = self.setting.codec.is_exact(step.epoch)
+        other = known is None or known.shape != out.shape or known.dtype != out.dtype
+        if last is None or known is None or exact or other:
+            self._moved[step.name] = None
             handle = self.inner.begin(rows, out, route, comm, step)
             if exact:
+                for side in ("sent", "known"):
+                    self.kept.pop(f"{step.name}.{side}", None)
                 return handle
-            last, known = self._kept[name] = rows.clone(), torch.empty_like(out)
-            return Then(handle, lambda: known.copy_(out))
-        last, known = kept
+            fresh = torch.empty_like(out)
+            self.kept |= {f"{step.name}.sent": rows.clone(), f"{step.name}.known": fresh}
+            return Then(handle, lambda: fresh.copy_(out))
         moves = self._moves(rows, last, step)
-        subset = Subset.marked(route, moves, swap_bits(moves, route.counts, comm))
-        self._moved[name] = subset.route
+        subset = route.marked(moves, swap_bits(moves, route.counts, comm))
+        self._moved[step.name] = subset.route
         # Buffers with room for all, since nobody knows how many will move in other steps.
         sent = self._pool.take(len(rows), *kind_of(rows))[: len(subset.sent)]
         arriving = self._pool.take(len(out), *kind_of(out))[: len(subset.received)]
@@ -319,29 +264,12 @@ class Fresh(CodecLayer):
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
         """Bits and rows of the last step of the product; all rows before there was one."""
-        last = self._moved.get(product_name(step))
+        last = self._moved.get(step.name)
         if last is None or self.setting.codec.is_exact(step.epoch):
             return self.inner.bytes(route, width, dtype, step)
         sent, received = self.inner.bytes(last, width, dtype, step)
         bits = bytes_of_bits(route.counts)
         return sent + bits.send, received + bits.recv
-
-    def state(self) -> State:
-        """Rows as they were last sent, and as they last arrived."""
-        state = super().state()
-        for name, (last, known) in self._kept.items():
-            state[f"{name}.sent"], state[f"{name}.known"] = last, known
-        return state
-
-    def load(self, state: State) -> None:
-        """Go on from a state."""
-        super().load(state)
-        names = [key.removesuffix(".sent") for key in state if key.endswith(".sent")]
-        self._kept = {
-            name: (state[f"{name}.sent"], state[f"{name}.known"])
-            for name in names
-            if not name.startswith("inner.")
-        }
 
     def _moves(self, rows: Tensor, last: Tensor, step: Step) -> Tensor:
         """Rows to send, bool [rows]: also those whose distance is not a number."""
@@ -397,8 +325,7 @@ class ExactMeans(CodecLayer):
     ICML'18): rows that are left out arrive as the mean, and not as zeros.
     """
 
-    def _forget(self) -> None:
-        self._buffer: Tensor | None = None
+    _buffer: Tensor | None = None
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
         """The inner codec's buffer: the mean is subtracted there."""
@@ -469,22 +396,6 @@ def _add_means(rows: Tensor, means: Tensor, counts: Int64Array, out: Tensor, *, 
         torch.add(message, mean, alpha=sign, out=target)
 
 
-class Then:
-    """A handle after which something is to be done, once."""
-
-    def __init__(self, handle: Handle | None, then: Callable[[], object]) -> None:
-        self._handle, self._then = handle, then
-        self._waited = False
-
-    def wait(self) -> None:
-        """Return when everything is done."""
-        if not self._waited:
-            self._waited = True
-            if self._handle is not None:
-                self._handle.wait()
-            self._then()
-
-
 class Pool:
     """Buffers that are given back: rows under way for long must not be written to meanwhile."""
 
@@ -512,87 +423,3 @@ class Pool:
 def kind_of(like: Tensor) -> tuple[int, torch.dtype, torch.device]:
     """Width, dtype and device."""
     return like.shape[1], like.dtype, like.device
-
-
-@dataclass(frozen=True, eq=False)
-class Subset:
-    """Some of the rows of an exchange, which travel without the others.
-
-    Attributes
-    ----------
-    sent, received : Tensor int64
-        Their numbers, rising.
-    route : Route
-        Of these alone.
-    """
-
-    sent: Tensor
-    received: Tensor
-    route: Route
-
-    @classmethod
-    def marked(cls, route: Route, sent: Tensor, received: Tensor) -> Subset:
-        """The marked rows: bool [rows to send] and [rows received]."""
-        leaving, arriving = sent.nonzero()[:, 0], received.nonzero()[:, 0]
-
-        def per_peer(rows: Tensor, counts: Int64Array) -> Int64Array:
-            ends = torch.from_numpy(np.cumsum(counts)).to(rows.device)
-            return np.diff(torch.searchsorted(rows, ends).cpu().numpy(), prepend=0)
-
-        counts = route.counts
-        fewer = RowCounts(
-            per_peer(leaving, counts.send), per_peer(arriving, counts.recv), counts.largest
-        )
-        return cls(leaving, arriving, route.taken(leaving, arriving, fewer))
-
-
-def pair_names(route: Route, *, adjoint: bool) -> Tensor:
-    """Names of the rows that are sent, then received, each with its receiver in the product, int64.
-
-    A row that goes to several has several names. A product and its adjoint have the same ones.
-    """
-    known = route.pair_names.get(adjoint)
-    if known is None:
-        names, counts = route.names, route.counts
-        assert names is not None
-        if adjoint:
-            both = names.sent + _of_rank(names.me), names.received + _by_peer(counts.recv, names)
-        else:
-            both = names.sent + _by_peer(counts.send, names), names.received + _of_rank(names.me)
-        known = route.pair_names[adjoint] = torch.cat(both)
-    return known
-
-
-def chosen(names: Tensor, key: int, share: float) -> Tensor:
-    """A draw of rows, each with the same probability, below 1; bool [rows]."""
-    return hashed(names, key) < int(share * 2**64) - 2**63
-
-
-def hashed(names: Tensor, key: int) -> Tensor:
-    """A number for each name: uniform over all of int64, the same wherever it is drawn."""
-    z = names ^ _signed(key)
-    z += _signed(GOLDEN)
-    for shift, factor in _MIXING:
-        z ^= _shifted(z, shift)
-        z *= _signed(factor)
-    z ^= _shifted(z, 31)
-    return z
-
-
-def _by_peer(counts: Int64Array, names: Names) -> Tensor:
-    ranks = torch.tensor([_of_rank(rank) for rank in range(len(counts))])
-    return ranks.repeat_interleave(torch.tensor(counts)).to(names.sent.device)
-
-
-def _of_rank(rank: int) -> int:
-    return _signed(rank * ODD % 2**64)
-
-
-def _shifted(z: Tensor, bits: int) -> Tensor:
-    """To the right, as if there was no sign."""
-    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
-
-
-def _signed(word: int) -> int:
-    """64 bits as int64 has them."""
-    return word - 2**64 if word >= 2**63 else word

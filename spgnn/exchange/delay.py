@@ -1,4 +1,4 @@
-"""Rows that are used epochs after they were sent, or never."""
+"""Codecs whose rows are used epochs after they were sent, or never."""
 
 from __future__ import annotations
 
@@ -10,64 +10,31 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import Communicator, RowCounts
-from spgnn.exchange.compression import (
-    CodecLayer,
-    State,
-    Subset,
-    Then,
-    kind_of,
-    product_name,
-)
-from spgnn.exchange.plan import Route
-from spgnn.exchange.transport import ByteCounts, Handle, Step, View
-from spgnn.layout import Int64Array
+from spgnn.comm import Communicator
+from spgnn.exchange.compression import CodecLayer, State, kind_of
+from spgnn.exchange.route import Route, Subset
+from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, View
 
 
 @dataclass(eq=False)
 class Parcel:
-    """Rows of one epoch on their way to their product.
+    """Rows of one epoch on their way to their product."""
 
-    Attributes
-    ----------
-    epoch : int
-        In which they were sent.
-    places : Tensor int64 [rows], or None
-        Where they go among the rows of the product; ``None`` for all.
-    rows : Tensor [rows, f]
-    handle : Handle or None
-        ``None`` once they have arrived.
-    sent : Tensor or None
-        What is sent, until then.
-    """
-
-    epoch: int
-    places: Tensor | None
+    epoch: int  # in which they were sent
+    places: Tensor | None  # where they go among the rows of the product; None: all of them
     rows: Tensor
-    handle: Handle | None
-    sent: Tensor | None = None
+    handle: Handle | None  # until they have arrived
+    sent: Tensor | None = None  # until then
 
 
 @dataclass(eq=False)
 class Line:
-    """State of the same product of all epochs, in one direction.
+    """State of the same product of all epochs, in one direction."""
 
-    Attributes
-    ----------
-    opened : int
-        The first epoch.
-    stale : Tensor [received rows, f]
-        The last rows that arrived, or their mean: used instead of rows that are under way.
-    times : Tensor int32 [received rows], or None
-        How often each of them has arrived, where means are taken.
-    parcels : deque of Parcel
-        Under way, or arrived and not used yet.
-    """
-
-    opened: int
-    stale: Tensor
-    times: Tensor | None
-    parcels: deque[Parcel] = field(default_factory=deque)
+    opened: int  # the first epoch
+    stale: Tensor  # the last rows that arrived, or their mean: used instead of those under way
+    times: Tensor | None  # int32, how often each row has arrived, where means are taken
+    parcels: deque[Parcel] = field(default_factory=deque)  # under way, or arrived and not used yet
 
 
 class Delay(CodecLayer):
@@ -80,16 +47,16 @@ class Delay(CodecLayer):
     from the first arrival on (Kingma & Ba, ICLR'15, section 3).
     """
 
-    remembers = True
-
-    def _forget(self) -> None:
-        self._bins: dict[tuple[bool, int, int], Subset] = {}
+    def forget(self) -> None:
+        """Begin anew, with other buffers; no rows may be under way."""
+        super().forget()
+        self._bins: dict[tuple[bool, int], Subset] = {}
         self._lines: dict[str, Line] = {}
         self._buffer: Tensor | None = None
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
         """A buffer in which all rows of a step stay until they have arrived, epochs later."""
-        line, codec = self._lines.get(product_name(step)), self.setting.codec
+        line, codec = self._lines.get(step.name), self.setting.codec
         if line is None or not codec.delay_at(step.epoch) or codec.bins > 1:
             return None
         if line.opened == step.epoch or kind_of(line.stale) != kind_of(like):
@@ -108,65 +75,62 @@ class Delay(CodecLayer):
                 return handle
             stale = line.stale
             return Then(handle, lambda: stale.copy_(out))
-        subset = self._subset(route, step)
+        subset, places = self._subset(route, step), None
         if subset is None:
-            sent, arriving = self._kept(rows), self._pool.take(len(out), *kind_of(out))
+            sent, arriving = self._sent_later(rows), self._pool.take(len(out), *kind_of(out))
         else:
             sent = self._pool.take(len(subset.sent), *kind_of(out))
             arriving = self._pool.take(len(subset.received), *kind_of(out))
             kernels.gather_rows(rows, subset.sent, out=sent)
-        travels = route if subset is None else subset.route
-        handle = self.inner.begin(sent, arriving, travels, comm.apart(), step)
-        places = None if subset is None else subset.received
+            route, places = subset.route, subset.received
+        handle = self.inner.begin(sent, arriving, route, comm.apart(), step)
         line.parcels.append(Parcel(step.epoch, places, arriving, handle, sent))
         return _Stale(self, line, step, out)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
         """All rows where a line is opened, or nothing is delayed; else those of a bin."""
-        line = self._lines.get(product_name(step))
-        opened = 0 if line is None else line.opened
-        subset = None
-        if step.epoch > opened and self.setting.codec.delay_at(step.epoch):
+        line = self._lines.get(step.name)
+        if step.epoch > (line.opened if line else 0) and self.setting.codec.delay_at(step.epoch):
             subset = self._subset(route, step)
-        travels = route if subset is None else subset.route
-        return self.inner.bytes(travels, width, dtype, step)
+            route = route if subset is None else subset.route
+        return self.inner.bytes(route, width, dtype, step)
 
     def land(self) -> None:
         """Wait for all rows that are under way; they stay unused. Collective."""
         for line in self._lines.values():
-            self._land(line)
+            for parcel in line.parcels:
+                self._arrive(parcel)
         super().land()
 
     def state(self) -> State:
         """Stale rows, and rows that have arrived. Collective."""
         self.land()
-        state = super().state()
+        self.kept = {}
         for name, line in self._lines.items():
-            state[f"{name}.opened"] = torch.tensor(line.opened)
-            state[f"{name}.stale"] = line.stale
-            if line.times is not None:
-                state[f"{name}.times"] = line.times
+            found = {"opened": torch.tensor(line.opened), "stale": line.stale, "times": line.times}
             for number, parcel in enumerate(line.parcels):
-                state[f"{name}.{number}.epoch"] = torch.tensor(parcel.epoch)
-                state[f"{name}.{number}.rows"] = parcel.rows
-                if parcel.places is not None:
-                    state[f"{name}.{number}.places"] = parcel.places
+                found[f"{number}.epoch"] = torch.tensor(parcel.epoch)
+                found |= {f"{number}.rows": parcel.rows, f"{number}.places": parcel.places}
+            self.kept |= {f"{name}.{key}": t for key, t in found.items() if t is not None}
+        state, self.kept = super().state(), {}
         return state
 
     def load(self, state: State) -> None:
         """Go on from a state."""
         super().load(state)
-        self._lines = {}
-        for name in [key.removesuffix(".stale") for key in state if key.endswith(".stale")]:
-            if name.startswith("inner."):
-                continue
+        kept, self.kept, self._lines = self.kept, {}, {}
+        for name in [key.removesuffix(".stale") for key in kept if key.endswith(".stale")]:
             # Buffers of their own, for they are written to again once these rows have been used.
-            opened, stale = int(state[f"{name}.opened"]), state[f"{name}.stale"].clone()
-            line = self._lines[name] = Line(opened, stale, state.get(f"{name}.times"))
-            while (rows := state.get(f"{name}.{len(line.parcels)}.rows")) is not None:
+            line = Line(
+                int(kept[f"{name}.opened"]),
+                kept[f"{name}.stale"].clone(),
+                kept.get(f"{name}.times"),
+            )
+            while (rows := kept.get(f"{name}.{len(line.parcels)}.rows")) is not None:
                 own = f"{name}.{len(line.parcels)}"
-                epoch, places = int(state[f"{own}.epoch"]), state.get(f"{own}.places")
+                epoch, places = int(kept[f"{own}.epoch"]), kept.get(f"{own}.places")
                 line.parcels.append(Parcel(epoch, places, rows.clone(), None))
+            self._lines[name] = line
 
     def use(self, line: Line, parcel: Parcel, step: Step) -> None:
         """Replace the stale rows by those of a parcel."""
@@ -190,7 +154,7 @@ class Delay(CodecLayer):
             rows = parcel.rows
         self._pool.give(rows)
 
-    def _kept(self, rows: Tensor) -> Tensor:
+    def _sent_later(self, rows: Tensor) -> Tensor:
         """Rows where nobody writes until they have arrived."""
         buffer, self._buffer = self._buffer, None
         if buffer is not None:
@@ -201,20 +165,22 @@ class Delay(CodecLayer):
 
     def _line(self, out: Tensor, step: Step) -> Line | None:
         """The line of a product, opened if there is none; ``None`` while nothing is delayed."""
-        name, delay = product_name(step), self.setting.codec.delay_at(step.epoch)
-        line = self._lines.get(name)
+        codec = self.setting.codec
+        line, delay = self._lines.get(step.name), codec.delay_at(step.epoch)
         if line is not None:
             other = line.stale.shape != out.shape or line.stale.dtype != out.dtype
-            if other or not delay:
-                # Waited for in the order in which all ranks began them.
-                self._land(line)
-                del self._lines[name]
-                line = None
-        if line is None and delay:
-            times = None
-            if self.setting.codec.smoothing:
-                times = torch.ones(len(out), dtype=torch.int32, device=out.device)
-            line = self._lines[name] = Line(step.epoch, torch.empty_like(out), times)
+            if not other and delay:
+                return line
+            # Waited for in the order in which all ranks began them.
+            for parcel in line.parcels:
+                self._arrive(parcel)
+            del self._lines[step.name]
+        if not delay:
+            return None
+        times = None
+        if codec.smoothing:
+            times = torch.ones(len(out), dtype=torch.int32, device=out.device)
+        line = self._lines[step.name] = Line(step.epoch, torch.empty_like(out), times)
         return line
 
     def _subset(self, route: Route, step: Step) -> Subset | None:
@@ -222,14 +188,10 @@ class Delay(CodecLayer):
         bins = self.setting.codec.bins
         if bins == 1:
             return None
-        key = step.adjoint, bins, step.epoch % bins
+        key = step.adjoint, step.epoch % bins
         if key not in self._bins:
-            self._bins[key] = bin_of(route, bins, step.epoch % bins)
+            self._bins[key] = route.bin(bins, step.epoch % bins)
         return self._bins[key]
-
-    def _land(self, line: Line) -> None:
-        for parcel in line.parcels:
-            self._arrive(parcel)
 
     def _arrive(self, parcel: Parcel) -> None:
         if parcel.handle is not None:
@@ -238,25 +200,6 @@ class Delay(CodecLayer):
         if parcel.sent is not None:
             self._pool.give(parcel.sent)
             parcel.sent = None
-
-
-def bin_of(route: Route, bins: int, number: int) -> Subset:
-    """Row k of each message, where k modulo `bins` is `number`."""
-    counts, names = route.counts, route.names
-    device = torch.device("cpu") if names is None else names.sent.device
-
-    def rows_of(counts: Int64Array) -> Tensor:
-        begins = np.cumsum(counts) - counts
-        within = np.arange(int(counts.sum())) - np.repeat(begins, counts)
-        return torch.from_numpy(np.flatnonzero(within % bins == number)).to(device)
-
-    sent, received = rows_of(counts.send), rows_of(counts.recv)
-    send, receive, largest = (
-        np.maximum(0, (each - number + bins - 1) // bins)
-        for each in (counts.send, counts.recv, np.int64(counts.largest))
-    )
-    fewer = RowCounts(send, receive, int(largest))
-    return Subset(sent, received, route.taken(sent, received, fewer))
 
 
 class _Stale(View):

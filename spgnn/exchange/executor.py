@@ -10,7 +10,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.exchange.needs import Communicators
 from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Stage, Turn, Turned
-from spgnn.exchange.transport import Handle, Step, Transport, View, transport_of
+from spgnn.exchange.transport import Broadcast, Handle, Step, Transport, View
 from spgnn.kernels.recycling import new_rows
 
 
@@ -73,7 +73,7 @@ class Executor:
     ) -> None:
         self.plan = plan
         self.mesh = mesh
-        self.transports = [transport_of(hop) for hop in plan.hops]
+        self.transports = [Broadcast() if hop.broadcast else Transport() for hop in plan.hops]
         self.codecs = self.transports if codecs is None else list(codecs)
         self.overlap = overlap
         self.workspace = Workspace() if workspace is None else workspace
@@ -94,10 +94,6 @@ class Executor:
             first += len(stage.hops)
         return runners
 
-    def transport(self, hop: int, step: Step) -> Transport:
-        """The transport of a hop of the plan in a step."""
-        return self.transports[hop] if step.exact else self.codecs[hop]
-
     def check(self, width: int, dtype: torch.dtype) -> None:
         """Refuse products that cannot be made so wide; here, all can."""
 
@@ -107,15 +103,14 @@ class Executor:
 
     def carried(self, width: int, dtype: torch.dtype, step: Step) -> Iterator[Carried]:
         """Bytes of one product, exchange by exchange, as the transports carry it."""
-        hops = enumerate(self.plan.hops)
-        for moved in self.plan.messages(width, adjoint=step.adjoint):
-            if not moved.coded:
-                yield moved.carried(dtype)
-                continue
-            number, hop = next(hops)
-            route, transport = hop.route(adjoint=step.adjoint), self.transport(number, step)
-            bytes_ = transport.bytes(route, moved.width, dtype, step.at(number))
-            yield Carried(moved.axis, *bytes_)
+        codecs = enumerate(self.transports if step.exact else self.codecs)
+        for moved in self.plan.carried(width, dtype, adjoint=step.adjoint):
+            if moved.hop is None:
+                yield moved
+            else:
+                number, codec = next(codecs)
+                route, at = moved.hop.route(adjoint=step.adjoint), step.at(number)
+                yield Carried(moved.axis, *codec.bytes(route, moved.width, dtype, at))
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
         """The runner of ``L + R·Π·S``, which can be taken apart for halos and attention."""
@@ -148,19 +143,12 @@ class Executor:
 class Exchange:
     """Runs one stage; its hops also for what is not a product.
 
-    Parameters
-    ----------
-    stage : Stage
-    first : int
-        The number of its first hop in the plan.
-    executor : Executor
-        Whose transports, communicators and buffers it uses.
+    `first` is the number of its first hop in the plan; transports, communicators and buffers are
+    those of the executor.
     """
 
     def __init__(self, stage: Stage, first: int, executor: Executor) -> None:
-        self.stage = stage
-        self.first = first
-        self.executor = executor
+        self.stage, self.first, self.executor = stage, first, executor
         # Looked up once, for products are short where graphs are small.
         self.rows_sent = [hop.send.shape[0] for hop in stage.hops]
         self._comms = [executor.mesh[hop.axis] for hop in stage.hops]

@@ -19,6 +19,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import RowCounts
 from spgnn.errors import InputError
+from spgnn.exchange.compression import CodecLayer
 from spgnn.exchange.executor import (
     Exchange,
     Executor,
@@ -91,7 +92,8 @@ class Peers(Executor):
                     "schedule peers needs a plan of one exchange in rounds a stage; "
                     "build it with schedule='peers'"
                 )
-        if any(codec.remembers for codec in self.codecs):
+        layers = [codec for codec in self.codecs if isinstance(codec, CodecLayer)]
+        if any(layer.setting.codec.remembers for layer in layers):
             raise InputError(
                 "schedule peers needs a codec that keeps no rows: no delay, no feedback, no bound"
             )
@@ -203,9 +205,9 @@ class Grouped(Exchange):
         return dH_local
 
     def _begin(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Handle:
-        transport, comm = self._peers.transport(self.first, step), self._peers.mesh[hop.axis]
-        route = hop.route(adjoint=step.adjoint)
-        return transport.begin(rows, out, route, comm, step.at(self.first, group))
+        transports = self._peers.transports if step.exact else self._peers.codecs
+        route, comm = hop.route(adjoint=step.adjoint), self._peers.mesh[hop.axis]
+        return transports[self.first].begin(rows, out, route, comm, step.at(self.first, group))
 
 
 class _Buffers:

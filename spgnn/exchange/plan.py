@@ -7,9 +7,9 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from spgnn.comm import RowCounts
 from spgnn.exchange.rounds import Rounds
+from spgnn.exchange.route import Names, Route
 from spgnn.layout import LOCAL, Axes, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -62,11 +63,17 @@ class Carried:
     axis : str
     sent, received : int64 [peers]
         Bytes to and from each of them.
+    hop : Hop, optional
+        Which of a plan's hops it is: a codec may have its rows travel in fewer bytes.
+    width : int
+        Columns of these rows.
     """
 
     axis: str
     sent: Int64Array
     received: Int64Array
+    hop: Hop | None = None
+    width: int = 0
 
     def traffic(self, peers: npt.NDArray[np.bool_] | None = None) -> Traffic:
         """Bytes and messages; of some peers only, if they are given [peers]."""
@@ -76,127 +83,16 @@ class Carried:
         return Traffic(int(sent.sum()), int(received.sum()), int(np.count_nonzero(sent)))
 
 
-@dataclass(frozen=True, eq=False)
-class Messages:
-    """Rows that one exchange moves between a rank and its peers along an axis.
-
-    Attributes
-    ----------
-    axis : str
-    sent, received : int64 [peers]
-        Rows to and from each of them.
-    width : int
-    coded : bool
-        Whether a codec may be used on them; else they always travel as they are.
-    """
-
-    axis: str
-    sent: Int64Array
-    received: Int64Array
-    width: int
-    coded: bool = True
-
-    def carried(self, dtype: torch.dtype) -> Carried:
-        """The bytes of these rows as they are."""
-        row_bytes = self.width * dtype.itemsize
-        return Carried(self.axis, self.sent * row_bytes, self.received * row_bytes)
-
-
 def carried_by_level(
     exchanges: Iterable[Carried], axes: Axes, rank: int, *, node_size: int
 ) -> dict[Level, Traffic]:
-    """Bytes of exchanges inside nodes, and between them; of any scheme.
-
-    Parameters
-    ----------
-    exchanges : iterable of Carried
-        Of this rank.
-    axes : Axes
-        Of the scheme.
-    rank : int
-    node_size : int
-        So many neighbouring ranks are a node.
-    """
+    """Bytes of a rank's exchanges inside nodes of neighbouring ranks, and between them."""
     found: dict[Level, Traffic] = {"inside": Traffic(), "between": Traffic()}
     for moved in exchanges:
         away = np.array(axes.group(moved.axis, rank)) // node_size != rank // node_size
         found["inside"] += moved.traffic(~away)
         found["between"] += moved.traffic(away)
     return found
-
-
-@dataclass(frozen=True, eq=False)
-class Names:
-    """Names of the rows of an exchange that both ends know, so that they draw alike.
-
-    A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
-
-    Attributes
-    ----------
-    sent : Tensor int64 [rows to send]
-    received : Tensor int64 [rows received]
-    me : int
-        What the peers call this rank.
-    """
-
-    sent: Tensor
-    received: Tensor
-    me: int = 0
-
-    def to(self, device: torch.device | str) -> Names:
-        return Names(self.sent.to(device), self.received.to(device), self.me)
-
-
-@dataclass(frozen=True, eq=False)
-class Route:
-    """The rows to and from each peer in one exchange, in one direction.
-
-    Attributes
-    ----------
-    counts : RowCounts
-        Rows to and from each peer.
-    names : Names, optional
-        Of these rows.
-    whole : Route, optional
-        If these are only some of the rows of an exchange: the route of all of them.
-    places : (Tensor int64 [rows to send], Tensor int64 [rows received]), optional
-        Then: their numbers among all.
-    pair_names : dict
-        Names of the rows with their receivers, as codecs have computed them, by adjoint or not.
-    """
-
-    counts: RowCounts
-    names: Names | None = None
-    whole: Route | None = None
-    places: tuple[Tensor, Tensor] | None = None
-    pair_names: dict[bool, Tensor] = field(default_factory=dict)
-
-    def reversed(self) -> Route:
-        """The way back."""
-        names = self.names
-        turned = None if names is None else Names(names.received, names.sent, names.me)
-        if self.whole is None or self.places is None:
-            return Route(self.counts.reversed(), turned)
-        sent, received = self.places
-        return Route(self.counts.reversed(), turned, self.whole.reversed(), (received, sent))
-
-    def taken(self, sent: Tensor, received: Tensor, counts: RowCounts) -> Route:
-        """Some of the rows.
-
-        Parameters
-        ----------
-        sent, received : Tensor int64
-            Numbers of those that are sent, and received, rising.
-        counts : RowCounts
-            To and from each peer.
-        """
-        names = self.names
-        if names is not None:
-            names = Names(names.sent[sent], names.received[received], names.me)
-        if self.whole is None or self.places is None:
-            return Route(counts, names, self, (sent, received))
-        leaving, arriving = self.places
-        return Route(counts, names, self.whole, (leaving[sent], arriving[received]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,32 +133,27 @@ class Hop:
 
     def route(self, *, adjoint: bool = False) -> Route:
         """The route of the rows; or, in the adjoint, of those that come back."""
-        return self._returned if adjoint else self._sent
+        return self._routes[adjoint]
+
+    @cached_property
+    def _routes(self) -> tuple[Route, Route]:
+        there = Route(self.counts, self.names) if self.part is None else self.part
+        return there, there.reversed()
 
     @property
     def volume(self) -> Volume:
         """Rows this rank sends and receives."""
         return Volume(self.counts.sent, self.counts.received)
 
-    def messages(self, width: int, *, adjoint: bool = False) -> Messages:
-        """Rows of some width on their way, or on their way back."""
-        counts = self.counts.reversed() if adjoint else self.counts
-        return Messages(self.axis, counts.send, counts.recv, width)
-
     def to(self, target: torch.dtype | torch.device | str) -> Hop:
         """The same hop on a device, or ready for operands of a dtype."""
-        relay, sums = self.relay, self.sums
-        if relay is not None:
-            relay = relay.to(target)
-        names = self.names
+        relay, sums, names = self.relay, self.sums, self.names
         if not isinstance(target, torch.dtype):
             sums = None if sums is None else sums.to(target)
-            names = None if names is None else names.to(target)
+            if names is not None:
+                names = Names(names.sent.to(target), names.received.to(target), names.me)
+        relay = None if relay is None else relay.to(target)
         return replace(self, send=self.send.to(target), relay=relay, sums=sums, names=names)
-
-    def unscaled(self) -> Hop:
-        """The same rows as they are."""
-        return replace(self, send=self.send.with_scales(None, None))
 
     @cached_property
     def selected_rows(self) -> Tensor | None:
@@ -275,14 +166,6 @@ class Hop:
         """The factor of each selected row."""
         scale, rows = self.send.col_scale, self.selected_rows
         return None if scale is None or rows is None else scale[rows]
-
-    @cached_property
-    def _sent(self) -> Route:
-        return Route(self.counts, self.names) if self.part is None else self.part
-
-    @cached_property
-    def _returned(self) -> Route:
-        return self._sent.reversed()
 
     @property
     def near(self) -> bool:
@@ -327,13 +210,14 @@ class Stage:
         """The beginnings of each hop's rows among all that are received, and the end."""
         ends = [0]
         for hop in self.hops:
-            ends.append(ends[-1] + hop.volume.receive)
+            ends.append(ends[-1] + hop.counts.received)
         return tuple(ends)
 
     @cached_property
     def adds_received(self) -> bool:
         """True if R does nothing to what is received: it is added as it is."""
-        return self.remote is not None and is_identity(self.remote)
+        R = self.remote
+        return R is not None and run_of(R) == 0 and R.shape[0] == R.shape[1]
 
     @cached_property
     def local_run(self) -> int | None:
@@ -367,13 +251,15 @@ class Stage:
             if hop.relay is not None:
                 yield hop.relay
 
-    def share(self, width: int) -> int:
-        """Columns that its matrices multiply: all."""
-        return width
-
-    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """Messages of one product of some width, exchange by exchange."""
-        yield from (hop.messages(width, adjoint=adjoint) for hop in self.hops)
+    def carried(
+        self, width: int, dtype: torch.dtype, *, adjoint: bool = False
+    ) -> Iterator[Carried]:
+        """Bytes of one exact product of some width, exchange by exchange."""
+        row_bytes = width * dtype.itemsize
+        for hop in self.hops:
+            counts = hop.route(adjoint=adjoint).counts
+            sent, received = counts.send * row_bytes, counts.recv * row_bytes
+            yield Carried(hop.axis, sent, received, hop, width)
 
     def buffers(self, width: int) -> int:
         """Elements of rows to send and rows received that lie neither in H nor in the result."""
@@ -423,26 +309,23 @@ class Turn:
         """Rows of the group."""
         return int(self.rows.sum())
 
-    def shares(self, width: int) -> Int64Array:
-        """Columns of each rank of the group, int64 [c], of so many in all."""
-        peers = len(self.rows)
-        return width // peers + (np.arange(peers) < width % peers)
-
     def share(self, width: int) -> int:
-        """Columns of this rank."""
-        return int(self.shares(width)[self.me])
+        """Columns of this rank, of so many in all."""
+        return width // len(self.rows) + (self.me < width % len(self.rows))
 
     def counts(self, width: int) -> RowCounts:
         """Elements to and from each rank of the group, this one included."""
-        shares = self.shares(width)
+        peers = len(self.rows)
+        shares = width // peers + (np.arange(peers) < width % peers)
         largest = int(self.rows.max()) * int(shares.max())
         return RowCounts(self.own * shares, self.rows * int(shares[self.me]), largest)
 
-    def messages(self, width: int, *, back: bool) -> Messages:
-        """Messages of a turn, or a turn back: elements, to and from the others."""
-        apart = np.arange(len(self.rows)) != self.me
+    def carried(self, width: int, dtype: torch.dtype, *, back: bool) -> Carried:
+        """Bytes of a turn, or a turn back, to and from the others."""
+        others = np.arange(len(self.rows)) != self.me
         counts = self.counts(width).reversed() if back else self.counts(width)
-        return Messages(self.axis, counts.send * apart, counts.recv * apart, 1, coded=False)
+        each = others * dtype.itemsize
+        return Carried(self.axis, counts.send * each, counts.recv * each)
 
 
 @dataclass(frozen=True, eq=False)
@@ -475,23 +358,21 @@ class Turned:
 
     def blocks(self) -> Iterator[CSR]:
         """All matrices of the stages."""
-        return chain.from_iterable(stage.blocks() for stage in self.stages)
-
-    def share(self, width: int) -> int:
-        """Columns that they multiply: this rank's."""
-        return self.before.share(width)
-
-    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """Messages of one product of some width: both turns, and the stages between."""
-        yield self.before.messages(width, back=adjoint)
         for stage in self.stages:
-            yield from stage.messages(self.before.share(width), adjoint=adjoint)
-        yield self.after.messages(width, back=not adjoint)
+            yield from stage.blocks()
+
+    def carried(
+        self, width: int, dtype: torch.dtype, *, adjoint: bool = False
+    ) -> Iterator[Carried]:
+        """Bytes of one exact product of some width: both turns, and the stages between."""
+        yield self.before.carried(width, dtype, back=adjoint)
+        for stage in self.stages:
+            yield from stage.carried(self.before.share(width), dtype, adjoint=adjoint)
+        yield self.after.carried(width, dtype, back=not adjoint)
 
     def buffers(self, width: int) -> int:
         """Elements of messages, of what has been turned, and of the buffers of the stages."""
-        before, after = self.before, self.after
-        share = self.share(width)
+        before, after, share = self.before, self.after, self.before.share(width)
         turned = width * max(before.own, after.own) + share * max(before.all, after.all)
         return turned + sum(stage.buffers(share) for stage in self.stages)
 
@@ -526,6 +407,11 @@ class Plan:
         """The hops of all stages."""
         return tuple(hop for stage in self.stages for hop in stage.hops)
 
+    @property
+    def blocks(self) -> list[CSR]:
+        """All matrices."""
+        return [block for stage in self.stages for block in stage.blocks()]
+
     @cached_property
     def volume(self) -> Volume:
         """Rows this rank sends and receives in one product, all hops together.
@@ -538,42 +424,23 @@ class Plan:
     @property
     def nonzeros(self) -> int:
         """Nonzeros this rank multiplies in one product, those of the send matrices included."""
-        return sum(block.nnz for block in self._blocks())
+        return sum(block.nnz for block in self.blocks)
 
-    def multiplications(self, width: int) -> int:
-        """Numbers this rank multiplies by nonzeros in one product of some width."""
-        return sum(
-            block.nnz * stage.share(width) for stage in self.stages for block in stage.blocks()
-        )
+    def carried(
+        self, width: int, dtype: torch.dtype, *, adjoint: bool = False
+    ) -> Iterator[Carried]:
+        """Bytes of one exact product, A·H or Aᵀ·G of some width, exchange by exchange."""
+        for stage in self.stages:
+            yield from stage.carried(width, dtype, adjoint=adjoint)
 
     def traffic(
-        self,
-        width: int,
-        dtype: torch.dtype = torch.float32,
-        *,
-        adjoint: bool = False,
+        self, width: int, dtype: torch.dtype = torch.float32, *, adjoint: bool = False
     ) -> dict[str, Traffic]:
-        """Bytes of one exact product, by axis of the mesh.
-
-        Parameters
-        ----------
-        width : int
-            Columns of the operand.
-        dtype : torch.dtype
-            Of the operand.
-        adjoint : bool
-            Of Aᵀ·G rather than A·H.
-        """
+        """The same by axis of the mesh."""
         found: dict[str, Traffic] = {}
-        for moved in self.messages(width, adjoint=adjoint):
-            so_far = found.get(moved.axis, Traffic())
-            found[moved.axis] = so_far + moved.carried(dtype).traffic()
+        for moved in self.carried(width, dtype, adjoint=adjoint):
+            found[moved.axis] = found.get(moved.axis, Traffic()) + moved.traffic()
         return found
-
-    def messages(self, width: int, *, adjoint: bool = False) -> Iterator[Messages]:
-        """Messages of one product of some width, exchange by exchange."""
-        for stage in self.stages:
-            yield from stage.messages(width, adjoint=adjoint)
 
     def memory(self, width: int, dtype: torch.dtype = torch.float32) -> dict[str, int]:
         """Bytes this rank holds for products of some width, by item.
@@ -582,13 +449,12 @@ class Plan:
         rows to send, rows received, and rows that one stage hands to the next, kept from one
         product to the next.
         """
-        buffered = sum(stage.buffers(width) for stage in self.stages)
         between = sum(stage.shape[0] for stage in self.stages[:-1])
-        blocks = list(self._blocks())
+        elements = sum(stage.buffers(width) for stage in self.stages) + width * between
         return {
-            "matrix": sum(block.nbytes for block in blocks),
-            "transpose": sum(b.transpose_nbytes for b in blocks if run_of(b) is None),
-            "buffers": dtype.itemsize * (buffered + width * between),
+            "matrix": sum(block.nbytes for block in self.blocks),
+            "transpose": sum(b.transpose_nbytes for b in self.blocks if run_of(b) is None),
+            "buffers": dtype.itemsize * elements,
         }
 
     def ready(self) -> Plan:
@@ -598,7 +464,7 @@ class Plan:
         """
         for stage in self.stages:
             whole = not (isinstance(stage, Stage) and stage.grouped)
-            for block in stage.blocks() if whole else islice(stage.blocks(), 1):
+            for block in islice(stage.blocks(), None if whole else 1):
                 if run_of(block) is None:
                     _ = block.T
         return self
@@ -607,17 +473,8 @@ class Plan:
         """The same plan on a device, or ready for operands of a dtype."""
         return Plan(tuple(stage.to(target) for stage in self.stages))
 
-    def _blocks(self) -> Iterator[CSR]:
-        for stage in self.stages:
-            yield from stage.blocks()
-
 
 def run_of(block: CSR) -> int | None:
     """The first row, if a block selects neighbouring rows as they are; else ``None``."""
     plain = block.values is block.row_scale is block.col_scale is None
     return block.pattern.first_of_run if plain and isinstance(block.pattern, Selection) else None
-
-
-def is_identity(block: CSR) -> bool:
-    """True if a block only names all rows in their order."""
-    return run_of(block) == 0 and block.shape[0] == block.shape[1]

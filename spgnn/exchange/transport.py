@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange.plan import Hop, Route
+from spgnn.exchange.route import Route
 from spgnn.layout import Int64Array
+
+ByteCounts = tuple[Int64Array, Int64Array]
+"""Bytes to and from each peer, int64 [peers] both."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Step:
     adjoint : bool
     group : int
         Of the peers whose rows are under way together, where not all are.
-    use : int, optional
-        Of the product, where its matrix has a codec that keeps rows: see ``Codecs.begin``.
+    use : int
+        How often the product has been computed in its epoch, where a codec keeps rows of it.
     exact : bool
         Whether rows travel as they are, whatever codec the matrix has. Decided where a step is
         made; an adjoint is what its forward was.
@@ -41,7 +44,7 @@ class Step:
     hop: int = 0
     adjoint: bool = False
     group: int = 0
-    use: int | None = None
+    use: int = 0
     exact: bool = False
 
     def at(self, hop: int, group: int = 0) -> Step:
@@ -52,6 +55,11 @@ class Step:
         """The adjoint of this product, or the product of this adjoint."""
         return replace(self, adjoint=not self.adjoint)
 
+    @property
+    def name(self) -> str:
+        """A name for the same product of all epochs, in one direction."""
+        return f"{self.product}{'t' if self.adjoint else ''}{f'+{self.use}' if self.use else ''}"
+
 
 EXACT = Step(exact=True)
 
@@ -61,6 +69,20 @@ class Handle(Protocol):
 
     def wait(self) -> None:
         """Return when all of them are there. Waiting again does nothing."""
+
+
+class Then:
+    """A handle whose rows need a last touch, once, after another handle's have arrived."""
+
+    def __init__(self, handle: Handle | None, then: Callable[[], object]) -> None:
+        self._handle, self._then, self._waited = handle, then, False
+
+    def wait(self) -> None:
+        if not self._waited:
+            self._waited = True
+            if self._handle is not None:
+                self._handle.wait()
+            self._then()
 
 
 class View(ABC):
@@ -80,22 +102,12 @@ class View(ABC):
         """All rows, arrived; valid until the next step of the same product."""
 
 
-ByteCounts = tuple[Int64Array, Int64Array]
-"""Bytes to and from each peer, int64 [peers] both."""
+class Transport:
+    """Carries the rows of a hop: here exactly, and only those that are needed.
 
-
-class Transport(Protocol):
-    """Carries the rows of a hop, and keeps the state that this takes, by step.
-
-    Attributes
-    ----------
-    remembers : bool
-        Whether it keeps anything of one product for another.
+    What does otherwise (`Broadcast`, codecs) has the same methods.
     """
 
-    remembers: bool = False
-
-    @abstractmethod
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
@@ -113,6 +125,7 @@ class Transport(Protocol):
             Of the peers along the hop's axis.
         step : Step
         """
+        return comm.alltoallv(rows, out, route.counts)
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
         """A buffer for the rows to send, if they are kept for longer than they are under way.
@@ -121,39 +134,16 @@ class Transport(Protocol):
         """
         return None
 
-    @abstractmethod
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
         """The bytes of a step, exactly as the ledger counts them.
 
         Of steps to come, where that does not depend on data; else of the last one like it.
-
-        Parameters
-        ----------
-        route : Route
-            Of the step's direction.
-        width : int
-        dtype : torch.dtype
-            Of the rows.
-        step : Step
         """
-
-
-class Exact(Transport):
-    """Only needed rows, by one all-to-allv; the adjoint sends them back where they came from."""
-
-    def begin(
-        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
-    ) -> Handle:
-        """One all-to-allv."""
-        return comm.alltoallv(rows, out, route.counts)
-
-    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
-        """Width × bytes of an element, for each row."""
         row_bytes = width * dtype.itemsize
         return route.counts.send * row_bytes, route.counts.recv * row_bytes
 
 
-class Broadcast(Exact):
+class Broadcast(Transport):
     """Every rank broadcasts all its rows (CAGNET); the adjoint sums them back at their owner."""
 
     def begin(
@@ -161,25 +151,13 @@ class Broadcast(Exact):
     ) -> Handle:
         """One broadcast of each rank's rows, or one reduction to each rank."""
         peers = route.counts.send if step.adjoint else route.counts.recv
-        sizes = [int(size) for size in peers]
-        if step.adjoint:
-            blocks = list(rows.split(sizes))
-            blocks[comm.rank] = out.zero_()
-            return _Handles([comm.reduce(block, root) for root, block in enumerate(blocks)])
-        blocks = list(out.split(sizes))
-        blocks[comm.rank] = rows
-        return _Handles([comm.broadcast(block, root) for root, block in enumerate(blocks)])
+        blocks = list((rows if step.adjoint else out).split(peers.tolist()))
+        blocks[comm.rank] = out.zero_() if step.adjoint else rows
+        move = comm.reduce if step.adjoint else comm.broadcast
+        handles = [move(block, root) for root, block in enumerate(blocks)]
 
+        def wait() -> None:
+            for handle in handles:
+                handle.wait()
 
-class _Handles:
-    def __init__(self, handles: Sequence[Handle]) -> None:
-        self._handles = handles
-
-    def wait(self) -> None:
-        for handle in self._handles:
-            handle.wait()
-
-
-def transport_of(hop: Hop) -> Transport:
-    """The exact transport of a hop."""
-    return Broadcast() if hop.broadcast else Exact()
+        return Then(None, wait)

@@ -1,8 +1,8 @@
-"""The codecs of a distributed graph: when they are used, their state, and their errors."""
+"""The codecs of a graph or a model: when they are used, their state, and their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec, CodecSetting
-from spgnn.exchange.approximation import Errors, Policy, relative_errors
+from spgnn.exchange.codec import Errors, Policy, relative_errors
 from spgnn.exchange.compression import CodecLayer, State
 from spgnn.files import digest
 from spgnn.spmm import DistMatrix
@@ -22,7 +22,7 @@ _EPOCH, _PLACE = "epoch", "place"
 
 
 class GraphCodecs:
-    """The codec, policy and errors of all matrices of one graph, or of the layers of a training.
+    """The codec, policy and errors of all matrices of one graph, or of the layers of a model.
 
     Parameters
     ----------
@@ -32,33 +32,44 @@ class GraphCodecs:
     seed : int
         Of what codecs draw.
     least_width : int
-        Products of narrower rows are exact; those of a single number may be of ids or degrees.
+        Rows of fewer columns are always exact.
 
     Attributes
     ----------
     policy : Policy
         Which products are exact.
+    errors : dict of Errors
+        By the name of the matrix, in the order in which they got their codec.
     """
 
     def __init__(self, codec: Codec, comm: Communicator, seed: int, least_width: int = 2) -> None:
         self.codec, self.policy = codec, Policy(least_width)
+        self.errors: dict[str, Errors] = {}
         self._comm, self._seed = comm, seed
-        self._errors: dict[str, Errors] = {}
+        self._matrices: dict[str, DistMatrix] = {}
 
-    def put(self, A: DistMatrix, kind: str, number: int, ids: Tensor) -> None:
+    def put(self, A: DistMatrix, name: str, number: int, ids: Tensor) -> None:
         """Give a matrix its codec, if one is asked for. Collective.
 
         Parameters
         ----------
         A : DistMatrix
-        kind : str
+        name : str
+            Of its state, without a dot.
         number : int
-            Of its kind: matrices draw for themselves.
-        ids : Tensor int64 [own rows]
+            Matrices draw for themselves.
+        ids : Tensor int64 [columns]
+            Original ids of the vertices whose rows it takes.
         """
         if not self.codec.exact:
-            errors = self._errors[kind] = Errors()
+            errors = self.errors[name] = Errors()
             A.set_codec(CodecSetting(self.codec, errors, self._seed, number, self.policy), ids)
+            self._matrices[name] = A
+
+    def replace(self, name: str, A: DistMatrix) -> None:
+        """Take the place of a matrix by a copy of it that has its codec already."""
+        if name in self._matrices:
+            self._matrices[name] = A
 
     def next_epoch(self) -> int:
         """Begin an epoch; returns its number, from 0 on. Collective."""
@@ -67,44 +78,43 @@ class GraphCodecs:
         self._comm.check_agreement("graph.next_epoch", epoch=epoch)
         return epoch
 
-    def errors(self) -> dict[str, list[dict[str, Any]]]:
+    def relative_errors(self) -> dict[str, list[dict[str, Any]]]:
         """Relative errors by matrix, product and direction. Collective."""
-        each = sorted(self._errors.items())
-        return {kind: relative_errors([made], self._comm) for kind, made in each}
+        each = sorted(self.errors.items())
+        return {name: relative_errors([errors], self._comm) for name, errors in each}
 
     def errors_of_layers(self) -> list[dict[str, Any]]:
         """Relative errors of the products of all matrices together, in their order. Collective."""
-        return relative_errors(list(self._errors.values()), self._comm)
+        return relative_errors(self.errors.values(), self._comm)
 
-    def finish(self, matrices: Mapping[str, DistMatrix]) -> None:
+    def finish(self) -> None:
         """Wait for all rows that are under way, and keep none of them. Collective."""
-        for kind, A in _with_codecs(matrices):
-            for _, codec in _numbered(kind, A):
-                codec.land()
-                codec.forget()
+        for _, codec in self._codecs():
+            codec.land()
+            codec.forget()
 
-    def state(self, matrices: Mapping[str, DistMatrix]) -> State:
+    def state(self) -> State:
         """All that codecs keep, in memory of the CPU. Collective: rows under way land."""
         found = {_EPOCH: torch.tensor(self.policy.epoch)}
-        for kind, A in _with_codecs(matrices):
-            found[f"{kind}.{_PLACE}"] = self._place(A)
-            for name, codec in _numbered(kind, A):
-                found |= {
-                    f"{name}.{key}": kept.cpu().clone() for key, kept in codec.state().items()
-                }
+        found |= {f"{name}.{_PLACE}": self._place(A) for name, A in self._matrices.items()}
+        for name, codec in self._codecs():
+            found |= {f"{name}.{key}": kept.cpu().clone() for key, kept in codec.state().items()}
         return found
 
     def load(
-        self, state: Mapping[str, Tensor], built: Callable[[str], DistMatrix], device: torch.device
+        self,
+        state: Mapping[str, Tensor],
+        device: torch.device,
+        build: Callable[[str], object] | None = None,
     ) -> None:
         """Go on from a state of this rank. Collective.
 
         Parameters
         ----------
         state : mapping
-        built : callable
-            A kind of matrix to the matrix. Collective.
         device : torch.device
+        build : callable, optional
+            Makes the matrix of a name, which gets its codec then. Collective.
 
         Raises
         ------
@@ -112,21 +122,27 @@ class GraphCodecs:
             On all ranks, if it is none, or of another partition, algorithm or codec.
         """
         self._comm.on_every_rank(lambda: _check_state(state))
-        kinds = sorted(key.partition(".")[0] for key in state if key.endswith(f".{_PLACE}"))
+        names = sorted(key.partition(".")[0] for key in state if key.endswith(f".{_PLACE}"))
         epoch = int(state[_EPOCH])
-        self._comm.check_agreement("graph.load_codec_state", epoch=epoch, matrices=kinds)
-        coded = list(_with_codecs({kind: built(kind) for kind in kinds}))
-        places = {kind: self._place(A) for kind, A in coded}
-        self._comm.on_every_rank(lambda: _check_places(state, kinds, places))
+        self._comm.check_agreement("graph.load_codec_state", epoch=epoch, matrices=names)
+        if build is not None:
+            for name in names:
+                build(name)
+        self._comm.on_every_rank(lambda: self._check_places(state, names))
         self.policy.begin_epoch(epoch)
-        for kind, A in coded:
-            if any(key.startswith(f"{kind}.attention-") for key in state):
-                _ = A.attention  # which makes its codecs
-            for name, codec in _numbered(kind, A):
-                own = [key for key in state if key.startswith(f"{name}.")]
-                codec.load(
-                    {k.removeprefix(f"{name}."): state[k].to(device, copy=True) for k in own}
-                )
+        for name in names:
+            if any(key.startswith(f"{name}.attention-") for key in state):
+                _ = self._matrices[name].attention  # which makes its codecs
+        for name, codec in self._codecs(names):
+            own = [key for key in state if key.startswith(f"{name}.")]
+            codec.load({k.removeprefix(f"{name}."): state[k].to(device, copy=True) for k in own})
+
+    def _codecs(self, names: Iterable[str] | None = None) -> Iterator[tuple[str, CodecLayer]]:
+        """By matrix and hop, in an order that all ranks have."""
+        for name in sorted(self._matrices if names is None else names):
+            A = self._matrices[name]
+            assert A.codecs is not None
+            yield from ((f"{name}.{hop}", codec) for hop, codec in A.codecs.named.items())
 
     def _place(self, A: DistMatrix) -> Tensor:
         """A fingerprint of the rows that travel, and of their codec, uint8 [16]."""
@@ -136,6 +152,15 @@ class GraphCodecs:
             for each in (hop.counts.send, hop.counts.recv, hop.names.sent.cpu().numpy()):
                 words.append(np.ascontiguousarray(each, np.int64).tobytes())
         return torch.frombuffer(bytearray(bytes.fromhex(digest(*words))), dtype=torch.uint8)
+
+    def _check_places(self, state: Mapping[str, Tensor], names: list[str]) -> None:
+        for name in names:
+            A, place = self._matrices.get(name), state[f"{name}.{_PLACE}"]
+            if A is None or not torch.equal(place.cpu(), self._place(A)):
+                raise InputError(
+                    f'this state of matrix("{name}") is of another rank, partition, algorithm, '
+                    "seed or codec"
+                )
 
 
 def checked(codec: Codec | Mapping[str, Any] | None, algorithm: Algorithm, planned: bool) -> Codec:
@@ -168,30 +193,6 @@ def checked(codec: Codec | Mapping[str, Any] | None, algorithm: Algorithm, plann
     return codec
 
 
-def _with_codecs(matrices: Mapping[str, DistMatrix]) -> Iterator[tuple[str, DistMatrix]]:
-    """Those with a codec, in an order that all ranks have."""
-    for kind, A in sorted(matrices.items()):
-        if A.codecs is not None:
-            yield kind, A
-
-
-def _numbered(kind: str, A: DistMatrix) -> Iterator[tuple[str, CodecLayer]]:
-    """Codecs that may keep something, by their matrix and their hop."""
-    for name, codec in A.named_codecs.items():
-        yield f"{kind}.{name}", codec
-
-
 def _check_state(state: object) -> None:
     if not isinstance(state, Mapping) or not isinstance(state.get(_EPOCH), Tensor):
         raise InputError("load_codec_state takes what graph.codec_state() gave on this rank")
-
-
-def _check_places(
-    state: Mapping[str, Tensor], kinds: Sequence[str], places: Mapping[str, Tensor]
-) -> None:
-    for kind in kinds:
-        if kind not in places or not torch.equal(state[f"{kind}.{_PLACE}"].cpu(), places[kind]):
-            raise InputError(
-                f'this state of matrix("{kind}") is of another rank, partition, algorithm, seed or '
-                "codec"
-            )

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spgnn.attention import Attention, Weighed
-from spgnn.attention.operators import NO_CODEC, step_of
+from spgnn.attention import Attention
+from spgnn.attention.operators import NO_CODEC, Weighed, step_of
 from spgnn.autograd import Linear, named, product
 from spgnn.exchange import Carried, Step
 from spgnn.graph.features import Features, Propagated
@@ -64,7 +64,7 @@ class RecordedAttention(NamedTuple):
     dtype: torch.dtype
     adjoint: bool
     heads: int
-    whole_rows: bool
+    joint: bool
     product: int
 
     def carried(self, epoch: int = 0) -> Iterator[Carried]:
@@ -74,7 +74,7 @@ class RecordedAttention(NamedTuple):
             self.heads,
             self.dtype,
             replace(step_of(epoch, self.product), adjoint=self.adjoint),
-            whole_rows=self.whole_rows,
+            joint=self.joint,
         )
 
 

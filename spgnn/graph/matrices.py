@@ -15,7 +15,6 @@ from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.data.normalise import add_self_loops, degree_scales
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
-from spgnn.exchange.compression import State
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.protocol import Normalisation
 from spgnn.layout import RowLayout
@@ -190,17 +189,15 @@ class GraphMatrices:
         """Let go of the adjacency; what is built stays, and nothing else can be."""
         self._share = replace(self._share, adjacency=None)
 
-    def codec_state(self) -> State:
-        """State of the codecs of all matrices. Collective."""
-        return self._codecs.state(self._built)
-
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
         """Codecs go on from a state. Collective."""
-        self._codecs.load(state, lambda kind: self.get(cast(Normalisation, kind)), self._device)
+        self._codecs.load(state, self._device, lambda kind: self.get(cast(Normalisation, kind)))
 
     def to(self, target: torch.device | torch.dtype) -> None:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
         self._built = {kind: A.to(target) for kind, A in self._built.items()}
+        for kind, A in self._built.items():
+            self._codecs.replace(kind, A)
         if isinstance(target, torch.dtype):
             self._dtype = target
         else:

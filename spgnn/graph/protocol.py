@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.attention import Attention, EdgeDropout, attend, attend_v2
+from spgnn.attention import Attention, EdgeDropout, attend
 from spgnn.autograd import Linear, Operands, autocast, product, product_beside_itself
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
@@ -356,13 +356,15 @@ class Graph(ABC):
         A, scores = self.matrix(request.normalisation), request.scores
         assert scores is not None
         dropout = None if request.dropped is None else self.edge_dropout(request.dropped)
-        vector, own, slope = scores.vector, scores.destinations, scores.slope
-        if scores.joint:
-            return attend_v2(
-                A, operand, vector, own, slope=slope, edge_features=scores.edges, dropout=dropout
-            )
         return attend(
-            A, operand, vector, own, slope=slope, edge_scores=scores.edges, dropout=dropout
+            A,
+            operand,
+            scores.vector,
+            scores.destinations,
+            joint=scores.joint,
+            slope=scores.slope,
+            edges=scores.edges,
+            dropout=dropout,
         )
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:

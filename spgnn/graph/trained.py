@@ -114,7 +114,7 @@ class Trained:
 
     def codec_state(self) -> dict[str, Tensor]:
         """State that codecs keep between epochs on this rank, for a checkpoint. Collective."""
-        return self._matrices.codec_state()
+        return self._codecs.state()
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a `codec_state` of this rank: with the same partition and codecs. Collective.
@@ -140,4 +140,4 @@ class Trained:
         For each ``product`` of an epoch and ``direction``, the ``error``, and what made it, ``by``.
         Empty without codecs.
         """
-        return self._codecs.errors()
+        return self._codecs.relative_errors()

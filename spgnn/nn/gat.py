@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from spgnn.attention import head_scores
+from spgnn.attention.scores import head_scores
 from spgnn.autograd import autocast
 from spgnn.errors import InputError, check_choice, check_number
 from spgnn.graph.features import Features

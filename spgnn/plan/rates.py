@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.attention.scores import Added, Block, Joint, Scores, Whole
+from spgnn.attention.scores import Block, Scores, Whole
 from spgnn.kernels.attention import AttentionDropout, finish, head_products
 from spgnn.pattern import Pattern
 from spgnn.plan.machine import Edges, Gather, Gemm, Spmm, Streams, Weighed
@@ -220,14 +220,18 @@ def _attention(
     A: CSR, width: int, heads: int, rate: float, device: torch.device
 ) -> tuple[Callable[[], object], ...]:
     a = torch.full((heads, width // heads), 0.1, device=device)
-    return _weighing(A, Added(a, 0.2), torch.ones(A.shape[0], heads, device=device), rate)
+    return _weighing(
+        A, Scores(a, 0.2, joint=False), torch.ones(A.shape[0], heads, device=device), rate
+    )
 
 
 def _joint(
     A: CSR, width: int, heads: int, rate: float, device: torch.device
 ) -> tuple[Callable[[], object], ...]:
     a = torch.full((heads, width // heads), 0.1, device=device)
-    return _weighing(A, Joint(a, 0.2), torch.ones(A.shape[0], width, device=device), rate)
+    return _weighing(
+        A, Scores(a, 0.2, joint=True), torch.ones(A.shape[0], width, device=device), rate
+    )
 
 
 def _weighing(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spgnn.attention import Weighed
+from spgnn.attention.operators import Weighed
 from spgnn.autograd import product
 from spgnn.exchange import Step as Count
 from spgnn.graph.dry import DryMatrix, dry_attention

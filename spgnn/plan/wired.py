@@ -17,7 +17,7 @@ import torch
 from spgnn import kernels
 from spgnn.errors import InputError
 from spgnn.exchange import Codec
-from spgnn.exchange.approximation import LEAST_WITH_FEEDBACK
+from spgnn.exchange.codec import LEAST_WITH_FEEDBACK
 from spgnn.layout import Int64Array
 from spgnn.plan.machine import Float64Array
 

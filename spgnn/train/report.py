@@ -14,7 +14,7 @@ from spgnn.comm import Communicator
 from spgnn.command import plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
-from spgnn.exchange.approximation import DIRECTIONS
+from spgnn.exchange.codec import DIRECTIONS
 from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
 from spgnn.train.measure import CATEGORIES, gathered, timed, volume, volume_by_level

@@ -238,7 +238,6 @@ class GraphTask(Task):
         self.messages: list[Moving] = []
         self.planned: list[tuple[int, int, int]] = []
         self.codecs: GraphCodecs | None = None
-        self._matrices: dict[str, DistMatrix] = {}
         widths = widths_of(config, whole.num_features, outputs)
         size = f"{whole.num_nodes} vertices and {whole.num_edges} edges"
         self._signature = {
@@ -268,7 +267,6 @@ class GraphTask(Task):
         if isinstance(layers, Sequence):
             ids = {id(g.A): g.vertex_ids for g in layers if g.vertex_ids is not None}
         for number, A in enumerate(matrices_of(layers)):
-            self._matrices[str(number)] = A
             self.codecs.put(A, str(number), number, ids.get(id(A), own))
 
     def begin(self, epoch: int) -> DropoutKeys:
@@ -287,7 +285,7 @@ class GraphTask(Task):
     def finish(self) -> None:
         """Wait for rows that no epoch uses; of several runs, each gives its buffers back."""
         if self.codecs is not None:
-            self.codecs.finish(self._matrices)
+            self.codecs.finish()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
@@ -302,12 +300,12 @@ class GraphTask(Task):
         """State of the codecs that keep any. Collective: rows under way arrive."""
         if self.codecs is None or not self.codecs.codec.remembers:
             return {}
-        return self.codecs.state(self._matrices)
+        return self.codecs.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the state of the codecs. Collective."""
         assert self.codecs is not None
-        self.codecs.load(state, self._matrices.__getitem__, self.data.whole.device)
+        self.codecs.load(state, self.data.whole.device)
 
     def planned_bytes(self, epoch: int = 0, node_size: int = 0) -> tuple[int, int, int]:
         """Bytes that this rank sends, receives, and sends to other nodes, in an epoch.

@@ -42,8 +42,8 @@ def begin(A: DistMatrix, epoch: int) -> None:
 def land(*matrices: DistMatrix) -> None:
     """Wait for all rows that are under way."""
     for A in matrices:
-        for codec in A.named_codecs.values():
-            codec.land()
+        if A.codecs is not None:
+            A.codecs.land()
 
 
 def diagonal() -> sp.csr_array:

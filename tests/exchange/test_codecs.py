@@ -12,7 +12,7 @@ import torch
 from spgnn import DistMatrix, InputError
 from spgnn.comm import connect
 from spgnn.exchange import COVERS, Algorithm, Codec, CodecSetting, Executor, Step, carried_by_level
-from spgnn.exchange.transport import Exact
+from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
 from tests.exchange.coded import distributed, land, with_codec
 from tests.matrices import random_matrix, uneven_layout
@@ -226,7 +226,7 @@ def test_a_run_that_is_resumed_is_the_same(codec, scheme, cover):
     run_ranks(resumed, 4, codec, scheme, cover)
 
 
-class Seeing(Exact):
+class Seeing(Transport):
     """Keeps what it carries."""
 
     def begin(self, rows, out, route, comm, step):

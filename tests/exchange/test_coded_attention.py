@@ -13,13 +13,13 @@ from scipy.stats import norm
 from torch import Tensor
 
 from spgnn import DistMatrix, InputError, Mesh
-from spgnn.attention import EdgeDropout, attend, attend_v2
-from spgnn.attention.scores import Added, Joint
+from spgnn.attention import EdgeDropout, attend
+from spgnn.attention.scores import Scores
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
-from spgnn.exchange.approximation import Errors
+from spgnn.exchange.codec import Errors
 from spgnn.testing import run_ranks
-from tests.exchange.coded import ALONE, begin, sending_to_itself, with_codec
+from tests.exchange.coded import ALONE, begin, land, sending_to_itself, with_codec
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved
 
@@ -105,7 +105,7 @@ class Trial:
 
     def applied(self, A: DistMatrix, Z: Tensor, a: Tensor, ends: Tensor) -> Tensor:
         dropout = EdgeDropout(0.3, 7, self.ids)
-        return (attend_v2 if self.joint else attend)(A, Z, a, ends, dropout=dropout)
+        return attend(A, Z, a, ends, joint=self.joint, dropout=dropout)
 
     def summed(self, number: Tensor) -> float:
         total = number.detach().double().clone()
@@ -146,15 +146,12 @@ def check_bytes(trial: Trial, what: str) -> None:
             trial.attended(A, trial.drawn(), epoch)
             counted, said = moved(trial.comm.ledger.since(before)), np.zeros(2, int)
             for step in (Step(epoch), Step(epoch).reversed()):
-                carried = A.attention.carried(
-                    WIDTH, HEADS, torch.float64, step, whole_rows=trial.joint
-                )
+                carried = A.attention.carried(WIDTH, HEADS, torch.float64, step, joint=trial.joint)
                 for each in carried:
                     said += each.sent.sum(), each.received.sum()
             assert counted == tuple(said), (what, name, epoch)
             assert name != "never" or counted == (0, 0)
-        for codec in A.attention.codecs.values():
-            codec.land()
+        land(A)
 
 
 def check_gradient(trial: Trial, what: str) -> None:
@@ -218,8 +215,7 @@ def check_dtypes(_: int) -> None:
             for epoch in range(EPOCHS):
                 found = trial.attended(A, trial.drawn(), epoch)
                 assert all(x.dtype == dtype and x.isfinite().all() for x in found)
-            for codec in A.attention.codecs.values():
-                codec.land()
+            land(A)
 
 
 def test_other_dtypes():
@@ -253,16 +249,16 @@ def check_resumed(_: int, algorithm: Algorithm) -> None:
         first, second = trial.on(CODECS[name]), trial.on(CODECS[name])
         for epoch in range(2 * EPOCHS):
             if epoch == EPOCHS:
-                for number, codec in second.attention.codecs.items():
-                    kept = first.attention.codecs[number].state()
+                _ = second.attention
+                for number, codec in second.codecs.named.items():
+                    kept = first.codecs.named[number].state()
                     codec.load({key: tensor.clone() for key, tensor in kept.items()})
             given = trial.drawn()
             found = trial.attended(first, given, epoch)
             if epoch >= EPOCHS:
                 again = trial.attended(second, given, epoch)
                 assert all(map(torch.equal, found, again)), (name, epoch)
-        for codec in (*first.attention.codecs.values(), *second.attention.codecs.values()):
-            codec.land()
+        land(first, second)
 
 
 @pytest.mark.parametrize("scheme", [pytest.param("minimum", marks=pytest.mark.slow), "1.5d"])
@@ -288,9 +284,10 @@ def check_scores(z: np.ndarray) -> None:
 
 def sums_of(A: DistMatrix, given: Operands, exact: Tensor, seed: int, *, joint: bool) -> np.ndarray:
     """What rows are divided by, as a share of what it should be, and what is divided."""
-    A.attention._coded._setting = replace(A.attention._coded._setting, seed=seed)
-    A.attention._coded._sampled.clear()
-    scores = (Joint if joint else Added)(given.a, 0.2)
+    _ = A.attention
+    A.codecs.setting = replace(A.codecs.setting, seed=seed)
+    A.attention._sampled.clear()
+    scores = Scores(given.a, 0.2, joint)
     made = A.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
     share = torch.exp(made.lse - exact)
     return torch.cat((share, made.out * share.repeat_interleave(CHANNELS, 1)), 1).numpy()
@@ -298,7 +295,7 @@ def sums_of(A: DistMatrix, given: Operands, exact: Tensor, seed: int, *, joint: 
 
 def errors_of_sums(trial: Trial, A: DistMatrix, seeds: int) -> list[np.ndarray]:
     given, joint = trial.operands, trial.joint
-    scores = (Joint if joint else Added)(given.a, 0.2)
+    scores = Scores(given.a, 0.2, joint)
     made = trial.exact.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
     truth = torch.cat((torch.ones_like(made.lse), made.out), 1).numpy()
     seen = (made.lse > -1e20).all(1).numpy()
@@ -335,16 +332,16 @@ def test_gradients_that_return_are_right_on_average():
     A = with_codec(exact, setting, torch.arange(ALONE))
     Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
     ends = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
-    scores = Added(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2)
+    scores = Scores(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2, joint=False)
     made = exact.attention.forward(Z, ends, scores, Step())
-    truth = exact.attention.backward(G, Z, ends, scores, made, step=Step())
+    truth = exact.attention.backward(G, Z, ends, scores, made, Step())
     errors = []
     for seed in range(2000):
-        for codec in A.attention.codecs.values():
+        for codec in A.codecs.of_attention.values():
             codec.setting = replace(setting, seed=seed)
-        found = A.attention.backward(G, Z, ends, scores, made, step=Step())
+        found = A.attention.backward(G, Z, ends, scores, made, Step())
         errors.append((found.Z - truth.Z).numpy())
-        assert torch.equal(found.ends, truth.ends)
+        assert torch.equal(found.dst, truth.dst)
         assert torch.equal(found.a, truth.a)
     spread = np.median(np.ptp(np.stack(errors), axis=0)[ALONE // 2 :])
     often = np.std(np.stack(errors), axis=0, ddof=1) > 0.07 * spread

@@ -24,7 +24,7 @@ from spgnn.exchange.rounds import (
     partner,
     rounds_of,
 )
-from spgnn.exchange.transport import Exact
+from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
 from tests.exchange.test_plans import same
 from tests.matrices import block_row, random_matrix, uneven_layout
@@ -163,7 +163,7 @@ def test_offline_plans_and_memory_are_those_of_ranks(ranks, c):
         assert len({plan.hops[0].rounds.most for plan in plans if plan.hops}) == 1
 
 
-class Counting(Exact):
+class Counting(Transport):
     """Counts exchanges, and sees all memory they arrive in."""
 
     def __init__(self) -> None:

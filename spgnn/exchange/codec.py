@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.exchange.plan import Carried, Traffic
+from spgnn.exchange.route import GOLDEN, ODD
 from spgnn.exchange.transport import Step
 
 Number = TypeVar("Number", int, float)
@@ -30,8 +31,6 @@ LEAST_WITH_FEEDBACK = 2
 # Drawn rows stand for all others: as 1/p of themselves, which has to be a number of their dtype.
 LEAST_SAMPLE = 1e-9
 MEASURED_EVERY = 10
-# Of keys of draws.
-GOLDEN, ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
 
 
 @dataclass(frozen=True)
@@ -262,13 +261,14 @@ class Policy:
     ----------
     epoch : int
         −1 before the first one.
+    epochs_begun : int
+        How often an epoch has begun: numbers of products are counted from there.
     models : set of Module
         The trained ones, as far as they are known, as long as they live.
     """
 
     def __init__(self, least_width: int = 1) -> None:
-        self.epoch = -1
-        self.begun = 0  # how often an epoch has begun
+        self.epoch, self.epochs_begun = -1, 0
         self.models: WeakSet[nn.Module] = WeakSet()
         self._least_width = least_width
         self._exact = 0
@@ -299,7 +299,7 @@ class Policy:
     def begin_epoch(self, epoch: int) -> None:
         """Say that an epoch of training begins."""
         self.epoch, self._moved = epoch, []
-        self.begun += 1
+        self.epochs_begun += 1
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -311,13 +311,12 @@ class Policy:
             self._exact -= 1
 
     def note(self, carried: Callable[[], Iterator[Carried]]) -> None:
-        """Take down an exchange that begins, to be asked for its bytes when it has ended."""
+        """Note an exchange that begins, to ask for its bytes when it has ended."""
         self._moved.append(carried)
 
     def traffic(self) -> Traffic:
         """Bytes that the approximate products of this epoch have moved on this rank."""
-        carried = (each for moved in self._moved for each in moved())
-        return sum((each.traffic() for each in carried), Traffic())
+        return sum((each.traffic() for moved in self._moved for each in moved()), Traffic())
 
 
 class Errors:
@@ -355,7 +354,7 @@ class Errors:
 
 @dataclass(frozen=True, eq=False)
 class CodecSetting:
-    """The codec of one matrix, as its products and attention over it share it.
+    """The codec of one matrix, as its products, halos and attention share it.
 
     Attributes
     ----------
@@ -387,7 +386,7 @@ class CodecSetting:
 
     def shared_key(self, step: Step, purpose: str) -> int:
         """64 bits for draws that a product and its adjoint share."""
-        return self.key(replace(step, adjoint=False, use=None), purpose)
+        return self.key(replace(step, adjoint=False, use=0), purpose)
 
 
 def squared_norm(rows: Tensor) -> Tensor:
@@ -399,12 +398,12 @@ def squared_norm(rows: Tensor) -> Tensor:
 DIRECTIONS = ("forward", "adjoint")
 
 
-def relative_errors(errors: Sequence[Errors], comm: Communicator) -> list[dict[str, Any]]:
+def relative_errors(errors: Iterable[Errors], comm: Communicator) -> list[dict[str, Any]]:
     """Relative errors of each product of an epoch and its adjoint, by their causes. Collective.
 
     Parameters
     ----------
-    errors : sequence of Errors
+    errors : iterable of Errors
         Of this rank, one a matrix, in the order of the layers.
     comm : Communicator
         All ranks.
@@ -431,23 +430,22 @@ def relative_errors(errors: Sequence[Errors], comm: Communicator) -> list[dict[s
     nothing = torch.zeros(2, dtype=torch.float64)
     sums = torch.stack([nothing, *(own.get(account, nothing) for account in accounts)])
     comm.all_reduce(sums).wait()
-    shares = {a: _relative(*row) for a, row in zip(accounts, sums[1:].tolist(), strict=True)}
+    ratios = {}
+    for account, (error, norm) in zip(accounts, sums[1:].tolist(), strict=True):
+        # Nothing lost of nothing is no error.
+        ratios[account] = math.sqrt(error / norm) if norm > 0 else 0.0 if not error else math.inf
     products = sorted({account[:2] for account in accounts})
     report = []
     for (matrix, product, adjoint), causes in groupby(accounts, key=lambda account: account[:3]):
-        by = {account[3]: shares[account] for account in causes}
-        line = {"product": products.index((matrix, product)), "direction": DIRECTIONS[adjoint]}
-        report.append({**line, "error": _combined(by.values()), "by": by})
+        by = {account[3]: ratios[account] for account in causes}
+        total = math.hypot(*by.values())  # independent errors
+        finite = {cause: ratio if math.isfinite(ratio) else None for cause, ratio in by.items()}
+        report.append(
+            {
+                "product": products.index((matrix, product)),
+                "direction": DIRECTIONS[adjoint],
+                "error": total if math.isfinite(total) else None,
+                "by": finite,
+            }
+        )
     return report
-
-
-def _relative(error: float, norm: float) -> float | None:
-    """The roots' ratio; nothing lost of nothing is no error."""
-    share = math.sqrt(error / norm) if norm > 0 else (0.0 if error == 0 else math.inf)
-    return share if math.isfinite(share) else None
-
-
-def _combined(shares: Iterable[float | None]) -> float | None:
-    """Independent errors, added up."""
-    total = math.hypot(*(math.inf if share is None else share for share in shares))
-    return total if math.isfinite(total) else None

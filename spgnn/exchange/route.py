@@ -1,0 +1,164 @@
+"""Routes: which rows one exchange moves, what both of its ends call them, and draws by these names.
+
+Draws are hashes of (seed, matrix, step, name of the row), so both ends know them without talking.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.comm import RowCounts
+from spgnn.layout import Int64Array
+
+# Of keys of draws.
+GOLDEN, ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
+# Of the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
+_MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+class Names(NamedTuple):
+    """Names of the rows of an exchange that both ends know, so that they draw alike.
+
+    A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
+
+    Attributes
+    ----------
+    sent : Tensor int64 [rows to send]
+    received : Tensor int64 [rows received]
+    me : int
+        What the peers call this rank.
+    """
+
+    sent: Tensor
+    received: Tensor
+    me: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Route:
+    """The rows to and from each peer in one exchange, in one direction.
+
+    Attributes
+    ----------
+    counts : RowCounts
+        Rows to and from each peer.
+    names : Names, optional
+        Of these rows.
+    whole : Route, optional
+        If these are only some of the rows of an exchange: the route of all of them.
+    places : (Tensor int64 [rows to send], Tensor int64 [rows received]), optional
+        Then: their numbers among all.
+    """
+
+    counts: RowCounts
+    names: Names | None = None
+    whole: Route | None = None
+    places: tuple[Tensor, Tensor] | None = None
+    _pair_names: dict[bool, Tensor] = field(default_factory=dict)
+
+    def reversed(self) -> Route:
+        """The way back."""
+        names = self.names
+        turned = None if names is None else Names(names.received, names.sent, names.me)
+        if self.whole is None or self.places is None:
+            return Route(self.counts.reversed(), turned)
+        return Route(self.counts.reversed(), turned, self.whole.reversed(), self.places[::-1])
+
+    def taken(self, sent: Tensor, received: Tensor, counts: RowCounts) -> Route:
+        """Some of the rows: numbers of those sent and received, rising, and how many of whom."""
+        names = self.names
+        if names is not None:
+            names = Names(names.sent[sent], names.received[received], names.me)
+        if self.whole is None or self.places is None:
+            return Route(counts, names, self, (sent, received))
+        leaving, arriving = self.places
+        return Route(counts, names, self.whole, (leaving[sent], arriving[received]))
+
+    def marked(self, sent: Tensor, received: Tensor) -> Subset:
+        """Some of the rows: marks of those sent and received, bool."""
+        leaving, arriving = sent.nonzero()[:, 0], received.nonzero()[:, 0]
+
+        def per_peer(rows: Tensor, counts: Int64Array) -> Int64Array:
+            ends = torch.from_numpy(np.cumsum(counts)).to(rows.device)
+            return np.diff(torch.searchsorted(rows, ends).cpu().numpy(), prepend=0)
+
+        send, receive = per_peer(leaving, self.counts.send), per_peer(arriving, self.counts.recv)
+        fewer = RowCounts(send, receive, self.counts.largest)
+        return Subset(leaving, arriving, self.taken(leaving, arriving, fewer))
+
+    def bin(self, bins: int, number: int) -> Subset:
+        """Row k of each message, where k modulo `bins` is `number`."""
+        device = "cpu" if self.names is None else self.names.sent.device
+        marks = []
+        for counts in (self.counts.send, self.counts.recv):
+            within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+            marks.append(torch.from_numpy(within % bins == number).to(device))
+        return self.marked(*marks)
+
+    def draw(self, key: int, share: float, *, adjoint: bool) -> tuple[Tensor, Tensor]:
+        """Marks of rows sent and received, each drawn with the same probability, below 1; bool.
+
+        The receivers of a row draw each for themselves; a product and its adjoint draw the same.
+        """
+        drawn = hashed(self._names_of_pairs(adjoint), key) < int(share * 2**64) - 2**63
+        return drawn[: self.counts.sent], drawn[self.counts.sent :]
+
+    def _names_of_pairs(self, adjoint: bool) -> Tensor:
+        """Names of the rows sent, then received, each with its receiver in the product, int64."""
+        known = self._pair_names.get(adjoint)
+        if known is None:
+            names = self.names
+            assert names is not None
+
+            def with_peers(rows: Tensor, counts: Int64Array) -> Tensor:
+                ranks = torch.tensor([_signed(rank * ODD % 2**64) for rank in range(len(counts))])
+                return rows + ranks.repeat_interleave(torch.tensor(counts)).to(rows.device)
+
+            me = _signed(names.me * ODD % 2**64)
+            if adjoint:
+                both = names.sent + me, with_peers(names.received, self.counts.recv)
+            else:
+                both = with_peers(names.sent, self.counts.send), names.received + me
+            known = self._pair_names[adjoint] = torch.cat(both)
+        return known
+
+
+class Subset(NamedTuple):
+    """Some of the rows of an exchange, which travel without the others: numbers, and their route.
+
+    Attributes
+    ----------
+    sent, received : Tensor int64
+        Rising.
+    route : Route
+    """
+
+    sent: Tensor
+    received: Tensor
+    route: Route
+
+
+def hashed(names: Tensor, key: int) -> Tensor:
+    """A number for each name: uniform over all of int64, the same wherever it is drawn."""
+    z = names ^ _signed(key)
+    z += _signed(GOLDEN)
+    for shift, factor in _MIXING:
+        z ^= _shifted(z, shift)
+        z *= _signed(factor)
+    z ^= _shifted(z, 31)
+    return z
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """To the right, as if there was no sign."""
+    return (z >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+
+
+def _signed(word: int) -> int:
+    """64 bits as int64 has them."""
+    return word - 2**64 if word >= 2**63 else word
