@@ -16,7 +16,7 @@ from spgnn.command import plural, run, say
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
-from spgnn.data.source import GraphMeta, GraphSource, MemorySource
+from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.through_disk import open_through_disk
 from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.files import check_new_directory, scratch_directory
@@ -105,26 +105,46 @@ def _reading(
 
 
 def _info(options: Info) -> None:
+    longest = empty = known = 0
+    of_labels = "classes"
+    chosen: dict[str, int] = {}
     with ProgressBar() as progress:
         source = open_source(options.graph, options.data_dir, progress=progress)
         if options.check and isinstance(source, ShardDirectory):
             source.check(progress)
-        meta, counts = source.meta, _Counts()
+        meta = source.meta
         for block in _blocks(source):
-            counts.add(block)
-    kind = f"{'directed' if meta.directed else 'undirected'}, " + (
-        "weighted" if meta.weighted else "unweighted"
-    )
-    empty = counts.empty_rows / max(meta.vertices, 1)
+            lengths = block.adjacency.row_lengths.numpy()
+            longest = max(longest, int(lengths.max(initial=0)))
+            empty += int((lengths == 0).sum())
+            if block.y is not None:
+                known += int(labelled(block.y).sum())
+                of_labels = _OF_LABELS[label_kind(block.y)]
+            if block.splits:
+                first = block.select_split()
+                masks = {name: getattr(first, name) for name in MASKS}
+                for name, mask in masks.items():
+                    if mask is not None:
+                        chosen[name] = chosen.get(name, 0) + int(mask.sum())
+    kind = "directed" if meta.directed else "undirected"
+    features, labels, split = "none", "none", "none"
+    if meta.features:
+        words = ", bag of words" if meta.bag_of_words else ""
+        features = f"{meta.features} ({'sparse' if meta.sparse_features else 'dense'}{words})"
+    if meta.labelled:
+        labels = f"{meta.classes} {of_labels}, {known:,} vertices labelled"
+    if meta.splits:
+        split = " / ".join(f"{chosen[n]:,}" if n in chosen else "none" for n in MASKS)
+        split += f", the first of {meta.splits}" if meta.splits > 1 else ""
     rows = {
         "name": meta.name,
         "vertices": f"{meta.vertices:,}" + (f" in {meta.parts} parts" if meta.parts > 1 else ""),
-        "stored edges": f"{meta.edges:,} ({kind})",
+        "stored edges": f"{meta.edges:,} ({kind}, {'' if meta.weighted else 'un'}weighted)",
         **source.decided,
-        "row lengths": f"at most {counts.longest_row:,}, {empty:.1%} empty",
-        "features": _describe_features(meta),
-        "labels": counts.describe_labels(meta),
-        "split": counts.describe_split(meta.splits),
+        "row lengths": f"at most {longest:,}, {empty / max(meta.vertices, 1):.1%} empty",
+        "features": features,
+        "labels": labels,
+        "split": split,
     }
     for key, value in rows.items():
         say(f"{key:>12}  {value}")
@@ -143,51 +163,6 @@ _OF_LABELS: dict[LabelKind, str] = {
     "several": "labels a vertex",
     "numbers": "numbers a vertex",
 }
-
-
-class _Counts:
-    """Counts of the rows of a graph."""
-
-    def __init__(self) -> None:
-        self.longest_row = self.empty_rows = self.labelled = 0
-        self._of_labels = "classes"
-        self._chosen: dict[str, int] = {}
-
-    def add(self, block: GraphBlock) -> None:
-        """Count some rows."""
-        lengths = block.adjacency.row_lengths.numpy()
-        self.longest_row = max(self.longest_row, int(lengths.max(initial=0)))
-        self.empty_rows += int((lengths == 0).sum())
-        if block.y is not None:
-            self.labelled += int(labelled(block.y).sum())
-            self._of_labels = _OF_LABELS[label_kind(block.y)]
-        if block.splits:
-            first = block.select_split()
-            for name in MASKS:
-                mask = getattr(first, name)
-                if mask is not None:
-                    self._chosen[name] = self._chosen.get(name, 0) + int(mask.sum())
-
-    def describe_labels(self, meta: GraphMeta) -> str:
-        """Their kind, and of how many vertices they are known."""
-        if not meta.labelled:
-            return "none"
-        return f"{meta.classes} {self._of_labels}, {self.labelled:,} vertices labelled"
-
-    def describe_split(self, splits: int) -> str:
-        """Sizes of the first split."""
-        if not splits:
-            return "none"
-        sizes = (self._chosen.get(name) for name in MASKS)
-        text = " / ".join("none" if size is None else f"{size:,}" for size in sizes)
-        return text + (f", the first of {splits}" if splits > 1 else "")
-
-
-def _describe_features(meta: GraphMeta) -> str:
-    if not meta.features:
-        return "none"
-    kind = "sparse" if meta.sparse_features else "dense"
-    return f"{meta.features} ({kind}{', bag of words' if meta.bag_of_words else ''})"
 
 
 def _download(options: Download) -> None:

@@ -42,13 +42,7 @@ def nbytes(text: str) -> int:
 
 
 class OutputError(InputError):
-    """Standard output is closed, or its disk is full.
-
-    Attributes
-    ----------
-    status : int
-        With which the command ends.
-    """
+    """Standard output is closed, or its disk is full; a command ends with `status`."""
 
     def __init__(self, error: OSError) -> None:
         is_pipe = isinstance(error, BrokenPipeError)
@@ -61,12 +55,7 @@ class OutputError(InputError):
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print on standard output, and flush it.
-
-    Raises
-    ------
-    OutputError
-    """
+    """Print on standard output, and flush it; ``OutputError`` if that fails."""
     try:
         # The system may refuse to write nothing, too.
         if text or end:
@@ -84,19 +73,7 @@ def _drop_output() -> None:
 
 
 def show_table(table: Table, width: int | None = None) -> None:
-    """Print a table.
-
-    Parameters
-    ----------
-    table : rich.table.Table
-    width : int, optional
-        Characters of a line, at most. By default those of the terminal; as many as the table needs
-        where the output is no terminal.
-
-    Raises
-    ------
-    OutputError
-    """
+    """Print a table, as wide as the terminal at most; elsewhere, as wide as it needs."""
     # Imported here: it takes its time, and most commands have nothing to draw.
     from rich.console import Console
 
@@ -167,10 +144,7 @@ def plural(count: int, one: str, several: str | None = None) -> str:
 def run(body: Callable[[], int | None]) -> int:
     """Do what a command does and return its exit status; whatever goes wrong is one line.
 
-    Parameters
-    ----------
-    body : callable
-        Its return value, or 0, is the status.
+    The return value of `body`, or 0, is the status.
     """
     prepare_streams()
     try:

@@ -51,19 +51,7 @@ def uniform(
 def uniform_rows(
     ids: npt.NDArray[np.int64], seed: int, columns: Sequence[tuple[str, int]], threads: int = 1
 ) -> npt.NDArray[np.float32]:
-    """The numbers of `uniform`, of many columns at once.
-
-    Parameters
-    ----------
-    ids : int64 [rows]
-    seed : int
-    columns : sequence of (purpose, column)
-    threads : int
-
-    Returns
-    -------
-    float32 [rows, columns]
-    """
+    """The numbers of `uniform`, float32 [rows, columns], of many (purpose, column) at once."""
     streams = np.array([_stream(seed, purpose) for purpose, _ in columns], np.uint64)
     with np.errstate(over="ignore"):
         numbers = _mix(np.array([column for _, column in columns], np.uint64))

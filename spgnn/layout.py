@@ -21,10 +21,7 @@ NODE, LOCAL = "node", "local"
 def grouped_order(group: npt.NDArray[np.integer], groups: int) -> Int64Array:
     """The order in which members of a group lie together: groups rise, members stay as they were.
 
-    Parameters
-    ----------
-    group : integers [members] in [0, groups)
-    groups : int
+    `group` are integers [members] in [0, groups).
     """
     # Keys of two bytes are sorted by counting, longer ones by comparing.
     narrow = np.uint16 if groups <= 1 << 16 else np.int64
@@ -93,11 +90,7 @@ class RowLayout:
     def split(self, pieces: int, weights: npt.ArrayLike | None = None) -> RowLayout:
         """The finer layout in which every part is cut into `pieces` of about equal weight.
 
-        Parameters
-        ----------
-        pieces : int
-        weights : number [rows], optional
-            Not negative; by default every row weighs the same.
+        Weights [rows] are not negative; by default every row weighs the same.
         """
         if weights is None:
             size, rest = np.divmod(self.sizes[:, None], pieces)

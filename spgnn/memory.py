@@ -48,14 +48,8 @@ class FreedMemory:
     Taken from the system anew, each page of it costs a fault and is filled with zeros: a third to
     half of an epoch's time. Kept for reuse, it leaves holes, and a rank's peak is up to twice what
     it needs. So one process keeps it; ranks, which share their machine, give it back during the
-    first epoch, which shows what they need, and keep it from then on if there is plenty.
-
-    Parameters
-    ----------
-    ranks : int
-        Of the job.
-    ranks_here : int
-        Those of them that share this machine.
+    first epoch, which shows what they need, and keep it from then on if there is plenty. Of the
+    job's ranks, `ranks_here` share this machine.
     """
 
     def __init__(self, ranks: int, ranks_here: int) -> None:

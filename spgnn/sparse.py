@@ -200,30 +200,24 @@ class CSR:
         them, differentiably. What changes values behind torch's back (a NumPy array that shares
         their memory) goes unseen.
         """
-        versions = _version(self.values)
-        kept: _Transpose | None = self.__dict__.get("_transpose")
-        if kept is not None and versions is not None and kept.holds(versions):
-            found = kept.matrix() if isinstance(kept.matrix, weakref.ref) else kept.matrix
-            if found is not None:
-                return found
-        made = self._transposed()
-        if versions is not None:
-            version = _version(made.values)
-            assert version is not None
-            self.__dict__["_transpose"] = _Transpose(versions, version, made, made.values)
-            made.__dict__["_transpose"] = _Transpose(
-                version, versions, weakref.ref(self), self.values
-            )
-        return made
-
-    def _transposed(self) -> CSR:
+        version = _version(self.values)
+        reference, *versions = self.__dict__.get("_transpose", (lambda: None,))
+        other: CSR | None = reference()
+        if other is not None and versions == [version, _version(other.values)]:
+            return other
         pattern, values = self.pattern.T, self.values
         if values is not None:
             moved = values.index_select(0, self.pattern.order)
             # Symmetric in its values as well: one array is enough.
-            kept = pattern is self.pattern and not moved.requires_grad
-            values = values if kept and torch.equal(moved, values) else moved
-        return CSR(pattern, values, self.col_scale, self.row_scale)
+            same = pattern is self.pattern and not moved.requires_grad
+            values = values if same and torch.equal(moved, values) else moved
+        made = CSR(pattern, values, self.col_scale, self.row_scale)
+        if version is not None:
+            # Weak on the other side, so that both go when the last user of this one does.
+            theirs = _version(values)
+            self.__dict__["_transpose"] = (lambda: made), version, theirs
+            made.__dict__["_transpose"] = weakref.ref(self), theirs, version
+        return made
 
     def with_values(self, values: Tensor | None) -> CSR:
         """The same pattern and scalings with other values."""
@@ -296,20 +290,6 @@ def _check_exact(numbers: npt.NDArray[Any]) -> None:
         raise InputError(f"values hold {number}; {EVERY_INTEGER}")
 
 
-@dataclass(frozen=True)
-class _Transpose:
-    """A kept transpose, with the versions of both sides' values at the time it was made."""
-
-    here: int
-    there: int
-    matrix: CSR | weakref.ref[CSR]
-    its_values: Tensor | None
-
-    def holds(self, version: int) -> bool:
-        """True if neither side's values have been written to since."""
-        return version == self.here and _version(self.its_values) == self.there
-
-
 def _version(values: Tensor | None) -> int | None:
     """Number of writes of torch to some values; ``None`` if that cannot be relied on."""
     if values is None:
@@ -318,18 +298,10 @@ def _version(values: Tensor | None) -> int | None:
 
 
 def check_degrees(degree: npt.NDArray[np.float64], ids: Tensor | int = 0) -> None:
-    """Refuse negative degrees: D^-1/2 of one is not a number, and no mean has such weights.
+    """Refuse negative degrees [rows]: D^-1/2 of one is not a number, and no mean has such weights.
 
-    Parameters
-    ----------
-    degree : float64 [rows]
-    ids : Tensor int64 [rows], or int
-        Original ids of the vertices; or that of row 0, where they follow it.
-
-    Raises
-    ------
-    InputError
-        Names the first of them.
+    The ``InputError`` names the first vertex by its original id: of `ids` [rows], or, where those
+    follow each other, counted from that of row 0.
     """
     negative = np.flatnonzero(degree < 0)
     if negative.size:
@@ -365,13 +337,9 @@ def entries_of(A: CSR, rows: Tensor) -> Tensor:
 
 
 def keep_columns(A: CSR, columns: Tensor) -> CSR:
-    """The same entries where only some columns are left; all entries lie in these.
+    """The same entries where only some columns [m] are left; all entries lie in these.
 
-    Parameters
-    ----------
-    A : CSR [rows, n]
-    columns : Tensor int64 [m]
-        Rising; column ``columns[k]`` becomes column k.
+    Columns rise; ``columns[k]`` becomes column k.
     """
     number = torch.empty(A.shape[1], dtype=index_dtype(len(columns)), device=A.device)
     number[columns] = torch.arange(len(columns), dtype=number.dtype, device=A.device)
@@ -387,10 +355,7 @@ def keep_columns(A: CSR, columns: Tensor) -> CSR:
 def side_by_side(left: CSR, right: CSR | None) -> CSR:
     """``[left right]``: the rows of two blocks next to each other, without their scalings.
 
-    Parameters
-    ----------
-    left, right : CSR [rows, m] and [rows, n]
-        Both with values or both without.
+    Both have values, or both have none.
     """
     if right is None:
         return CSR(left.pattern, left.values)

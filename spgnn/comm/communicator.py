@@ -169,17 +169,11 @@ class Communicator(ABC):
         """Give up memory that must not outlive the interpreter; no operation may follow."""
 
     def check_agreement(self, what: str, **facts: Any) -> None:
-        """Make sure that all ranks of the group hold the same facts.
+        """Make sure that all ranks of the group hold the same facts before they do `what`.
 
-        Costs one all-reduce of 24 bytes while they do; the ledger does not count it.
-
-        Parameters
-        ----------
-        what : str
-            What is about to be done, for the message.
-        **facts
-            Numbers, texts, tuples of them, ``None``, arrays or tensors. They are equal if their
-            ``repr`` is; arrays, if dtype, shape and contents are.
+        Facts are numbers, texts, tuples of them, ``None``, arrays or tensors. They are equal if
+        their ``repr`` is; arrays, if dtype, shape and contents are. Costs one all-reduce of 24
+        bytes while they do; the ledger does not count it.
 
         Raises
         ------
@@ -195,13 +189,8 @@ class Communicator(ABC):
     def subgroup(self, groups: Sequence[Sequence[int]], name: str = "") -> Communicator:
         """Split the group into disjoint groups of ranks; returns the one this rank is in.
 
-        Collective over this communicator; every rank passes the same groups.
-
-        Parameters
-        ----------
-        groups : sequence of sequences of int
-        name : str, optional
-            What messages call the new groups; without it, they list their ranks.
+        Collective over this communicator; every rank passes the same groups. Messages call the new
+        groups `name`, or list their ranks.
         """
         mine = next(list(group) for group in groups if self.rank in group)
         if len(mine) == self.size:
@@ -232,11 +221,8 @@ class Communicator(ABC):
     def alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Pending:
         """Move rows: the first ``counts.send[0]`` rows of `send` go to rank 0, and so on.
 
-        Parameters
-        ----------
-        send, recv : Tensor [sum(counts.send), …] and [sum(counts.recv), …]
-            Contiguous, same dtype and same trailing shape. Rows arrive in rank order.
-        counts : RowCounts
+        `send` [sum(counts.send), …] and `recv` [sum(counts.recv), …] are contiguous, of one dtype
+        and one trailing shape. Rows arrive in rank order.
 
         Raises
         ------
@@ -322,15 +308,9 @@ class Communicator(ABC):
         self.alltoallv(copies, parts, counts).wait()
 
     def scatter(self, parts: Tensor, mine: Tensor, sizes: Sequence[int], root: int = 0) -> None:
-        """Give block r of the root's `parts` to rank r; blocks may differ in size and be empty.
+        """Give block r of the root's `parts` [sum(sizes), …] to rank r, in `mine` [sizes[r], …].
 
-        Parameters
-        ----------
-        parts : Tensor [sum(sizes), …]
-            Read on the root only.
-        mine : Tensor [sizes[rank], …]
-        sizes : rows of each rank's block
-            Read on the root only.
+        Blocks may differ in size and be empty; `parts` and `sizes` are read on the root only.
         """
         _check_contiguous(mine, *((parts,) if self.rank == root else ()))
         row_bytes = prod(mine.shape[1:]) * mine.element_size()
@@ -379,10 +359,7 @@ class Communicator(ABC):
     def on_rank_zero(self, work: Callable[[], Result]) -> Result | None:
         """Do something on rank 0 alone; ``None`` on the others. Collective.
 
-        Raises
-        ------
-        InputError
-            On all ranks, if the work raises it.
+        An `InputError` of the work is raised on all ranks.
         """
         result, refusal = None, ""
         if self.rank == 0:
@@ -396,23 +373,11 @@ class Communicator(ABC):
         return result
 
     def from_rank_zero(self, work: Callable[[], Any]) -> Any:
-        """Do something on rank 0 and return its result, which JSON can carry, on all. Collective.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if the work raises it.
-        """
+        """As `on_rank_zero`, but all ranks get the result, which JSON can carry. Collective."""
         return self.broadcast_value(self.on_rank_zero(work))
 
     def on_every_rank(self, work: Callable[[], Result]) -> Result:
-        """Do something on all ranks; an `InputError` on some of them is one on all. Collective.
-
-        Raises
-        ------
-        InputError
-            On all ranks: their own, or that of another.
-        """
+        """Do something on all ranks; an `InputError` on some of them is one on all. Collective."""
         result, error = None, None
         try:
             result = work()

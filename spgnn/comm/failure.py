@@ -107,37 +107,21 @@ class Call:
 
 
 class Job:
-    """A rank's share in its job; all its communicators have one and the same.
+    """A rank's share in its job; all its communicators have one and the same."""
 
-    Attributes
-    ----------
-    rank, size : int
-    device : torch.device
-        Where this rank's tensors should live.
-    ledger : Ledger
-    timeout : float
-        Seconds that a call may wait for other ranks.
-    debug : bool
-        Compare every call with the other ranks' before it starts (``SPGNN_DEBUG=1``).
-    begun : dict of str to int
-        Calls begun so far, by the key of their group.
-    waiting : Call, optional
-        The one in which this rank is blocked, for the thread that reads lifelines.
-    lifelines : Lifelines, optional
-        None in a job of one rank.
-    """
-
-    lifelines: Lifelines | None = None
+    lifelines: Lifelines | None = None  # None in a job of one rank, and in that of a guest
 
     def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.size = rank, size
         self.device = torch.device("cpu") if device is None else device
         self.ledger = Ledger()
+        # Seconds that a call may wait for other ranks.
         self.timeout = seconds("SPGNN_SETUP_SECONDS", SETUP_SECONDS)
         self._settled_timeout = seconds("SPGNN_TIMEOUT_SECONDS", TIMEOUT_SECONDS)
+        # Compare every call with the other ranks' before it starts.
         self.debug = os.environ.get("SPGNN_DEBUG", "0") not in ("", "0")
-        self.begun: dict[str, int] = {}
-        self.waiting: Call | None = None
+        self.begun: dict[str, int] = {}  # calls so far, by the key of their group
+        self.waiting: Call | None = None  # in which this rank is blocked, for the lifelines' thread
 
     def everyone(self) -> Group:
         """The group of all ranks."""
@@ -221,37 +205,21 @@ def shown_ranks(ranks: Iterable[int]) -> str:
 class Lifelines:
     """Connections of this rank, and the thread that reads them; see the head of this module.
 
-    Collective. Who connects to rank 0 must know a secret that it publishes to its job alone;
-    anybody else is turned away.
-
-    Parameters
-    ----------
-    job : Job
-    host : str
-        Where rank 0 runs.
-    publish : callable
-        Takes a text on rank 0 (``None`` elsewhere) and returns it on every rank.
-    patience : float
-        Seconds within which a launcher that sees a rank die ends the others, and says so better
-        than they can; less than 1 if there is none.
-
-    Attributes
-    ----------
-    ended : dict
-        Calls begun by each rank that has ended in good order, by the key of their group.
-    all_ended : threading.Event
-        All ranks have said farewell, or rank 0 has, and nothing more will be heard.
-    lost : int, optional
-        A rank that has died.
+    Collective. Rank 0 runs on `host`, and `publish` takes its text (``None`` elsewhere) to every
+    rank: a secret that who connects to rank 0 must know, or is turned away. Within `patience`
+    seconds a launcher that sees a rank die ends the others, and says so better than they can; less
+    than 1 if there is none.
     """
 
     def __init__(
         self, job: Job, host: str, publish: Callable[[str | None], str], patience: float
     ) -> None:
         self.patience = patience
+        # Calls begun by each rank that has ended in good order, by the key of their group.
         self.ended: dict[int, dict[str, int]] = {}
+        # All ranks have said farewell, or rank 0 has, and nothing more will be heard.
         self.all_ended = threading.Event()
-        self.lost: int | None = None
+        self.lost: int | None = None  # a rank that has died
         self._job = job
         self._lines: dict[int, socket.socket] = {}
         self._unread: dict[socket.socket, bytearray] = {}

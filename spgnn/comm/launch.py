@@ -130,18 +130,10 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     """Run `body` on `nproc` forked ranks of this machine and wait for all of them.
 
     The ranks find each other as under torchrun: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the
-    rest are set, and :func:`spgnn.comm.connect` reads them. Forking shares the imported torch
-    between ranks, so 256 of them start in seconds. The caller must not have entered an OpenMP
-    region with more than one thread: libgomp's thread pool does not survive a fork.
-
-    Parameters
-    ----------
-    body : callable
-        Runs on every rank; its return value (or 0) is the rank's exit status.
-    nproc : int
-        Number of ranks.
-    threads : int
-        OpenMP threads of each rank.
+    rest are set, and :func:`spgnn.comm.connect` reads them. Each has `threads` OpenMP threads; the
+    return value of `body`, or 0, is its exit status. Forking shares the imported torch between
+    ranks, so 256 of them start in seconds. The caller must not have entered an OpenMP region with
+    more than one thread: libgomp's thread pool does not survive a fork.
 
     Returns
     -------

@@ -265,15 +265,7 @@ def default_threads(ranks_here: int | None = None) -> int:
     ``OMP_NUM_THREADS`` says otherwise, and so does ``SLURM_CPUS_PER_TASK`` under srun. torchrun
     sets ``OMP_NUM_THREADS=1`` where nobody has set it, so there a 1 says nothing.
 
-    Parameters
-    ----------
-    ranks_here : int, optional
-        Ranks on this node; without it, as many as the launcher has started.
-
-    Raises
-    ------
-    InputError
-        If the launcher's variables make no sense.
+    `ranks_here` are those on this node; without it, as many as the launcher has started.
     """
     place = find_place()
     asked = _positive("OMP_NUM_THREADS")

@@ -137,18 +137,11 @@ class Traffic:
 
 @dataclass
 class Ledger:
-    """Traffic by operation.
-
-    Attributes
-    ----------
-    operations : dict
-    node_size : int
-        Ranks of a node, which are neighbours: bytes that all-to-alls, broadcasts and reductions
-        move between nodes are counted apart. 0 if that is not known.
-    """
+    """Traffic by operation."""
 
     operations: dict[str, Traffic] = field(default_factory=dict)
     node_size: int = 0
+    """Neighbouring ranks on a node, if known: bytes between nodes are counted apart."""
 
     def of(self, operation: str) -> Traffic:
         """The running account of one operation."""
