@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
@@ -13,11 +12,13 @@ from torch import nn
 
 from spgnn.comm import Communicator, connect
 from spgnn.data import GraphSource
+from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algo, Algorithm, Codec, Cover, Strategy
 from spgnn.frontend.planned import AUTO, Chosen, Hints, choose
 from spgnn.frontend.planned import told as told_of
 from spgnn.frontend.sources import (
+    APART,
     Opened,
     Placement,
     is_cut,
@@ -65,6 +66,7 @@ def distribute(
     device: str = "cpu",
     backend: str = "auto",
     comm: Communicator | None = None,
+    group: Any = None,
     model: nn.Module | None = None,
     codec: Codec | Mapping[str, Any] | None = None,
 ) -> DistGraph:
@@ -115,6 +117,8 @@ def distribute(
         See :func:`spgnn.connect`.
     comm : Communicator, optional
         All ranks, if they are connected already.
+    group : torch.distributed.ProcessGroup or DeviceMesh, optional
+        All ranks, where the caller's program has started them: see :func:`spgnn.connect`.
     model : Module, optional
         Is replicated, and its gradients averaged: see :meth:`DistGraph.synchronise`.
     codec : Codec or mapping, optional
@@ -132,7 +136,7 @@ def distribute(
     InputError
         On all ranks, if anything is wrong with the data or the options, or ranks do not agree.
     """
-    comm = comm or connect(backend, device)
+    comm = comm or connect(backend, device, group)
     algorithm = Algorithm(algo, c, exchange, cover, node_size)
     how = Placement(
         algorithm,
@@ -142,73 +146,46 @@ def distribute(
         symmetrise=symmetrise,
         split=split,
     )
-    beside = dict(zip(_BESIDE, (x, y, train_mask, val_mask, test_mask), strict=True))
+    apart = dict(zip(APART, (x, y, train_mask, val_mask, test_mask), strict=True))
     hints = Hints(plan_for, hidden_channels, num_layers, halo, memory)
-    asked = comm.on_every_rank(lambda: checked_codec(codec, algorithm, plan is not None))
-    comm.check_agreement("distribute", codec=repr(asked))
-    codecs = GraphCodecs(asked, comm, seed)
-    place = _Place(comm, name, data_dir, _checked_plan(plan, hints, how, comm), codecs)
-    graph = _distributed(data, beside, how, place)
+    checked = comm.on_every_rank(lambda: checked_codec(codec, algorithm, plan is not None))
+    comm.check_agreement("distribute", codec=repr(checked))
+    comm.on_every_rank(lambda: _check_plan(plan, hints, how))
+    comm.check_agreement("distribute", plan=plan, **vars(hints))
+    kind = _agreed_kind(data, how, comm)
+    cut = False
+    if kind == "name":
+        path = comm.from_rank_zero(lambda: os.fspath(data))
+        cut = comm.from_rank_zero(lambda: is_cut(path, algorithm.parts(comm.size)))
+    if plan is not None and (cut or kind == "block"):
+        raise InputError('plan="auto" cuts a graph by itself: give it in one piece')
+    more = dict[str, Any]()
+    if kind == "block":
+        given = [key for key, value in apart.items() if value is not None]
+        share = share_of_blocks(data, how, comm, name, given)
+    elif cut:
+        share = opened_share(path, how, comm)
+    else:
+        opened_by = opener(data, apart, name, data_dir)
+        how, share, more = _scattered(opened_by, how, comm, name, None if plan is None else hints)
+    codecs = GraphCodecs(checked, comm, seed)
+    graph = DistGraph(share, comm, how.algorithm, codecs=codecs, **more)
     if model is not None:
         graph.synchronise(model)
     return graph
 
 
-def _distributed(data: Any, beside: dict[str, Any], how: Placement, place: _Place) -> DistGraph:
-    comm, name = place.comm, place.name
-    algorithm, kind = how.algorithm, _agreed_kind(data, how, comm)
-    if kind == "block":
-        refused = [key for key, value in beside.items() if value is not None]
-        _refuse_plan(place)
-        share = share_of_blocks(data, how, comm, name, refused)
-        return DistGraph(share, comm, algorithm, codecs=place.codecs)
-    if kind == "name":
-        path = comm.from_rank_zero(lambda: os.fspath(data))
-        if comm.from_rank_zero(lambda: is_cut(path, algorithm.parts(comm.size))):
-            _refuse_plan(place)
-            share = opened_share(path, how, comm)
-            return DistGraph(share, comm, algorithm, codecs=place.codecs)
-    return _scattered(opener(data, beside, name, place.data_dir), how, place)
-
-
-def _checked_plan(
-    plan: str | None, hints: Hints, how: Placement, comm: Communicator
-) -> Hints | None:
-    """Checked hints for the planner, or ``None`` without a plan. Collective."""
-
-    def check() -> None:
-        if plan not in (None, AUTO):
-            raise unknown("plan", plan, [AUTO])
-        if plan is None and hints.memory is not None:
-            raise InputError('memory= belongs to plan="auto"')
-        given = how.algorithm != Algorithm()
-        if plan is not None and given:
-            raise InputError(f'plan="auto" chooses the algorithm, and {how.algorithm} was given')
-        hints.check()
-
-    comm.on_every_rank(check)
-    comm.check_agreement("distribute", plan=plan, **vars(hints))
-    return None if plan is None else hints
-
-
-def _refuse_plan(place: _Place) -> None:
-    if place.hints is not None:
-        raise InputError('plan="auto" cuts a graph by itself: give it in one piece')
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Source of the data, and the settings of the graph that they become."""
-
-    comm: Communicator
-    name: str
-    data_dir: str | None
-    hints: Hints | None
-    codecs: GraphCodecs
+def _check_plan(plan: str | None, hints: Hints, how: Placement) -> None:
+    if plan not in (None, AUTO):
+        raise unknown("plan", plan, [AUTO])
+    if plan is None and hints.memory is not None:
+        raise InputError('memory= belongs to plan="auto"')
+    if plan is not None and how.algorithm != Algorithm():
+        raise InputError(f'plan="auto" chooses the algorithm, and {how.algorithm} was given')
+    hints.check()
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
-_BESIDE = ("x", "y", "train_mask", "val_mask", "test_mask")
 
 
 def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
@@ -232,73 +209,87 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
         split=how.split,
     )
     first: str = comm.from_rank_zero(lambda: mine)
-    same = mine == first if "block" in (mine, first) else mine in (first, "nothing")
-    comm.on_every_rank(lambda: _refuse_unless(same, mine, first, comm.rank))
+
+    def check_first() -> None:
+        if mine != first and ("block" in (mine, first) or mine != "nothing"):
+            raise InputError(
+                f"data: rank 0 has {_SHOWN.get(first, f'a {first}')}, rank {comm.rank} "
+                f"{_SHOWN.get(mine, f'a {mine}')}: give all the same, only rank 0 the data, or "
+                "every rank a GraphBlock"
+            )
+
+    comm.on_every_rank(check_first)
     return first
 
 
-def _refuse_unless(same: bool, mine: str, first: str, rank: int) -> None:
-    if not same:
-        raise InputError(
-            f"data: rank 0 has {_SHOWN.get(first, f'a {first}')}, rank {rank} "
-            f"{_SHOWN.get(mine, f'a {mine}')}: give all the same, only rank 0 the data, or every "
-            "rank a GraphBlock"
-        )
+def _scattered(
+    opened_by: Callable[[], Opened],
+    how: Placement,
+    comm: Communicator,
+    name: str,
+    hints: Hints | None,
+) -> tuple[Placement, RankShare, dict[str, Any]]:
+    """A graph that rank 0 reads: its placement, a share, and what else a DistGraph takes."""
 
+    def opened_there() -> Opened:
+        with memory_for(name):
+            opened = opened_by()
+        if how.symmetrise and opened.edges is not None:
+            raise InputError(
+                "symmetrise: edges of this graph have attributes or an order, or are repeated; "
+                "make it undirected before, with torch_geometric.utils.to_undirected"
+            )
+        return opened
 
-def _scattered(opened_by: Callable[[], Opened], how: Placement, place: _Place) -> DistGraph:
-    """A graph that rank 0 reads."""
-    comm = place.comm
-    more = comm.on_rank_zero(lambda: _opened(opened_by, how, place.name))
-    record = None
-    if place.hints is not None:
-        how, record = _planned(more, place.hints, how, comm)
-    share, report = scattered_share(place.name, partial(_source_of, more), how, comm)
-    told = comm.from_rank_zero(lambda: None if more is None else _told(more))
+    def facts_of() -> dict[str, Any]:
+        assert opened is not None
+        return {
+            "edges": None if opened.edges is None else len(opened.edges.source),
+            "attributes": sorted(opened.attributes),
+            "left_out": opened.left_out,
+            "features": opened.features,
+            "classes": opened.classes,
+            "parallel": opened.parallel,
+        }
+
+    opened, plan = comm.on_rank_zero(opened_there), None
+    if hints is not None:
+        how, plan = _planned(opened, hints, how, comm)
+
+    def source() -> GraphSource:
+        assert opened is not None
+        return opened.source
+
+    share, report = scattered_share(name, source, how, comm)
+    facts = comm.from_rank_zero(facts_of)
     meta, edges = share.meta, None
-    if told["edges"] is not None:
-        listed = None if more is None else more.edges
+    if facts["edges"] is not None:
+        listed = None if opened is None else opened.edges
         edges = scattered_edges(listed, share.vertex_ids, share.layout, comm)
-    if told["parallel"]:
-        meta = replace(meta, edges=told["edges"])
+        if facts["parallel"]:
+            meta = replace(meta, edges=facts["edges"])
     attributes = {}
-    for key in told["attributes"]:
-        rows = None if more is None else more.attributes[key]
+    for key in facts["attributes"]:
+        rows = None if opened is None else opened.attributes[key]
         attributes[key] = scatter_rows(rows, share.vertex_ids, share.layout, comm)
     # x and y of other dtypes and shapes than those of a record.
     known = {key: attributes.pop(key) for key in ("x", "y") if key in attributes}
     labelled = meta.labelled or "y" in known
-    meta = replace(meta, features=told["features"], classes=told["classes"], labelled=labelled)
+    meta = replace(meta, features=facts["features"], classes=facts["classes"], labelled=labelled)
     share = replace(share, meta=meta, data=replace(share.data, **known))
-    return DistGraph(
+    return (
+        how,
         share,
-        comm,
-        how.algorithm,
-        plan=record,
-        report=report,
-        edges=edges,
-        attributes=attributes,
-        shared=copied_from_rank_zero(None if more is None else more.shared, comm),
-        left_out=told["left_out"],
-        parallel=told["parallel"],
-        codecs=place.codecs,
+        {
+            "plan": plan,
+            "report": report,
+            "edges": edges,
+            "attributes": attributes,
+            "shared": copied_from_rank_zero(None if opened is None else opened.shared, comm),
+            "left_out": facts["left_out"],
+            "parallel": facts["parallel"],
+        },
     )
-
-
-def _opened(opened_by: Callable[[], Opened], how: Placement, name: str) -> Opened:
-    with memory_for(name):
-        more = opened_by()
-    if how.symmetrise and more.edges is not None:
-        raise InputError(
-            "symmetrise: edges of this graph have attributes or an order, or are repeated; make it "
-            "undirected before, with torch_geometric.utils.to_undirected"
-        )
-    return more
-
-
-def _source_of(more: Opened | None) -> GraphSource:
-    assert more is not None
-    return more.source
 
 
 def _planned(
@@ -316,14 +307,3 @@ def _planned(
     partition = how.partition if chosen is None else chosen.labels
     algorithm = Algorithm(**heard["algorithm"])
     return replace(how, algorithm=algorithm, partition=partition), heard["record"]
-
-
-def _told(more: Opened) -> dict[str, Any]:
-    return {
-        "edges": None if more.edges is None else len(more.edges.source),
-        "attributes": sorted(more.attributes),
-        "left_out": more.left_out,
-        "features": more.features,
-        "classes": more.classes,
-        "parallel": more.parallel,
-    }

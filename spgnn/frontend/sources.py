@@ -51,7 +51,7 @@ from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 
 # With a SciPy matrix, its vertices' features, targets and masks come as separate arguments.
-BESIDE = ("x", "y", *MASKS)
+APART = ("x", "y", *MASKS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def kind_of(data: Any) -> str:
 
 
 def opener(
-    data: Any, beside: dict[str, Any], name: str, data_dir: str | None
+    data: Any, apart: dict[str, Any], name: str, data_dir: str | None
 ) -> Callable[[], Opened]:
     """A function that reads the graph on rank 0.
 
@@ -146,8 +146,8 @@ def opener(
     ----------
     data
         Anything but a block.
-    beside : dict
-        Arguments that `BESIDE` names, by name; ``None`` where not given.
+    apart : dict
+        Arguments that `APART` names, by name; ``None`` where not given.
     name : str
         What messages call a graph that has no name of its own.
     data_dir : str, optional
@@ -156,10 +156,10 @@ def opener(
     kind = kind_of(data)
 
     def opened() -> Opened:
-        given = [key for key, value in beside.items() if value is not None]
+        given = [key for key, value in apart.items() if value is not None]
         if given and kind != "scipy":
             raise InputError(f"{given[0]}= belongs to a SciPy matrix; this data has its own")
-        return _OPENERS[kind](data, name, data_dir, beside)
+        return _OPENERS[kind](data, name, data_dir, apart)
 
     return opened
 
@@ -173,8 +173,8 @@ def _named(data: Any, name: str, data_dir: str | None, _: Any) -> Opened:
         return Opened(open_source(os.fspath(data), data_dir, progress=progress))
 
 
-def _scipy(data: Any, name: str, _: Any, beside: dict[str, Any]) -> Opened:
-    given = {key: value for key, value in beside.items() if value is not None}
+def _scipy(data: Any, name: str, _: Any, apart: dict[str, Any]) -> Opened:
+    given = {key: value for key, value in apart.items() if value is not None}
     sparse = {"x": given.pop("x")} if sp.issparse(given.get("x")) else {}
     tensors = rows_of_vertices(given, data.shape[0])
     inside, attributes = unchanged(tensors)

@@ -119,14 +119,14 @@ class Trainer:
         self.comm = self.task.comm
         if not isinstance(model, nn.Module) or "dtype" in settings:
             self.task.model.to(weights_of(options.dtype))
-        _lay_out(self.task.model)
+        for parameter in self.task.model.parameters():  # no view with gaps, nothing transposed
+            parameter.data = parameter.data.contiguous()
         groups = self.task.parameter_groups()
         self._parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         if callable(optimizer):
             self.optimizer = optimizer(self._parameters)
         else:
             self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
-        self.rates = Rates(options)
         kind = type(self.optimizer).__name__.lower()
         self.signature = {**self.task.signature, "optimizer": kind}
         self.history: list[dict[str, Any]] = []
@@ -152,7 +152,6 @@ class Trainer:
         if epochs is not None:
             self.options = replace(self.options, epochs=epochs)
             self.options.check()
-            self.rates = Rates(self.options)
         self.run()
         if self.failure is not None:
             raise InputError(self.failure)
@@ -183,8 +182,14 @@ class Trainer:
                     self.freed.after_epoch()
                 self.failure = _not_finite(record)
                 if math.isfinite(record["loss"]):
-                    self.history.append(_finite(record))
-                    bar("epoch", len(self.history), options.epochs, _news(record))
+                    for name, value in record.items():
+                        if value is not None and not math.isfinite(value):
+                            record[name] = None
+                    self.history.append(record)
+                    accuracy = record.get("val_acc")
+                    shown = "" if accuracy is None else f"  val {accuracy:.1%}"
+                    news = f"loss {record['loss']:.4f}{shown}"
+                    bar("epoch", len(self.history), options.epochs, news)
                     self._call_back(self.history[-1])
                 if self.failure is None:
                     self._save_sometimes()
@@ -287,7 +292,7 @@ class Trainer:
 
     def _epoch(self, epoch: int) -> dict[str, Any]:
         options = self.options
-        rate = self.rates.apply(self.optimizer, self.history)
+        rate = apply_rates(self.optimizer, options, self.history)
         with memory_for(f"activations and gradients of epoch {epoch}"):
             loss = self.measured.epoch(lambda: self.train_epoch(epoch))
             self.task.end_epoch(epoch, loss)
@@ -344,27 +349,19 @@ class Trainer:
             self.failure = str(error)
 
 
-def _lay_out(model: nn.Module) -> None:
-    """Let no parameter be a view with gaps, or transposed."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.contiguous()
-
-
 def _check_loss(share: Any) -> None:
     """Refuse what cannot be a share of a loss."""
-    if not isinstance(share, Tensor) or share.numel() != 1 or not share.requires_grad:
-        is_tensor = isinstance(share, Tensor)
-        found = f"a tensor {list(share.shape)}" if is_tensor else type(share).__name__
-        depends = is_tensor and share.numel() == 1
-        raise InputError(
-            "a task's loss must be a scalar that depends on the model's parameters, got "
-            + ("one that does not" if depends else found)
-        )
-
-
-def _finite(record: dict[str, Any]) -> dict[str, Any]:
-    """``None`` where there is no number."""
-    return {k: v if v is not None and math.isfinite(v) else None for k, v in record.items()}
+    if not isinstance(share, Tensor):
+        got = type(share).__name__
+    elif share.numel() != 1:
+        got = f"a tensor {list(share.shape)}"
+    elif not share.requires_grad:
+        got = "one that does not"
+    else:
+        return
+    raise InputError(
+        f"a task's loss must be a scalar that depends on the model's parameters, got {got}"
+    )
 
 
 def _not_finite(record: dict[str, Any]) -> str | None:
@@ -378,89 +375,49 @@ def _not_finite(record: dict[str, Any]) -> str | None:
     return None
 
 
-def _news(record: dict[str, Any]) -> str:
-    val_acc = record.get("val_acc")
-    return f"loss {record['loss']:.4f}" + ("" if val_acc is None else f"  val {val_acc:.1%}")
+def rate_factor(options: Training, history: Sequence[Mapping[str, Any]]) -> float:
+    """Factor of the learning rates of all groups in the epoch after that history.
 
-
-class Rates:
-    """The learning rate of each epoch.
-
-    Parameters
-    ----------
-    options : Training
-        ``lr``, ``lr_schedule``, ``lr_every``, ``lr_factor``, ``warmup`` and ``epochs``.
+    Raises
+    ------
+    InputError
+        If a plateau has no validation loss to look at.
     """
-
-    def __init__(self, options: Training) -> None:
-        self._options = options
-        self._plateau = _Plateau(options.lr_every)
-
-    def factor(self, history: Sequence[Mapping[str, Any]]) -> float:
-        """Factor of the rates of all groups in the epoch after that history.
-
-        Called with longer and longer histories; each begins with the one before.
-
-        Raises
-        ------
-        InputError
-            If a plateau has no validation loss to look at.
-        """
-        options, epoch = self._options, len(history)
-        if epoch < options.warmup:
-            return (epoch + 1) / options.warmup
-        after, left = epoch - options.warmup, options.epochs - options.warmup
-        match options.lr_schedule:
-            case "cosine":
-                return (1 + math.cos(math.pi * min(after / left, 1))) / 2
-            case "linear":
-                return max(1 - after / left, 0.0)
-            case "step":
-                return float(options.lr_factor ** (after // options.lr_every))
-            case "plateau":
-                return float(options.lr_factor ** self._plateau.reductions(history))
-        return 1.0
-
-    def apply(
-        self, optimizer: torch.optim.Optimizer, history: Sequence[Mapping[str, Any]]
-    ) -> float:
-        """Set the rates of the epoch after that history; returns that of groups without their own.
-
-        Parameters
-        ----------
-        optimizer : Optimizer
-            Its groups' rates when this is first called are what all later ones are factors of.
-        history : sequence of dict
-        """
-        factor = self.factor(history)
-        for group in optimizer.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-        return self._options.lr * factor
+    epoch = len(history)
+    if epoch < options.warmup:
+        return (epoch + 1) / options.warmup
+    after, left = epoch - options.warmup, options.epochs - options.warmup
+    match options.lr_schedule:
+        case "cosine":
+            return (1 + math.cos(math.pi * min(after / left, 1))) / 2
+        case "linear":
+            return max(1 - after / left, 0.0)
+        case "step":
+            return float(options.lr_factor ** (after // options.lr_every))
+        case "plateau":
+            best, waited, reductions = math.inf, 0, 0
+            for loss in [record["val_loss"] for record in history if "val_loss" in record]:
+                if loss is None:
+                    raise InputError(
+                        "training.lr-schedule plateau needs a validation loss: no validation "
+                        "vertex has one"
+                    )
+                waited = 0 if loss < best else waited + 1
+                best = min(best, loss)
+                if waited == options.lr_every:
+                    reductions, waited = reductions + 1, 0
+            return float(options.lr_factor**reductions)
+    return 1.0
 
 
-class _Plateau:
-    """Count of the plateaus of the validation loss."""
+def apply_rates(
+    optimizer: torch.optim.Optimizer, options: Training, history: Sequence[Mapping[str, Any]]
+) -> float:
+    """Set the rates of the epoch after that history; returns that of groups without their own.
 
-    def __init__(self, patience: int) -> None:
-        self._patience = patience
-        self._seen = self._waited = self._reductions = 0
-        self._best = math.inf
-
-    def reductions(self, history: Sequence[Mapping[str, Any]]) -> int:
-        for record in history[self._seen :]:
-            if "val_loss" in record:
-                self._look(record["val_loss"])
-        self._seen = len(history)
-        return self._reductions
-
-    def _look(self, loss: float | None) -> None:
-        if loss is None:
-            raise InputError(
-                "training.lr-schedule plateau needs a validation loss: no validation vertex has one"
-            )
-        if loss < self._best:
-            self._best, self._waited = loss, 0
-            return
-        self._waited += 1
-        if self._waited == self._patience:
-            self._reductions, self._waited = self._reductions + 1, 0
+    The groups' rates when this is first called are what all later ones are factors of.
+    """
+    factor = rate_factor(options, history)
+    for group in optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    return options.lr * factor

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from spgnn.comm import launch
+from spgnn.train import checkpoint
 from spgnn.train.checkpoint import FILE
 from spgnn.train.run import main
 from tests.comm.jobs import PATIENCE, Ended, Forked, wait_for
-from tests.train.checkpoints import contents
 from tests.train.command import check_refused, run, without_torch
 from tests.training import write_dataset
 
@@ -323,7 +323,7 @@ def test_interrupt_leaves_a_whole_checkpoint_and_no_report(tmp_path, monkeypatch
     assert "Traceback" not in ended.err
     assert not report.exists()
     assert [p.name for p in checkpoints.iterdir()] == [FILE]
-    epochs = len(json.loads(contents(checkpoints / FILE)[1])["history"])
+    epochs = len(checkpoint._read(checkpoints / FILE, "")[1]["history"])
     again = [*flags, "--resume", "--epochs", epochs + 2]
     assert run(tmp_path, *again).status == 0
     assert len(json.loads(report.read_text())["history"]) == epochs + 2

@@ -12,7 +12,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Training
-from spgnn.train.trainer import Rates
+from spgnn.train.trainer import apply_rates, rate_factor
 from tests.training import reference_history, write_dataset
 from tests.training import run as train
 
@@ -21,9 +21,8 @@ LOSSES = [3.0, 2.0, 2.0, 2.5, 1.0, 1.5, 1.0, 0.5]
 
 def factors(count: int, **flags: object) -> list[float]:
     """The factors of each epoch of a run that has these validation losses."""
-    rates = Rates(Training(**flags))
     history = [{"val_loss": LOSSES[epoch % 8]} for epoch in range(count)]
-    return [rates.factor(history[:epoch]) for epoch in range(count)]
+    return [rate_factor(Training(**flags), history[:epoch]) for epoch in range(count)]
 
 
 def test_factors():
@@ -61,9 +60,9 @@ def test_factors():
 def test_groups_keep_their_own_rates():
     made = [torch.nn.Parameter(torch.zeros(())) for _ in range(2)]
     optimizer = torch.optim.SGD([{"params": made[:1]}, {"params": made[1:], "lr": 4.0}], lr=0.5)
-    rates = Rates(Training(lr=0.5, epochs=4, lr_schedule="linear"))
+    options = Training(lr=0.5, epochs=4, lr_schedule="linear")
     for epoch in range(4):
-        assert rates.apply(optimizer, [{}] * epoch) == 0.5 * (1 - epoch / 4)
+        assert apply_rates(optimizer, options, [{}] * epoch) == 0.5 * (1 - epoch / 4)
         assert [g["lr"] for g in optimizer.param_groups] == [0.5 - epoch / 8, 4.0 - epoch]
 
 
@@ -140,6 +139,6 @@ def test_adamw_decays_apart_from_the_gradient(tmp_path):
 
 
 def test_plateau_needs_a_validation_loss():
-    rates = Rates(Training(lr_schedule="plateau"))
+    options = Training(lr_schedule="plateau")
     with pytest.raises(InputError, match=r"training\.lr-schedule plateau needs a validation loss"):
-        rates.factor([{"val_loss": None}])
+        rate_factor(options, [{"val_loss": None}])

@@ -14,7 +14,6 @@ from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, checkpoint
 from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
-from tests.train.checkpoints import contents
 from tests.train.command import check_refused, run, without_torch
 from tests.train.test_wiring import base, scores, trained
 from tests.training import write_dataset
@@ -168,7 +167,7 @@ def test_killed_runs_go_on(tmp_path, straight, spoil, epochs):
 
 
 def checkpoint_epochs(directory: Path) -> int:
-    return len(json.loads(contents(directory / "run" / checkpoint.FILE)[1])["history"])
+    return len(checkpoint._read(directory / "run" / checkpoint.FILE, "")[1]["history"])
 
 
 def test_files_that_do_not_fit(tmp_path):
