@@ -18,6 +18,7 @@ from torch import Tensor
 
 from spgnn.data.downloads import labels_of
 from spgnn.data.graph import MASKS, UNKNOWN, Graph, labels_of_table, narrow_features
+from spgnn.data.reading import errors_of
 from spgnn.data.structure import csr_from_edges, with_entries, without_ones
 from spgnn.errors import InputError
 from spgnn.pattern import described
@@ -53,15 +54,15 @@ def from_scipy(
     if not sp.issparse(A) or A.ndim != 2:
         raise InputError(f"a graph is a sparse matrix of two dimensions, got {type(A).__name__}")
     adjacency = without_ones(_block("edge weights", A))
-    return _graph(name, adjacency, x, y, (train_mask, val_mask, test_mask))
+    masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
+    return _graph(name, adjacency, {"x": x, "y": y, **masks})
 
 
 def from_pyg(data: Any, name: str = "graph") -> Graph:
     """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
 
     An edge that is named several times counts as often, as it does there: weights are summed, and
-    without weights their number becomes the weight. `read_pyg` has them one by one. All tensors are
-    copied.
+    without weights their number becomes the weight. All tensors are copied.
 
     Raises
     ------
@@ -69,6 +70,28 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
         If it has no edge_index, or labels that are none.
     """
     return read_pyg(data).record(name)
+
+
+def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
+    """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
+
+    `weight` names the entry of ``edata`` that holds edge weights. Repeated edges count as in
+    `from_pyg`. All tensors are copied.
+    """
+    return read_dgl(graph, weight).record(name)
+
+
+def from_ogb(dataset: Any) -> Graph:
+    """A graph from an ``ogb.nodeproppred.NodePropPredDataset``, or from the name of one.
+
+    A name needs the package ogb; `spgnn.data.load_dataset` reads the same sets without it. All
+    arrays are copied.
+    """
+    if isinstance(dataset, str):
+        from ogb.nodeproppred import NodePropPredDataset
+
+        dataset = NodePropPredDataset(dataset)
+    return read_ogb(dataset).record(str(dataset.name))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,32 +128,26 @@ class EdgeList:
 
     def adjacency(self, vertices: int) -> CSR:
         """The matrix of the edges; weights are summed, and repetitions without weights counted."""
-        weights = self.weights()
+        stated, weights = self.attributes.get("edge_weight"), None
+        if stated is not None:
+            edges = len(self.source)
+            if stated.is_complex() or stated.shape not in ((edges,), (edges, 1)):
+                got = described(stated)
+                raise InputError(f"edge_weight must be real numbers [{edges} edges], got {got}")
+            vector = stated.reshape(-1)
+            if vector.dtype not in (torch.float32, torch.float64):
+                vector = narrow_features(vector, "edge_weight")
+                vector = vector if stated.is_floating_point() else vector.double()
+            weights = vector.numpy()
         A = csr_from_edges(self.source, self.target, vertices, weights)
         if weights is None and A.nnz < len(self.source):
             ones = np.ones(len(self.source), np.float32)
             A = csr_from_edges(self.source, self.target, vertices, ones)
-        if weights is not None and not self.attributes["edge_weight"].is_floating_point():
+        if stated is not None and not stated.is_floating_point():
             assert A.values is not None
             # By way of integers, which are refused where they are rounded.
             return A.with_values(narrow_features(A.values.long(), "a sum of edge_weight"))
         return A
-
-    def weights(self) -> npt.NDArray[np.floating] | None:
-        """Weights of the edges as a vector, if they have any."""
-        weights = self.attributes.get("edge_weight")
-        if weights is None:
-            return None
-        edges = len(self.source)
-        if weights.is_complex() or weights.shape not in ((edges,), (edges, 1)):
-            raise InputError(
-                f"edge_weight must be real numbers [{edges} edges], got {described(weights)}"
-            )
-        vector = weights.reshape(-1)
-        if vector.dtype in (torch.float32, torch.float64):
-            return vector.numpy()
-        single = narrow_features(vector, "edge_weight")
-        return (single if vector.is_floating_point() else single.double()).numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,15 +174,13 @@ class ForeignGraph:
 
     def record(self, name: str) -> Graph:
         """The adjacency with x, y and masks, in the dtypes of a `Graph`."""
-        x, y, *masks = (self.attributes.get(key) for key in ("x", "y", *MASKS))
-        return _graph(name, self.edges.adjacency(self.vertices), x, y, tuple(masks))
+        return _graph(name, self.edges.adjacency(self.vertices), self.attributes)
 
     def apart(self, name: str) -> tuple[Graph, dict[str, Tensor]]:
         """A record of what a `Graph` holds without any change, and all other attributes."""
         inside, others = unchanged(self.attributes)
-        masks = tuple(self.attributes.get(key) for key in MASKS)
-        adjacency = self.edges.adjacency(self.vertices)
-        return _graph(name, adjacency, inside.get("x"), inside.get("y"), masks), others
+        masks = {key: self.attributes.get(key) for key in MASKS}
+        return _graph(name, self.edges.adjacency(self.vertices), {**inside, **masks}), others
 
 
 def unchanged(attributes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -197,41 +212,73 @@ def read_pyg(data: Any) -> ForeignGraph:
     return _by_rows(ends[0].numpy(), ends[1].numpy(), int(data.num_nodes), named)
 
 
+def read_dgl(graph: Any, weight: str | None = None) -> ForeignGraph:
+    """Everything that a homogeneous ``DGLGraph`` holds: feat and label are called x and y."""
+    source, target = (t.numpy(force=True).astype(np.int64) for t in graph.edges())
+    of_vertices = _renamed(graph.ndata, {"feat": "x", "label": "y"}, "ndata")
+    of_edges = _renamed(graph.edata, {} if weight is None else {weight: "edge_weight"}, "edata")
+    attributes = {k: _rows(k, value, len(source), "edges") for k, value in of_edges.items()}
+    vertices = int(graph.num_nodes())
+    edges = EdgeList(source, target, attributes)
+    return ForeignGraph(vertices, edges, rows_of_vertices(of_vertices, vertices))
+
+
+def read_ogb(dataset: Any) -> ForeignGraph:
+    """Everything in a ``NodePropPredDataset``: node_feat and edge_feat become x and edge_attr."""
+    graph, labels = dataset[0]
+    named = _renamed(graph, {"node_feat": "x", "edge_feat": "edge_attr"}, "the graph")
+    source, target = np.asarray(named.pop("edge_index"))
+    vertices = int(named.pop("num_nodes"))
+    split = dataset.get_idx_split()
+    masks = {}
+    for kind, part in zip(MASKS, ("train", "valid", "test"), strict=True):
+        masks[kind] = np.zeros(vertices, np.bool_)
+        masks[kind][_array(split[part])] = True
+    return _by_rows(source, target, vertices, {**named, "y": labels, **masks})
+
+
+def _renamed(named: Mapping[str, Any], names: Mapping[str, str], owner: str) -> dict[str, Any]:
+    renamed: dict[str, Any] = {}
+    for key in named:
+        ours = names.get(key, key)
+        if ours in renamed:
+            raise InputError(f"{owner} has both {key} and {ours}, which are the same here")
+        renamed[ours] = named[key]
+    return renamed
+
+
 def _by_rows(
     source: npt.NDArray[Any], target: npt.NDArray[Any], vertices: int, named: Mapping[str, Any]
 ) -> ForeignGraph:
     """Separate named values into those of vertices, of edges, and of the whole graph."""
     edges = len(source)
-    of_vertices: dict[str, Tensor] = {}
-    of_edges: dict[str, Tensor] = {}
-    shared: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
+    listed = EdgeList(source.astype(np.int64), target.astype(np.int64), {})
+    graph = ForeignGraph(vertices, listed, {})
     for name, value in named.items():
         if value is None:
             continue
         if name in ("x", "y", *MASKS):
-            of_vertices[name] = _rows(name, value, vertices, "vertices")
+            graph.attributes[name] = _rows(name, value, vertices, "vertices")
         elif name in ("edge_weight", "edge_attr"):
-            of_edges[name] = _rows(name, value, edges, "edges")
+            listed.attributes[name] = _rows(name, value, edges, "edges")
         elif isinstance(value, str | bool | int | float):
-            shared[name] = value
+            graph.shared[name] = value
         elif (
             not isinstance(value, Tensor | np.ndarray)
             # Pairs of vertices, as a link split has them, and labels of such pairs.
             or ("index" in name and value.ndim == 2 and value.shape[0] == 2)
             or f"{name}_index" in named
         ):
-            left_out[name] = described(value)
+            graph.left_out[name] = described(value)
         elif value.shape[:1] == (vertices,) and (edges != vertices or "edge" not in name):
-            of_vertices[name] = _tensor(name, value)
+            graph.attributes[name] = _tensor(name, value)
         elif value.shape[:1] == (edges,):
-            of_edges[name] = _tensor(name, value)
+            listed.attributes[name] = _tensor(name, value)
         elif value.shape[:1] in ((), (1,)):
-            shared[name] = _tensor(name, value)
+            graph.shared[name] = _tensor(name, value)
         else:
-            left_out[name] = described(value)
-    listed = EdgeList(source.astype(np.int64), target.astype(np.int64), of_edges)
-    return ForeignGraph(vertices, listed, of_vertices, shared, left_out)
+            graph.left_out[name] = described(value)
+    return graph
 
 
 def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tensor]:
@@ -240,7 +287,6 @@ def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tenso
 
 
 def _rows(name: str, value: Any, rows: int, of: str) -> Tensor:
-    """A row for each vertex or edge."""
     tensor = _tensor(name, value)
     if name == "edge_weight":
         return tensor  # its shape is checked with its numbers
@@ -277,70 +323,7 @@ def with_edge_index(data: Any) -> Any:
     return data
 
 
-def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
-    """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
-
-    Repeated edges count as in `from_pyg`. All tensors are copied.
-
-    Parameters
-    ----------
-    graph : dgl.DGLGraph
-    name : str
-    weight : str, optional
-        The entry of ``edata`` that holds edge weights.
-    """
-    return read_dgl(graph, weight).record(name)
-
-
-def read_dgl(graph: Any, weight: str | None = None) -> ForeignGraph:
-    """Everything that a homogeneous ``DGLGraph`` holds: feat and label are called x and y."""
-    source, target = (t.numpy(force=True).astype(np.int64) for t in graph.edges())
-    of_vertices = _renamed(graph.ndata, {"feat": "x", "label": "y"}, "ndata")
-    of_edges = _renamed(graph.edata, {} if weight is None else {weight: "edge_weight"}, "edata")
-    attributes = {k: _rows(k, value, len(source), "edges") for k, value in of_edges.items()}
-    vertices = int(graph.num_nodes())
-    edges = EdgeList(source, target, attributes)
-    return ForeignGraph(vertices, edges, rows_of_vertices(of_vertices, vertices))
-
-
-def _renamed(named: Mapping[str, Any], names: Mapping[str, str], owner: str) -> dict[str, Any]:
-    renamed: dict[str, Any] = {}
-    for key in named:
-        ours = names.get(key, key)
-        if ours in renamed:
-            raise InputError(f"{owner} has both {key} and {ours}, which are the same here")
-        renamed[ours] = named[key]
-    return renamed
-
-
-def from_ogb(dataset: Any) -> Graph:
-    """A graph from an ``ogb.nodeproppred.NodePropPredDataset``, or from the name of one.
-
-    A name needs the package ogb; `spgnn.data.load_dataset` reads the same sets without it. All
-    arrays are copied.
-    """
-    if isinstance(dataset, str):
-        from ogb.nodeproppred import NodePropPredDataset
-
-        dataset = NodePropPredDataset(dataset)
-    return read_ogb(dataset).record(str(dataset.name))
-
-
-def read_ogb(dataset: Any) -> ForeignGraph:
-    """Everything in a ``NodePropPredDataset``: node_feat and edge_feat become x and edge_attr."""
-    graph, labels = dataset[0]
-    named = _renamed(graph, {"node_feat": "x", "edge_feat": "edge_attr"}, "the graph")
-    source, target = np.asarray(named.pop("edge_index"))
-    vertices = int(named.pop("num_nodes"))
-    split = dataset.get_idx_split()
-    masks = {}
-    for kind, part in zip(MASKS, ("train", "valid", "test"), strict=True):
-        masks[kind] = np.zeros(vertices, np.bool_)
-        masks[kind][_array(split[part])] = True
-    return _by_rows(source, target, vertices, {**named, "y": labels, **masks})
-
-
-def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) -> Graph:
+def _graph(name: str, adjacency: CSR, arrays: Mapping[str, Any]) -> Graph:
     if adjacency.values is not None and not bool(adjacency.values.isfinite().all()):
         raise InputError("an edge weight is NaN or infinite; every weight must be a finite number")
     # Undirected means equal to its transpose, in its pattern and its values.
@@ -348,16 +331,14 @@ def _graph(name: str, adjacency: CSR, x: Any, y: Any, masks: tuple[Any, ...]) ->
     if not directed and adjacency.values is not None:
         A = with_entries(adjacency)
         directed = (A.T.tocsr() != A).nnz > 0
-    data: dict[str, Any] = {"x": _features(x), "y": _labels(y)}
-    for key, mask in zip(MASKS, masks, strict=True):
-        data[key] = None if mask is None else _tensor(key, mask).clone()
+    masks = {key: _tensor(key, arrays[key]) for key in MASKS if arrays.get(key) is not None}
     # Where some masks have several splits, the others are the same in all.
-    present = {key: data[key] for key in MASKS if data[key] is not None}
-    splits = {mask.shape[1] for mask in present.values() if mask.dim() == 2}
-    if len(splits) == 1:
-        vectors = {key: mask for key, mask in present.items() if mask.dim() == 1}
-        data |= {key: mask[:, None].repeat(1, *splits) for key, mask in vectors.items()}
-    return Graph(name, adjacency, directed, **data)
+    splits = {mask.shape[1] for mask in masks.values() if mask.dim() == 2}
+    for key, mask in masks.items():
+        repeated = len(splits) == 1 and mask.dim() == 1
+        masks[key] = mask[:, None].repeat(1, *splits) if repeated else mask.clone()
+    x, y = _features(arrays.get("x")), _labels(arrays.get("y"))
+    return Graph(name, adjacency, directed, x=x, y=y, **masks)
 
 
 def _features(x: Any) -> Tensor | CSR | None:
@@ -365,11 +346,9 @@ def _features(x: Any) -> Tensor | CSR | None:
         return None
     if sp.issparse(x):
         sparse = _block("x", x)
-        if sparse.values is None:
-            sparse = sparse.with_values(torch.ones(sparse.nnz))
-        assert sparse.values is not None
-        _check_finite(sparse.values)
-        return sparse
+        values = torch.ones(sparse.nnz) if sparse.values is None else sparse.values
+        _check_finite(values)
+        return sparse.with_values(values)
     try:
         array = np.asarray(_array(x))
     except ValueError:
@@ -385,10 +364,8 @@ def _block(what: str, A: Any) -> CSR:
     """`CSR.from_scipy`, with errors that name the matrix."""
     if A.dtype.kind not in "fiub":
         raise InputError(f"{what} must be real numbers, got {A.dtype}")
-    try:
+    with errors_of(what):
         return CSR.from_scipy(A)
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from None
 
 
 def _check_finite(x: Tensor) -> None:

@@ -25,15 +25,10 @@ from spgnn.sparse import CSR, take_rows
 
 @dataclass(frozen=True)
 class Slices:
-    """The cut of parts into one slice for each rank.
+    """The cut of parts into slices, one for each rank.
 
-    Attributes
-    ----------
-    parts : int
-    each : int
-        Slices of each part.
-    shares : int
-        Of these, so many neighbouring ones are multiplied together, by shares of feature columns.
+    Each part has `each` of them; of these, `shares` neighbouring ones are multiplied together, by
+    shares of feature columns.
     """
 
     parts: int
@@ -82,14 +77,8 @@ class RankShare:
 class Arrangement:
     """Vertices in the order of their parts, each part cut into slices of neighbouring ranks.
 
-    Attributes
-    ----------
-    order : Tensor int64 [n]
-        New row i is row ``order[i]`` of the source.
-    position : Tensor int64 [n], or ``None`` if the order is the source's
-        The inverse of the order.
-    parts, ranks : RowLayout
-        New rows of each part, and of each rank.
+    New row i is row ``order[i]`` of the source; `position` is the inverse, ``None`` if the order is
+    the source's. `parts` and `ranks` have the new rows of each part, and of each rank.
     """
 
     order: Tensor
@@ -129,11 +118,7 @@ def of_columns(
     numbers : Tensor [own rows]
         One for each vertex of this rank.
     block : CSR [any rows, n]
-        With global columns.
-    layout : RowLayout
-        Which rank owns which columns.
-    comm : Communicator
-        All ranks.
+        With global columns, which the layout gives to ranks.
 
     Returns
     -------
@@ -156,16 +141,7 @@ def of_columns(
 
 
 def induced(share: RankShare, keep: Tensor, comm: Communicator) -> RankShare:
-    """The vertices of a mask, where they are, and the edges between them. Collective.
-
-    Parameters
-    ----------
-    share : RankShare
-        With its adjacency.
-    keep : Tensor bool [own rows]
-    comm : Communicator
-        All ranks.
-    """
+    """The vertices of a mask [own rows], where they are, and the edges between them. Collective."""
     assert share.adjacency is not None
     rows = keep.nonzero()[:, 0]
     sizes = torch.zeros(comm.size, dtype=torch.int64)
@@ -194,20 +170,9 @@ def induced(share: RankShare, keep: Tensor, comm: Communicator) -> RankShare:
 
 
 def renumbered(block: CSR, stays: Tensor, columns: Tensor, n: int) -> CSR:
-    """A block without some of its entries, and with other columns, which rise in each row as well.
+    """A block without some of its entries, and with n other columns, which rise in each row too.
 
-    Parameters
-    ----------
-    block : CSR [rows, any]
-    stays : Tensor bool [nnz]
-    columns : Tensor, integers [nnz]
-        The new one of each entry; only those of entries that stay matter.
-    n : int
-        How many columns there are then.
-
-    Returns
-    -------
-    CSR [rows, n]
+    `columns` [nnz] has the new one of each entry; only those of entries that stay matter.
     """
     ends = torch.cat((torch.zeros(1, dtype=torch.int64), stays.cumsum(0)))
     values = None if block.values is None else block.values[stays]
@@ -220,14 +185,7 @@ def from_shards(
 ) -> RankShare:
     """Open this rank's part of a sharded graph, and nothing else. Collective.
 
-    Parameters
-    ----------
-    shards : ShardDirectory
-    comm : Communicator
-        All ranks; their number is a multiple of that of parts.
-    parts : int
-    shares : int
-        See :func:`spgnn.data.distribute.scatter`.
+    The number of ranks is a multiple of that of parts; `shares` as of `scatter`.
 
     Raises
     ------
@@ -242,13 +200,8 @@ def from_shards(
         )
     block = shards.block(comm.rank // c)
     if c == 1:
-        return RankShare(
-            shards.meta,
-            shards.layout,
-            block.adjacency,
-            block.vertex_ids,
-            VertexData(**block.take(slice(None))),
-        )
+        data = VertexData(**block.take(slice(None)))
+        return RankShare(shards.meta, shards.layout, block.adjacency, block.vertex_ids, data)
     position = shards.layout.dealt(block.first_row + np.arange(block.rows), c) - block.first_row
     order = np.argsort(position)
     slices = Slices(parts, c, shares)
@@ -258,14 +211,9 @@ def from_shards(
     first, last = layout.range(comm.rank)
     rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
     own = take_rows(block.adjacency, rows)
-    columns = torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c))
-    return RankShare(
-        shards.meta,
-        layout,
-        with_columns(own, columns),
-        block.vertex_ids[rows],
-        VertexData(**block.take(rows)),
-    )
+    A = with_columns(own, torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c)))
+    data = VertexData(**block.take(rows))
+    return RankShare(shards.meta, layout, A, block.vertex_ids[rows], data)
 
 
 def _balanced_slices(
@@ -298,7 +246,6 @@ def _balanced_slices(
 
 
 PIECE_BYTES = 1 << 23  # of dense features that are sent at once
-_LABELS = {str(dtype): dtype for dtype in (torch.int64, torch.int8, torch.float32)}
 
 
 def scatter(
@@ -321,8 +268,6 @@ def scatter(
     graph : Graph or GraphSource on rank 0, ``None`` elsewhere
     labels : int [n] in [0, parts) on rank 0, optional
         ``None`` for even blocks.
-    comm : Communicator
-        All ranks; their number is a multiple of that of parts.
     parts : int
         Each is cut into slices, one for each of as many neighbouring ranks.
     split : int, optional
@@ -340,11 +285,8 @@ def scatter(
     """
     slices = Slices(parts, comm.size // parts, shares)
     reader = comm.on_rank_zero(lambda: _Reader(graph, labels, slices, split))
-    header = comm.from_rank_zero(
-        lambda: reader and reader.header() | {"edge_labels": edge_labels is not None},
-    )
-    meta = GraphMeta.from_record(header["meta"])
-    layout = RowLayout(np.array(header["offsets"]))
+    header = comm.from_rank_zero(lambda: reader and reader.header(edge_labels is not None))
+    meta, layout = GraphMeta.from_record(header["meta"]), RowLayout(np.array(header["offsets"]))
     order = ids = structure = marks = None
     if reader is not None:
         order, structure, reader.structure = reader.arrangement.order, reader.structure, None
@@ -354,16 +296,15 @@ def scatter(
             # Exact: there are fewer than 2²⁴ parts.
             marks = structure.with_values(torch.from_numpy(edge_labels).float())
     own = _rows_of_all(comm, order, layout.sizes, torch.int64)
-    vertex_ids = own
-    if header["moved"]:
-        vertex_ids = _rows_of_all(comm, ids, layout.sizes, torch.int64)
+    vertex_ids = _rows_of_all(comm, ids, layout.sizes, torch.int64) if header["moved"] else own
     A = _adjacency_of_all(comm, reader, structure, layout, weighted=meta.weighted)
     edges = None
     if header["edge_labels"]:
-        edges = _adjacency_of_all(comm, reader, marks, layout, weighted=True).values
+        marked = _adjacency_of_all(comm, reader, marks, layout, weighted=True).values
+        edges = None if marked is None else marked.int()
     del structure, marks  # they may be all that holds the graph's
     data = _vertex_data_of_all(comm, reader, header, meta, own, layout)
-    return RankShare(meta, layout, A, vertex_ids, data, None if edges is None else edges.int())
+    return RankShare(meta, layout, A, vertex_ids, data, edges)
 
 
 class _Reader:
@@ -387,18 +328,23 @@ class _Reader:
             # Each rank has its share of them twice. Sparse rows have little in a piece.
             self.piece_rows = max(1, min(self.piece_rows, PIECE_BYTES // (4 * meta.features)))
 
-    def header(self) -> dict[str, Any]:
+    def header(self, edge_labels: bool) -> dict[str, Any]:
         """Everything that all ranks have to know."""
         meta = self.source.meta
-        splits = meta.splits if self._split is None else min(meta.splits, 1)
-        offsets = tuple(self.arrangement.parts.offsets.tolist())
+        kinds: dict[str, Any] = {}  # of arrays: dtype, and the shape of a row
         empty = self._one_split(self.source.rows(slice(0, 0)))
+        for name in ("x", "y", *MASKS) if meta.features else ("y", *MASKS):
+            array = getattr(empty, name)
+            if isinstance(array, Tensor):
+                kinds[name] = [str(array.dtype).removeprefix("torch."), list(array.shape[1:])]
+        offsets = self.arrangement.parts.offsets.tolist()
+        splits = meta.splits if self._split is None else min(meta.splits, 1)
         return {
-            "meta": asdict(replace(meta, offsets=offsets, splits=splits)),
+            "meta": asdict(meta) | {"offsets": offsets, "splits": splits},
             "offsets": self.arrangement.ranks.offsets.tolist(),
             "moved": self.source.vertex_ids is not None,
-            "masks": [name for name in MASKS if getattr(empty, name) is not None],
-            "labels": None if empty.y is None else [str(empty.y.dtype), empty.y.shape[1:]],
+            "edge_labels": edge_labels,
+            "kinds": kinds,
             "piece": self.piece_rows,
         }
 
@@ -450,12 +396,10 @@ def _vertex_data_of_all(
     """Features, labels and masks of own rows, which arrive in the order of the source."""
     rising = own.argsort()
     ascending = own[rising]
-    kinds = dict.fromkeys(header["masks"], (torch.bool, (meta.splits,) * (meta.splits > 1)))
-    if header["labels"] is not None:
-        dtype, width = header["labels"]
-        kinds["y"] = (_LABELS[dtype], tuple(width))
-    if meta.features and not meta.sparse_features:
-        kinds["x"] = (torch.float32, (meta.features,))
+    kinds = {
+        name: (getattr(torch, dtype), tuple(width))
+        for name, (dtype, width) in header["kinds"].items()
+    }
     data: dict[str, Any] = {
         name: torch.empty((len(own), *width), dtype=dtype) for name, (dtype, width) in kinds.items()
     }

@@ -28,7 +28,7 @@ from spgnn.data.reading import (
     reading,
     refuse_first,
 )
-from spgnn.data.structure import csr_from_edges, pattern_of, with_entries, without_ones
+from spgnn.data.structure import added, from_entries, pattern_of, without_ones
 from spgnn.errors import InputError, shortened
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
@@ -99,16 +99,25 @@ class EdgeFile:
                 "one of the two"
             )
 
-    def check_sums(self, rows: sp.csr_array, first: int = 0) -> None:
-        """Refuse sums of whole numbers that float32 rounds, in rows from `first` on."""
-        if not self.integers or rows.dtype == np.bool_:
-            return
-        exact = exact_in_float32(rows.data)
-        if not exact.all():
-            at = int(np.argmin(exact))
-            row = first + int(np.searchsorted(rows.indptr, at, side="right")) - 1
-            entry = f"entry ({row}, {int(rows.indices[at])}) is {rows.data[at]:.0f}"
-            raise InputError(f"{self.path}: {entry}; it must be {EXACT}")
+    def combined(
+        self, rows: sp.csr_array, mirrored: sp.csr_array | None, first: int = 0
+    ) -> sp.csr_array:
+        """Rows of the graph from `first` on: those of the listed entries and of their transpose.
+
+        Refuses sums of whole numbers that float32 rounds.
+        """
+        if mirrored is not None:
+            if self.check_symmetry:
+                self.check_mirrored(rows, mirrored, first)
+            rows = rows if self.both_ends else added(rows, mirrored)
+        if self.integers and rows.dtype != np.bool_:
+            exact = exact_in_float32(rows.data)
+            if not exact.all():
+                at = int(np.argmin(exact))
+                row = first + int(np.searchsorted(rows.indptr, at, side="right")) - 1
+                entry = f"entry ({row}, {int(rows.indices[at])}) is {rows.data[at]:.0f}"
+                raise InputError(f"{self.path}: {entry}; it must be {EXACT}")
+        return rows
 
 
 def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
@@ -120,21 +129,20 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     pieces = [Edges(none, none, None), *file.pieces(progress)]
     source, target = (np.concatenate([piece[end] for piece in pieces]) for end in (0, 1))
     listed = [piece.weights for piece in pieces if piece.weights is not None]
-    weights = np.concatenate(listed) if listed else None
-    del pieces, listed
+    weights = np.concatenate(listed) if listed else np.ones(len(source), np.bool_)
+    del pieces
     vertices, ids = file.vertices(), None
     if vertices is None:
         names = file.named(np.union1d(source, target).astype(np.int64))
         source, target = np.searchsorted(names, source), np.searchsorted(names, target)
         vertices, ids = len(names), torch.from_numpy(names)
-    symmetric = not file.directed and not file.both_ends
-    adjacency = csr_from_edges(source, target, vertices, weights, symmetric=symmetric)
-    if file.check_symmetry:
-        as_listed = csr_from_edges(source, target, vertices) if symmetric else adjacency
-        A = with_entries(as_listed)
-        file.check_mirrored(A, A.T.tocsr(), 0)
-    if weights is not None:
-        file.check_sums(with_entries(adjacency))
+    shape, mirrored = (vertices, vertices), None
+    rows = sp.coo_array((weights, (target, source)), shape=shape).tocsr()
+    if not file.directed:
+        keep = slice(None) if file.both_ends else source != target
+        entries = (weights[keep], (source[keep], target[keep]))
+        mirrored = sp.coo_array(entries, shape=shape).tocsr()
+    adjacency = from_entries(file.combined(rows, mirrored), weighted=bool(listed))
     file.check_entries(adjacency.nnz)
     return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids)
 

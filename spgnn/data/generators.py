@@ -44,7 +44,7 @@ def block_model(
     seed: int = 0,
     name: str = "sbm",
 ) -> Graph:
-    """An undirected graph with communities, skewed degrees and noisy features.
+    """An undirected graph with communities, skewed degrees, noisy features and a seeded split.
 
     Karrer & Newman 2011: vertex v has a propensity θ_v, here Pareto-distributed and cut. Each edge
     draws one end from all vertices in proportion to θ, the other from the class of the first with
@@ -54,28 +54,16 @@ def block_model(
 
     Parameters
     ----------
-    vertices : int
     edges : int
         Stored entries: an undirected edge counts twice. Met within about 1 % where the graph has
         room for them.
-    classes, features : int
-    homophily : float in [0, 1]
     skew : float > 1
         Exponent of the degree distribution's tail; larger is flatter.
-    signal : float
-        Length of the class means.
-    seed : int
-
-    Returns
-    -------
-    Graph
-        With ``x`` float32 [vertices, features], ``y``, and a seeded split.
 
     Raises
     ------
     InputError
-        If there is no vertex or no class, ``skew`` or ``homophily`` is out of range, or the graph
-        could never fit into memory.
+        If a number makes no sense, or the graph could never fit into memory.
     """
     if vertices < 1 or classes < 1 or edges < 0:
         raise InputError("a block model needs at least one vertex and one class, and edges ≥ 0")
@@ -165,21 +153,13 @@ def rmat(
     """A recursive-matrix graph with 2^scale vertices, undirected and without loops.
 
     Chakrabarti, Zhan & Faloutsos 2004, with the parameters and the random renumbering of Graph500:
-    each edge descends ``scale`` times into one of four quadrants with probabilities a, b, c and
-    1 − a − b − c.
-
-    Parameters
-    ----------
-    scale : int in [0, 31]
-    edge_factor : int
-        Edges drawn per vertex, before duplicates and loops are dropped.
-    probabilities : (a, b, c)
-    seed : int
+    each of 2^scale · edge_factor edges, of which duplicates and loops are dropped, descends
+    ``scale`` times into one of four quadrants with probabilities a, b, c and 1 − a − b − c.
 
     Raises
     ------
     InputError
-        If the scale is out of range, or the graph could never fit into memory.
+        If the scale is not in [0, 31], or the graph could never fit into memory.
     """
     if not 0 <= scale <= 31:
         raise InputError(f"the scale of an R-MAT graph must be in [0, 31], got {scale}")
@@ -311,23 +291,19 @@ def generate_block_model(
     """Write a degree-corrected block model with two levels of communities, in O(n) memory.
 
     After Karrer & Newman (2011). A share `inside` of the edges stays in its community, a share
-    `near` in its district, the rest goes anywhere. Community sizes follow a power law; degrees do
-    inside each community. Vertices are shuffled, so their order says nothing. The graph is
-    undirected without self-loops, and the same for a seed whatever the threads and buffers.
+    `near` in its district, the rest goes anywhere. Sizes of communities, `community` vertices on
+    average, and degrees inside each follow a power law: the density at relative position x is
+    (x + hub)^-exponent. Vertices are shuffled, so their order says nothing. The graph is undirected
+    without self-loops, and the same for a seed whatever the threads and buffers.
 
     Parameters
     ----------
     path : path
         A directory that does not exist yet.
-    vertices, nonzeros : int
-        n, and how many entries to draw (twice the edges); duplicates make the graph a little
-        smaller.
-    community : int
-        Average vertices of a community; they range over a factor of 100.
+    nonzeros : int
+        Entries to draw (twice the edges); duplicates make the graph a little smaller.
     district : int
         Average communities of a district.
-    exponent, hub : float
-        Density (x + hub)^-exponent at relative position x of a community.
     buffer_bytes : int
         Rows are drawn in ranges that fit this; each costs a pass over all edges.
 

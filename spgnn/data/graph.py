@@ -66,8 +66,8 @@ class VertexData:
                 f"so it must be in [0, {self.splits})"
             )
         masks = {name: getattr(self, name) for name in MASKS}
-        tables = {name: m for name, m in masks.items() if m is not None and m.dim() == 2}
-        return replace(self, **{name: m[:, split] for name, m in tables.items()})
+        tables = {name: m[:, split] for name, m in masks.items() if m is not None and m.dim() == 2}
+        return replace(self, **tables)
 
     def take(self, rows: Tensor | slice) -> dict[str, Any]:
         """The five arrays at some rows, by name (views, if ``rows`` is a slice)."""
@@ -75,16 +75,21 @@ class VertexData:
         return {k: None if v is None else select_rows(v, rows) for k, v in arrays.items()}
 
     def _check_vertices(self, rows: int, owner: str) -> None:
-        if isinstance(self.x, CSR):
-            object.__setattr__(self, "x", narrow(self.x, f"{owner}: x"))
-        elif self.x is not None:
-            object.__setattr__(self, "x", narrow_features(self.x, f"{owner}: x"))
-        if self.x is not None and (self.x.shape[0] != rows or len(self.x.shape) != 2):
-            raise InputError(f"{owner}: x must be [{rows}, features], got {list(self.x.shape)}")
-        if isinstance(self.x, CSR) and self.x.values is None:
-            raise InputError(f"{owner}: sparse features need values")
-        if self.y is not None:
-            check_labels(self.y, rows, owner)
+        x, y = self.x, self.y
+        if x is not None:
+            what = f"{owner}: x"
+            x = narrow(x, what) if isinstance(x, CSR) else narrow_features(x, what)
+            object.__setattr__(self, "x", x)
+            if x.shape[0] != rows or len(x.shape) != 2:
+                raise InputError(f"{owner}: x must be [{rows}, features], got {list(x.shape)}")
+            if isinstance(x, CSR) and x.values is None:
+                raise InputError(f"{owner}: sparse features need values")
+        kinds = {(dtype, dim) for dtype, _, dim in _LABELS.values()}
+        if y is not None and ((y.dtype, y.dim()) not in kinds or len(y) != rows):
+            raise InputError(
+                f"{owner}: y must be int64 [{rows}], int8 [{rows}, labels] or float32 "
+                f"[{rows}, numbers], got {y.dtype} {list(y.shape)}"
+            )
         for name in MASKS:
             mask = getattr(self, name)
             if mask is None:
@@ -105,7 +110,7 @@ class VertexData:
 class Graph(VertexData):
     """A whole graph.
 
-    A record shares the arrays it is made of, where they have the right dtype: they may be mapped
+    A record shares the arrays it is given, where they have the right dtype: they may be mapped
     files. `spgnn.data.from_scipy` and its siblings copy.
 
     Parameters
@@ -114,7 +119,6 @@ class Graph(VertexData):
     adjacency : CSR [n, n]
         Unscaled and canonical (columns of a row sorted, none twice). Row = destination: row i
         lists the vertices whose features vertex i receives. Values only if edges have weights.
-        Wider numbers than float32 and int32 become these (`spgnn.data.graph`).
     directed : bool
         Whether the pattern may differ from its transpose.
     vertex_ids : Tensor int64 [n], optional
@@ -163,25 +167,19 @@ class Graph(VertexData):
         return self.adjacency.values is not None
 
     def relabel(self, order: Tensor) -> Graph:
-        """The same graph in another order: new vertex i is old vertex ``order[i]``.
-
-        Parameters
-        ----------
-        order : Tensor int64 [n]
-            A permutation, as from ``RowLayout`` labels: ``labels.argsort(stable=True)``.
-        """
+        """The same graph in another order: new vertex i is old vertex ``order[i]``."""
         position = inverse_permutation(order)
         return replace(
             self,
             adjacency=rename_columns(take_rows(self.adjacency, order), position),
-            vertex_ids=order.clone() if self.vertex_ids is None else self.vertex_ids[order],
+            vertex_ids=vertex_ids_of(self)[order],
             **self.take(order),
         )
 
     def block(self, first: int, last: int) -> GraphBlock:
         """Rows [first, last); arrays are views, columns stay global."""
         rows = slice(first, last)
-        ids = torch.arange(first, last) if self.vertex_ids is None else self.vertex_ids[rows]
+        ids = vertex_ids_of(self)[rows]
         return GraphBlock(slice_rows(self.adjacency, rows), first, ids, **self.take(rows))
 
     def symmetrised(self) -> Graph:
@@ -191,22 +189,15 @@ class Graph(VertexData):
         graph stays as it is.
         """
         A = with_entries(self.adjacency)
-        return replace(
-            self, adjacency=union(A, A.T.tocsr(), weighted=self.weighted), directed=False
-        )
+        joined = union(A, A.T.tocsr(), weighted=self.weighted)
+        return replace(self, adjacency=joined, directed=False)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphBlock(VertexData):
-    """Rows [first_row, first_row + rows) of a graph; shares its arrays as a `Graph` does.
+    """Rows [first_row, first_row + rows) of a graph, with global columns; shares its arrays too.
 
-    Parameters
-    ----------
-    adjacency : CSR [rows, n]
-        With global columns.
-    first_row : int
-    vertex_ids : Tensor int64 [rows]
-        Where each vertex stood in the source.
+    `vertex_ids`, int64 [rows], say where each vertex stood in the source.
     """
 
     adjacency: CSR
@@ -244,13 +235,7 @@ def vertex_ids_of(record: Graph | GraphBlock) -> Tensor:
 
 
 def inverse_permutation(order: Tensor) -> Tensor:
-    """The new place of each old index.
-
-    Raises
-    ------
-    InputError
-        If ``order`` is not a permutation of [0, n).
-    """
+    """The new place of each old index; ``InputError`` if `order` is no permutation of [0, n)."""
     n = order.shape[0]
     inverse = torch.full((n,), -1, dtype=torch.int64)
     if n and (int(order.min()) < 0 or int(order.max()) >= n):
@@ -297,27 +282,13 @@ def label_columns(y: Tensor | None) -> int:
 def classes_of(y: Tensor) -> int:
     """Largest class + 1, of one class a vertex; 0 if these are several labels, or numbers.
 
-    Parameters
-    ----------
-    y : Tensor [rows, …]
-        Of any dtype. Whole floating numbers count as classes, NaN where there is none.
+    Of any dtype: whole floating numbers count as classes, NaN where there is none.
     """
     if y.dim() > 2 or y[:1].numel() > 1:
         return 0
     known = y[y.isfinite()]
     whole = not y.is_floating_point() or bool((known == known.round()).all())
     return max(int(known.max()) + 1, 0) if len(known) and whole else 0
-
-
-def check_labels(y: Tensor, rows: int, owner: str) -> None:
-    """Refuse labels of another dtype or shape than those of `_LABELS`."""
-    if (y.dtype, y.dim()) not in {(dtype, dim) for dtype, _, dim in _LABELS.values()} or (
-        len(y) != rows
-    ):
-        raise InputError(
-            f"{owner}: y must be int64 [{rows}], int8 [{rows}, labels] or float32 "
-            f"[{rows}, numbers], got {y.dtype} {list(y.shape)}"
-        )
 
 
 def labels_in_files(dtype: str, dimensions: int, columns: int) -> tuple[str, tuple[int, ...]]:

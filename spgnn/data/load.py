@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
-EDGE_FILES: dict[str, type[MatrixMarket] | type[MetisGraph] | type[EdgeList]] = {
+EDGE_FILES: dict[str, type[MatrixMarket | MetisGraph | EdgeList]] = {
     ".mtx": MatrixMarket,
     ".graph": MetisGraph,
     **dict.fromkeys((".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel"), EdgeList),
@@ -48,16 +49,9 @@ def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -
         One line that names the file, the line or array, and what is wrong.
     """
     path = Path(path)
-    return read_in_memory(path, edge_file(path), progress)
-
-
-def read_in_memory(path: Path, file: EdgeFile | None, progress: Progress | None) -> Graph:
-    """The graph of a file that `edge_file` has opened."""
-    try:
-        # NumPy's format is read by one call of a library, which reports no progress.
+    file = edge_file(path)
+    with _memory_of(path):
         return read_npz(path) if file is None else read_edges(file, progress)
-    except MemoryError:
-        raise InputError(f"{path}: does not fit into the memory of this machine") from None
 
 
 def edge_file(path: Path) -> EdgeFile | None:
@@ -192,6 +186,14 @@ def load_dataset(
     return open_shards(place).graph() if os.path.isdir(place) else read_graph(place, progress)
 
 
+@contextmanager
+def _memory_of(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise InputError(f"{path}: does not fit into the memory of this machine") from None
+
+
 def open_source(
     name_or_path: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None = None,
@@ -202,14 +204,8 @@ def open_source(
 ) -> GraphSource:
     """As `load_dataset`, but rows of features stay where they are until they are needed.
 
-    An .npz file and a graph directory hand out rows; any other set is in memory as a whole.
-
-    Parameters
-    ----------
-    name_or_path, data_dir, seed, progress
-        As of `load_dataset`.
-    graph_split : three int, optional
-        Of several data sets, so many are for training, validation and testing.
+    An .npz file and a graph directory hand out rows; any other set is in memory as a whole. With
+    `graph_split`, so many of several data sets are for training, validation and testing.
     """
     text = os.fspath(name_or_path)
     names = _several(text)
@@ -224,7 +220,8 @@ def open_source(
     file = edge_file(place)
     if file is None:
         return NpzSource(place)
-    return MemorySource(read_in_memory(place, file, progress), file.decided())
+    with _memory_of(place):
+        return MemorySource(read_edges(file, progress), file.decided())
 
 
 def download(

@@ -32,20 +32,9 @@ X = TypeVar("X", bound=Tensor | CSR)
 def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:
     """B + I on rows [first_row, first_row + rows): every diagonal entry exists exactly once.
 
-    Parameters
-    ----------
-    block : CSR [rows, n]
-        Canonical, global columns. In a weighted block a missing loop gets `weight` and an existing
-        one keeps its own.
-    first_row : int
-        Global index of row 0.
-    weight : float
-
-    Returns
-    -------
-    CSR [rows, n]
-        Canonical. Time is linear in rows + nnz; besides the result only arrays of length rows
-        and one byte an entry are allocated.
+    The block is canonical, with global columns, and so is the result. In a weighted block a missing
+    loop gets `weight` and an existing one keeps its own. Time is linear in rows + nnz; besides the
+    result only arrays of length rows and one byte an entry are allocated.
     """
     diagonal = np.arange(first_row, first_row + block.shape[0])
     indptr, indices = block.indptr.numpy(), block.indices.numpy()
@@ -95,8 +84,7 @@ def degree_scales(
 
     Returns
     -------
-    row_scale : Tensor float32 [rows] or None
-    own_scale : Tensor float32 [rows] or None
+    row_scale, own_scale : Tensor float32 [rows] or None
         ``col_scale`` of a column is ``own_scale`` of its vertex, at the rank that owns it.
 
     Raises
@@ -119,19 +107,9 @@ def degree_scales(
 def check_weights(
     block: CSR, kind: Normalisation, *, loops: bool, first_row: int = 0, ids: Tensor | int = 0
 ) -> None:
-    """Refuse what :func:`degree_scales` refuses, before anything is made of the rows.
+    """Refuse what :func:`degree_scales` refuses, before the rows are used.
 
-    Parameters
-    ----------
-    block : CSR [rows, n]
-        Without self-loops of the model.
-    kind : {"sym", "row", "none"}
-    loops : bool
-        Whether every vertex gets a self-loop.
-    first_row : int
-        Global index of row 0.
-    ids : Tensor int64 [rows], or int
-        As of :func:`degree_scales`.
+    The block has no self-loops of the model yet; `loops` says whether every vertex gets one.
     """
     if kind != "none" and block.values is not None and bool((block.values < 0).any()):
         check_degrees(row_sums(add_self_loops(block, first_row) if loops else block), ids)
@@ -154,11 +132,7 @@ def row_sums(block: CSR) -> Float64:
 def row_normalise_features(x: X, *, in_place: bool = False) -> X:
     """Divide each row by the sum of its absolute values; rows of zeros stay.
 
-    Parameters
-    ----------
-    x : Tensor float32 [rows, f], or CSR with values
-    in_place : bool
-        Overwrite ``x`` (a second feature matrix may not fit next to the first).
+    In place where a second feature matrix may not fit next to the first.
     """
     if isinstance(x, CSR):
         assert x.values is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare, of_columns, renumbered
-from spgnn.data.graph import Graph, GraphBlock, labelled, vertex_ids_of
+from spgnn.data.graph import Graph, labelled, vertex_ids_of
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, request_bytes
 from spgnn.hashing import uniform
@@ -20,7 +20,6 @@ from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
 TRAIN_SHARE, VAL_SHARE = 0.6, 0.2
-Record = TypeVar("Record", Graph, GraphBlock)
 
 
 def seeded_split(
@@ -29,15 +28,9 @@ def seeded_split(
     """Masks that give about 60 % of the labelled vertices to training, 20 % to validation.
 
     The mask of a vertex is a pure function of (seed, vertex id), so that any rank can make it for
-    its own vertices and no split depends on the number of ranks or the partition.
-
-    Parameters
-    ----------
-    vertices : int, or Tensor int64 [rows]
-        The number of vertices, or the original ids of some.
-    y : Tensor [rows] or [rows, columns], optional
-        Vertices without a known label are in none of the three.
-    seed : int
+    its own vertices and no split depends on the number of ranks or the partition. `vertices` is
+    their number, or the original ids of some, int64 [rows]. Those without a known label are in none
+    of the three.
 
     Returns
     -------
@@ -51,15 +44,12 @@ def seeded_split(
     return train & has_label, val & has_label, ~train & ~val & has_label
 
 
-def with_split(record: Record, seed: int = 0) -> Record:
-    """The record itself if it has a training mask, otherwise with a seeded split.
-
-    The caller says so to its user.
-    """
-    if record.train_mask is not None:
-        return record
-    train, val, test = seeded_split(vertex_ids_of(record), record.y, seed)
-    return replace(record, train_mask=train, val_mask=val, test_mask=test)
+def with_split(graph: Graph, seed: int = 0) -> Graph:
+    """The graph itself if it has a training mask, otherwise with a seeded split."""
+    if graph.train_mask is not None:
+        return graph
+    train, val, test = seeded_split(vertex_ids_of(graph), graph.y, seed)
+    return replace(graph, train_mask=train, val_mask=val, test_mask=test)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,14 +96,7 @@ def divided(
 ) -> Divided:
     """Nonzeros that are held out: a function of (seed, original ids of both ends).
 
-    Parameters
-    ----------
-    targets, sources : Tensor int64 [nnz]
-        Original ids.
-    shares : two float
-        Of the links, for validation and for testing.
-    seed : int
-    directed : bool
+    `shares` of the links are for validation and for testing.
     """
     low, high = torch.minimum(targets, sources).numpy(), torch.maximum(targets, sources).numpy()
     draw = torch.from_numpy(uniform(low, seed, "link", second=high))
@@ -130,20 +113,10 @@ def divided(
 def held_out(
     share: RankShare, shares: tuple[float, float], seed: int, comm: Communicator
 ) -> tuple[RankShare, list[Pairs]]:
-    """Take links out of a graph, for validation and for testing. Collective.
+    """Take shares of the links out of a graph, for validation and for testing. Collective.
 
     Which ones is a function of (seed, original ids of both ends): both directions go together, and
     neither the number of ranks nor the partition makes a difference. Loops stay, and are no pairs.
-
-    Parameters
-    ----------
-    share : RankShare
-        With its adjacency.
-    shares : two float
-        Of the links, for validation and for testing.
-    seed : int
-    comm : Communicator
-        All ranks.
 
     Returns
     -------
@@ -163,15 +136,7 @@ def held_out(
 
 
 def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[Graph, list[Pairs]]:
-    """A whole graph without the links that :func:`held_out` takes out, and the same pairs.
-
-    Parameters
-    ----------
-    graph : Graph
-    shares : two float
-        Of the links, for validation and for testing.
-    seed : int
-    """
+    """A whole graph without the links that :func:`held_out` takes out, and the same pairs."""
     A, ids = graph.adjacency, vertex_ids_of(graph)
     sources = ids[A.indices.long()]
     left, pairs, _ = _hold_out(A, ids, sources, shares, seed, directed=graph.directed)
@@ -194,19 +159,7 @@ def _hold_out(
 class Directory:
     """The row of each vertex, by its original id; every rank keeps an even part. Collective.
 
-    Parameters
-    ----------
-    vertex_ids : Tensor int64 [own rows]
-        Together a permutation.
-    layout : RowLayout
-        Of the rows.
-    comm : Communicator
-        All ranks.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if ids are not those of all vertices.
+    Ids of own rows, int64, are a permutation together; ``InputError`` on all ranks if they are not.
     """
 
     def __init__(self, vertex_ids: Tensor, layout: RowLayout, comm: Communicator) -> None:

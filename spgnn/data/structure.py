@@ -80,10 +80,7 @@ def with_entries(A: CSR) -> sp.csr_array:
 
 
 def from_entries(A: sp.csr_array, *, weighted: bool) -> CSR:
-    """The block of a matrix that nobody else has, whose arrays it keeps; duplicates are summed.
-
-    Values are dropped if the graph has no weights.
-    """
+    """The block of a matrix that nobody else has, whose arrays it keeps; duplicates are summed."""
     A.sum_duplicates()
     values = A.data if weighted else None
     return block_of(A.indptr.astype(np.int64, copy=False), A.indices, A.shape, values)
@@ -140,22 +137,10 @@ def csr_from_edges(
     symmetric: bool = False,
     loops: bool = True,
 ) -> CSR:
-    """The adjacency of edges source → target: row = target, column = source.
+    """The adjacency [vertices, vertices] of edges source → target: row = target, column = source.
 
-    Parameters
-    ----------
-    source, target : integer [edges]
-    vertices : int
-    weights : floating [edges], optional
-        Weights of an edge named several times are summed, in their own dtype.
-    symmetric : bool
-        Store every edge in both directions (a loop once).
-    loops : bool
-        Whether loops stay.
-
-    Returns
-    -------
-    CSR [vertices, vertices]
+    Weights of an edge named several times are summed, in their own dtype. `symmetric` stores every
+    edge in both directions (a loop once); `loops` says whether loops stay.
 
     Raises
     ------

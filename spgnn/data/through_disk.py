@@ -24,7 +24,7 @@ from spgnn.data.load import EDGE_FILES, open_source, suffix_of
 from spgnn.data.reading import PIECE, errors_of, name_in
 from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, shown_name
-from spgnn.data.structure import added, from_entries, row_ranges, slice_rows, union
+from spgnn.data.structure import from_entries, row_ranges, slice_rows, union
 from spgnn.errors import InputError
 from spgnn.files import AnyPath
 from spgnn.memory import resident_bytes
@@ -168,8 +168,8 @@ def _sorted_rows(
                 if names is None:
                     yield edges
                 else:
-                    ends = (np.searchsorted(names, end) for end in edges[:2])
-                    yield Edges(*ends, edges.weights)
+                    source_rows, target_rows = (np.searchsorted(names, end) for end in edges[:2])
+                    yield Edges(source_rows, target_rows, edges.weights)
 
         per_vertex = _VERTEX_BYTES * vertices
         per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
@@ -187,13 +187,8 @@ def _sorted_rows(
             ids = source.vertex_ids
         stored, all_ones = 0, True
         for first, rows, mirrored in buckets.rows(progress):
-            A = rows
-            if mirrored is not None and not symmetrise:
-                if file.check_symmetry:
-                    file.check_mirrored(rows, mirrored, first)
-                A = rows if file.both_ends else added(rows, mirrored)
+            A = file.combined(rows, None if symmetrise else mirrored, first)
             all_ones = all_ones and bool((A.data == 1).all())
-            file.check_sums(A, first)
             if symmetrise:
                 assert mirrored is not None
                 block = union(A, mirrored, weighted=weighted)
