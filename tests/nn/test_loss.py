@@ -41,7 +41,7 @@ def share_of(rank: int) -> tuple[list[float], list[int], list[float | None], tor
     )
 
 
-@pytest.mark.parametrize("ranks", [1, 4, 40])
+@pytest.mark.parametrize("ranks", [1, 4, pytest.param(40, marks=pytest.mark.slow)])
 def test_shares_add_up_to_the_loss_of_one_process(ranks):
     results = run_ranks(share_of, ranks)
     logits, y, masks = problem()

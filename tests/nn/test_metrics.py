@@ -149,7 +149,7 @@ def shares(rank: int) -> list[list[Score]]:
     return found
 
 
-@pytest.mark.parametrize("ranks", [3, 7])
+@pytest.mark.parametrize("ranks", [3, pytest.param(7, marks=pytest.mark.slow)])
 def test_scores_of_many_ranks(ranks):
     of_ranks = run_ranks(shares, ranks)
     for number, (kind, *case) in enumerate(CASES):

@@ -133,10 +133,12 @@ def check(rank: int, expected: list[tuple[list[float], Tensor, dict[str, Tensor]
     return len(chosen)
 
 
-def test_models_are_those_of_pyg():
+@pytest.mark.parametrize(
+    ("ranks", "models"), [(1, 14), (3, 14), pytest.param(8, 7, marks=pytest.mark.slow)]
+)
+def test_models_are_those_of_pyg(ranks, models):
     expected = [reference(case) for case in CASES]
-    for ranks, models in ((1, 14), (3, 14), (8, 7)):
-        assert run_ranks(check, ranks, expected) == [models] * ranks
+    assert run_ranks(check, ranks, expected) == [models] * ranks
 
 
 def check_dropout(rank: int) -> list[list[float]]:

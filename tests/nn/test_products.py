@@ -119,12 +119,12 @@ def test_dropout_of_sparse_features_rebuilds_no_structure(monkeypatch):
 @pytest.mark.parametrize(
     "kind",
     [
-        GCN,
-        pytest.param(GraphSAGE, marks=pytest.mark.slow),
-        pytest.param(GIN, marks=pytest.mark.slow),
         partial(GCN, norm="batch", residual=True),
         partial(GraphSAGE, aggr="max", norm="graph", jk="cat", act="elu"),
-        partial(GIN, norm="layer", jk="max"),
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in (GCN, GraphSAGE, GIN, partial(GIN, norm="layer", jk="max"))
+        ),
     ],
 )
 def test_a_layer_can_be_compiled_whole(kind):
