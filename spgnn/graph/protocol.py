@@ -32,7 +32,8 @@ from spgnn.spmm import DistMatrix
 # D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I; D^-1/2 A D^-1/2; the first of A + 2 I;
 # D^-1 (A + I).
 Normalisation = Literal["sym", "row", "none", "loops", "plain", "improved", "mean"]
-Reduction = Literal["sum", "max", "min", "attention"]
+# "sum", "attention", or one of `spgnn.kernels.reductions` over whole rows of neighbours.
+Reduction = str
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +94,7 @@ class Aggregation:
         s, which is added to the diagonal of A.
     normalisation : {"sym", "row", "none", "loops", "plain", "improved", "mean"}
         Of A.
-    reduce : {"sum", "max", "min", "attention"}
+    reduce : {"sum", "attention", "max", "min", "std"}
         Values of A count in sums alone; a row without neighbours is 0.
     scores : AttentionScores, optional
         With attention.

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_block, check_dense, check_is, check_out
-from spgnn.kernels.extremes import extreme
 from spgnn.kernels.library import (
     Operator,
     define,
@@ -30,7 +29,6 @@ from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.torch_internals import constant_when_compiled, direct
 
-REDUCTIONS = ("sum", "mean", "max", "min")
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
 LEAST_USES = 12
@@ -61,10 +59,10 @@ def spmm(
         Where to write; must not overlap X.
     accumulate : bool
         Add to ``out`` instead of overwriting it.
-    reduce : "sum", "mean", "max" or "min"
-        Reduction of the products in a row. The mean is over its nonzeros. "max" and "min" take a
-        matrix without values and scalings; of equal elements the first nonzero's gets the gradient.
-        Rows without nonzeros give 0. All but "sum" allocate their own result.
+    reduce : "sum", "mean", "max", "min" or "std"
+        Reduction of the products in a row. The mean is over its nonzeros. "max", "min" and "std"
+        take a matrix without values and scalings; of equal elements the first nonzero's gets the
+        gradient. Rows without nonzeros give 0. All but "sum" allocate their own result.
 
     Returns
     -------
@@ -163,14 +161,12 @@ def _other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | No
 
 
 def _reduced(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool, reduce: str) -> Tensor:
-    check_choice("reduce", reduce, REDUCTIONS)
+    from spgnn.kernels.reductions import REDUCTIONS  # which are made of products
+
+    check_choice("reduce", reduce, ("sum", *REDUCTIONS))
     if out is not None or accumulate:
         raise InputError(f'reduce="{reduce}" makes its own result; it takes no out')
-    if reduce != "mean":
-        return extreme(A, X, largest=reduce == "max")
-    share = A.pattern.row_lengths.clamp_min(1).to(SUM_DTYPE[X.dtype]).reciprocal()
-    scale = share if A.row_scale is None else A.row_scale * share
-    return spmm(CSR(A.pattern, A.values, scale, A.col_scale), X)
+    return REDUCTIONS[reduce](A, X)
 
 
 def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:

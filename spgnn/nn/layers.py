@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,7 @@ from spgnn.graph.protocol import (
     as_graph,
     dense,
 )
+from spgnn.kernels.reductions import REDUCTIONS
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
@@ -43,13 +44,12 @@ from spgnn.nn.norm import Stage, check_local, needs_all_rows
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.sparse import CSR
 
-Neighbours = Literal["mean", "sum", "add", "max", "min"]
+# How neighbours are reduced, and over which matrix.
 NEIGHBOURS: dict[str, tuple[Reduction, Normalisation]] = {
     "mean": ("sum", "row"),
     "sum": ("sum", "none"),
     "add": ("sum", "none"),
-    "max": ("max", "none"),
-    "min": ("min", "none"),
+    **{name: (name, "none") for name in REDUCTIONS if name != "mean"},
 }
 # Keys of dropped edges are apart from those of features.
 EDGES = 1 << 15
@@ -146,7 +146,7 @@ class SAGEConv(Convolution):
     ----------
     in_channels, out_channels : int
         −1 finds `in_channels` in the first call.
-    aggr : {"mean", "sum", "max", "min"}
+    aggr : {"mean", "sum", "max", "min", "std"}
     normalize : bool
         Divide each row by its length.
     root_weight : bool
@@ -162,7 +162,7 @@ class SAGEConv(Convolution):
         self,
         in_channels: int,
         out_channels: int,
-        aggr: Neighbours = "mean",
+        aggr: str = "mean",
         normalize: bool = False,
         root_weight: bool = True,
         project: bool = False,
@@ -219,7 +219,7 @@ class GraphConv(Convolution):
     ----------
     in_channels, out_channels : int
         −1 finds `in_channels` in the first call.
-    aggr : {"add", "sum", "mean", "max", "min"}
+    aggr : {"add", "sum", "mean", "max", "min", "std"}
         Only sums know weights.
     bias : bool
     options
@@ -232,7 +232,7 @@ class GraphConv(Convolution):
         self,
         in_channels: int,
         out_channels: int,
-        aggr: Neighbours = "add",
+        aggr: str = "add",
         bias: bool = True,
         **options: Any,
     ) -> None:

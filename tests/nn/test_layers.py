@@ -52,7 +52,7 @@ CASES = [
     Case("GCNConv", (F_IN, 3), {"normalize": False}, "weights"),
     *(
         Case("SAGEConv", (F_IN, width), {"aggr": aggr})
-        for aggr in ("mean", "sum", "add", "max", "min")
+        for aggr in ("mean", "sum", "add", "max", "min", "std")
         for width in (3, 9)
     ),
     Case("SAGEConv", (F_IN, 3), {"normalize": True, "root_weight": False, "bias": False}),
@@ -153,7 +153,9 @@ def close(found: Tensor, expected: Tensor, why: str) -> None:
 def storages(case: Case, layer: nn.Module, graph: DistGraph) -> dict[str, Any]:
     """The rows of x as this layer takes them."""
     found: dict[str, Any] = {"dense": graph.x.clone().requires_grad_()}
-    sums = case.options.get("aggr", "mean") not in ("max", "min") and case.given != (nn.Tanh,)
+    sums = case.options.get("aggr", "mean") not in ("max", "min", "std") and case.given != (
+        nn.Tanh,
+    )
     if case.edges or case.name not in STORED or not sums or case.options.get("improved"):
         return found
     found["sparse"] = CSR.from_scipy(sp.csr_array(graph.x.numpy()))
