@@ -9,7 +9,7 @@ from spgnn.comm.communicator import Communicator, Mesh, Pending, SoloCommunicato
 from spgnn.comm.connect import connect
 from spgnn.comm.failure import CommunicationError, guarded, world
 from spgnn.comm.launch import launch, run_job
-from spgnn.comm.place import BACKENDS, default_threads
+from spgnn.comm.place import BACKENDS
 from spgnn.comm.traffic import Ledger, RowCounts
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "RowCounts",
     "SoloCommunicator",
     "connect",
-    "default_threads",
     "guarded",
     "launch",
     "run_job",

@@ -106,7 +106,7 @@ def run_job(
         return run(lambda: publish(config, result)) if comm.rank == 0 else 0
 
     if place is None and nproc > 1:
-        return launch(rank, nproc, threads or default_threads(nproc))
+        return launch(rank, nproc, threads)
     if threads or place is not None:
         torch.set_num_threads(threads or default_threads())
     return rank()
@@ -130,10 +130,10 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     """Run `body` on `nproc` forked ranks of this machine and wait for all of them.
 
     The ranks find each other as under torchrun: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the
-    rest are set, and :func:`spgnn.comm.connect` reads them. Each has `threads` OpenMP threads; the
-    return value of `body`, or 0, is its exit status. Forking shares the imported torch between
-    ranks, so 256 of them start in seconds. The caller must not have entered an OpenMP region with
-    more than one thread: libgomp's thread pool does not survive a fork.
+    rest are set, and :func:`spgnn.comm.connect` reads them. Each has `threads` OpenMP threads (0:
+    an even share of the processors); the return value of `body`, or 0, is its exit status. Forking
+    shares the imported torch between ranks, so 256 of them start in seconds. The caller must not
+    have entered an OpenMP region with more than one thread: libgomp's threads survive no fork.
 
     Returns
     -------
@@ -143,6 +143,7 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
         process was asked to end (SIGTERM, SIGINT), a line on stderr says so.
     """
     ranks: dict[int, int] = {}
+    threads = threads or default_threads(nproc)
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         with endings_raise():

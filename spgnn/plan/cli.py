@@ -13,7 +13,6 @@ from spgnn.comm import (
     BACKENDS,
     Communicator,
     connect,
-    default_threads,
     guarded,
     launch,
     run_job,
@@ -241,7 +240,7 @@ def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:
                     write_machine(machine, path)
             return 0
 
-        status = launch(body, ranks, default_threads(ranks))
+        status = launch(body, ranks, threads=0)
         if status:
             raise InputError(f"measuring this machine ended with status {status}; use --machine")
         return read_machine(path)

@@ -9,14 +9,12 @@ import importlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 import weakref
 from pathlib import Path
 
 import pytest
-import torch
 
 from spgnn import InputError, signals
 from spgnn.comm import SoloCommunicator, connect, guarded, launch
@@ -237,21 +235,6 @@ def test_rank_alone_in_its_group_ends_all(tmp_path):
     assert ended == Ended(5, "", "error: rank 0: the group is too small\n")
 
 
-def test_rank_that_leaves_an_exchange_behind_does_not_wait_for_it(tmp_path):
-    def body() -> None:
-        comm = connect()
-        comm.barrier()
-        (tmp_path / str(comm.rank)).write_text(str(os.getpid()))
-        if comm.rank == 1:
-            comm.all_reduce(torch.ones(4))
-            (tmp_path / "failed").write_text(str(time.monotonic()))
-            sys.exit(3)
-        time.sleep(1000)
-
-    assert Forked(lambda: launch(body, 2), tmp_path).wait().status == 3
-    check_none_left(tmp_path, 2)
-
-
 # Ends with something under way, and of jobs of one rank.
 
 
@@ -274,7 +257,8 @@ def test_mpi_has_nothing_on_its_way_when_it_is_finalised(ranks, how, way):
 
 
 @needs_mpi
-@pytest.mark.parametrize("way", ["exit", pytest.param("close", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["exit", "close"])
 def test_mpi_names_a_call_that_can_never_be_complete(way):
     ended = run_program([*UNDER_MPI, "-m"], "end", "begun alone", way)
     assert ended.status != 0
@@ -389,22 +373,3 @@ def test_ranks_die_with_torchrun_while_torch_is_imported():
     )
     for more, number in ({"TORCHELASTIC_RUN_ID": "7"}, signal.SIGKILL), ({}, 0):
         assert run_program([sys.executable, "-c", program], **more).status == number
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("pause", [0.0, 1.0, 3.0])
-def test_torchrun_is_killed_just_after_its_ranks_appear(tmp_path, pause):
-    program = ["-m", "tests.comm.misbehaving", "fail", str(tmp_path), "kill", "computing", "7"]
-    job = subprocess.Popen([*TORCHRUN, *program], cwd=ROOT, stderr=subprocess.DEVNULL)
-    ranks: list[int] = []
-
-    def have_begun() -> bool:
-        children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-        ranks[:] = map(int, children)
-        return len(ranks) == 2
-
-    wait_for(have_begun)
-    time.sleep(pause)
-    job.kill()
-    job.wait()
-    wait_for(lambda: not any(is_alive(rank) for rank in ranks), patience=90.0)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect, default_threads, place
+from spgnn.comm import connect, place
 from spgnn.comm.connect import first_host, meet, step_port
 from spgnn.comm.place import (
     NO_GPU,
@@ -18,6 +18,7 @@ from spgnn.comm.place import (
     SHARED_GPUS,
     Place,
     choose,
+    default_threads,
     find_place,
     mpi_lacks_room,
 )

@@ -439,14 +439,6 @@ def test_ranks_die_with_torchrun(tmp_path):
     assert job.wait().status == -signal.SIGKILL
 
 
-def test_torchrun_is_told_by_its_variables():
-    """Those that decide who keeps the store, and with whom ranks die."""
-    folder = Path(torch.__file__).parent / "distributed/elastic/agent/server"
-    source = (folder / "local_elastic_agent.py").read_text()
-    for name in ("USE_AGENT_STORE", "RUN_ID", "RESTART_COUNT"):
-        assert f"TORCHELASTIC_{name}" in source
-
-
 @needs_mpi
 @pytest.mark.slow
 def test_two_jobs_side_by_side():
