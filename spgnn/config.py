@@ -697,13 +697,7 @@ def _refused_chunks(config: TrainConfig) -> Iterator[str]:
 
 
 def check_metric(loss: str, metric: str) -> None:
-    """Refuse a score that a loss does not have.
-
-    Parameters
-    ----------
-    loss : str
-        Or "links"; with ``auto`` any loss of vertices may have it.
-    metric : str
+    """Refuse a score that a loss, or "links", does not have; any loss of vertices may be "auto".
 
     Raises
     ------

@@ -255,15 +255,7 @@ def read_options(
     """Read the options of some records from a command line, by name.
 
     Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
-    ``--config``, and flags more than both.
-
-    Parameters
-    ----------
-    records : sequence of types
-    words : sequence of str, optional
-        By default those of this process.
-    program, about : str
-        For ``--help``, which prints and ends the process.
+    ``--config``, and flags more than both. ``--help`` prints and ends the process.
 
     Raises
     ------

@@ -58,19 +58,11 @@ APART = ("x", "y", *MASKS)
 class Opened:
     """A graph that rank 0 can read.
 
-    Attributes
-    ----------
-    source : GraphSource
-    edges : EdgeList, optional
-        The edges one by one, where the adjacency does not say all of them.
-    attributes : dict of Tensor [n, …]
-        What else is known of each vertex; x and y, where they have dtypes or shapes of their own.
-    shared : dict
-        What is said of the whole graph: tensors [1, …] or [], and plain values.
-    left_out : dict of str
-        The names of everything else, and what it is.
-    parallel : {"", "counted", "summed"}
-        What the adjacency does with edges between the same two vertices, where there are any.
+    `edges` are there where the adjacency does not say all of them. `attributes` [n, …] are what
+    else is known of each vertex, and x and y where they have dtypes or shapes of their own;
+    `shared` is said of the whole graph; `left_out` names everything else, and says what it is.
+    `parallel` is what the adjacency does with edges between the same two vertices: "counted" or
+    "summed".
     """
 
     source: GraphSource
@@ -140,18 +132,10 @@ def kind_of(data: Any) -> str:
 def opener(
     data: Any, apart: dict[str, Any], name: str, data_dir: str | None
 ) -> Callable[[], Opened]:
-    """A function that reads the graph on rank 0.
+    """A function that reads the graph on rank 0, from anything but a block.
 
-    Parameters
-    ----------
-    data
-        Anything but a block.
-    apart : dict
-        Arguments that `APART` names, by name; ``None`` where not given.
-    name : str
-        What messages call a graph that has no name of its own.
-    data_dir : str, optional
-        Where named sets are looked for.
+    `apart` are the arguments that `APART` names; `name` is what messages call a graph without a
+    name.
     """
     kind = kind_of(data)
 
@@ -244,21 +228,10 @@ Data = TypeVar("Data", bound=VertexData)
 class Placement:
     """Assignment of vertices to ranks.
 
-    Attributes
-    ----------
-    algorithm : Algorithm
-    partition : str or int [n]
-        A method, a file of labels, or on rank 0 the labels themselves.
-    edges : str, optional
-        A file with the part of each nonzero, for a vertex cut.
-    imbalance : float
-    balance : tuple of {"nnz", "vertices", "train"}
-        What every part gets an equal share of.
-    seed : int
-    symmetrise : bool
-        Make a directed graph undirected before it is partitioned.
-    split : int, optional
-        Keep only this column of masks with several.
+    `partition` is a method, a file of labels, or on rank 0 the labels [n]; `edges` a file with the
+    part of each nonzero, for a vertex cut; `balance` says what every part gets an equal share of;
+    `symmetrise` makes a directed graph undirected before it is partitioned; `split` keeps one
+    column of masks.
     """
 
     algorithm: Algorithm
@@ -301,21 +274,8 @@ def scattered_share(
 ) -> tuple[RankShare, dict[str, Any] | None]:
     """Receive the part of this rank of a graph that rank 0 opens and partitions. Collective.
 
-    Parameters
-    ----------
-    name : str
-        What messages call the graph.
-    open_graph : callable
-        Called on rank 0.
-    how : Placement
-    comm : Communicator
-        All ranks.
-
-    Returns
-    -------
-    share : RankShare
-    report : dict or None
-        What the partitioner predicted, where it was asked (rank 0).
+    Messages call it `name`. With the share comes what the partitioner predicted, on rank 0, where
+    it was asked.
 
     Raises
     ------
@@ -411,19 +371,9 @@ def _one_split(data: Data, split: int | None, name: str) -> Data:
 def share_of_blocks(
     block: GraphBlock, how: Placement, comm: Communicator, name: str, refused: Sequence[str]
 ) -> RankShare:
-    """Take the block that this rank brought for its share. Collective.
+    """Take the block that this rank brought for its share; rows stay where they are. Collective.
 
-    Parameters
-    ----------
-    block : GraphBlock
-        Rows of this rank; those of rank 0 come first, and there are no gaps.
-    how : Placement
-        Only its algorithm counts: rows stay where they are.
-    comm : Communicator
-        All ranks.
-    name : str
-        What messages call the graph.
-    refused : names of other arguments that were given
+    Blocks follow each other in the order of ranks. `refused` are other arguments that were given.
 
     Raises
     ------

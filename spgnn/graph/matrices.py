@@ -24,16 +24,10 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True, eq=False)
 class NormalisedRows:
-    """Rows and scalings that a matrix is built from.
+    """Rows [own rows, n] and scalings that a matrix is built from.
 
-    Attributes
-    ----------
-    block : CSR [own rows, n]
-        With its row scale.
-    column_scale : Tensor [own rows], optional
-        Of the columns that the rank owns.
-    edge_labels : Tensor, integers [nnz], optional
-        The rank that multiplies each nonzero, in a vertex cut.
+    `column_scale` is of the columns that the rank owns; `edge_labels` [nnz] are the ranks that
+    multiply each nonzero, in a vertex cut.
     """
 
     block: CSR
@@ -61,17 +55,9 @@ class NormalisedRows:
 
 
 def normalised(share: RankShare, rank: int, kind: Scaling, *, loops: int) -> NormalisedRows:
-    """Own rows of the adjacency, or of A + I, normalised.
+    """Own rows of the adjacency, or of A + I, normalised ("sym", "row" or "none").
 
-    Parameters
-    ----------
-    share : RankShare
-        With its adjacency.
-    rank : int
-    kind : {"sym", "row", "none"}
-        See :func:`spgnn.data.normalise.degree_scales`.
-    loops : int
-        The weight of the self-loop that a vertex without one gets; 0: none.
+    `loops` is the weight of the self-loop that a vertex without one gets; 0: none.
 
     Raises
     ------
@@ -122,23 +108,10 @@ _RECIPES: dict[str, tuple[int, Scaling]] = {
 
 
 class GraphMatrices:
-    """Builds each matrix when it is first asked for, and keeps it.
+    """Builds each matrix of a graph when it is first asked for, and keeps it.
 
-    Parameters
-    ----------
-    share : RankShare
-        With its adjacency, in memory of the CPU.
-    comm : Communicator
-        All ranks.
-    algorithm : Algorithm
-    parallel : {"", "counted", "summed"}
-        What the adjacency does with edges between the same two vertices, where there are any.
-    codecs : GraphCodecs
-        Which of them approximate in training.
-
-    Attributes
-    ----------
-    mesh : Mesh
+    The share is in memory of the CPU, with its adjacency. `parallel` says what that does with edges
+    between the same two vertices, where there are any: "counted" or "summed".
     """
 
     def __init__(

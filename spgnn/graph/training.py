@@ -89,19 +89,9 @@ def layer_plans(
 ) -> Layered | None:
     """Plans for layers that do with less than the whole matrix, or with more. Collective.
 
-    ``None`` if all layers work on the whole matrix.
-
-    Parameters
-    ----------
-    graph : DistGraph
-    normalisation : str
-        Of its matrix.
-    layers : int
-    wanted : Tensor bool [own rows], optional
-        Vertices that the loss looks at; ``None``: layers make all rows.
-    recompute_halo : bool
-    propagated : bool
-        Whether the first layer is given A·X.
+    ``None`` if all layers work on the whole matrix. `wanted`, bool [own rows], are the vertices
+    that the loss looks at (``None``: layers make all rows); `propagated`: the first layer is given
+    A·X.
     """
     if wanted is None and not recompute_halo:
         return None
@@ -126,14 +116,8 @@ def training_on(
 ) -> TrainingGraph:
     """Training on a graph, as plans for its layers ask for it. Collective.
 
-    Parameters
-    ----------
-    graph : DistGraph
-    A : DistMatrix
-        Its matrix, for layers without a plan of their own.
-    X : Tensor or CSR [own rows, features], or Propagated
-        Its features, as the first layer takes them, on the matrix's device.
-    plans : Layered, optional
+    Layers without a plan of their own work on A. X are the graph's features as the first layer
+    takes them, on the matrix's device.
     """
     ids = graph.vertex_ids
     own, begin = A.own_rows, graph.layout.range(graph.comm.rank)[0]

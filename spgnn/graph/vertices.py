@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -22,20 +21,9 @@ from spgnn.layout import Int64Array, RowLayout
 
 
 def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) -> Tensor:
-    """The sum over this rank's vertices, or those of a mask.
+    """The sum of t over this rank's vertices, or those of a mask; a scalar is the sum already.
 
-    Parameters
-    ----------
-    t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
-        A scalar is the sum already.
-    mask : Tensor bool [own rows], optional
-    own_rows : int
-    halo_rows : int, optional
-        If that is known: for the message.
-
-    Returns
-    -------
-    Tensor […]
+    t has a row for each own vertex, or for each of the mask. `halo_rows` are for the message.
 
     Raises
     ------
@@ -44,39 +32,46 @@ def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) 
     """
     check_strided("the tensor", t)
     if mask is not None and (mask.dtype != torch.bool or mask.shape != (own_rows,) or not t.dim()):
-        found = f"{mask.dtype} {list(mask.shape)}"
-        raise InputError(f"a mask must be bool [{own_rows}], got {found}")
-    if t.dim() and len(t) != own_rows:
-        selected = None if mask is None else int(mask.sum())
-        if len(t) != selected:
-            raise InputError(
-                f"this rank holds {own_rows} vertices, the tensor has {len(t)} rows"
-                + ("; these are rows of the halo" if len(t) == halo_rows else "")
-                + ("" if selected is None else f"; the mask has {selected}")
-            )
-    elif mask is not None:
-        t = t[mask]
-    return t.sum(0) if t.dim() else t
+        raise InputError(f"a mask must be bool [{own_rows}], got {mask.dtype} {list(mask.shape)}")
+    if not t.dim():
+        return t
+    if len(t) == own_rows:
+        return (t if mask is None else t[mask]).sum(0)
+    selected = None if mask is None else int(mask.sum())
+    if len(t) == selected:
+        return t.sum(0)
+    raise InputError(
+        f"this rank holds {own_rows} vertices, the tensor has {len(t)} rows"
+        + ("; these are rows of the halo" if len(t) == halo_rows else "")
+        + ("" if selected is None else f"; the mask has {selected}")
+    )
 
 
-_DTYPES = {str(dtype): dtype for dtype in (torch.bool, torch.uint8, torch.int8, torch.int16)}
-_DTYPES |= {str(dtype): dtype for dtype in (torch.int32, torch.int64, torch.bfloat16)}
-_DTYPES |= {str(dtype): dtype for dtype in (torch.float16, torch.float32, torch.float64)}
+_DTYPES = {
+    str(dtype): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.bfloat16, torch.float16, torch.float32, torch.float64),
+    )
+}
+
+
+def _check_own(what: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator) -> None:
+    """Refuse what is not one row, of the same shape, for each vertex. Collective."""
+    comm.check_agreement(
+        what,
+        width=tuple(rows.shape[1:]),
+        dtype=rows.dtype,
+        one_row_a_vertex=len(rows) == len(vertex_ids) or f"{len(rows)} for {len(vertex_ids)}",
+    )
+    if len(rows) != len(vertex_ids):
+        raise InputError(f"{len(rows)} rows for {len(vertex_ids)} vertices of this rank")
 
 
 def gather_rows(
     rows: Tensor, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor | None:
-    """Rows of all vertices by their ids, on rank 0; ``None`` elsewhere. Collective.
-
-    Parameters
-    ----------
-    rows : Tensor [own rows, …]
-    vertex_ids : Tensor int64 [own rows]
-        Together a permutation.
-    layout : RowLayout
-    comm : Communicator
-        All ranks.
+    """Rows [own rows, …] of all vertices by their ids, on rank 0; ``None`` elsewhere. Collective.
 
     Raises
     ------
@@ -84,33 +79,19 @@ def gather_rows(
         On all ranks, if these are not own rows, or of different width or dtype.
     """
     check_strided("rows", rows)
-    comm.check_agreement(
-        "graph.gather",
-        width=tuple(rows.shape[1:]),
-        dtype=rows.dtype,
-        one_row_a_vertex=len(rows) == len(vertex_ids) or f"{len(rows)} for {len(vertex_ids)}",
-    )
-    if len(rows) != len(vertex_ids):
-        raise InputError(f"{len(rows)} rows for {len(vertex_ids)} vertices of this rank")
-    found = collected(rows, layout, comm)
-    ids = collected(vertex_ids, layout, comm)
+    _check_own("graph.gather", rows, vertex_ids, comm)
+    every, ids = collected(rows, layout, comm), collected(vertex_ids, layout, comm)
     if comm.rank:
         return None
-    whole = torch.empty_like(found)
-    whole[ids] = found
+    whole = torch.empty_like(every)
+    whole[ids] = every
     return whole
 
 
 def scatter_rows(
     rows: Tensor | None, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor:
-    """The reverse: rank 0's rows of all vertices to their owners. Collective.
-
-    Parameters
-    ----------
-    rows : Tensor [all vertices, …] on rank 0
-    vertex_ids, layout, comm
-        As of `gather_rows`.
+    """The reverse: rank 0's rows [all vertices, …] to their owners. Collective.
 
     Raises
     ------
@@ -156,15 +137,9 @@ def check_sent(name: str, rows: Tensor) -> None:
 
 
 def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> dict[str, Tensor]:
-    """Arrays that rank 0 has sorted by who is to get them, to every rank its rows. Collective.
+    """Rows that rank 0 has sorted by who is to get them, to every rank its own. Collective.
 
-    Parameters
-    ----------
-    arrays : dict of Tensor [sum(counts), …] on rank 0
-    counts : int64 [P] on rank 0
-        Rows of each rank.
-    comm : Communicator
-        All ranks.
+    `counts` [P] are the rows of each rank, on rank 0.
     """
     what = {name: [list(t.shape[1:]), str(t.dtype)] for name, t in arrays.items()}
     told = comm.broadcast_value({"counts": counts.tolist(), "what": what})
@@ -202,20 +177,8 @@ def write_npy(
 ) -> None:
     """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective.
 
-    Parameters
-    ----------
-    path : str
-        What rank 0 says counts.
-    rows : Tensor [own rows, …]
-        bfloat16 is written as float32.
-    vertex_ids : Tensor int64 [own rows]
-        Where the source has them; together a permutation.
-    comm : Communicator
-        All ranks.
-    what : str
-        What an error calls the file, say ``"--output scores.npy"``.
-    after : callable, optional
-        Called after each stretch of rows.
+    The path is rank 0's; `what` is how errors call the file, say ``"--output scores.npy"``;
+    bfloat16 is written as float32. `after` is called after each stretch of rows.
 
     Raises
     ------
@@ -240,17 +203,22 @@ def write_npz(
 
     Parameters and errors are those of `write_npy`.
     """
-
-    def opened() -> zipfile.ZipFile:
-        file = stack.enter_context(atomic_file(path, what))
-        return stack.enter_context(zipfile.ZipFile(file, "w"))
-
     with ExitStack() as stack:
+
+        def opened() -> zipfile.ZipFile:
+            file = stack.enter_context(atomic_file(path, what))
+            return stack.enter_context(zipfile.ZipFile(file, "w"))
+
+        def begun(name: str) -> IO[bytes]:
+            assert archive is not None
+            # Built from its name alone, it has no time of day: equal runs make equal files.
+            return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+
         archive = comm.on_rank_zero(opened)
         for name, rows in arrays.items():
-            entry = _on_disk(comm, what, partial(_opened_entry, archive, name))
+            entry = _on_disk(comm, what, partial(begun, name))
             _write_array(entry, rows, vertex_ids, comm, what, after)
-            _on_disk(comm, what, partial(_close, entry))
+            _on_disk(comm, what, lambda entry=entry: entry.close())  # type: ignore[misc]
         comm.on_rank_zero(stack.close)
 
 
@@ -282,27 +250,11 @@ def in_order(
 ) -> Iterator[Tensor | None]:
     """The rows of all vertices by their ids, a stretch of so many bytes at a time. Collective.
 
-    Parameters
-    ----------
-    rows : Tensor [own rows, …]
-    vertex_ids : Tensor int64 [own rows]
-        Together a permutation.
-    comm : Communicator
-        All ranks.
-    chunk_bytes : int
-
     Yields
     ------
     Tensor [stretch, …], in memory of the CPU, on rank 0; ``None`` on the others
     """
-    comm.check_agreement(
-        "rows of all vertices",
-        width=tuple(rows.shape[1:]),
-        dtype=str(rows.dtype),
-        one_row_a_vertex=len(rows) == len(vertex_ids) or f"{len(rows)} for {len(vertex_ids)}",
-    )
-    if len(rows) != len(vertex_ids):
-        raise InputError(f"{len(rows)} rows for {len(vertex_ids)} vertices of this rank")
+    _check_own("rows of all vertices", rows, vertex_ids, comm)
     total = comm.agree(len(vertex_ids), "sum")
     sorted_ids, order = vertex_ids.sort()
     row_bytes = rows.element_size() * max(1, int(np.prod(rows.shape[1:])))
@@ -337,37 +289,22 @@ def _write_array(
     """An array of the rows of all vertices, as NumPy's files have it, into a file of rank 0."""
     if rows.dtype == torch.bfloat16:
         rows = rows.float()
-    dtype = torch.empty(0, dtype=rows.dtype).numpy().dtype
+    descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=rows.dtype).numpy().dtype)
     shape = (comm.agree(len(rows), "sum"), *rows.shape[1:])
-    _on_disk(comm, what, partial(_write_header, file, dtype, shape))
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+
+    def write(stretch: Tensor | None) -> None:
+        assert file is not None
+        if stretch is None:
+            np.lib.format.write_array_header_2_0(file, header)
+        else:
+            file.write(stretch.numpy().tobytes())
+
+    _on_disk(comm, what, partial(write, None))
     for stretch in in_order(rows, vertex_ids, comm):
-        _on_disk(comm, what, partial(_write_stretch, file, stretch))
+        _on_disk(comm, what, partial(write, stretch))
         if after is not None:
             after()
-
-
-def _opened_entry(archive: zipfile.ZipFile | None, name: str) -> IO[bytes]:
-    assert archive is not None
-    # Built from its name alone, it has no time of day: equal runs make equal files.
-    return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-
-
-def _close(entry: IO[bytes] | None) -> None:
-    assert entry is not None
-    entry.close()
-
-
-def _write_header(file: IO[bytes] | None, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> None:
-    assert file is not None
-    descr = np.lib.format.dtype_to_descr(np.dtype(dtype))
-    told = {"descr": descr, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_2_0(file, told)
-
-
-def _write_stretch(file: IO[bytes] | None, stretch: Tensor | None) -> None:
-    assert file is not None
-    assert stretch is not None
-    file.write(stretch.numpy().tobytes())
 
 
 def _on_disk(comm: Communicator, what: str, work: Callable[[], Made]) -> Made | None:

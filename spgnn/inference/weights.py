@@ -27,16 +27,8 @@ _AVERAGED = "n_averaged"
 def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
     """Give the model the weights of a file, on all ranks. Collective.
 
-    Rank 0 reads it. Nothing in it is run: files of torch are loaded as tensors alone.
-
-    Parameters
-    ----------
-    model : Module
-    path : str
-        A directory of checkpoints, a checkpoint, or a ``state_dict`` that ``torch.save``
-        wrote.
-    comm : Communicator
-        All ranks.
+    A directory of checkpoints, a checkpoint, or a ``state_dict`` that ``torch.save`` wrote. Rank 0
+    reads it. Nothing in it is run: files of torch are loaded as tensors alone.
 
     Raises
     ------
@@ -54,17 +46,8 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
 
     In a file of torch they may lie next to other things, inside tables, under names to which
     wrappers (``DistributedDataParallel``, ``torch.compile``, ``AveragedModel``, a module of
-    Lightning) have added something. Several sets of weights in one file are refused.
-
-    Parameters
-    ----------
-    path : str
-    first : str
-        A name that the model has, or how one begins.
-
-    Raises
-    ------
-    InputError
+    Lightning) have added something: `first` is how some name of the model begins. Several sets of
+    weights in one file are refused.
     """
     if os.path.isdir(path):
         path = os.path.join(path, FILE)

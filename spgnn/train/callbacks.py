@@ -28,14 +28,9 @@ CSV_FILE = "history.csv"
 
 
 class CSVLog:
-    """``history.csv`` in a directory: an epoch a line, written as it ends.
+    """``history.csv`` in a directory, made if need be: an epoch a line, written as it ends.
 
     Of a file that is there, lines of earlier epochs than the first one stay: a resumed run goes on.
-
-    Parameters
-    ----------
-    directory : str
-        Made if it does not exist.
     """
 
     def __init__(self, directory: str) -> None:
@@ -84,10 +79,6 @@ def _lines_before(path: Path, epoch: int) -> list[Record]:
 
 class TensorBoardLog:
     """Event files of TensorBoard in a directory: a scalar for each number of an epoch.
-
-    Parameters
-    ----------
-    directory : str
 
     Raises
     ------

@@ -39,13 +39,7 @@ def save(
     comm: Communicator,
     own: Tensors,
 ) -> None:
-    """Write the checkpoint, and the files of all ranks. Collective.
-
-    Parameters
-    ----------
-    directory, model, optimizer, signature, history, comm
-    own : dict of Tensor
-        What this rank keeps besides: all ranks something, or none.
+    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective.
 
     Raises
     ------
@@ -102,7 +96,6 @@ def load(
 
     Parameters
     ----------
-    directory, model, optimizer, signature, comm
     steps : int
         Of the optimiser in an epoch.
 

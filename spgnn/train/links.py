@@ -43,15 +43,7 @@ class LinkModel(nn.Module):
 
 @dataclass(frozen=True)
 class LinkJudge:
-    """Scores of links that were held out.
-
-    Attributes
-    ----------
-    metrics : tuple of str
-    criterion : Criterion
-    negatives : int
-        Made-up pairs of each link that the validation loss looks at.
-    """
+    """Scores of links that were held out; the validation loss looks at `negatives` of each."""
 
     metrics: tuple[str, ...]
     criterion: Criterion
@@ -68,14 +60,8 @@ class LinkJudge:
     ) -> Scores:
         """Scores of "val", with the loss, or of "test". Collective.
 
-        Parameters
-        ----------
-        split : str
-        links : Tensor [own pairs]
-        others : Tensor [own pairs, made-up ones of each]
-        total : int
-            Links of the split on all ranks.
-        comm : Communicator
+        Scores of links [own pairs], and of made-up ones [own pairs, of each]; `total` links on all
+        ranks.
         """
         found: Scores = {}
         if split == "val":
@@ -106,13 +92,8 @@ class LinkPrediction(GraphTask):
 
     Embeddings are as wide as a hidden layer. In each epoch every training link meets other sources
     at its target, drawn by a hash of (seed, epoch, original ids of the link, number); links for
-    validation and testing meet the same ones whenever they are scored.
-
-    Parameters
-    ----------
-    config : TrainConfig
-    data : TrainingGraph
-        Whose graph has no links but those for training.
+    validation and testing meet the same ones whenever they are scored. The graph has no links but
+    those for training.
 
     Raises
     ------

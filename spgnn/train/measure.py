@@ -38,20 +38,10 @@ def timed(seconds: Sequence[float]) -> list[float]:
 
 
 class Measurements:
-    """Seconds and bytes of this rank's training epochs.
+    """Seconds and bytes of this rank's training epochs, by the ledger of the communicator.
 
-    Parameters
-    ----------
-    ledger : Ledger
-        Of the communicator of all ranks.
-    device : torch.device
-
-    Attributes
-    ----------
-    seconds, sent_bytes, received_bytes : list, one each epoch
-    sent_between : list of int, one each epoch
-        Bytes sent to other nodes, where the ledger knows nodes.
-    breakdowns : list of seconds by category, one each clocked epoch
+    `sent_between` are bytes sent to other nodes, where the ledger knows nodes; `breakdowns` seconds
+    by category, one list for each clocked epoch.
     """
 
     def __init__(self, ledger: Ledger, device: torch.device) -> None:
@@ -168,13 +158,9 @@ CATEGORIES = ("spmm", "gemm", "pack", "alltoall", "bcast", "allreduce", "other")
 class OperatorClock(TorchDispatchMode):
     """Seconds in each kind of torch operator that runs while this mode is active.
 
-    Parameters
-    ----------
-    device : torch.device
-        On a GPU every timed operator is waited for, so the parts add up, but overlap is lost:
-        epochs with this clock do not count as the time of an epoch.
-    ledger : Ledger, optional
-        Knows how long exchanges inside an operator took.
+    On a GPU every timed operator is waited for, so the parts add up, but overlap is lost: epochs
+    with this clock do not count as the time of an epoch. The ledger knows how long exchanges inside
+    an operator took.
     """
 
     def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:

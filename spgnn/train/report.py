@@ -31,13 +31,7 @@ SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
     """The report of the training command, the same on every rank. Collective.
 
-    Parameters
-    ----------
-    config : TrainConfig
-    trainer : Trainer
-        After :meth:`Trainer.run`.
-    idle_bytes : int
-        Resident memory of this rank before it loaded any data.
+    `idle_bytes` is the resident memory of this rank before it loaded any data.
     """
     return {
         "config": config.flat(),
@@ -144,14 +138,7 @@ def write(report: Report, path: str) -> None:
 def publish(
     report: Report, path: str | None, shown: Callable[[Report], None] | None = None
 ) -> None:
-    """Write the report and print the table; what went wrong is said last.
-
-    Parameters
-    ----------
-    report : dict
-    path : str, optional
-    shown : callable, optional
-        Prints another table than that of :func:`spgnn.train.report.show`.
+    """Write the report and print its table, or what else shows it; what went wrong is said last.
 
     Raises
     ------

@@ -34,14 +34,7 @@ def score_name(split: str, metric: str) -> str:
 
 
 class Criterion(NamedTuple):
-    """The score by which epochs are compared.
-
-    Attributes
-    ----------
-    name : str
-    higher : bool
-        Whether more is better.
-    """
+    """The score by which epochs are compared, and whether more of it is better."""
 
     name: str = "val_loss"
     higher: bool = False
@@ -59,15 +52,9 @@ class Criterion(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Predictions for this rank's vertices.
+    """Predictions of own vertices: their original ids, and arrays [own rows, …] by name.
 
-    Attributes
-    ----------
-    vertex_ids : Tensor int64 [own rows]
-        Original ids.
-    arrays : dict of Tensor [own rows, …], by name
-    give_back : callable, optional
-        To be called now and then while they are read: lets go of memory.
+    `give_back` lets go of memory; it is called now and then while they are read.
     """
 
     vertex_ids: Tensor
@@ -151,15 +138,7 @@ class Task(Protocol):
 
 
 def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Parameters of a model as torch's optimisers take them: its first layer decays.
-
-    Parameters
-    ----------
-    layers : Stack
-        Its first layer decays.
-    model : Module
-    weight_decay : float
-    """
+    """Parameters of a model as torch's optimisers take them: the first layer decays."""
     first = layers.parameters_by_layer()[0]
     decaying = {"params": first, "weight_decay": weight_decay}
     known = set(map(id, first))
@@ -179,13 +158,9 @@ class Moving(Protocol):
 
 
 def planned_bytes(moving: Iterable[Moving], epoch: int, node_size: int = 0) -> tuple[int, int, int]:
-    """Bytes that an epoch moves on this rank, according to plans and codecs.
+    """Bytes that an epoch sends and receives, and sends to other nodes, by plans and codecs.
 
-    Returns
-    -------
-    sent, received : int
-    between : int
-        Those sent to other nodes, of `node_size` neighbouring ranks each; 0 if nodes are not known.
+    A node are `node_size` neighbouring ranks; 0: nodes are not known.
     """
     sent, received, between = 0, 0, 0
     for product in moving:
@@ -200,13 +175,6 @@ def planned_bytes(moving: Iterable[Moving], epoch: int, node_size: int = 0) -> t
 
 class GraphTask(Task):
     """A task whose model, built from the flags, is a stack of layers on a graph.
-
-    Parameters
-    ----------
-    config : TrainConfig
-    data : TrainingGraph
-    outputs : int
-        Width of the last layer.
 
     Attributes
     ----------

@@ -241,14 +241,9 @@ class Trainer:
 
     @torch.no_grad()
     def write_predictions(self, path: str) -> None:
-        """Write what the task predicts of every vertex, in the source's order. Collective.
+        """Write the predictions of all vertices as ``.npz``, in the source order. Collective.
 
         Rank 0 holds its own rows and a stretch of all; the file is written aside, then renamed.
-
-        Parameters
-        ----------
-        path : str
-            Of an ``.npz`` file.
 
         Raises
         ------

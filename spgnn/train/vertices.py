@@ -64,21 +64,9 @@ def metrics_of(loss: str, metric: str) -> tuple[str, ...]:
 class Objective:
     """A loss over known labels and further scores, exact over all ranks.
 
-    Attributes
-    ----------
-    kind : str
-        What ``--loss`` is, decided.
-    loss : Loss
-    y : Tensor [own rows] or [own rows, columns]
-        Labels as the loss takes them.
-    masks : sequence of Tensor bool [own rows]
-        Train, validation, test.
-    totals : sequence of float
-        What their labels weigh, over all ranks.
-    counts : sequence of int
-        Labelled vertices in each, over all ranks.
-    metrics : tuple of str
-    criterion : Criterion
+    `kind` is what ``--loss`` is, decided; `y` are labels [own rows, …] as the loss takes them,
+    `masks` of train, validation and test, `totals` what their labels weigh and `counts` how many
+    vertices with a label they have over all ranks.
     """
 
     kind: str
@@ -102,21 +90,10 @@ class Objective:
         comm: Communicator,
         function: LossFunction | None = None,
     ) -> Objective:
-        """The objective of the options on these labels. Collective.
+        """The objective of the options on these labels of own rows. Collective.
 
-        Parameters
-        ----------
-        aim : Aim
-        name : str
-            Of the data set, for messages.
-        y : Tensor [own rows] or [own rows, columns]
-        masks : sequence of Tensor bool [own rows]
-        classes : int
-            Columns of the last layer.
-        comm : Communicator
-            All ranks.
-        function : callable, optional
-            The loss, instead of that of the options.
+        `name` is the data set's, for messages; `classes` are the columns of the last layer;
+        `function` is a loss instead of that of the options.
 
         Raises
         ------
@@ -189,15 +166,9 @@ class Objective:
 
 
 def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0) -> Objective:
-    """The objective on the labels of a graph. Collective.
+    """The objective of options, of a named loss or of a function, on a graph. Collective.
 
-    Parameters
-    ----------
-    loss : Aim, str or callable
-        Options, the name of a loss, or a function (see :class:`~spgnn.train.Trainer`).
-    graph : DistGraph
-    seed : int
-        Of a split, where the graph has no training mask.
+    The seed is that of a split, where the graph has no training mask.
     """
     aim, function = Aim(), None
     if isinstance(loss, Aim):
@@ -288,11 +259,6 @@ class NodeClassification(GraphTask):
 
     What is minimised, and which scores are reported, is an :class:`Objective`.
 
-    Parameters
-    ----------
-    config : TrainConfig
-    data : TrainingGraph
-
     Raises
     ------
     InputError
@@ -338,15 +304,10 @@ class LabelPropagation(NodeClassification):
     features. Which ones these are is drawn in each epoch, by a hash of (seed, epoch, original id).
     In evaluation all training labels are inputs; so scores on training vertices say little.
 
-    Parameters
-    ----------
-    config, data
-        As of :class:`NodeClassification`.
-
     Raises
     ------
     InputError
-        As there, or if labels are numbers.
+        As :class:`NodeClassification`, or if labels are numbers.
     """
 
     def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
@@ -397,21 +358,7 @@ def _hidden_unless(known: Tensor, y: Tensor) -> Tensor:
 
 
 class GivenModel(Task):
-    """A user's module on a distributed graph, learnt from labels of its vertices. Collective.
-
-    Parameters
-    ----------
-    model : Module
-        Gets the parameters of rank 0 on all ranks.
-    graph : DistGraph
-        With labels; without a training mask, it gets a seeded split.
-    loss : str or callable
-        See :class:`~spgnn.train.Trainer`.
-    forward : callable, optional
-        As there.
-    seed : int
-    weight_decay : float
-    """
+    """A user's module on a graph, learnt from labels of its vertices; see `Trainer`. Collective."""
 
     def __init__(
         self,
