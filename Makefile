@@ -2,12 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,mpi,partition,plot,pyg,docs,yaml
+EXTRAS := dev,mpi,partition,plot,pyg,yaml
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
-# `make train` needs no more than the package; everything else needs the extras as well.
-PIP := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
+# `make train` needs no more than the package; tests need the extras as well, and docs their own.
+# Most of what is installed is never imported: Python compiles what is, when it is. What extras need is
+# read from the installed package, which is not built again.
+PIP := $(BIN)/python -m pip install --progress-bar off --no-compile --constraint constraints.txt
 
 .PHONY: build train test tests test-slow docs wheel lint format clean
 
@@ -23,7 +25,11 @@ $(VENV)/.built: $(VENV)/.tools $(SOURCES)
 	touch $@
 
 $(VENV)/.extras: pyproject.toml constraints.txt | $(VENV)/.built
-	$(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'
+	$(PIP) 'spgnn[$(EXTRAS)]'
+	touch $@
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.extras
+	$(PIP) 'spgnn[docs]'
 	touch $@
 
 train: $(VENV)/.built
@@ -36,11 +42,11 @@ test: build
 tests:
 	$(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
 
-test-slow: build
+test-slow: build $(VENV)/.docs
 	$(BIN)/python -m pytest -m slow
 
 # The site, in build/docs/html. Runs the gallery; needs no network.
-docs: build
+docs: build $(VENV)/.docs
 	MPLBACKEND=Agg $(BIN)/python -m sphinx --fail-on-warning --quiet \
 		-c docs -d build/docs/doctrees . build/docs/html
 
