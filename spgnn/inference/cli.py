@@ -19,7 +19,7 @@ from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn import multiplied_in, weights_of
 from spgnn.options import Record, flag
-from spgnn.train.in_parts import InParts
+from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.run import OWN_FLAGS, resolved
 from spgnn.train.task import model_of
 
@@ -121,12 +121,12 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     give_back: Callable[[], None] | None = None
     with ExitStack() as stack:
         if config.storage.asked:
-            task = InParts(settled, comm, resident_bytes(), outputs)
+            task = ChunkedTask(settled, comm, resident_bytes(), outputs)
             stack.callback(task.close)
             deal_weights(task.model, state, weights, comm)
             comm.settled()
-            meta, rows, ids = task.meta, task.all_outputs(), task.vertex_ids
-            give_back = task.give_back
+            meta, rows, ids = task.meta, task.all_outputs(), task.graph.vertex_ids
+            give_back = task.graph.give_back
         else:
             data = training_graph(settled, comm)
             model = model_of(settled, data.whole.num_features, outputs)

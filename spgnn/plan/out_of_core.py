@@ -21,11 +21,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.chunked.budget import LIBRARIES, Budget, decide, merged, needed, recomputed
-from spgnn.chunked.predict import Forecast
-from spgnn.chunked.room import Places
-from spgnn.chunked.segments import Segments
-from spgnn.chunked.sizes import OWN_MATRIX, Sizes, at_most, scored
+from spgnn.chunked.budget import (
+    LIBRARIES,
+    Budget,
+    choose_recomputed,
+    decide,
+    memory_needed,
+    merged,
+)
+from spgnn.chunked.model import ChunkedModel
+from spgnn.chunked.sizes import OWN_MATRIX, Sizes
+from spgnn.chunked.tables import Placement
 from spgnn.data.graph import labelled
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource
@@ -40,7 +46,7 @@ from spgnn.plan.search import Configuration
 from spgnn.plan.subject import Setting
 from spgnn.sparse import CSR
 
-_NOTHING = Budget(1, Places(), 0)
+_NOTHING = Budget(1, Placement(), 0)
 Mask = npt.NDArray[np.bool_]
 
 
@@ -69,10 +75,10 @@ class FromDisk(Configuration):
     def storage(self) -> dict[str, Any]:
         """Predicted chunks, tables and traffic of the disk, as the training report names them."""
         return {
-            "chunks": self.budget.parts,
-            "on_disk": sorted(self.budget.places.on_disk),
-            "panel_bytes": self.budget.places.panel_bytes,
-            "recomputed_layers": sorted(self.budget.again),
+            "chunks": self.budget.chunks,
+            "on_disk": sorted(self.budget.placement.on_disk),
+            "panel_bytes": self.budget.placement.panel_bytes,
+            "recomputed_layers": sorted(self.budget.recomputed),
             "planned_read_bytes": self.read_bytes,
             "planned_written_bytes": self.written_bytes,
         }
@@ -80,11 +86,11 @@ class FromDisk(Configuration):
     def written(self) -> list[str]:
         """As they are written on the command line, without those that are defaults."""
         memory = [] if self.memory is None else ["--memory", str(self.memory)]
-        parts = ["--spill", self.spill, "--chunks", str(self.budget.parts)]
+        parts = ["--spill", self.spill, "--chunks", str(self.budget.chunks)]
         return [*super().written(), *memory, *parts]
 
     def __str__(self) -> str:
-        return f"{super().__str__()} from disk, {self.budget.parts} parts"
+        return f"{super().__str__()} from disk, {self.budget.chunks} chunks"
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,23 +171,22 @@ class OutOfCore:
         ahead, exact = self._sizes(one, setting, network)
         best = list[Budget]()
 
-        def decided(again: frozenset[int]) -> Budget:
-            best[:] = self._budgets(ahead, again)
+        def decided(recomputed: frozenset[int]) -> Budget:
+            best[:] = self._budgets(ahead, recomputed)
             return best[0]
 
         try:
-            recomputed(ahead[0].looks, "auto", decided)
+            choose_recomputed(ahead[0].reads_own, "auto", decided)
         except InputError:
             return None
-        forecasts = [Forecast.of_sizes(*pair) for pair in zip(exact, best, strict=True)]
-        moved = [forecast.bytes() for forecast in forecasts]
+        moved = [budget.traffic(sizes) for budget, sizes in zip(best, exact, strict=True)]
         slow = machine.slowdown(one.ranks)
         # All ranks of a node share its disk.
         here = min(one.ranks, machine.ranks_a_node)
         each_row = _row_seconds(network, machine)
-        again = slow * max(_recomputing(f, each_row) for f in forecasts)
+        again = slow * max(_recomputing(each, best[0].recomputed, each_row) for each in exact)
         seconds = {**(price.seconds or {}), "again": again}
-        moving = here * max(each.bytes for each in moved) / self.disk
+        moving = here * max(map(sum, moved)) / self.disk
         seconds["disk"] = max(0.0, moving - sum(seconds.values()))
         needs = np.array([budget.bytes for budget in best])
         memory = {"parts": needs, "process": np.full_like(needs, self.idle + LIBRARIES)}
@@ -197,16 +202,15 @@ class OutOfCore:
         setup = np.zeros_like(price.setup)
         return made, replace(price, memory=memory, setup=setup, seconds=seconds)
 
-    def _budgets(self, sizes: Sequence[Sizes], again: frozenset[int]) -> list[Budget]:
+    def _budgets(self, sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
         """Of all ranks, which agree on chunks and on what lies on the disk."""
         itself = self.idle + LIBRARIES
         memory = None if self.memory is None else self.memory - itself
-        found = merged(
-            [decide(one, memory, None, spill=True, itself=itself, again=again) for one in sizes]
-        )
+        options: dict[str, Any] = {"spill": True, "itself": itself, "recomputed": recomputed}
+        budgets = merged([decide(one, memory, None, **options) for one in sizes])
         return [
-            replace(budget, bytes=needed(one, budget.parts, budget.places, again))
-            for one, budget in zip(sizes, found, strict=True)
+            replace(budget, bytes=memory_needed(one, budget.chunks, budget.placement, recomputed))
+            for one, budget in zip(sizes, budgets, strict=True)
         ]
 
     @cached_property
@@ -229,72 +233,49 @@ class OutOfCore:
         """Of each rank: as the budget takes them, at most, and as they will be."""
         subject, layout, layers = setting.subject, setting.arranged.ranks, network.layers
         A = setting.arranged.rows(subject.structure, 0, subject.vertices)
-        segments = Segments(network.model().to_empty(device="cpu"))
-        looks = [segments.looks_at_itself(number) for number in range(layers)]
+        model = ChunkedModel(network.model().to_empty(device="cpu"))
+        reads_own = [model.reads_own(number) for number in range(layers)]
         order, rows = setting.arranged.order, [LayerRows()] * layers
-        # Outputs that look at all layers need the same rows of each; moments are those of all rows.
-        reaches = one.reach and not segments.jumps and not network.takes_all_rows
-        if reaches:
+        # Outputs of all layers need the same rows of each; moments are those of all rows.
+        prunes = one.reach and not model.jumps and not network.takes_all_rows
+        if prunes:
             wanted = subject.labelled[order].numpy()
-            rows = layer_rows(A, wanted, looks, loops=subject.loops, ranks=one.ranks)
+            rows = layer_rows(A, wanted, reads_own, loops=subject.loops, ranks=one.ranks)
         judged = self._judged[order]
         ahead, exact = list[Sizes](), list[Sizes]()
         for rank in range(one.ranks):
             own = slice(*layout.range(rank))
-            base = self._of_all_rows(A, own, network, segments, on_file=self._on_file(one.ranks))
+            base = self._of_all_rows(A, own, network, model, on_file=self._on_file(one.ranks))
             here, lengths = judged[own], A.row_lengths[own]
-            outputs, known = scored(int(here.sum()), network.widths[-1], base.itemsize)
-            base = replace(base, scored_bytes=outputs, fixed_bytes=base.fixed_bytes + known)
+            known = int(here.sum())
+            base = base.with_labels(known, network.widths[-1])
             asked = int(lengths[here].sum()), int(lengths.sum())
-            ahead.append(at_most(base, int(here.sum()), *asked) if reaches else base)
-            exact.append(
-                replace(
-                    base,
-                    made=tuple(_count(layer.made, own, base.rows) for layer in rows),
-                    sources=tuple(_count(layer.sources, own, base.rows) for layer in rows),
-                    small=tuple(layer.small for layer in rows),
-                )
-            )
+            ahead.append(base.at_most(known, *asked) if prunes else base)
+            made = [_count(layer.made, own, base.rows) for layer in rows]
+            read = [_count(layer.sources, own, base.rows) for layer in rows]
+            exact.append(base.with_rows(made, read, [layer.small for layer in rows]))
         return ahead, exact
 
     def _of_all_rows(
-        self, A: CSR, own: slice, network: Network, segments: Segments, *, on_file: bool
+        self, A: CSR, own: slice, network: Network, model: ChunkedModel, *, on_file: bool
     ) -> Sizes:
         """Of a rank whose layers make all its rows."""
-        meta, rows, layers = self.source.meta, own.stop - own.start, network.layers
-        item = network.itemsize
+        meta, rows = self.source.meta, own.stop - own.start
         columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
-        # Weights and the largest of neighbours need no transpose.
-        sides = 2 if segments.multiplies and (meta.directed or meta.weighted) else 1
-        widths = network.widths
-        if segments.model.jk_mode is not None and layers > 1:
-            widths = (*widths[:-1], widths[-2])  # a linear layer makes the outputs
-        operands = segments.operands(widths, sparse=network.keeps_sparse)
-        features = item * rows * network.widths[0]
         # Scales and ids; features that were not made up.
-        known = 16 * rows + (0 if on_file or not meta.features else features)
-        return Sizes(
+        features = 0 if on_file or not meta.features else network.itemsize * network.widths[0]
+        return model.sizes(
+            network.widths,
             rows=rows,
             received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
-            matrix_bytes=sides * (8 * rows + (4 + 4 * meta.weighted) * len(columns)),
-            operands=tuple(
-                0 if network.propagated and not number else operand.shape[1]
-                for number, operand in enumerate(operands)
-            ),
-            widths=widths,
-            features_bytes=features if network.propagated else 0,
-            looks=tuple(segments.looks_at_itself(number) for number in range(layers)),
-            made=(rows,) * layers,
-            sources=(rows,) * layers,
-            itemsize=item,
-            fixed_bytes=known,
-            sides=sides,
-            source_bytes=4 * rows * network.widths[0] if on_file else 0,
-            learns=operands[0].requires_grad and not network.propagated,
-            jumps=segments.jumps,
-            norms=tuple(segments.norms(number) for number in range(layers)),
-            extremes=network.extreme,
-            heads=segments.all_heads,
+            nonzeros=len(columns),
+            weighted=meta.weighted,
+            symmetric=not meta.directed and not meta.weighted,
+            itemsize=network.itemsize,
+            fixed_bytes=(16 + features) * rows,
+            sparse=network.keeps_sparse,
+            propagates=network.propagated,
+            in_files=on_file,
         )
 
     def _on_file(self, ranks: int) -> bool:
@@ -317,16 +298,16 @@ def speed_of(spill: str) -> float:
 
 
 def layer_rows(
-    A: CSR, wanted: Mask, looks: Sequence[bool], *, loops: bool, ranks: int
+    A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int
 ) -> list[LayerRows]:
-    """Rows of each layer if only some outputs are needed, as `chunked.rows.reached` finds them.
+    """Rows of each layer if only some outputs are needed, as in chunked training.
 
     Parameters
     ----------
     A : CSR [n, n]
         Of all ranks.
     wanted : bool [n]
-    looks : sequence of bool
+    reads_own : sequence of bool
         Whether a layer reads its own rows as well as the product.
     loops : bool
         Whether every vertex has a self-loop.
@@ -334,15 +315,15 @@ def layer_rows(
     """
     indptr, indices = A.indptr.numpy(), A.indices.numpy()
     lengths = np.diff(indptr)
-    found = [LayerRows()] * len(looks)
-    for number in range(len(looks) - 1, -1, -1):
+    found = [LayerRows()] * len(reads_own)
+    for number in range(len(reads_own) - 1, -1, -1):
         if lengths[wanted].sum() > OWN_MATRIX * len(indices):
             if not wanted.all():
                 found[number] = LayerRows(wanted)
             break
         sources = np.zeros(len(wanted), bool)
         sources[indices[np.repeat(wanted, lengths)]] = True
-        if looks[number] or loops:
+        if reads_own[number] or loops:
             sources |= wanted
         compact = ranks == 1 and number > 0
         found[number] = LayerRows(wanted, sources if compact else None, small=True)
@@ -367,15 +348,15 @@ def _disk_speed(directory: Path) -> float:
     return 2 * len(values) / max(spent, 1e-9)
 
 
-def _recomputing(forecast: Forecast, row_seconds: Sequence[float]) -> float:
+def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:
     """Seconds of computing layers again of their products: all but the last, and inputs."""
-    layers = forecast.layers
+    layers = sizes.layers
     inputs = [0.0] * len(layers)
-    for number in sorted(forecast.again):
+    for number in sorted(recomputed):
         # A row that the layer before makes; and the input of that, in its turn.
         before = layers[number - 1].rows * row_seconds[number - 1]
         inputs[number] = before + inputs[number - 1]
-    seconds = sum(forecast.uses(number) * each for number, each in enumerate(inputs))
+    seconds = sum(sizes.passes(number) * each for number, each in enumerate(inputs))
     return seconds + sum(n.rows * each for n, each in zip(layers[:-1], row_seconds, strict=False))
 
 

@@ -20,7 +20,7 @@ from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.in_parts import InParts
+from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.links import LinkPrediction
 from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.task import GraphTask, Task
@@ -103,7 +103,7 @@ def train(
         for number in range(config.training.runs):
             one = resumable(of_run(config, number), comm)
             if data is None:
-                task: Task = stack.enter_context(closing(InParts(one, comm, idle)))
+                task: Task = stack.enter_context(closing(ChunkedTask(one, comm, idle)))
             else:
                 task = task_of(one, data)
             logs = logs_in(one.job.log) if one.job.log is not None and comm.rank == 0 else []

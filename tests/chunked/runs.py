@@ -1,4 +1,4 @@
-"""Training runs in parts, for tests."""
+"""Training runs in chunks, for tests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import numpy as np
 
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
+from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.run import train
 
-SMALL = {"dataset": "rmat-7-5", "random_features": 11, "random_classes": 4, "epochs": 3}
+SMALL = {"dataset": "rmat-7-5", "random_features": 11, "random_classes": 4, "epochs": 2}
 
 
 def reports(rank: int, flags: list[dict[str, object]]) -> list[dict[str, object]]:
-    """The report of each run."""
+    """The report of each run; bytes read and written must be those planned."""
     comm = connect("gloo")
-    return [train(TrainConfig.of(**given), comm) for given in flags]
+    made = [train(TrainConfig.of(**given), comm) for given in flags]
+    for report in made:
+        if "storage" in report:
+            check_bytes(report["storage"])
+    return made
+
+
+def task_of(**flags: object) -> ChunkedTask:
+    """On one rank; with ``outputs`` for inference."""
+    outputs = flags.pop("outputs", None)
+    return ChunkedTask(TrainConfig.of(**{**SMALL, **flags}), connect("gloo"), 0, outputs)
 
 
 def check_equal(expected, found) -> None:
@@ -27,6 +38,6 @@ def check_equal(expected, found) -> None:
 
 
 def check_bytes(storage) -> None:
-    """What was read and written is what was foretold, to the byte."""
+    """What was read and written is what was predicted, to the byte."""
     for way in ("read", "written"):
         assert storage[f"planned_{way}_bytes"] == storage[f"{way}_bytes"], storage

@@ -1,4 +1,4 @@
-"""How memory is shared out, and panels of columns."""
+"""Division of memory: chunks, tables on the disk, panels, and what is recomputed."""
 
 from __future__ import annotations
 
@@ -7,111 +7,152 @@ from dataclasses import replace
 
 import pytest
 
-from spgnn.chunked.budget import ORDER, Budget, decide, needed, spare
-from spgnn.chunked.room import Places
-from spgnn.chunked.sizes import Heads, Sizes
-from spgnn.errors import InputError
-from spgnn.testing import run_ranks
-from spgnn.train import in_parts
-from tests.chunked.runs import SMALL, check_bytes, check_equal, reports
-
-SIZES = Sizes(
-    rows=10**6,
-    received=0,
-    matrix_bytes=10**8,
-    operands=(0, 16, 16),
-    widths=(128, 16, 16, 40),
-    features_bytes=512 * 10**6,
-    looks=(False, False, False),
-    made=(10**6, 10**6, 10**6),
-    sources=(10**6, 10**6, 10**6),
-    itemsize=4,
-    fixed_bytes=10**7,
+from spgnn.chunked.budget import (
+    ORDER,
+    Budget,
+    choose_recomputed,
+    decide,
+    freed_pages,
+    memory_needed,
 )
+from spgnn.chunked.matrix import Heads
+from spgnn.chunked.sizes import LayerSizes, Sizes
+from spgnn.chunked.tables import Placement
+from spgnn.errors import InputError
+from tests.chunked.runs import task_of
+
+ROWS = 10**6
+
+
+def sizes(*widths: int, operands, reads_own=False, **instead) -> Sizes:
+    layers = tuple(
+        LayerSizes(operand, given, made, ROWS, ROWS, reads_own)
+        for operand, given, made in zip(operands, widths, widths[1:], strict=False)
+    )
+    propagated = 4 * widths[0] * ROWS
+    return Sizes(layers, ROWS, 0, 10**8, 4, 10**7, propagated_bytes=propagated, **instead)
+
+
+GCN = sizes(128, 16, 16, 40, operands=(0, 16, 16))
+SAGE = sizes(128, 64, 64, 64, 40, operands=(0, 64, 64, 40), reads_own=True, source_bytes=512 * ROWS)
+SPILLED = Placement(frozenset(("propagated", "gradient", "input", "product")))
 
 
 def test_what_is_least_used_goes_to_the_disk_first():
     before: frozenset[str] = frozenset()
     for memory in (10**10, 8 * 10**8, 4 * 10**8, 3 * 10**8, 15 * 10**7):
-        found = decide(SIZES, memory, None, spill=True)
+        found = decide(GCN, memory, None, spill=True)
         assert found.bytes <= memory
-        assert found.bytes == needed(SIZES, found.parts, found.places)
-        assert found.places.on_disk >= before
-        before = found.places.on_disk
-    assert found.places.panel_bytes
-    assert decide(SIZES, 10**10, None, spill=True).places == Places()
+        assert found.bytes == memory_needed(GCN, found.chunks, found.placement)
+        assert found.placement.on_disk >= before
+        before = found.placement.on_disk
+    assert found.placement.panel_bytes
+    assert decide(GCN, 10**10, None, spill=True).placement == Placement()
 
 
-def test_more_parts_before_the_disk():
+def test_more_chunks_before_the_disk():
     memory = 10**10
-    while decide(SIZES, memory, None, spill=True).places == Places():
+    while decide(GCN, memory, None, spill=True).placement == Placement():
         memory = memory * 99 // 100
-    few, many = (needed(SIZES, parts, Places()) for parts in (16, 1024))
+    few, many = (memory_needed(GCN, chunks, Placement()) for chunks in (16, 1024))
     assert many < memory + memory // 99 < few
     # Asked for so many, there are so many.
-    assert decide(SIZES, memory * 101 // 99, 16, spill=True).places != Places()
+    assert decide(GCN, memory * 101 // 99, 16, spill=True).placement != Placement()
 
 
 @pytest.mark.parametrize("memory", [10**9, 3 * 10**8, None])
-def test_what_is_kept_leaves_room_for_the_rest(memory):
-    found = decide(SIZES, memory, None, spill=True)
-    kept = spare(SIZES, found, memory)
-    assert kept.piece > 0
+def test_freed_pages_leave_space_to_the_rest(memory):
+    found = decide(GCN, memory, None, spill=True)
+    freed = freed_pages(GCN, found, memory)
+    assert freed.chunk > 0
     if memory is not None:
-        rest = SIZES.fixed_bytes + ("matrix" not in found.places.on_disk) * SIZES.matrix_bytes
-        assert rest + kept.pages + kept.piece <= memory
+        rest = GCN.fixed_bytes + ("matrix" not in found.placement.on_disk) * GCN.matrix_bytes
+        assert rest + freed.pages + freed.chunk <= memory
 
 
-def test_too_little_memory_says_how_much_would_do():
+def test_too_little_memory_says_how_much_would_do(tmp_path):
     with pytest.raises(
         InputError,
         match=r"--memory: 196 MiB are .*, 100 of them by the process itself: give --spill DIR",
     ):
-        decide(SIZES, 10**8, None, spill=False, itself=100 * 2**20)
-    with pytest.raises(InputError, match="one column of an operand must fit"):
-        decide(SIZES, 10**6, None, spill=True)
-
-
-def test_what_would_do_does():
-    with pytest.raises(InputError) as refused:
-        decide(SIZES, 10**6, None, spill=True)
+        decide(GCN, 10**8, None, spill=False, itself=100 * 2**20)
+    with pytest.raises(InputError, match="one column of an operand must fit") as refused:
+        decide(GCN, 10**6, None, spill=True)
     enough = int(re.search(r"about (\d+) MiB", str(refused.value))[1])
-    assert decide(SIZES, enough * 2**20, None, spill=True).bytes <= enough * 2**20
+    assert decide(GCN, enough * 2**20, None, spill=True).bytes <= enough * 2**20
+    with pytest.raises(InputError, match="one head of an operand must fit"):
+        task_of(model="gat", heads=2, hidden=8, memory="1MB", spill=str(tmp_path))
 
 
 def test_the_first_layer_learns_too():
     """Its sources are all vertices, of which the next layers need a few, and get gradients."""
     heads = Heads(4, 8, joint=False)
-    sizes = replace(
-        SIZES,
-        operands=(32, 32, 32),
-        heads=(heads,) * 3,
-        made=(10**4, 10**3, 10**3),
-        sources=(10**6, 10**4, 10**3),
+    layers = tuple(
+        replace(layer, operand=32, heads=heads, rows=rows, columns=columns)
+        for layer, rows, columns in zip(
+            GCN.layers, (10**4, 10**3, 10**3), (10**6, 10**4, 10**3), strict=True
+        )
     )
-    places = Places(frozenset(ORDER), panel_bytes=64)  # two heads
+    placement = Placement(frozenset(ORDER), panel_bytes=64)  # two heads
     packed = 10**6 * heads.packed(16, 4)
-    assert 2 * packed < needed(sizes, 64, places) < 2.5 * packed
-    assert packed < needed(replace(sizes, learns=False), 64, places) < 1.5 * packed
+    for learns, least in ((True, 2), (False, 1)):
+        some = replace(GCN, layers=layers, learns=learns)
+        assert least * packed < memory_needed(some, 64, placement) < (least + 0.5) * packed
 
 
 def test_without_a_budget():
-    assert decide(SIZES, None, 7, spill=False) == Budget(7, Places(), needed(SIZES, 7, Places()))
-    assert decide(SIZES, None, None, spill=False).parts == 1
-    assert decide(SIZES, None, 7, spill=True).places.on_disk == set(ORDER)
+    assert decide(GCN, None, 7, spill=False) == Budget(
+        7, Placement(), memory_needed(GCN, 7, Placement())
+    )
+    assert decide(GCN, None, None, spill=False).chunks == 1
+    assert decide(GCN, None, 7, spill=True).placement.on_disk == set(ORDER)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("model", [{"dropout": 0.5}, {"model": "sage", "random_labels": 0.1}])
-def test_panels_change_nothing(model, ranks, tmp_path, monkeypatch):
-    """Operands of which two or three columns are in memory at a time."""
-    tight = Budget(5, Places(frozenset(ORDER), panel_bytes=12), 10**9)
-    monkeypatch.setattr(in_parts, "decide", lambda *args, **options: tight)
-    base = {**SMALL, "layers": 3, "hidden": 7, **model}
-    flags = [base, {**base, "memory": "4GB", "spill": str(tmp_path)}]
-    for expected, found in run_ranks(reports, ranks, flags):
-        check_equal(expected["history"], found["history"])
-        check_bytes(found["storage"])
-        assert found["storage"]["panel_bytes"] == 12
-        assert found["storage"]["amplification"] > 1
-    assert not list(tmp_path.iterdir())
+def test_panels_have_whole_heads():
+    placement = Placement(frozenset(ORDER), panel_bytes=100)
+    assert [placement.panel(60, 4, heads) for heads in (0, 12, 6, 4, 1)] == [25, 20, 20, 15, 60]
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "expected"),
+    [
+        ((), ()),
+        (("propagated", "gradient"), ()),
+        (("gradient", "input"), (1, 2, 3)),
+        # The first layer's A·X would be read again.
+        (("propagated", "gradient", "input"), (2, 3)),
+        # Of a product on the disk and its layer's input, two would be read instead of one.
+        (("propagated", "gradient", "input", "product"), ()),
+    ],
+)
+def test_inputs_are_recomputed_where_they_would_be_spilled(on_disk, expected):
+    placement = Placement(frozenset(on_disk))
+    for how, layers in (("auto", expected), ("never", ()), ("always", (1, 2, 3))):
+        found = choose_recomputed(SAGE.reads_own, how, lambda n: Budget(4, placement, 0, n))
+        assert found.recomputed == frozenset(layers)
+
+
+def test_bytes_of_recomputing():
+    """What is saved is written once and read twice, by the last layer once."""
+    row = ROWS * 4 * 64
+    saved = Budget(4, SPILLED, 0).traffic(SAGE)
+    again = Budget(4, SPILLED, 0, frozenset((2, 3))).traffic(SAGE)
+    # For layer 2, layer 1's product and input are read twice; for layer 3, once, and the product of
+    # layer 2.
+    assert saved.written - again.written == 2 * row
+    assert again.read - saved.read == (2 * 2 + 3) * row - (2 + 1) * row
+
+
+def test_memory_decides_where_there_is_no_disk():
+    """What does not fit when it is saved is recomputed."""
+
+    def within(memory: int | None, recomputed: frozenset[int]) -> Budget:
+        return decide(SAGE, memory, 4, spill=False, recomputed=recomputed)
+
+    saved, again = (within(None, layers).bytes for layers in (frozenset(), frozenset((1, 2, 3))))
+    assert again < saved
+    found = choose_recomputed(SAGE.reads_own, "auto", lambda layers: within(again, layers))
+    assert found.recomputed
+    assert found.bytes <= again
+    with pytest.raises(InputError, match="are too few"):
+        choose_recomputed(SAGE.reads_own, "never", lambda layers: within(again, layers))

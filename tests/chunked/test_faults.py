@@ -1,21 +1,22 @@
-"""What goes wrong with a disk is said in one line, and leaves nothing behind."""
+"""What goes wrong with data or a disk is said in one line, and leaves nothing behind."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import re
 import signal
-from pathlib import Path
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
 from spgnn.chunked.blocks import BlockWriter, FileBlocks, Stretch
-from spgnn.chunked.moments import Returned
-from spgnn.chunked.network import Network
-from spgnn.chunked.table import MappedRows
+from spgnn.chunked.model import MomentGradients
+from spgnn.chunked.passes import ChunkedPass
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
@@ -23,12 +24,12 @@ from spgnn.data.shards import write_shards
 from spgnn.direct import DirectFile, Transfers, pages_held
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
-from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.inference.cli import InferConfig
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train.in_parts import InParts
+from spgnn.train import chunked_data
 from spgnn.train.run import train
-from tests.chunked.runs import SMALL, check_equal, reports
+from tests.chunked.runs import SMALL, check_equal, reports, task_of
 from tests.comm.jobs import Forked
 from tests.training import write_dataset
 
@@ -38,12 +39,8 @@ ATTENTION = (
 )
 
 
-def solo():
-    return connect("gloo")
-
-
 def alone(**flags):
-    return train(TrainConfig.of(**{**SMALL, **flags}), solo())
+    return train(TrainConfig.of(**{**SMALL, "epochs": 3, **flags}), connect("gloo"))
 
 
 def failing(monkeypatch, name, number, after):
@@ -83,47 +80,42 @@ def test_a_disk_that_fails_in_the_middle(call, model, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
 def test_a_disk_that_fails_while_norms_get_their_gradients(call, tmp_path, monkeypatch):
-    """What a layer makes and what the next one looks at then have their gradients in one table."""
-    real, passes = Network._through_norms, []
+    """A layer's output and the next one's input then have their gradients in one table."""
+    real, passes = ChunkedPass._through_norms, []
 
-    def failing_there(self, *given):
-        passes.append(given)
+    def failing_there(self, number):
+        passes.append(number)
         if len(passes) == 3:  # of the first layer
             failing(monkeypatch, call, errno.EIO, after=0)
-        return real(self, *given)
+        return real(self, number)
 
-    monkeypatch.setattr(Network, "_through_norms", failing_there)
+    monkeypatch.setattr(ChunkedPass, "_through_norms", failing_there)
     with pytest.raises(InputError, match=r"cannot be .*Input/output"):
         alone(model="sage", norm="batch", layers=3, chunks=4, spill=str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
 def test_an_epoch_after_one_that_was_broken_off(monkeypatch):
-    task = InParts(TrainConfig.of(**SMALL, norm="batch", chunks=4, dtype="float64"), solo(), 0)
-    gradients = []
+    task, gradients = task_of(norm="batch", chunks=4, dtype="float64"), []
+    real, calls = MomentGradients.add, []
+
+    def broken_off(*given):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(given)
+        return real(*given)
+
     for breaks in (False, True):
         task.model.zero_grad()
         if breaks:
             with monkeypatch.context() as patched:
-                patched.setattr(Returned, "add", broken_off_after(Returned.add, 2))
+                patched.setattr(MomentGradients, "add", broken_off)
                 with pytest.raises(KeyboardInterrupt):
                     task.loss(0).backward()
         task.loss(0).backward()
         gradients.append([p.grad for p in task.model.parameters()])
     for expected, found in zip(*gradients, strict=True):
         assert torch.equal(expected, found)
-
-
-def broken_off_after(real, number):
-    calls = []
-
-    def call(*given):
-        if len(calls) == number:
-            raise KeyboardInterrupt
-        calls.append(given)
-        return real(*given)
-
-    return call
 
 
 def test_nothing_of_tables_stays_in_memory():
@@ -150,23 +142,10 @@ def test_what_a_killed_run_left_is_removed(tmp_path):
     assert list(tmp_path.iterdir()) == [other]
 
 
-def sharded(path, parts):
-    write_shards(load_dataset("sbm"), None, parts, path)
-    return path
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_directory_is_read_part_by_part(ranks, tmp_path):
-    base = {"dataset": str(sharded(tmp_path / "graph", ranks)), "epochs": 3, "dropout": 0.3}
-    flags = [base, {**base, "chunks": 4}, {**base, "chunks": 3, "spill": str(tmp_path / "spill")}]
-    for expected, *others in run_ranks(reports, ranks, flags):
-        for found in others:
-            check_equal(expected["history"], found["history"])
-
-
 @pytest.mark.parametrize("name", ["x", "indices", "indptr"])
 def test_a_truncated_file(name, tmp_path):
-    path = sharded(tmp_path / "graph", 1)
+    path = tmp_path / "graph"
+    write_shards(load_dataset("sbm"), None, 1, path)
     file = path / "part-00000" / f"{name}.npy"
     with file.open("rb+") as opened:
         opened.truncate(file.stat().st_size - 50)
@@ -182,40 +161,14 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     assert opened.read(100, 8900).tolist() == [0] * 8900
     with pytest.raises(InputError, match=r"rows: ends after 9000 bytes; needs 9001"):
         opened.read(101, 8900)
-
     os.truncate(file, 100)
     with pytest.raises(InputError, match=r"rows: ends after 100 bytes; needs 9001"):
         opened.read(8500, 501)
 
 
-def in_files():
-    """Bytes of files, of the disk or of memory, that this process has mapped and touched."""
-    told = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-    return sum(1024 * int(told[name].split()[0]) for name in ("RssFile", "RssShmem"))
-
-
-def test_outputs_in_a_file_take_no_memory(tmp_path, monkeypatch):
-    before = in_files()
-    held = MappedRows(tmp_path / "outputs", (1 << 16, 128), torch.float32)
-    wanted = torch.rand(1 << 16, 128)
-    held.rows[:] = wanted
-    assert in_files() - before > wanted.nbytes // 2
-    held.give_back()
-    assert in_files() - before < wanted.nbytes // 4
-    assert torch.equal(held.rows, wanted)
-    # What finds no room when it is touched would end the process by a signal.
-    monkeypatch.setattr(os, "posix_fallocate", failing_room)
-    with pytest.raises(InputError, match=r"more: cannot be written: No space left"):
-        MappedRows(tmp_path / "more", (3, 4), torch.float32)
-
-
-def failing_room(*_):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
 def test_columns_that_do_not_exist(tmp_path):
     A = CSR.of(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1], dtype=torch.int32), (2, 2))
-    writer = BlockWriter(tmp_path, "A", 2, weighted=False, counts=Transfers())
+    writer = BlockWriter("A", 2, weighted=False, directory=tmp_path, counts=Transfers())
     writer.add(A)
     writer.finish()
     (tmp_path / "A.indices").write_bytes(np.array([0, 1, 2], np.int32).tobytes())
@@ -225,50 +178,88 @@ def test_columns_that_do_not_exist(tmp_path):
         list(blocks.stream())
 
 
+INFER = {"weights": "kept", "output": "scores.npy"}
+
+
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("kind", "flags", "said"),
     [
-        ({"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
-        ({"task": "links"}, "labels of vertices"),
-        ({"dtype": "bfloat16"}, "--dtype float32 or float64"),
-        ({"memory": "5"}, "5 bytes are less than any process takes by itself.*with a unit"),
+        (TrainConfig, {"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
+        (TrainConfig, {"task": "links"}, "labels of vertices"),
+        (TrainConfig, {"dtype": "bfloat16"}, "--dtype float32 or float64"),
+        (TrainConfig, {"memory": "5"}, "5 bytes are less than any process takes.*with a unit"),
+        (InferConfig, {**INFER, "cover": "minimum"}, "--cover column"),
+        (InferConfig, {**INFER, "layer": 1}, "scores are written"),
     ],
 )
-def test_what_parts_do_not_know(flags, said):
+def test_what_chunks_do_not_know(kind, flags, said):
     with pytest.raises(InputError, match=said):
-        TrainConfig.of(**{"chunks": 3, **flags}).check(1)
+        kind.of(**{"chunks": 3, **flags}).check(1)
+    for storage in ({"chunks": 3}, {"spill": "somewhere"}, {"memory": "1GB"}):
+        InferConfig.of(**INFER, **storage).check(2)
 
 
-def test_no_more_parts_than_rows(tmp_path):
+def test_no_more_chunks_than_rows(tmp_path):
     graph = write_dataset(tmp_path / "graph.npz")
     found = alone(dataset=str(graph), chunks=10**6, epochs=1)
     assert found["storage"]["chunks"] == found["graph"]["vertices"]
 
 
-def written(rank, config):
-    infer_to_file(config, connect("gloo"))
+# Files of edges that do not fit into memory become a graph directory before training.
+EDGES = {"model": "sage", "random_features": 5, "random_classes": 3, "epochs": 2, "dropout": 0.3}
+MEMORY = 3 * 2**30
 
 
-def test_flags_of_inference_in_parts():
-    given = {"weights": "kept", "output": "scores.npy"}
-    for storage in ({"chunks": 3}, {"spill": "somewhere"}, {"memory": "1GB"}):
-        InferConfig.of(**given, **storage).check(2)
-        with pytest.raises(InputError, match="--cover column"):
-            InferConfig.of(**given, **storage, cover="minimum").check(2)
-    with pytest.raises(InputError, match="scores are written"):
-        InferConfig.of(**given, chunks=3, layer=1).check(1)
+def edge_file(path, vertices=80, edges=500) -> str:
+    drawn = np.random.default_rng(0).integers(0, vertices, (edges, 2))
+    # Names that are no numbers of rows.
+    path.write_text("".join(f"{7 * u} {7 * v}\n" for u, v in drawn))
+    return str(path)
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_inference_in_parts(ranks, tmp_path):
-    kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
-    flags = {**SMALL, "checkpoint": str(kept), "predictions": str(scores), "chunks": 3}
-    run_ranks(reports, ranks, [{**flags, "spill": str(tmp_path / "spill")}])
-    with np.load(scores) as file:
-        expected = file["scores"]
-    base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept)}
-    for number, storage in enumerate(({}, {"chunks": 5, "spill": str(tmp_path / "more")})):
-        output = str(tmp_path / f"{number}.npy")
-        run_ranks(written, ranks, InferConfig.of(**base, **storage, output=output))
-        np.testing.assert_allclose(np.load(output), expected, rtol=1e-5, atol=1e-6)
-    assert torch.isfinite(torch.from_numpy(expected)).all()
+@pytest.mark.parametrize("symmetrise", [True, False])
+def test_a_large_file_of_edges(tmp_path, monkeypatch, symmetrise):
+    base = {**EDGES, "dataset": edge_file(tmp_path / "g.txt"), "symmetrise": symmetrise}
+    spill, seen, sort = tmp_path / "spill", [], chunked_data._sorted_into
+    chunked = {**base, "spill": str(spill), "memory": MEMORY, "chunks": 3}
+
+    def sorted_into(scratch, config):
+        seen.append(scratch)
+        return sort(scratch, config)
+
+    monkeypatch.setattr(chunked_data, "_sorted_into", sorted_into)
+    given = [base, chunked]
+    for large in (False, True):
+        if large:
+            monkeypatch.setattr(chunked_data, "_READ_IN_MEMORY", MEMORY)
+        seen.clear()
+        ((made, scratches),) = run_ranks(lambda rank: (reports(rank, given), seen), 1)
+        check_equal(made[0]["history"], made[1]["history"])
+        assert len(scratches) == large
+    ((two,), _) = run_ranks(reports, 2, [chunked])  # reads it as ever
+    check_equal(made[0]["history"], two["history"])
+    assert not list(spill.iterdir())
+
+
+def test_what_is_wrong_in_a_file_leaves_nothing(tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(chunked_data, "_READ_IN_MEMORY", MEMORY)
+    path, spill = tmp_path / "g.txt", tmp_path / "spill"
+    path.write_text("0 1\n1 x\n")
+    flags = {**EDGES, "dataset": str(path), "spill": str(spill), "memory": MEMORY}
+    with pytest.raises(RuntimeError, match="status 2"):
+        run_ranks(reports, 1, [flags])
+    assert "g.txt, line 2: 'x' is not an integer" in capfd.readouterr().err
+    assert not list(spill.iterdir())
+
+
+@pytest.mark.slow
+def test_memory_that_was_asked_for_is_enough(tmp_path):
+    """12 million edges between 7 million vertices, either way."""
+    path = edge_file(tmp_path / "g.txt", 1_000_000, 12_000_000)
+    report = tmp_path / "report.json"
+    command = [sys.executable, "experiments/gcn.py", "--dataset", path, "--symmetrise"]
+    command += ["--memory", "900MiB", "--spill", str(tmp_path / "spill"), "--epochs", "1"]
+    command += ["--random-features", "8", "--random-classes", "4", "--json", str(report)]
+    subprocess.run(command, check=True, timeout=900)
+    memory = json.loads(report.read_text())["memory"]
+    assert memory["max_rank_peak_bytes"] <= 1.05 * 900 * 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spgnn.chunked.network import Network
+from spgnn.chunked.passes import ChunkedPass
 from spgnn.train.run import main
 from tests.chunked.runs import SMALL
 from tests.comm.jobs import Ended, Forked, slowness
@@ -42,7 +42,7 @@ def started(directory: Path, backend: str, model, *more: str, spoil=None) -> End
 
 def in_forward(note: Path) -> None:
     """Rank 1 dies at the fourth writing of its third epoch."""
-    loss, write, calls, writes = Network.loss, os.pwritev, [0], [0]
+    loss, write, calls, writes = ChunkedPass.loss, os.pwritev, [0], [0]
 
     def counted(self, *given):
         calls[0] += 1
@@ -56,12 +56,12 @@ def in_forward(note: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return write(*given)
 
-    Network.loss, os.pwritev = counted, deadly
+    ChunkedPass.loss, os.pwritev = counted, deadly
 
 
 def in_backward(note: Path, victim=os.getpid, number: int = signal.SIGKILL) -> None:
     """Rank 0 sends a signal at the end of its third epoch: to itself by default."""
-    calls, backward = [0], Network.backward
+    calls, backward = [0], ChunkedPass.backward
 
     def deadly(self, *given):
         calls[0] += 1
@@ -70,7 +70,7 @@ def in_backward(note: Path, victim=os.getpid, number: int = signal.SIGKILL) -> N
             os.kill(victim(), number)
         return backward(self, *given)
 
-    Network.backward = deadly
+    ChunkedPass.backward = deadly
 
 
 def terminated(note: Path) -> None:

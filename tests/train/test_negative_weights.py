@@ -22,7 +22,7 @@ from spgnn.nn import GCNConv, SGConv
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, training_graph
-from spgnn.train.in_parts import InParts
+from spgnn.train.chunked_task import ChunkedTask
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import write_dataset
@@ -64,7 +64,7 @@ def refusals(rank: int, path: Path) -> list[str]:
     for model in ("gcn", "sage"):
         config = TrainConfig.of(dataset=str(path), model=model, partition="random")
         ways.append(lambda config=config: training_graph(config, comm))
-        ways.append(lambda config=config: InParts(config, comm, 0))
+        ways.append(lambda config=config: ChunkedTask(config, comm, 0))
         sampled = MiniBatchConfig.of(dataset=str(path), model=model, distributed="exact")
         ways.append(lambda sampled=sampled: VertexBatches(sampled.settled(), comm))
         ways.append(lambda sampled=sampled: open_dataset(sampled.settled()).__enter__())

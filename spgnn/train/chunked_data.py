@@ -1,9 +1,8 @@
-"""A data set as a rank that works through it in chunks opens it: places, not contents."""
+"""A data set whose rows are processed in chunks: places in files, and labels of few vertices."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,61 +11,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.chunked.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
-from spgnn.chunked.rows import Adjacency
+from spgnn.chunked.blocks import FileBlocks, MemoryBlocks, Stretch
+from spgnn.chunked.chunked_graph import ChunkedDataset
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
-from spgnn.data import (
-    open_shards,
-)
+from spgnn.data import open_shards
 from spgnn.data.graph import VertexData, labelled
 from spgnn.data.shards import ShardDirectory
-from spgnn.data.source import GraphMeta
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import made_up_labels, masks_of, share_of
 from spgnn.frontend.sources import is_cut
-from spgnn.layout import RowLayout
 from spgnn.progress import ProgressBar
-from spgnn.sparse import CSR
 
-# Times the bytes of a file of edges that reading it in memory is taken for.
+# Times the bytes of a file of edges that reading it in memory is assumed to take.
 _READ_IN_MEMORY = 8
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """The data set of a rank, before any preparation.
-
-    Attributes
-    ----------
-    meta : GraphMeta
-    layout : RowLayout
-    blocks : callable
-        Bounds of parts to own rows of the adjacency.
-    starts : callable
-        Nonzeros before an own row.
-    ids : Tensor int64 [own rows], or int
-    data : VertexData
-        Labels and masks.
-    X : Tensor or CSR, Stretch, or None
-        Features, where they lie.
-    """
-
-    meta: GraphMeta
-    layout: RowLayout
-    blocks: Callable[[tuple[int, ...]], Blocks]
-    starts: Callable[[int], int]
-    ids: Tensor | int
-    data: VertexData
-    X: Tensor | CSR | Stretch | None
-
-
-def found_in(
+def open_dataset(
     config: TrainConfig, comm: Communicator, counts: Transfers, scratch: Path | None
-) -> Found:
-    """Own rows of the data set, of a graph directory what is read later, else all. Collective.
+) -> ChunkedDataset:
+    """Own rows of the data set: of a graph directory read later, else in memory. Collective.
 
     A file of edges that may not fit becomes a graph directory in `scratch` first, on one rank.
     """
@@ -81,7 +47,7 @@ def found_in(
     share, _ = share_of(config, comm)
     adjacency = share.adjacency
     assert adjacency is not None
-    return Found(
+    return ChunkedDataset(
         share.meta,
         share.layout,
         lambda bounds: MemoryBlocks.of(adjacency, bounds),
@@ -117,36 +83,32 @@ def _sorted_into(scratch: Path, config: TrainConfig) -> ShardDirectory:
 
 def _in_directory(
     config: TrainConfig, shards: ShardDirectory, comm: Communicator, counts: Transfers
-) -> Found:
+) -> ChunkedDataset:
     if shards.meta.parts != comm.size:
         raise InputError(
             f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
             f"ranks; write it with --parts {comm.size}"
         )
     rank, meta = comm.rank, shards.meta
-    where = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
-    stretch = {name: None if place is None else Stretch(*place) for name, place in where.items()}
+    places = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
+    stretch = {name: None if place is None else Stretch(*place) for name, place in places.items()}
     first, last = shards.layout.range(rank)
     indptr, indices = stretch["indptr"], stretch["indices"]
     assert indptr is not None
     assert indices is not None
     offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, (last - first + 1,))
     ids, data = shards.vertices_of(rank)
-
-    def blocks(bounds: tuple[int, ...]) -> Blocks:
-        return FileBlocks(
+    return ChunkedDataset(
+        meta,
+        shards.layout,
+        lambda bounds: FileBlocks(
             bounds,
             meta.vertices,
             indptr=indptr,
             indices=indices,
             values=stretch["values"] if meta.weighted else None,
             counts=counts,
-        )
-
-    return Found(
-        meta,
-        shards.layout,
-        blocks,
+        ),
         lambda row: int(offsets[row]),
         first if ids is None else ids,
         data.select_split(config.data.split),
@@ -155,7 +117,7 @@ def _in_directory(
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
+class Labels:
     """Labels and masks of the vertices that have any.
 
     Attributes
@@ -174,39 +136,29 @@ class Labelled:
     classes: int
 
     @classmethod
-    def of(cls, config: TrainConfig, found: Found, bounds: tuple[int, ...]) -> Labelled:
-        """A part at a time: most vertices of the largest graphs have no label."""
+    def of(cls, config: TrainConfig, dataset: ChunkedDataset, bounds: tuple[int, ...]) -> Labels:
+        """A chunk at a time: most vertices of the largest graphs have no label."""
         rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
-        classes = found.meta.classes if found.data.y is not None else config.data.random_classes
+        given = dataset.data.y is not None
+        classes = dataset.meta.classes if given else config.data.random_classes
         if not classes:
-            raise InputError(f"{found.meta.name} has no labels; --random-classes C makes some up")
+            raise InputError(f"{dataset.meta.name} has no labels; --random-classes C makes some up")
         for first, last in pairwise(bounds):
-            here = slice(first, last)
-            ids = (
-                torch.arange(first, last) + found.ids
-                if isinstance(found.ids, int)
-                else found.ids[here]
+            ids, data = (
+                dataset.ids_of(first, last),
+                VertexData(**dataset.data.take(slice(first, last))),
             )
-            data = VertexData(**found.data.take(here))
             y = made_up_labels(config, ids) if data.y is None else data.y
             split = masks_of(data, ids, y, config.training.seed)
-            some = labelled(y) & (split[0] | split[1] | split[2])
-            chosen = some.nonzero()[:, 0]
-            rows.append(chosen + first)
-            labels.append(y[chosen])
-            masks.append([mask[chosen] for mask in split])
+            known = (labelled(y) & (split[0] | split[1] | split[2])).nonzero()[:, 0]
+            rows.append(known + first)
+            labels.append(y[known])
+            masks.append([mask[known] for mask in split])
         joined = [torch.cat(parts) for parts in zip(*masks, strict=True)]
         return cls(torch.cat(rows), torch.cat(labels), joined, classes)
 
-    def taken_by(self, rows: int, *, training: bool) -> Tensor:
-        """Own rows whose outputs are looked at, bool [rows]."""
-        found = torch.zeros(rows, dtype=torch.bool)
-        found[self.rows[self.masks[0]] if training else self.rows] = True
-        return found
-
-
-def adjacency_of(found: Found, bounds: tuple[int, ...]) -> Adjacency:
-    """Own rows of the adjacency, by parts."""
-    weighted = found.meta.weighted
-    symmetric = not found.meta.directed and not weighted
-    return Adjacency(found.blocks(bounds), found.layout, symmetric, weighted)
+    def mask(self, rows: int, *, training: bool) -> Tensor:
+        """Own rows whose outputs are read in training, or scored; bool [rows]."""
+        mask = torch.zeros(rows, dtype=torch.bool)
+        mask[self.rows[self.masks[0]] if training else self.rows] = True
+        return mask

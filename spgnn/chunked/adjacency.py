@@ -14,10 +14,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.chunked.blocks import Blocks, Collector, MemoryBlocks, rows_of
-from spgnn.chunked.matrix import PartMatrix, Received
+from spgnn.chunked.blocks import Blocks, BlockWriter, MemoryBlocks, rows_of
+from spgnn.chunked.matrix import ChunkMatrix
 from spgnn.chunked.sizes import OWN_MATRIX
-from spgnn.chunked.state import Layers
 from spgnn.comm import Communicator, Mesh
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
@@ -27,12 +26,10 @@ from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees, take_rows
 from spgnn.spmm import DistMatrix
 
-Array = npt.NDArray[Any]
-
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Own rows of the adjacency, as they were found.
+    """Own rows of the adjacency, as they are in memory or in files.
 
     Attributes
     ----------
@@ -52,8 +49,8 @@ class Adjacency:
 
 
 @dataclass(frozen=True, eq=False)
-class Inspected:
-    """Results of one pass over the rows of the matrix.
+class RowStatistics:
+    """Results of one pass over the rows of the adjacency.
 
     Attributes
     ----------
@@ -71,14 +68,14 @@ class Inspected:
     needed: Tensor
 
 
-def inspected(
+def statistics_of(
     adjacency: Adjacency,
     comm: Communicator,
     kind: Normalisation,
     *,
     loops: bool,
     ids: Tensor | int = 0,
-) -> Inspected:
+) -> RowStatistics:
     """Look through all rows once. Collective.
 
     Parameters
@@ -100,8 +97,8 @@ def inspected(
     degree = np.zeros(last - first)
     missing = np.zeros(last - first, np.float32)
     wanted = np.zeros(adjacency.layout.rows if comm.size > 1 else 0, bool)
-    for part, block in adjacency.blocks.stream():
-        begin, end = adjacency.blocks.bounds[part : part + 2]
+    for chunk, block in adjacency.blocks.stream():
+        begin, end = adjacency.blocks.bounds[chunk : chunk + 2]
         indptr, indices = block.indptr.numpy(), block.indices.numpy()
         if loops:
             missing[begin:end] = _without_loop(indptr, indices, first + begin)
@@ -113,11 +110,11 @@ def inspected(
     scale = None
     if kind != "none":
         comm.on_every_rank(lambda: check_degrees(degree, ids))
-        found = np.zeros(last - first, np.float32)
+        powers = np.zeros(last - first, np.float32)
         power = -0.5 if kind == "sym" else -1.0
-        np.power(degree, power, out=found, where=degree > 0, casting="same_kind")
-        scale = torch.from_numpy(found)
-    return Inspected(
+        np.power(degree, power, out=powers, where=degree > 0, casting="same_kind")
+        scale = torch.from_numpy(powers)
+    return RowStatistics(
         torch.from_numpy(missing) if loops and missing.any() else None,
         scale,
         scale if kind == "sym" else None,
@@ -125,142 +122,113 @@ def inspected(
     )
 
 
-def _without_loop(indptr: Array, indices: Array, first: int) -> Array:
+def _without_loop(
+    indptr: npt.NDArray[Any], indices: npt.NDArray[Any], first: int
+) -> npt.NDArray[Any]:
     """Mask of the rows of a block without an entry on the diagonal."""
     diagonal = np.arange(first, first + len(indptr) - 1)
     place = first_not_below(indptr, indices, diagonal)
-    missing: Array = place == indptr[1:]
+    missing: npt.NDArray[Any] = place == indptr[1:]
     missing[~missing] = indices[place[~missing]] != diagonal[~missing]
     return missing
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Storage of matrices.
+class MatrixStorage:
+    """Where matrices are written.
 
     Attributes
     ----------
     directory : Path, optional
-        The spill directory; ``None`` keeps everything in memory.
-    on_disk : bool
-        Whether the whole matrix goes to that directory.
+        ``None`` keeps them in memory.
     sort_bytes : int
         Memory for building a transpose.
     counts : Transfers
     """
 
     directory: Path | None
-    on_disk: bool
     sort_bytes: int
     counts: Transfers
 
-    def collector(self, name: str, columns: int, *, weighted: bool) -> Collector:
-        """Collector of the blocks of a matrix."""
-        directory = self.directory if self.on_disk else None
-        return Collector(name, columns, weighted=weighted, directory=directory, counts=self.counts)
+    def writer(self, name: str, columns: int, *, weighted: bool) -> BlockWriter:
+        """Collects the blocks of a matrix."""
+        return BlockWriter(
+            name, columns, weighted=weighted, directory=self.directory, counts=self.counts
+        )
 
 
 def whole_matrix(
     adjacency: Adjacency,
-    found: Inspected,
+    statistics: RowStatistics,
     mesh: Mesh,
-    keep: Kept,
+    storage: MatrixStorage,
     *,
-    name: str = "A",
     multiplied: bool = True,
-) -> PartMatrix:
+) -> ChunkMatrix:
     """All own rows, with columns numbered as own and received ones. Collective.
 
     Parameters
     ----------
     adjacency : Adjacency
-    found : Inspected
+    statistics : RowStatistics
     mesh : Mesh
-    keep : Kept
-    name : str
-        Of its files.
+    storage : MatrixStorage
     multiplied : bool
         Whether gradients are multiplied with its transpose.
     """
-    comm = mesh.everyone
-    own = adjacency.layout.range(comm.rank)
-    rows, received = own[1] - own[0], None
-    blocks = adjacency.blocks
-    in_memory = isinstance(blocks, MemoryBlocks)
-    if comm.size > 1:
-        received = _received(found.needed, adjacency.layout, mesh)
-        blocks = _renumbered(adjacency, found.needed, own, keep, name)
-    elif in_memory == keep.on_disk:
-        collector = keep.collector(name, rows, weighted=adjacency.weighted)
+    blocks, bounds, layout = adjacency.blocks, adjacency.blocks.bounds, adjacency.layout
+    rows, needed, halo = bounds[-1], statistics.needed, None
+    columns = rows + len(needed)
+    if mesh.everyone.size > 1:
+        # The matrix that picks the rows of others.
+        indices = needed.to(index_dtype(layout.rows))
+        S = CSR.of(torch.arange(len(needed) + 1), indices, (len(needed), layout.rows))
+        plan = build(Algorithm("1d").scheme(S, layout, mesh.rank, None), mesh).ready()
+        halo = DistMatrix(plan, layout, mesh)
+        number = torch.empty(layout.rows, dtype=index_dtype(columns))
+        number[slice(*layout.range(mesh.rank))] = torch.arange(rows, dtype=number.dtype)
+        number[needed] = torch.arange(rows, columns, dtype=number.dtype)
+        writer = storage.writer("A", columns, weighted=adjacency.weighted)
         for _, block in blocks.stream():
-            collector.add(block)
-        blocks = collector.finish()
+            pattern = Pattern.trusted(
+                block.indptr, number[block.indices.long()], (block.shape[0], columns)
+            )
+            writer.add(CSR(pattern, block.values))
+        blocks = writer.finish()
+    elif isinstance(blocks, MemoryBlocks) == (storage.directory is not None):
+        writer = storage.writer("A", rows, weighted=adjacency.weighted)
+        for _, block in blocks.stream():
+            writer.add(block)
+        blocks = writer.finish()
     transposed = to_others = None
-    bounds = adjacency.blocks.bounds
     if multiplied and not adjacency.symmetric:
-        transposed = _transposed(blocks, bounds, keep, f"{name}T", adjacency.weighted)
-        if received is not None and received.rows:
-            halo = (rows, rows + received.rows)
-            to_others = _transposed(blocks, halo, keep, f"{name}H", adjacency.weighted)
-    return PartMatrix(
-        blocks,
-        bounds,
-        found.loops,
-        transposed=transposed,
-        to_others=to_others,
-        received=received,
+        transposed = _transposed(blocks, bounds, storage, "AT", adjacency.weighted)
+        if len(needed):
+            to_others = _transposed(blocks, (rows, columns), storage, "AH", adjacency.weighted)
+    return ChunkMatrix(
+        blocks, bounds, statistics.loops, transposed=transposed, to_others=to_others, halo=halo
     )
 
 
-def _received(needed: Tensor, layout: RowLayout, mesh: Mesh) -> Received:
-    """The matrix that picks the rows of others. Collective."""
-    rows = len(needed)
-    indices = needed.to(index_dtype(layout.rows))
-    S = CSR.of(torch.arange(rows + 1), indices, (rows, layout.rows))
-    plan = build(Algorithm("1d").scheme(S, layout, mesh.rank, None), mesh).ready()
-    return Received(DistMatrix(plan, layout, mesh), rows)
-
-
-def _renumbered(
-    adjacency: Adjacency, needed: Tensor, own: tuple[int, int], keep: Kept, name: str
-) -> Blocks:
-    """Blocks whose columns are own rows, then received ones."""
-    first, last = own
-    columns = last - first + len(needed)
-    number = torch.empty(adjacency.layout.rows, dtype=index_dtype(columns))
-    number[first:last] = torch.arange(last - first, dtype=number.dtype)
-    number[needed] = torch.arange(last - first, columns, dtype=number.dtype)
-    collector = keep.collector(name, columns, weighted=adjacency.weighted)
-    for _, block in adjacency.blocks.stream():
-        indices = number[block.indices.long()]
-        pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
-        collector.add(CSR(pattern, block.values))
-    return collector.finish()
-
-
 def _transposed(
-    blocks: Blocks, bounds: Sequence[int], keep: Kept, name: str, weighted: bool
+    blocks: Blocks, bounds: Sequence[int], storage: MatrixStorage, name: str, weighted: bool
 ) -> Blocks:
     """Rows [bounds[0], bounds[-1]) of the transpose, in several passes if it is large."""
-    rows = blocks.bounds[-1]
-    collector = keep.collector(name, rows, weighted=weighted)
-    for group in _groups(blocks, bounds, keep):
-        low, high = group[0], group[-1]
-        made = _columns_as_rows(blocks, low, high, weighted)
-        for begin, end in pairwise(group):
-            collector.add(rows_of(made, begin - low, end - low))
-    return collector.finish()
-
-
-def _groups(blocks: Blocks, bounds: Sequence[int], keep: Kept) -> list[list[int]]:
-    """Neighbouring chunks whose rows of the transpose fit into the memory there is."""
-    parts = len(bounds) - 1
-    if not keep.on_disk:
-        return [list(bounds)]
-    # Row, column, value, and the same once more while they are sorted.
-    passes = max(1, min(parts, -(-6 * blocks.nbytes // max(keep.sort_bytes, 1))))
-    cuts = [number * parts // passes for number in range(passes + 1)]
-    return [list(bounds[a : b + 1]) for a, b in pairwise(cuts)]
+    writer, chunks, passes = (
+        storage.writer(name, blocks.bounds[-1], weighted=weighted),
+        len(bounds) - 1,
+        1,
+    )
+    if storage.directory is not None:
+        # Row, column, value, and the same once more while they are sorted.
+        passes = max(1, min(chunks, -(-6 * blocks.nbytes // max(storage.sort_bytes, 1))))
+    cuts = [number * chunks // passes for number in range(passes + 1)]
+    for a, b in pairwise(cuts):
+        low, high = bounds[a], bounds[b]
+        rows = _columns_as_rows(blocks, low, high, weighted)
+        for begin, end in pairwise(bounds[a : b + 1]):
+            writer.add(rows_of(rows, begin - low, end - low))
+    return writer.finish()
 
 
 def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR:
@@ -276,17 +244,17 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
     at, of = torch.cat(rows).numpy(), torch.cat(columns).numpy()
     weights = torch.cat(values).numpy() if weighted else np.ones(len(at), np.bool_)
     shape = high - low, blocks.bounds[-1]
-    made = sp.coo_array((weights, (of, at)), shape=shape).tocsr()
-    made.sort_indices()
-    indices = torch.from_numpy(made.indices).to(index_dtype(shape[1]))
-    found = torch.from_numpy(made.data) if weighted else None
-    indptr = torch.from_numpy(made.indptr.astype(np.int64))
-    return CSR(Pattern.trusted(indptr, indices, shape), found)
+    matrix = sp.coo_array((weights, (of, at)), shape=shape).tocsr()
+    matrix.sort_indices()
+    indices = torch.from_numpy(matrix.indices).to(index_dtype(shape[1]))
+    indptr = torch.from_numpy(matrix.indptr.astype(np.int64))
+    values_of = torch.from_numpy(matrix.data) if weighted else None
+    return CSR(Pattern.trusted(indptr, indices, shape), values_of)
 
 
-def reached(
-    whole: PartMatrix, wanted: Tensor, layers: int, looks: Sequence[bool], comm: Communicator
-) -> Layers:
+def receptive_field(
+    whole: ChunkMatrix, wanted: Tensor, reads_own: Sequence[bool], comm: Communicator
+) -> list[ChunkMatrix]:
     """Matrix of each layer, if only some rows of the last one are wanted. Collective.
 
     A layer with few needed rows gets a matrix of these alone, with its transpose, in memory; all
@@ -294,41 +262,30 @@ def reached(
 
     Parameters
     ----------
-    whole : PartMatrix
+    whole : ChunkMatrix
     wanted : Tensor bool [own rows]
-    layers : int
-    looks : sequence of bool
-        Whether a layer reads its own rows as well as the product.
+    reads_own : sequence of bool
+        Whether each layer reads its own rows as well as the product.
     comm : Communicator
     """
+    layers = len(reads_own)
     matrices = [whole] * layers
-    total = comm.agree(nonzeros_in(whole.blocks, None), "sum")
+    total = comm.agree(whole.blocks.nonzeros(), "sum")
     for number in range(layers - 1, -1, -1):
-        count = comm.agree(nonzeros_in(whole.blocks, wanted), "sum")
-        if count > OWN_MATRIX * total:
+        if comm.agree(whole.blocks.nonzeros(wanted), "sum") > OWN_MATRIX * total:
             if not bool(wanted.all()):
                 matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
             break
-        matrix, sources = _of_rows(whole, wanted, looks[number])
+        matrix, sources = _of_rows(whole, wanted, reads_own[number])
         # The rows of others are found by the numbers of all own ones.
-        compact = whole.received is None and number > 0
-        matrices[number] = _with_sources(matrix, sources) if compact else matrix
+        if whole.halo is None and number > 0:
+            matrix = _with_sources(matrix, sources)
+        matrices[number] = matrix
         wanted = sources
-    return Layers(matrices, whole.bounds)
+    return matrices
 
 
-def nonzeros_in(blocks: Blocks, wanted: Tensor | None) -> int:
-    """Nonzeros in some rows, bool [rows], or in all of them; reads row offsets alone."""
-    found = 0
-    for number in range(blocks.number):
-        lengths = blocks.row_lengths(number)
-        if wanted is not None:
-            lengths = lengths[wanted[slice(*blocks.bounds[number : number + 2])]]
-        found += int(lengths.sum())
-    return found
-
-
-def _of_rows(whole: PartMatrix, wanted: Tensor, looks: bool) -> tuple[PartMatrix, Tensor]:
+def _of_rows(whole: ChunkMatrix, wanted: Tensor, reads_own: bool) -> tuple[ChunkMatrix, Tensor]:
     """Matrix of some own rows, in memory, and own rows that any rank's read. Collective."""
     blocks = list[CSR]()
     rows, columns = whole.bounds[-1], whole.blocks.columns
@@ -338,62 +295,58 @@ def _of_rows(whole: PartMatrix, wanted: Tensor, looks: bool) -> tuple[PartMatrix
         blocks.append(take_rows(block, chosen))
         seen[blocks[-1].indices.long()] = True
     sources = seen[:rows].clone()
-    if looks or whole.loops is not None:
+    if reads_own or whole.loops is not None:
         sources |= wanted
-    if whole.received is not None:
-        asked = whole.received.halo.adjoint(seen[rows:, None].float())
-        sources |= asked[:, 0] > 0
+    if whole.halo is not None:
+        sources |= whole.halo.adjoint(seen[rows:, None].float())[:, 0] > 0
     targets = wanted.nonzero()[:, 0]
-    made = replace(
+    matrix = replace(
         whole,
         blocks=MemoryBlocks(blocks, columns),
         loops=None if whole.loops is None else whole.loops[targets],
         targets=targets,
     )
-    return _with_transpose(made), sources
+    return _with_transpose(matrix), sources
 
 
-def _with_transpose(matrix: PartMatrix) -> PartMatrix:
+def _with_transpose(matrix: ChunkMatrix) -> ChunkMatrix:
     """The same with its other side in memory."""
-    blocks, keep = matrix.blocks, Kept(None, on_disk=False, sort_bytes=0, counts=Transfers())
+    blocks, memory = matrix.blocks, MatrixStorage(None, 0, Transfers())
     weighted = any(block.values is not None for _, block in blocks.stream())
-    own = _transposed(blocks, matrix.column_bounds, keep, "", weighted)
+    own = _transposed(blocks, matrix.column_bounds, memory, "", weighted)
     to_others = None
     if matrix.halo_rows:
         halo = (blocks.columns - matrix.halo_rows, blocks.columns)
-        to_others = _transposed(blocks, halo, keep, "", weighted)
+        to_others = _transposed(blocks, halo, memory, "", weighted)
     return replace(matrix, transposed=own, to_others=to_others)
 
 
-def _with_sources(matrix: PartMatrix, sources: Tensor) -> PartMatrix:
+def _with_sources(matrix: ChunkMatrix, sources: Tensor) -> ChunkMatrix:
     """The same with columns for these own rows alone; on one rank."""
     number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
-    kept = sources.nonzero()[:, 0]
+    columns = sources.nonzero()[:, 0]
     blocks = list[CSR]()
     for _, block in matrix.blocks.stream():
-        shape = block.shape[0], len(kept)
+        shape = block.shape[0], len(columns)
         pattern = Pattern.trusted(block.indptr, number[block.indices.long()], shape)
         blocks.append(CSR(pattern, block.values))
-    return _with_transpose(replace(matrix, blocks=MemoryBlocks(blocks, len(kept)), sources=kept))
+    compact = replace(matrix, blocks=MemoryBlocks(blocks, len(columns)), sources=columns)
+    return _with_transpose(compact)
 
 
-def even_bounds(starts: Callable[[int], int], rows: int, parts: int) -> tuple[int, ...]:
-    """Bounds of chunks with about the same sum of nonzeros and rows each.
+def even_bounds(starts: Callable[[int], int], rows: int, chunks: int) -> tuple[int, ...]:
+    """Bounds [chunks + 1] of chunks with about the same sum of nonzeros and rows each.
 
     Parameters
     ----------
     starts : callable
         Nonzeros before a row, in [0, rows].
-    rows, parts : int
-
-    Returns
-    -------
-    tuple of int [parts + 1]
+    rows, chunks : int
     """
     total = starts(rows) + rows
     bounds = [0]
-    for part in range(1, parts):
-        target, low, high = total * part // parts, bounds[-1], rows
+    for chunk in range(1, chunks):
+        target, low, high = total * chunk // chunks, bounds[-1], rows
         while low < high:
             middle = (low + high) // 2
             if starts(middle) + middle < target:
@@ -402,5 +355,4 @@ def even_bounds(starts: Callable[[int], int], rows: int, parts: int) -> tuple[in
                 high = middle
         bounds.append(low)
     bounds.append(rows)
-    assert all(a <= b for a, b in pairwise(bounds))
     return tuple(bounds)

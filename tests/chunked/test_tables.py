@@ -1,10 +1,11 @@
-"""The bytes of tensors."""
+"""Tables in memory and on a disk, and the memory that they free."""
 
 from __future__ import annotations
 
 import errno
 import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +13,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn.chunked.table import DiskTable, MemoryTable, as_bytes
-from spgnn.direct import DirectFile, Transfers
+from spgnn.chunked import tables
+from spgnn.chunked.tables import DiskTable, FreedPages, MappedRows, MemoryTable, as_bytes
+from spgnn.direct import PAGE, DirectFile, Transfers, keep_pages, page_buffer, pages_held
 from spgnn.errors import InputError
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32, torch.bfloat16])
 def test_bytes_of_one_number_of_any_stride(dtype):
-    """A matrix of which one nonzero is in a part."""
+    """A matrix of which one nonzero is in a chunk."""
     one = torch.tensor(3, dtype=dtype).expand(1)
     assert one.stride() == (0,)
     assert np.array_equal(as_bytes(one), as_bytes(torch.tensor([3], dtype=dtype)))
@@ -33,7 +35,7 @@ def disk_table(path, bounds, width, panel, dtype=torch.float32):
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_table_on_a_disk_is_one_in_memory(data, tmp_path_factory):
-    """Parts, panels and all columns, written and read in any order, whatever is under way."""
+    """Chunks, panels and all columns, written and read in any order, whatever is under way."""
     lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=5))
     width, panel = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9))
     bounds = [sum(lengths[:k]) for k in range(len(lengths) + 1)]
@@ -105,3 +107,58 @@ def test_rows_that_are_not_written_are_zero_in_memory_that_was_used_before():
     table = MemoryTable([0, 1 << 16], 16, torch.float32)
     table.write_some(0, torch.tensor([5]), torch.ones(1, 16))
     assert float(table.read(0).sum()) == 16
+
+
+def in_files():
+    """Bytes of files, of the disk or of memory, that this process has mapped and touched."""
+    status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return sum(1024 * int(status[name].split()[0]) for name in ("RssFile", "RssShmem"))
+
+
+def test_rows_in_a_file_take_no_memory(tmp_path, monkeypatch):
+    before = in_files()
+    mapped = MappedRows(tmp_path / "outputs", (1 << 16, 128), torch.float32)
+    wanted = torch.rand(1 << 16, 128)
+    mapped.rows[:] = wanted
+    assert in_files() - before > wanted.nbytes // 2
+    mapped.give_back()
+    assert in_files() - before < wanted.nbytes // 4
+    assert torch.equal(mapped.rows, wanted)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    # What finds no space when it is touched would end the process by a signal.
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=r"more: cannot be written: No space left"):
+        MappedRows(tmp_path / "more", (3, 4), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("resident", "pages", "gives"),
+    [
+        (None, 0, False),
+        (1000, 0, False),  # 700 + 200 + 100
+        (999, 0, True),
+        (999, 1, False),  # a page that is kept is among those that are resident
+    ],
+)
+def test_holes_are_given_back_where_the_next_pass_may_not_fit(monkeypatch, resident, pages, gives):
+    given_back = []
+    monkeypatch.setattr(tables, "resident_bytes", lambda: 700)
+    monkeypatch.setattr(tables, "pages_held", lambda: pages)
+    monkeypatch.setattr(tables, "give_back_holes", lambda: given_back.append(True))
+    FreedPages(pages=200, chunk=100, resident=resident).make_room()
+    assert bool(given_back) == gives
+
+
+def test_pages_are_kept_up_to_their_share():
+    keep_pages(None)
+    used = pages_held()
+    FreedPages(pages=used + 64 * PAGE, chunk=0, resident=None).keep()
+    buffers = [page_buffer(16 * PAGE) for _ in range(8)]
+    assert pages_held() >= used + 128 * PAGE
+    del buffers
+    assert pages_held() <= used + 64 * PAGE
+    keep_pages(None)
+    assert pages_held() <= used + 16 * PAGE

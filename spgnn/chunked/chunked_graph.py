@@ -1,0 +1,372 @@
+"""A rank's share of a graph that is processed chunk by chunk, in memory and on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.chunked.adjacency import (
+    Adjacency,
+    MatrixStorage,
+    RowStatistics,
+    even_bounds,
+    receptive_field,
+    statistics_of,
+    whole_matrix,
+)
+from spgnn.chunked.blocks import Blocks, Stretch, rows_of
+from spgnn.chunked.budget import (
+    LIBRARIES,
+    Budget,
+    agreed,
+    choose_recomputed,
+    decide,
+    freed_pages,
+)
+from spgnn.chunked.matrix import ChunkMatrix
+from spgnn.chunked.model import ChunkedModel
+from spgnn.chunked.tables import (
+    MappedRows,
+    MemoryTable,
+    Table,
+    TableFactory,
+    panels_of,
+    release,
+)
+from spgnn.comm import Communicator, Mesh
+from spgnn.config import Storage
+from spgnn.data.graph import VertexData
+from spgnn.data.normalise import Normalisation, row_normalise_features
+from spgnn.data.source import GraphMeta
+from spgnn.direct import DirectFile, Transfers, keep_pages
+from spgnn.exchange import Algorithm
+from spgnn.layout import RowLayout
+from spgnn.sparse import CSR
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedDataset:
+    """The data set of a rank, in memory or in files, before any preparation.
+
+    Attributes
+    ----------
+    meta : GraphMeta
+    layout : RowLayout
+    blocks : callable
+        Bounds of chunks to own rows of the adjacency.
+    starts : callable
+        Nonzeros before an own row.
+    ids : Tensor int64 [own rows], or int
+        Original ids; if they are consecutive, the first one.
+    data : VertexData
+        Labels and masks.
+    X : Tensor or CSR, Stretch of float32, or None
+        Features; ``None``: drawn by id.
+    """
+
+    meta: GraphMeta
+    layout: RowLayout
+    blocks: Callable[[tuple[int, ...]], Blocks]
+    starts: Callable[[int], int]
+    ids: Tensor | int
+    data: VertexData
+    X: Tensor | CSR | Stretch | None
+
+    def adjacency(self, bounds: tuple[int, ...]) -> Adjacency:
+        """Own rows of the adjacency, by chunks."""
+        weighted = self.meta.weighted
+        symmetric = not self.meta.directed and not weighted
+        return Adjacency(self.blocks(bounds), self.layout, symmetric, weighted)
+
+    def ids_of(self, first: int, last: int) -> Tensor:
+        """Original ids of own rows [first, last)."""
+        if isinstance(self.ids, int):
+            return torch.arange(first + self.ids, last + self.ids)
+        return self.ids[first:last]
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """How features reach the first layer.
+
+    Attributes
+    ----------
+    width : int
+    row_normalise : bool
+        Whether each row is divided by its sum.
+    random : callable
+        Original ids [rows] and columns [first, last) to numbers, where the data set has none.
+    propagates : bool
+        Whether the first layer takes A·X, computed once.
+    """
+
+    width: int
+    row_normalise: bool
+    random: Callable[[Tensor, int, int], Tensor]
+    propagates: bool
+
+
+class ChunkedGraph:
+    """Matrix, features and tables of a rank, within a budget for one model. Collective.
+
+    A model's layers are run on it by :class:`~spgnn.chunked.passes.ChunkedPass`.
+
+    Parameters
+    ----------
+    dataset : ChunkedDataset
+    model : ChunkedModel
+    widths : sequence of int
+        Features, hidden layers, outputs.
+    features : FeatureSettings
+    storage : Storage
+        The options.
+    comm : Communicator
+        All ranks.
+    normalisation : {"sym", "row", "none"}
+    loops : bool
+        Whether every vertex is to have a self-loop.
+    dtype : torch.dtype
+        What is computed with.
+    labelled : Tensor bool [own rows], optional
+        Rows whose outputs are scored; ``None`` if nothing is learnt.
+    prunes : bool
+        Whether layers leave out rows that no such row needs.
+    directory : Path, optional
+        For what does not fit into memory.
+    counts : Transfers
+        Counts what is read and written.
+    itself : int
+        Bytes of the process before it loaded any data.
+
+    Attributes
+    ----------
+    matrix : ChunkMatrix
+    bounds : tuple of int [K + 1]
+        Chunks of the rank's rows.
+    row_scale, column_scale : Tensor [n], optional
+        The normalised matrix is diag(row_scale) · matrix · diag(column_scale).
+    propagated : Table, optional
+        A·X; without it the first layer multiplies as the others do.
+    budget : Budget
+    sizes : Sizes
+    tables : TableFactory
+
+    Raises
+    ------
+    InputError
+        If the memory is too small, or a degree negative; on all ranks alike.
+    """
+
+    def __init__(
+        self,
+        dataset: ChunkedDataset,
+        model: ChunkedModel,
+        widths: Sequence[int],
+        features: FeatureSettings,
+        storage: Storage,
+        comm: Communicator,
+        *,
+        normalisation: Normalisation,
+        loops: bool,
+        dtype: torch.dtype,
+        labelled: Tensor | None,
+        prunes: bool,
+        directory: Path | None,
+        counts: Transfers,
+        itself: int,
+    ) -> None:
+        self.comm, self.dtype, self._dataset, self._features = comm, dtype, dataset, features
+        first, last = dataset.layout.range(comm.rank)
+        rows = last - first
+        self._file = (
+            None if not isinstance(dataset.X, Stretch) else DirectFile(dataset.X.path, counts)
+        )
+        # More chunks than rows would be empty, and each takes its time.
+        chunks = min(storage.chunks, comm.agree(rows)) or None
+        adjacency = dataset.adjacency(even_bounds(dataset.starts, rows, chunks or 64))
+        statistics = statistics_of(adjacency, comm, normalisation, loops=loops, ids=dataset.ids)
+        stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else dtype
+        self.sizes = model.sizes(
+            widths,
+            rows=rows,
+            received=len(statistics.needed),
+            nonzeros=dataset.starts(rows),
+            weighted=adjacency.weighted,
+            symmetric=adjacency.symmetric,
+            itemsize=dtype.itemsize,
+            fixed_bytes=_fixed_bytes(dataset, statistics),
+            sparse=isinstance(dataset.X, CSR),
+            propagates=features.propagates,
+            propagated_itemsize=stored.itemsize,
+            in_files=self._file is not None,
+        )
+        if labelled is not None:
+            known = int(labelled.sum())
+            self.sizes = self.sizes.with_labels(known, widths[-1])
+            if prunes:
+                blocks = adjacency.blocks
+                self.sizes = self.sizes.at_most(known, blocks.nonzeros(labelled), blocks.nonzeros())
+        itself += LIBRARIES
+        memory = storage.memory - itself if storage.memory else None
+
+        def decided(recomputed: frozenset[int]) -> Budget:
+            spill = directory is not None
+            one = partial(decide, self.sizes, memory, chunks, spill=spill, itself=itself)
+            return agreed(comm, comm.on_every_rank(lambda: one(recomputed=recomputed)))
+
+        # Inference saves nothing.
+        recompute = "never" if labelled is None else storage.recompute
+        self.budget = choose_recomputed(self.sizes.reads_own, recompute, decided)
+        self.tables = TableFactory(self.budget.placement, directory, dtype, counts)
+        self._freed = freed_pages(self.sizes, self.budget, memory, itself)
+        self._freed.keep()
+        self.bounds = even_bounds(dataset.starts, rows, self.budget.chunks)
+        on_disk = "matrix" in self.budget.placement.on_disk
+        self.matrix = whole_matrix(
+            dataset.adjacency(self.bounds),
+            statistics,
+            Mesh.build(comm, Algorithm("1d").axes(comm.size)),
+            MatrixStorage(directory if on_disk else None, self.budget.bytes // 4, counts),
+            multiplied=model.multiplies,
+        )
+        scales = statistics.row_scale, statistics.column_scale
+        self.row_scale, self.column_scale = (s if s is None else s.to(dtype) for s in scales)
+        self._received_ids = self.matrix.received_ids(dataset.ids) if model.drops_edges else None
+        self.propagated: Table | None = None
+        if features.propagates:
+            self.propagated = self._propagate(stored, memory)
+        self.whole = [self.matrix] * model.layers
+        self._prunes, self._reads_own = prunes, self.sizes.reads_own
+        self._outputs: MappedRows | None = None
+
+    def matrices_for(self, wanted: Tensor) -> list[ChunkMatrix]:
+        """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective."""
+        if not self._prunes:
+            return self.whole
+        return receptive_field(self.matrix, wanted, self._reads_own, self.comm)
+
+    def ids_of(self, chunk: int, chosen: Tensor | None) -> Tensor:
+        """Original ids of some rows of a chunk, or of all."""
+        ids = self._dataset.ids_of(*self.bounds[chunk : chunk + 2])
+        return ids if chosen is None else ids[chosen]
+
+    @property
+    def vertex_ids(self) -> Tensor:
+        """Original ids of own vertices, int64 [n]."""
+        return self._dataset.ids_of(0, self.bounds[-1])
+
+    def ids_of_columns(self, matrix: ChunkMatrix) -> Tensor:
+        """Original ids of a matrix's columns, int64 [k + received]."""
+        own = self.vertex_ids if matrix.sources is None else self.vertex_ids[matrix.sources]
+        return own if self._received_ids is None else torch.cat((own, self._received_ids))
+
+    def scale_of(self, scale: Tensor | None, chunk: int, chosen: Tensor | None) -> Tensor | None:
+        """A scaling of some rows of a chunk, [rows, 1]."""
+        if scale is None:
+            return None
+        first, last = self.bounds[chunk : chunk + 2]
+        here = scale[first:last, None]
+        return here if chosen is None else here[chosen]
+
+    def features(self, chunk: int, first: int = 0, last: int | None = None) -> Tensor | CSR:
+        """Features of a chunk's rows; columns [first, last) of dense ones."""
+        begin, end = self.bounds[chunk : chunk + 2]
+        X, width = self._dataset.X, self._features.width
+        if X is None:
+            ids = self._dataset.ids_of(begin, end)
+            return self._features.random(ids, first, width if last is None else last).to(self.dtype)
+        rows: Tensor | CSR
+        if isinstance(X, CSR):
+            rows = rows_of(X, begin, end)
+        elif isinstance(X, Tensor):
+            rows = X[begin:end]
+        elif self._file is not None and end > begin:
+            read = self._file.read(X.offset + 4 * width * begin, 4 * width * (end - begin))
+            rows = torch.from_numpy(read.view(np.float32)).view(end - begin, width)
+        else:
+            rows = torch.empty(0, width)
+        rows = rows.to(self.dtype)
+        if self._features.row_normalise:
+            rows = row_normalise_features(rows)
+        return (
+            rows if isinstance(rows, CSR) or (not first and last is None) else rows[:, first:last]
+        )
+
+    def _propagate(self, stored: torch.dtype, memory: int | None) -> Table:
+        """A·X, computed a panel of columns after the other. Collective.
+
+        Features in a file of rows are written panel by panel first, so that they are read twice,
+        and not once for each panel.
+        """
+        bounds, width, sizes = self.bounds, self._features.width, self.sizes
+        columns = 32
+        if memory:
+            matrix = 0 if "matrix" in self.budget.placement.on_disk else sizes.matrix_bytes
+            free = max(memory - sizes.fixed_bytes - matrix, 0) // 2
+            columns = free // (sizes.itemsize * max(sizes.rows + sizes.received, 1))
+        columns = max(1, -self.comm.agree(-min(columns, width)))
+        result = self.tables.table("propagated", bounds, width, dtype=stored, panel=columns)
+        copy: Table | None = None
+        if self._file is not None and columns < width:
+            copy = self.tables.table("X", bounds, width, panel=columns)
+            for chunk in range(copy.chunks):
+                copy.write(chunk, self._scaled_features(chunk, 0, width))
+        for first, last in panels_of(width, columns):
+            operand, begin = copy, first
+            if operand is None:
+                operand, begin = (
+                    MemoryTable(bounds, last - first, self.dtype, self.matrix.halo_rows),
+                    0,
+                )
+                for chunk in range(operand.chunks):
+                    operand.write(chunk, self._scaled_features(chunk, first, last))
+            for chunk, Z in self.matrix.panel_products(operand, begin, begin + last - first):
+                scale = self.scale_of(self.row_scale, chunk, None)
+                result.write_panel(chunk, first, Z if scale is None else Z * scale)
+        release(copy)
+        result.settle()  # or its last stretches would be counted in the first epoch
+        return result
+
+    def _scaled_features(self, chunk: int, first: int, last: int) -> Tensor:
+        X, scale = self.features(chunk, first, last), self.scale_of(self.column_scale, chunk, None)
+        assert isinstance(X, Tensor)
+        return X if scale is None else X * scale
+
+    def output_rows(self, like: Tensor) -> Tensor:
+        """Uninitialised [n, width and dtype of `like`]: in a file, if there is a directory for it.
+
+        `give_back` lets go of the memory of those that lie in a file.
+        """
+        rows, directory = self.bounds[-1], self.tables.directory
+        if directory is None or not rows:
+            return like.new_empty(rows, like.shape[1])
+        self._outputs = MappedRows(directory / "outputs", (rows, like.shape[1]), like.dtype)
+        return self._outputs.rows
+
+    def give_back(self) -> None:
+        """Let go of the memory of outputs that lie in a file."""
+        if self._outputs is not None:
+            self._outputs.give_back()
+
+    def make_room(self) -> None:
+        """Give back freed memory, if it is short, before a pass over all chunks."""
+        self._freed.make_room()
+
+    def close(self) -> None:
+        """Give up the memory of tables."""
+        release(self.propagated)
+        keep_pages(None)
+
+
+def _fixed_bytes(dataset: ChunkedDataset, statistics: RowStatistics) -> int:
+    """Bytes that are in memory whatever is decided."""
+    X, ids = dataset.X, dataset.ids
+    known = (statistics.loops, statistics.row_scale, X, ids)
+    nbytes = sum(tensor.nbytes for tensor in known if isinstance(tensor, Tensor))
+    return nbytes + (2 * X.nnz * 8 if isinstance(X, CSR) else 0)
