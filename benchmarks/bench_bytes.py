@@ -12,16 +12,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
+from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.data.source import GraphSource, MemorySource
-from spgnn.exchange import Algorithm
 from spgnn.files import atomic_file
-from spgnn.plan import Network, Subject, predict
-from spgnn.plan.partitions import Partitions, cache_directory
+from spgnn.plan import Dataset, Partitions, predict
+from spgnn.plan.graphs import cache_directory
 from spgnn.progress import ProgressBar
 
 WIDTHS = (300, 16, 16, 24)
@@ -31,18 +32,19 @@ SETS = (
 )
 
 
-def schemes(ranks: int) -> dict[str, tuple[Algorithm, str, str, Network, bool]]:
-    """Name to algorithm, partitioner and its objective, network, and whether reach is used."""
-    alone = Algorithm("feature", ranks) if ranks > 1 else Algorithm()
-    covered, auto = Algorithm(cover="minimum"), Network(WIDTHS)
-    ghosts = Network(WIDTHS, ghosts=True)
+def schemes(ranks: int) -> dict[str, tuple[TrainConfig, str, str]]:
+    """Name to configuration, partitioner and its objective."""
+    base = TrainConfig.of(layers=len(WIDTHS) - 1, hidden=WIDTHS[1], prune=False)
+    alone = base.but(algo="feature", c=ranks) if ranks > 1 else base
+    covered = base.but(cover="minimum")
+    halo = covered.but(recompute_halo=True)
     return {
-        "paper": (Algorithm(), "metis", "column", Network(WIDTHS, order="paper"), False),
-        "order, cover": (covered, "gvb", "cover", auto, False),
-        "… ghosts": (covered, "gvb", "cover", ghosts, False),
-        "feature": (alone, "block", "column", auto, False),
-        "feature, ghosts": (alone, "gvb", "cover", ghosts, False),
-        "… reach": (covered, "gvb", "cover", ghosts, True),
+        "paper": (base.but(order="paper"), "metis", "column"),
+        "order, cover": (covered, "gvb", "cover"),
+        "… recomputed halo": (halo, "gvb", "cover"),
+        "feature": (alone, "block", "column"),
+        "feature, recomputed halo": (alone.but(recompute_halo=True), "gvb", "cover"),
+        "… pruned": (halo.but(prune=True), "gvb", "cover"),
     }
 
 
@@ -55,14 +57,17 @@ def opened(name: str) -> GraphSource:
 
 def measure(name: str, ranks: int, cache: Path) -> dict[str, int]:
     """Most bytes that a rank sends, by scheme."""
-    subject = Subject.of(opened(name), random_features=WIDTHS[0], random_classes=WIDTHS[-1])
+    made_up = TrainConfig.of(random_features=WIDTHS[0], random_classes=WIDTHS[-1])
+    dataset = Dataset.of(opened(name), made_up)
+    widths = {"features": WIDTHS[0], "classes": WIDTHS[-1]}
+    dataset = replace(dataset, **widths, feature_nonzeros=None)
     found = {}
     with ProgressBar() as progress:
-        kept = Partitions(subject, cache, progress=progress)
-        for scheme, (algorithm, method, objective, network, reach) in schemes(ranks).items():
-            parts = algorithm.parts(ranks)
-            labels = kept.labels(method, objective, parts) if parts > 1 else None
-            price = predict(subject, labels, algorithm, ranks, network, reach=reach)
+        partitions = Partitions(dataset, cache, progress=progress)
+        for scheme, (config, method, objective) in schemes(ranks).items():
+            parts = config.algorithm.distribution.parts(ranks)
+            labels = partitions.labels(method, objective, parts) if parts > 1 else None
+            price = predict(dataset, labels, config, ranks)
             found[scheme] = int(price.volume["max_send_bytes"])
     return found
 
@@ -71,7 +76,7 @@ def table(measured: dict[str, dict[str, int]], ranks: int) -> str:
     """Markdown: bytes of the baseline, and how many times fewer the others send."""
     names = [name for name in schemes(ranks) if name != "paper"]
     lines = [
-        f"| graph | paper, bytes | {' | '.join(names)} | best without reach |",
+        f"| graph | paper, bytes | {' | '.join(names)} | best without pruning |",
         "|" + "---|" * (len(names) + 3),
     ]
     ratios: dict[str, list[float]] = {name: [] for name in [*names, "best"]}
@@ -81,7 +86,7 @@ def table(measured: dict[str, dict[str, int]], ranks: int) -> str:
             ratio = sent["paper"] / max(sent[name], 1)
             ratios[name].append(ratio)
             row.append(f"{ratio:.1f}")
-        best = max(sent["paper"] / max(sent[name], 1) for name in names if "reach" not in name)
+        best = max(sent["paper"] / max(sent[name], 1) for name in names if "pruned" not in name)
         ratios["best"].append(best)
         lines.append(f"| {graph} | {sent['paper']:,} | {' | '.join(row)} | {best:.1f} |")
     means = " | ".join(f"{geometric_mean(found):.1f}" for found in ratios.values())

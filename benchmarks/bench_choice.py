@@ -28,13 +28,13 @@ import torch
 from spgnn.comm import Communicator, connect
 from spgnn.files import atomic_file
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.plan.cli import network_of
+from spgnn.plan import PricedPlan
+from spgnn.plan.epoch import edges_of
 from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
-from spgnn.plan.search import Planned
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, training_graph
-from spgnn.train.planned import ranked
+from spgnn.train.planned import flags_of, ranked
 from spgnn.train.run import task_of
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def cell(rank: int, graph: str, options: argparse.Namespace) -> Cell:
         aggregate=options.aggregate,
     )
     give_back_freed()
-    machine = measure(comm, edges=network_of(config, None).edges)
+    machine = measure(comm, edges=edges_of(config))
     plans: list[Cell] = comm.from_rank_zero(lambda: shortlist(config, comm.size, machine, options))
     runs = [Contestant(config.but(**plan["flags"]), comm) for plan in plans]
     freed = FreedMemory(comm.size, comm.ranks_here)
@@ -129,16 +129,16 @@ def shortlist(
 ) -> list[Cell]:
     """The fastest plans, and the first of other kinds."""
     assert machine is not None
-    choice, flags_of = ranked(config, ranks, machine, {})
-    kinds: dict[tuple[object, ...], Planned] = {}
+    planner, choice = ranked(config, ranks, machine, [])
+    kinds: dict[tuple[object, ...], PricedPlan] = {}
     for one in choice.plans[options.first :]:
-        how = one.configuration
-        kinds.setdefault((how.algorithm.algo, how.algorithm.c, how.ghosts), one)
+        how = one.config.algorithm
+        kinds.setdefault((how.algo, how.c, how.recompute_halo), one)
     taken = (choice.plans[: options.first] + list(kinds.values()))[: options.most]
     return [
         {
-            "name": str(one.configuration),
-            "flags": flags_of(one),
+            "name": one.name,
+            "flags": flags_of(planner, one),
             "predicted": one.seconds,
             "kinds": one.prediction.seconds,
         }

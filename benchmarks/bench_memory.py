@@ -24,14 +24,11 @@ import torch
 
 from spgnn.comm import connect
 from spgnn.data import open_source
-from spgnn.data.normalise import add_self_loops
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
-from spgnn.plan import Prediction, Subject, predict, read_machine
-from spgnn.plan.cli import network_of
+from spgnn.plan import Dataset, Prediction, predict, read_machine
 from spgnn.plan.measure import runtime_bytes
-from spgnn.plan.network import normalisation_of
 from spgnn.testing import run_ranks
 from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
 
@@ -93,25 +90,13 @@ def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float, file: 
 
     The partition goes into a file, for training.
     """
-    source, how, data = opened(config), config.algorithm, config.data
-    model = config.model
-    normalisation, loops = normalisation_of(model.model, model.aggregate)
-    subject = Subject.of(
-        source,
-        random_features=data.random_features,
-        random_classes=data.random_classes,
-        normalisation=normalisation,
-        loops=loops,
-    )
-    labels, _ = partition(
-        add_self_loops(source.structure()), how.distribution.parts(ranks), how.partition
-    )
+    dataset, how = Dataset.of(open_source(config.data.dataset), config), config.algorithm
+    labels, _ = partition(dataset.looped, how.distribution.parts(ranks), how.partition)
     np.savetxt(file, labels, "%d")
-    network = replace(network_of(config, subject), ghosts=how.recompute_halo)
     machine = read_machine(MACHINE)  # of which only the memory of libraries is looked at
     overhead = replace(machine.overhead, memory=runtime)
     machine = replace(machine, overhead=overhead, ranks_a_node=ranks)
-    return predict(subject, labels, how.distribution, ranks, network, machine=machine)
+    return predict(dataset, labels, config, ranks, machine=machine)
 
 
 def compare(config: TrainConfig, cell: str, ranks: int, runtime: float) -> tuple[str, float]:

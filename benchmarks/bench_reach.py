@@ -15,22 +15,21 @@ from pathlib import Path
 
 import torch
 
+from spgnn.config import TrainConfig
 from spgnn.data import open_source
-from spgnn.data.source import MemorySource
-from spgnn.exchange import Algorithm
 from spgnn.partition import partition
-from spgnn.plan import Subject
-from spgnn.plan.census import Census
-from spgnn.plan.subject import set_up
+from spgnn.plan import Dataset
+from spgnn.plan.counts import MatrixCounts, Product
+from spgnn.plan.ranks import VirtualRanks
 
 LAYERS, WIDTH = 3, 16
 
 
-def subject_of(name: str, share: float) -> Subject:
+def dataset_of(name: str, share: float) -> Dataset:
     """A set with a share of its vertices for training; 0 for those that it has itself."""
     source = open_source(str(Path(os.environ["SPGNN_DATA"], f"{name}.npz")))
-    graph = source.graph().symmetrised()
-    found = Subject.of(MemorySource(graph), random_features=WIDTH, random_classes=WIDTH)
+    config = TrainConfig.of(symmetrise=True, random_features=WIDTH, random_classes=WIDTH)
+    found = Dataset.of(source, config)
     if not share:
         return found
     order = torch.randperm(found.vertices, generator=torch.Generator().manual_seed(0))
@@ -39,31 +38,31 @@ def subject_of(name: str, share: float) -> Subject:
     return replace(found, labelled=labelled)
 
 
-def work(census: Census) -> int:
+def work(matrix: MatrixCounts) -> int:
     """Nonzeros that all ranks multiply."""
-    return sum(int(entries.sum()) for entries in census.nonzeros.values())
+    return sum(int(entries.sum()) for entries in matrix.nonzeros.values())
 
 
-def sent(census: Census) -> int:
+def sent(matrix: MatrixCounts) -> int:
     """Bytes of a product of all ranks."""
-    return int(census.traffic(WIDTH)[0].sum())
+    return int(matrix.moved(Product(0, WIDTH))[0].sum())
 
 
-def line(name: str, subject: Subject, ranks: int, cover: str) -> str:
+def line(name: str, dataset: Dataset, ranks: int, cover: str) -> str:
     """Shares of what the whole matrix takes, of the last layer and the one before."""
-    labels, _ = partition(subject.looped, ranks, preset="fast")
-    setting = set_up(subject, labels, Algorithm(cover=cover), ranks, ranks)  # type: ignore[arg-type]
-    counted = setting.counted(LAYERS, reach=True, ghosts=False, propagated=True)
+    labels, _ = partition(dataset.looped, ranks, preset="fast")
+    config = TrainConfig.of(cover=cover, layers=LAYERS)
+    counted = VirtualRanks(dataset, labels, config, ranks, ranks).counted(config)
     whole, last = counted.whole, counted.of(LAYERS - 1)
     before = counted.of(LAYERS - 2)
-    share = float(subject.labelled.float().mean())
+    share = float(dataset.labelled.float().mean())
     figures = " | ".join(
-        f"{part(census) / max(1, part(whole)):.4f}"
-        for census in (last, before)
+        f"{part(matrix) / max(1, part(whole)):.4f}"
+        for matrix in (last, before)
         for part in (work, sent)
     )
     return (
-        f"| {name} | {int(subject.labelled.sum())} ({share:.2%}) | {ranks} | {cover} | {figures} |"
+        f"| {name} | {int(dataset.labelled.sum())} ({share:.2%}) | {ranks} | {cover} | {figures} |"
     )
 
 
@@ -89,10 +88,10 @@ def main() -> None:
         "|---|---:|---:|---|---:|---:|---:|---:|",
     ]
     for name in options.sets.split(","):
-        subject = subject_of(name, options.labelled)
+        dataset = dataset_of(name, options.labelled)
         for ranks in map(int, options.ranks.split(",")):
             for cover in ("column", "minimum"):
-                lines.append(line(name, subject, ranks, cover))
+                lines.append(line(name, dataset, ranks, cover))
                 print(lines[-1], flush=True)
     if options.output:
         options.output.write_text("\n".join(lines) + "\n")

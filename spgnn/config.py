@@ -13,7 +13,7 @@ from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algo, Codec, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.exchange.codec import BITS
-from spgnn.nn import Order, Precision
+from spgnn.nn import MODELS, Order, Precision, Stack
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 
 Number = TypeVar("Number", int, float)
@@ -522,6 +522,33 @@ class TrainConfig(Configuration):
     aim: Aim = field(default_factory=Aim)
     training: Training = field(default_factory=Training)
     job: Job = field(default_factory=Job)
+
+    def widths(self, features: int, outputs: int) -> list[int]:
+        """Features, widths of the hidden layers, outputs of the last one."""
+        return [features, *[self.model.hidden] * (self.model.layers - 1), outputs]
+
+    def network(self, features: int, outputs: int) -> Stack:
+        """The model, its weights drawn from the seed."""
+        model = self.model
+        options: dict[str, Any] = dict(model.options)
+        if model.model == "gcn":  # the others know one order only
+            options["order"] = self.algorithm.order
+        return MODELS[model.model].of(
+            self.widths(features, outputs),
+            dropout=model.dropout,
+            input_dropout=model.input_dropout,
+            seed=self.training.seed,
+            **options,
+        )
+
+    def propagates_once(self, *, sparse: bool) -> bool:
+        """True if A·X is computed once; of sparse X, which fills in, only for recomputed halos."""
+        how, model = self.algorithm, self.model
+        # Labels that are added to X are other ones in each epoch.
+        changes = model.drops_features or self.aim.label_propagation > 0
+        if how.order != "auto" or changes or not model.propagates:
+            return False
+        return how.recompute_halo or not sparse
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.

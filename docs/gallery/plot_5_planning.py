@@ -9,21 +9,20 @@ Python, for three configurations and a machine that is made up.
 
 import matplotlib.pyplot as plt
 
+from spgnn.config import TrainConfig
 from spgnn.data import open_source
-from spgnn.exchange import Algorithm
 from spgnn.partition import partition
-from spgnn.plan import Network, Subject, predict
+from spgnn.plan import Dataset, predict
 
 # %%
-# A subject is a graph to be trained on; a network, the widths of a model: features, two hidden
-# ones, classes.
+# A configuration is that of the training command: here three layers of a GCN, and three schemes.
 
-subject = Subject.of(open_source("sbm@seed=1"))
-network = Network((subject.features, 16, 16, subject.classes))
+dataset = Dataset.of(open_source("sbm@seed=1"))
+base = TrainConfig.of(layers=3, hidden=16)
 configurations = {
-    "1D": Algorithm("1d"),
-    "1D, minimum cover": Algorithm("1d", cover="minimum"),
-    "1D, oblivious": Algorithm("1d", exchange="oblivious"),
+    "1D": base,
+    "1D, minimum cover": base.but(cover="minimum"),
+    "1D, oblivious": base.but(exchange="oblivious"),
 }
 
 # %%
@@ -32,9 +31,9 @@ configurations = {
 prices = {name: [] for name in configurations}
 ranks = [4, 16, 64]
 for P in ranks:
-    labels, _ = partition(subject.looped, P, preset="fast")
-    for name, algorithm in configurations.items():
-        prices[name].append(predict(subject, labels, algorithm, P, network))
+    labels, _ = partition(dataset.looped, P, preset="fast")
+    for name, config in configurations.items():
+        prices[name].append(predict(dataset, labels, config, P))
 print(f"{'':<20}", *(f"{f'P = {P}':>14}" for P in ranks))
 for name, found in prices.items():
     print(f"{name:<20}", *(f"{price.volume['total_bytes'] / 1e6:11.2f} MB" for price in found))

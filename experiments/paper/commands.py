@@ -94,19 +94,19 @@ def make_datasets(options: argparse.Namespace, output: Output, progress: Progres
     """Sizes of the originals and of what is counted on instead."""
     records = []
     for graph in graphs(options, DATASETS):
-        structure = graph.subject.structure
+        structure = graph.data.structure
         original = shape_of(graph.dataset) if options.dataset is None else None
         records.append(
             {
                 "graph": graph.dataset,
                 "vertices": original.vertices if original else graph.vertices,
                 "nonzeros": original.edges if original else structure.nnz,
-                "features": graph.subject.features,
-                "classes": graph.subject.classes,
-                "counted on": graph.subject.name,
-                "its vertices": graph.subject.vertices,
+                "features": graph.data.features,
+                "classes": graph.data.classes,
+                "counted on": graph.data.name,
+                "its vertices": graph.data.vertices,
                 "its nonzeros": structure.nnz,
-                "its average degree": structure.nnz / graph.subject.vertices,
+                "its average degree": structure.nnz / graph.data.vertices,
                 "its largest degree": int(structure.row_lengths.max()),
             }
         )

@@ -12,7 +12,7 @@ from paper.published import Run
 from paper.schemes import BY_NAME
 from paper.times import Model, Point, predicted
 from spgnn.plan import Machine
-from spgnn.plan.partitions import Partitions
+from spgnn.plan.graphs import Partitions
 
 # The logged jobs have two layers: features, 16, classes.
 LOGGED = Model(layers=2, hidden=16)

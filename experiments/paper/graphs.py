@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from spgnn.config import TrainConfig
 from spgnn.data.generators import STAND_INS, Shape, block_model
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice
-from spgnn.plan import Subject
+from spgnn.plan import Dataset
 
 # Scales at which a command takes minutes. Below, classes of a stand-in have fewer vertices than its
 # vertices have neighbours, and fill up.
@@ -23,19 +24,19 @@ class PaperGraph:
     ----------
     dataset : str
         As the paper calls it, or the real graph's name.
-    subject : Subject
+    data : Dataset
     factor : float
-        Vertices of the original for each of the subject's: 1 for a real graph or at full scale.
+        Vertices of the original for each of the data's: 1 for a real graph or at full scale.
     """
 
     dataset: str
-    subject: Subject
+    data: Dataset
     factor: float
 
     @property
     def vertices(self) -> int:
         """Of the original."""
-        return round(self.subject.vertices * self.factor)
+        return round(self.data.vertices * self.factor)
 
 
 def shape_of(dataset: str) -> Shape:
@@ -73,8 +74,8 @@ def stand_in_of(dataset: str, scale: float, seed: int = 0) -> PaperGraph:
         name=f"{dataset}-like@{scale:g}",
     )
     assert graph.train_mask is not None
-    subject = Subject(graph.name, graph.adjacency, shape.features, shape.classes, graph.train_mask)
-    return PaperGraph(dataset, subject, shape.vertices / vertices)
+    data = Dataset(graph.name, graph.adjacency, shape.features, shape.classes, graph.train_mask)
+    return PaperGraph(dataset, data, shape.vertices / vertices)
 
 
 def real_graph(name: str, data_dir: str | None = None) -> PaperGraph:
@@ -85,5 +86,5 @@ def real_graph(name: str, data_dir: str | None = None) -> PaperGraph:
     InputError
     """
     source = open_source(name, data_dir)
-    subject = Subject.of(source, random_features=300, random_classes=24)
-    return PaperGraph(source.meta.name, subject, 1.0)
+    made_up = TrainConfig.of(random_features=300, random_classes=24)
+    return PaperGraph(source.meta.name, Dataset.of(source, made_up), 1.0)

@@ -15,7 +15,7 @@ from spgnn.errors import InputError, check_choice
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition.methods import PRESETS
 from spgnn.plan import Machine, read_machine
-from spgnn.plan.partitions import Partitions, cache_directory
+from spgnn.plan.graphs import Partitions, cache_directory
 from spgnn.progress import Progress
 
 MACHINE = Path(__file__).parents[1] / "machines" / "perlmutter_a100.json"
@@ -105,7 +105,7 @@ def partitions_of(
 ) -> Partitions:
     """Partitions of a graph, made once and kept."""
     return Partitions(
-        graph.subject,
+        graph.data,
         cache_directory(options.cache),
         seed=options.seed,
         imbalance=options.imbalance,
@@ -136,10 +136,10 @@ def model_of(options: argparse.Namespace) -> Model:
 
 def caption(graph: PaperGraph) -> str:
     """A caption of a graph in one line that hides nothing."""
-    subject = graph.subject
+    data = graph.data
     if graph.factor == 1:
-        return f"{graph.dataset}: {subject.vertices:,} vertices, {subject.structure.nnz:,} nonzeros"
+        return f"{graph.dataset}: {data.vertices:,} vertices, {data.structure.nnz:,} nonzeros"
     return (
-        f"{graph.dataset}: counted on {subject.name} ({subject.vertices:,} vertices, "
-        f"{subject.structure.nnz:,} nonzeros), rows and nonzeros times {graph.factor:,.6g}"
+        f"{graph.dataset}: counted on {data.name} ({data.vertices:,} vertices, "
+        f"{data.structure.nnz:,} nonzeros), rows and nonzeros times {graph.factor:,.6g}"
     )

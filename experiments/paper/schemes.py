@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spgnn.exchange import Algorithm
-from spgnn.plan import Network, Subject
+from spgnn.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Scheme:
     ours : bool
         Whether with what the paper does not have: the order that moves less, minimum vertex covers
         on a partition made for them, and no rows that no loss looks at.
-    ghosts : bool
+    halo : bool
         Whether the second layer's remote rows are recomputed.
     """
 
@@ -29,15 +28,20 @@ class Scheme:
     exchange: str = "sparsity-aware"
     method: str | None = None
     ours: bool = False
-    ghosts: bool = False
+    halo: bool = False
 
-    def algorithm(self, c: int) -> Algorithm:
-        """1D, or 1.5D with c replicas."""
-        return Algorithm(
-            "1d" if c == 1 else "1.5d",
-            c,
-            exchange=self.exchange,  # type: ignore[arg-type]
+    def config(self, c: int, layers: int, hidden: int) -> TrainConfig:
+        """A training of it: 1D, or 1.5D with c replicas."""
+        return TrainConfig.of(
+            algo="1d" if c == 1 else "1.5d",
+            c=c,
+            exchange=self.exchange,
             cover="minimum" if self.ours else "column",
+            order="auto" if self.ours else "paper",
+            recompute_halo=self.halo and layers > 1,
+            prune=self.ours,
+            layers=layers,
+            hidden=hidden,
         )
 
     @property
@@ -45,19 +49,14 @@ class Scheme:
         """Of the partition."""
         return "cover" if self.ours else "column"
 
-    def network(self, subject: Subject, layers: int, hidden: int) -> Network:
-        """The model: features, hidden widths, classes."""
-        widths = (subject.features, *[hidden] * (layers - 1), subject.classes)
-        return Network(widths, order="auto" if self.ours else "paper", ghosts=self.ghosts)
-
 
 OBLIVIOUS = Scheme("oblivious", "oblivious")
 AWARE = Scheme("sparsity-aware")
 METIS = Scheme("sparsity-aware + metis", method="metis")
 GVB = Scheme("sparsity-aware + gvb", method="gvb")
 OURS = Scheme("ours", method="gvb", ours=True)
-OURS_GHOSTS = Scheme("ours with ghosts", method="gvb", ours=True, ghosts=True)
+OURS_HALO = Scheme("ours with a halo", method="gvb", ours=True, halo=True)
 
-SCALING = (OBLIVIOUS, AWARE, GVB, OURS, OURS_GHOSTS)
+SCALING = (OBLIVIOUS, AWARE, GVB, OURS, OURS_HALO)
 PARTITIONERS = (METIS, GVB, OURS)
 BY_NAME = {scheme.name: scheme for scheme in (*SCALING, METIS)}

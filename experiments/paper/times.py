@@ -10,17 +10,16 @@ import numpy as np
 
 from paper.graphs import PaperGraph
 from paper.schemes import Scheme
-from spgnn.plan import Machine, Prediction
-from spgnn.plan.partitions import Partitions
+from spgnn.plan import Machine, Partitions, Prediction
+from spgnn.plan.epoch import trace
 from spgnn.plan.predict import price
-from spgnn.plan.subject import Counted, set_up
-from spgnn.plan.tracing import trace
+from spgnn.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.progress import Progress
 
 # What of an epoch's seconds the network takes; the rest is the machine's own.
 EXCHANGE = ("exchange", "allreduce")
 # Counts of peers, and places among them: the same in a graph of any size.
-_OF_RANKS = {"messages", "returned", "me", "near"}
+_OF_RANKS = {"messages", "returned", "me", "away"}
 
 
 @dataclass(frozen=True)
@@ -122,31 +121,27 @@ def predicted(
 ) -> Prediction:
     """What one epoch moves and takes on a graph of the original's size.
 
-    Plans of the stand-in are built for all ranks and counted; rows, nonzeros and ghosts are then
-    multiplied by the graph's factor. Messages are not: there are as many ranks. What the paper has
-    waits for every exchange before it multiplies; ours overlaps them as far as the machine does.
+    Plans of the stand-in are built for all ranks and counted; rows, nonzeros and recomputed halos
+    are then multiplied by the graph's factor. Messages are not: there are as many ranks. What the
+    paper has waits for every exchange before it multiplies; ours overlaps them as far as the
+    machine does.
     """
     if not scheme.ours:
         machine = replace(machine, overlap=0.0)
-    algorithm = scheme.algorithm(c)
+    config, data = scheme.config(c, model.layers, model.hidden), graph.data
     labels = None
     if scheme.method is not None:
-        labels = partitions.labels(scheme.method, scheme.objective, algorithm.parts(ranks))
-    setting = set_up(graph.subject, labels, algorithm, ranks, machine.ranks_a_node)
-    network = scheme.network(graph.subject, model.layers, model.hidden)
-    network = replace(network, ghosts=network.ghosts and network.takes_ghosts)
-    counted = setting.counted(
-        network.layers, reach=scheme.ours, ghosts=network.ghosts, propagated=network.propagated
-    )
-    words = setting.words
-    if words is not None:
-        words = _grown(words, graph.factor)
-    return price(scaled(counted, graph.factor), trace(network), network, words, machine)
+        parts = config.algorithm.distribution.parts(ranks)
+        labels = partitions.labels(scheme.method, scheme.objective, parts)
+    virtual = VirtualRanks(data, labels, config, ranks, machine.ranks_a_node)
+    counted = scaled(virtual.counted(config), graph.factor)
+    epoch = trace(config, data.features, data.classes, sparse=data.sparse)
+    return price(counted, epoch, None, machine)
 
 
-def scaled(counted: Counted, factor: float) -> Counted:
+def scaled(counted: ModelCounts, factor: float) -> ModelCounts:
     """Counts of a graph with `factor` times the vertices and edges, all else alike."""
-    found: Counted = counted if factor == 1 else _grown(counted, factor)
+    found: ModelCounts = counted if factor == 1 else _grown(counted, factor)
     return found
 
 
@@ -154,8 +149,8 @@ def _grown(value: Any, factor: float) -> Any:
     """Rows, nonzeros and bytes times the factor, in arrays, tuples and records."""
     if isinstance(value, np.ndarray):
         return np.rint(value * factor).astype(np.int64)
-    if isinstance(value, tuple):
-        return tuple(_grown(one, factor) for one in value)
+    if isinstance(value, tuple | list):
+        return type(value)(_grown(one, factor) for one in value)
     if is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in fields(value) if field.name not in _OF_RANKS)
         return replace(value, **{name: _grown(getattr(value, name), factor) for name in names})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from paper.graphs import PaperGraph
 from spgnn.partition.volume import count_volumes
-from spgnn.plan.partitions import Partitions
+from spgnn.plan.graphs import Partitions
 from spgnn.progress import Progress
 
 # random is what the paper's sparsity-aware algorithm has without a partitioner.
@@ -71,7 +71,7 @@ def volumes(
             labels = partitions.labels(method, "column", parts)
             seconds = time.perf_counter() - begin
             column = count_volumes(
-                graph.subject.looped, labels, parts, minimum=False, progress=progress
+                graph.data.looped, labels, parts, minimum=False, progress=progress
             ).column
             yield Row(
                 parts,

@@ -29,6 +29,21 @@ Float64 = npt.NDArray[np.float64]
 X = TypeVar("X", bound=Tensor | CSR)
 
 
+def normalisation_of(model: str, aggregate: str, asked: str = "auto") -> tuple[Normalisation, bool]:
+    """Normalisation of the adjacency that a model uses, and whether it has self-loops.
+
+    Parameters
+    ----------
+    model : str
+    aggregate : str
+        Of sage.
+    asked : {"auto", "sym", "row", "none"}
+    """
+    own: Normalisation = OWN_NORMALISATION[model] if aggregate == "mean" else "none"
+    given: dict[str, Normalisation] = {"sym": "sym", "row": "row", "none": "none"}
+    return given.get(asked, own), model in WITH_LOOPS
+
+
 def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:
     """B + I on rows [first_row, first_row + rows): every diagonal entry exists exactly once.
 

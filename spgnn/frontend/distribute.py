@@ -34,7 +34,6 @@ from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
 from spgnn.plan.measure import measure
-from spgnn.plan.network import ModelKind
 
 
 def distribute(
@@ -52,7 +51,7 @@ def distribute(
     symmetrise: bool = False,
     plan: str | None = None,
     memory: int | float | str | None = None,
-    plan_for: ModelKind = "gcn",
+    plan_for: str = "gcn",
     hidden_channels: int = 64,
     num_layers: int = 2,
     halo: bool = True,

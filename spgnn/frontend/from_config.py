@@ -22,6 +22,7 @@ from spgnn.data.normalise import (
     check_weights,
     row_normalise_features,
 )
+from spgnn.data.normalise import normalisation_of as own_normalisation
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
@@ -32,7 +33,6 @@ from spgnn.hashing import uniform, uniform_rows
 from spgnn.memory import check_memory
 from spgnn.nn import Features, densified, propagate_, stored_in, weights_of
 from spgnn.nn.loss import UNKNOWN
-from spgnn.plan.network import normalisation_of as own_normalisation
 from spgnn.progress import ProgressBar, working
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from typing import Any
 
 from spgnn.command import nbytes
+from spgnn.config import TrainConfig
 from spgnn.data import GraphSource
-from spgnn.data.source import MemorySource
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.exchange import Algorithm
 from spgnn.frontend.sources import Placement
+from spgnn.nn import MODELS
 from spgnn.partition import METHODS
 from spgnn.partition.adjacency import Int32Array
-from spgnn.plan.choose import Planner
-from spgnn.plan.machine import Machine
-from spgnn.plan.network import ATTENDING, ModelKind, Network, normalisation_of
-from spgnn.plan.partitions import Partitions, cache_directory
-from spgnn.plan.search import Configuration, configurations
-from spgnn.plan.subject import Subject
-from spgnn.plan.table import of_plan
+from spgnn.plan import Machine, Planner
+from spgnn.plan.epoch import edges_of
 from spgnn.progress import ProgressBar
 
 AUTO = "auto"
@@ -41,7 +36,7 @@ class Hints:
         Bytes each rank may use: 2e10, or "20GiB".
     """
 
-    kind: ModelKind = "gcn"
+    kind: str = "gcn"
     hidden_channels: int = 64
     num_layers: int = 2
     halo: bool = True
@@ -54,15 +49,20 @@ class Hints:
         ------
         InputError
         """
-        check_choice("plan_for", self.kind, get_args(ModelKind))
+        check_choice("plan_for", self.kind, MODELS)
         check_integer("hidden_channels", self.hidden_channels, 1)
         check_integer("num_layers", self.num_layers, 1)
         _ = self.bytes
 
     @property
+    def config(self) -> TrainConfig:
+        """The model as the training command has it."""
+        return TrainConfig.of(model=self.kind, hidden=self.hidden_channels, layers=self.num_layers)
+
+    @property
     def edges(self) -> tuple[str, ...]:
         """Kinds of attention whose cost per edge the machine model needs."""
-        return (self.kind,) if self.kind in ATTENDING else ()
+        return edges_of(self.config)
 
     @property
     def bytes(self) -> float | None:
@@ -118,53 +118,33 @@ def choose(
     method = how.partition
     if not isinstance(method, str) or method not in METHODS:
         raise InputError('plan="auto" makes partitions by itself: give it a method, as "gvb"')
-    if how.symmetrise:
-        source = MemorySource(source.graph().symmetrised())
+    config = hints.config.but(
+        split=how.split or 0,
+        random_features=widths[0],
+        random_classes=widths[1],
+        seed=how.seed,
+        symmetrise=how.symmetrise,
+        partition=method,
+        imbalance=how.imbalance,
+        # All layers work on all own rows.
+        prune=False,
+        recompute_halo=False,
+        order="auto",
+    )
+    given = ["partition", "prune", "recompute_halo", "order"]
+    if hints.halo:
+        config, given = config.but(algo="1d", cover="column"), [*given, "algo", "cover"]
+        given.append("hierarchy")  # none: rows travel whole
     with ProgressBar() as progress:
-        normalisation, loops = normalisation_of(hints.kind, "mean")
-        subject = Subject.of(
-            source,
-            split=how.split or 0,
-            random_features=widths[0],
-            random_classes=widths[1],
-            seed=how.seed,
-            normalisation=normalisation,
-            loops=loops,
-        )
-        hidden = (hints.hidden_channels,) * (hints.num_layers - 1)
-        layers = subject.features, *hidden, subject.classes
-        network = Network(layers, hints.kind, sparse=subject.word_counts is not None)
-        directory = cache_directory(None)
-        kept = Partitions(
-            subject, directory, seed=how.seed, imbalance=how.imbalance, progress=progress
-        )
         planner = Planner(
-            subject,
-            network,
-            machine,
-            kept,
-            methods=[method],
-            memory=hints.bytes,
-            progress=progress,
+            source, config, machine, given=given, memory=hints.bytes, progress=progress
         )
-        every = configurations(ranks, network, [method], ranks_a_node=machine.ranks_a_node)
-        choice = planner.choose(ranks, _possible(every, hints.halo))
+        choice = planner.choose(ranks)
         best = choice.plans[0]
-        one = best.configuration
-        labels = kept.labels(one.method, one.objective, one.algorithm.parts(ranks))
-    record = {**of_plan(best, []), "why": choice.why(best)}
+        labels = planner.labels(best)
+    record = {**best.record, "why": choice.why(best)}
     del record["command"]  # of the training command, which this is not
-    return Chosen(one.algorithm, labels, record)
-
-
-def _possible(every: Iterator[Configuration], halo: bool) -> Iterator[Configuration]:
-    """Configurations in which all layers work on all own rows; with whole rows, if need be."""
-    for one in every:
-        how = one.algorithm
-        plain = not one.reach and not one.ghosts and one.order == "auto"
-        rows = (how.algo, how.cover, how.node_size) == ("1d", "column", 1)
-        if plain and (rows or not halo):
-            yield one
+    return Chosen(best.config.algorithm.distribution, labels, record)
 
 
 def told(chosen: Chosen | None) -> Any:

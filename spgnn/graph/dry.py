@@ -16,88 +16,69 @@ from torch import Tensor, nn
 
 from spgnn.attention import Attention
 from spgnn.attention.operators import NO_CODEC, Weighed, step_of
-from spgnn.autograd import Linear, named, product
+from spgnn.autograd import named, product
 from spgnn.exchange import Carried, Step
-from spgnn.graph.features import Features, Propagated
+from spgnn.graph.features import Features
 from spgnn.graph.moments import Moments, moments
-from spgnn.graph.protocol import (
-    Aggregation,
-    LayerGraph,
-    Matrices,
-    Normalisation,
-    matrices_of,
-)
+from spgnn.graph.protocol import Aggregation, LayerGraph, Matrices, matrices_of
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 
-class RecordedProduct(NamedTuple):
-    """A product with A, or with Aᵀ if `adjoint`, of an operand of that width.
+class Recorded(NamedTuple):
+    """A product with A, or with Aᵀ if its step is an adjoint one; or attention, or its gradient.
 
-    The step says which product of an epoch it is, if it is not exact.
+    Attributes
+    ----------
+    A : DistMatrix
+    width : int
+        Columns of the rows that travel.
+    dtype : torch.dtype
+    step : Step
+        Which product of an epoch it is, if it is not exact.
+    heads : int
+        Of attention over the nonzeros of A; 0 for a product.
+    joint : bool
+        Whether attention's scores need the destination's whole row.
     """
 
     A: DistMatrix
     width: int
     dtype: torch.dtype
     step: Step
+    heads: int = 0
+    joint: bool = False
 
     @property
     def adjoint(self) -> bool:
-        """True for a product with Aᵀ."""
+        """True for a product with Aᵀ, or a gradient."""
         return self.step.adjoint
 
     def carried(self, epoch: int = 0) -> Iterator[Carried]:
-        """The exchanges of this product in an epoch."""
-        step = replace(self.step, epoch=epoch)
-        return self.A.executor.carried(self.width, self.dtype, step)
-
-
-class RecordedAttention(NamedTuple):
-    """Attention over the nonzeros of A, or its gradient if `adjoint`, on rows of that width.
-
-    The `product`-th of an epoch.
-    """
-
-    A: DistMatrix
-    width: int
-    dtype: torch.dtype
-    adjoint: bool
-    heads: int
-    joint: bool
-    product: int
-
-    def carried(self, epoch: int = 0) -> Iterator[Carried]:
-        """The exchanges of this attention in an epoch."""
-        return self.A.attention.carried(
-            self.width,
-            self.heads,
-            self.dtype,
-            replace(step_of(epoch, self.product), adjoint=self.adjoint),
-            joint=self.joint,
-        )
-
-
-Recorded = RecordedProduct | RecordedAttention
+        """Its exchanges in an epoch."""
+        step, kind = replace(self.step, epoch=epoch), (self.width, self.dtype)
+        if not self.heads:
+            return self.A.executor.carried(*kind, step)
+        return self.A.attention.carried(self.width, self.heads, self.dtype, step, joint=self.joint)
 
 
 class DryMatrix:
-    """The shape of a matrix, which notes its products; linear, as autograd asks for.
+    """The shape of a matrix, which notes its products; linear, as autograd requires.
 
     Parameters
     ----------
     rows, columns : int
-
-    Attributes
-    ----------
-    record : list of Weighed
-        Attention over its nonzeros, and gradients of that.
     """
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.handle = named(self)
-        self.record: Any = []
+        self.record = self  # that attention's gradient appends to
+
+    @property
+    def attention(self) -> Any:
+        """The sizes of attention over its nonzeros, and what it refuses."""
+        raise NotImplementedError
 
     def next_step(self, H_local: Tensor) -> Step:
         """The step of a product that is about to begin."""
@@ -105,70 +86,24 @@ class DryMatrix:
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """A product without data."""
-        self.note(H_local, step)
+        self.note(H_local.shape[1], H_local.dtype, step)
         return H_local.new_empty(self.rows, H_local.shape[1])
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
         """An adjoint product without data."""
-        self.note(G_local, step)
+        self.note(G_local.shape[1], G_local.dtype, step)
         return G_local.new_empty(self.columns, G_local.shape[1])
 
-    def note(self, operand: Tensor, step: Step) -> None:
-        """Note a product, or an adjoint one if the step says so."""
+    def append(self, made: Weighed) -> None:
+        """Note attention, or its gradient."""
+        step = replace(step_of(0, made.product), adjoint=made.adjoint)
+        self.note(made.width, made.dtype, step, made.heads, made.joint)
 
-
-def dry_attention(matrix: DryMatrix, request: Aggregation, number: int) -> Tensor:
-    """Attention without data; noted by the matrix, and so is its gradient."""
-    Z, scores = request.dense, request.scores
-    assert scores is not None
-    a, ends, edges = scores.vector, scores.destinations, scores.edges
-    gradients = torch.is_grad_enabled() and any(
-        t is not None and t.requires_grad for t in (Z, ends, a, edges)
-    )
-    matrix.record.append(Weighed(Z.shape[1], Z.dtype, False, len(a), scores.joint, number))
-    result: list[Tensor] = torch.ops.spgnn.attend(
-        Z,
-        ends,
-        a,
-        edges,
-        None,
-        None,
-        matrix.handle,
-        scores.joint,
-        scores.slope,
-        0.0,
-        0,
-        gradients,
-        0,
-        number,
-    )
-    return result[0]
-
-
-class _Counted(DryMatrix):
-    """A matrix of one rank, whose products are numbered as in training."""
-
-    def __init__(self, A: DistMatrix) -> None:
-        super().__init__(A.rows, A.columns)
-        self.A, self.products = A, list[Recorded]()
-        self.operands, self.record = A.operands.dry(), self
-
-    @property
-    def attention(self) -> Attention:
-        """Attention over the matrix, whose sizes the operator asks for."""
-        return self.A.attention
-
-    def next_step(self, H_local: Tensor) -> Step:
-        """The step of a product that is about to begin."""
-        return self.operands.next(H_local, self.columns)
-
-    def note(self, operand: Tensor, step: Step) -> None:
-        """Note a product."""
-        self.products.append(RecordedProduct(self.A, operand.shape[1], operand.dtype, step))
-
-    def append(self, weighed: Weighed) -> None:
-        """Note attention."""
-        self.products.append(RecordedAttention(self.A, *weighed))
+    def note(
+        self, width: int, dtype: torch.dtype, step: Step, heads: int = 0, joint: bool = False
+    ) -> None:
+        """Note what a `Recorded` says."""
+        raise NotImplementedError
 
 
 class DryGraph(LayerGraph):
@@ -176,34 +111,64 @@ class DryGraph(LayerGraph):
 
     Parameters
     ----------
-    layer : LayerGraph
-    matrix : _Counted, optional
+    matrix : DryMatrix, optional
         Takes the notes.
+    vertex_ids, targets, own_rows
+        As of a `LayerGraph`.
     """
 
-    def __init__(self, layer: LayerGraph, matrix: _Counted | None) -> None:
-        targets = None if layer.targets is None else layer.targets.to("meta")
-        super().__init__(layer.A, None, targets, layer.own_rows)
-        self.comm, self._noted = None, matrix
-
-    def linear(self, normalisation: Normalisation) -> Linear:
-        """The matrix that takes notes."""
-        if self._noted is None:
-            self.matrix(normalisation)  # says that there is none
-        assert self._noted is not None
-        return self._noted
+    def __init__(
+        self,
+        matrix: DryMatrix | None,
+        vertex_ids: Tensor | None = None,
+        targets: Tensor | None = None,
+        own_rows: int | None = None,
+    ) -> None:
+        super().__init__(None, vertex_ids, targets, own_rows)
+        self.A: Any = matrix
 
     def moments(self, x: Tensor) -> Moments:
         """Moments without data."""
         return moments(x, self.own_rows, None)
 
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
-        if request.reduce != "attention" or self._noted is None or self.A is None:
-            return product(self.linear(request.normalisation), operand)  # moves the same rows
-        scores = request.scores
-        self.A.attention.check_edges(None if scores is None else scores.edges)
-        step = self._noted.next_step(operand.detach())
-        return dry_attention(self._noted, request, NO_CODEC if step.exact else step.product)
+        matrix: Any = self.matrix(request.normalisation)
+        if request.reduce != "attention":
+            return product(matrix, operand)  # moves the same rows
+        Z, scores = request.dense, request.scores
+        assert scores is not None
+        a, ends, edges = scores.vector, scores.destinations, scores.edges
+        matrix.attention.check_edges(edges)
+        step = matrix.next_step(Z.detach())
+        number = NO_CODEC if step.exact else step.product
+        gradients = torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in (Z, ends, a, edges)
+        )
+        matrix.append(Weighed(Z.shape[1], Z.dtype, False, len(a), scores.joint, number))
+        # Without ids of vertices: no weight is dropped where there are no data.
+        operands, how = (Z, ends, a, edges, None, None), (matrix.handle, scores.joint, scores.slope)
+        made: list[Tensor] = torch.ops.spgnn.attend(*operands, *how, 0.0, 0, gradients, 0, number)
+        return made[0]
+
+
+class _NumberedMatrix(DryMatrix):
+    """A matrix of one rank, whose products are numbered as in training."""
+
+    def __init__(self, A: DistMatrix) -> None:
+        super().__init__(A.rows, A.columns)
+        self.A, self.products, self.operands = A, list[Recorded](), A.operands.dry()
+
+    @property
+    def attention(self) -> Attention:
+        return self.A.attention
+
+    def next_step(self, H_local: Tensor) -> Step:
+        return self.operands.next(H_local, self.columns)
+
+    def note(
+        self, width: int, dtype: torch.dtype, step: Step, heads: int = 0, joint: bool = False
+    ) -> None:
+        self.products.append(Recorded(self.A, width, dtype, step, heads, joint))
 
 
 def recorded_products(
@@ -222,10 +187,12 @@ def recorded_products(
     dtype : torch.dtype, optional
         What torch.autocast will multiply, and dense features have; by default that of the weights.
     """
-    noted = {id(A): _Counted(A) for A in matrices_of(graph)}
+    matrices = {id(A): _NumberedMatrix(A) for A in matrices_of(graph)}
 
     def dry(layer: LayerGraph) -> DryGraph:
-        return DryGraph(layer, None if layer.A is None else noted[id(layer.A)])
+        matrix = None if layer.A is None else matrices[id(layer.A)]
+        targets = None if layer.targets is None else layer.targets.to("meta")
+        return DryGraph(matrix, None, targets, layer.own_rows)
 
     layers: Any = (
         [dry(layer) for layer in graph] if isinstance(graph, Sequence) else dry(LayerGraph(graph))
@@ -235,17 +202,13 @@ def recorded_products(
     shadow = copy.deepcopy(model).to("meta", dtype).eval()
     logits: Tensor = shadow(_on_meta(X_local), layers)
     logits.sum().backward()
-    return [one for matrix in noted.values() for one in matrix.products]
+    return [one for matrix in matrices.values() for one in matrix.products]
 
 
 def _on_meta(X_local: Features) -> Features:
-    match X_local:
-        case Propagated():
-            return X_local.to("meta")
-        case CSR():
-            # The gradient of the weights needs the transpose, which cannot be built without data;
-            # nor can values be put into its order.
-            _ = X_local.pattern.T
-            return X_local.with_values(None).to("meta")
-        case Tensor():
-            return X_local.to("meta")
+    if isinstance(X_local, CSR):
+        # The gradient of the weights needs the transpose, which cannot be built without data;
+        # nor can values be put into its order.
+        _ = X_local.pattern.T
+        X_local = X_local.with_values(None)
+    return X_local.to("meta")

@@ -18,7 +18,7 @@ from spgnn.data import (
     open_source,
 )
 from spgnn.data.graph import labelled, vertex_ids_of
-from spgnn.data.normalise import check_weights, row_normalise_features
+from spgnn.data.normalise import check_weights, normalisation_of, row_normalise_features
 from spgnn.data.shards import ShardDirectory
 from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
@@ -34,7 +34,6 @@ from spgnn.loader.rows import DiskRows, Rows
 from spgnn.loader.source import Source, on_disk, source_of_graph
 from spgnn.memory import check_memory
 from spgnn.nn.loss import UNKNOWN
-from spgnn.plan.network import normalisation_of
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 

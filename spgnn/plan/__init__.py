@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from spgnn.plan.choose import Choice, Planner, PricedPlan
+from spgnn.plan.graphs import Dataset, Partitions
 from spgnn.plan.machine import Machine, read_machine, write_machine
-from spgnn.plan.network import Network
 from spgnn.plan.predict import Prediction, predict
-from spgnn.plan.subject import Subject
 
 __all__ = [
+    "Choice",
+    "Dataset",
     "Machine",
-    "Network",
+    "Partitions",
+    "Planner",
     "Prediction",
-    "Subject",
+    "PricedPlan",
     "predict",
     "read_machine",
     "write_machine",

@@ -1,36 +1,133 @@
-"""Price every configuration, leave out what does not fit, and rank the rest."""
+"""Price every configuration of training a graph, leave out what does not fit, and rank the rest.
+
+A candidate is a configuration of training whose algorithm record has been filled in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from pathlib import Path
+from typing import Any
 
+from spgnn.config import Algorithm as AlgorithmOptions
+from spgnn.config import Storage, TrainConfig
+from spgnn.data.source import GraphSource
 from spgnn.errors import InputError
-from spgnn.plan.census import Census
-from spgnn.plan.counted import Counted
-from spgnn.plan.estimate import can_be_estimated, estimated_setting
+from spgnn.exchange import COVERS, Algorithm
+from spgnn.exchange.algorithm import ALGOS
+from spgnn.partition.adjacency import Int32Array
+from spgnn.plan.counts import LEVELS, MatrixCounts
+from spgnn.plan.disk import Disk
+from spgnn.plan.epoch import Epoch, trace
+from spgnn.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.plan.machine import Machine
-from spgnn.plan.network import Epoch, Network
-from spgnn.plan.out_of_core import OutOfCore
-from spgnn.plan.partitions import GivenLabels, Partitions
-from spgnn.plan.predict import price
-from spgnn.plan.search import (
-    Configuration,
-    Outpaced,
-    Planned,
-    Plans,
-    Search,
-    arrangement,
-    configurations,
-)
-from spgnn.plan.subject import Setting, Subject, set_up
-from spgnn.plan.tracing import trace
-from spgnn.plan.wired import Wired
+from spgnn.plan.predict import Prediction, codec_of, price
+from spgnn.plan.ranks import EXACT, ModelCounts, VirtualRanks, can_be_estimated
 from spgnn.progress import Progress
 
-# Nonzeros of a graph up to which every configuration is priced, and up to which plans are made.
-THOROUGH, EXACT = 3_000_000, 100_000_000
+# Options of training that plans choose.
+CHOSEN = (
+    *("algo", "c", "exchange", "cover", "hierarchy", "order", "recompute_halo", "prune"),
+    "partition",
+)
+# Options that a printed command does not repeat: of planning itself, and of this run.
+_NOT_IN_COMMAND = (
+    *("graph", "ranks", "top", "plot", "cache", "disk_speed"),
+    *("plan", "machine", "json", "nproc", "config"),
+)
+# Nonzeros of a graph up to which every configuration is priced; larger ones are partitioned by
+# streaming, unless it is said how.
+THOROUGH = STREAMED = 3_000_000
+# Beyond so many replicas a fold costs more than any exchange of rows it spares.
+MOST_REPLICAS = 16
+# Beyond so many, the plans of all ranks take a second or more for each algorithm.
+MANY_RANKS = 512
+# Algorithms with which pruning and recomputed halos are tried: of a small graph, of a large one,
+# and of one on very many ranks. Of a large graph the most promising hierarchy is tried.
+_SHORTLIST, _SHORTER, _SHORTEST = 8, 2, 1
+# A plan predicted to be so many times slower than the first may still turn out the faster one.
+CLOSE = 1.15
+
+
+@dataclass(frozen=True, eq=False)
+class PricedPlan:
+    """A configuration and its price.
+
+    Attributes
+    ----------
+    config : TrainConfig
+        Complete: its partition is a method.
+    ranks : int
+    prediction : Prediction
+    estimated : bool
+        Whether rows were counted of a sample of vertices, rather than of plans.
+    storage : dict, optional
+        Use of the disk, if rows are processed chunk by chunk.
+    """
+
+    config: TrainConfig
+    ranks: int
+    prediction: Prediction
+    estimated: bool = False
+    storage: dict[str, Any] | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of one epoch."""
+        seconds = self.prediction.epoch_seconds
+        assert seconds is not None
+        return seconds
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Options of its scheme, by name."""
+        return _flags_of(self.config)
+
+    @property
+    def name(self) -> str:
+        """A few words for tables."""
+        how = self.config.algorithm
+        extras = {
+            f"c={how.c}": how.c > 1,
+            how.cover: True,
+            f"nodes of {how.node_size}": how.node_size > 1,
+            "recomputed halo": how.recompute_halo,
+            "not pruned": not how.prune,
+            "paper order": how.order == "paper",
+            f"from disk, {self.config.storage.chunks} chunks": self.storage is not None,
+        }
+        return " ".join([how.algo, *(words for words, there in extras.items() if there)])
+
+    @property
+    def command(self) -> str:
+        """The command line that trains it."""
+        words = ["torchrun", "--nproc-per-node", str(self.ranks), "experiments/gcn.py"]
+        return shlex.join([*words, *self.config.written(*_NOT_IN_COMMAND)])
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The whole configuration, its price, and the command that runs it, for JSON."""
+        price, flags = self.prediction, self.flags
+        volume, levels = price.volume, price.volume_by_level
+        return {
+            "ranks": self.ranks,
+            **{name: flags[name] for name in (*CHOSEN, "schedule")},
+            "objective": objective_of(self.config),
+            "bytes": volume["total_bytes"],
+            "max_send_bytes": volume["max_send_bytes"],
+            "max_recv_bytes": volume["max_recv_bytes"],
+            "bytes_by_level": {level: levels[level]["total_bytes"] for level in LEVELS},
+            "messages": int(price.messages.sum()),
+            "memory_bytes": price.memory_bytes,
+            "memory": {name: int(bytes_.max()) for name, bytes_ in price.memory.items()},
+            "seconds": self.seconds,
+            "seconds_by_kind": price.seconds,
+            "estimated": self.estimated,
+            "storage": self.storage,
+            "command": self.command,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,111 +137,272 @@ class Choice:
     Attributes
     ----------
     ranks : int
-    plans : list of Planned
-    dropped : list of Planned
-        Plans that need more memory than there is.
-    outpaced : list of Outpaced
-        Plans that were ruled out before their rows were counted.
+    plans, dropped : list of PricedPlan
+        Plans that fit into memory, and that do not.
+    outpaced : list of (TrainConfig, float)
+        Hierarchies on a large graph whose rows were not counted, for others promise more; and
+        seconds of an epoch, at best.
     """
 
     ranks: int
-    plans: list[Planned]
-    dropped: list[Planned]
-    outpaced: list[Outpaced]
+    plans: list[PricedPlan]
+    dropped: list[PricedPlan]
+    outpaced: list[tuple[TrainConfig, float]]
 
-    def why(self, planned: Planned) -> str:
+    def why(self, plan: PricedPlan) -> str:
         """One line: why a plan is where it is."""
-        first, spent = self.plans[0], planned.prediction.seconds or {}
-        if planned is first:
+        first, spent = self.plans[0], plan.prediction.seconds or {}
+        if plan is first:
             kind = max(spent, key=lambda name: spent[name])
-            share = spent[kind] / max(planned.seconds, 1e-30)
+            share = spent[kind] / max(plan.seconds, 1e-30)
             return f"the least seconds; {share:.0%} of them are {kind}"
         best = first.prediction.seconds or {}
         more = {kind: seconds - best.get(kind, 0.0) for kind, seconds in spent.items()}
         kind = max(more, key=lambda name: more[name])
-        slower = planned.seconds / max(first.seconds, 1e-30)
-        moved = planned.prediction.volume["total_bytes"]
+        slower = plan.seconds / max(first.seconds, 1e-30)
+        moved = plan.prediction.volume["total_bytes"]
         least = first.prediction.volume["total_bytes"]
         bytes_ = f"{moved / least:.2g} times the bytes" if least else f"{moved:,} bytes, not 0"
         if moved == least:
             bytes_ = "the same bytes"
         return f"{slower:.2f} times the first: {1e3 * more[kind]:.3g} ms more {kind}, {bytes_}"
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """All of it for JSON."""
+        return {
+            "plans": [{**one.record, "why": self.why(one)} for one in self.plans],
+            "dropped": [one.record for one in self.dropped],
+            "outpaced": [
+                {"ranks": self.ranks, **_flags_of(config), "seconds_at_least": seconds}
+                for config, seconds in self.outpaced
+            ],
+        }
 
-class Planner:
-    """Plans for one graph and model; partitions and counts are made once.
+
+def _flags_of(config: TrainConfig) -> dict[str, Any]:
+    return {name: getattr(config.algorithm, name) for name in (*CHOSEN, "schedule", "buffer")}
+
+
+def objective_of(config: TrainConfig) -> str:
+    """Objective of the partition, as training has it: gvb knows what minimum covers move."""
+    covered = config.algorithm.partition == "gvb" and config.algorithm.cover == "minimum"
+    return "cover" if covered else "column"
+
+
+def algorithms(
+    ranks: int, ranks_a_node: int = 1, most_replicas: int = MOST_REPLICAS
+) -> Iterator[Algorithm]:
+    """Every algorithm that works on so many ranks, each once.
 
     Parameters
     ----------
-    subject : Subject
-    network : Network
-    machine : Machine
-    partitions : Partitions or GivenLabels
+    ranks : int
+    ranks_a_node : int
+        Where there are several nodes, what crosses between them may be sent once.
+    most_replicas : int
+        Largest c.
+    """
+    copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
+    known: set[tuple[int, int]] = set()
+    for algo in ALGOS:
+        # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
+        for c in sorted({*copies, ranks}) if algo == "feature" else copies:
+            plain = Algorithm(algo, c)  # type: ignore[arg-type]
+            if not _works(plain, ranks):
+                continue
+            if algo != "vertex-cut":
+                shape = plain.copies(ranks)
+                if shape in known:
+                    continue  # the same under another name, as 2D of two replicas and 1.5D are
+                known.add(shape)
+            for cover in COVERS:
+                flat = replace(plain, cover=cover)  # type: ignore[arg-type]
+                found = [flat, replace(flat, node_size=ranks_a_node)]
+                several = 1 < ranks_a_node < ranks
+                yield from (one for one in found[: 1 + several] if _works(one, ranks))
+
+
+def _works(how: Algorithm | TrainConfig, ranks: int) -> bool:
+    try:
+        # Of training, also where planning refuses more.
+        TrainConfig.check(how, ranks) if isinstance(how, TrainConfig) else how.check(ranks)
+    except InputError:
+        return False
+    return True
+
+
+def candidates(
+    config: TrainConfig,
+    ranks: int,
+    methods: Sequence[str],
+    *,
+    given: Collection[str] = (),
+    ranks_a_node: int = 1,
+    thorough: bool = True,
+) -> Iterator[TrainConfig]:
+    """All configurations, those of one algorithm and partition one after another.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    ranks : int
     methods : sequence of str
-        Of the partitioner.
+        Of the partitioner. gvb makes another partition for minimum covers.
+    given : names of options
+        That stay as they are in `config`.
+    ranks_a_node : int
+    thorough : bool
+        Without, only what is likely to win: columns and minimum covers, up to 4 replicas, and the
+        order that moves less; on very many ranks 1D, 1.5D and feature-parallel alone, without
+        hierarchy.
+    """
+    how = replace(config.algorithm, plan=None, machine=None)
+    # Where norms take all rows, pruning makes no difference.
+    prunes = not config.model.takes_all_rows
+    fixed = {name: getattr(how, name) for name in given}
+    if not prunes:
+        fixed.pop("prune", None)
+    for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
+        if not thorough and not _likely(algorithm, ranks):
+            continue
+        node_size = algorithm.node_size
+        plain = replace(
+            how,
+            algo=algorithm.algo,
+            c=algorithm.c,
+            cover=algorithm.cover,
+            hierarchy=str(node_size) if node_size > 1 else "none",
+            order="auto",
+            recompute_halo=False,
+            prune=prunes,
+        )
+        variants = [plain, *([replace(plain, prune=False)] if prunes else [])]
+        variants += [replace(plain, recompute_halo=True)] if ranks > 1 else []
+        variants += [replace(plain, order="paper")] if thorough else []
+        for method in methods:
+            for variant in variants:
+                # Storage: first of all rows are in memory.
+                found = replace(
+                    config, algorithm=replace(variant, partition=method), storage=Storage()
+                )
+                stays = all(getattr(found.algorithm, n) == v for n, v in fixed.items())
+                if stays and _works(found, ranks):
+                    yield found
+
+
+def _likely(algorithm: Algorithm, ranks: int) -> bool:
+    """True if an algorithm is worth planning on a large graph."""
+    if ranks <= MANY_RANKS:
+        return algorithm.cover != "row"
+    if algorithm.node_size > 1:
+        return False
+    if algorithm.algo == "1d":
+        return algorithm.cover != "row"
+    return algorithm.algo in ("1.5d", "feature") and algorithm.cover == "column"
+
+
+# Method of the partition, and the algorithm.
+_Group = tuple[str, Algorithm]
+
+
+class Planner:
+    """Plans for training one graph; partitions and counts are made once.
+
+    Parameters
+    ----------
+    source : GraphSource
+    config : TrainConfig
+        What its algorithm record says is planned anew, but for what is given.
+    machine : Machine
+    given : names of options
+        That stay as they are in `config`. A partition may name several methods, as ``gvb,random``.
+    labels : (int32 [n], int), optional
+        Instead: a partition that cannot be chosen, and its parts.
     memory : float, optional
         Bytes each rank may use; by default the machine's, if that knows.
-    progress : Progress, optional
-    beside : OutOfCore, optional
+    disk : Disk, optional
         Prices training from a disk as well.
-    wired : Wired, optional
-        Codecs of the messages in training, if any compresses or delays them.
+    cache : str, optional
+        Directory of partitions; by default the user's.
+    progress : Progress, optional
+
+    Attributes
+    ----------
+    dataset : Dataset
+    partitions : Partitions
+    estimates : bool
+        Whether the graph is too large for plans, so that rows of a sample are counted.
     """
 
     def __init__(
         self,
-        subject: Subject,
-        network: Network,
+        source: GraphSource,
+        config: TrainConfig,
         machine: Machine,
-        partitions: Partitions | GivenLabels,
         *,
-        methods: Sequence[str],
+        given: Collection[str] = (),
+        labels: tuple[Int32Array, int] | None = None,
         memory: float | None = None,
+        disk: Disk | None = None,
+        cache: str | None = None,
         progress: Progress | None = None,
-        beside: OutOfCore | None = None,
-        wired: Wired | None = None,
     ) -> None:
-        self.subject, self.network, self.machine = subject, network, machine
-        self._beside = beside
-        self.partitions, self.methods = partitions, methods
+        self._codec = codec_of(config)
+        self.dataset = dataset = Dataset.of(source, config)
+        self.partitions = Partitions(
+            dataset,
+            cache_directory(cache),
+            seed=config.training.seed,
+            imbalance=config.algorithm.imbalance,
+            progress=progress,
+        )
+        self.config, self.machine = config, machine
+        self.estimates = dataset.structure.nnz > EXACT
         self.memory = memory if memory is not None else machine.memory or float("inf")
-        self.estimates = subject.structure.nnz > EXACT
-        self._progress = progress
-        self._thorough = subject.structure.nnz <= THOROUGH
-        self._trace = cache(trace)
-        self._wired = wired
-        self._last: tuple[object, Setting] | None = None
+        large = dataset.structure.nnz > STREAMED
+        self._methods = ["stream" if large else "gvb"]
+        if "partition" in given or labels is not None:
+            self._methods = list(dict.fromkeys(config.algorithm.partition.split(",")))
+        self._given = set(given) & {*CHOSEN} - {"partition"}
+        self._labels, self._disk, self._progress = labels, disk, progress
+        self._thorough = dataset.structure.nnz <= THOROUGH
+        self._epochs: dict[tuple[object, ...], Epoch] = {}
+        self._last: tuple[object, VirtualRanks] | None = None
 
-    def choose(self, ranks: int, candidates: Iterable[Configuration] | None = None) -> Choice:
+    def choose(
+        self, ranks: int, only: Callable[[TrainConfig], bool] = lambda config: True
+    ) -> Choice:
         """Price all configurations for so many ranks, and rank what fits by seconds.
 
         Parameters
         ----------
         ranks : int
-        candidates : iterable of Configuration, optional
-            Those of one partition and algorithm follow each other. By default all there are.
+        only : callable
+            Whether a configuration may be chosen.
 
         Raises
         ------
         InputError
             If nothing fits into memory: says the least that would.
         """
-        if candidates is None:
-            candidates = configurations(
+        parts = None if self._labels is None else self._labels[1]
+        possible = [
+            one
+            for one in candidates(
+                self.config,
                 ranks,
-                self.network,
-                self.methods,
+                self._methods,
+                given=self._given,
                 ranks_a_node=self.machine.ranks_a_node,
-                thorough=self._thorough,
+                thorough=self._thorough or bool(self._given),
             )
-        if self.estimates and self.network.links is not None:
-            raise InputError(f"--task links: pairs are planned of at most {EXACT} nonzeros")
-        if self.estimates:
-            candidates = filter(can_be_estimated, candidates)
-        search = Search(
-            list(candidates), self._price, self._setting, large=not self._thorough, tell=self._tell
-        )
-        priced = list(search.priced())
+            if only(one)
+            and (parts is None or one.algorithm.distribution.parts(ranks) == parts)
+            and (not self.estimates or can_be_estimated(one))
+        ]
+        outpaced = list[tuple[TrainConfig, float]]()
+        priced = list(self._priced(possible, ranks, outpaced))
         if not priced:
             raise InputError(f"no configuration works on {ranks} ranks")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
@@ -157,56 +415,167 @@ class Planner:
                 f"{least} bytes a rank"
             )
         fitting.sort(key=lambda one: (one.seconds, one.prediction.memory_bytes))
-        return Choice(ranks, fitting, dropped, search.outpaced)
+        return Choice(ranks, fitting, dropped, outpaced)
 
-    def _from_disk(self, ranks: int) -> list[Planned]:
-        # Out of core there is neither dropout of messages nor link prediction.
-        network = self.network
-        if self._beside is None or network.message_dropout or network.links is not None:
-            return []
-        found = list[Planned]()
-        for one in self._beside.configurations(ranks, self.methods, reach=not self.estimates):
-            setting = self._setting(one)
-            plan = self._price(one, setting, {}).prediction
-            made = self._beside.planned(one, plan, setting, self.network, self.machine)
-            found += [] if made is None else [Planned(*made, self.estimates)]
-        return found
+    def labels(self, plan: PricedPlan) -> Int32Array:
+        """The partition that a plan was priced with, int32 [n]."""
+        return self._labels_of(plan.config, plan.ranks)
+
+    def partition_file(self, plan: PricedPlan) -> Path | None:
+        """The file of that partition; ``None`` if it could not be chosen."""
+        if self._labels is not None:
+            return None
+        return self.partitions.file(*_partition_of(plan.config, plan.ranks))
+
+    def _labels_of(self, config: TrainConfig, ranks: int) -> Int32Array:
+        if self._labels is not None:
+            return self._labels[0]
+        return self.partitions.labels(*_partition_of(config, ranks))
+
+    def _priced(
+        self,
+        possible: Iterable[TrainConfig],
+        ranks: int,
+        outpaced: list[tuple[TrainConfig, float]],
+    ) -> Iterator[PricedPlan]:
+        """Plans of the whole matrix first, of every algorithm that is not outpaced.
+
+        Pruning and recomputed halos, which take plans of their own for each layer, are tried with
+        those algorithms that then look best.
+        """
+
+        def arrangement(one: TrainConfig) -> tuple[object, ...]:
+            how = one.algorithm.distribution
+            method, objective, parts, nodes = _partition_of(one, ranks)
+            return method, objective, parts, how.copies(ranks), nodes or 1
+
+        groups: dict[_Group, list[TrainConfig]] = {}
+        for one in sorted(possible, key=arrangement):  # sorting is stable
+            group = one.algorithm.partition, one.algorithm.distribution
+            groups.setdefault(group, []).append(one)
+        seconds: dict[_Group, float] = {}
+        whole: dict[_Group, MatrixCounts] = {}
+        at_least: dict[_Group, float] = {}
+        shortlist = _SHORTLIST
+        if not self._thorough:
+            shortlist = _SHORTER if ranks <= MANY_RANKS else _SHORTEST
+
+        def flat_twin(group: _Group) -> _Group | None:
+            """The flat algorithm that says the least seconds of one with hierarchy.
+
+            At best every row that crosses is one that all ranks of the node need, so that its
+            exchange is the flat one's over a network as many times faster. That holds on the same
+            partition, and gvb makes another. Small graphs have everything priced.
+            """
+            method, algorithm = group
+            if self._thorough or algorithm.node_size == 1 or method == "gvb":
+                return None
+            flat = method, replace(algorithm, node_size=1)
+            return flat if flat in groups else None
+
+        def tell() -> None:
+            if self._progress is not None:
+                done = len(seconds)
+                self._progress(f"{ranks} ranks", done, len(groups) + shortlist)
+
+        def price_whole(group: _Group) -> Iterator[PricedPlan]:
+            """Price the whole matrix, if it is a candidate, and bound its twin."""
+            tell()
+            members = groups[group]
+            virtual, algorithm = self._virtual(members[0], ranks), group[1]
+            plain = replace(
+                members[0],
+                algorithm=replace(
+                    members[0].algorithm, prune=False, recompute_halo=False, order="auto"
+                ),
+            )
+            counted = virtual.counted(plain)
+            priced = self._price(plain, ranks, counted)
+            seconds[group], whole[group] = priced.seconds, virtual.whole(algorithm)
+            for twin in groups:
+                if flat_twin(twin) == group:
+                    size = twin[1].node_size
+                    at_least[twin] = self._price(plain, ranks, counted, size).seconds
+            if plain in members:
+                yield priced
+
+        twins = [group for group in groups if flat_twin(group) is not None]
+        for group in groups:
+            if group not in twins:
+                yield from price_whole(group)
+        for place, group in enumerate(sorted(twins, key=at_least.__getitem__)):
+            if place == 0 and at_least[group] <= CLOSE * min(seconds.values()):
+                yield from price_whole(group)
+            else:
+                outpaced += [(one, at_least[group]) for one in groups[group]]
+        best = sorted(seconds, key=seconds.__getitem__)[:shortlist]
+        for group, every in groups.items():
+            members = [one for one in every if one.algorithm.prune or one.algorithm.recompute_halo]
+            if group not in best or not members:
+                continue
+            tell()
+            virtual = self._virtual(members[0], ranks)
+            virtual.remember(group[1], whole[group])
+            known: dict[tuple[object, ...], ModelCounts] = {}
+            for one in members:
+                how = one.algorithm
+                propagated = one.propagates_once(sparse=self.dataset.sparse)
+                key = how.prune, how.recompute_halo, propagated
+                if key not in known:
+                    known[key] = virtual.counted(one)
+                yield self._price(one, ranks, known[key])
+
+    def _virtual(self, config: TrainConfig, ranks: int) -> VirtualRanks:
+        """The graph arranged for a configuration; the last one again, if that fits."""
+        key = ranks, _partition_of(config, ranks), config.algorithm.distribution.copies(ranks)
+        if self._last is None or self._last[0] != key:
+            labels = self._labels_of(config, ranks)
+            node = self.machine.ranks_a_node
+            self._last = key, VirtualRanks(self.dataset, labels, config, ranks, node)
+        return self._last[1]
+
+    def _epoch(self, config: TrainConfig) -> Epoch:
+        how = config.algorithm
+        key = how.order, how.recompute_halo
+        if key not in self._epochs:
+            dataset = self.dataset
+            self._epochs[key] = trace(
+                config, dataset.features, dataset.classes, sparse=dataset.sparse
+            )
+        return self._epochs[key]
 
     def _price(
-        self,
-        one: Configuration,
-        setting: Setting,
-        counted: dict[Plans, Counted],
-        faster: float = 1.0,
-    ) -> Planned:
-        network = one.network(self.network)
-        key = one.reach, one.ghosts, network.propagated
-        if key not in counted:
-            counted[key] = setting.counted(
-                network.layers,
-                reach=one.reach and not network.takes_all_rows,
-                ghosts=one.ghosts,
-                propagated=network.propagated,
-            )
-        epoch: Epoch = self._trace(network)
+        self, config: TrainConfig, ranks: int, counted: ModelCounts, faster: float = 1.0
+    ) -> PricedPlan:
         machine = self.machine.with_network(faster) if faster != 1 else self.machine
-        found = price(counted[key], epoch, network, setting.words, machine)
-        return Planned(one, found, self.estimates)
+        found = price(counted, self._epoch(config), self._codec, machine)
+        return PricedPlan(config, ranks, found, self.estimates)
 
-    def _tell(self, ranks: int, done: int, every: int) -> None:
-        if self._progress is not None:
-            self._progress(f"{ranks} ranks", done, every)
+    def _from_disk(self, ranks: int) -> list[PricedPlan]:
+        # Out of core there is neither dropout of messages nor link prediction.
+        config, disk = self.config, self._disk
+        if disk is None or config.model.message_dropout or config.aim.task == "links":
+            return []
+        found = list[PricedPlan]()
+        for method in self._methods:
+            how = AlgorithmOptions(
+                partition=method,
+                imbalance=config.algorithm.imbalance,
+                prune=not self.estimates,
+            )
+            one = replace(config, algorithm=how, storage=Storage())
+            virtual = self._virtual(one, ranks)
+            in_memory = self._price(one, ranks, virtual.counted(one)).prediction
+            made = disk.planned(one, in_memory, virtual, self._epoch(one), self.machine)
+            if made is not None:
+                storage, prediction, record = made
+                full = replace(one, storage=storage)
+                found.append(PricedPlan(full, ranks, prediction, self.estimates, record))
+        return found
 
-    def _setting(self, one: Configuration, whole: Census | None = None) -> Setting:
-        """A graph arranged for a configuration; rows and scales of the last one, if they fit."""
-        how, node = one.algorithm, self.machine.ranks_a_node
-        key = one.ranks, *arrangement(one)
-        if self._last is None or self._last[0] != key:
-            labels = self.partitions.labels(one.method, one.objective, one.parts, one.nodes)
-            setting = set_up(self.subject, labels, how, one.ranks, node)
-            setting = replace(setting, wired=self._wired, weighs=self.network.attends)
-            self._last = key, estimated_setting(setting) if self.estimates else setting
-        setting = self._last[1].under(how)
-        if whole is not None:
-            setting.__dict__["whole"] = whole
-        return setting
+
+def _partition_of(config: TrainConfig, ranks: int) -> tuple[str, str, int, int | None]:
+    """Method, objective, parts and nodes of the partition, as training makes it."""
+    how, method = config.algorithm.distribution, config.algorithm.partition
+    parts = how.parts(ranks)
+    return method, objective_of(config), parts, how.nodes(parts) if method == "gvb" else None

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spgnn import kernels
 from spgnn.autograd import product
 from spgnn.comm import Communicator, Mesh, RowCounts
+from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.distribute import RankShare, scatter
 from spgnn.data.normalise import add_self_loops, degree_scales
@@ -32,8 +33,9 @@ from spgnn.nn import (
     masked_cross_entropy,
     propagate_,
 )
+from spgnn.plan.counts import Product
+from spgnn.plan.epoch import trace
 from spgnn.plan.machine import Conditions, Level, Levels, Link, Machine, Overhead
-from spgnn.plan.network import Network, Product
 from spgnn.plan.rates import (
     Clock,
     measure_dense,
@@ -44,7 +46,6 @@ from spgnn.plan.rates import (
     measure_streams,
     random_matrix,
 )
-from spgnn.plan.tracing import trace
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -206,7 +207,8 @@ def measure_overhead(comm: Communicator, level: Level, clock: Clock) -> Overhead
     job = SmallJob(comm, _FEW_ROWS)
     operation, product = measure_operators(clock, comm.device), clock(job.product) / 2
     exchange = max(0.0, product - _moving(level.alltoallv, comm.size))
-    steps = trace(Network(_WIDTHS, dropout=0.5, input_dropout=False)).steps
+    config = TrainConfig.of(layers=3, hidden=_WIDTHS[1], dropout=0.5, input_dropout=False)
+    steps = trace(config, _FEATURES, _CLASSES).steps
     products = sum(isinstance(step, Product) for step in steps)
     known = products * product + (len(steps) - products) * operation
     if comm.size > 1:

@@ -14,7 +14,7 @@ from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Carried, Step, build, fetch, request_bytes
-from spgnn.graph.dry import RecordedProduct
+from spgnn.graph.dry import Recorded
 from spgnn.graph.training import TrainingGraph
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
 from spgnn.nn.metrics import areas, hits, mean_reciprocal_rank
@@ -134,7 +134,7 @@ class LinkPrediction(GraphTask):
         assert isinstance(A, DistMatrix)
         for adjoint in (False, True)[: 1 + travels.requires_grad]:
             width, dtype = travels.shape[1], travels.dtype
-            self.messages.append(RecordedProduct(A, width, dtype, Step(adjoint=adjoint)))
+            self.messages.append(Recorded(A, width, dtype, Step(adjoint=adjoint)))
         return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -16,20 +16,15 @@ from spgnn.command import say
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.shards import is_graph_directory
-from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, memory_for
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.plan.choose import Choice, Planner
-from spgnn.plan.cli import CHOSEN, fixed_by, network_of, subject_of
-from spgnn.plan.machine import Machine, read_machine
+from spgnn.plan import Choice, Machine, Planner, PricedPlan, read_machine
+from spgnn.plan.choose import CHOSEN, CLOSE
+from spgnn.plan.epoch import edges_of
 from spgnn.plan.measure import measure
-from spgnn.plan.partitions import GivenLabels, Partitions, cache_directory
-from spgnn.plan.search import CLOSE, Configuration, configurations, fitting
-from spgnn.plan.search import Planned as Priced
-from spgnn.plan.subject import Subject
-from spgnn.plan.table import of_plan
-from spgnn.plan.wired import Wired
+from spgnn.plan.predict import codec_of
 from spgnn.progress import ProgressBar
 
 AUTO = "auto"
@@ -79,13 +74,13 @@ def fill_in(
     asked = config.algorithm.plan
     if asked is None:
         return None
-    fixed = fixed_by(config, dict.fromkeys(given))
+    fixed = {*CHOSEN} & {*given}
     if asked != AUTO:
         entry = comm.from_rank_zero(lambda: _entry(asked, comm.size))
         flags = {name: entry[name] for name in CHOSEN if name not in fixed}
         _say(comm, f"plan of {asked}: {_shown(flags)}")
         return Planned(_with(config, flags, comm.size), {**entry, "source": asked})
-    _ = Wired.of(config.messages.codec, config.training.epochs)  # before anything is measured
+    _ = codec_of(config)  # before anything is measured
     machine = _machine(config, comm)
     found = comm.from_rank_zero(lambda: _choose(config, comm.size, machine, fixed))
     best, tried = found[0], []
@@ -121,7 +116,7 @@ def _machine(config: TrainConfig, comm: Communicator) -> Machine | None:
     """The machine on rank 0: of the file, or measured by all."""
     path = config.algorithm.machine
     if path is None:
-        return measure(comm, edges=network_of(config, None).edges)
+        return measure(comm, edges=edges_of(config))
     return read_machine(path) if comm.rank == 0 else None
 
 
@@ -151,23 +146,22 @@ def _entry(path: str, ranks: int) -> dict[str, Any]:
 
 
 def _choose(
-    config: TrainConfig, ranks: int, machine: Machine | None, fixed: dict[str, Any]
+    config: TrainConfig, ranks: int, machine: Machine | None, given: Iterable[str]
 ) -> list[dict[str, Any]]:
     """The first plan, and the second if it is close; on rank 0 alone."""
     if machine is None:
         raise AssertionError("rank 0 knows the machine")
-    choice, flags_of = ranked(config, ranks, machine, fixed)
+    planner, choice = ranked(config, ranks, machine, given)
     close = [one for one in choice.plans[:2] if one.seconds <= CLOSE * choice.plans[0].seconds]
-    base = ["--dataset", config.data.dataset]
     return [
-        {"flags": flags_of(one), "why": choice.why(one), "plan": of_plan(one, base)}
+        {"flags": flags_of(planner, one), "why": choice.why(one), "plan": one.record}
         for one in close
     ]
 
 
 def ranked(
-    config: TrainConfig, ranks: int, machine: Machine, fixed: dict[str, Any]
-) -> tuple[Choice, Callable[[Priced], dict[str, Any]]]:
+    config: TrainConfig, ranks: int, machine: Machine, given: Iterable[str]
+) -> tuple[Planner, Choice]:
     """All plans that fit what a command line says, best first.
 
     Parameters
@@ -175,89 +169,45 @@ def ranked(
     config : TrainConfig
     ranks : int
     machine : Machine
-    fixed : dict
-        Of the flags that plans choose, those that stay as they are.
-
-    Returns
-    -------
-    Choice
-    callable
-        The flags of one of its plans; existing labels need not be recomputed.
+    given : names of options
+        Those that stay as they are.
 
     Raises
     ------
     InputError
         If the graph is wrong, or nothing fits.
     """
-    with memory_for(config.data.dataset), ProgressBar() as progress:
-        subject, labels = _opened(config, ranks, progress)
-        cached = Partitions(
-            subject,
-            cache_directory(None),
-            seed=config.training.seed,
-            imbalance=config.algorithm.imbalance,
-            progress=progress,
-        )
-        method = config.algorithm.partition if "partition" in fixed or labels else "gvb"
-        planner = Planner(
-            subject,
-            network_of(config, subject),
-            machine,
-            labels or cached,
-            methods=[method],
-            progress=progress,
-            wired=Wired.of(config.messages.codec, config.training.epochs),
-        )
-        choice = planner.choose(ranks, _candidates(planner, ranks, fixed, labels))
-
-    def flags_of(one: Priced) -> dict[str, Any]:
-        how = one.configuration
-        if labels is not None:
-            return how.flags
-        file = cached.file(how.method, how.objective, how.parts, how.nodes)
-        return {**how.flags, "partition": str(file)}
-
-    return choice, flags_of
-
-
-def _opened(
-    config: TrainConfig, ranks: int, progress: ProgressBar
-) -> tuple[Subject, GivenLabels | None]:
-    """The graph, and labels that cannot be chosen."""
     data = config.data
-    source = open_source(
-        data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
-    )
-    labels = _labels_of(config, source, ranks)
-    if data.symmetrise:
-        source = MemorySource(source.graph().symmetrised())
-    return subject_of(config, source), labels
+    with memory_for(data.dataset), ProgressBar() as progress:
+        source = open_source(
+            data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
+        )
+        labels = _labels_of(config, source, ranks)
+        planner = Planner(
+            source, config, machine, given=set(given), labels=labels, progress=progress
+        )
+        return planner, planner.choose(ranks)
 
 
-def _candidates(
-    planner: Planner, ranks: int, fixed: dict[str, Any], labels: GivenLabels | None
-) -> Iterator[Configuration]:
-    """Configurations that have the flags that are given."""
-    network, methods = planner.network, planner.methods
-    if network.takes_all_rows:
-        fixed = {name: value for name, value in fixed.items() if name != "prune"}
-    every = configurations(ranks, network, methods, ranks_a_node=planner.machine.ranks_a_node)
-    for one in fitting(every, fixed):
-        if labels is None or one.parts == labels.parts:
-            yield one
+def flags_of(planner: Planner, plan: PricedPlan) -> dict[str, Any]:
+    """Flags of a plan; its labels need not be computed again."""
+    flags, file = plan.flags, planner.partition_file(plan)
+    return flags if file is None else {**flags, "partition": str(file)}
 
 
-def _labels_of(config: TrainConfig, source: GraphSource, ranks: int) -> GivenLabels | None:
+def _labels_of(
+    config: TrainConfig, source: GraphSource, ranks: int
+) -> tuple[Int32Array, int] | None:
     """The labels that cannot be chosen: of a graph that is cut, or of a file."""
     meta, method = source.meta, config.algorithm.partition
     if is_graph_directory(config.data.dataset) and meta.parts > 1:
         offsets = np.array(meta.offsets)
         cut: Int32Array = np.repeat(np.arange(meta.parts, dtype=np.int32), np.diff(offsets))
-        return GivenLabels(cut, meta.parts)
+        return cut, meta.parts
     if method in METHODS:
         return None
     parts = config.algorithm.distribution.parts(ranks)
-    return GivenLabels(read_labels(method, meta.vertices, parts), parts)
+    return read_labels(method, meta.vertices, parts), parts
 
 
 def slowest_median(comm: Communicator, seconds: list[float]) -> float:

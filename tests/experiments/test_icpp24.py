@@ -14,12 +14,13 @@ from paper import published
 from paper.commands import FIGURES, main
 from paper.fit import Compared, summary
 from paper.graphs import DATASETS, PaperGraph, real_graph, stand_in_of
-from paper.schemes import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_GHOSTS
+from paper.schemes import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_HALO
 from paper.times import Model, Point, points, scaled
 from paper.volumes import volumes
 
 from spgnn.data import load_dataset
 from spgnn.plan import Machine, write_machine
+from spgnn.plan.graphs import Partitions
 from spgnn.plan.machine import (
     Conditions,
     Gather,
@@ -31,8 +32,7 @@ from spgnn.plan.machine import (
     Spmm,
     Streams,
 )
-from spgnn.plan.partitions import Partitions
-from spgnn.plan.subject import set_up
+from spgnn.plan.ranks import VirtualRanks
 
 LINK = Link(0.0, 1e-6, 1e10)
 MACHINE = Machine(
@@ -51,7 +51,7 @@ MACHINE = Machine(
 )
 SCALE = 5e-5
 MODEL = Model(layers=3, hidden=16)
-SCHEMES = (OBLIVIOUS, AWARE, METIS, GVB, OURS, OURS_GHOSTS)
+SCHEMES = (OBLIVIOUS, AWARE, METIS, GVB, OURS, OURS_HALO)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def partitions(graph, cache) -> Partitions:
-    return Partitions(graph.subject, cache)
+    return Partitions(graph.data, cache)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def rows_sent(A: sp.csr_array, labels: np.ndarray, parts: int) -> np.ndarray:
 
 
 def looped(graph: PaperGraph) -> sp.csr_array:
-    A = graph.subject.structure
+    A = graph.data.structure
     n = A.shape[0]
     ones = np.ones(A.nnz, np.float32)
     return sp.csr_array((ones, A.indices.numpy(), A.indptr.numpy()), (n, n)) + sp.eye_array(n)
@@ -100,11 +100,11 @@ def records(path: Path) -> list[dict[str, str]]:
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_stand_in_is_the_known_one_without_features(dataset):
     mine, known = stand_in_of(dataset, 2e-5), load_dataset(f"{dataset}-like@2e-5")
-    assert np.array_equal(mine.subject.structure.indptr, known.adjacency.indptr)
-    assert np.array_equal(mine.subject.structure.indices, known.adjacency.indices)
-    assert np.array_equal(mine.subject.labelled, known.train_mask)
-    assert (mine.subject.features, mine.subject.classes) == (known.x.shape[1], mine.subject.classes)
-    assert mine.vertices == round(mine.factor * mine.subject.vertices)
+    assert np.array_equal(mine.data.structure.indptr, known.adjacency.indptr)
+    assert np.array_equal(mine.data.structure.indices, known.adjacency.indices)
+    assert np.array_equal(mine.data.labelled, known.train_mask)
+    assert (mine.data.features, mine.data.classes) == (known.x.shape[1], mine.data.classes)
+    assert mine.vertices == round(mine.factor * mine.data.vertices)
 
 
 def test_volumes_are_those_counted_pair_by_pair(graph, partitions):
@@ -134,7 +134,7 @@ def test_bytes_of_an_epoch_are_counted_rows_times_widths(graph, partitions):
 
 
 def test_oblivious_ranks_receive_all_rows(graph, partitions):
-    n, widths = graph.subject.vertices, (300, 16, 16, 24)
+    n, widths = graph.data.vertices, (300, 16, 16, 24)
     (point,) = points(
         replace(graph, factor=1.0), partitions, (OBLIVIOUS,), (4,), MACHINE, model=MODEL
     )
@@ -143,12 +143,12 @@ def test_oblivious_ranks_receive_all_rows(graph, partitions):
 
 @pytest.mark.parametrize("c", [1, 2])
 def test_counts_grow_with_the_factor_and_messages_do_not(graph, partitions, c):
-    setting = set_up(graph.subject, None, AWARE.algorithm(c), 8, 4)
-    counted = setting.counted(3, reach=False, ghosts=False, propagated=False)
+    config = AWARE.config(c, 3, 16)
+    counted = VirtualRanks(graph.data, None, config, 8, 4).counted(config)
     larger = scaled(counted, 10.0)
     assert scaled(counted, 1) is counted
     assert np.array_equal(larger.rows, 10 * counted.rows)
-    for stage, other in zip(counted.whole.factors, larger.whole.factors, strict=True):
+    for stage, other in zip(counted.whole.stages, larger.whole.stages, strict=True):
         for name in ("rows", "columns", "local", "remote"):
             assert np.array_equal(getattr(other, name), 10 * getattr(stage, name))
         for hop, grown in zip(stage.hops, other.hops, strict=True):
@@ -164,7 +164,7 @@ def test_our_line_moves_least(graph, partitions):
         for point in points(graph, partitions, SCHEMES, (8,), MACHINE, model=MODEL)
     }
     assert len(found) == len(SCHEMES)
-    total = [found[scheme.name].total for scheme in (OURS_GHOSTS, OURS, GVB, AWARE, OBLIVIOUS)]
+    total = [found[scheme.name].total for scheme in (OURS_HALO, OURS, GVB, AWARE, OBLIVIOUS)]
     assert total == sorted(total)
     assert all(point.seconds > 0 for point in found.values())
 
@@ -234,7 +234,7 @@ def test_a_real_file_is_counted_as_it_is(cache, machine_file, tmp_path):
         x=np.ones((60, 7), np.float32),
     )
     graph = real_graph(str(path))
-    assert (graph.factor, graph.subject.features, graph.subject.classes) == (1.0, 7, 3)
+    assert (graph.factor, graph.data.features, graph.data.classes) == (1.0, 7, 3)
     arguments = ["scaling-1d", "--dataset", str(path), "--ranks", "4", "--output", str(tmp_path)]
     assert main([*arguments, "--machine", str(machine_file), "--cache", str(cache)]) == 0
     assert {row["dataset"] for row in records(tmp_path / "scaling-1d.csv")} == {graph.dataset}

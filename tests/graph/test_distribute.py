@@ -24,7 +24,7 @@ from spgnn.layout import RowLayout
 from spgnn.plan import read_machine
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix
-from tests.plan.test_machine import EXAMPLE
+from tests.plan.configurations import EXAMPLE
 
 N = 41
 

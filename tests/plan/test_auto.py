@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from spgnn.comm import connect
+from spgnn.plan.choose import CHOSEN
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, train
-from spgnn.train.planned import CHOSEN
-from tests.plan.configurations import predicted, write_graphs
-from tests.plan.test_machine import EXAMPLE
+from tests.plan.configurations import EXAMPLE, predicted, write_graphs
 from tests.train.command import check_refused, run
 
 
@@ -97,6 +96,14 @@ def test_auto_knows_attention_and_largest_neighbours(tmp_path, cache):
         *["attention"] * 2,
         "largest",
     ]
+
+
+def test_auto_takes_codecs(tmp_path, cache):
+    flags = {"plan": "auto", "machine": str(EXAMPLE), "bits": 4, "delay": 1, "epochs": 3}
+    config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], hidden=7, dropout=0.5, **flags)
+    (report,) = run_ranks(trained, 4, [config])[0]
+    assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
+    assert report["approximation"]["codec"] == "--bits 4 --delay 1 messages.exact-means True"
 
 
 def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):

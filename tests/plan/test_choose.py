@@ -4,56 +4,38 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm, Codec
 from spgnn.partition import partition
-from spgnn.plan import Network, Subject, predict, read_machine
-from spgnn.plan.choose import Planner
-from spgnn.plan.estimate import estimated_setting
-from spgnn.plan.network import Weighing
-from spgnn.plan.partitions import Partitions
-from spgnn.plan.search import Configuration, algorithms, configurations, fitting
-from spgnn.plan.subject import set_up
-from spgnn.plan.table import lines
-from spgnn.plan.wired import Wired
+from spgnn.plan import Dataset, Partitions, Planner, predict, read_machine
+from spgnn.plan.choose import algorithms, candidates
+from spgnn.plan.counts import Product
+from spgnn.plan.ranks import VirtualRanks
+from spgnn.plan.show import lines
 from spgnn.train import TrainConfig
-from tests.plan.configurations import write_graphs
-from tests.plan.test_machine import EXAMPLE
+from tests.plan.configurations import EXAMPLE, predicted, write_graphs
 
-CONTRACT = {
-    "ranks",
-    "algo",
-    "c",
-    "cover",
-    "recompute_halo",
-    "prune",
-    "order",
-    "partition",
-    "schedule",
-}
-CONTRACT |= {"hierarchy", "bytes", "memory_bytes", "seconds", "command"}
+CONTRACT = {"ranks", "algo", "c", "cover", "recompute_halo", "prune", "order", "partition"}
+CONTRACT |= {"schedule", "hierarchy", "bytes", "memory_bytes", "seconds", "command"}
+BASE = TrainConfig.of(layers=2, hidden=7, partition="block")
 
 
 def planner(tmp_path, **options) -> Planner:
-    subject = Subject.of(open_source(write_graphs(tmp_path)[0]))
-    network = Network((subject.features, 7, subject.classes))
-    partitions = Partitions(subject, tmp_path / "cache")
-    options = {"methods": ["block"], **options}
-    return Planner(subject, network, read_machine(EXAMPLE), partitions, **options)
+    source, cache = open_source(write_graphs(tmp_path)[0]), str(tmp_path / "cache")
+    options = {"given": {"partition"}, "cache": cache, **options}
+    return Planner(source, BASE, read_machine(EXAMPLE), **options)
 
 
-def some(ours: Planner, ranks: int) -> list[Configuration]:
-    """A few, of every kind."""
-    every = list(configurations(ranks, ours.network, ["block"], ranks_a_node=4))
-    return every[:: len(every) // 12]
+def some(ours: Planner, ranks: int):
+    """Of a few, of every kind."""
+    every = list(candidates(ours.config, ranks, ["block"], ranks_a_node=4))
+    return every[:: len(every) // 12].__contains__
 
 
 def test_every_algorithm_once():
@@ -74,22 +56,13 @@ def test_plans_are_ranked_by_what_they_cost(tmp_path):
     assert chosen.dropped == []
     assert "the least seconds" in chosen.why(chosen.plans[0])
     assert chosen.why(chosen.plans[-1]).startswith(f"{seconds[-1] / seconds[0]:.2f} times")
-    names = {str(one.configuration) for one in chosen.plans}
+    names = {one.name for one in chosen.plans}
     assert len(names) == len(chosen.plans)
     assert set(lines([chosen])) <= names
     # Each is priced as it is alone.
     for one in chosen.plans[::4]:
-        how = one.configuration
-        labels, _ = partition(ours.subject.looped, how.algorithm.parts(8), "block")
-        alone = predict(
-            ours.subject,
-            labels,
-            how.algorithm,
-            8,
-            how.network(ours.network),
-            reach=how.reach,
-            machine=read_machine(EXAMPLE),
-        )
+        labels = ours.labels(one)
+        alone = predict(ours.dataset, labels, one.config, 8, machine=read_machine(EXAMPLE))
         assert alone.volume == one.prediction.volume
         assert alone.volume_by_level == one.prediction.volume_by_level
         assert alone.memory_bytes == one.prediction.memory_bytes
@@ -97,19 +70,21 @@ def test_plans_are_ranked_by_what_they_cost(tmp_path):
 
 
 def test_of_a_large_graph_hierarchies_that_promise_least_are_not_counted(tmp_path, monkeypatch):
-    every = list(configurations(8, planner(tmp_path).network, ["block"], ranks_a_node=4))
-    twice = [one for one in every if one.algorithm.node_size > 1 and not one.reach]
-    flat = [replace(one, algorithm=replace(one.algorithm, node_size=1)) for one in twice]
-    whole = planner(tmp_path).choose(8, [*flat, *twice])
-    seconds = {one.configuration: one.seconds for one in whole.plans}
-    assert whole.outpaced == []
+    def plain(config: TrainConfig) -> bool:
+        how = config.algorithm
+        return not (how.prune or how.recompute_halo) and (how.c, how.algo) == (1, "1d")
 
+    def seconds_of(choice) -> dict[TrainConfig, float]:
+        return {one.config: one.seconds for one in choice.plans}
+
+    whole = planner(tmp_path).choose(8, plain)
+    seconds = seconds_of(whole)
+    assert whole.outpaced == []
     monkeypatch.setattr("spgnn.plan.choose.THOROUGH", 0)
-    some = planner(tmp_path).choose(8, [*flat, *twice])
-    assert {one.configuration: one.seconds for one in some.plans}.items() <= seconds.items()
-    outpaced = {one.configuration: one.seconds for one in some.outpaced}
-    assert len(outpaced) >= len(twice) - 1
-    assert outpaced.keys() | {one.configuration for one in some.plans} == seconds.keys()
+    some = planner(tmp_path).choose(8, plain)
+    assert seconds_of(some).items() <= seconds.items()
+    outpaced = dict(some.outpaced)
+    assert len(outpaced) >= sum(one.algorithm.node_size > 1 for one in outpaced) > 0
     # Columns have no partial sums, whose products a node may share out in another way.
     columns = [one for one in outpaced if one.algorithm.cover == "column"]
     assert columns
@@ -120,100 +95,102 @@ def test_what_does_not_fit_is_left_out(tmp_path):
     ours = planner(tmp_path)
     everything = ours.choose(4, some(ours, 4))
     needs = sorted(one.prediction.memory_bytes for one in everything.plans)
-    middle = needs[len(needs) // 2]
-    ours.memory = middle
-    fitting_ones = ours.choose(4, some(ours, 4))
-    assert len(fitting_ones.plans) == sum(n <= middle for n in needs)
-    assert len(fitting_ones.dropped) == sum(n > middle for n in needs)
+    ours.memory = middle = needs[len(needs) // 2]
+    fitting = ours.choose(4, some(ours, 4))
+    assert len(fitting.plans) == sum(n <= middle for n in needs)
+    assert len(fitting.dropped) == sum(n > middle for n in needs)
     ours.memory = needs[0] - 1
     with pytest.raises(InputError, match=f"the smallest needs {needs[0]} bytes"):
         ours.choose(4, some(ours, 4))
 
 
-def test_given_flags_stay():
-    network = Network((11, 7, 3))
-    every = list(configurations(4, network, ["block"]))
-    assert all(one.algorithm.cover == "row" for one in fitting(every, {"cover": "row"}))
-    found = list(fitting(every, {"exchange": "oblivious", "recompute_halo": False}))
-    assert found
-    assert {(one.algorithm.exchange, one.algorithm.cover) for one in found} == {
-        ("oblivious", "column")
-    }
-    assert list(fitting(every, {"partition": "metis"})) == []
-    dropped = list(configurations(4, replace(network, dropout=0.5), ["block"]))
-    assert not any(one.ghosts for one in dropped)
+def test_given_flags_stay_and_written_ones_mean_the_same():
+    def found(config: TrainConfig, *given: str) -> list[TrainConfig]:
+        return list(candidates(config, 8, ["gvb", "stream"], given=given, ranks_a_node=4))
 
-
-def test_a_configuration_writes_flags_that_mean_it():
-    network = Network((11, 7, 3))
-    for one in list(configurations(8, network, ["gvb", "stream"], ranks_a_node=4))[::7]:
-        flat = TrainConfig.read(one.written()).flat()
-        assert {name: flat[name] for name in one.flags} == one.flags
-    assert Configuration(4, "gvb", "column", Algorithm()).written() == []
+    every = found(BASE)
+    assert len(set(every)) == len(every)
+    for one in every[::7]:
+        assert TrainConfig.read(one.written()) == one
+        one.check(8)
+    rows = found(BASE.but(cover="row"), "cover")
+    assert {one.algorithm.cover for one in rows} == {"row"}
+    base = BASE.but(exchange="oblivious")
+    oblivious = {(one.algorithm.exchange, one.algorithm.cover) for one in found(base, "exchange")}
+    assert oblivious == {("oblivious", "column")}
+    assert found(BASE.but(partition="metis"), "partition") == []
+    assert not any(one.algorithm.recompute_halo for one in found(BASE.but(dropout=0.5)))
+    assert {one.algorithm.prune for one in found(BASE.but(norm="batch"), "prune")} == {False}
 
 
 def test_partitions_are_kept_and_damaged_ones_made_again(tmp_path):
-    subject = Subject.of(open_source(write_graphs(tmp_path)[0]))
-    kept = Partitions(subject, tmp_path / "cache", seed=3)
-    labels = kept.labels("random", "column", 4)
-    expected, _ = partition(subject.looped, 4, "random", seed=3)
+    dataset = Dataset.of(open_source(write_graphs(tmp_path)[0]))
+    cached = Partitions(dataset, tmp_path / "cache", seed=3)
+    labels = cached.labels("random", "column", 4)
+    expected, _ = partition(dataset.looped, 4, "random", seed=3)
     np.testing.assert_array_equal(labels, expected)
     (path,) = (tmp_path / "cache").iterdir()
-    assert kept.file("random", "column", 4) == path
-    for damage in (b"0\n" * subject.vertices, b"", b"\xff\n", path.read_bytes()[:-2]):
+    assert cached.file("random", "column", 4) == path
+    for damage in (b"0\n" * dataset.vertices, b"", b"\xff\n", path.read_bytes()[:-2]):
         path.write_bytes(damage)
-        np.testing.assert_array_equal(kept.labels("random", "column", 4), expected)
+        np.testing.assert_array_equal(cached.labels("random", "column", 4), expected)
         assert [path] == list((tmp_path / "cache").iterdir())
-    other = Partitions(subject, tmp_path / "cache", seed=4)
+    other = Partitions(dataset, tmp_path / "cache", seed=4)
     other.labels("random", "column", 4)
     assert len(list((tmp_path / "cache").iterdir())) == 2
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(InputError, match=r"--cache .*cannot be made"):
-        Partitions(subject, blocked / "inside")
+        Partitions(dataset, blocked / "inside")
 
 
 @pytest.mark.parametrize(("ranks", "c"), [(4, 1), (6, 2)])
-def test_a_sample_of_everything_is_the_truth(tmp_path, ranks, c):
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_a_sample_of_everything_is_the_truth(tmp_path, monkeypatch, ranks, c, model):
     """Of an undirected graph; its loops are added where it is estimated."""
-    subject = Subject.of(open_source(write_graphs(tmp_path)[1]))
-    algorithm = Algorithm("1d" if c == 1 else "1.5d", c)
-    setting = set_up(subject, None, algorithm, ranks, 2)
-    made = setting.whole
-    guessed = estimated_setting(setting).counted(2, reach=False, ghosts=False, propagated=True)
-    sent, _, _ = made.traffic(5)
-    np.testing.assert_array_equal(guessed.whole.traffic(5)[0].sum(axis=1).sum(), sent.sum())
-    if c == 1:
-        np.testing.assert_array_equal(guessed.whole.traffic(5)[0], sent)
-        wired = replace(setting, wired=Wired.of(Codec.of(bits=4, exact_means=True), 10))
-        fewer, known = estimated_setting(wired).whole.traffic(5)[0], wired.whole.traffic(5)[0]
-        # Of messages, and so of means, it is not estimated how many leave a node.
-        np.testing.assert_array_equal(fewer.sum(axis=0), known.sum(axis=0))
-        assert fewer.sum() < sent.sum()
-        for kind in ("local", "remote"):
-            loops = subject.looped.nnz - subject.structure.nnz if kind == "local" else 0
-            total = guessed.whole.nonzeros[kind].sum()
-            assert abs(int(total) - int(made.nonzeros[kind].sum())) <= subject.vertices - loops
-    weighing = replace(setting, weighs=True)
-    layer = Weighing(0, 8, torch.float32, adjoint=True, heads=2)
-    known, guessed = (
-        layer.traffic(one.whole)[0] for one in (weighing, estimated_setting(weighing))
-    )
-    assert guessed.sum() == known.sum() > 0
+    dataset = Dataset.of(open_source(write_graphs(tmp_path)[1]))
+    config = BASE.but(algo="1d" if c == 1 else "1.5d", c=c, prune=False, model=model)
+
+    def counted():
+        return VirtualRanks(dataset, None, config, ranks, 2).counted(config).whole
+
+    built = counted()
+    monkeypatch.setattr("spgnn.plan.ranks.EXACT", 0)
+    sampled = counted()
+    step = Product(0, 8, adjoint=True, heads=2) if model == "gat" else Product(0, 5)
+    sent, guessed = built.moved(step)[0], sampled.moved(step)[0]
+    assert guessed.sum() == sent.sum() > 0
+    if c > 1 or model == "gat":
+        return
+    np.testing.assert_array_equal(guessed, sent)
+    codec = Codec.of(bits=4, exact_means=True, epochs=10)
+    fewer, known = sampled.moved(step, codec)[0], built.moved(step, codec)[0]
+    # Of messages, and so of means, it is not estimated how many leave a node.
+    np.testing.assert_array_equal(fewer.sum(axis=0), known.sum(axis=0))
+    assert fewer.sum() < sent.sum()
+    for kind in ("local", "remote"):
+        loops = dataset.looped.nnz - dataset.structure.nnz if kind == "local" else 0
+        off = int(sampled.nonzeros[kind].sum()) - int(built.nonzeros[kind].sum())
+        assert abs(off) <= dataset.vertices - loops
 
 
-def test_the_command(tmp_path, capsys, monkeypatch):
-    graph = write_graphs(tmp_path)[2]
+def planned(tmp_path, graph, ranks: str, *words: object) -> dict:
+    """What the command writes."""
     out = tmp_path / "plans.json"
-    flags = ["--machine", EXAMPLE, "--cache", tmp_path / "cache", "--hidden", 5, "--layers", 2]
-    flags += ["--json", out, "--plot", tmp_path / "plans.svg", "--top", 2]
-    flags += ["--partition", "block"]
-    assert main(["plan", str(graph), "--ranks", "4,2", *map(str, flags)]) == 0
+    flags = ["--machine", EXAMPLE, "--cache", tmp_path / "cache", "--partition", "block"]
+    words = "plan", graph, "--ranks", ranks, *flags, "--json", out, *words
+    assert main([*map(str, words)]) == 0
+    return json.loads(out.read_text())
+
+
+def test_the_command(tmp_path, capsys):
+    graph, plot = write_graphs(tmp_path)[2], tmp_path / "plans.svg"
+    model = ["--hidden", 5, "--layers", 2]
+    record = planned(tmp_path, graph, "4,2", *model, "--plot", plot, "--top", 2)
     shown = capsys.readouterr().out
     assert "2 ranks: " in shown
     assert "4 ranks: " in shown
-    assert (tmp_path / "plans.svg").read_text().startswith("<?xml")
-    record = json.loads(out.read_text())
+    assert plot.read_text().startswith("<?xml")
     assert record["graph"]["vertices"] == 61
     assert {plan["ranks"] for plan in record["plans"]} == {2, 4}
     for plan in record["plans"]:
@@ -224,6 +201,19 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         config.check(plan["ranks"])
         assert config.data.dataset == str(graph)
         assert (config.model.hidden, config.model.layers) == (5, 2)
+        for name in ("algo", "c", "cover", "hierarchy", "prune", "recompute_halo", "partition"):
+            assert plan[name] == getattr(config.algorithm, name)
+
+
+def test_the_command_ranks_for_codecs(tmp_path):
+    graph, bits = str(write_graphs(tmp_path)[2]), [(0, 8), (50, 4)]
+    given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60"]
+    given += ["--set", "messages.exact-means=false"]
+    plan = planned(tmp_path, graph, "4", *given)["plans"][0]
+    config = TrainConfig.read(shlex.split(plan["command"])[4:])
+    assert config.messages.codec == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
+    assert config.training.epochs == 60
+    assert predicted(config, 4).volume["total_bytes"] == plan["bytes"]
 
 
 @pytest.mark.parametrize(
@@ -236,6 +226,10 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         (["--ranks", "4", "--partition", "gvp"], ["--partition", "did you mean 'gvb'?"]),
         (["--ranks", "4", "--machine", "none.json"], ["none.json: cannot be read"]),
         (["--ranks", "4", "--plot", "plans.xyz"], ["unknown suffix .xyz"]),
+        (["--ranks", "4", "--bits", "3"], ["--bits"]),
+        (["--ranks", "4", "--delay-bins", "2"], ["--delay-bins"]),
+        (["--ranks", "4", "--delay", "100"], ["--delay"]),
+        (["--ranks", "4", "--plan", "auto"], ["--plan is for training"]),
         ([], ["--ranks"]),
     ],
 )

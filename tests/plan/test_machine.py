@@ -15,8 +15,7 @@ from spgnn.plan import Machine, read_machine, write_machine
 from spgnn.plan.machine import Spmm, Weighed, between
 from spgnn.plan.measure import groups_by_node, measure
 from spgnn.testing import run_ranks
-
-EXAMPLE = Path(__file__).parents[2] / "experiments" / "machines" / "perlmutter_a100.json"
+from tests.plan.configurations import EXAMPLE
 
 
 def changed(tmp_path: Path, *keys: object, value: object = None, drop: bool = False) -> Path:

@@ -10,64 +10,55 @@ import torch
 
 from spgnn.comm import RowCounts, connect
 from spgnn.data import open_source
-from spgnn.exchange import Algorithm
-from spgnn.plan import Network, Subject, predict
+from spgnn.plan import Dataset, predict
+from spgnn.plan.epoch import trace
 from spgnn.plan.measure import exercise, runtime_bytes
-from spgnn.plan.subject import set_up
+from spgnn.plan.ranks import VirtualRanks
 from spgnn.testing import run_ranks
+from spgnn.train import TrainConfig
 
 RANKS = 4
+BASE = TrainConfig.of(layers=2, hidden=8, random_features=24, random_classes=4)
 
 
 @pytest.fixture(scope="module")
-def subject() -> Subject:
-    return Subject.of(open_source("rmat-8-8"), random_features=24, random_classes=4)
+def dataset() -> Dataset:
+    return Dataset.of(open_source("rmat-8-8"), BASE)
 
 
-def test_rows_are_there_twice_where_ghosts_join_them(subject):
-    network = Network((24, 8, 4), ghosts=True)
-    price = predict(subject, None, Algorithm(), RANKS, network)
-    static = ("matrix", "transpose", "features", "ghosts", "labels", "runtime")
-    held = np.sum([price.memory[name] for name in static], axis=0)
-    own = 4 * 24 * np.diff(np.arange(RANKS + 1) * subject.vertices // RANKS)
-    assert (price.memory["ghosts"] > 0).all()
-    assert (price.setup >= held + own).all()
-    assert price.memory_bytes >= (held + own).max()
+def test_rows_are_there_twice_where_a_halo_joins_them(dataset):
+    price = predict(dataset, None, BASE.but(recompute_halo=True), RANKS)
+    static = ("matrix", "transpose", "features", "halo", "labels", "runtime")
+    begun = np.sum([price.memory[name] for name in static], axis=0)
+    own = 4 * 24 * np.diff(np.arange(RANKS + 1) * dataset.vertices // RANKS)
+    assert (price.memory["halo"] > 0).all()
+    assert (price.setup >= begun + own).all()
+    assert price.memory_bytes >= (begun + own).max()
 
 
-def test_only_small_blocks_are_kept_when_they_are_freed(subject):
-    small = predict(subject, None, Algorithm(), RANKS, Network((24, 8, 4))).memory
+def test_only_small_blocks_are_kept_when_they_are_freed(dataset):
+    small = predict(dataset, None, BASE, RANKS).memory
     np.testing.assert_array_equal(small["kept"], small["activations"] + small["buffers"])
-    large = predict(subject, None, Algorithm(), RANKS, Network((24, 1 << 15, 4))).memory
+    large = predict(dataset, None, BASE.but(hidden=1 << 15), RANKS).memory
     assert not large["kept"].any()
 
 
-def test_two_exchanges_are_in_shared_memory_on_one_node_and_none_on_several(subject):
-    labels = np.arange(subject.vertices) % RANKS
-    network = Network((24, 8, 4))
-    price = predict(subject, labels, Algorithm(), RANKS, network, reach=False)
+def test_two_exchanges_are_in_shared_memory_on_one_node_and_none_on_several(dataset):
+    labels, config = np.arange(dataset.vertices) % RANKS, BASE.but(prune=False)
+    price = predict(dataset, labels, config, RANKS)
     # A product of 4 columns, its adjoint, the sum of gradients, and evaluation.
-    (hop,) = hops_of(subject, labels)
-    sent, received = hop.sent.sum(axis=0), hop.received.sum(axis=0)
+    (hop,) = VirtualRanks(dataset, labels, config, RANKS, RANKS).counted(config).whole.hops
+    sent, received = hop.sent_rows, hop.received_rows
     # Around so few bytes lies all that anybody has posted.
     forward, back = (4 * 4 * (rows + rows.sum()) for rows in (sent, received))
-    summed = 4 * network.weights * (1 + RANKS)
+    summed = 4 * trace(config, 24, 4).weights * (1 + RANKS)
     expected = np.max([forward + back, back + summed, summed + forward], axis=0)
     np.testing.assert_array_equal(price.memory["posted"], expected)
-    apart = predict(subject, labels, Algorithm(), RANKS, network, reach=False, ranks_a_node=2)
+    apart = predict(dataset, labels, config, RANKS, ranks_a_node=2)
     assert not apart.memory["posted"].any()
     # Before training: one product at the width that A·X is made in.
     assert (price.setup - apart.setup == 24 * 4 * (sent + sent.sum())).all()
-
-
-def test_one_rank_posts_nothing(subject):
-    price = predict(subject, None, Algorithm(), 1, Network((24, 8, 4)))
-    assert price.memory["posted"] == 0
-
-
-def hops_of(subject, labels):
-    (stage,) = set_up(subject, labels, Algorithm(), RANKS, RANKS).whole.factors
-    return stage.hops
+    assert predict(dataset, None, config, 1).memory["posted"] == 0
 
 
 def test_what_was_posted_is_what_stays_of_an_exchange():

@@ -1,4 +1,4 @@
-"""Plans that work through rows in parts: what training then reads and writes, to the byte."""
+"""Plans that work through rows in chunks: what training then reads and writes, to the byte."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import pytest
 from spgnn.__main__ import main
 from spgnn.chunked.budget import LIBRARIES, ORDER
 from spgnn.comm import connect
+from spgnn.config import Storage
 from spgnn.data import open_source
 from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import write_shards
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
-from spgnn.plan import Network, Subject, read_machine
-from spgnn.plan.choose import Planner
-from spgnn.plan.network import normalisation_of
-from spgnn.plan.out_of_core import FromDisk, OutOfCore
-from spgnn.plan.partitions import Partitions
-from spgnn.plan.search import Configuration, Planned
+from spgnn.plan import Planner, PricedPlan, read_machine
+from spgnn.plan.disk import Disk
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
 from spgnn.train.run import train
 from tests.chunked.runs import check_bytes, reports
-from tests.plan.configurations import write_graphs
-from tests.plan.test_machine import EXAMPLE
+from tests.plan.configurations import EXAMPLE, write_graphs
 
 CASES = [(0, "sage", 3, {}), (1, "gcn", 3, {}), (2, "gin", 2, {}), (1, "sage", 2, {"dropout": 0.3})]
 CASES += [(4, "sage", 2, {})]
@@ -38,28 +34,22 @@ CASES += [(0, "gat", 3, {"heads": 5}), (1, "gatv2", 2, {"heads": 5, "dropout": 0
 CASES += [(4, "gat", 2, {"heads": 5, "jk": "cat"}), (2, "gatv2", 2, {"norm": "batch"})]
 
 
-def plans(path, ranks, kind, layers, spill, *, memory=None, features=0, **options) -> list[Planned]:
-    """Those from the disk."""
-    source = open_source(str(path))
-    normalisation, loops = normalisation_of(kind, options.get("aggregate", "mean"))
-    subject = Subject.of(
-        source,
-        random_features=features,
-        random_classes=4 if features else 0,
-        normalisation=normalisation,
-        loops=loops,
-    )
-    widths = (subject.features, *[5] * (layers - 1), subject.classes)
-    network = Network(widths, kind, sparse=subject.word_counts is not None, **options)
-    beside = OutOfCore(source, str(path), 0, str(spill), 1e9, memory, 10**8)
-    partitions = Partitions(subject, spill / "cache")
-    machine = read_machine(EXAMPLE)
+def from_disk(graph, spill, ranks, *, memory: int = 0, **options) -> PricedPlan:
+    """The plan of training with everything on the disk, or with some memory."""
+    config = TrainConfig.of(dataset=graph, hidden=5, partition="block", **options)
+    storage = Storage(memory=memory, spill=str(spill))
     planner = Planner(
-        subject, network, machine, partitions, methods=["block"], beside=beside, memory=memory
+        open_source(str(graph)),
+        config,
+        read_machine(EXAMPLE),
+        given={"partition"},
+        disk=Disk(str(graph), storage, 1e9, 10**8),
+        memory=memory or None,
+        cache=str(spill / "cache"),
     )
-    in_memory = [Configuration(ranks, "block", "column", Algorithm())]
-    plans = planner.choose(ranks, in_memory).plans
-    return [one for one in plans if isinstance(one.configuration, FromDisk)]
+    plans = planner.choose(ranks, lambda one: one.algorithm.distribution == Algorithm()).plans
+    (found,) = [one for one in plans if one.storage is not None]
+    return found
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -68,22 +58,21 @@ def test_bytes_are_those_of_training(ranks, tmp_path):
     # Features that are read where they lie, of as many parts as there are ranks.
     write_shards(open_source(str(graphs[0])), None, ranks, tmp_path / "cut")
     graphs.append(tmp_path / "cut")
-    flags, planned = [], []
-    for number, kind, layers, options in CASES:
-        (one,) = plans(graphs[number], ranks, kind, layers, tmp_path, **options)
-        command = one.configuration.written()
-        base = ["--dataset", str(graphs[number]), "--model", kind, "--layers", str(layers)]
-        base += ["--hidden", "5", "--epochs", "1", "--random-classes", "4"]
-        extra = [f"--{n}" if v is True else f"--{n}={v}" for n, v in options.items()]
-        # Memory decides nothing here: all is on the disk, so is what is looked at.
-        how = "always" if one.configuration.storage["recomputed_layers"] else "never"
-        asked = ["--set", f"storage.recompute={how}"]
-        flags.append(TrainConfig.read([*base, *extra, *command, *asked]).flat())
-        planned.append(one.configuration.storage)
+    plans = [
+        from_disk(graphs[number], tmp_path, ranks, model=model, layers=layers, **options)
+        for number, model, layers, options in CASES
+    ]
+    # Memory decides nothing here: all is on the disk, so is what is looked at.
+    flags = [
+        plan.config.but(
+            epochs=1, recompute="always" if plan.storage["recomputed_layers"] else "never"
+        ).flat()
+        for plan in plans
+    ]
     (found, *_) = run_ranks(reports, ranks, flags)
-    for ahead, report in zip(planned, found, strict=True):
+    for plan, report in zip(plans, found, strict=True):
         check_bytes(report["storage"])
-        assert ahead == {name: report["storage"][name] for name in ahead}
+        assert plan.storage == {name: report["storage"][name] for name in plan.storage}
 
 
 def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
@@ -106,8 +95,9 @@ def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
     assert shown > 0
     assert shown + sum(beside.values()) == pytest.approx(sum(moved) / 2**12)
     words = shlex.split(from_disk["command"])
-    assert words[-4:] == ["--spill", str(tmp_path), "--chunks", "8"]
-    TrainConfig.read(words[4:]).check(1)
+    config: TrainConfig = TrainConfig.read(words[4:])
+    assert config.storage == Storage(spill=str(tmp_path), chunks=8)
+    config.check(1)
     assert "from disk" in capsys.readouterr().out
 
 
@@ -116,12 +106,13 @@ def test_memory_asked_for_is_kept(tmp_path):
     graph = tmp_path / "graph"
     generate_block_model(graph, 50_000, 400_000)
     memory = 10**8 + LIBRARIES + 18 * 10**6
-    (one,) = plans(graph, 1, "sage", 3, tmp_path, memory=memory, features=64)
+    how = {"model": "sage", "layers": 3, "random_features": 64, "random_classes": 4}
+    one = from_disk(graph, tmp_path, 1, memory=memory, **how)
     assert one.prediction.memory_bytes <= memory
-    assert one.configuration.storage["on_disk"]
-    assert one.configuration.written()[-6:-4] == ["--memory", str(memory)]
-    (slower,) = plans(graph, 1, "sage", 3, tmp_path, memory=memory - 8 * 10**6, features=64)
-    assert slower.configuration.storage["recomputed_layers"]
+    assert one.storage["on_disk"]
+    assert f"--memory {memory}" in one.command
+    slower = from_disk(graph, tmp_path, 1, memory=memory - 8 * 10**6, **how)
+    assert slower.storage["recomputed_layers"]
     assert slower.prediction.seconds["disk"] > one.prediction.seconds["disk"]
 
 

@@ -9,27 +9,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from spgnn import Axes
+from spgnn import Axes, InputError
 from spgnn.comm import connect
 from spgnn.data import open_source
 from spgnn.exchange import COVERS, Algorithm, build_all
 from spgnn.graph.dry import recorded_products
-from spgnn.nn import GCN
-from spgnn.plan import Subject, predict, read_machine
-from spgnn.plan.census import count
-from spgnn.plan.machine import Overhead
-from spgnn.plan.network import Network
-from spgnn.plan.pairs import LinkTask
-from spgnn.plan.tracing import trace
+from spgnn.plan import Dataset, Prediction, predict, read_machine
+from spgnn.plan.counts import Product, count
+from spgnn.plan.epoch import trace
+from spgnn.plan.machine import Level, Levels, Link, Overhead
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, training_graph
 from spgnn.train.report import assemble
 from spgnn.train.run import task_of
 from tests.exchange.test_plans import schemes
-from tests.plan.configurations import predicted, random_configurations, write_graphs
+from tests.plan.configurations import EXAMPLE, predicted, random_configurations, write_graphs
 from tests.training import run
-
-MACHINE = Path(__file__).parents[2] / "experiments" / "machines" / "perlmutter_a100.json"
 
 
 def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
@@ -43,41 +38,166 @@ def counted_links(rank: int, configs: list[TrainConfig]) -> list[dict]:
         for epoch in range(config.training.epochs):
             loss = trainer.measured.epoch(partial(trainer.train_epoch, epoch))
             trainer.task.end_epoch(epoch, loss)
-        report = assemble(config, trainer, 0)
-        assert report["volume"] == report["planned_volume"], config
-        found.append(report["volume"])
+        found.append(assemble(config, trainer, 0))
     return found
 
 
-def check_bytes(directory: Path, ranks: int, many: int, **given: tuple[object, ...]) -> None:
-    configs = random_configurations(write_graphs(directory), ranks, many, seed=ranks, **given)
-    reports = run_ranks(counted, ranks, configs)[0]
-    for config, report in zip(configs, reports, strict=True):
-        prediction = predicted(config, ranks)
-        assert prediction.volume == report["volume"], config
-        assert prediction.volume == report["planned_volume"], config
+def check_bytes(configs: list[TrainConfig], ranks: int, body=counted) -> list[Prediction]:
+    """Of each: the transport's bytes, the plan's, and the prediction's."""
+    found = [predicted(config, ranks) for config in configs]
+    for config, price, report in zip(
+        configs, found, run_ranks(body, ranks, configs)[0], strict=True
+    ):
+        assert price.volume == report["volume"] == report["planned_volume"], config
+    return found
+
+
+def check_random(directory: Path, ranks: int, many: int, body=counted, **given) -> None:
+    graphs = write_graphs(directory)
+    graphs = graphs[:3] if "links" in given.get("task", ()) else graphs
+    check_bytes(random_configurations(graphs, ranks, many, seed=ranks, **given), ranks, body)
+
+
+ATTENTION = {
+    "model": ("gat", "gatv2"),
+    "heads": (1, 2, 4),
+    "hidden": (4, 16),
+    "message_dropout": (0.0, 0.3),
+    "algo": ("1d", "1.5d", "2d", "vertex-cut"),
+    "order": ("auto",),
+    "recompute_halo": (False,),
+    "hierarchy": ("none",),
+    "normalisation": ("auto",),
+}
+LARGEST = ATTENTION | {
+    "model": ("sage",),
+    "heads": (1,),
+    "message_dropout": (0.0,),
+    "aggregate": ("max",),
+    "algo": ("1d",),
+    "cover": ("column",),
+    "exchange": ("sparsity-aware",),
+}
+# Messages that find the sources of pairs, and request their rows, are among the bytes.
+LINKS = {
+    "task": ("links",),
+    "decoder": ("dot", "mlp"),
+    "negatives": (1, 3),
+    "epochs": (1, 2, 3),
+    "model": ("gcn", "sage", "gat"),
+}
 
 
 @pytest.mark.parametrize(("ranks", "many"), [(3, 12), (4, 18)])
 def test_bytes_are_those_that_ranks_count(tmp_path, ranks, many):
-    check_bytes(tmp_path, ranks, many)
+    check_random(tmp_path, ranks, many)
+
+
+@pytest.mark.parametrize(("kinds", "many"), [(ATTENTION, 10), (LARGEST, 3)])
+def test_bytes_of_attention_and_of_the_largest_neighbours(tmp_path, kinds, many):
+    check_random(tmp_path, 4, many, **kinds)
+
+
+@pytest.mark.parametrize(("ranks", "many"), [(2, 3), (3, 4)])
+def test_bytes_of_links_are_those_of_their_mean_epoch(tmp_path, ranks, many):
+    check_random(tmp_path, ranks, many, counted_links, **LINKS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 9])
-def test_bytes_of_three_hundred_configurations(tmp_path, ranks):
-    check_bytes(tmp_path, ranks, 50)
+def test_bytes_of_five_hundred_configurations(tmp_path, ranks):
+    check_random(tmp_path, ranks, 50)
+    if ranks not in (4, 8):
+        check_random(tmp_path, ranks, 50, **ATTENTION)
+
+
+CODECS: list[dict[str, object]] = [
+    {"bits": 4},
+    {"bits": "16,2@2", "error_feedback": True},
+    {"delay": 1},
+    {"bits": 8, "delay": 2, "delay_bins": 2},  # after the first epoch, two periods
+    {"delay": "never", "exact_last": 2},
+    {"boundary_sampling": "1,1e-9@4", "bits": 8},
+    {"bits": "1,4@3", "exact_means": True},
+    {"delay": 1, "exact_last": 1, "bits": 4, "exact_means": False},
+]
+SCHEMES: list[dict[str, object]] = [
+    {"cover": "minimum"},
+    {"algo": "1.5d", "c": 2, "dropout": 0.5},
+    {"algo": "2d", "dropout": 0.5, "model": "sage"},
+    {"hierarchy": 2, "prune": False},
+    {"algo": "feature", "c": 4, "prune": False},
+    {"algo": "vertex-cut", "recompute_halo": True},
+    {"hierarchy": 2, "cover": "row"},
+]
+CODED_ATTENTION: list[dict[str, object]] = [
+    {"model": "gat", "heads": 2, "cover": "minimum", "bits": 4},
+    {"model": "gatv2", "algo": "1.5d", "c": 2, "cover": "row", "delay": 1},
+    {"model": "gat", "algo": "vertex-cut", "delay": "never", "exact_last": 2, "heads": 4},
+    {"model": "gatv2", "cover": "minimum", "bits": "16,2@2", "error_feedback": True, "heads": 2},
+    {"model": "gat", "algo": "1.5d", "c": 2, "bits": 8, "delay": 2, "delay_bins": 2},
+    {"model": "sage", "aggregate": "max", "bits": 8, "delay": 1},
+]
+
+
+@pytest.mark.parametrize("shift", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3))])
+def test_bytes_with_codecs_are_those_of_a_mean_epoch(tmp_path, shift):
+    """Each codec, each scheme; with a shift on others."""
+    pairs = [(codec, SCHEMES[(n + shift) % len(SCHEMES)]) for n, codec in enumerate(CODECS)]
+    options = [{"hidden": 7, **scheme, **codec} for codec, scheme in pairs]
+    options += [] if shift else [{"hidden": 8, "layers": 2, **each} for each in CODED_ATTENTION]
+    graphs, how = write_graphs(tmp_path), {"partition": "random", "epochs": 5, "eval_every": 9}
+    check_bytes(
+        [TrainConfig.of(dataset=graphs[n % 3], **how, **each) for n, each in enumerate(options)], 4
+    )
+
+
+def test_a_sample_is_priced_at_its_share(tmp_path):
+    base = TrainConfig.of(dataset=write_graphs(tmp_path)[2], partition="random", epochs=10)
+
+    def total(**codec) -> float:
+        return predicted(base.but(**codec), 4).volume["total_bytes"]
+
+    exact, share = total(), {"boundary_sampling": 0.25}
+    assert 0 < total(bits=4) < exact / 2
+    assert total(**share, exact_means=False) == pytest.approx(exact / 4, abs=8)
+    mean = total(delay="never", exact_means=True)
+    assert mean > 0
+    assert total(**share) == pytest.approx(exact / 4 + mean, abs=8)
+    with pytest.raises(InputError, match=r"messages.fresh 0\.5"):
+        total(fresh=0.5)
+
+
+def test_what_codecs_keep_and_take_is_predicted():
+    made_up = {"random_features": 16, "random_classes": 4, "layers": 3, "prune": False}
+    base = TrainConfig.of(**made_up)
+    dataset, machine = Dataset.of(open_source("rmat-10-8"), base), read_machine(EXAMPLE)
+    slow = Level(Link(0.0, 0.0, 1e6), Link(0.0, 0.0, 1e6))
+    machine = replace(machine, levels=Levels(slow), overlap=0.9, ranks_a_node=8)
+    labels = torch.arange(dataset.vertices) % 8
+
+    def price(**codec):
+        return predict(dataset, labels, base.but(**codec), 8, machine=machine)
+
+    exact, bits, late = price(), price(bits=4), price(delay=1)
+    assert bits.seconds["exchange"] < exact.seconds["exchange"]
+    assert late.seconds["exchange"] < exact.seconds["exchange"]
+    assert not exact.memory["codecs"].any()
+    # Names alone; rows that are stale, and those of both ends under way.
+    names = bits.memory["codecs"]
+    assert (names > 0).all()
+    assert (late.memory["codecs"] > names).all()
 
 
 @pytest.mark.parametrize(("ranks", "c", "node"), [(4, 1, 2), (4, 2, 2), (6, 2, 4), (9, 3, 9)])
 @pytest.mark.parametrize("cover", COVERS)
-def test_a_census_is_the_sum_of_its_plans(ranks, c, node, cover):
+def test_counts_are_the_sums_of_plans(ranks, c, node, cover):
     axes = Axes.grid(ranks, c)
     algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover)
     plans = build_all(schemes(algorithm, ranks)[0], axes)
-    census = count(plans, axes, node)
+    counts = count(plans, axes, node)
     for adjoint in (False, True):
-        sent, received, messages = census.traffic(5, torch.float64, adjoint=adjoint)
+        sent, received, messages = counts.moved(Product(0, 5, torch.float64, adjoint))
         for rank, plan in enumerate(plans):
             moved = list(plan.traffic(5, torch.float64, adjoint=adjoint).values())
             assert sent[:, rank].sum() == sum(t.sent_bytes for t in moved)
@@ -94,14 +214,14 @@ def test_a_census_is_the_sum_of_its_plans(ranks, c, node, cover):
                 if peer // node != rank // node
             )
     for rank, plan in enumerate(plans):
-        assert sum(int(n[rank]) for n in census.nonzeros.values()) == sum(
+        assert sum(int(n[rank]) for n in counts.nonzeros.values()) == sum(
             stage.local.nnz + (0 if stage.remote is None else stage.remote.nnz)
             for stage in plan.stages
         )
         items = plan.memory(3)
-        assert census.matrix[rank] == items["matrix"]
-        assert census.transpose[rank] == items["transpose"]
-        assert census.buffers(3)[rank] * 4 == items["buffers"]
+        assert counts.matrix[rank] == items["matrix"]
+        assert counts.transpose[rank] == items["transpose"]
+        assert counts.buffers(3)[rank] * 4 == items["buffers"]
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -109,14 +229,12 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
     """The same widths, dtypes and directions in the same order, whatever the features."""
     graph = write_graphs(tmp_path)[1 if sparse else 0]
     for order, dropout in [("auto", 0.0), ("auto", 0.5), ("paper", 0.0)]:
-        problem = training_graph(
-            TrainConfig.of(dataset=graph, order=order, dropout=dropout), connect()
-        )
-        for hidden in ((), (16,), (32, 7)):
-            network = Network((11, *hidden, 3), order=order, dropout=dropout, sparse=sparse)
-            epoch = trace(network)
-            model = GCN.of(network.widths, order=order)
-            expected = recorded_products(model, problem.features, problem.A)
+        config = TrainConfig.of(dataset=graph, order=order, dropout=dropout)
+        graph_of = training_graph(config, connect())
+        for layers, hidden in ((1, 1), (2, 16), (3, 7)):
+            config = config.but(layers=layers, hidden=hidden)
+            epoch = trace(config, 11, 3, sparse=sparse)
+            expected = recorded_products(config.network(11, 3), graph_of.features, graph_of.A)
             assert [(p.width, p.dtype, p.adjoint) for p in epoch.products] == [
                 (found.width, found.dtype, found.adjoint) for found in expected
             ]
@@ -127,104 +245,58 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
 
 def test_activations_are_what_is_alive_at_the_worst_time():
     # Scores and their gradient, float32 each, and what class a row is of.
-    assert trace(Network((8, 4))).activations([0, 1]) == 2 * 4 * 4 + 8
+    config = TrainConfig.of(layers=1, hidden=64)
+    assert trace(config, 8, 4).activations([0, 1]) == 2 * 4 * 4 + 8
     # H, its gradient before and after ReLU.
-    assert trace(Network((8, 64, 4))).activations([0, 1, 1]) == 3 * 64 * 4
+    assert trace(config.but(layers=2), 8, 4).activations([0, 1, 1]) == 3 * 64 * 4
     # A last layer that makes few rows leaves the ones before as they are.
-    assert trace(Network((8, 64, 4))).activations([0, 1, 0]) == 3 * 64 * 4
+    assert trace(config.but(layers=2), 8, 4).activations([0, 1, 0]) == 3 * 64 * 4
 
 
 def test_norms_skips_and_jumps_are_seen():
-    plain = Network((8, 16, 16, 4))
-    for name, value, more in (("norm", "batch", 2 * 2 * 16), ("residual", True, 2 * 16 + 16 * 4)):
-        other = replace(plain, **{name: value})
-        assert other.weights >= plain.weights + more
-        assert trace(other).activations([1] * 4) > trace(plain).activations([1] * 4)
+    plain = TrainConfig.of(layers=3, hidden=16)
+
+    def of(**options):
+        return trace(plain.but(**options), 8, 4)
+
+    for options, more in (({"norm": "batch"}, 2 * 2 * 16), ({"residual": True}, 2 * 16 + 16 * 4)):
+        other = of(**options)
+        assert other.weights >= of().weights + more
+        assert other.activations([1] * 4) > of().activations([1] * 4)
     # All layers are hidden ones, and what they make is kept side by side.
-    jumping = replace(plain, jk="cat")
-    assert max(p.width for p in trace(jumping).products) == 16
-    assert jumping.weights > plain.weights
-    assert replace(plain, norm="node").summed == plain.summed == ()
-    assert replace(plain, norm="layer").summed == (17, 32, 32) * 2
-    assert replace(jumping, norm="pair").summed == (17, 32, 32) * 3
+    assert max(p.width for p in of(jk="cat").products) == 16
+    assert of(jk="cat").weights > of().weights
+    assert of(norm="node").summed == of().summed == ()
+    assert of(norm="layer").summed == (17, 32, 32) * 2
+    assert of(jk="cat", norm="pair").summed == (17, 32, 32) * 3
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "ghosts", "exchanges"),
+    ("options", "exchanges"),
     [
-        (Algorithm(), False, 4),
-        (Algorithm(), True, 2),
-        (Algorithm("1.5d", 2), False, 8),
-        (Algorithm("feature", 2), False, 12),
+        ({}, 4),
+        ({"recompute_halo": True}, 2),
+        ({"algo": "1.5d", "c": 2}, 8),
+        ({"algo": "feature", "c": 2}, 12),
     ],
 )
-def test_every_exchange_has_its_price(algorithm, ghosts, exchanges):
+def test_every_exchange_has_its_price(options, exchanges):
     """Of two products forward and two back: one each, a fold beside it, or two transpositions."""
-    machine = replace(read_machine(MACHINE), overhead=Overhead(0.0, 1.0, 0.0, 0.0))
-    subject = Subject.of(open_source("sbm"))
-    network = Network((subject.features, 16, 16, subject.classes), ghosts=ghosts)
-    price = predict(subject, None, algorithm, 4, network, reach=False, machine=machine)
+    machine = replace(read_machine(EXAMPLE), overhead=Overhead(0.0, 1.0, 0.0, 0.0))
+    config = TrainConfig.of(layers=3, prune=False, **options)
+    price = predict(Dataset.of(open_source("sbm")), None, config, 4, machine=machine)
     assert price.seconds is not None
     assert price.seconds["overhead"] == pytest.approx(exchanges)
 
 
-WEIGHED = {
-    "model": ("gat", "gatv2"),
-    "heads": (1, 2, 4),
-    "message_dropout": (0.0, 0.3),
-    "algo": ("1d", "1.5d", "2d", "vertex-cut"),
-    "order": ("auto",),
-    "recompute_halo": (False,),
-    "hierarchy": ("none",),
-    "normalisation": ("auto",),
-}
-LARGEST = {
-    "model": ("sage",),
-    "aggregate": ("max",),
-    "algo": ("1d",),
-    "cover": ("column",),
-    "exchange": ("sparsity-aware",),
-} | {name: WEIGHED[name] for name in ("order", "recompute_halo", "hierarchy", "normalisation")}
-
-
-@pytest.mark.parametrize(("kinds", "many"), [(WEIGHED, 10), (LARGEST, 3)])
-def test_bytes_of_attention_and_of_the_largest_neighbours(tmp_path, kinds, many):
-    check_bytes(tmp_path, 4, many, **kinds)
-
-
-LINKS = {
-    "task": ("links",),
-    "decoder": ("dot", "mlp"),
-    "negatives": (1, 3),
-    "epochs": (1, 2, 3),
-    "model": ("gcn", "sage", "gat"),
-}
-
-
-@pytest.mark.parametrize(("ranks", "many"), [(2, 3), (3, 4)])
-def test_bytes_of_links_are_those_of_their_mean_epoch(tmp_path, ranks, many):
-    """With what is told before rows are fetched, which is counted alike."""
-    configs = random_configurations(write_graphs(tmp_path)[:3], ranks, many, seed=ranks, **LINKS)
-    found = run_ranks(counted_links, ranks, configs)[0]
-    for config, volume in zip(configs, found, strict=True):
-        assert predicted(config, ranks).volume == volume, config
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3, 6, 9])
-def test_bytes_of_attention_in_two_hundred_configurations(tmp_path, ranks):
-    check_bytes(tmp_path, ranks, 50, **WEIGHED)
-
-
 def test_links_cost_what_is_drawn_and_what_is_scored():
-    machine, asked = read_machine(MACHINE), LinkTask(epochs=1, eval_negatives=1)
-    subject = Subject.of(open_source("sbm"), links=asked)
-    found = []
-    for links in (asked, replace(asked, eval_negatives=99), replace(asked, decoder="mlp")):
-        network = Network((subject.features, 16, 16), links=links)
-        found.append(predict(subject, None, Algorithm(), 4, network, machine=machine))
-    plain, judged, scored = found
+    config = TrainConfig.of(task="links", epochs=1, eval_negatives=1, layers=2, hidden=16)
+    source, machine = open_source("sbm"), read_machine(EXAMPLE)
+    plain, many, network = (
+        predict(Dataset.of(source, each), None, each, 4, machine=machine)
+        for each in (config, config.but(eval_negatives=99), config.but(decoder="mlp"))
+    )
     assert plain.seconds is not None
     assert plain.seconds["pairs"] > 0
-    assert judged.memory["activations"].max() > plain.memory["activations"].max()
-    assert scored.memory["weights"].max() - plain.memory["weights"].max() == 4 * (16 * 16 + 33)
+    assert many.memory["activations"].max() > plain.memory["activations"].max()
+    assert network.memory["weights"].max() - plain.memory["weights"].max() == 4 * (16 * 16 + 33)

@@ -1,9 +1,8 @@
-"""Plans as records, tables and pictures."""
+"""Plans and machines as tables and pictures."""
 
 from __future__ import annotations
 
 import io
-import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,69 +11,7 @@ from spgnn.command import plural, say, show_table
 from spgnn.files import write_file
 from spgnn.partition.plot import check_plot
 from spgnn.plan.choose import Choice
-from spgnn.plan.hops import LEVELS
 from spgnn.plan.machine import Level, Machine
-from spgnn.plan.search import Outpaced, Planned
-
-
-def of_choice(choice: Choice, base: Sequence[str]) -> dict[str, Any]:
-    """All plans for one number of ranks, and those that do not fit.
-
-    Parameters
-    ----------
-    choice : Choice
-    base : sequence of str
-        What of the training command line is not planned.
-    """
-    return {
-        "ranks": choice.ranks,
-        "plans": [{**of_plan(one, base), "why": choice.why(one)} for one in choice.plans],
-        "dropped": [of_plan(one, base) for one in choice.dropped],
-        "outpaced": [of_outpaced(one) for one in choice.outpaced],
-    }
-
-
-def of_outpaced(outpaced: Outpaced) -> dict[str, Any]:
-    """A configuration that was not counted, and the least seconds that it would take."""
-    one = outpaced.configuration
-    return {"ranks": one.ranks, **one.flags, "seconds_at_least": outpaced.seconds}
-
-
-def of_plan(planned: Planned, base: Sequence[str]) -> dict[str, Any]:
-    """One complete configuration, its price, and the command that runs it."""
-    one, price = planned.configuration, planned.prediction
-    flags, volume, levels = one.flags, price.volume, price.volume_by_level
-    return {
-        "ranks": one.ranks,
-        **{name: flags[name] for name in ("algo", "c", "exchange", "cover")},
-        "recompute_halo": flags["recompute_halo"],
-        "prune": flags["prune"],
-        "order": flags["order"],
-        "partition": one.method,
-        "objective": one.objective,
-        "schedule": flags["schedule"],
-        "hierarchy": flags["hierarchy"],
-        "bytes": volume["total_bytes"],
-        "max_send_bytes": volume["max_send_bytes"],
-        "max_recv_bytes": volume["max_recv_bytes"],
-        "bytes_by_level": {level: levels[level]["total_bytes"] for level in LEVELS},
-        "messages": int(price.messages.sum()),
-        "memory_bytes": price.memory_bytes,
-        "memory": {name: int(bytes_.max()) for name, bytes_ in price.memory.items()},
-        "seconds": planned.seconds,
-        "seconds_by_kind": price.seconds,
-        "estimated": planned.estimated,
-        "storage": one.storage,
-        "command": command_of(planned, base),
-    }
-
-
-def command_of(planned: Planned, base: Sequence[str]) -> str:
-    """The command line that runs a plan."""
-    one = planned.configuration
-    words = ["torchrun", "--nproc-per-node", str(one.ranks), "experiments/gcn.py"]
-    return shlex.join([*words, *base, *one.written()])
-
 
 _WIDTH = 140  # of tables that go into a file
 
@@ -99,7 +36,7 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
         cover = " (cover)" if plan["objective"] == "cover" else ""
         table.add_row(
             str(place),
-            str(one.configuration),
+            one.name,
             plan["partition"] + cover,
             f"{plan['bytes'] / 1e6:,.3f}",
             f"{plan['max_send_bytes'] / 1e6:,.3f}",
@@ -118,7 +55,7 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
             "rank or more"
         )
     if choice.outpaced:
-        least_seconds = min(one.seconds for one in choice.outpaced)
+        least_seconds = min(seconds for _, seconds in choice.outpaced)
         say(
             f"     {len(choice.outpaced)} with hierarchy were not counted; at best they take "
             f"{1e3 * least_seconds:,.2f} ms"
@@ -130,48 +67,28 @@ def show_machine(machine: Machine) -> None:
     """Print what a machine file says."""
     from rich.table import Table  # the library prints none
 
+    def at_widths(table: Any, values: Sequence[float], scale: float, unit: str) -> str:
+        pairs = zip(table.widths, values, strict=True)
+        return "  ".join(f"{width:.0f}: {scale * each:.2f} {unit}" for width, each in pairs)
+
     table = Table(title=machine.name, show_header=False, title_justify="left")
     table.add_row("cores of a node, ranks there", f"{machine.cores}, {machine.ranks_a_node}")
-    inside, between = machine.levels.inside, machine.levels.between
-    table.add_row("inside nodes", _level(inside))
-    if between is not None:
-        table.add_row("between nodes", _level(between))
+    for name, level in vars(machine.levels).items():
+        if level is not None:
+            table.add_row(f"{name} nodes", _level(level))
     table.add_row("overlap", f"{machine.overlap:.0%} of the shorter one")
     spmm = machine.spmm
     for size, row in zip(spmm.operand_bytes, spmm.seconds_per_nonzero, strict=True):
-        table.add_row(
-            f"SpMM, operand of {size / 2**20:.3g} MiB",
-            "  ".join(
-                f"{width:.0f}: {1e9 * each:.2f} ns"
-                for width, each in zip(spmm.widths, row, strict=True)
-            ),
-        )
-    for kind, weighed in vars(machine.edges).items():
-        for way in ("forward", "backward") if weighed is not None else ():
-            edges = getattr(weighed, way)
-            table.add_row(
-                f"edges of {kind}, {way}",
-                "  ".join(
-                    f"{width:.0f}: {1e9 * each:.2f} ns"
-                    for width, each in zip(edges.widths, edges.seconds_per_nonzero[0], strict=True)
-                ),
-            )
-    table.add_row(
-        "gather",
-        "  ".join(
-            f"{width:.0f}: {1e9 * each:.1f} ns"
-            for width, each in zip(
-                machine.gather.widths, machine.gather.seconds_per_row, strict=True
-            )
-        ),
-    )
-    table.add_row(
-        "GEMM",
-        "  ".join(
-            f"{width:.0f}: {rate / 1e9:.1f} Gflop/s"
-            for width, rate in zip(machine.gemm.widths, machine.gemm.flops_per_second, strict=True)
-        ),
-    )
+        shown = at_widths(spmm, row, 1e9, "ns")
+        table.add_row(f"SpMM, operand of {size / 2**20:.3g} MiB", shown)
+    for kind, rates in vars(machine.edges).items():
+        for way in ("forward", "backward") if rates is not None else ():
+            edges = getattr(rates, way)
+            shown = at_widths(edges, edges.seconds_per_nonzero[0], 1e9, "ns")
+            table.add_row(f"edges of {kind}, {way}", shown)
+    gather, gemm = machine.gather, machine.gemm
+    table.add_row("gather", at_widths(gather, gather.seconds_per_row, 1e9, "ns"))
+    table.add_row("GEMM", at_widths(gemm, gemm.flops_per_second, 1e-9, "Gflop/s"))
     streams = vars(machine.streams).items()
     table.add_row("streams", "  ".join(f"{name} {rate / 1e9:.2f} GB/s" for name, rate in streams))
     overhead = machine.overhead
@@ -231,7 +148,7 @@ def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:
     best: dict[str, int] = {}
     for choice in choices:
         for place, one in enumerate(choice.plans):
-            name = str(one.configuration)
+            name = one.name
             point = choice.ranks, int(one.prediction.volume["total_bytes"]), one.seconds
             found.setdefault(name, {}).setdefault(choice.ranks, point)
             best[name] = min(place, best.get(name, place))

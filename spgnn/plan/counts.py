@@ -1,0 +1,496 @@
+"""Plans of one matrix on all ranks, in numbers: what remains of them once they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spgnn import kernels
+from spgnn.attention.pieces import Partials, Pieces, pieces
+from spgnn.exchange import Codec
+from spgnn.exchange.codec import LEAST_WITH_FEEDBACK
+from spgnn.exchange.plan import Hop, Plan, Stage, Turn, Turned
+from spgnn.layout import Axes, Int64Array
+from spgnn.sparse import SUM_DTYPE
+
+LEVELS = ("inside", "between")
+# Rows for which a layer of attention keeps data, besides its input and output rows: rows of sources
+# that are received; softmaxes that others request; rows before a fold, and the same where there is
+# one; partial softmaxes that are merged; own rows where others request softmaxes.
+EXTRA_ROWS = ("received", "requested", "partial", "gathered", "merged", "shared")
+
+Moved = npt.NDArray[Any]
+"""Bytes sent, bytes received and messages, inside nodes and between them: [3, levels, P]."""
+# Columns of an operand, or of each rank's share of it.
+Width = int | Int64Array
+Float64Array = npt.NDArray[np.float64]
+
+
+class Product(NamedTuple):
+    """A product with the matrix of a layer, or its adjoint; or attention over its nonzeros.
+
+    Attributes
+    ----------
+    layer : int
+    width : int
+        Columns of the rows that travel: under attention heads × channels.
+    dtype : torch.dtype
+    adjoint : bool
+    heads : int
+        Of attention; 0 for a product.
+    joint : bool
+        Whether scores need the destination's whole row (GATv2), not a number a head (GAT).
+    drops : bool
+        Whether attention weights are dropped.
+    largest : bool
+        Whether the largest of the neighbours is taken, for which the same rows travel.
+    """
+
+    layer: int
+    width: int
+    dtype: torch.dtype = torch.float32
+    adjoint: bool = False
+    heads: int = 0
+    joint: bool = False
+    drops: bool = False
+    largest: bool = False
+
+    @property
+    def words(self) -> float:
+        """Width of an operand of float32 that has as many bytes."""
+        return self.width * self.dtype.itemsize / torch.float32.itemsize
+
+
+class CodecMeans(NamedTuple):
+    """Effect of a codec on a row in a mean epoch of the run.
+
+    Bits, delays and bins are functions of the epoch, so the bytes of a row are known for every
+    epoch in advance; of a sample, the share that is drawn is.
+
+    Attributes
+    ----------
+    row : float or float64 [P]
+        Bytes of a row.
+    mean : float or float64 [P]
+        Bytes of a message's mean, if it travels apart.
+    messages : float
+        Messages to a peer that gets any.
+    """
+
+    row: Any
+    mean: Any = 0
+    messages: Any = 1
+
+    @classmethod
+    def of(cls, codec: Codec | None, width: Width, dtype: torch.dtype) -> CodecMeans:
+        """Of rows of one width, or of a width on each rank; without a codec they are exact."""
+        itemsize = dtype.itemsize
+        if codec is None:
+            return cls(width * itemsize)
+        widths, place = np.unique(width, return_inverse=True)
+        each = np.array([_row_bytes(codec, int(one), itemsize) for one in widths])
+        epochs = range(codec.epochs)
+        exact = sum(map(codec.is_exact, epochs)) / codec.epochs
+        apart = 1 - sum(map(codec.passes, epochs)) / codec.epochs if codec.sends_means else 0.0
+        carrying = exact if codec.delay is None else 1.0
+        row = each[place].reshape(np.shape(width))
+        return cls(row, apart * np.asarray(width) * itemsize, apart + carrying)
+
+
+@cache
+def _row_bytes(codec: Codec, width: int, itemsize: int) -> float:
+    total = 0.0
+    for epoch in range(codec.epochs if width else 0):
+        if codec.delay is None and not codec.is_exact(epoch):
+            continue
+        bits = max(codec.bits_at(epoch), LEAST_WITH_FEEDBACK if codec.feedback else 1)
+        packed = bits < min(32, 8 * itemsize)
+        nbytes = kernels.packed_bytes(width, bits) if packed else width * itemsize
+        # The first epoch of a delay is exact; its bins take turns from then on.
+        late = bool(epoch and codec.delay and codec.delay_at(epoch))
+        total += nbytes * codec.sampling_at(epoch) / (codec.bins if late else 1)
+    return total / codec.epochs
+
+
+@dataclass(frozen=True, eq=False)
+class HopCounts:
+    """One exchange of all ranks.
+
+    Attributes
+    ----------
+    sent, received : int64 [levels, P]
+        Rows.
+    messages, returned : int64 [levels, P]
+        Peers that get any, forward and in the adjoint.
+    entries : int64 [P]
+        Nonzeros of the send matrix.
+    sums : bool
+        Whether any rank sends partial sums rather than rows as they are.
+    """
+
+    sent: Any
+    received: Any
+    messages: Any
+    returned: Any
+    entries: Int64Array
+    sums: bool = False
+
+    def moved(
+        self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
+    ) -> Moved:
+        """Traffic of rows of some width, forward or in the adjoint; with a codec in the mean."""
+        row, mean, messages = CodecMeans.of(codec, width, dtype)
+        sent = self.sent * row + self.messages * mean
+        received = self.received * row + self.returned * mean
+        messages = messages * (np.asarray(width) > 0)
+        if adjoint:
+            return np.stack((received, sent, self.returned * messages))
+        return np.stack((sent, received, self.messages * messages))
+
+    @property
+    def sent_rows(self) -> Int64Array:
+        """Rows to both levels, int64 [P]."""
+        return np.asarray(self.sent.sum(axis=0))
+
+    @property
+    def received_rows(self) -> Int64Array:
+        """Rows from both levels, int64 [P]."""
+        return np.asarray(self.received.sum(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class StageCounts:
+    """One stage of all ranks, int64 [P] each.
+
+    Attributes
+    ----------
+    rows, columns : of L
+    local, remote : nonzeros of L and of R
+    kept : rows in buffers from one product to the next
+    """
+
+    rows: Int64Array
+    columns: Int64Array
+    local: Int64Array
+    remote: Int64Array
+    kept: Int64Array
+    hops: tuple[HopCounts, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCounts:
+    """The pieces of a plan (:class:`~spgnn.attention.pieces.Pieces`) of all ranks, int64 [P] each.
+
+    Attributes
+    ----------
+    rows, columns : of the plan
+    partial : rows before the fold
+    fetched : rows of sources that are received
+    requested : softmaxes that other ranks request
+    local, remote, summed : nonzeros
+    kept : rows in buffers from one layer to the next
+    fetch, sums, fold : HopCounts, optional
+        Rows of sources, partial softmaxes, and rows that are folded; to the destinations.
+    """
+
+    rows: Int64Array
+    columns: Int64Array
+    partial: Int64Array
+    fetched: Int64Array
+    requested: Int64Array
+    local: Int64Array
+    remote: Int64Array
+    summed: Int64Array
+    kept: Int64Array
+    fetch: HopCounts | None
+    sums: HopCounts | None
+    fold: HopCounts | None
+
+    @property
+    def ways(self) -> list[HopCounts]:
+        """Those of partial softmaxes."""
+        return [way for way in (self.sums, self.fold) if way is not None]
+
+    @property
+    def merged(self) -> Int64Array:
+        """Partial softmaxes that arrive and are merged."""
+        return np.asarray(sum((way.received_rows for way in self.ways), 0 * self.rows), np.int64)
+
+    def exchanges(self, step: Product, codec: Codec | None) -> Iterator[Moved]:
+        """Traffic of each exchange, in their order."""
+        ways = self.ways
+        for way in reversed(ways):
+            yield _partials_moved(way, step, codec, back=True)
+        if self.fetch is not None:
+            yield self.fetch.moved(step.width, step.dtype, codec, adjoint=step.adjoint)
+        for way in ways:
+            yield _partials_moved(way, step, codec, back=False)
+
+
+def _partials_moved(hop: HopCounts, step: Product, codec: Codec | None, *, back: bool) -> Moved:
+    """One exchange of partial softmaxes, as :meth:`spgnn.attention.passes.Way.carried` has it."""
+    weighted = back == step.adjoint  # rows that a codec approximates, and the scores with them
+    scores = SUM_DTYPE[step.dtype]
+    rows = step.width if weighted or step.joint else 0
+    now = step.heads if weighted or not step.joint else 0
+    late = step.heads if weighted and step.adjoint else 0
+    exact = late_codec = None
+    if codec is not None:
+        # Scores are exact and of the same sample; some are as late as the rows they belong to.
+        never = {"delay": None} if codec.delay is None else {}
+        kept = {"sampling": codec.sampling, "exact_last": codec.exact_last, "epochs": codec.epochs}
+        exact = Codec(**kept, exact_means=False, **never)  # type: ignore[arg-type]
+        late_codec = replace(codec, bits=((0, 32),), feedback=False)
+    parts = [
+        hop.moved(rows, step.dtype, codec, adjoint=back),
+        hop.moved(now, scores, exact, adjoint=back),
+        hop.moved(late, scores, late_codec, adjoint=back),
+    ]
+    total = np.sum(parts, axis=0)
+    total[2] = np.max([part[2] for part in parts], axis=0)
+    return np.asarray(total)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixCounts:
+    """The plan of one matrix on all ranks.
+
+    Attributes
+    ----------
+    stages : tuple of StageCounts
+    matrix, transpose : int64 [P]
+        Bytes of L, R and S, and of their other sides.
+    turns : two lists of Turn, optional
+        Of all ranks, where the stages multiply a share of the columns between a turn and the turn
+        back.
+    away : bool [P, peers], optional
+        Then: the peers of a turn that are on other nodes.
+    attention : AttentionCounts, optional
+    """
+
+    stages: tuple[StageCounts, ...]
+    matrix: Int64Array
+    transpose: Int64Array
+    turns: tuple[list[Turn], list[Turn]] | None = None
+    away: npt.NDArray[np.bool_] | None = None
+    attention: AttentionCounts | None = None
+
+    @property
+    def columns(self) -> Int64Array:
+        """Rows of the operand that each rank holds."""
+        if self.turns is not None:
+            return np.array([turn.own for turn in self.turns[0]])
+        return self.stages[0].columns
+
+    @property
+    def rows(self) -> Int64Array:
+        """Rows that each rank makes."""
+        if self.turns is not None:
+            return np.array([turn.own for turn in self.turns[1]])
+        return self.stages[-1].rows
+
+    @property
+    def hops(self) -> list[HopCounts]:
+        """Of all stages."""
+        return [hop for stage in self.stages for hop in stage.hops]
+
+    @property
+    def nonzeros(self) -> dict[str, Int64Array]:
+        """Of L and of R."""
+        return {
+            "local": total_of([stage.local for stage in self.stages]),
+            "remote": total_of([stage.remote for stage in self.stages]),
+        }
+
+    def share(self, width: int) -> Width:
+        """Columns that each rank multiplies."""
+        if self.turns is None:
+            return width
+        return np.array([turn.share(width) for turn in self.turns[0]])
+
+    def buffers(self, width: int) -> Int64Array:
+        """Elements kept from one product of some width to the next, int64 [P]."""
+        share = self.share(width)
+        found = total_of([stage.kept * share for stage in self.stages])
+        if self.turns is None:
+            between = [stage.rows * width for stage in self.stages[:-1]]
+            return np.asarray(total_of([found, *between]), np.int64)
+        own, group = (
+            np.max([[getattr(turn, name) for turn in turns] for turns in self.turns], axis=0)
+            for name in ("own", "all")
+        )
+        return np.asarray(found + width * own + share * group, np.int64)
+
+    def exchanges(self, step: Product, codec: Codec | None = None) -> list[list[Moved]]:
+        """Traffic of a step in its order, by what is under way together."""
+        if step.heads:
+            assert self.attention is not None
+            return [[moved] for moved in self.attention.exchanges(step, codec)]
+        share, dtype, adjoint = self.share(step.width), step.dtype, step.adjoint
+        found = [
+            [hop.moved(share, dtype, codec, adjoint=adjoint) for hop in stage.hops]
+            for stage in self.stages
+            if stage.hops
+        ]
+        if self.turns is not None:
+            before, after = self.turns_moved(step)
+            found = [[before], *found, [after]]
+        return found[::-1] if adjoint else found
+
+    def turns_moved(self, step: Product) -> list[Moved]:
+        """Traffic of the turn and of the turn back, where there are any."""
+        found = list[Moved]()
+        for turns, back in zip(self.turns or (), (step.adjoint, not step.adjoint), strict=False):
+            carried = [turn.carried(step.width, step.dtype, back=back) for turn in turns]
+            send, receive = (
+                [getattr(each, way) for each in carried] for way in ("sent", "received")
+            )
+            nbytes = count_hop(send, receive, self.away, np.zeros(len(turns), np.int64))
+            found.append(np.stack((nbytes.sent, nbytes.received, nbytes.messages)))
+        return found
+
+    def moved(self, step: Product, codec: Codec | None = None) -> Moved:
+        """Traffic of a step."""
+        nothing = np.zeros((3, len(LEVELS), len(self.matrix)), np.int64)
+        each = [moved for together in self.exchanges(step, codec) for moved in together]
+        return np.asarray(total_of([nothing, *each]))
+
+
+def total_of(arrays: Sequence[Any]) -> Any:
+    """Sum of arrays, one at least."""
+    return np.sum(np.stack(arrays), axis=0)
+
+
+def count(
+    plans: Sequence[Plan], axes: Axes, ranks_a_node: int, *, attends: bool = False
+) -> MatrixCounts:
+    """Count the plans of one matrix on all ranks.
+
+    Parameters
+    ----------
+    plans : sequence of Plan
+        Of every rank, in order.
+    axes : Axes
+    ranks_a_node : int
+        Rank r is on node r // ranks_a_node.
+    attends : bool
+        Whether attention works over its nonzeros.
+
+    Raises
+    ------
+    InputError
+        If attention cannot be had of these plans.
+    """
+    nodes = np.arange(axes.ranks) // ranks_a_node
+
+    @cache
+    def away(axis: str) -> npt.NDArray[np.bool_]:
+        groups = axes.groups(axis)
+        found = np.zeros((axes.ranks, len(groups[0])), np.bool_)
+        for group in groups if nodes[-1] else ():
+            ranks = np.array(group)
+            found[ranks] = nodes[ranks] != nodes[ranks][:, None]
+        return found
+
+    def hop(hops: Sequence[Hop | Partials], entries: Sequence[int], *, sums: bool) -> HopCounts:
+        send, receive = [h.counts.send for h in hops], [h.counts.recv for h in hops]
+        return count_hop(send, receive, away(hops[0].axis), entries, sums=sums)
+
+    def stage(stages: Sequence[Stage]) -> StageCounts:
+        figures = [
+            (*s.local.shape, s.local.nnz, s.remote.nnz if s.remote else 0, s.buffers(1))
+            for s in stages
+        ]
+        hops = [
+            hop(
+                each,
+                [one.send.nnz for one in each],
+                sums=any(one.selected_rows is None for one in each),
+            )
+            for each in zip(*(s.hops for s in stages), strict=True)
+        ]
+        rows, columns, local, remote, kept = np.array(figures, np.int64).T
+        return StageCounts(rows, columns, local, remote, kept, tuple(hops))
+
+    def attention(made: Sequence[Pieces]) -> AttentionCounts:
+        figures = [
+            (
+                *plan.shape,
+                each.partial_rows,
+                each.fetched,
+                each.asked,
+                each.local.nnz,
+                0 if each.remote is None else each.remote.nnz,
+                0 if each.summed is None else each.summed.nnz,
+                0 if each.fetch is None else each.fetch.buffers(1),
+            )
+            for plan, each in zip(plans, made, strict=True)
+        ]
+        fetches = [each.fetch.hops[0] for each in made if each.fetch is not None]
+        ways = [[way for each in made if (way := getattr(each, n))] for n in ("sums", "fold")]
+        sums, fold = (
+            hop(way, [partials.counts.sent for partials in way], sums=True) if way else None
+            for way in ways
+        )
+        fetch = hop(fetches, [h.send.nnz for h in fetches], sums=False) if fetches else None
+        numbers: Any = np.array(figures, np.int64).T
+        hops: Any = fetch, sums, fold
+        return AttentionCounts(*numbers, *hops)
+
+    memory = [plan.memory(1) for plan in plans]
+    matrix, transpose = (
+        np.array([m[name] for m in memory], np.int64) for name in ("matrix", "transpose")
+    )
+    factors: list[Any] = [plan.stages for plan in plans]
+    turns = None
+    if isinstance(factors[0][0], Turned):
+        # A plan that shares columns out is one factor.
+        turned = [factor for (factor,) in factors]
+        turns = [each.before for each in turned], [each.after for each in turned]
+        factors = [each.stages for each in turned]
+    return MatrixCounts(
+        tuple(map(stage, zip(*factors, strict=True))),
+        matrix,
+        transpose,
+        turns,
+        away(turns[0][0].axis) if turns else None,
+        attention([pieces(plan) for plan in plans]) if attends else None,
+    )
+
+
+def count_hop(
+    send: Sequence[Int64Array],
+    receive: Sequence[Int64Array],
+    away: Any,
+    entries: Sequence[int] | Int64Array,
+    *,
+    sums: bool = False,
+) -> HopCounts:
+    """Count one exchange of all ranks.
+
+    Parameters
+    ----------
+    send, receive : int64 [P][peers]
+        Rows of each rank to and from its peers along the axis.
+    away : bool [P, peers]
+        Peers on another node.
+    entries : int [P]
+        Nonzeros of the send matrix.
+    sums : bool
+        Whether any rank sends partial sums.
+    """
+    both = np.stack(send), np.stack(receive)
+
+    def by_level(rows: Int64Array) -> Int64Array:
+        between = (rows * away).sum(axis=1)
+        return np.stack((rows.sum(axis=1) - between, between))
+
+    sent, received = map(by_level, both)
+    messages, returned = (by_level((rows > 0).astype(np.int64)) for rows in both)
+    return HopCounts(sent, received, messages, returned, np.asarray(entries, np.int64), sums)

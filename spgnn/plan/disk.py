@@ -1,0 +1,285 @@
+"""Training from a disk, priced next to plans that fit into memory.
+
+The rows of each layer are counted on the graph itself, as the training command makes them; how
+memory is shared out, and what is read and written, is what that command decides and predicts
+(`spgnn.chunked`). Seconds are those of the same products in memory, of the layers that are
+recomputed in backward, and of the disk as far as these do not hide it: panels are read ahead, and
+rows written behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spgnn.chunked.budget import (
+    LIBRARIES,
+    Budget,
+    choose_recomputed,
+    decide,
+    memory_needed,
+    merged,
+)
+from spgnn.chunked.model import ChunkedModel
+from spgnn.chunked.sizes import OWN_MATRIX, Sizes
+from spgnn.config import Storage, TrainConfig
+from spgnn.data.shards import is_graph_directory, open_shards
+from spgnn.direct import DirectFile, Transfers
+from spgnn.errors import InputError
+from spgnn.files import scratch_directory
+from spgnn.plan.epoch import Epoch
+from spgnn.plan.machine import Machine
+from spgnn.plan.predict import Prediction
+from spgnn.plan.ranks import VirtualRanks
+from spgnn.sparse import CSR
+
+Mask = npt.NDArray[np.bool_]
+
+
+class LayerRows(NamedTuple):
+    """Rows that one layer makes, and rows that it reads for them: bool [n], ``None`` for all.
+
+    Attributes
+    ----------
+    made, sources : bool [n], optional
+    small : bool
+        Whether the layer gets a matrix of its own rows, in memory.
+    """
+
+    made: Mask | None = None
+    sources: Mask | None = None
+    small: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Disk:
+    """Training of one graph from a disk.
+
+    Attributes
+    ----------
+    dataset : str
+        As the command line names it.
+    storage : Storage
+        Without memory, everything is on the disk.
+    speed : float
+        Bytes a second that the disk reads or writes.
+    idle : int
+        Bytes of a process that has no data.
+    """
+
+    dataset: str
+    storage: Storage
+    speed: float
+    idle: int
+
+    def planned(
+        self,
+        config: TrainConfig,
+        in_memory: Prediction,
+        virtual: VirtualRanks,
+        epoch: Epoch,
+        machine: Machine,
+    ) -> tuple[Storage, Prediction, dict[str, Any]] | None:
+        """Plan of a configuration's training from the disk; ``None`` if memory is too small.
+
+        Parameters
+        ----------
+        config : TrainConfig
+            Of 1D with whole columns.
+        in_memory : Prediction
+        virtual : VirtualRanks
+        epoch : Epoch
+        machine : Machine
+
+        Returns
+        -------
+        storage : Storage
+            Its options.
+        prediction : Prediction
+        record : dict
+            Predicted chunks, tables and traffic of the disk, as the training report names them.
+        """
+        upper, exact = self._sizes(config, virtual, epoch)
+        budgets = list[Budget]()
+
+        def decided(recomputed: frozenset[int]) -> Budget:
+            budgets[:] = self._budgets(upper, recomputed)
+            return budgets[0]
+
+        try:
+            choose_recomputed(upper[0].reads_own, "auto", decided)
+        except InputError:
+            return None
+        first = budgets[0]
+        moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
+        each_row = _row_seconds(epoch, machine)
+        recomputing = max(_recomputing(sizes, first.recomputed, each_row) for sizes in exact)
+        seconds = dict(in_memory.seconds or {})
+        seconds["again"] = machine.slowdown(virtual.ranks) * recomputing
+        # All ranks of a node share its disk.
+        here = min(virtual.ranks, machine.ranks_a_node)
+        moving = here * max(map(sum, moved)) / self.speed
+        seconds["disk"] = max(0.0, moving - sum(seconds.values()))
+        needs = np.array([budget.bytes for budget in budgets])
+        record = {
+            "chunks": first.chunks,
+            "on_disk": sorted(first.placement.on_disk),
+            "panel_bytes": first.placement.panel_bytes,
+            "recomputed_layers": sorted(first.recomputed),
+            "planned_read_bytes": sum(each.read for each in moved),
+            "planned_written_bytes": sum(each.written for each in moved),
+        }
+        prediction = replace(
+            in_memory,
+            memory={"chunks": needs, "process": np.full_like(needs, self.idle + LIBRARIES)},
+            setup=np.zeros_like(in_memory.setup),
+            seconds=seconds,
+        )
+        return replace(self.storage, chunks=first.chunks), prediction, record
+
+    def _budgets(self, sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
+        """Of all ranks, which agree on chunks and on what lies on the disk."""
+        itself = self.idle + LIBRARIES
+        memory = self.storage.memory - itself if self.storage.memory else None
+        options: dict[str, Any] = {"spill": True, "itself": itself, "recomputed": recomputed}
+        budgets = merged([decide(one, memory, None, **options) for one in sizes])
+        return [
+            replace(budget, bytes=memory_needed(one, budget.chunks, budget.placement, recomputed))
+            for one, budget in zip(sizes, budgets, strict=True)
+        ]
+
+    def _sizes(
+        self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
+    ) -> tuple[list[Sizes], list[Sizes]]:
+        """Of each rank: as the budget takes them, at most, and as they will be."""
+        dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
+        A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
+        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
+        reads_own = [model.reads_own(number) for number in range(layers)]
+        rows = [LayerRows()] * layers
+        # Outputs of all layers need the same rows of each; moments are those of all rows.
+        prunes = config.algorithm.prune and not model.jumps and not config.model.takes_all_rows
+        if prunes:
+            wanted = dataset.labelled[order].numpy()
+            rows = layer_rows(A, wanted, reads_own, loops=virtual.loops, ranks=virtual.ranks)
+        scored = (dataset.labelled if dataset.scored is None else dataset.scored)[order]
+        # Features stay in their files: those of a graph directory with a part for each rank.
+        in_files = (
+            is_graph_directory(self.dataset)
+            and not dataset.random_features
+            and open_shards(self.dataset).meta.parts == virtual.ranks
+        )
+        # Features that were neither made up nor left in their files.
+        dense = 0 if in_files or dataset.random_features else epoch.itemsize * epoch.widths[0]
+        upper, exact = list[Sizes](), list[Sizes]()
+        for rank in range(virtual.ranks):
+            own = slice(*virtual.layout.range(rank))
+            many = own.stop - own.start
+            columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
+            here, lengths = scored[own], A.row_lengths[own]
+            known = int(here.sum())
+            base = model.sizes(
+                epoch.widths,
+                rows=many,
+                received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
+                nonzeros=len(columns),
+                weighted=dataset.weighted,
+                symmetric=not dataset.directed and not dataset.weighted,
+                itemsize=epoch.itemsize,
+                fixed_bytes=(16 + dense) * many,  # scales and ids
+                sparse=epoch.sparse,
+                propagates=epoch.propagated,
+                in_files=in_files,
+            ).with_labels(known, epoch.widths[-1])
+            asked = int(lengths[here].sum()), int(lengths.sum())
+            upper.append(base.at_most(known, *asked) if prunes else base)
+            made, read = (
+                [many if mask is None else int(mask[own].sum()) for mask in masks]
+                for masks in ([one.made for one in rows], [one.sources for one in rows])
+            )
+            exact.append(base.with_rows(made, read, [one.small for one in rows]))
+        return upper, exact
+
+
+def speed_of(spill: str) -> float:
+    """Bytes a second of one long transfer to the disk that holds a directory, and back.
+
+    Raises
+    ------
+    InputError
+        If nothing can be written there.
+    """
+    with scratch_directory(spill, f"--spill {spill}") as directory:
+        path, values = directory / "speed", np.zeros(1 << 24, np.uint8)
+        begin = perf_counter()
+        file = DirectFile(path, Transfers(), create=True)
+        file.write(0, values)
+        file.read(0, len(values))
+        spent = perf_counter() - begin
+        file.close()
+        path.unlink()
+    return 2 * len(values) / max(spent, 1e-9)
+
+
+def layer_rows(
+    A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int
+) -> list[LayerRows]:
+    """Rows of each layer if only some outputs are needed, as in chunked training.
+
+    Parameters
+    ----------
+    A : CSR [n, n]
+        Of all ranks.
+    wanted : bool [n]
+    reads_own : sequence of bool
+        Whether a layer reads its own rows as well as the product.
+    loops : bool
+        Whether every vertex has a self-loop.
+    ranks : int
+    """
+    indptr, indices = A.indptr.numpy(), A.indices.numpy()
+    lengths = np.diff(indptr)
+    found = [LayerRows()] * len(reads_own)
+    for number in range(len(reads_own) - 1, -1, -1):
+        if lengths[wanted].sum() > OWN_MATRIX * len(indices):
+            if not wanted.all():
+                found[number] = LayerRows(wanted)
+            break
+        sources = np.zeros(len(wanted), bool)
+        sources[indices[np.repeat(wanted, lengths)]] = True
+        if reads_own[number] or loops:
+            sources |= wanted
+        compact = ranks == 1 and number > 0
+        found[number] = LayerRows(wanted, sources if compact else None, small=True)
+        wanted = sources
+    return found
+
+
+def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:
+    """Seconds of recomputing layers from their products: all but the last, and inputs."""
+    layers = sizes.layers
+    inputs = [0.0] * len(layers)
+    for number in sorted(recomputed):
+        # A row that the layer before makes; and the input of that, in its turn.
+        before = layers[number - 1].rows * row_seconds[number - 1]
+        inputs[number] = before + inputs[number - 1]
+    seconds = sum(sizes.passes(number) * each for number, each in enumerate(inputs))
+    return seconds + sum(n.rows * each for n, each in zip(layers[:-1], row_seconds, strict=False))
+
+
+def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:
+    """Of each layer, at most: products with all its matrices, and a pass over what it makes."""
+    found = []
+    for number, parameters in enumerate(epoch.model.parameters_by_layer()[: epoch.layers]):
+        weights = sum(p.numel() for p in parameters if p.dim() > 1)
+        given, made = epoch.widths[number : number + 2]
+        gemm = float(machine.gemm.seconds(2 * weights, min(given, made)))
+        found.append(gemm + 2 * epoch.itemsize * (given + made) / machine.streams.elementwise)
+    return found
