@@ -187,7 +187,8 @@ def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, th
     }
     # What every rank would import later, on pages that all share: the first optimiser imports
     # torch._dynamo and with it sympy, which is seconds and 100 MB for each rank.
-    importlib.import_module("torch._dynamo")
+    for name in ("torch._dynamo", "spgnn.comm.torchdist", "spgnn.comm.shared"):
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     _flush()

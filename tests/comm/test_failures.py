@@ -146,15 +146,14 @@ def test_the_first_line_is_written_before_any_other_rank_ends(tmp_path, first, f
 
 
 LAUNCHERS = {"torchrun": TORCHRUN, "mpiexec": UNDER_MPI}
-# Interpreters are started anew: all but one of each launcher is left to the slow tests.
-ANEW = [("torchrun", "input", "collective"), ("mpiexec", "unguarded", "collective")]
-LONGER = [("kill", "collective"), ("kill", "computing"), ("error", "computing")]
+# Interpreters are started anew: all but one is left to the slow tests.
+LONGER = [("input", "collective"), ("kill", "computing"), ("error", "computing")]
 
 
 @pytest.mark.parametrize(
     ("launcher", "how", "where"),
     [
-        *(pytest.param(*case, marks=NEEDS_MPI if "mpiexec" in case else ()) for case in ANEW),
+        pytest.param("mpiexec", "unguarded", "collective", marks=NEEDS_MPI),
         *(
             pytest.param(launcher, *case, marks=[*NEEDS_MPI, pytest.mark.slow])
             for launcher in LAUNCHERS

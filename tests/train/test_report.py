@@ -242,7 +242,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
     "start",
     [
         pytest.param(TORCHRUN, id="torchrun"),
-        pytest.param([MPIEXEC, "-n", "2", sys.executable], id="mpiexec", marks=NEEDS_MPI),
+        # tests/comm/mpi_cases.py trains under mpiexec, too.
+        pytest.param(
+            [MPIEXEC, "-n", "2", sys.executable], id="mpiexec", marks=[*NEEDS_MPI, pytest.mark.slow]
+        ),
         pytest.param(None, id="nproc"),
     ],
 )
