@@ -30,8 +30,8 @@ from spgnn.data.load import load_dataset
 from spgnn.data.normalise import row_normalise_features
 from spgnn.data.splits import with_split
 from spgnn.loader import History, NeighborLoader
+from spgnn.loader.batch_training import average_gradients
 from spgnn.loader.historical import hidden_widths
-from spgnn.loader.training import average_gradients
 from spgnn.nn import GraphSAGE
 from spgnn.testing import run_ranks
 

@@ -88,7 +88,7 @@ def gather(cell: Cell, path: str, size: int, options: argparse.Namespace) -> tup
     os.environ["SPGNN_IO_URING"] = WAYS[cell.way]
     rows, width = size // cell.row_bytes, cell.row_bytes // 4
     how = {"gap": 0, "depth": cell.depth, "direct": not options.cached}
-    table = DiskRows.open(path, 0, rows, width, torch.float32, **how)
+    table = DiskRows(path, 0, rows, width, torch.float32, **how)
     reads = min(options.batch, options.cell_mb * 1_000_000 // cell.row_bytes)
     random = np.random.default_rng(os.getpid())
     batches = [torch.from_numpy(random.choice(rows, reads // 4, replace=False)) for _ in range(5)]

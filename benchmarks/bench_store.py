@@ -45,8 +45,9 @@ from torch import Tensor
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.files import atomic_file
-from spgnn.loader import CachedRows, DiskRows, Draw, NeighborSampler, PackedRows, degrees_of
-from spgnn.loader.cache import PolicyName, hits
+from spgnn.loader import CachedRows, DiskRows, PackedRows, degrees_of
+from spgnn.loader.cached_rows import PolicyName, hits
+from spgnn.loader.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR
 
 RULES: tuple[PolicyName, ...] = ("none", "lru", "degree", "belady")
@@ -164,7 +165,7 @@ def cached(
     half = max(1, options.superbatch // 2)
 
     def read() -> tuple[float, int, float]:
-        disk = DiskRows.open(path, 0, *shape, torch.float32, gap=options.gap)
+        disk = DiskRows(path, 0, *shape, torch.float32, gap=options.gap)
         rows = CachedRows(disk, policy, capacity, scores=scores)
         began = time.perf_counter()
         rows.prefetch(trace[:half])
@@ -185,7 +186,7 @@ def packed_epochs(
     capacity, each = shape[0] * shape[1] * 4 // options.share, len(trace) // options.epochs
 
     def read() -> tuple[float, int, float]:
-        disk = DiskRows.open(path, 0, *shape, torch.float32, gap=options.gap)
+        disk = DiskRows(path, 0, *shape, torch.float32, gap=options.gap)
         rows = PackedRows(disk, options.directory, 1 << 40, memory_bytes=capacity)
         began = time.perf_counter()
         for first in range(0, len(trace), each):
@@ -214,7 +215,7 @@ def table_on_disk(directory: str, shape: tuple[int, int]) -> Iterator[str]:
 
 def disk_speed(path: str, shape: tuple[int, int]) -> str:
     """What the disk gives: rows at random, and all rows."""
-    disk = DiskRows.open(path, 0, *shape, torch.float32, gap=0)
+    disk = DiskRows(path, 0, *shape, torch.float32, gap=0)
     some = torch.randperm(shape[0], generator=torch.Generator().manual_seed(1))[: shape[0] // 8]
     figures = []
     for ids in (some, torch.arange(shape[0])):

@@ -16,7 +16,7 @@ import sys
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from spgnn.loader.run import main
+from spgnn.loader.minibatch import main
 
 if __name__ == "__main__":
     sys.exit(main())

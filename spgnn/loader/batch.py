@@ -13,8 +13,8 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.graph.block import Block, block_pattern
+from spgnn.loader.sampled_graph import GraphTables, entries_of
 from spgnn.loader.sampling import Hop, Sample
-from spgnn.loader.source import Record, entries_of
 from spgnn.nn import DropoutKeys
 from spgnn.sparse import CSR
 
@@ -23,21 +23,12 @@ _BLOCK_TABLES = ("edge_attr", "edge_type")
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a batch in a run.
-
-    Attributes
-    ----------
-    seed, epoch, number : int
-        Of the loader, and of the batch within its epoch.
-    step : int
-        Of the batch since the first epoch, the same for all ranks that take it together; the key
-        of its dropout.
-    """
+    """The place of a batch in a run."""
 
     seed: int = 0
     epoch: int = 0
-    number: int = 0
-    step: int = 0
+    number: int = 0  # within its epoch
+    step: int = 0  # since the first epoch, the same on all ranks; the key of its dropout
 
 
 class Batch:
@@ -67,7 +58,7 @@ class Batch:
 
     def __init__(
         self,
-        record: Record,
+        tables: GraphTables,
         sample: Sample,
         x: Tensor | CSR | None,
         input_id: Tensor,
@@ -76,16 +67,16 @@ class Batch:
         of_graph: bool = True,
         extra: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self._record, self._sample = record, sample
+        self._tables, self._sample = tables, sample
         self._of_graph, self._extra = of_graph, dict(extra or {})
         vars(self).update(self._extra)
         self.x, self.input_id, self.place = x, input_id, place
         # Whoever renumbers them must not change what is looked up later.
         self.n_id, self.batch_size = sample.nodes.clone(), sample.seeds
-        if x is None and "x" in record.vertices:
-            self.x = entries_of("x", record.vertices["x"], sample.nodes)
-        if "n_id" in record.vertices:
-            self.n_id = record.vertices["n_id"][sample.nodes]
+        if x is None and "x" in tables.vertices:
+            self.x = entries_of("x", tables.vertices["x"], sample.nodes)
+        if "n_id" in tables.vertices:
+            self.n_id = tables.vertices["n_id"][sample.nodes]
         self.batch = sample.batch
         self.device = torch.device("cpu")
 
@@ -101,11 +92,11 @@ class Batch:
                 replace(hop, edge_ids=part) for hop, part in zip(sample.hops, parts, strict=True)
             ]
             sample = replace(sample, hops=hops)
-        record = self._record.excerpt(sample.nodes, numbers, degrees=self._of_graph)
+        known = self._tables.excerpt(sample.nodes, numbers, degrees=self._of_graph)
         sample = replace(sample, nodes=torch.arange(len(sample.nodes)))
-        made_again = ("layers", "graph", "_edge_numbers")
-        kept = {name: value for name, value in vars(self).items() if name not in made_again}
-        return kept | {"_record": record, "_sample": sample, "input_id": self.input_id.clone()}
+        derived = ("layers", "graph", "_edge_numbers")
+        state = {name: value for name, value in vars(self).items() if name not in derived}
+        return state | {"_tables": known, "_sample": sample, "input_id": self.input_id.clone()}
 
     def __repr__(self) -> str:
         return f"Batch({self.batch_size} of {self.num_nodes} vertices, {self.num_edges} edges)"
@@ -113,16 +104,16 @@ class Batch:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        record = self._record
+        known = self._tables
         value: Any
-        if name == "e_id" or (name in record.edges and not self._has_numbers):
+        if name == "e_id" or (name in known.edges and not self._has_numbers):
             raise AttributeError(f"no {name}: the loader was not asked for edge_ids=True")
-        if name in record.vertices:
-            value = entries_of(name, record.vertices[name], self._sample.nodes).to(self.device)
-        elif name in record.edges:
-            value = entries_of(name, record.edges[name], self._edge_numbers).to(self.device)
-        elif name in record.others:
-            value = record.others[name]
+        if name in known.vertices:
+            value = entries_of(name, known.vertices[name], self._sample.nodes).to(self.device)
+        elif name in known.edges:
+            value = entries_of(name, known.edges[name], self._edge_numbers).to(self.device)
+        elif name in known.others:
+            value = known.others[name]
         elif name in ("y", "edge_weight", "edge_attr", "seed_time"):
             value = None  # as PyG's Data
         else:
@@ -196,8 +187,8 @@ class Batch:
         if not self._has_numbers:
             raise AttributeError  # __getattr__ says why
         numbers = self._edge_numbers
-        if "e_id" in self._record.edges:
-            numbers = self._record.edges["e_id"][numbers]
+        if "e_id" in self._tables.edges:
+            numbers = self._tables.edges["e_id"][numbers]
         return numbers.to(self.device, copy=True)
 
     @property
@@ -235,7 +226,7 @@ class Batch:
         ``non_blocking`` is PyG's, and changes nothing.
         """
         moved = Batch(
-            self._record,
+            self._tables,
             self._sample,
             None if self.x is None else self.x.to(device),
             self.input_id.to(device),
@@ -252,13 +243,13 @@ class Batch:
         """The same as a PyG ``Data``."""
         from torch_geometric.data import Data  # an optional dependency
 
-        record = self._record
-        tables = {name: getattr(self, name) for name in (*record.vertices, *self._extra)}
-        tables |= record.others
+        known = self._tables
+        tables = {name: getattr(self, name) for name in (*known.vertices, *self._extra)}
+        tables |= known.others
         if self.batch is not None:
             tables["batch"] = self.batch
         if self._has_numbers:
-            tables |= {name: getattr(self, name) for name in (*record.edges, "e_id")}
+            tables |= {name: getattr(self, name) for name in (*known.edges, "e_id")}
         tables |= {"x": self.x, "n_id": self.n_id}
         return Data(
             edge_index=self.edge_index,
@@ -278,7 +269,7 @@ class Batch:
 
     @cached_property
     def _ids(self) -> Tensor:
-        return self._record.ids_of(self._sample.nodes)
+        return self._tables.ids_of(self._sample.nodes)
 
     def _block(self, hop: Hop) -> Block:
         nodes = self._sample.nodes[: hop.sources]
@@ -288,14 +279,14 @@ class Batch:
             self._ids[: hop.sources],
             edge_weight=self._of_edges("edge_weight", hop),
             factors=hop.weights,
-            degrees=partial(self._record.degrees, nodes) if self._of_graph else None,
+            degrees=partial(self._tables.degrees, nodes) if self._of_graph else None,
             attributes={name: t for name, t in tables.items() if t is not None},
         )
         return block.to(self.device)
 
     def _of_edges(self, name: str, hop: Hop | None) -> Tensor | None:
         """A table of the edges of a hop, or of those of `edge_index`."""
-        if name not in self._record.edges:
+        if name not in self._tables.edges:
             return None
         if not self._has_numbers:
             raise InputError(f"batches need the numbers of edges (edge_ids), for their {name}")
@@ -303,11 +294,11 @@ class Batch:
         if hop is not None:
             assert hop.edge_ids is not None
             numbers = self._named(hop.edge_ids)
-        table = self._record.edges[name][numbers]
+        table = self._tables.edges[name][numbers]
         return table.reshape(-1).float() if name == "edge_weight" else table
 
     def _named(self, edge_ids: Tensor) -> Tensor:
-        order = self._record.edge_ids
+        order = self._tables.edge_ids
         return edge_ids if order is None else order[edge_ids]
 
     def _new_rows(self) -> Iterator[tuple[Hop, int]]:

@@ -11,14 +11,13 @@ from torch import Tensor
 from spgnn import _native
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
+from spgnn.kernels.recycling import new_rows
 from spgnn.layout import Int64Array
-from spgnn.loader.cache import CachedRows, PolicyName
-from spgnn.loader.rows import (
+from spgnn.loader.cached_rows import CachedRows, PolicyName
+from spgnn.loader.feature_rows import (
     Counts,
     DiskRows,
-    MemoryRows,
     Rows,
-    StackedRows,
     as_bytes,
     check_ids,
     finish_read,
@@ -32,41 +31,46 @@ _PIECE = 1 << 22  # nonzeros that are worked on at once
 
 
 class DiskPattern:
-    """A pattern whose column numbers are read when they are asked for; made by `open`.
+    """A pattern whose column numbers are read when they are needed.
 
     Row offsets are in memory (or mapped). Column numbers are a table of blocks of the file, so a
     cache keeps blocks, and short rows that lie in one block are read together (AliGraph, VLDB'19,
-    caches whole neighbourhoods). Threads may call it at the same time.
+    caches whole neighbourhoods). A last block that is not full is in memory. Threads may call it at
+    the same time.
+
+    Parameters
+    ----------
+    path : path
+        Holds the column numbers of one row after another, ``indices.npy`` of a graph directory
+        for instance.
+    offset : int
+        Bytes before the first number.
+    indptr : Tensor int64 [rows + 1]
+        Places among the numbers at which rows begin.
+    cols : int
+    dtype : int32 or int64
+        Of the column numbers.
+    direct : bool
+        Read past the page cache where that is possible.
+    block_bytes : int, optional
+        A multiple of 8; by default 512, or as much as direct reads take at least.
 
     Attributes
     ----------
     path : Path
     indptr : Tensor int64 [rows + 1]
     shape : (rows, cols)
-    dtype : torch.dtype
-        Of the column numbers, int32 or int64.
     blocks : Rows
-        The file, a block a row; perhaps behind a cache.
-    block_bytes : int
+        The full blocks of the file, a block a row; perhaps behind a cache.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be opened, or is too short for the offsets.
     """
 
     def __init__(
         self,
-        file: tuple[Path, _native.Reader, int],
-        indptr: Tensor,
-        cols: int,
-        dtype: torch.dtype,
-        blocks: Rows,
-    ) -> None:
-        self._file = file
-        self.path, self._reader, self._offset = file
-        self.indptr, self.dtype, self.blocks = indptr, dtype, blocks
-        self.shape = len(indptr) - 1, cols
-        self.block_bytes = blocks.row_bytes
-
-    @classmethod
-    def open(
-        cls,
         path: AnyPath,
         offset: int,
         indptr: Tensor,
@@ -75,95 +79,62 @@ class DiskPattern:
         dtype: torch.dtype = torch.int32,
         direct: bool = True,
         block_bytes: int | None = None,
-    ) -> DiskPattern:
-        """Open a pattern.
-
-        Parameters
-        ----------
-        path : path
-            Holds the column numbers of one row after another, ``indices.npy`` of a graph directory
-            for instance.
-        offset : int
-            Bytes before the first number.
-        indptr : Tensor int64 [rows + 1]
-            Places among the numbers at which rows begin.
-        cols : int
-        dtype : int32 or int64
-        direct : bool
-            Read past the page cache where that is possible.
-        block_bytes : int, optional
-            A multiple of 8; by default 512, or as much as direct reads take at least.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be opened, or is too short for the offsets.
-        """
-        source = Path(path)
-        check_integer("offset", offset, 0)
+    ) -> None:
+        self.path, self._offset = Path(path), check_integer("offset", offset, 0)
         check_integer("cols", cols, 0)
         if dtype not in (torch.int32, torch.int64):
-            raise InputError(f"{source}: column numbers must be int32 or int64, not {dtype}")
+            raise InputError(f"{path}: column numbers must be int32 or int64, not {dtype}")
         if indptr.dtype != torch.int64 or indptr.dim() != 1 or len(indptr) < 1:
-            raise InputError(f"{source}: indptr must be int64 [rows + 1]")
+            raise InputError(f"{path}: indptr must be int64 [rows + 1]")
         if int(indptr[0]) != 0 or bool((indptr[1:] < indptr[:-1]).any()):
-            raise InputError(f"{source}: indptr must rise from 0")
-        reader = open_reader(source, direct=direct)
-        needed = offset + int(indptr[-1]) * dtype.itemsize
-        if reader.size < needed:
+            raise InputError(f"{path}: indptr must rise from 0")
+        self.indptr, self.dtype, self.shape = indptr, dtype, (len(indptr) - 1, cols)
+        self._reader = open_reader(self.path, direct=direct)
+        needed = offset + self.nnz * dtype.itemsize
+        if self._reader.size < needed:
             raise InputError(
-                f"{source}: {reader.size} bytes, but {int(indptr[-1])} column numbers from byte "
+                f"{path}: {self._reader.size} bytes, but {self.nnz} column numbers from byte "
                 f"{offset} on need {needed}; it was cut off"
             )
-        size = max(BLOCK, reader.alignment) if block_bytes is None else block_bytes
+        size = max(BLOCK, self._reader.alignment) if block_bytes is None else block_bytes
         if check_integer("block_bytes", size, 8) % 8:
             raise InputError(f"block_bytes must be a multiple of 8, got {size}")
+        self.block_bytes = size
         whole, rest = divmod(needed, size)
         width = size // torch.int64.itemsize
-        blocks: Rows = DiskRows.open(source, 0, whole, width, torch.int64, direct=direct, gap=0)
-        if rest:  # a last block that is not full is in memory
-            last, one = torch.zeros(1, width, dtype=torch.int64), np.zeros(1, np.int64)
-            ticket = reader.read(one + whole * size, one + rest, one, as_bytes(last), 0)
-            finish_read(ticket, source)
-            blocks = StackedRows([blocks, MemoryRows(last)])
-        return cls((source, reader, offset), indptr, cols, dtype, blocks)
+        self.blocks: Rows = DiskRows(path, 0, whole, width, torch.int64, direct=direct, gap=0)
+        self._last_block = torch.zeros(1, width, dtype=torch.int64)
+        if rest:
+            self._read(whole * size, rest, self._last_block)
 
     def cached(
         self, policy: PolicyName, capacity: int, row_scores: Tensor | None = None
     ) -> DiskPattern:
-        """The same pattern with a neighbour cache before it.
+        """The same pattern with its blocks behind a cache, as `CachedRows`.
 
-        Parameters
-        ----------
-        policy, capacity
-            As of `CachedRows`; what is kept are blocks.
-        row_scores : Tensor [rows], optional
-            How often each row will be asked for (`degrees_of`). A block's score is the sum of those
-            of its rows.
-
-        Raises
-        ------
-        InputError
-            As `CachedRows`, and if there is not one score a row.
+        `row_scores` [rows] say how often each row will be asked for (`degrees_of`); a block's score
+        is the sum of those of its rows. An InputError refuses what does not fit.
         """
         scores = None if row_scores is None else self.block_scores(row_scores)
-        blocks = CachedRows(self.blocks, policy, capacity, scores=scores)
-        return DiskPattern(self._file, self.indptr, self.shape[1], self.dtype, blocks)
+        same = object.__new__(DiskPattern)
+        vars(same).update(vars(self))
+        same.blocks = CachedRows(self.blocks, policy, capacity, scores=scores)
+        return same
 
     def block_scores(self, row_scores: Tensor) -> Tensor:
-        """Sums of the scores of the rows that lie in each block, float64 [blocks]."""
+        """Sums of the scores of the rows that lie in each full block, float64 [blocks]."""
         if row_scores.shape != (self.shape[0],):
             raise InputError(
                 f"scores of rows must be [{self.shape[0]}], got {list(row_scores.shape)}"
             )
         first, last = self._blocks_of(*self._bytes_of(np.arange(self.shape[0])))
-        scores, ends = row_scores.double().numpy() * (last > first), self.blocks.rows + 1
+        scores, ends = row_scores.double().numpy() * (last > first), self.blocks.rows + 2
         steps = np.bincount(first, scores, ends) - np.bincount(last, scores, ends)
-        return torch.from_numpy(np.cumsum(steps)[:-1])
+        return torch.from_numpy(np.cumsum(steps)[: self.blocks.rows])
 
     @property
     def counts(self) -> Counts:
-        """Blocks that were asked for, found in the cache, and read."""
+        """Blocks that were asked for, hits of the cache, and blocks read."""
         return self.blocks.counts
 
     @property
@@ -178,25 +149,14 @@ class DiskPattern:
 
     @property
     def indices(self) -> DiskColumns:
-        """All column numbers; stretches of them are read when asked for."""
+        """All column numbers; stretches of them are read when they are sliced."""
         return DiskColumns(self)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Some rows, in the order asked for.
+        """Some rows, int64 [k], in this order: indptr int64 [k + 1], and columns [nnz].
 
-        Parameters
-        ----------
-        ids : Tensor int64 [k]
-
-        Returns
-        -------
-        indptr : Tensor int64 [k + 1]
-        columns : Tensor [nnz]
-
-        Raises
-        ------
-        InputError
-            If an id is out of range, or the file cannot be read or holds a column that is.
+        An InputError says which id is out of range, or that the file cannot be read or holds a
+        column that is.
         """
         begins, lengths = self._bytes_of(check_ids(ids, self.shape[0], str(self.path)))
         first, last = self._blocks_of(begins, lengths)
@@ -204,7 +164,10 @@ class DiskPattern:
         before = np.cumsum(counts) - counts
         blocks = np.arange(int(counts.sum())) + np.repeat(first - before, counts)
         distinct = np.unique(blocks)
-        gathered = self.blocks.gather(torch.from_numpy(distinct))
+        gathered = new_rows(len(distinct), self._last_block)
+        full = int(np.searchsorted(distinct, self.blocks.rows))
+        self.blocks.gather(torch.from_numpy(distinct[:full]), gathered[:full])
+        gathered[full:] = self._last_block
         # The blocks of a stretch are neighbours among the distinct ones as well.
         place = np.searchsorted(distinct, first)
         source = place * self.block_bytes + begins - first * self.block_bytes
@@ -219,14 +182,16 @@ class DiskPattern:
 
     def stretch(self, first: int, last: int) -> Tensor:
         """Column numbers [first, last), by one long read past any cache."""
-        columns = torch.empty(last - first, dtype=self.dtype)
-        size = self.dtype.itemsize
-        begin, length = np.array([first * size + self._offset]), np.array([(last - first) * size])
+        columns, size = torch.empty(last - first, dtype=self.dtype), self.dtype.itemsize
         if last > first:
-            ticket = self._reader.read(begin, length, np.zeros(1, np.int64), as_bytes(columns), 0)
-            finish_read(ticket, self.path)
+            self._read(first * size + self._offset, (last - first) * size, columns)
         self._check(columns)
         return columns
+
+    def _read(self, first: int, length: int, out: Tensor) -> None:
+        """So many bytes of the file, from one on."""
+        begin, size, place = (np.array([number]) for number in (first, length, 0))
+        finish_read(self._reader.read(begin, size, place, as_bytes(out), 0), self.path)
 
     def _bytes_of(self, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Bytes of the file at which rows begin, and their lengths."""

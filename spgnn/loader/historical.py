@@ -17,20 +17,12 @@ from spgnn.command import LARGEST
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice
 from spgnn.graph.block import Block, block_pattern
-from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Place
-from spgnn.loader.hops import RowEntries
-from spgnn.loader.modes import Options, seed_order
+from spgnn.loader.growth import RowEntries
+from spgnn.loader.rank_batches import Options, seed_order
+from spgnn.loader.rank_graph import Metadata, RankGraph, mask_of
 from spgnn.loader.rank_sampler import RankSampler, RowRequests
-from spgnn.loader.ranks import (
-    Metadata,
-    RankGraph,
-    Requests,
-    Table,
-    mask_of,
-    rows_of_ranks,
-    take,
-)
+from spgnn.loader.remote_rows import Requests, rows_of_ranks, take
 from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, relabel
 from spgnn.loader.stale import EmbeddingCache, HaloFeatures, Made, Push
 from spgnn.loader.threads import in_order
@@ -91,30 +83,14 @@ class History:
 
 @dataclass(frozen=True, eq=False)
 class PartialHop:
-    """The sampled matrix of one layer; some of its columns are rows of a cache.
+    """The sampled matrix of one layer; some of its columns are rows of a cache."""
 
-    Attributes
-    ----------
-    nodes : Tensor int64 [m]
-        Vertices of its columns, its rows first.
-    made : int
-        So many columns the layer before has to make, or their features are needed.
-    slots : Tensor int64 [m − made]
-        Slots of the others in the layer's cache.
-    order : Tensor int64 [m], optional
-        Which of the rows [made, cached] each column is; ``None`` if they are in order.
-    hop : Hop
-        Its rows and columns; weights of the sampler.
-    edges : Tensor, optional
-        Weights of its edges.
-    """
-
-    nodes: Tensor
-    made: int
-    slots: Tensor
-    order: Tensor | None
-    hop: Hop
-    edges: Tensor | None
+    nodes: Tensor  # int64 [m]: vertices of its columns, its rows first
+    made: int  # columns that the layer before has to make, or whose features are needed
+    slots: Tensor  # int64 [m − made]: of the others in the layer's cache
+    order: Tensor | None  # which of the rows [made, cached] each column is; None: in order
+    hop: Hop  # its rows and columns; weights of the sampler
+    edges: Tensor | None  # weights of its edges
 
     @property
     def makes(self) -> Tensor:
@@ -187,29 +163,13 @@ class PartRounds:
     and features of the halo are fetched once; rows that are missing are dropped, as in the paper,
     or made here from a sample that their owner is asked for. Without one, nothing is known of other
     ranks' vertices, and a thread makes batches ahead. Every step of an iteration is collective: a
-    rank without a batch gets an empty one, and all models have to be called with theirs.
-
-    Parameters
-    ----------
-    graph, comm, num_neighbors, input_nodes, options, x
-        As of `exact_rounds`.
-    history : History, optional
-    widths : sequence of int
-        Of a history: the width of each layer's outputs but the last's, `hidden_widths`.
-
-    Attributes
-    ----------
-    ranks : RankGraph
-    steps : int
-        Iterations of an epoch.
-    iteration : int
-        Iterations so far.
-    sampled : SampleCounts
+    rank without a batch gets an empty one, and all models have to be called with theirs. `widths`
+    are, of a history, those of each layer's outputs but the last's: `hidden_widths`.
     """
 
     def __init__(
         self,
-        graph: DistGraph | RankShare,
+        share: RankShare,
         comm: Communicator,
         num_neighbors: Sequence[int],
         input_nodes: Tensor | str | None,
@@ -217,7 +177,6 @@ class PartRounds:
         *,
         history: History | None = None,
         widths: Sequence[int] = (),
-        x: Table | None = None,
     ) -> None:
         hops = len(num_neighbors)
         if history is not None and len(widths) != hops - 1:
@@ -231,8 +190,8 @@ class PartRounds:
         )
         self.history, self.options, self._comm = history, options, comm
         self._fetches = history is not None and history.misses == "fetch"
-        mask = mask_of(graph, input_nodes, comm)
-        self.ranks = ranks = RankGraph.build(graph, comm, x)
+        mask = mask_of(share, input_nodes, comm)
+        self.ranks = ranks = RankGraph.build(share, comm)
         self._inputs = mask.nonzero()[:, 0]
         self.steps = comm.agree(-(-len(self._inputs) // options.batch_size))
         self.sampler = RankSampler(

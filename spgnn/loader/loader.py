@@ -11,18 +11,17 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch, Place
-from spgnn.loader.cache import CachedRows
 from spgnn.loader.disk_pattern import DiskPattern
+from spgnn.loader.feature_rows import Counts, Rows
+from spgnn.loader.growth import DiskSampler
 from spgnn.loader.historical import History, PartRounds
-from spgnn.loader.hops import DiskSampler
-from spgnn.loader.layerwise import FastGCNSampler, LadiesSampler
-from spgnn.loader.modes import (
+from spgnn.loader.packed_rows import PackedRows
+from spgnn.loader.rank_batches import (
     Clusters,
     Options,
     Rounds,
@@ -31,20 +30,25 @@ from spgnn.loader.modes import (
     seed_order,
     steps_of,
 )
-from spgnn.loader.packed import PackedRows
-from spgnn.loader.rows import Counts, MemoryRows, Rows
+from spgnn.loader.sampled_graph import (
+    SampledGraph,
+    input_nodes_of,
+    is_integer,
+    sampled_graph_of,
+    tensor_of,
+)
 from spgnn.loader.sampling import (
     TEMPORAL_STRATEGIES,
     Draw,
+    FastGCNSampler,
     LaborSampler,
+    LadiesSampler,
     NeighborSampler,
     Sample,
     SampleCounts,
     Sampler,
     SamplerName,
-    union_of,
 )
-from spgnn.loader.source import Source, input_nodes_of, is_integer, source_of
 from spgnn.loader.threads import in_order
 from spgnn.pattern import described
 from spgnn.sparse import CSR, take_rows
@@ -218,18 +222,18 @@ class NeighborLoader:
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
         self.normalise, self.epoch, self._packed = normalise, 0, range(0)
         self.rounds: Rounds | PartRounds | None = None
+        rare = {
+            "replace": replace,
+            "disjoint": disjoint,
+            "subgraph_type": subgraph_type == "induced",
+            "weight_attr": weight_attr,
+            "time_attr": time_attr,
+        }
         if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
-            asked = {
-                "disjoint": disjoint,
-                "subgraph_type": subgraph_type == "induced",
-                "time_attr": time_attr,
-                "weight_attr": weight_attr,
-                "store": store,
-                "structure": structure,
-                "sampler": not isinstance(sampler, str),
-            }
-            for name, given in asked.items():
-                if given:
+            others: dict[str, Any] = {"store": store, "structure": structure}
+            others["sampler"] = not isinstance(sampler, str)
+            for name, given in (rare | others).items():
+                if given and name != "replace":
                     raise InputError(f"{name} is not for a graph on several ranks")
             how = Options(
                 batch_size=batch_size,
@@ -243,23 +247,34 @@ class NeighborLoader:
                 prefetch=prefetch,
                 seed=seed,
             )
-            comm = data.comm if isinstance(data, DistGraph) else comm
+            if isinstance(data, DistGraph):
+                comm, data = data.comm, data.share
             assert comm is not None
-            self.rounds = _rounds(data, comm, num_neighbors, input_nodes, how, mode, widths)
+            if mode == "exact":
+                self.rounds = exact_rounds(data, comm, num_neighbors, input_nodes, how)
+            elif isinstance(mode, Clusters):
+                self.rounds = cluster_rounds(data, comm, len(num_neighbors), mode, how)
+            elif mode == "local" or isinstance(mode, History):
+                history = None if mode == "local" else mode
+                self.rounds = PartRounds(
+                    data, comm, num_neighbors, input_nodes, how, history=history, widths=widths
+                )
+            else:
+                raise InputError(f"mode must be exact, local, a History or Clusters, got {mode!r}")
             self.counts, self.sampled = self.rounds.ranks.counts, self.rounds.sampled
             return
-        self.source: Source = source_of(data, store, data_dir, structure)
+        self.graph: SampledGraph = sampled_graph_of(data, store, data_dir, structure)
         repeated = disjoint or time_attr is not None  # a vertex may have several trees
         self.input_nodes, self._input_id = input_nodes_of(
-            self.source, input_nodes, repeated=repeated
+            self.graph, input_nodes, repeated=repeated
         )
         self.counts, self.sampled = Counts(), SampleCounts()
         self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
         if edge_ids is None:
-            edge_ids = bool(self.source.edges) or self.source.numbered
+            edge_ids = bool(self.graph.edges) or self.graph.numbered
         if isinstance(sampler, str):
             self.sampler: Sampler = _sampler(
-                self.source,
+                self.graph,
                 sampler,
                 num_neighbors,
                 edge_ids=edge_ids,
@@ -268,19 +283,14 @@ class NeighborLoader:
                 resample=resample,
                 temporal_strategy=temporal_strategy,
                 seeds_have_times=input_time is not None,
-                replace=replace,
-                disjoint=disjoint,
-                induced=subgraph_type == "induced",
-                weight_attr=weight_attr,
-                time_attr=time_attr,
+                **rare,
             )
         else:
             kind = type(sampler).__name__
             if not hasattr(sampler, "sample"):
                 raise InputError(f"sampler must be a name or have a method sample, got {kind}")
-            asked = {"replace": replace, "weight_attr": weight_attr}
-            for name, given in (asked | {"subgraph_type": subgraph_type == "induced"}).items():
-                if given:
+            for name in ("replace", "weight_attr", "subgraph_type"):
+                if rare[name]:
                     raise InputError(f"{name} is not for a sampler that is made already ({kind})")
             self.sampler = sampler
 
@@ -326,7 +336,7 @@ class NeighborLoader:
 
     def _pack(self, epoch: int) -> None:
         """Have the batches of this epoch, and of some that follow, packed if that is asked for."""
-        x = self.source.x
+        x = self.graph.x
         if isinstance(x, PackedRows) and epoch not in self._packed:
             self._packed = range(0)
             epochs = range(epoch, epoch + self.pack_epochs)
@@ -352,7 +362,7 @@ class NeighborLoader:
 
     def _input_ids(self) -> Tensor:
         """Original ids of the input nodes: the order of an epoch is a function of them."""
-        return self.source.ids_of(self.input_nodes)
+        return self.graph.ids_of(self.input_nodes)
 
     def _inputs(
         self, order: Tensor, number: int, draw: Draw
@@ -384,11 +394,11 @@ class NeighborLoader:
     def _finished(self, made: Sequence[_Drawn]) -> Generator[Any, None, None]:
         of_graph = self.normalise == "graph"
         wanted = [drawn.sample.nodes for drawn in made]
-        with closing(features_of(self.source.x, wanted, self.counts)) as rows:
+        with closing(features_of(self.graph.x, wanted, self.counts)) as rows:
             for (sample, places, place, extra), x in zip(made, rows, strict=True):
                 input_id = places if self._input_id is None else self._input_id[places]
                 batch = Batch(
-                    self.source, sample, x, input_id, place, of_graph=of_graph, extra=extra
+                    self.graph, sample, x, input_id, place, of_graph=of_graph, extra=extra
                 ).prepare()
                 yield batch if self.transform is None else self.transform(batch)
 
@@ -402,31 +412,8 @@ class _Drawn(NamedTuple):
     extra: dict[str, Tensor]
 
 
-def _rounds(
-    data: DistGraph | RankShare,
-    comm: Communicator,
-    num_neighbors: Sequence[int],
-    input_nodes: Any,
-    options: Options,
-    mode: Mode,
-    widths: Sequence[int],
-) -> Rounds | PartRounds:
-    """The steps of a mode."""
-    if mode == "exact":
-        return exact_rounds(data, comm, num_neighbors, input_nodes, options)
-    if isinstance(mode, Clusters):
-        share = data.share if isinstance(data, DistGraph) else data
-        return cluster_rounds(share, comm, len(num_neighbors), mode, options)
-    if mode != "local" and not isinstance(mode, History):
-        raise InputError(f"mode must be exact, local, a History or Clusters, got {mode!r}")
-    history = mode if isinstance(mode, History) else None
-    return PartRounds(
-        data, comm, num_neighbors, input_nodes, options, history=history, widths=widths
-    )
-
-
 def _sampler(
-    source: Source,
+    graph: SampledGraph,
     name: str,
     num_neighbors: Sequence[int],
     *,
@@ -435,54 +422,54 @@ def _sampler(
     resample: bool,
     temporal_strategy: str,
     seeds_have_times: bool,
-    **asked: Any,
+    **rare: Any,
 ) -> Sampler:
     """The sampler that a loader's arguments describe."""
     check_choice("sampler", name, get_args(SamplerName))
     check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
     if isinstance(num_neighbors, Sequence) and not len(num_neighbors):
         raise InputError("num_neighbors must name one number a hop, got none")
-    on_disk = isinstance(source.pattern, DiskPattern)
+    on_disk = isinstance(graph.pattern, DiskPattern)
     if on_disk and name == "fastgcn":
         raise InputError("sampler fastgcn needs the structure in memory")
-    for option, given in asked.items():
+    for option, given in rare.items():
         if given and on_disk and option != "replace":
             raise InputError(f"{option} needs the structure in memory")
         if given and name != "neighbor":
             raise InputError(f"sampler {name} knows no {option}")
     common: dict[str, Any] = {"edge_ids": edge_ids, "threads": threads}
-    common["vertex_ids"] = source.vertex_ids
-    if isinstance(source.pattern, DiskPattern):
+    common["vertex_ids"] = graph.vertex_ids
+    if isinstance(graph.pattern, DiskPattern):
         if name == "neighbor":
-            common |= {"replace": asked["replace"], "resample": resample}
-        return DiskSampler(source.pattern, name, num_neighbors, **common)
+            common |= {"replace": rare["replace"], "resample": resample}
+        return DiskSampler(graph.pattern, name, num_neighbors, **common)
     if name == "labor":
-        return LaborSampler(source.structure, num_neighbors, **common)
+        return LaborSampler(graph.structure, num_neighbors, **common)
     if name != "neighbor":
         kind = LadiesSampler if name == "ladies" else FastGCNSampler
-        weight = source.edge_weight
+        weight = graph.edge_weight
         values = None if weight is None else weight.abs()
-        return kind(source.structure, num_neighbors, values=values, **common)
-    weights, times = None, asked["time_attr"]
-    if asked["weight_attr"] is not None:
-        weights = _edge_weights(source, asked["weight_attr"])
-    if times is not None and times in source.vertices:
-        common["node_times"] = _integers(times, source.vertices[times])
-    elif times is not None and times in source.edges:
+        return kind(graph.structure, num_neighbors, values=values, **common)
+    weights, times = None, rare["time_attr"]
+    if rare["weight_attr"] is not None:
+        weights = _edge_weights(graph, rare["weight_attr"])
+    if times is not None and times in graph.vertices:
+        common["node_times"] = _integers(times, graph.vertices[times])
+    elif times is not None and times in graph.edges:
         if not seeds_have_times:
             raise InputError(
                 f"time_attr {times}: times of edges need input_time, those of the seeds"
             )
-        common["edge_times"] = _integers(times, source.of_nonzeros(times))
+        common["edge_times"] = _integers(times, graph.of_nonzeros(times))
     elif times is not None:
-        raise InputError(f"time_attr {times}: {source.name} knows no such thing")
+        raise InputError(f"time_attr {times}: {graph.name} knows no such thing")
     return NeighborSampler(
-        source.structure,
+        graph.structure,
         num_neighbors,
-        replace=asked["replace"],
+        replace=rare["replace"],
         weights=weights,
-        disjoint=asked["disjoint"],
-        directed=not asked["induced"],
+        disjoint=rare["disjoint"],
+        directed=not rare["subgraph_type"],
         resample=resample,
         temporal_strategy=temporal_strategy,
         **common,
@@ -492,47 +479,24 @@ def _sampler(
 def features_of(
     x: Rows | CSR | None, wanted: Sequence[Tensor], counts: Counts
 ) -> Generator[Tensor | CSR | None, None, None]:
-    """Features of the vertices of some batches, int64 [m] each, one after the other.
-
-    Tables that look ahead receive all of them first; of others that are neither in memory nor
-    packed, rows that several batches need are fetched once.
-    """
-    if x is None:
-        yield from [None] * len(wanted)
+    """Features of the vertices of some batches, int64 [m] each, one after the other."""
+    if isinstance(x, Rows):
+        needed = sum(len(ids) for ids in wanted)
+        counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)
+        yield from x.gather_many(wanted)
         return
-    if isinstance(x, CSR):
-        for ids in wanted:
-            sparse = take_rows(x, ids)
+    for ids in wanted:
+        sparse = None if x is None else take_rows(x, ids)
+        if sparse is not None:
             counts.add(rows_needed=len(ids), bytes_needed=sparse.nbytes)
-            yield sparse
-        return
-    needed = sum(len(ids) for ids in wanted)
-    counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)
-    if isinstance(x, CachedRows) or x.fetches_together:
-        x.prefetch(wanted)
-        done = 0
-        try:
-            for ids in wanted:
-                rows = x.gather(ids)
-                done += 1
-                yield rows
-        finally:
-            if done < len(wanted):
-                x.forget()
-    elif len(wanted) == 1 or isinstance(x, MemoryRows | PackedRows):
-        yield from (x.gather(ids) for ids in wanted)
-    else:
-        union, places = union_of(wanted)
-        rows = x.gather(union)
-        for part in places:
-            yield kernels.gather_rows(rows, part)
+        yield sparse
 
 
-def _edge_weights(source: Source, name: str) -> Tensor:
-    if name not in source.edges:
-        known = ", ".join(source.edges) or "nothing"
-        raise InputError(f"weight_attr {name}: of edges, {source.name} knows {known}")
-    weights = source.of_nonzeros(name)
+def _edge_weights(graph: SampledGraph, name: str) -> Tensor:
+    if name not in graph.edges:
+        known = ", ".join(graph.edges) or "nothing"
+        raise InputError(f"weight_attr {name}: of edges, {graph.name} knows {known}")
+    weights = graph.of_nonzeros(name)
     if weights.numel() != len(weights) or weights.is_complex():
         raise InputError(
             f"weight_attr {name} must be real [{len(weights)}], a number an edge, "
@@ -555,11 +519,8 @@ def _checked_times(times: Any, attr: str | None, inputs: int) -> Tensor | None:
         return None
     if attr is None:
         raise InputError("input_time needs time_attr: times of vertices or edges to compare with")
-    try:
-        checked = torch.as_tensor(times)
-    except (TypeError, ValueError, RuntimeError):
-        checked = torch.empty(())
+    wanted = f"input_time must be integers [{inputs}], one an input node"
+    checked = tensor_of(times, wanted)
     if checked.shape != (inputs,) or not is_integer(checked):
-        got = described(times)
-        raise InputError(f"input_time must be integers [{inputs}], one an input node, got {got}")
-    return checked.detach().cpu().to(torch.int64, copy=True)
+        raise InputError(f"{wanted}, got {described(checked)}")
+    return checked.to(torch.int64, copy=True)

@@ -14,10 +14,21 @@ from torch import Tensor
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import swap_rows
 from spgnn.exchange.needs import swap_counts
-from spgnn.loader.hops import Growth, NeighborGrowth, RowEntries, WholeRowGrowth, check_counts
-from spgnn.loader.layerwise import VertexSampler, parts_of_sums, squares_of, sums_of_parts
-from spgnn.loader.ranks import RankGraph, Requests
-from spgnn.loader.sampling import Draw, NeighborSampler, Sample, SamplerName
+from spgnn.loader.growth import Growth, NeighborGrowth, RowEntries, WholeRowGrowth
+from spgnn.loader.rank_graph import RankGraph
+from spgnn.loader.remote_rows import Requests
+from spgnn.loader.sampling import (
+    Draw,
+    NeighborSampler,
+    Sample,
+    SamplerName,
+    draw_vertices,
+    hop_counts,
+    parts_of_sums,
+    squares_of,
+    sums_of_parts,
+    vertices_in_proportion,
+)
 from spgnn.loader.threads import last, running
 from spgnn.pattern import index_dtype
 
@@ -55,7 +66,7 @@ class FastGCNHops:
         everyone = ids.new_empty(n)
         sizes = np.diff(ranks.layout.offsets).tolist()
         comm.all_gather(ids[: boundary.own].contiguous(), everyone, sizes)
-        self._vertices = VertexSampler(masses, everyone)
+        self._vertices = vertices_in_proportion(masses, everyone)
 
     def sample_hop(
         self, targets: Tensor, hop: int, draw: Draw
@@ -64,8 +75,8 @@ class FastGCNHops:
         assert numbers is not None
         if not len(columns):
             return indptr, columns, numbers, torch.zeros(0)
-        drawn, factors = self._vertices.sample(self._counts[hop], hop, draw)
-        drawn, order = drawn.sort()
+        numbers_drawn, factors = draw_vertices(self._vertices, self._counts[hop], hop, draw)
+        drawn, order = torch.from_numpy(numbers_drawn).sort()
         wanted = self._columns[columns.long()]
         place = torch.searchsorted(drawn, wanted).clamp_(max=max(len(drawn) - 1, 0))
         taken = drawn[place] == wanted if len(drawn) else torch.zeros_like(wanted, dtype=torch.bool)
@@ -109,7 +120,7 @@ class RankSampler:
             return
         pattern = ranks.boundary.compact(block)
         if self._is_whole:
-            self._counts = check_counts(name, counts)
+            hop_counts("num_nodes" if name == "ladies" else "num_neighbors", self._counts)
             self._edges = ids[pattern.indices.long()]
             self._values = None if block.values is None else block.values.float()
             counts, resample = [-1] * len(counts), True

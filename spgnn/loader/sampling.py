@@ -1,4 +1,4 @@
-"""Neighbourhoods of a few vertices as functions of hashes: samples, and samplers of neighbours."""
+"""Neighbourhoods of a few vertices as functions of hashes: samples, and samplers hop by hop."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ UNIFORM, WEIGHTED, LAST = range(3)  # as in hop.hpp
 MOST_EDGES = 2**31 - 1  # of a sample
 TEMPORAL_STRATEGIES = ("uniform", "last")
 SamplerName = Literal["neighbor", "labor", "ladies", "fastgcn"]
+_DIGITS = 3  # parts of a number in sums that do not depend on the order
 
 
 @dataclass(frozen=True)
@@ -31,13 +32,7 @@ class Draw:
 
     The rest of what is hashed are the original id of a vertex, a column and, where each hop draws
     for itself, the hop. So a batch does not depend on threads, ranks, the partition, or on what is
-    sampled before it.
-
-    Parameters
-    ----------
-    seed, epoch : int
-    step : int
-        Of the epoch; batches of several ranks that make one step have the same.
+    sampled before it. Batches of several ranks that make one step have the same `step`.
     """
 
     seed: int
@@ -49,14 +44,14 @@ class Draw:
 class Hop:
     """One sampled matrix [targets, sources]; it has CSR form.
 
-    Parameters
+    Attributes
     ----------
-    indptr : Tensor, int64 [targets + 1]
-    indices : Tensor, int32 or int64 [edges]
+    indptr : Tensor int64 [targets + 1]
+    indices : Tensor int32 or int64 [edges]
         Places in `Sample.nodes`, below ``sources``.
-    edge_ids : Tensor, int64 [edges], or None
+    edge_ids : Tensor int64 [edges], or None
         Places among the nonzeros of the graph.
-    weights : Tensor, float32 [edges], or None
+    weights : Tensor float32 [edges], or None
         Factors that make a *sum* over the sampled edges an unbiased estimate of the sum over all
         edges of the row. ``None``: all edges of a row stand for equally many.
     sources : int
@@ -84,16 +79,16 @@ class Hop:
 class Sample:
     """The neighbourhood of some seeds.
 
-    Parameters
+    Attributes
     ----------
-    nodes : Tensor, int64 [m]
+    nodes : Tensor int64 [m]
         Vertices of the graph: the seeds first, then the others in the order found, each once (once
         for each seed where samples are disjoint).
     seeds : int
     hops : list of Hop
         ``hops[0]`` belongs to the seeds, ``hops[-1]`` is the outermost. The sources of a hop are
         the targets of the next one.
-    batch : Tensor, int64 [m], or None
+    batch : Tensor int64 [m], or None
         Which seed each node belongs to, where samples are disjoint.
     """
 
@@ -111,15 +106,7 @@ class Sampler(Protocol):
 
 
 class SampleCounts:
-    """Counts of a loader's samples; threads may add to them.
-
-    Attributes
-    ----------
-    batches, vertices, edges : int
-        Edges of all layers together.
-    seconds : float
-        Of all threads together.
-    """
+    """Batches, vertices and edges (of all layers) of a loader, and the seconds of its threads."""
 
     def __init__(self) -> None:
         self.batches = self.vertices = self.edges = 0
@@ -127,7 +114,7 @@ class SampleCounts:
         self._lock = threading.Lock()
 
     def add(self, samples: Sequence[Sample], seconds: float) -> None:
-        """Count some more."""
+        """Count some more; from any thread."""
         with self._lock:
             self.batches += len(samples)
             self.vertices += sum(len(sample.nodes) for sample in samples)
@@ -140,8 +127,57 @@ class SampleCounts:
         return self.edges / self.seconds if self.seconds else 0.0
 
 
-class BatchSampler:
-    """Base of samplers without options of a call: `_draw` says how the compiled module draws."""
+class GraphSampler:
+    """Base of samplers: a graph as the compiled module samples from it, and how `_draw` does.
+
+    Rows are read in the order of their times, then of their columns' original ids. Arrays are
+    shared unless a row lists its columns in another order. Entries of weight 0 are left out.
+    """
+
+    def __init__(
+        self,
+        source: Pattern | CSR,
+        *,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        row_ids: Tensor | None = None,
+        weights: Float64Array | None = None,
+        times: Int64Array | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.threads = _thread_count(threads)
+        self._edge_ids = edge_ids
+        pattern = source.pattern if isinstance(source, CSR) else source
+        if not isinstance(pattern, Pattern):
+            raise InputError(f"a Pattern or a CSR is sampled from, got {type(source).__name__}")
+        rows, cols = pattern.shape
+        columns = None if vertex_ids is None else as_int64("vertex_ids", vertex_ids, cols)
+        if row_ids is None and columns is not None and rows > cols:
+            raise InputError(
+                f"row_ids must be given for a pattern of {rows} rows and {cols} columns"
+            )
+        ids = None if columns is None else columns[:rows]
+        if row_ids is not None:
+            ids = as_int64("row_ids", row_ids, rows)
+        indptr, indices = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
+        places: Int64Array | None = None
+        if weights is not None and not weights.all():
+            places = np.flatnonzero(weights)
+            indptr = np.searchsorted(places, indptr).astype(np.int64, copy=False)
+            indices, weights = indices[places], weights[places]
+            times = None if times is None else times[places]
+        order = _native.row_order(indptr, indices, columns, times, self.threads)
+        if order is not None:
+            indices = indices[order]
+            weights = None if weights is None else weights[order]
+            times = None if times is None else times[order]
+            places = order if places is None else places[order]
+        kind = _native.Graph32 if indices.dtype == np.int32 else _native.Graph64
+        by_time = times is not None
+        self.pattern = pattern
+        self._graph = kind(
+            indptr, indices, cols, ids, columns, places, times, weights, by_time, self.threads
+        )
 
     def sample(self, seeds: Tensor, draw: Draw) -> Sample:
         """The neighbourhood of some vertices, each given once: int64 [seeds]."""
@@ -149,18 +185,37 @@ class BatchSampler:
 
     def sample_many(self, seeds: Sequence[Tensor], draws: Sequence[Draw]) -> list[Sample]:
         """Several samples at once, each on a thread of its own."""
-        batches = vertex_lists("seeds", seeds, draws)
-        try:
-            raw = self._draw(batches, draw_keys(draws))
-        except ValueError as error:
-            raise InputError(f"seeds: {error}") from None
-        return to_samples(raw, batches)
+        batches = _seed_lists(seeds, draws)
+        return self._samples(batches, self._draw, batches, draw_keys(draws))
 
     def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
         raise NotImplementedError
 
+    def _samples(self, seeds: list[Int64Array], draw: Any, *arguments: Any) -> list[Sample]:
+        try:
+            return _to_samples(draw(*arguments), seeds)
+        except ValueError as error:
+            raise InputError(f"seeds: {error}") from None
 
-class NeighborSampler:
+    def _check_square(self) -> None:
+        rows, cols = self.pattern.shape
+        if rows != cols:
+            raise InputError(
+                f"several hops need a square pattern, this one is [{rows}, {cols}]; "
+                "take hops one by one (sample_hop)"
+            )
+
+    def _induced(self, vertices: Tensor, *, layers: int, edge_ids: bool) -> Sample:
+        """All edges between some vertices, each different, as so many hops of equal matrices."""
+        listed = as_int64("vertices", vertices)
+        try:
+            (sample,) = _to_samples(self._graph.induced([listed], edge_ids, self.threads))
+        except ValueError as error:
+            raise InputError(f"vertices: {error}") from None
+        return Sample(sample.nodes, sample.seeds, sample.hops * layers)
+
+
+class NeighborSampler(GraphSampler):
     """So many neighbours of each vertex, hop by hop (GraphSAGE; Hamilton et al., NeurIPS 2017).
 
     Each hop draws for all vertices found so far. What a vertex draws depends on no other vertex,
@@ -186,13 +241,13 @@ class NeighborSampler:
     resample : bool
         True if each hop draws by itself. If not, a vertex has one random order of its neighbours
         in a sample, and every hop takes the first ones.
-    edge_times, node_times : Tensor, int64 [nnz], [cols], optional
+    edge_times, node_times : Tensor int64 [nnz], [cols], optional
         Only edges and neighbours that are not later than the seed are drawn. Samples are disjoint.
     temporal_strategy : {"uniform", "last"}
         Any of these neighbours, or the latest, each once.
-    vertex_ids : Tensor, int64 [cols], optional
+    vertex_ids : Tensor int64 [cols], optional
         Original ids: draws are functions of these, so that no partition changes them.
-    row_ids : Tensor, int64 [rows], optional
+    row_ids : Tensor int64 [rows], optional
         Original ids of the rows where they are not ``vertex_ids[:rows]``.
     threads : int, optional
         Threads inside one call; those of torch if not given. Results do not depend on them.
@@ -222,28 +277,31 @@ class NeighborSampler:
         threads: int | None = None,
     ) -> None:
         check_choice("temporal_strategy", temporal_strategy, TEMPORAL_STRATEGIES)
-        self.num_neighbors = tuple(hop_counts("num_neighbors", num_neighbors).tolist())
-        self.threads = thread_count(threads)
-        times = _entry_times(pattern, edge_times, node_times)
+        self.num_neighbors = hop_counts("num_neighbors", num_neighbors)
+        # The earliest time at which each entry may be drawn.
+        times: Int64Array | None = None
+        if node_times is not None:
+            times = as_int64("node_times", node_times, pattern.shape[1])[pattern.indices.numpy()]
+        if edge_times is not None:
+            edges = as_int64("edge_times", edge_times, pattern.nnz)
+            times = edges.copy() if times is None else np.maximum(edges, times)
         if weights is not None and temporal_strategy == "last":
             raise InputError("temporal_strategy last takes no weights: nothing is drawn")
-        nnz = pattern.nnz if isinstance(pattern, Pattern | CSR) else 0
-        self._rows = sampled_rows(
+        super().__init__(
             pattern,
-            vertex_ids,
-            row_ids,
-            weights=None if weights is None else as_weights("weights", weights, nnz),
+            edge_ids=edge_ids,
+            vertex_ids=vertex_ids,
+            row_ids=row_ids,
+            weights=None if weights is None else _as_weights("weights", weights, pattern.nnz),
             times=times,
-            threads=self.threads,
+            threads=threads,
         )
-        self.pattern = self._rows.pattern
         self._temporal = times is not None
         self._node_times = None if node_times is None else node_times.clone()
         self._strategy = UNIFORM if weights is None else WEIGHTED
         if self._temporal and temporal_strategy == "last":
             self._strategy = LAST
-        self._replace, self._edge_ids = replace, edge_ids
-        self._directed, self._resample = directed, resample
+        self._replace, self._directed, self._resample = replace, directed, resample
         self.disjoint = disjoint or self._temporal
 
     def sample(self, seeds: Tensor, draw: Draw, times: Tensor | None = None) -> Sample:
@@ -251,10 +309,10 @@ class NeighborSampler:
 
         Parameters
         ----------
-        seeds : Tensor, int64 [seeds]
+        seeds : Tensor int64 [seeds]
             Each different, unless samples are disjoint.
         draw : Draw
-        times : Tensor, int64 [seeds], optional
+        times : Tensor int64 [seeds], optional
             Nothing later is drawn; the seeds' ``node_times`` if not given.
 
         Raises
@@ -272,31 +330,29 @@ class NeighborSampler:
         times: Sequence[Tensor] | None = None,
     ) -> list[Sample]:
         """Several samples at once, each on a thread of its own, as `sample` makes each."""
-        self._rows.check_square()
-        batches = vertex_lists("seeds", seeds, draws)
+        self._check_square()
+        batches = _seed_lists(seeds, draws)
         limits = [
             self._limits(batch, None if times is None else times[b])
             for b, batch in enumerate(batches)
         ]
         if self.disjoint and any(len(b) * self.pattern.shape[1] >= 2**63 for b in batches):
             raise InputError("seeds: so many disjoint trees of so large a graph cannot be numbered")
-        try:
-            raw = self._rows.graph.neighbors(
-                batches,
-                limits if self._temporal else [],
-                np.array(self.num_neighbors, dtype=np.int64),
-                draw_keys(draws),
-                self._strategy,
-                self._replace,
-                self.disjoint,
-                self._directed,
-                self._resample,
-                self._edge_ids,
-                self.threads,
-            )
-        except ValueError as error:
-            raise InputError(f"seeds: {error}") from None
-        return to_samples(raw, batches)
+        return self._samples(
+            batches,
+            self._graph.neighbors,
+            batches,
+            limits if self._temporal else [],
+            self.num_neighbors,
+            draw_keys(draws),
+            self._strategy,
+            self._replace,
+            self.disjoint,
+            self._directed,
+            self._resample,
+            self._edge_ids,
+            self.threads,
+        )
 
     def sample_hop(
         self,
@@ -311,23 +367,23 @@ class NeighborSampler:
 
         Parameters
         ----------
-        targets : Tensor, int64 [targets]
+        targets : Tensor int64 [targets]
             Rows; may repeat.
         hop : int
             Which one: 0 is the seeds'.
         draw : Draw
-        roots : Tensor, int64 [targets], optional
+        roots : Tensor int64 [targets], optional
             The seed each belongs to (its place in the batch), where samples are disjoint.
-        times : Tensor, int64 [targets], optional
+        times : Tensor int64 [targets], optional
             That of its seed, where there are times.
 
         Returns
         -------
-        indptr : Tensor, int64 [targets + 1]
+        indptr : Tensor int64 [targets + 1]
         columns : Tensor, dtype of the pattern's indices [edges]
             Columns of the pattern.
-        edge_ids : Tensor, int64 [edges], or None
-        weights : Tensor, float32 [edges], or None
+        edge_ids : Tensor int64 [edges], or None
+        weights : Tensor float32 [edges], or None
 
         Raises
         ------
@@ -343,11 +399,11 @@ class NeighborSampler:
             if needed != (array is not None):
                 raise InputError(f"{name} must {'' if needed else 'not '}be given for this sampler")
         try:
-            indptr, columns, *rest = self._rows.graph.hop(
+            indptr, columns, *rest = self._graph.hop(
                 rows,
                 None if roots is None else as_int64("roots", roots, len(rows)),
                 None if times is None else as_int64("times", times, len(rows)),
-                self.num_neighbors[hop],
+                int(self.num_neighbors[hop]),
                 hop if self._resample else 0,
                 draw_keys([draw]),
                 self._strategy,
@@ -376,7 +432,7 @@ class NeighborSampler:
         return limits
 
 
-class LaborSampler(BatchSampler):
+class LaborSampler(GraphSampler):
     """LABOR: targets take the same neighbours where they can (Balin & Çatalyürek, NeurIPS 2023).
 
     Every vertex has one random number a hop, and is taken by each target for which that is small
@@ -385,8 +441,8 @@ class LaborSampler(BatchSampler):
 
     Parameters
     ----------
-    pattern : Pattern or CSR [n, n]
-        Row i lists whom vertex i aggregates from.
+    pattern, edge_ids, vertex_ids, threads
+        As in `NeighborSampler`; the pattern is square.
     num_neighbors : sequence of int
         How many neighbours of each vertex on average, the seeds' hop first; −1: all.
     iterations : int
@@ -395,13 +451,6 @@ class LaborSampler(BatchSampler):
         Whether a vertex has the same random number in all hops, so that hops overlap more.
     first_hop : int
         Number of the first hop, for callers that take hops one by one.
-    edge_ids, vertex_ids, threads
-        As in `NeighborSampler`.
-
-    Raises
-    ------
-    InputError
-        If an argument is wrong.
     """
 
     def __init__(
@@ -417,16 +466,13 @@ class LaborSampler(BatchSampler):
         threads: int | None = None,
     ) -> None:
         self.num_neighbors = hop_counts("num_neighbors", num_neighbors)
-        self.threads = thread_count(threads)
         self._iterations = check_integer("iterations", iterations, 0, 100)
-        self._first_hop = check_integer("first_hop", first_hop, 0)
-        self._layer_dependency, self._edge_ids = layer_dependency, edge_ids
-        self._rows = sampled_rows(pattern, vertex_ids, threads=self.threads)
-        self._rows.check_square()
-        self.pattern = self._rows.pattern
+        self._first_hop, self._layer_dependency = first_hop, layer_dependency
+        super().__init__(pattern, edge_ids=edge_ids, vertex_ids=vertex_ids, threads=threads)
+        self._check_square()
 
     def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
-        return self._rows.graph.labor(
+        return self._graph.labor(
             seeds,
             self.num_neighbors,
             draws,
@@ -438,113 +484,77 @@ class LaborSampler(BatchSampler):
         )
 
 
-def relabel(
-    targets: Tensor, indptr: Tensor, columns: Tensor, *, threads: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """The union of targets and the columns that were drawn for them, and the columns' places in it.
+class LadiesSampler(GraphSampler):
+    """LADIES: vertices in proportion to what they mean to the targets (Zou et al., NeurIPS 2019).
+
+    A hop draws ``num_nodes`` of the targets' neighbours without replacement, vertex t in proportion
+    to Σ_s A_st² over the targets s, and takes all edges between these and the targets. For many
+    batches these are the rows of one product of sparse matrices (Tripathy, Yelick & Buluç, MLSys
+    2024): `sample_many`. `Hop.weights` make sums unbiased.
 
     Parameters
     ----------
-    targets : Tensor, int64 [targets]
-        Each different; numbered as the columns are.
-    indptr : Tensor, int64 [targets + 1]
-    columns : Tensor, int32 or int64 [edges]
-    threads : int, optional
-
-    Returns
-    -------
-    nodes : Tensor, int64 [m]
-        The targets, then other columns in the order found, each once.
-    indices : Tensor, int32 [edges]
-        ``nodes[indices]`` are the columns.
-
-    Raises
-    ------
-    InputError
-        If a target is given twice, or the arrays do not fit.
+    pattern, edge_ids, vertex_ids, threads
+        As in `NeighborSampler`; the pattern is square.
+    num_nodes : sequence of int
+        How many vertices, the seeds' hop first; −1: all neighbours.
+    values : Tensor, floating [nnz], optional
+        Absolute values of A; one over the row's length if not given. Entries of 0 are no edges.
+    first_hop : int
+        Number of the first hop, for callers that take hops one by one.
     """
-    listed = as_int64("targets", targets)
-    if indptr.shape != (len(listed) + 1,) or int(indptr[-1]) != columns.shape[0]:
-        raise InputError(
-            f"indptr must be int64 [{len(listed) + 1}] and end at {columns.shape[0]}, "
-            f"got {described(indptr)}"
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_nodes: Sequence[int],
+        *,
+        values: Tensor | None = None,
+        first_hop: int = 0,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+    ) -> None:
+        self.num_nodes, self._first_hop = hop_counts("num_nodes", num_nodes), first_hop
+        self._squares = squares_of(pattern, values)
+        super().__init__(
+            pattern,
+            edge_ids=edge_ids,
+            vertex_ids=vertex_ids,
+            weights=None if values is None else self._squares,
+            threads=threads,
         )
-    try:
-        nodes, indices = _native.relabel(
-            listed, columns.contiguous().numpy(), thread_count(threads)
-        )
-    except ValueError as error:
-        raise InputError(f"targets: {error}") from None
-    return torch.from_numpy(nodes), torch.from_numpy(indices)
+        self._check_square()
+
+    def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
+        options = self._squares, self._edge_ids, self.threads
+        return self._graph.ladies(seeds, self.num_nodes, draws, self._first_hop, *options)
 
 
-def union_of(parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The distinct numbers of some lists, int64, and the places of each list's in it."""
-    none = torch.zeros(0, dtype=torch.int64)
-    listed = torch.cat([*parts, none])
-    union, places = relabel(none, torch.tensor([len(listed)]), listed)
-    return union, list(places.long().split([len(part) for part in parts]))
+class FastGCNSampler(LadiesSampler):
+    """FastGCN: vertices of the whole graph, whoever the targets are (Chen, Ma & Xiao, ICLR 2018).
 
-
-@dataclass(frozen=True, eq=False)
-class SampledRows:
-    """A pattern, and the same as the compiled module samples from it (`graph`)."""
-
-    pattern: Pattern
-    graph: _native._Graph
-
-    def check_square(self) -> None:
-        rows, cols = self.pattern.shape
-        if rows != cols:
-            raise InputError(
-                f"several hops need a square pattern, this one is [{rows}, {cols}]; "
-                "take hops one by one (sample_hop)"
-            )
-
-
-def sampled_rows(
-    source: Pattern | CSR,
-    vertex_ids: Tensor | None = None,
-    row_ids: Tensor | None = None,
-    *,
-    weights: Float64Array | None = None,
-    times: Int64Array | None = None,
-    threads: int,
-) -> SampledRows:
-    """Read a pattern, each row in the order of its times, then of its columns' original ids.
-
-    Arrays are shared unless a row lists its columns in another order. Entries of weight 0 are left
-    out.
+    A hop draws ``num_nodes`` of all vertices (−1: all) without replacement, vertex t in proportion
+    to Σ_s A_st² over all rows s, and takes all edges between these and the targets; some targets
+    may get none. `Hop.weights` make sums unbiased. Parameters are those of `LadiesSampler`.
     """
-    pattern = source.pattern if isinstance(source, CSR) else source
-    if not isinstance(pattern, Pattern):
-        raise InputError(f"a Pattern or a CSR is sampled from, got {type(source).__name__}")
-    rows, cols = pattern.shape
-    columns = None if vertex_ids is None else as_int64("vertex_ids", vertex_ids, cols)
-    if row_ids is None and columns is not None and rows > cols:
-        raise InputError(f"row_ids must be given for a pattern of {rows} rows and {cols} columns")
-    ids = None if columns is None else columns[:rows]
-    if row_ids is not None:
-        ids = as_int64("row_ids", row_ids, rows)
-    indptr, indices = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
-    places: Int64Array | None = None
-    if weights is not None and not weights.all():
-        places = np.flatnonzero(weights)
-        indptr = np.searchsorted(places, indptr).astype(np.int64, copy=False)
-        indices, weights = indices[places], weights[places]
-        times = None if times is None else times[places]
-    order = _native.row_order(indptr, indices, columns, times, threads)
-    if order is not None:
-        indices = indices[order]
-        weights = None if weights is None else weights[order]
-        times = None if times is None else times[order]
-        places = order if places is None else places[order]
-    kind = _native.Graph32 if indices.dtype == np.int32 else _native.Graph64
-    first_entries = times is not None
-    graph = kind(
-        indptr, indices, cols, ids, columns, places, times, weights, first_entries, threads
-    )
-    return SampledRows(pattern, graph)
+
+    def __init__(
+        self,
+        pattern: Pattern | CSR,
+        num_nodes: Sequence[int],
+        *,
+        vertex_ids: Tensor | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(pattern, num_nodes, vertex_ids=vertex_ids, **options)
+        self._vertices = vertices_in_proportion(
+            column_sums(self.pattern, self._squares), vertex_ids
+        )
+
+    def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
+        options = self._vertices, self._edge_ids, self.threads
+        return self._graph.fastgcn(seeds, self.num_nodes, draws, self._first_hop, *options)
 
 
 def vertices_in_proportion(masses: Float64Array, vertex_ids: Tensor | None) -> _native._Graph:
@@ -557,7 +567,152 @@ def vertices_in_proportion(masses: Float64Array, vertex_ids: Tensor | None) -> _
     return kind(indptr, vertices, len(masses), None, None, None, None, weights, True, 1)
 
 
-def to_samples(raw: Any, seeds: Sequence[Int64Array] | None = None) -> list[Sample]:
+def draw_vertices(
+    vertices: _native._Graph, count: int, hop: int, draw: Draw, *, replace: bool = False
+) -> tuple[Int64Array, Tensor]:
+    """So many of `vertices_in_proportion` (−1: all), int64 [k], and what each stands for."""
+    row, options = np.zeros(1, np.int64), (WEIGHTED, replace, False, 1)
+    _, drawn, _, factors = vertices.hop(row, None, None, count, hop, draw_keys([draw]), *options)
+    assert factors is not None
+    return drawn.astype(np.int64, copy=False), torch.from_numpy(factors)
+
+
+def squares_of(source: Pattern | CSR, values: Tensor | None) -> Float64Array:
+    """A² of each entry, A having rows of sum 1 if no values are given."""
+    if values is not None:
+        return _as_weights("values", values, source.nnz) ** 2
+    lengths = source.row_lengths.cpu().numpy()
+    of_row = 1 / np.maximum(lengths, 1).astype(np.float64) ** 2
+    squares: Float64Array = np.repeat(of_row, lengths)
+    return squares
+
+
+def column_sums(pattern: Pattern, values: Float64Array) -> Float64Array:
+    """Sums over the rows of values that are not negative: float64 [cols]."""
+    entries, largest = len(values), float(values.max(initial=0))
+    columns = pattern.indices.cpu().numpy()
+    parts = parts_of_sums(columns, values, pattern.shape[1], largest, entries)
+    return sums_of_parts(parts, largest, entries)
+
+
+def parts_of_sums(
+    columns: npt.NDArray[np.integer[Any]],
+    values: Float64Array,
+    cols: int,
+    largest: float,
+    entries: int,
+) -> Float64Array:
+    """Sums by column whose bits do not depend on the order of the rows, in parts [3, cols].
+
+    A value is a few whole numbers, each a part of its digits; sums of these are exact. So parts of
+    several ranks may be added before `sums_of_parts` makes numbers of them. `largest` is at least
+    as large as any value, `entries` as their number, on all ranks together.
+    """
+    rest = values / largest if largest > 0 else np.zeros(len(values))
+    parts = np.empty((_DIGITS, cols))
+    for part in parts:
+        rest = rest * 2.0 ** (52 - entries.bit_length())  # as many digits as leave sums exact
+        whole = np.floor(rest)
+        part[:] = np.bincount(columns, whole, cols)
+        rest -= whole
+    return parts
+
+
+def sums_of_parts(parts: Float64Array, largest: float, entries: int) -> Float64Array:
+    """The sums, float64 [cols]; arguments are those of `parts_of_sums`."""
+    total, digits = np.zeros(parts.shape[1]), 52 - entries.bit_length()
+    for number, part in enumerate(parts[::-1]):
+        total += part * (2.0 ** (-digits * (_DIGITS - number)) * largest)
+    return total
+
+
+def relabel(
+    targets: Tensor, indptr: Tensor, columns: Tensor, *, threads: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """The targets, then other columns in the order found, int64 [m], and the columns' places in it.
+
+    Targets, int64, are each different, and numbered as the columns [edges] are; places are int32.
+    """
+    listed = as_int64("targets", targets)
+    if indptr.shape != (len(listed) + 1,) or int(indptr[-1]) != columns.shape[0]:
+        raise InputError(
+            f"indptr must be int64 [{len(listed) + 1}] and end at {columns.shape[0]}, "
+            f"got {described(indptr)}"
+        )
+    try:
+        nodes, indices = _native.relabel(
+            listed, columns.contiguous().numpy(), _thread_count(threads)
+        )
+    except ValueError as error:
+        raise InputError(f"targets: {error}") from None
+    return torch.from_numpy(nodes), torch.from_numpy(indices)
+
+
+def distinct(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Each of some numbers once, int64 in the order found, and the place of each in there."""
+    none = torch.zeros(0, dtype=torch.int64)
+    return relabel(none, torch.tensor([len(numbers)]), numbers)
+
+
+def union_of(parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """The distinct numbers of some lists, int64, and the places of each list's in it."""
+    union, places = distinct(torch.cat([*parts, torch.zeros(0, dtype=torch.int64)]))
+    return union, list(places.long().split([len(part) for part in parts]))
+
+
+def as_int64(name: str, values: Tensor, length: int | None = None) -> Int64Array:
+    """A list of integers, checked: int64 [length]."""
+    wanted = "n" if length is None else length
+    if not isinstance(values, Tensor):
+        raise InputError(f"{name} must be a tensor, int64 [{wanted}], got {type(values).__name__}")
+    fits = values.dim() == 1 and values.dtype == torch.int64
+    if not fits or len(values) != (len(values) if length is None else length):
+        raise InputError(f"{name} must be a tensor, int64 [{wanted}], got {described(values)}")
+    return values.cpu().contiguous().numpy()
+
+
+def hop_counts(name: str, counts: Sequence[int]) -> Int64Array:
+    """One number a hop, checked."""
+    if not isinstance(counts, list | tuple):
+        raise InputError(f"{name} must be a list of integers, got {type(counts).__name__}")
+    numbers = [check_integer(name, count, -1) for count in counts]
+    if max(numbers, default=0) > MOST_EDGES:
+        raise InputError(f"{name} must be at most {MOST_EDGES}, got {max(numbers)}")
+    return np.array(numbers, dtype=np.int64)
+
+
+def draw_keys(draws: Sequence[Draw]) -> npt.NDArray[np.uint64]:
+    """Draws as the compiled module takes them, uint64 [draws, 3]."""
+    keys = [[part % 2**64 for part in (draw.seed, draw.epoch, draw.step)] for draw in draws]
+    return np.array(keys, dtype=np.uint64).reshape(-1, 3)
+
+
+def _as_weights(name: str, values: Tensor, length: int) -> Float64Array:
+    """Floating numbers, none negative, checked: float64 [length]."""
+    is_floating = isinstance(values, Tensor) and values.is_floating_point()
+    if not is_floating or values.shape != (length,):
+        got = described(values) if isinstance(values, Tensor) else type(values).__name__
+        raise InputError(f"{name} must be a floating tensor [{length}], got {got}")
+    numbers = values.detach().cpu().to(torch.float64).contiguous().numpy()
+    wrong = np.flatnonzero(~((numbers >= 0) & np.isfinite(numbers)))
+    if len(wrong):
+        raise InputError(
+            f"{name} must be finite and not negative; entry {wrong[0]} is {numbers[wrong[0]]:g}"
+        )
+    return numbers
+
+
+def _thread_count(threads: int | None) -> int:
+    return torch.get_num_threads() if threads is None else check_integer("threads", threads, 1)
+
+
+def _seed_lists(batches: Sequence[Tensor], draws: Sequence[Draw]) -> list[Int64Array]:
+    if len(batches) != len(draws):
+        raise InputError(f"seeds: {len(batches)} batches, but {len(draws)} draws")
+    return [as_int64("seeds", batch) for batch in batches]
+
+
+def _to_samples(raw: Any, seeds: Sequence[Int64Array] | None = None) -> list[Sample]:
     """Samples of the compiled module as tensors; without seeds, all nodes of a sample are seeds."""
 
     def tensor(array: npt.NDArray[Any] | None) -> Any:
@@ -575,72 +730,3 @@ def to_samples(raw: Any, seeds: Sequence[Int64Array] | None = None) -> list[Samp
         )
         for i, (nodes, hops, roots) in enumerate(raw)
     ]
-
-
-def as_int64(name: str, values: Tensor, length: int | None = None) -> Int64Array:
-    """A list of integers, checked: int64 [length]."""
-    wanted = "n" if length is None else length
-    if not isinstance(values, Tensor):
-        raise InputError(f"{name} must be a tensor, int64 [{wanted}], got {type(values).__name__}")
-    fits = values.dim() == 1 and values.dtype == torch.int64
-    if not fits or len(values) != (len(values) if length is None else length):
-        raise InputError(f"{name} must be a tensor, int64 [{wanted}], got {described(values)}")
-    return values.cpu().contiguous().numpy()
-
-
-def as_weights(name: str, values: Tensor, length: int) -> Float64Array:
-    """Floating numbers, none negative, checked: float64 [length]."""
-    if not isinstance(values, Tensor) or not values.is_floating_point():
-        got = described(values) if isinstance(values, Tensor) else type(values).__name__
-        raise InputError(f"{name} must be a floating tensor [{length}], got {got}")
-    if values.shape != (length,):
-        raise InputError(f"{name} must be a floating tensor [{length}], got {described(values)}")
-    numbers = values.detach().cpu().to(torch.float64).contiguous().numpy()
-    wrong = np.flatnonzero(~((numbers >= 0) & np.isfinite(numbers)))
-    if len(wrong):
-        raise InputError(
-            f"{name} must be finite and not negative; entry {wrong[0]} is {numbers[wrong[0]]:g}"
-        )
-    return numbers
-
-
-def hop_counts(name: str, counts: Sequence[int], least: int = -1) -> Int64Array:
-    """One number a hop, checked."""
-    if not isinstance(counts, list | tuple):
-        raise InputError(f"{name} must be a list of integers, got {type(counts).__name__}")
-    numbers = [check_integer(name, count, least) for count in counts]
-    for number in numbers:
-        if number > MOST_EDGES:
-            raise InputError(f"{name} must be at most {MOST_EDGES}, got {number}")
-    return np.array(numbers, dtype=np.int64)
-
-
-def thread_count(threads: int | None) -> int:
-    """Threads inside one call."""
-    return torch.get_num_threads() if threads is None else check_integer("threads", threads, 1)
-
-
-def vertex_lists(name: str, batches: Sequence[Tensor], draws: Sequence[Draw]) -> list[Int64Array]:
-    """One list of vertices for each draw, checked."""
-    if len(batches) != len(draws):
-        raise InputError(f"{name}: {len(batches)} batches, but {len(draws)} draws")
-    return [as_int64(name, batch) for batch in batches]
-
-
-def draw_keys(draws: Sequence[Draw]) -> npt.NDArray[np.uint64]:
-    """Draws as the compiled module takes them, uint64 [draws, 3]."""
-    keys = [[part % 2**64 for part in (draw.seed, draw.epoch, draw.step)] for draw in draws]
-    return np.array(keys, dtype=np.uint64).reshape(-1, 3)
-
-
-def _entry_times(
-    pattern: Pattern | CSR, edge_times: Tensor | None, node_times: Tensor | None
-) -> Int64Array | None:
-    """The earliest time at which each entry may be drawn."""
-    times: Int64Array | None = None
-    if node_times is not None:
-        times = as_int64("node_times", node_times, pattern.shape[1])[pattern.indices.numpy()]
-    if edge_times is not None:
-        edges = as_int64("edge_times", edge_times, pattern.nnz)
-        times = edges.copy() if times is None else np.maximum(edges, times)
-    return times

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from spgnn.comm import Communicator, Pending, RowCounts
 from spgnn.errors import InputError, check_integer
-from spgnn.loader.ranks import Boundary, RankGraph, as_dtype, rows_as_bytes, rows_of_ranks, take
+from spgnn.loader.rank_graph import Boundary, RankGraph, as_dtype, rows_as_bytes
+from spgnn.loader.remote_rows import rows_of_ranks, take
 from spgnn.sparse import CSR
 
 Made = tuple[Tensor, Tensor]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
@@ -35,79 +33,45 @@ def in_order(
             group = range(first, min(first + together, count))
             yield from finish([make(number) for number in group])
         return
-    changed = threading.Condition()
-    ready: deque[Ready] = deque()
-    errors: list[BaseException] = []
-    done = closed = False
     ahead = max(ahead, 1)
     makers = ThreadPoolExecutor(threads, "spgnn-sample")
-
-    def fail(error: BaseException) -> None:
-        with changed:
-            errors.append(error)
-            changed.notify_all()
+    finisher = ThreadPoolExecutor(1, "spgnn-fetch")
+    numbers, groups = iter(range(count)), iter(range(0, count, together))
+    begun: deque[Future[Made]] = deque()
+    errors: list[BaseException] = []
+    finished: Generator[Ready, None, None] | None = None
 
     def look(future: Future[Any]) -> None:
         error = None if future.cancelled() else future.exception()
         if error is not None:
-            fail(error)
+            errors.append(error)
 
-    def finish_all() -> None:
-        begun: deque[Future[Made]] = deque()
-        numbers = iter(range(count))
-        for first in range(0, count, together):
-            size = min(together, count - first)
-            # While these are finished, others are made.
-            for number in numbers:
-                try:
-                    future = makers.submit(make, number)
-                except RuntimeError:  # the pool has been shut down
-                    raise CancelledError from None
-                future.add_done_callback(look)
-                begun.append(future)
-                if len(begun) == size + max(together, ahead):
-                    break
-            group = [begun.popleft().result() for _ in range(size)]
-            with closing(finish(group)) as finished:
-                for one in finished:
-                    with changed:
-                        changed.wait_for(lambda: closed or len(ready) < ahead)
-                        ready.append(one)
-                        changed.notify_all()
-                        if closed:
-                            return
+    def finish_next() -> Ready:
+        nonlocal finished
+        for one in finished or ():
+            return one
+        size = min(together, count - next(groups))
+        # While these are finished, others are made.
+        for number in islice(numbers, size + max(together, ahead) - len(begun)):
+            begun.append(makers.submit(make, number))
+            begun[-1].add_done_callback(look)
+        finished = finish([begun.popleft().result() for _ in range(size)])
+        return next(finished)
 
-    def run() -> None:
-        nonlocal done
-        try:
-            finish_all()
-        except CancelledError:
-            pass
-        except BaseException as error:
-            fail(error)
-        with changed:
-            done = True
-            changed.notify_all()
-
-    finisher = threading.Thread(target=run, name="spgnn-fetch", daemon=True)
-    finisher.start()
+    ready: deque[Future[Ready]] = deque()
     try:
-        while True:
-            with changed:
-                changed.wait_for(lambda: ready or done or errors)
-                if errors:
-                    raise errors[0]
-                if not ready:
-                    return
-                one = ready.popleft()
-                changed.notify_all()
-            yield one
+        for number in range(count):
+            while len(ready) <= min(ahead, count - 1 - number):
+                ready.append(finisher.submit(finish_next))
+                ready[-1].add_done_callback(look)
+            if errors:
+                raise errors[0]
+            yield ready.popleft().result()
     finally:
-        with changed:
-            closed = True
-            changed.notify_all()
         makers.shutdown(wait=True, cancel_futures=True)
-        finisher.join()
+        finisher.shutdown(wait=True, cancel_futures=True)
+        if finished is not None:
+            finished.close()
 
 
 def last(work: Generator[None, None, Ready]) -> Ready:

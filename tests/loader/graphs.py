@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from spgnn import CSR
-from spgnn.graph.block import Block, Degrees, block_pattern
+from spgnn.loader import DiskRows
 from spgnn.pattern import Pattern
 from tests.matrices import random_matrix
 
@@ -30,67 +30,6 @@ def directed(seed: int = 0, *, weighted: bool = False, loops: bool = True) -> sp
     return A if weighted else A.astype(np.bool_)
 
 
-def degrees_of(A: CSR) -> Degrees:
-    """Of all vertices, one by one."""
-    matrix = A.to_scipy()
-    weight = torch.from_numpy(np.asarray(matrix.sum(axis=1), np.float32))
-    bare = torch.from_numpy((matrix.diagonal() == 0).astype(np.float32))
-    return Degrees(A.row_lengths, weight, bare)
-
-
-def whole_hops(
-    A: CSR, seeds: Tensor, hops: int
-) -> tuple[Tensor, list[tuple[Tensor, Tensor, Tensor]]]:
-    """Vertices within so many hops, and all in-edges of each hop: indptr, columns, edge numbers."""
-    nodes, found = seeds.tolist(), []
-    for _ in range(hops):
-        place = {v: i for i, v in enumerate(nodes)}
-        indptr, columns, edges = [0], [], []
-        for v in list(nodes):
-            for e in range(int(A.indptr[v]), int(A.indptr[v + 1])):
-                u = int(A.indices[e])
-                if u not in place:
-                    place[u] = len(nodes)
-                    nodes.append(u)
-                columns.append(place[u])
-                edges.append(e)
-            indptr.append(len(columns))
-        found.append(
-            (
-                torch.tensor(indptr),
-                torch.tensor(columns, dtype=torch.int64),
-                torch.tensor(edges, dtype=torch.int64),
-                len(nodes),
-            )
-        )
-    return torch.tensor(nodes), found
-
-
-def whole_blocks(
-    A: CSR, seeds: Tensor, hops: int, *, of_graph: bool = True
-) -> tuple[Tensor, list[Block]]:
-    """The same as blocks, outermost first."""
-    nodes, found = whole_hops(A, seeds, hops)
-    known, blocks = degrees_of(A), []
-    for indptr, columns, edges, sources in found:
-        ids = nodes[:sources]
-
-        def degrees(ids: Tensor = ids) -> Degrees:
-            assert known.bare is not None
-            return Degrees(known.edges[ids], known.weight[ids], known.bare[ids])
-
-        blocks.append(
-            Block(
-                block_pattern(indptr, columns, sources),
-                ids,
-                edge_weight=None if A.values is None else A.values[edges],
-                degrees=degrees if of_graph else None,
-                attributes={"edge_attr": attributes(A)[edges], "edge_type": edges % 3},
-            )
-        )
-    return nodes, blocks[::-1]
-
-
 def attributes(A: CSR) -> Tensor:
     """Three numbers an edge."""
     return torch.sin(torch.arange(3.0 * A.nnz)).view(-1, 3)
@@ -107,11 +46,6 @@ def random_graph(n: int, density: float, seed: int, *, weighted: bool = False) -
     return CSR.from_scipy(A)
 
 
-def row_of(pattern: Pattern, vertex: int) -> list[int]:
-    first, last = pattern.indptr[vertex : vertex + 2].tolist()
-    return pattern.indices[first:last].tolist()
-
-
 def arrays(sample) -> list[torch.Tensor]:
     """Everything that a sample says."""
     found = [sample.nodes]
@@ -126,33 +60,6 @@ def assert_equal(a, b) -> None:
     left, right = arrays(a), arrays(b)
     assert len(left) == len(right)
     assert all(torch.equal(x, y) for x, y in zip(left, right, strict=True))
-
-
-def check_shape(pattern: Pattern, sample, seeds: torch.Tensor) -> None:
-    """What every sample promises; hops must have edge ids."""
-    assert sample.nodes.dtype == torch.int64
-    assert sample.seeds == len(seeds)
-    assert torch.equal(sample.nodes[: sample.seeds], seeds)
-    if sample.batch is None:
-        assert len(sample.nodes.unique()) == len(sample.nodes)
-    targets = len(seeds)
-    for hop in sample.hops:
-        assert hop.targets == targets
-        assert int(hop.indptr[-1]) == hop.edges == len(hop.edge_ids)
-        assert bool((hop.indptr.diff() >= 0).all())
-        if hop.edges:
-            assert int(hop.indices.min()) >= 0
-            assert int(hop.indices.max()) < hop.sources
-        rows = sample.nodes[:targets].repeat_interleave(hop.indptr.diff())
-        assert torch.equal(pattern.indices[hop.edge_ids].long(), sample.nodes[hop.indices.long()])
-        true_rows = torch.searchsorted(pattern.indptr, hop.edge_ids, right=True) - 1
-        assert torch.equal(true_rows, rows)
-        # New sources come in the order found.
-        first_seen = list(dict.fromkeys(hop.indices.tolist()))
-        new = [i for i in first_seen if i >= targets]
-        assert new == list(range(targets, hop.sources))
-        targets = hop.sources
-    assert targets == len(sample.nodes)
 
 
 # Exact probabilities, and whether counts agree with them.
@@ -223,3 +130,16 @@ def skewed_trace(seed, rows=200, batches=60, size=30):
     rng = np.random.default_rng(seed)
     weight = 1 / np.arange(1, rows + 1)
     return [rng.choice(rows, size, replace=False, p=weight / weight.sum()) for _ in range(batches)]
+
+
+def batches(seed, repeats=False):
+    """A skewed trace as tensors, with an empty batch in it."""
+    trace = [torch.from_numpy(batch) for batch in skewed_trace(seed)]
+    if repeats:
+        trace = [torch.cat((batch, batch[:5], batch[2:9])) for batch in trace]
+    return [*trace[:20], torch.arange(0), *trace[20:]]
+
+
+def on_disk(tmp_path, x, offset=0):
+    """The table in a file of that directory."""
+    return DiskRows(written(tmp_path / "x", x, offset), offset, *x.shape, x.dtype)

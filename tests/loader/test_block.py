@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ from torch import Tensor
 import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
+from spgnn.data import Graph
 from spgnn.exchange import Step
 from spgnn.graph.block import Block, Degrees, block_pattern
-from spgnn.nn import DropoutKeys
-from tests.loader.graphs import CLASSES, F_IN, N, attributes, directed, whole_blocks
+from spgnn.loader import ClusterSampler, SaintSampler
+from spgnn.loader.sampled_graph import sampled_graph
+from tests.loader.graphs import CLASSES, F_IN, N, attributes, directed
 
 SEEDS = torch.tensor([7, 5, 31, 0, 58, 12])
 LAYERS: list[tuple[str, tuple[Any, ...], dict[str, Any], bool]] = [
@@ -48,6 +52,14 @@ def graph_of(A: CSR, x: Tensor) -> spgnn.DistGraph:
     return spgnn.distribute(A.to_scipy().astype(bool) if A.values is None else A.to_scipy(), x=x)
 
 
+def whole_blocks(A: CSR, hops: int, **options: Any) -> tuple[Tensor, list[Block]]:
+    """Vertices and blocks of the whole neighbourhoods of SEEDS, the outermost hop first."""
+    graph = sampled_graph(Graph("small", A, True))
+    graph.edges.update(edge_attr=attributes(A), edge_type=torch.arange(A.nnz) % 3)
+    (batch,) = spgnn.NeighborLoader(graph, [-1] * hops, SEEDS, batch_size=N, **options)
+    return batch.n_id, batch.layers
+
+
 def gradients(out: Tensor, *wanted: Tensor) -> list[Tensor]:
     G = torch.sin(torch.arange(float(out.numel()))).view_as(out)
     return list(torch.autograd.grad(out, wanted, G))
@@ -61,7 +73,7 @@ def test_layer_on_a_whole_neighbourhood_is_that_on_the_graph(case):
     x = torch.randn(N, F_IN, requires_grad=True)
     layer = getattr(ours, name)(*given, **options)
     whole = graph_of(A, x.detach())
-    nodes, (block,) = whole_blocks(A, SEEDS, 1)
+    nodes, (block,) = whole_blocks(A, 1)
     keys: dict[str, Any] = {}
     if options.get("edge_dim"):
         keys = {"edge_attr": attributes(A)}
@@ -80,7 +92,7 @@ def test_layers_that_look_at_edges():
     x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
     inner = torch.nn.Sequential(torch.nn.Linear(F_IN, 5), torch.nn.Linear(5, 3))
-    nodes, (block,) = whole_blocks(A, SEEDS, 1)
+    nodes, (block,) = whole_blocks(A, 1)
     whole = graph_of(A, x)
     layer = ours.GINEConv(inner, edge_dim=3)
     wanted = layer(x, whole, attributes(A))[SEEDS]
@@ -90,33 +102,12 @@ def test_layers_that_look_at_edges():
     torch.testing.assert_close(relational(x[nodes], block), wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("options", [{}, {"jk": "cat"}, {"residual": True, "norm": "layer"}])
-@pytest.mark.parametrize("kind", ["GCN", "GraphSAGE", "GIN", "GAT", "GATv2"])
-def test_model_on_whole_neighbourhoods_is_that_on_the_graph(kind, options):
-    if options.get("norm"):
-        options = options | {"norm_kwargs": {"mode": "node"}}
-    A = CSR.from_scipy(directed())
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(N, F_IN, generator=generator, requires_grad=True)
-    model = getattr(ours, kind)(F_IN, 8, 3, CLASSES, dropout=0.4, input_dropout=True, **options)
-    keys = DropoutKeys(torch.arange(N), 3, 17)
-    nodes, blocks = whole_blocks(A, SEEDS, 3)
-    wanted = model(x, graph_of(A, x.detach()), keys)[SEEDS]
-    made = model(x[nodes], blocks, DropoutKeys(nodes, 3, 17))
-    torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
-    parameters = [x, *model.parameters()]
-    for mine, theirs in zip(
-        gradients(made, *parameters), gradients(wanted, *parameters), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GraphConv", "GATConv", "GATv2Conv"])
 def test_block_alone_is_what_pyg_sees(name):
     geometric = pytest.importorskip("torch_geometric.nn")
     A = CSR.from_scipy(directed())
     x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
-    nodes, (block,) = whole_blocks(A, SEEDS, 1, of_graph=False)
+    nodes, (block,) = whole_blocks(A, 1, normalise="batch")
     theirs, mine = getattr(geometric, name)(F_IN, 3), getattr(ours, name)(F_IN, 3)
     mine.load_state_dict(theirs.state_dict())
     wanted = theirs(x[nodes], block.local_edge_index)[: len(SEEDS)]
@@ -151,7 +142,7 @@ def test_cheaper_order_of_a_block(gradient):
 
 
 def test_several_hops_of_one_block_are_refused():
-    nodes, (block,) = whole_blocks(CSR.from_scipy(directed()), SEEDS, 1)
+    nodes, (block,) = whole_blocks(CSR.from_scipy(directed()), 1)
     x = torch.randn(len(nodes), F_IN)
     for layer in (ours.SGConv(F_IN, 3, K=2), ours.APPNP(2, 0.1), ours.TAGConv(F_IN, 3)):
         with pytest.raises(InputError, match="several hops"):
@@ -165,10 +156,97 @@ def test_gradient_of_attention_outlives_its_block():
     layer = ours.GATConv(F_IN, 3, heads=2)
     found = []
     for forgotten in (False, True):
-        nodes, blocks = whole_blocks(A, SEEDS, 1)
+        nodes, blocks = whole_blocks(A, 1)
         x = torch.ones(len(nodes), F_IN, requires_grad=True)
         out = layer(x, blocks[0])
         if forgotten:
             blocks.clear()
         found.append(gradients(out, x)[0])
     torch.testing.assert_close(*found, rtol=0, atol=0)
+
+
+# Blocks of every sampler.
+
+X = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
+
+
+def record(*, weighted: bool = False) -> Graph:
+    A = CSR.from_scipy(directed(weighted=weighted))
+    return Graph("small", A, True, x=X, y=torch.arange(N) % CLASSES)
+
+
+WHOLE: list[dict[str, Any]] = [
+    {"sampler": "neighbor", "resample": True},
+    {"sampler": "neighbor", "disjoint": True},
+    {"sampler": "neighbor", "subgraph_type": "induced"},
+    {"sampler": "labor"},
+    {"sampler": "ladies"},
+    {"sampler": "fastgcn"},
+    {"sampler": "neighbor", "weight_attr": "edge_weight"},
+]
+
+
+@pytest.mark.parametrize("options", WHOLE, ids=str)
+@pytest.mark.parametrize("kind", ["GCN", "GraphSAGE", "GIN"])
+def test_whole_neighbourhoods_of_every_sampler(kind, options):
+    graph = record(weighted="weight_attr" in options)
+    model = getattr(ours, kind)(F_IN, 6, 2, CLASSES)
+    wanted = model(X, spgnn.distribute(graph))
+    for batch in spgnn.NeighborLoader(graph, [-1, -1], batch_size=13, shuffle=True, **options):
+        made = model(batch.x, batch.layers)
+        rows = batch.n_id[: batch.batch_size]
+        torch.testing.assert_close(made, wanted[rows], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sampler", ["labor", "ladies", "fastgcn"])
+def test_factors_of_samplers_count(sampler):
+    """A sum over what was drawn is that of the factors the sampler gave."""
+    loader = spgnn.NeighborLoader(record(), [3], batch_size=20, sampler=sampler, edge_ids=True)
+    layer, mean = ours.GraphConv(F_IN, 3, bias=False), ours.SAGEConv(F_IN, 3, root_weight=False)
+    with torch.no_grad():
+        layer.lin_root.weight.zero_()
+    for batch in loader:
+        (block,) = batch.layers
+        assert block.factors is not None
+        A = torch.zeros(block.rows, block.columns)
+        column, row = block.local_edge_index
+        A.index_put_((row, column), block.factors, accumulate=True)
+        wanted = layer.lin_rel(A @ batch.x)
+        torch.testing.assert_close(layer(batch.x, [block][0]), wanted, rtol=1e-5, atol=1e-5)
+        drawn = A.sum(1, keepdim=True)
+        wanted = mean.lin_l(torch.where(drawn > 0, A @ batch.x / drawn.clamp(min=1e-9), 0))
+        torch.testing.assert_close(mean(batch.x, block), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_subgraphs_as_batches():
+    graph = record()
+    labels = torch.arange(N) % 5
+    cluster = ClusterSampler(graph.adjacency, labels, layers=2)
+    saint = SaintSampler(graph.adjacency, "walk", 6, layers=2)
+    model = ours.GraphSAGE(F_IN, 6, 2, CLASSES)
+    clusters = spgnn.NeighborLoader(graph, [], torch.arange(5), sampler=cluster, batch_size=2)
+    seen = []
+    for batch in clusters:
+        assert batch.batch_size == batch.num_nodes
+        assert model(batch.x, batch.layers).shape == (batch.num_nodes, CLASSES)
+        assert set(labels[batch.n_id].tolist()) == set(batch.input_id.tolist())
+        seen.append(batch.n_id)
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(N))
+    for batch in spgnn.NeighborLoader(graph, [], batch_size=20, sampler=saint):
+        assert model(batch.x, batch.layers).shape == (batch.num_nodes, CLASSES)
+
+
+def test_batches_go_when_they_are_forgotten():
+    """Not when the collector of cycles runs."""
+    loader = spgnn.NeighborLoader(record(), [3, 2], batch_size=9, num_workers=0)
+    model = ours.GraphSAGE(F_IN, 6, 2, CLASSES)
+    gc.collect()
+    gc.disable()
+    try:
+        batch = loader.sample(0, 0)
+        blocks = [weakref.ref(block.pattern) for block in batch.layers]
+        model(batch.x, batch.layers, batch.keys).sum().backward()
+        del batch
+        assert all(block() is None for block in blocks)
+    finally:
+        gc.enable()

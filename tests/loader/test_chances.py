@@ -10,15 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from spgnn.loader import (
-    Draw,
-    FastGCNSampler,
-    LaborSampler,
-    LadiesSampler,
-    NegativeSampler,
-    NeighborSampler,
-    SaintSampler,
-)
+from spgnn.loader import SaintSampler
+from spgnn.loader.link_loader import NegativeSampler
+from spgnn.loader.sampling import Draw, FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler
 from spgnn.pattern import Pattern
 from tests.loader.graphs import LEAST, agree, random_graph, small_graph, successive, unbiased
 
@@ -199,7 +193,7 @@ def test_negatives(draws, method):
             if exclude:
                 chances[pattern.indices[first:last].numpy()] = 0
                 chances[vertex] = 0
-            drawn = sampler.sample(torch.full((draws // 20,), vertex), 10, Draw(6)).numpy()
+            drawn = sampler.negatives(torch.full((draws // 20,), vertex), 10, Draw(6)).numpy()
             counts = np.bincount(drawn.ravel(), minlength=12)
             assert (counts[chances == 0] == 0).all()
             keep = chances > 0
@@ -211,7 +205,7 @@ def test_negatives_of_a_vertex_that_has_nearly_all():
     rows = [[v for v in range(n) if v not in (0, 17, 200)], *([[0]] * (n - 1))]
     indptr = torch.tensor([0, *np.cumsum([len(r) for r in rows]).tolist()])
     pattern = Pattern(indptr, torch.tensor([v for row in rows for v in row]), (n, n))
-    drawn = NegativeSampler(pattern).sample(torch.zeros(4000, dtype=torch.int64), 1, Draw(0))
+    drawn = NegativeSampler(pattern).negatives(torch.zeros(4000, dtype=torch.int64), 1, Draw(0))
     counts = np.bincount(drawn.ravel().numpy(), minlength=n)
     agree(counts[[17, 200]], [0.5, 0.5])
 

@@ -12,7 +12,7 @@ from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.config import Training
 from spgnn.loader import NeighborLoader
-from spgnn.loader.training import (
+from spgnn.loader.batch_training import (
     Correction,
     average_buffers,
     average_gradients,

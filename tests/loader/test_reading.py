@@ -16,7 +16,7 @@ import torch
 from spgnn._native import ring_refusal
 from spgnn.errors import InputError
 from spgnn.loader import DiskRows
-from spgnn.loader.rows import finish_read, open_reader
+from spgnn.loader.feature_rows import finish_read, open_reader
 from tests.comm.jobs import Forked
 
 needs_ring = pytest.mark.skipif(bool(ring_refusal()), reason=ring_refusal() or "-")
@@ -52,7 +52,7 @@ def table(directory: Path) -> tuple[Path, torch.Tensor]:
 
 
 def opened(path: Path, depth: int = 32, *, direct: bool = True) -> DiskRows:
-    return DiskRows.open(path, 0, ROWS, WIDTH, torch.float32, gap=0, depth=depth, direct=direct)
+    return DiskRows(path, 0, ROWS, WIDTH, torch.float32, gap=0, depth=depth, direct=direct)
 
 
 def reads_directly(path: Path) -> bool:
@@ -142,7 +142,7 @@ def test_a_kernel_that_comes_to_refuse(calls, tmp_path):
             if number == 10:
                 refuse(*calls)
         for one in pending:
-            one.wait()
+            one()
         assert all(torch.equal(to, x) for to in out)
         assert gathers(opened(path, depth=300), x)  # a deeper queue needs another ring
         return 0

@@ -14,7 +14,7 @@ from torch import Tensor
 import spgnn
 from spgnn import InputError
 from spgnn.loader import Batch, ClusterSampler, SaintSampler
-from spgnn.loader.source import source_of
+from spgnn.loader.sampled_graph import sampled_graph_of
 
 pytest.importorskip("torch_geometric")
 
@@ -244,7 +244,7 @@ def check_fields(data: Any, batch: Batch) -> None:
 
 
 def sampler_of(case: Case, data: Any, fanouts: list[int]) -> Any:
-    pattern = source_of(data).structure
+    pattern = sampled_graph_of(data).structure
     options: dict[str, Any] = {"layers": len(fanouts), "edge_ids": True}
     if case.sampler == "cluster":
         return ClusterSampler(pattern, torch.arange(int(data.num_nodes)) // 3, **options)

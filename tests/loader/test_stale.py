@@ -9,9 +9,10 @@ from torch import Tensor
 
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.loader import Draw, History, NeighborLoader
+from spgnn.loader import History, NeighborLoader
 from spgnn.loader.historical import hidden_widths
-from spgnn.loader.ranks import Boundary
+from spgnn.loader.rank_graph import Boundary
+from spgnn.loader.sampling import Draw
 from spgnn.loader.stale import EmbeddingCache, Push
 from spgnn.nn import GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
@@ -173,25 +174,33 @@ def test_history_is_constant():
 
 def check_refused(rank: int) -> None:
     given, _ = distributed(rank, 2)
-    with pytest.raises(InputError, match="3 hops need 2 widths, got 1"):
-        NeighborLoader(given, ALL, widths=[6], mode=ROOM)
-    with pytest.raises(InputError, match="do not agree on history"):
-        NeighborLoader(given, ALL, widths=[6, 5], mode=History(rank, 1, 1, 1))
-    with pytest.raises(InputError, match="no such mask"):
-        NeighborLoader(given, ALL, "trian_mask", widths=[6, 5], mode=ROOM)
-    with pytest.raises(InputError, match="misses"):
-        History(1, 1, 1, 1, "fetched")
+    for options, words in (
+        ({"widths": [6], "mode": ROOM}, "3 hops need 2 widths, got 1"),
+        ({"widths": [6, 5], "mode": History(rank, 1, 1, 1)}, "do not agree on history"),
+        ({"widths": [6, 5], "mode": ROOM, "input_nodes": "trian_mask"}, "no such mask"),
+    ):
+        with pytest.raises(InputError, match=words):
+            NeighborLoader(given, ALL, **options)
 
 
 def test_what_cannot_be_is_refused():
     run_ranks(check_refused, 2)
-    for text in ("1,2,3", "a,2,3,4", "1,2,0,4", "1,2,3,-4", ""):
-        with pytest.raises(InputError, match="--historical"):
-            History.parse(text)
     assert History.parse("100, 8,1,20") == History(100, 8, 1, 20)
-    with pytest.raises(InputError, match="jumping"):
-        hidden_widths(GCN.of([3, 4, 2], jk="cat"))
     assert hidden_widths(GCN.of([3, 4, 5, 2])) == [4, 5]
+    A, layout, comm = random_matrix(8, 0.2, 0, weighted=False), uneven_layout(8, 1, 0), connect()
+    boundary = Boundary.build(block_row(A, 0, 8), layout, comm)
+    late = {"delay": 0, "most": 1, "degrees": torch.ones(8), "comm": comm}
+    texts = ("1,2,3", "a,2,3,4", "1,2,0,4", "1,2,3,-4", "")
+    for call, words in (
+        *((lambda text=text: History.parse(text), "--historical") for text in texts),
+        (lambda: History(1, 1, 1, 1, "fetched"), "misses"),
+        (lambda: hidden_widths(GCN.of([3, 4, 2], jk="cat")), "jumping"),
+        (lambda: EmbeddingCache(3, 2, -1, 5), "capacity"),
+        (lambda: EmbeddingCache(3, 2, 1, -5), "life"),
+        (lambda: Push(boundary, [1], torch.float32, **late), "delay"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
 
 
 def check_ahead(rank: int) -> None:
@@ -245,10 +254,10 @@ class Slow:
         return row if now - made <= self.life else None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_oldest_rows_are_evicted_first(seed):
     rng = np.random.default_rng(seed)
-    vertices, capacity, life = 30, int(rng.integers(0, 34)), int(rng.integers(0, 9))
+    vertices, capacity, life = 30, seed and int(rng.integers(0, 34)), int(rng.integers(0, 9))
     cache = EmbeddingCache(vertices, 2, capacity, life)
     slow = Slow(min(capacity, vertices), life)
     asked = found = ages = 0
@@ -269,20 +278,6 @@ def test_the_oldest_rows_are_evicted_first(seed):
         ages += sum(now + 2 - slow.kept[vertex][1] for vertex in kept)
         assert len(cache) == len(slow.kept)
     assert vars(cache.hits) == {"requested": asked, "found": found, "ages": ages}
-
-
-def test_a_cache_without_room_finds_nothing():
-    cache = EmbeddingCache(3, 2, 0, 5)
-    cache.put(torch.tensor([1]), torch.ones(1, 2), 0)
-    assert cache.find(torch.tensor([1, 2]), 0).tolist() == [-1, -1]
-    assert vars(cache.hits) == {"requested": 2, "found": 0, "ages": 0}
-
-
-def test_sizes_that_cannot_be():
-    with pytest.raises(InputError, match="capacity"):
-        EmbeddingCache(3, 2, -1, 5)
-    with pytest.raises(InputError, match="life"):
-        EmbeddingCache(3, 2, 1, -5)
 
 
 VERTICES, ITERATIONS = 60, 7
@@ -376,12 +371,3 @@ def check_pushes(rank: int, parts: int) -> None:
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_rows_arrive_in_time_and_in_full(parts):
     run_ranks(check_pushes, parts, parts)
-
-
-def test_a_delay_is_one_at_least():
-    comm = connect()
-    A = random_matrix(8, 0.2, 0, weighted=False)
-    layout = uneven_layout(8, 1, 0)
-    boundary = Boundary.build(block_row(A, 0, 8), layout, comm)
-    with pytest.raises(InputError, match="delay"):
-        Push(boundary, [1], torch.float32, delay=0, most=1, degrees=torch.ones(8), comm=comm)

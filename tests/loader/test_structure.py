@@ -10,13 +10,10 @@ import torch
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import SoloCommunicator
 from spgnn.data import open_shards, write_shards
 from spgnn.data.generators import block_model
-from spgnn.loader import DiskPattern, degrees_of, hops
-from spgnn.loader.config import MiniBatchConfig
-from spgnn.loader.links import LinkNeighborLoader
-from spgnn.loader.run import train
+from spgnn.loader import DiskPattern, degrees_of, growth
+from spgnn.loader.link_loader import LinkNeighborLoader
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +28,7 @@ def directory(tmp_path_factory):
 def on_disk(directory, **options: Any) -> DiskPattern:
     shards = open_shards(directory)
     indptr = torch.from_numpy(shards.pattern().indptr.copy())
-    return DiskPattern.open(*shards.place(0, "indices"), indptr, len(indptr) - 1, **options)
+    return DiskPattern(*shards.place(0, "indices"), indptr, len(indptr) - 1, **options)
 
 
 def loader(directory, **options: Any) -> spgnn.NeighborLoader:
@@ -40,7 +37,7 @@ def loader(directory, **options: Any) -> spgnn.NeighborLoader:
 
 @pytest.mark.parametrize("policy", [None, "none", "degree", "lru", "belady"])
 def test_batches_are_those_in_memory(directory, policy, monkeypatch):
-    monkeypatch.setattr(hops, "ENTRIES", 150)
+    monkeypatch.setattr(growth, "ENTRIES", 150)
     for options in (
         {"shuffle": True, "num_workers": 3, "edge_ids": True},
         {"resample": True, "superbatch": 3},
@@ -73,7 +70,7 @@ def test_batches_are_those_in_memory(directory, policy, monkeypatch):
 
 def test_edges_on_a_disk_are_numbered_as_the_data_lists_them(directory):
     geometric = pytest.importorskip("torch_geometric.data")
-    pattern = loader(directory).source.structure
+    pattern = loader(directory).graph.structure
     rows = torch.arange(300).repeat_interleave(pattern.row_lengths)
     index = torch.stack((pattern.indices.long(), rows))
     index = index[:, torch.randperm(pattern.nnz, generator=torch.Generator().manual_seed(0))]
@@ -87,57 +84,12 @@ def test_what_needs_the_structure_in_memory(directory):
     for options, said in (
         ({"sampler": "fastgcn"}, "sampler fastgcn needs the structure in memory"),
         ({"disjoint": True}, "disjoint needs the structure in memory"),
-        ({"subgraph_type": "induced"}, "induced needs the structure in memory"),
+        ({"subgraph_type": "induced"}, "subgraph_type needs the structure in memory"),
     ):
         with pytest.raises(InputError, match=said):
             loader(directory, structure=pattern, **options)
     with pytest.raises(InputError, match=r"structure has 300 rows of [0-9]+ entries, sbm"):
         spgnn.NeighborLoader("sbm", [2], structure=pattern)
-    source = loader(directory, structure=pattern).source
+    source = loader(directory, structure=pattern).graph
     with pytest.raises(InputError, match="its structure lies on a disk; this needs it in memory"):
         LinkNeighborLoader(source, [2])
-
-
-def history(directory, **flags: Any) -> tuple[list[dict[str, Any]], Any]:
-    short = {"num_neighbors": "3,2", "batch_size": 20, "hidden": 8, "epochs": 2, "lr": 0.02}
-    config = MiniBatchConfig.of(**{"dataset": str(directory), **short, **flags})
-    report = train(config, SoloCommunicator())
-    for record in report["history"]:
-        del record["seconds"]
-    return report["history"], report["structure"]
-
-
-def test_the_command_trains_the_same_from_a_disk(directory):
-    wanted, nothing = history(directory)
-    assert nothing is None
-    for flags in (
-        {},
-        {"structure_cache": 4000},
-        {"structure_cache": 4000, "structure_policy": "degree", "store": "disk"},
-        {"structure_cache": 2000, "structure_policy": "lru", "workers": 2},
-    ):
-        found, told = history(directory, structure="disk", **flags)
-        for one, other in zip(wanted, found, strict=True):
-            assert one == pytest.approx(other, rel=1e-5), flags  # evaluation goes another way
-        assert 0 < told["blocks_read"] <= told["blocks_needed"]
-        assert (told["hit_rate"] is None) == (not flags)
-
-
-def test_what_the_command_refuses(directory):
-    for flags, said in (
-        ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),
-        (
-            {"structure": "disk", "sampler": "fastgcn"},
-            "storage.structure disk needs --sampler neighbor",
-        ),
-        (
-            {"structure": "disk", "distributed": "exact"},
-            "--distributed exact needs storage.structure m",
-        ),
-        (
-            {"structure": "disk", "dataset": "sbm"},
-            "storage.structure disk: sbm is no graph directory",
-        ),
-    ):
-        with pytest.raises(InputError, match=said):
-            history(directory, **flags)

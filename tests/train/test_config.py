@@ -16,8 +16,8 @@ from spgnn.comm import connect
 from spgnn.config import Record, options_of
 from spgnn.exchange import Codec
 from spgnn.inference.cli import InferConfig, infer_to_file
-from spgnn.loader.config import MiniBatchConfig
-from spgnn.loader.run import train as train_batches
+from spgnn.loader.minibatch import train as train_batches
+from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.plan.cli import PlanConfig
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, Training, train, training_graph

@@ -14,10 +14,10 @@ from spgnn import InputError, NeighborLoader
 from spgnn.__main__ import main as spgnn_main
 from spgnn.comm import connect
 from spgnn.data import Graph
-from spgnn.loader.config import MiniBatchConfig
-from spgnn.loader.dataset import open_dataset
-from spgnn.loader.run import main as minibatch
-from spgnn.loader.training import VertexBatches
+from spgnn.loader.batch_training import VertexBatches
+from spgnn.loader.minibatch import main as minibatch
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.minibatch_data import open_dataset
 from spgnn.nn import GCNConv, SGConv
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks

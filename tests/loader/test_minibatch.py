@@ -1,9 +1,10 @@
-"""The mini-batch command: its histories, its report, and what it refuses."""
+"""The mini-batch command: its histories, on one rank and on parts, its report, its refusals."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,18 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import SoloCommunicator, connect
-from spgnn.data import load_dataset
-from spgnn.loader.config import MiniBatchConfig
-from spgnn.loader.dataset import open_dataset
-from spgnn.loader.run import main, train
-from spgnn.loader.training import VertexBatches
+from spgnn.data import load_dataset, write_shards
+from spgnn.data.generators import block_model
+from spgnn.frontend.from_config import share_of
+from spgnn.loader.batch_training import VertexBatches
+from spgnn.loader.minibatch import main, train
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.minibatch_data import open_dataset
 from spgnn.testing import run_ranks
 from spgnn.train import train as train_whole
 from spgnn.train.report import seconds_to
 from tests.comm.jobs import Forked
+from tests.real import each
 from tests.train.command import check_refused, without_torch
 from tests.training import TOLERANCE, write_dataset
 
@@ -71,25 +75,24 @@ def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, model):
             assert value == pytest.approx(other[name], rel=TOLERANCE, abs=TOLERANCE), name
 
 
-def test_history_depends_on_no_way_of_working(path, tmp_path):
-    wanted = numbers(run(path))
+@pytest.mark.parametrize("task", ["vertices", "links"])
+def test_history_depends_on_no_way_of_working(path, tmp_path, task):
+    wanted = numbers(run(path, task=task))
     assert wanted[0]["loss"] != wanted[1]["loss"]
+    disk = {"store": "disk", "store_dir": str(tmp_path)}
     ways: list[dict[str, Any]] = [
         {"workers": 0},
         {"workers": 3, "prefetch": 7, "superbatch": 2},
-        {"store": "disk", "store_dir": str(tmp_path), "superbatch": 3},
-        *(
-            {"store": "disk", "store_dir": str(tmp_path), "cache": 1400, "cache_policy": policy}
-            for policy in ("belady", "degree", "lru")
-        ),
-        {"store": "disk", "store_dir": str(tmp_path), "pack": 10**7, "superbatch": 3},
-        {"store": "disk", "store_dir": str(tmp_path), "pack": 9000, "pack_epochs": 2, "cache": 300},
+        disk | {"superbatch": 3},
+        *(disk | {"cache": 1400, "cache_policy": policy} for policy in ("belady", "degree", "lru")),
+        disk | {"pack": 10**7, "superbatch": 3},
+        disk | {"pack": 9000, "pack_epochs": 2, "cache": 300},
     ]
     threads = torch.get_num_threads()
     try:
         for number, way in enumerate(ways):
             torch.set_num_threads(1 + number % 2)
-            made = numbers(run(path, **way))
+            made = numbers(run(path, task=task, **way))
             for one, other in zip(wanted, made, strict=True):
                 # Where features lie on a disk, evaluation goes another way.
                 assert one == pytest.approx(other, rel=1e-5), way
@@ -238,6 +241,112 @@ def test_command_with_everything_it_writes(path, tmp_path):
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
+def trained(path: Path, **flags: Any) -> dict[str, Any]:
+    return train(MiniBatchConfig.of(**{"dataset": str(path), **SHORT, **flags}), connect())
+
+
+def histories(rank: int, path: Path, models: list[dict[str, Any]]) -> list[Any]:
+    found = []
+    for model in models:
+        replicated = trained(path, **model)
+        exact = trained(path, **model, distributed="exact", superbatch=2)
+        found.append((numbers(replicated), numbers(exact), exact["features"]))
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_parts_train_as_whole_graphs_do(path, ranks):
+    models: list[dict[str, Any]] = [{"model": "sage"}]
+    if ranks == 2:
+        # Ranks see batches of their own, but evaluate with the running moments of all.
+        models += [{"model": "gcn"}, {"model": "gat"}, {"norm": "batch", "batch_size": 8}]
+    for found in run_ranks(histories, ranks, path, models):
+        for replicated, exact, features in found:
+            for one, other in zip(replicated, exact, strict=True):
+                assert one == pytest.approx(other, rel=TOLERANCE, abs=TOLERANCE)
+            assert features["rows_needed"] >= features["rows_read"]
+            assert (features["rows_read"] > 0) == (ranks > 1)
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "historical": {"distributed": "historical", "historical": "50,6,2,9", "past": "bfloat16"},
+    "fetched": {"distributed": "historical", "historical": "50,6,1,9", "misses": "fetch"},
+    "local": {"distributed": "local"},
+    "single": {  # vertices, and ranks that have none left
+        "distributed": "local",
+        "norm": "batch",
+        "batch_size": 1,
+        "num_neighbors": "2,1",
+    },
+    "corrected": {"distributed": "local", "correct_every": 2},
+    "averaged": {"distributed": "local", "correct_every": 3, "correct_steps": 0},
+    "clusters": {"distributed": "cluster", "clusters": 3, "boundary": 2, "clusters_a_batch": 2},
+    "layers": {"distributed": "exact", "sampler": "ladies", "num_neighbors": "20,10"},
+    "balanced": {"distributed": "exact", "balance": "nnz,train", "imbalance": 0.2},
+}
+
+
+def ways(rank: int, path: Path, directory: Path) -> dict[str, Any]:
+    found = {}
+    for name, flags in WAYS.items():
+        file = directory / f"{name}.npz"
+        found[name] = trained(path, predictions=str(file), epochs=6, **flags)
+    return found
+
+
+def test_every_way_learns_and_reports(path, tmp_path):
+    first, second, third = run_ranks(ways, 3, path, tmp_path)
+    for name in WAYS:
+        history = numbers(first[name])
+        assert history == numbers(second[name]) == numbers(third[name]), name
+        assert history[-1]["loss"] < history[0]["loss"], name
+        assert len(history) == 6
+        report = first[name]
+        assert report["sampler"]["batches"] > 0
+        assert report["features"]["rows_needed"] >= report["features"]["rows_read"]
+        assert report["features"]["rows_needed"] > 0
+        assert (report["features"]["rows_read"] > 0) == (report["config"]["distributed"] != "local")
+        assert (report["historical"] is None) == (name not in ("historical", "fetched"))
+        with np.load(tmp_path / f"{name}.npz") as saved:
+            assert set(saved.files) == {"class", "scores"}
+            assert len(saved["class"]) == report["graph"]["vertices"]
+    past = first["historical"]["historical"]
+    assert past == second["historical"]["historical"]
+    assert past["hit_rate"][0] == 1.0
+    assert 0 < past["hit_rate"][1] <= 1
+    assert past["mean_age"][0] >= 2  # the delay
+    assert past["pushed_bytes"] > 0
+
+
+def check_resumed(rank: int, path: Path, directory: Path) -> tuple[Any, Any]:
+    straight = trained(path, distributed="exact", epochs=4)
+    kept = {"checkpoint": str(directory / "run"), "distributed": "exact"}
+    trained(path, epochs=2, **kept)
+    return numbers(straight), numbers(trained(path, epochs=4, resume=True, **kept))
+
+
+def test_a_run_on_parts_is_resumed(path, tmp_path):
+    for straight, resumed in run_ranks(check_resumed, 2, path, tmp_path):
+        assert straight == resumed
+
+
+def balanced(rank: int, path: Path) -> list[int]:
+    comm = connect()
+    config = MiniBatchConfig.of(dataset=str(path), imbalance=0.1).of_whole_graph()
+    share, report = share_of(config, comm, ("nnz", "train"))
+    assert (report is None) == (rank > 0)
+    mask = share.data.train_mask
+    counted = torch.zeros(comm.size, dtype=torch.int64)
+    counted[rank] = int(mask.sum())
+    comm.all_reduce(counted).wait()
+    return counted.tolist()
+
+
+def test_parts_get_equal_shares_of_training_vertices(path):
+    counts = run_ranks(balanced, 2, path)[0]
+    assert max(counts) <= 1.1 * sum(counts) / 2
+
+
 REFUSED = [
     (["--num-neighbors", "3,x"], "--num-neighbors 3,x", "as in 15,10,5"),
     (["--num-neighbors", "3,-2"], "--num-neighbors 3,-2"),
@@ -289,3 +398,112 @@ def test_flags():
     assert config.storage.cache == 1 << 20
     assert config.settled().model.layers == 2
     assert config.training.epochs == 10
+
+
+TOGETHER: list[tuple[dict[str, Any], str]] = [
+    ({"distributed": "historical"}, "need each other"),
+    ({"historical": "1,2,3,4"}, "need each other"),
+    ({"distributed": "historical", "historical": "1,2,3"}, "SIZE,LIFE,DELAY,PUSH"),
+    ({"distributed": "historical", "historical": f"1,{10**20},3,4"}, "at most 2147483647"),
+    (
+        {"past": "bfloat16"},
+        "distribution.past bfloat16 needs --distributed historical, not none",
+    ),
+    ({"misses": "fetch"}, "distribution.misses fetch needs --distributed historical, not none"),
+    ({"distributed": "exact", "correct_every": 3}, "needs --distributed local, not exact"),
+    ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),
+    ({"balance": "train"}, "distribution.balance train needs --distributed"),
+    ({"distributed": "exact", "balance": "trian"}, "balance trian: .*did you mean 'train'"),
+    ({"distributed": "local", "jk": "cat"}, "needs --jk none"),
+    ({"distributed": "exact", "store": "disk"}, "needs --store memory"),
+    ({"distributed": "local", "sampler": "fastgcn"}, "--sampler neighbor, not fastgcn"),
+    ({"distributed": "local", "sampler": "labor"}, "needs --sampler neighbor, not labor"),
+    (
+        {"distributed": "local", "correct_every": 2, "checkpoint": "x", "resume": True},
+        "moments of their own",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), TOGETHER)
+def test_flags_that_do_not_go_together(path, flags, message):
+    with pytest.raises(InputError, match=message):
+        run(path, **flags)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A graph directory of one part."""
+    where = tmp_path_factory.mktemp("set") / "graph"
+    write_shards(
+        block_model(300, 2400, classes=3, homophily=0.7, features=5, seed=1), None, 1, where
+    )
+    return str(where)
+
+
+def test_the_command_trains_the_same_from_a_disk(directory):
+    short: dict[str, Any] = {"dataset": directory, "batch_size": 20, "epochs": 2}
+    wanted = run(Path(directory), **short)
+    assert wanted["structure"] is None
+    for flags in (
+        {},
+        {"structure_cache": 4000, "structure_policy": "degree", "store": "disk"},
+        {"structure_cache": 2000, "structure_policy": "lru", "workers": 2},
+    ):
+        found = run(Path(directory), structure="disk", **short, **flags)
+        for one, other in zip(numbers(wanted), numbers(found), strict=True):
+            assert one == pytest.approx(other, rel=1e-5), flags  # evaluation goes another way
+        told = found["structure"]
+        assert 0 < told["blocks_read"] <= told["blocks_needed"]
+        assert (told["hit_rate"] is None) == (not flags)
+    for flags, said in (
+        ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),
+        ({"structure": "disk", "sampler": "fastgcn"}, "disk needs --sampler neighbor"),
+        ({"structure": "disk", "distributed": "exact"}, "exact needs storage.structure m"),
+        ({"structure": "disk", "dataset": "sbm"}, "disk: sbm is no graph directory"),
+    ):
+        with pytest.raises(InputError, match=said):
+            run(Path(directory), **short | flags)
+
+
+# Historical rows cost no accuracy, and a fraction of the bytes of exact fetching.
+
+RANKS = 4
+COMMON: dict[str, Any] = {
+    "num_neighbors": "10,5,5",
+    "hidden": 64,
+    "dropout": 0.2,
+    "lr": 0.01,
+    "feature_norm": "row",
+    "eval_every": 1000,
+}
+# Epochs, and seeds whose mean is compared.
+LENGTHS = {"coauthor-physics": (3, 1), "amazon-computers": (16, 2)}
+PAST = {"distributed": "historical", "historical": "1000000,32,1,500", "past": "bfloat16"}
+
+
+def accuracy_on_ranks(rank: int, flags: dict[str, Any]) -> tuple[float, int]:
+    comm = connect()
+    before = comm.ledger.copy()
+    report = train(MiniBatchConfig.of(**flags), comm)
+    return report["history"][-1]["test_acc"], comm.ledger.since(before).of(
+        "alltoall"
+    ).received_bytes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("graph", "epochs", "seeds"), each(LENGTHS))
+def test_within_a_point_of_one_process_at_half_the_bytes(graph, epochs, seeds):
+    flags = {**COMMON, "dataset": graph, "epochs": epochs, "batch_size": 512}
+    alone, together = [], []
+    for seed in range(seeds):
+        report = train(MiniBatchConfig.of(**flags, seed=seed), SoloCommunicator())
+        alone.append(report["history"][-1]["test_acc"])
+        parts = {**flags, "batch_size": 512 // RANKS, "seed": seed}
+        found = run_ranks(accuracy_on_ranks, RANKS, {**parts, **PAST})
+        together.append(found[0][0])
+    assert mean(together) > mean(alone) - 0.01
+    # Those of setting up and of the evaluation count for both.
+    exact = run_ranks(accuracy_on_ranks, RANKS, {**parts, "distributed": "exact", "epochs": 2})
+    past = run_ranks(accuracy_on_ranks, RANKS, {**parts, **PAST, "epochs": 2})
+    assert sum(nbytes for _, nbytes in past) <= 0.5 * sum(nbytes for _, nbytes in exact)

@@ -1,12 +1,13 @@
-"""Tables of rows: in memory, one after another, on a disk; and the cost of asking them."""
+"""Tables of rows, in memory and on a disk, and the cost of asking them."""
 
 from __future__ import annotations
 
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels.recycling import new_rows
 from spgnn.layout import Int64Array
+from spgnn.loader.sampling import union_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
 DEPTH = 32  # reads that are under way at once
@@ -63,17 +65,8 @@ class Counts:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}
 
 
-class Pending:
-    """Rows under way; their destination must not be touched before `wait` returns."""
-
-    def __init__(self, finish: Callable[[], None] | None = None) -> None:
-        self._finish = finish
-
-    def wait(self) -> None:
-        """Block until the rows are there; an InputError says why they cannot be read."""
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
+Wait = Callable[[], None]
+"""Blocks until rows are there; an InputError says why they cannot be read."""
 
 
 class Rows(ABC):
@@ -93,11 +86,6 @@ class Rows(ABC):
     def counts(self) -> Counts:
         """Rows that the table was asked for, and the cost."""
         return self._counts
-
-    @property
-    def fetches_together(self) -> bool:
-        """True if `prefetch` fetches all that it announces at once, and is collective."""
-        return False
 
     @property
     def row_bytes(self) -> int:
@@ -122,28 +110,32 @@ class Rows(ABC):
         wanted = check_ids(ids, self.rows, str(self))
         out = self._output(len(wanted), out)
         self._counts.add(rows_needed=len(wanted), bytes_needed=len(wanted) * self.row_bytes)
-        self.begin(wanted, out).wait()
+        self.begin(wanted, out)()
         return out
 
-    def prefetch(self, ids: Sequence[Tensor]) -> None:  # noqa: B027 - most tables ignore it
-        """Announce the next calls of `gather`: one tensor a call, in order. Never necessary."""
+    def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
+        """The rows of several batches (a superbatch), one after another, as `gather` makes each.
 
-    def forget(self) -> None:  # noqa: B027 - most tables ignore it
-        """Call off all that was announced and has not been gathered."""
+        A row that several of them need is fetched once. A table may do more with what it knows
+        beforehand.
+        """
+        if len(ids) == 1:
+            yield self.gather(ids[0])
+            return
+        union, places = union_of(ids)
+        yield from MemoryRows(self.gather(union)).gather_many(places)
 
     @abstractmethod
-    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
-        """Start fetching row ``ids[i]`` into ``out[places[i]]``; counts what is read.
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:
+        """Start fetching row ``ids[i]`` into ``out[places[i]]`` (by default i).
 
-        For other tables to build on: the ids are in range, and `out` fits.
-
-        Parameters
-        ----------
-        ids : int64 [k]
-        out : Tensor [at least k, width]
-        places : int64 [k], optional
-            By default 0 … k − 1.
+        For tables to build on: the ids are in range, and `out` fits. Counts what is read. `out`
+        must not be touched before the returned function has been called.
         """
+
+    def begin_many(self, ids: Sequence[Int64Array]) -> list[Callable[..., Wait]]:
+        """For each of several batches a function that begins it: `begin` but for its ids."""
+        return [partial(self.begin, batch) for batch in ids]
 
     def _output(self, rows: int, out: Tensor | None) -> Tensor:
         if out is None:
@@ -161,12 +153,7 @@ class Rows(ABC):
 
 
 class MemoryRows(Rows):
-    """Rows in memory (or mapped there).
-
-    Parameters
-    ----------
-    table : Tensor [rows, width]
-    """
+    """The rows of a tensor [rows, width] in memory (or mapped there)."""
 
     def __init__(self, table: Tensor) -> None:
         if table.dim() != 2:
@@ -174,83 +161,51 @@ class MemoryRows(Rows):
         super().__init__(table.shape[0], table.shape[1], table.dtype)
         self.table = table.contiguous()
 
-    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+    def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
+        """One after another."""
+        yield from map(self.gather, ids)
+
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:
         """Copies at once; nothing is read."""
         copy_rows(self.table, ids, out, places)
-        return Pending()
+        return _nothing
 
 
-class StackedRows(Rows):
-    """The rows of several tables of one width and dtype, at least one, as those of one."""
-
-    def __init__(self, tables: Sequence[Rows]) -> None:
-        kinds = list(dict.fromkeys((table.width, table.dtype) for table in tables))
-        if len(kinds) != 1:
-            names = " and ".join(f"{dtype} [·, {width}]" for width, dtype in kinds) or "none"
-            raise InputError(f"stacked tables must have one width and dtype, got {names}")
-        super().__init__(sum(table.rows for table in tables), *kinds[0])
-        self.tables = list(tables)
-        self._begins = np.concatenate(([0], np.cumsum([table.rows for table in tables])))
-
-    @property
-    def counts(self) -> Counts:
-        parts = [table.counts for table in self.tables]
-        return replace(
-            self._counts,
-            rows_read=sum(part.rows_read for part in parts),
-            bytes_read=sum(part.bytes_read for part in parts),
-        )
-
-    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
-        table_of = np.searchsorted(self._begins, ids, side="right") - 1
-        begun = []
-        for number in np.unique(table_of).tolist():
-            chosen = np.flatnonzero(table_of == number)
-            targets = chosen if places is None else places[chosen]
-            begun.append(
-                self.tables[number].begin(ids[chosen] - self._begins[number], out, targets)
-            )
-
-        def wait() -> None:
-            for pending in begun:
-                pending.wait()
-
-        return Pending(wait)
-
-    def __str__(self) -> str:
-        return ", ".join(dict.fromkeys(map(str, self.tables)))
+def _nothing() -> None:
+    """Wait for rows that are there."""
 
 
 class DiskRows(Rows):
-    """Rows that follow each other in a file; made by `open`.
+    """Rows that follow each other in a file, say after the header of an .npy array.
 
     Reads are direct where the file system allows it, so neither do they fill the page cache, nor is
     it asked. Rows that lie in the same or neighbouring blocks are read together. The file must not
     change while it is open.
 
-    Attributes
+    Parameters
     ----------
-    path : Path
+    path : path
     offset : int
-        Byte of the file at which row 0 begins.
+        Bytes before row 0. Rows that lie at multiples of 512 or 4096 bytes cost least.
+    rows, width : int
+    dtype : float32, bfloat16, float64 or int64
+        As in this machine's memory.
+    direct : bool
+        Read past the page cache where that is possible.
+    depth : int
+        Reads that are under way at once, in the whole process at least.
     gap : int
-        Bytes between two blocks that are rather read than skipped.
+        Two rows are read together if at most so many bytes lie between their blocks: bytes in
+        place of a request. Nothing is read in vain with 0, except within blocks.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be opened or is too short.
     """
 
     def __init__(
         self,
-        file: tuple[Path, _native.Reader],
-        offset: int,
-        shape: tuple[int, int],
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__(*shape, dtype)
-        self.path, self._reader = file
-        self.offset, self.gap = offset, GAP
-
-    @classmethod
-    def open(
-        cls,
         path: AnyPath,
         offset: int,
         rows: int,
@@ -260,31 +215,7 @@ class DiskRows(Rows):
         direct: bool = True,
         depth: int = DEPTH,
         gap: int = GAP,
-    ) -> DiskRows:
-        """Open rows that begin at any byte of a file, say after the header of an .npy array.
-
-        Parameters
-        ----------
-        path : path
-        offset : int
-            Bytes before row 0. Rows that lie at multiples of 512 or 4096 bytes cost least.
-        rows, width : int
-        dtype : float32, bfloat16, float64 or int64
-            As in this machine's memory.
-        direct : bool
-            Read past the page cache where that is possible.
-        depth : int
-            Reads that are under way at once, in the whole process at least.
-        gap : int
-            Two rows are read together if at most so many bytes lie between their blocks: bytes in
-            place of a request. Nothing is read in vain with 0, except within blocks.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be opened or is too short.
-        """
-        source = Path(path)
+    ) -> None:
         check_integer("offset", offset, 0)
         check_integer("rows", rows, 0)
         check_integer("width", width, 0)
@@ -292,24 +223,24 @@ class DiskRows(Rows):
         check_integer("gap", gap, 0)
         if dtype not in DTYPES:
             names = ", ".join(str(d).removeprefix("torch.") for d in DTYPES)
-            raise InputError(f"{source}: rows of {dtype} cannot be read; only {names}")
-        reader = open_reader(source, direct=direct, depth=depth)
-        table = cls((source, reader), offset, (rows, width), dtype)
-        table.gap = gap if table.direct else 0
-        needed = offset + rows * table.row_bytes
-        if reader.size < needed:
+            raise InputError(f"{path}: rows of {dtype} cannot be read; only {names}")
+        super().__init__(rows, width, dtype)
+        self.path, self.offset = Path(path), offset
+        self._reader = open_reader(self.path, direct=direct, depth=depth)
+        self.gap = gap if self.direct else 0
+        needed = offset + rows * self.row_bytes
+        if self._reader.size < needed:
             raise InputError(
-                f"{source}: {reader.size} bytes, but {rows} rows of {table.row_bytes} bytes from "
-                f"byte {offset} on need {needed}; it was cut off, or the sizes are wrong"
+                f"{path}: {self._reader.size} bytes, but {rows} rows of {self.row_bytes} bytes "
+                f"from byte {offset} on need {needed}; it was cut off, or the sizes are wrong"
             )
-        return table
 
     @property
     def direct(self) -> bool:
         """True if reads go past the page cache."""
         return self._reader.alignment > 1
 
-    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:
         """Queues the reads, and returns."""
         if places is None:
             places = np.arange(len(ids))
@@ -317,7 +248,7 @@ class DiskRows(Rows):
             ids, places, as_bytes(out), self.offset, self.row_bytes, self.gap
         )
         self._counts.add(rows_read=len(ids), bytes_read=ticket.bytes)
-        return Pending(lambda: finish_read(ticket, self.path))
+        return lambda: finish_read(ticket, self.path)
 
     def __str__(self) -> str:
         return str(self.path)

@@ -32,15 +32,15 @@ from spgnn.frontend.from_config import (
 from spgnn.graph.block import Block, block_pattern
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch
-from spgnn.loader.config import MiniBatchConfig
-from spgnn.loader.dataset import Dataset
+from spgnn.loader.feature_rows import Counts, MemoryRows, Rows
 from spgnn.loader.historical import History, PartialBatch, hidden_widths
-from spgnn.loader.links import LinkNeighborLoader
+from spgnn.loader.link_loader import LinkNeighborLoader
 from spgnn.loader.loader import Mode, NeighborLoader, features_of
-from spgnn.loader.modes import Clusters, Rounds
-from spgnn.loader.rows import Counts, MemoryRows, Rows
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.minibatch_data import Dataset
+from spgnn.loader.rank_batches import Clusters, Rounds
+from spgnn.loader.sampled_graph import SampledGraph
 from spgnn.loader.sampling import relabel
-from spgnn.loader.source import Source
 from spgnn.nn import MODELS, BatchNorm, Stack
 from spgnn.nn.links import pairs_cross_entropy
 from spgnn.pattern import Pattern
@@ -56,35 +56,35 @@ AnyBatch = Batch | PartialBatch
 _PIECE = 1 << 16  # rows, or pairs, that are worked on at once
 
 
-def outputs_of(model: Stack, source: Source) -> Tensor:
+def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
     """A model's outputs for all vertices of a graph, exact, [n, columns].
 
     Layer by layer, without jumping knowledge, where graph or features are not in memory.
     """
-    x, weight = source.x, source.edge_weight
-    if isinstance(x, MemoryRows | CSR) and isinstance(source.pattern, Pattern):
-        everybody = torch.arange(source.rows)
+    x, weight = graph.x, graph.edge_weight
+    if isinstance(x, MemoryRows | CSR) and isinstance(graph.pattern, Pattern):
+        everybody = torch.arange(graph.rows)
         block = Block(
-            source.pattern,
-            source.ids_of(everybody),
+            graph.pattern,
+            graph.ids_of(everybody),
             edge_weight=weight,
-            degrees=partial(source.degrees, everybody),
+            degrees=partial(graph.degrees, everybody),
         )
         out: Tensor = model(x.table if isinstance(x, MemoryRows) else x, block)
         return out
-    H, ends = torch.empty(0), source.pattern.indptr
+    H, ends = torch.empty(0), graph.pattern.indptr
     for layer in range(model.num_layers):
         parts = []
-        for first in range(0, source.rows, _PIECE):
-            targets = torch.arange(first, min(first + _PIECE, source.rows))
+        for first in range(0, graph.rows, _PIECE):
+            targets = torch.arange(first, min(first + _PIECE, graph.rows))
             begin, end = int(ends[first]), int(ends[first + len(targets)])
             indptr = ends[first : first + len(targets) + 1] - begin
-            nodes, indices = relabel(targets, indptr, source.pattern.indices[begin:end])
+            nodes, indices = relabel(targets, indptr, graph.pattern.indices[begin:end])
             block = Block(
                 block_pattern(indptr, indices, len(nodes)),
-                source.ids_of(nodes),
+                graph.ids_of(nodes),
                 edge_weight=None if weight is None else weight[begin:end],
-                degrees=partial(source.degrees, nodes),
+                degrees=partial(graph.degrees, nodes),
             )
             rows = (
                 kernels.gather_rows(H, nodes) if layer else next(features_of(x, [nodes], Counts()))
@@ -147,12 +147,12 @@ class BatchTask(Task):
     def outputs(self) -> Tensor:
         """The layers' outputs for every vertex, of all of its neighbours."""
         assert self.dataset is not None
-        return outputs_of(self.layers, self.dataset.source)
+        return outputs_of(self.layers, self.dataset.graph)
 
     def own_share(self, arrays: Mapping[str, Tensor]) -> Predictions:
         """The share of this rank of arrays of every vertex, which all ranks hold."""
         assert self.dataset is not None
-        source = self.dataset.source
+        source = self.dataset.graph
         mine = torch.arange(source.rows).tensor_split(self.comm.size)[self.comm.rank]
         return Predictions(source.ids_of(mine), {name: a[mine] for name, a in arrays.items()})
 
@@ -192,7 +192,7 @@ class VertexBatches(BatchTask):
         )
         self.criterion = self.objective.criterion
         y = as_taken(self.objective.kind, dataset.y)
-        source = replace(dataset.source, vertices={"y": y})
+        source = replace(dataset.graph, vertices={"y": y})
         self.loader = NeighborLoader(
             source, config.sampling.fanouts, dataset.seeds, **loader_options(config, comm)
         )
@@ -258,9 +258,10 @@ class VertexBatches(BatchTask):
         """Validation loss and scores of the exact model on the whole graph. Collective."""
         if self.dataset is None:
             return self.objective.scores(self.outputs(), self.comm)
-        return _from_rank_zero(
-            self.comm, lambda: self.objective.scores(self.outputs(), SoloCommunicator())
+        scores: Scores = self.comm.from_rank_zero(
+            lambda: self.objective.scores(self.outputs(), SoloCommunicator())
         )
+        return scores
 
     def outputs(self) -> Tensor:
         if self.dataset is not None:
@@ -304,7 +305,7 @@ class LinkBatches(BatchTask):
         self.criterion = self.judge.criterion
         self._signature |= {"task": "links", "decoder": aim.decoder}
         self.loader = LinkNeighborLoader(
-            replace(dataset.source, vertices={}),
+            replace(dataset.graph, vertices={}),
             config.sampling.fanouts,
             torch.stack((training.sources, training.targets)),
             neg_sampling_ratio=aim.negatives,
@@ -325,7 +326,8 @@ class LinkBatches(BatchTask):
 
     def scores(self) -> Scores:
         """Validation loss, then scores on links for validation and for testing. Collective."""
-        return _from_rank_zero(self.comm, self._scores_here)
+        scores: Scores = self.comm.from_rank_zero(self._scores_here)
+        return scores
 
     def _scores_here(self) -> Scores:
         Z, scores = self.outputs(), Scores()
@@ -341,7 +343,7 @@ class LinkBatches(BatchTask):
     def _score(self, Z: Tensor, pairs: Pairs, purpose: str) -> tuple[Tensor, Tensor]:
         """Of links [pairs], and of made-up ones [pairs, count], so many of them at once."""
         assert self.dataset is not None
-        source, count = self.dataset.source, self.aim.eval_negatives
+        source, count = self.dataset.graph, self.aim.eval_negatives
         others = pairs.drawn(source.rows, count, self.seed, purpose)
         if source.vertex_ids is not None:
             others = inverse_permutation(source.vertex_ids)[others]
@@ -353,11 +355,6 @@ class LinkBatches(BatchTask):
         ]
         scores = torch.cat(parts) if parts else Z.new_empty(0, 1 + count)
         return scores[:, 0], scores[:, 1:]
-
-
-def _from_rank_zero(comm: Communicator, find: Any) -> Scores:
-    scores: Scores = comm.broadcast_value(find() if comm.rank == 0 else None)
-    return scores
 
 
 def loader_options(config: MiniBatchConfig, comm: Communicator) -> dict[str, Any]:
@@ -463,9 +460,9 @@ class BatchTrainer(Trainer):
     def _counts(self) -> dict[str, int]:
         """Of the table of features so far; evaluation reads it as well."""
         whole = self.task.dataset
-        if whole is None or not isinstance(whole.source.x, Rows):
+        if whole is None or not isinstance(whole.graph.x, Rows):
             return dict.fromkeys(self.rows_read, 0)
-        counts = whole.source.x.counts
+        counts = whole.graph.x.counts
         return {name: getattr(counts, name) for name in self.rows_read}
 
 
@@ -510,38 +507,30 @@ class Correction:
 def average_gradients(
     model: nn.Module, comm: Communicator, weight: float, loss: Tensor | None = None
 ) -> Tensor:
-    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce."""
+    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    Returns the mean of the losses and the sum of the weights, [2].
+    """
     learning = [p for p in model.parameters() if p.requires_grad]
     gradients = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in learning]
     if comm.size == 1 and weight and loss is not None:  # no rounding
         for parameter, gradient in zip(learning, gradients, strict=True):
             parameter.grad = gradient
         return torch.stack((loss.detach(), loss.new_tensor(weight)))
-    own = gradients[0].new_zeros(2)
-    own[1] = weight
-    if loss is not None and weight:
-        own[0] = loss.detach() * weight
-    flat = torch.cat([*(g.reshape(-1) * weight for g in gradients), own])
-    comm.all_reduce(flat).wait()
-    total = flat[-1].clone()
-    flat /= total.clamp(min=torch.finfo(flat.dtype).tiny)
-    parts = flat[:-2].split([p.numel() for p in learning])
-    for parameter, part in zip(learning, parts, strict=True):
-        parameter.grad = part.view_as(parameter).clone()
-    return torch.stack((flat[-2], total))
+    own = gradients[0].new_zeros(()) if loss is None or not weight else loss.detach()
+    (*means, mean), total = _weighted_means([*gradients, own], weight, comm)
+    for parameter, gradient in zip(learning, means, strict=True):
+        parameter.grad = gradient.clone()
+    return torch.stack((mean, total))
 
 
 def average_parameters(model: nn.Module, comm: Communicator) -> None:
     """Make every parameter its mean over all ranks. Collective; one all-reduce."""
     if comm.size == 1:
         return
-    parameters = list(model.parameters())
-    flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-    comm.all_reduce(flat).wait()
-    parts = (flat / comm.size).split([p.numel() for p in parameters])
-    with torch.no_grad():
-        for parameter, part in zip(parameters, parts, strict=True):
-            parameter.copy_(part.view_as(parameter))
+    parameters = [p.detach() for p in model.parameters()]
+    for parameter, mean in zip(parameters, _weighted_means(parameters, 1, comm)[0], strict=True):
+        parameter.copy_(mean)
 
 
 def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None:
@@ -553,14 +542,23 @@ def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None
     moments = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if comm.size == 1 or not moments:
         return
-    mine = torch.tensor([weight], dtype=torch.float64)
-    flat = torch.cat([*(b.reshape(-1).double() * weight for b in moments), mine])
-    comm.all_reduce(flat).wait()
-    if not flat[-1]:
+    means, total = _weighted_means([moment.double() for moment in moments], weight, comm)
+    if not total:
         return
-    parts = (flat[:-1] / flat[-1]).split([b.numel() for b in moments])
-    for buffer, part in zip(moments, parts, strict=True):
-        buffer.copy_(part.view_as(buffer))
+    for moment, mean in zip(moments, means, strict=True):
+        moment.copy_(mean)
     for buffer in model.buffers():
         if not buffer.is_floating_point():
             buffer.fill_(comm.agree(int(buffer)))
+
+
+def _weighted_means(
+    tensors: Sequence[Tensor], weight: float, comm: Communicator
+) -> tuple[list[Tensor], Tensor]:
+    """The mean of each over all ranks, which have a weight each, and the sum of these."""
+    flat = torch.cat([*(t.reshape(-1) * weight for t in tensors), tensors[0].new_tensor([weight])])
+    comm.all_reduce(flat).wait()
+    total = flat[-1].clone()
+    flat /= total.clamp(min=torch.finfo(flat.dtype).tiny)
+    parts = flat[:-1].split([t.numel() for t in tensors])
+    return [part.view_as(t) for part, t in zip(parts, tensors, strict=True)], total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from spgnn.frontend.sources import kind_of, opener
 from spgnn.graph.block import Degrees
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.disk_pattern import DiskPattern
-from spgnn.loader.rows import MemoryRows, Rows
+from spgnn.loader.feature_rows import MemoryRows, Rows
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR
 
@@ -29,31 +30,15 @@ _STRUCTURE = ("edge_index", "adj", "adj_t", "num_nodes")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Record:
-    """Tables that a batch can look up of its graph.
+class GraphTables:
+    """Tables that a batch can look up of its graph; dtype and shape are the caller's."""
 
-    Attributes
-    ----------
-    vertices : dict of Tensor [n, …]
-        Of each vertex: y, masks; dtype and shape are the caller's (`entries_of`).
-    edges : dict of Tensor [edges, …]
-        Of each edge, in the order of the graph as it was given.
-    others : dict
-        Values of a PyG ``Data`` that belong to no vertex and no edge.
-    edge_ids : Tensor int64 [nnz], optional
-        Which of the edges, in that order, each nonzero is; ``None``: they are in order.
-    vertex_ids : Tensor int64 [n], optional
-        Original ids; ``None``: the numbers themselves.
-    known_degrees : Degrees, optional
-        In the whole graph, of all vertices.
-    """
-
-    vertices: dict[str, Tensor]
-    edges: dict[str, Tensor]
-    others: dict[str, Any] = field(default_factory=dict)
-    edge_ids: Tensor | None = None
-    vertex_ids: Tensor | None = None
-    known_degrees: Degrees | None = None
+    vertices: dict[str, Tensor]  # [n, …] of each vertex: y, masks
+    edges: dict[str, Tensor]  # [edges, …] in the order of the graph as it was given
+    others: dict[str, Any] = field(default_factory=dict)  # of no vertex and no edge
+    edge_ids: Tensor | None = None  # int64 [nnz]: the edge of each nonzero; None: in order
+    vertex_ids: Tensor | None = None  # int64 [n]: original ids; None: the numbers themselves
+    known_degrees: Degrees | None = None  # in the whole graph, of all vertices
 
     def ids_of(self, nodes: Tensor) -> Tensor:
         """Original ids of some vertices."""
@@ -64,9 +49,9 @@ class Record:
         assert self.known_degrees is not None
         return self.known_degrees.of(nodes)
 
-    def excerpt(self, nodes: Tensor, edges: Tensor, *, degrees: bool) -> Record:
+    def excerpt(self, nodes: Tensor, edges: Tensor, *, degrees: bool) -> GraphTables:
         """The same of some vertices and edges alone, which are numbered from 0 in it."""
-        return Record(
+        return GraphTables(
             vertices={name: entries_of(name, t, nodes) for name, t in self.vertices.items()},
             edges={name: entries_of(name, t, edges) for name, t in self.edges.items()},
             others=self.others,
@@ -76,24 +61,13 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Source(Record):
-    """A graph that batches are drawn from.
-
-    Attributes
-    ----------
-    name : str
-    pattern : Pattern or DiskPattern [n, n]
-        Row i lists whom vertex i aggregates from, columns rising.
-    x : Rows, CSR or None
-        Features of the vertices.
-    numbered : bool
-        Whether batches number their edges by default: the graph came as a list of them.
-    """
+class SampledGraph(GraphTables):
+    """A graph on one process that batches are drawn from."""
 
     name: str
-    pattern: Pattern | DiskPattern
+    pattern: Pattern | DiskPattern  # row i lists whom vertex i aggregates from, columns rising
     x: FeatureStore
-    numbered: bool = False
+    numbered: bool = False  # batches number their edges: the graph came as a list of them
 
     @property
     def structure(self) -> Pattern:
@@ -124,79 +98,59 @@ class Source(Record):
 
     @cached_property
     def _all_degrees(self) -> Degrees:
-        edges = self.pattern.row_lengths
-        weight, loops = edges.float(), torch.zeros(0, dtype=torch.int64)
+        edges, ends = self.pattern.row_lengths, self.pattern.indptr
+        weight, loops = edges.float(), []
         if self.edge_weight is not None:
             rows = torch.arange(self.rows).repeat_interleave(edges)
             weight = torch.zeros(self.rows).index_add_(0, rows, self.edge_weight)
-        ends = self.pattern.indptr
-        for first in range(0, self.rows, _PIECE):
-            last = min(first + _PIECE, self.rows)
-            rows = torch.arange(first, last).repeat_interleave(edges[first:last])
-            columns = self.pattern.indices[int(ends[first]) : int(ends[last])]
-            loops = torch.cat((loops, rows[columns == rows]))
+        for piece in torch.arange(self.rows).split(_PIECE):
+            rows = piece.repeat_interleave(edges[piece])
+            first = int(piece[0])
+            columns = self.pattern.indices[int(ends[first]) : int(ends[first + len(piece)])]
+            loops.append(rows[columns == rows])
         bare = None
-        if len(loops):
+        if any(map(len, loops)):
             bare = torch.ones(self.rows)
-            bare[loops] = 0
+            bare[torch.cat(loops)] = 0
         return Degrees(edges, weight, bare)
 
 
-def source_of(
+def sampled_graph_of(
     data: Any,
     store: Rows | None = None,
     data_dir: str | None = None,
     structure: DiskPattern | None = None,
-) -> Source:
-    """Read a loader's data.
-
-    Parameters
-    ----------
-    data
-        A PyG ``Data``, a `spgnn.data.Graph`, a `DistGraph` of one rank, a `Source`, a SciPy matrix
-        or a pair of one and features, or the name or path of a data set.
-    store : Rows [n, f], optional
-        Features, instead of the data's own.
-    data_dir : str, optional
-        Where named sets are looked for.
-    structure : DiskPattern [n, n], optional
-        The pattern, instead of the data's own.
-
-    Raises
-    ------
-    InputError
-        If it is none of these, or they do not fit.
-    """
-    source = _read(data, data_dir)
+) -> SampledGraph:
+    """Read a loader's data; the arguments are those of `NeighborLoader`."""
+    graph = _read(data, data_dir)
     if structure is not None:
         if not isinstance(structure, DiskPattern):
             raise InputError(f"structure must be a DiskPattern, got {type(structure).__name__}")
-        source = on_disk(source, structure)
+        graph = on_disk(graph, structure)
     if store is not None:
         if not isinstance(store, Rows):
             raise InputError(f"store must be Rows, got {type(store).__name__}")
-        if store.rows != source.rows:
-            raise InputError(f"store has {store.rows} rows, the graph {source.rows} vertices")
-        source = replace(source, x=store)
-    return source
+        if store.rows != graph.rows:
+            raise InputError(f"store has {store.rows} rows, the graph {graph.rows} vertices")
+        graph = replace(graph, x=store)
+    return graph
 
 
-def on_disk(source: Source, structure: DiskPattern) -> Source:
+def on_disk(graph: SampledGraph, structure: DiskPattern) -> SampledGraph:
     """The same graph with its pattern on a disk; edges may be no more than a pattern."""
-    theirs = len(source.pattern.indptr) - 1, int(source.pattern.indptr[-1])
-    if structure.shape != source.pattern.shape or structure.nnz != theirs[1]:
+    if structure.shape != graph.pattern.shape or structure.nnz != graph.pattern.nnz:
         raise InputError(
             f"structure has {structure.shape[0]} rows of {structure.nnz} entries, "
-            f"{source.name} {theirs[0]} of {theirs[1]}"
+            f"{graph.name} {graph.rows} of {graph.pattern.nnz}"
         )
-    if source.edges:
-        known = ", ".join(source.edges)
-        raise InputError(f"{source.name}: edges on a disk have no {known}")
-    return replace(source, pattern=structure)
+    if graph.edges:
+        known = ", ".join(graph.edges)
+        raise InputError(f"{graph.name}: edges on a disk have no {known}")
+    return replace(graph, pattern=structure)
 
 
-def _read(data: Any, data_dir: str | None) -> Source:
-    if isinstance(data, Source):
+def _read(data: Any, data_dir: str | None) -> SampledGraph:
+    if isinstance(data, SampledGraph):
         return data
     if isinstance(data, DistGraph):
         return _of_dist_graph(data)
@@ -211,49 +165,54 @@ def _read(data: Any, data_dir: str | None) -> Source:
     beside = {name: None for name in ("x", "y", *MASKS)} | {"x": x}
     opened = opener(data, beside, "graph", data_dir)()
     known = dict(opened.attributes)
-    source = source_of_graph(opened.source.graph(), known.pop("x", None))
-    return replace(source, vertices=source.vertices | known)
+    graph = sampled_graph(opened.source.graph(), known.pop("x", None))
+    return replace(graph, vertices=graph.vertices | known)
 
 
-def source_of_graph(graph: Graph, x: Tensor | FeatureStore = None) -> Source:
+def sampled_graph(graph: Graph, x: Tensor | FeatureStore = None) -> SampledGraph:
     """Of our own record, with its own features or others."""
-    A = graph.adjacency
     tables = {name: getattr(graph, name) for name in ("y", *MASKS)}
-    vertices = {name: table for name, table in tables.items() if table is not None}
-    return Source(
-        name=graph.name,
-        pattern=A.pattern,
-        x=_features(graph.x if x is None else x, vertices),
-        vertices=vertices,
-        edges={} if A.values is None else {"edge_weight": A.values},
-        vertex_ids=graph.vertex_ids,
-    )
+    x = graph.x if x is None else x
+    return _of_tables(graph.name, graph.adjacency, x, tables, graph.vertex_ids)
 
 
-def _of_dist_graph(graph: DistGraph) -> Source:
+def _of_dist_graph(graph: DistGraph) -> SampledGraph:
     if graph.comm.size > 1:
         raise InputError(
             f"this draws from a graph on one process, and this one is on {graph.comm.size} ranks"
         )
-    A = graph.A.local_matrix().to("cpu")
-    tables = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
-    vertices = {name: table.cpu() for name, table in tables.items() if table is not None}
     others = ", ".join(sorted(set(graph.edge_attributes) - {"edge_weight"}))
     if others:
         raise InputError(
             f"edges of this DistGraph have {others}: give NeighborLoader the Data itself"
         )
-    return Source(
-        name=graph.meta.name,
-        pattern=A.pattern,
-        x=_features(None if graph.x is None else graph.x.to("cpu"), vertices),
-        vertices=vertices,
-        edges={} if A.values is None else {"edge_weight": A.values},
-        vertex_ids=graph.vertex_ids,
+    tables = {"y": graph.y, **{name: getattr(graph, name) for name in MASKS}, **graph.attributes}
+    tables = {name: None if table is None else table.cpu() for name, table in tables.items()}
+    x = None if graph.x is None else graph.x.to("cpu")
+    return _of_tables(
+        graph.meta.name, graph.A.local_matrix().to("cpu"), x, tables, graph.vertex_ids
     )
 
 
-def _of_pyg(data: Any) -> Source:
+def _of_tables(
+    name: str,
+    A: CSR,
+    x: Tensor | FeatureStore,
+    tables: Mapping[str, Tensor | None],
+    vertex_ids: Tensor | None,
+) -> SampledGraph:
+    vertices = {name: table for name, table in tables.items() if table is not None}
+    return SampledGraph(
+        name=name,
+        pattern=A.pattern,
+        x=_features(x, vertices),
+        vertices=vertices,
+        edges={} if A.values is None else {"edge_weight": A.values},
+        vertex_ids=vertex_ids,
+    )
+
+
+def _of_pyg(data: Any) -> SampledGraph:
     """Of a PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
     data = with_edge_index(data)
     index = getattr(data, "edge_index", None)
@@ -276,7 +235,7 @@ def _of_pyg(data: Any) -> Source:
     torch.cumsum(torch.bincount(target, minlength=n), 0, out=indptr[1:])
     vertices, edges, others = _attributes(data, n, len(source))
     in_order = bool((order[1:] > order[:-1]).all())
-    return Source(
+    return SampledGraph(
         name="data",
         pattern=Pattern.trusted(indptr, source[order].to(index_dtype(n)), (n, n)),
         x=_features(vertices.pop("x", None), vertices),
@@ -340,6 +299,14 @@ def _dimension(name: str, table: Tensor) -> int:
     return -1 if ("index" in name or name == "face") and table.dim() > 1 else 0
 
 
+def tensor_of(values: Any, wanted: str) -> Tensor:
+    """What a user gave as a tensor in memory; else an InputError that says what is wanted."""
+    try:
+        return torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"{wanted}, got a {type(values).__name__}") from None
+
+
 def is_integer(tensor: Tensor) -> bool:
     """True if entries are integers; truth values are none."""
     fractions = tensor.is_floating_point() or tensor.is_complex()
@@ -355,7 +322,7 @@ def _features(x: Tensor | FeatureStore, vertices: dict[str, Tensor]) -> FeatureS
 
 
 def input_nodes_of(
-    source: Source, input_nodes: Any, *, repeated: bool = False
+    graph: SampledGraph, input_nodes: Any, *, repeated: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """The vertices that seeds are taken of, int64 [inputs], and their ``batch.input_id``.
 
@@ -364,41 +331,37 @@ def input_nodes_of(
     """
     nodes = input_nodes
     if isinstance(nodes, str):
-        if nodes not in source.vertices:
-            known = ", ".join(source.vertices) or "none"
-            raise InputError(f"input_nodes {nodes}: {source.name} has no such mask; it has {known}")
-        nodes = source.vertices[nodes]
+        if nodes not in graph.vertices:
+            known = ", ".join(graph.vertices) or "none"
+            raise InputError(f"input_nodes {nodes}: {graph.name} has no such mask; it has {known}")
+        nodes = graph.vertices[nodes]
         if nodes.dtype != torch.bool:
             raise InputError(
-                f"input_nodes {input_nodes}: a mask must be bool [{source.rows}], "
+                f"input_nodes {input_nodes}: a mask must be bool [{graph.rows}], "
                 f"got {described(nodes)}"
             )
     if nodes is None:
-        return torch.arange(source.rows), None
-    try:
-        nodes = torch.as_tensor(nodes).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        got = type(nodes).__name__
-        raise InputError(f"input_nodes must be integers [k] or a mask, got a {got}") from None
+        return torch.arange(graph.rows), None
+    nodes = tensor_of(nodes, "input_nodes must be integers [k] or a mask")
     if nodes.dtype == torch.bool:
-        if nodes.shape != (source.rows,):
+        if nodes.shape != (graph.rows,):
             raise InputError(
-                f"input_nodes: a mask must be bool [{source.rows}], got {list(nodes.shape)}"
+                f"input_nodes: a mask must be bool [{graph.rows}], got {list(nodes.shape)}"
             )
         nodes = nodes.nonzero()[:, 0]
         return nodes, nodes
-    if nodes.dtype == torch.uint8 and nodes.shape == (source.rows,):
+    if nodes.dtype == torch.uint8 and nodes.shape == (graph.rows,):
         raise InputError(
-            f"input_nodes: uint8 [{source.rows}] may be a mask or vertices: "
+            f"input_nodes: uint8 [{graph.rows}] may be a mask or vertices: "
             "give mask.bool(), or vertices as int64"
         )
     if nodes.dim() != 1 or (not is_integer(nodes) and len(nodes)):
         raise InputError(f"input_nodes must be integers [k], got {nodes.dtype} {list(nodes.shape)}")
     nodes = nodes.to(torch.int64, copy=True)
-    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < source.rows:
+    if len(nodes) and not 0 <= int(nodes.min()) <= int(nodes.max()) < graph.rows:
         raise InputError(
             f"input_nodes run from {int(nodes.min())} to {int(nodes.max())}, "
-            f"{source.name} has vertices 0 to {source.rows - 1}"
+            f"{graph.name} has vertices 0 to {graph.rows - 1}"
         )
     if not repeated and len(nodes.unique()) < len(nodes):
         raise InputError("input_nodes: a vertex is there twice")

@@ -16,14 +16,14 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer
-from spgnn.graph.distgraph import DistGraph
 from spgnn.hashing import uniform
 from spgnn.loader.batch import Batch, Place
-from spgnn.loader.hops import ClusterGrowth
+from spgnn.loader.growth import ClusterGrowth
+from spgnn.loader.rank_graph import Boundary, RankGraph, mask_of
 from spgnn.loader.rank_sampler import RankSampler
-from spgnn.loader.ranks import Boundary, RankGraph, Table, mask_of, take
+from spgnn.loader.remote_rows import take
+from spgnn.loader.sampled_graph import GraphTables
 from spgnn.loader.sampling import Draw, SampleCounts, union_of
-from spgnn.loader.source import Record
 from spgnn.loader.threads import in_turns, last
 from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import partition
@@ -98,23 +98,12 @@ class Rounds:
     come in one exchange, each row once. With prefetching the next steps are sampled before these
     are handed over: their dense features travel in the meantime, and this rank's own part of
     sampling runs in a thread. As many superbatches are under way as sampling has steps, two a hop.
-
-    Attributes
-    ----------
-    ranks : RankGraph
-    sampler : RankSampler
-    steps : int
-        Of an epoch, the same on all ranks.
-    inputs : callable
-        Of an epoch: the inputs of this rank's batch in each step, ``None`` where it has none.
-    options : Options
-    sampled : SampleCounts
     """
 
     ranks: RankGraph
     sampler: RankSampler
-    steps: int
-    inputs: Callable[[int], list[Inputs | None]]
+    steps: int  # of an epoch, the same on all ranks
+    inputs: Callable[[int], list[Inputs | None]]  # of this rank, of each step of an epoch
     options: Options
     sampled: SampleCounts = field(default_factory=SampleCounts)
 
@@ -166,7 +155,7 @@ class Rounds:
             started = perf_counter()
         self.sampled.add([one for one, _ in samples], seconds + perf_counter() - started)
         union, places = union_of([sample.nodes for sample, _ in samples])
-        arrive, metadata = self.ranks.fetch(union, later=self.options.prefetch > 0)
+        arrive, metadata = self.ranks.fetch(union)
 
         def finish() -> list[Batch | None]:
             x, batches = arrive(), dict.fromkeys(steps)
@@ -174,7 +163,7 @@ class Rounds:
                 chosen, samples, places, strict=True
             ):
                 known = metadata.of(mine)
-                record = Record(
+                tables = GraphTables(
                     vertices={} if known.y is None else {"y": known.y},
                     edges={} if edges is None else {"edge_weight": edges},
                     vertex_ids=known.ids,
@@ -182,15 +171,9 @@ class Rounds:
                 )
                 number = step * comm.size + comm.rank
                 place = Place(seed, epoch, number, epoch * self.steps + step)
-                of_batch = replace(sample, nodes=torch.arange(len(mine)))
-                batch = Batch(
-                    record,
-                    of_batch,
-                    take(x, mine),
-                    input_id,
-                    place,
-                    of_graph=self.options.of_graph,
-                )
+                numbered = replace(sample, nodes=torch.arange(len(mine)))
+                of_graph = self.options.of_graph
+                batch = Batch(tables, numbered, take(x, mine), input_id, place, of_graph=of_graph)
                 batch.n_id = known.ids
                 batches[step] = batch
             return list(batches.values())
@@ -199,19 +182,18 @@ class Rounds:
 
 
 def exact_rounds(
-    graph: DistGraph | RankShare,
+    share: RankShare,
     comm: Communicator,
     num_neighbors: Sequence[int],
     input_nodes: Tensor | str | None,
     options: Options,
-    x: Table | None = None,
 ) -> Rounds:
     """The batches that `NeighborLoader` makes of the whole graph on one process. Collective."""
     comm.check_agreement(
         "NeighborLoader", num_neighbors=tuple(num_neighbors), options=tuple(vars(options).items())
     )
-    own = mask_of(graph, input_nodes, comm)
-    ranks = RankGraph.build(graph, comm, x)
+    own = mask_of(share, input_nodes, comm)
+    ranks = RankGraph.build(share, comm)
     sampler = RankSampler(
         ranks,
         options.sampler,

@@ -10,24 +10,23 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice, check_integer
-from spgnn.loader.layerwise import column_sums
 from spgnn.loader.loader import NeighborLoader
+from spgnn.loader.sampled_graph import SampledGraph, is_integer, tensor_of
 from spgnn.loader.sampling import (
     Draw,
+    GraphSampler,
     as_int64,
+    column_sums,
     draw_keys,
-    sampled_rows,
-    thread_count,
     vertices_in_proportion,
 )
-from spgnn.loader.source import Source
-from spgnn.pattern import Pattern
+from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR
 
 METHODS = ("uniform", "degree")
 
 
-class NegativeSampler:
+class NegativeSampler(GraphSampler):
     """Draws vertices that are not in a vertex's row, with replacement.
 
     Parameters
@@ -56,10 +55,8 @@ class NegativeSampler:
         threads: int | None = None,
     ) -> None:
         check_choice("method", method, METHODS)
-        self.threads = thread_count(threads)
-        self._rows = sampled_rows(pattern, vertex_ids, threads=self.threads)
-        self._rows.check_square()
-        self.pattern = self._rows.pattern
+        super().__init__(pattern, vertex_ids=vertex_ids, threads=threads)
+        self._check_square()
         self._by_degree, self._exclude_edges = method == "degree", exclude_edges
         ones = np.ones(self.pattern.nnz if self._by_degree else self.pattern.shape[0])
         masses = column_sums(self.pattern, ones) if self._by_degree else ones
@@ -67,7 +64,7 @@ class NegativeSampler:
             raise InputError("pattern: there is no vertex to draw")
         self._vertices = vertices_in_proportion(masses, vertex_ids)
 
-    def sample(self, vertices: Tensor, count: int, draw: Draw) -> Tensor:
+    def negatives(self, vertices: Tensor, count: int, draw: Draw) -> Tensor:
         """Other ends for some vertices.
 
         Parameters
@@ -94,7 +91,7 @@ class NegativeSampler:
             raise InputError(f"vertices: {wrong[0]} outside [0, {self.pattern.shape[0]})")
         options = self._by_degree, self._exclude_edges, draw_keys([draw]), self.threads
         try:
-            drawn = self._rows.graph.negatives(listed, count, self._vertices, *options)
+            drawn = self._graph.negatives(listed, count, self._vertices, *options)
         except ValueError as error:
             raise InputError(f"vertices: {error}") from None
         return torch.from_numpy(drawn).reshape(len(listed), count)
@@ -142,8 +139,7 @@ class LinkNeighborLoader(NeighborLoader):
         super().__init__(data, num_neighbors, None, **options)
         if self.rounds is not None:
             raise InputError("LinkNeighborLoader draws from a graph on one process")
-        source = self.source
-        self.links = _checked_links(edge_label_index, source)
+        self.links = _checked_links(edge_label_index, self.graph)
         count = self.links.shape[1]
         self.input_nodes = torch.arange(count)
         ratio = 0 if neg_sampling_ratio is None else neg_sampling_ratio
@@ -152,7 +148,7 @@ class LinkNeighborLoader(NeighborLoader):
         self.edge_label = _checked_labels(edge_label, count, positive=self.negatives > 0)
         self._other: NegativeSampler | None = None
         if self.negatives:
-            self._other = NegativeSampler(source.structure, vertex_ids=source.vertex_ids)
+            self._other = NegativeSampler(self.graph.structure, vertex_ids=self.graph.vertex_ids)
 
     def _input_ids(self) -> Tensor:
         return self.input_nodes
@@ -168,7 +164,7 @@ class LinkNeighborLoader(NeighborLoader):
             first = number // self.ranks * self.ranks * self.batch_size
             before = number * self.batch_size - first
             ends = self.links[1, order[first : first + before + len(places)]]
-            others = self._other.sample(ends, self.negatives, draw)[before:].flatten()
+            others = self._other.negatives(ends, self.negatives, draw)[before:].flatten()
             source = torch.cat((source, others))
             target = torch.cat((target, target.repeat_interleave(self.negatives)))
             label = torch.cat((label, label.new_zeros(len(others), *label.shape[1:])))
@@ -180,12 +176,10 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
     """One label a link; with negatives, 0 is theirs."""
     if labels is None:
         return torch.ones(links)
-    try:
-        checked = torch.as_tensor(labels).detach().cpu().clone()
-    except (TypeError, ValueError, RuntimeError):
-        checked = torch.empty(0)
+    wanted = f"edge_label must be a tensor [{links}], one a link"
+    checked = tensor_of(labels, wanted).clone()
     if checked.layout != torch.strided or checked.dim() == 0 or len(checked) != links:
-        raise InputError(f"edge_label must be a tensor [{links}], one a link")
+        raise InputError(f"{wanted}, got {described(checked)}")
     if positive and not (checked > 0).all():
         raise InputError(
             f"edge_label must be [{links}], positive: 0 stands for the pairs of neg_sampling_ratio"
@@ -193,7 +187,7 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
     return checked
 
 
-def _checked_links(links: Any, graph: Source) -> Tensor:
+def _checked_links(links: Any, graph: SampledGraph) -> Tensor:
     """Sources and targets, int64 [2, links]; by default all edges, in the order of the graph."""
     vertices = graph.rows
     if links is None:
@@ -203,17 +197,10 @@ def _checked_links(links: Any, graph: Source) -> Tensor:
         if graph.edge_ids is None:
             return edges
         return torch.empty_like(edges).index_copy_(1, graph.edge_ids, edges)
-    try:
-        checked = torch.as_tensor(links).detach().cpu()
-    except (TypeError, ValueError, RuntimeError):
-        got = type(links).__name__
-        raise InputError(f"edge_label_index must be integers [2, links], got a {got}") from None
-    is_number = not (
-        checked.is_floating_point() or checked.is_complex() or checked.dtype == torch.bool
-    )
-    if checked.dim() != 2 or checked.shape[0] != 2 or not is_number:
-        got = f"{checked.dtype} {list(checked.shape)}"
-        raise InputError(f"edge_label_index must be integers [2, links], got {got}")
+    wanted = "edge_label_index must be integers [2, links]"
+    checked = tensor_of(links, wanted)
+    if checked.dim() != 2 or checked.shape[0] != 2 or not is_integer(checked):
+        raise InputError(f"{wanted}, got {checked.dtype} {list(checked.shape)}")
     checked = checked.to(torch.int64, copy=True)
     if checked.numel() and not 0 <= int(checked.min()) <= int(checked.max()) < vertices:
         raise InputError(

@@ -1,9 +1,10 @@
-"""The report of mini-batch training: one JSON object, one table and one picture."""
+"""The mini-batch command: one job under any launcher, its report, its table and its picture."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import accumulate
 from typing import Any
 
@@ -11,22 +12,98 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from spgnn.comm import Communicator
+from spgnn.comm import Communicator, run_job
 from spgnn.command import plural, show_table
-from spgnn.files import write_file
-from spgnn.loader.cache import CachedRows, hits
-from spgnn.loader.config import MiniBatchConfig
+from spgnn.errors import InputError, memory_for
+from spgnn.files import check_writable, write_file
+from spgnn.loader.batch_training import BatchTask, BatchTrainer, LinkBatches, VertexBatches
+from spgnn.loader.cached_rows import CachedRows, hits
 from spgnn.loader.disk_pattern import DiskPattern
+from spgnn.loader.feature_rows import Rows
 from spgnn.loader.historical import PartRounds
-from spgnn.loader.packed import PackedRows
-from spgnn.loader.rows import Rows
-from spgnn.loader.training import BatchTrainer
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.minibatch_data import open_dataset
+from spgnn.loader.packed_rows import PackedRows
+from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.partition.plot import check_plot
-from spgnn.train import report as usual
+from spgnn.train import checkpoint
+from spgnn.train import report as reporting
+from spgnn.train import train as train_whole
+from spgnn.train.callbacks import Callback, check_log_directory, logs_in
+from spgnn.train.run import OWN_FLAGS
 
 Report = dict[str, Any]
 # Rows in the trace from which the best hit rate is computed: 8 bytes each, for a while.
 LONGEST_TRACE = 1 << 25
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The mini-batch command; returns its exit status."""
+
+    def publish(config: MiniBatchConfig, report: Report) -> None:
+        reporting.publish(report, config.job.json, show)
+
+    return run_job(lambda: MiniBatchConfig.read(arguments), train, publish, device="cpu")
+
+
+def train(
+    config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback] = ()
+) -> Report:
+    """Prepare the data, train, and return the report. Collective."""
+    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
+    comm.check_agreement("flags", **common)
+    config.check(comm.size)
+    config = config.settled()
+    comm.on_rank_zero(lambda: _check_targets(config))
+    give_back_freed()
+    idle = resident_bytes()
+    with ExitStack() as stack:
+        dataset = None
+        if config.distribution.distributed == "none":
+            opened = open_dataset(config, comm.rank)
+            with memory_for(f"what is known of {config.data.dataset}"):
+                dataset = comm.on_every_rank(lambda: stack.enter_context(opened))
+        if dataset is None:
+            task: BatchTask = VertexBatches(config, comm)
+        else:
+            kind = LinkBatches if config.aim.task == "links" else VertexBatches
+            task = comm.on_every_rank(lambda: kind(config, comm, dataset))
+        logs = logs_in(config.job.log) if config.job.log and comm.rank == 0 else []
+        trainer = BatchTrainer(task, config, comm, [*callbacks, *logs])
+        trainer.freed = FreedMemory(comm.size, comm.ranks_here)
+        trainer.freed.begin()
+        comm.settled()
+        trainer.run()
+        if config.job.predictions is not None and trainer.failure is None:
+            trainer.write_predictions(config.job.predictions)
+        task.close()
+        report = assemble(config, trainer, idle)
+    if config.comparison.compare == "full":
+        whole = train_whole(config.of_whole_graph(), comm)
+        names = "config", "history", "best", "seconds_to", "epoch_seconds", "memory"
+        report["full"] = {name: whole[name] for name in names}
+    if config.comparison.plot is not None:
+        path = config.comparison.plot
+        comm.on_rank_zero(lambda: plot_scores(report, path))
+    return report
+
+
+def _check_targets(config: MiniBatchConfig) -> None:
+    """Try every place to write to before anything takes long."""
+    job, plot = config.job, config.comparison.plot
+    if job.json is not None:
+        check_writable(job.json, "--json")
+    if job.predictions is not None:
+        if not job.predictions.endswith(".npz"):
+            raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
+        check_writable(job.predictions, "--predictions")
+    if plot is not None:
+        check_plot(plot)
+        check_writable(plot, "--plot")
+    if job.log is not None:
+        check_log_directory(job.log)
+    if config.training.checkpoint is not None:
+        checkpoint.check_target(config.training.checkpoint, config.training.resume)
 
 
 def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) -> Report:
@@ -48,13 +125,13 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
             "features": task.features,
             "classes": task.classes,  # type: ignore[attr-defined]
         },
-        **usual.measurements(trainer),
+        **reporting.measurements(trainer),
         "batches_per_epoch": loader.batches if rounds is None else len(loader) * comm.size,
         "sampler": _sampler(comm, loader),
     }
     if rounds is None:
         report["features"] = _features(config, comm, trainer)
-        report["structure"] = _structure(config, comm, loader.source.pattern)
+        report["structure"] = _structure(config, comm, loader.graph.pattern)
     else:
         counts = loader.counts.record()
         unknown = dict.fromkeys(("hit_rate", "optimal_hit_rate", "policy"))
@@ -63,7 +140,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
         is_historical = isinstance(rounds, PartRounds) and rounds.history is not None
         report["historical"] = rounds.report() if is_historical else None  # type: ignore[union-attr]
         report["partition"] = task.partition_report  # type: ignore[attr-defined]
-    report["memory"] = usual.memory(comm, idle_bytes)
+    report["memory"] = reporting.memory(comm, idle_bytes)
     report["failure"] = trainer.failure
     return report
 
@@ -79,7 +156,7 @@ def _sampler(comm: Communicator, loader: Any) -> Report:
 def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer) -> Report:
     """Rows that training needed of the features, and rows read for it; evaluation apart."""
     loader = trainer.task.loader
-    x = loader.source.x
+    x = loader.graph.x
     counts = dict.fromkeys(("rows_needed", "rows_read", "bytes_needed", "bytes_read", "hits"), 0)
     if isinstance(x, Rows):
         counts |= trainer.rows_read
@@ -147,11 +224,6 @@ def _sums(comm: Communicator, numbers: Sequence[float]) -> list[float]:
 
 def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:
     return dict(zip(counts, map(int, _sums(comm, list(counts.values()))), strict=True))
-
-
-def publish(report: Report, path: str | None) -> None:
-    """Write the report and print its table, as those of full-graph training."""
-    usual.publish(report, path, show)
 
 
 def show(report: Report) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,10 @@ from spgnn.direct import PAGE, DirectFile, Transfers, padded
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath, digest
 from spgnn.layout import Int64Array
-from spgnn.loader.rows import (
+from spgnn.loader.feature_rows import (
     Counts,
-    Pending,
     Rows,
+    Wait,
     as_bytes,
     check_ids,
     copy_rows,
@@ -55,7 +55,6 @@ class PackedRows(Rows):
     Parameters
     ----------
     behind : Rows
-        The table that is packed.
     directory : path
         On a disk with room; the file has no name there.
     cap_bytes : int
@@ -135,15 +134,11 @@ class PackedRows(Rows):
             digest(ids.tobytes()): (plan, reader) for ids, plan in zip(batches, plans, strict=True)
         }
 
-    def bytes_of(self, ids: Tensor) -> int | None:
-        """Bytes that reading a batch takes of the packed file; ``None`` if it is not packed."""
-        batch, reader = self._batches.get(digest(ids.numpy().tobytes()), (None, None))
-        if batch is None or reader is None:
-            return None
-        unit = reader.alignment
-        return -(-len(batch.written) * self.row_bytes // unit) * unit
+    def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
+        """One after another: each has its own stretch."""
+        yield from map(self.gather, ids)
 
-    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Pending:
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:
         """One long read for a batch that is packed; else as the table behind."""
         batch, reader = self._batches.get(digest(ids.tobytes()), (None, None))
         if batch is None or reader is None:
@@ -160,18 +155,18 @@ class PackedRows(Rows):
 
         def wait() -> None:
             finish_read(ticket, self._directory)
-            rest.wait()
+            rest()
 
-        return Pending(wait)
+        return wait
 
     def __str__(self) -> str:
         return str(self.behind)
 
-    def _begin_behind(self, ids: Int64Array, out: Tensor, places: Int64Array | None) -> Pending:
+    def _begin_behind(self, ids: Int64Array, out: Tensor, places: Int64Array | None) -> Wait:
         before = self.behind.counts.bytes_read
-        pending = self.behind.begin(ids, out, places)
+        wait = self.behind.begin(ids, out, places)
         self._counts.add(rows_read=len(ids), bytes_read=self.behind.counts.bytes_read - before)
-        return pending
+        return wait
 
 
 def _write(

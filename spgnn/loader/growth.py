@@ -11,13 +11,14 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.loader.disk_pattern import DiskPattern
-from spgnn.loader.layerwise import LadiesSampler
 from spgnn.loader.sampling import (
     Draw,
     Hop,
     LaborSampler,
+    LadiesSampler,
     NeighborSampler,
     Sample,
+    hop_counts,
     relabel,
 )
 from spgnn.pattern import Pattern
@@ -27,26 +28,18 @@ _NONE = torch.zeros(0, dtype=torch.int64)
 
 
 class RowEntries(NamedTuple):
-    """Rows of the whole matrix, as they were drawn or whole.
-
-    Attributes
-    ----------
-    indptr : Tensor int64 [rows + 1]
-    columns : Tensor [entries]
-    edges : Tensor [entries], optional
-        Of each entry a number or value that belongs to it; of whole rows the columns' original ids.
-    weights : Tensor float32 [entries], optional
-        Factors of the sampler; of whole rows the values of the matrix.
-    """
+    """Rows of the whole matrix, as they were drawn or whole."""
 
     indptr: Tensor
     columns: Tensor
-    edges: Tensor | None = None
-    weights: Tensor | None = None
+    edges: Tensor | None = (
+        None  # a number or value of each; of whole rows the columns' original ids
+    )
+    weights: Tensor | None = None  # factors of the sampler; of whole rows the matrix's values
 
 
 class NeighborGrowth:
-    """A sample whose vertices each draw for themselves, anew in each hop."""
+    """A sample whose vertices each draw for themselves."""
 
     def __init__(self, seeds: Tensor, draw: Draw) -> None:
         self.nodes, self.draw, self._seeds = seeds, draw, len(seeds)
@@ -110,9 +103,13 @@ class WholeRowGrowth:
         shape = len(nodes), len(nodes)
         pattern = Pattern.trusted(torch.cat((self._indptr, empty)), indices, shape)
         values = self.values.abs() if rows.weights is not None else None
-        sampler = whole_row_sampler(
-            self._name, pattern, [self._counts[hop]], values, ids, hop, self._threads
-        )
+        options: dict[str, Any] = {"edge_ids": True, "vertex_ids": ids, "first_hop": hop}
+        options["threads"], count = self._threads, [self._counts[hop]]
+        sampler: LaborSampler | LadiesSampler
+        if self._name == "labor":
+            sampler = LaborSampler(pattern, count, **options)
+        else:
+            sampler = LadiesSampler(pattern, count, values=values, **options)
         sample = sampler.sample(torch.arange(targets), self.draw)
         self.nodes = nodes[sample.nodes]
         self._hops.append(sample.hops[0])
@@ -165,29 +162,6 @@ class ClusterGrowth:
 Growth = NeighborGrowth | WholeRowGrowth | ClusterGrowth
 
 
-def whole_row_sampler(
-    name: str,
-    pattern: Pattern,
-    counts: Sequence[int],
-    values: Tensor | None,
-    ids: Tensor,
-    hop: int,
-    threads: int | None,
-) -> LaborSampler | LadiesSampler:
-    """LABOR or LADIES of a graph, from some hop on."""
-    options: dict[str, Any] = {"first_hop": hop, "threads": threads}
-    if name == "labor":
-        return LaborSampler(pattern, counts, edge_ids=True, vertex_ids=ids, **options)
-    return LadiesSampler(pattern, counts, values=values, edge_ids=True, vertex_ids=ids, **options)
-
-
-def check_counts(name: str, counts: Sequence[int]) -> list[int]:
-    """Refuse numbers that LABOR or LADIES do not take."""
-    nothing = Pattern(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), (0, 0))
-    whole_row_sampler(name, nothing, counts, None, _NONE, 0, None)
-    return [int(count) for count in counts]
-
-
 class DiskSampler:
     """Samples of a graph whose structure lies on a disk: those of memory, bit for bit.
 
@@ -213,7 +187,7 @@ class DiskSampler:
         if name == "neighbor":
             self._of_rows(torch.zeros(1, dtype=torch.int64), _NONE.to(pattern.dtype), _NONE)
         else:
-            self._counts = check_counts(name, counts)
+            hop_counts("num_nodes" if name == "ladies" else "num_neighbors", self._counts)
 
     def sample(self, seeds: Tensor, draw: Draw) -> Sample:
         """The neighbourhood of the seeds, int64 [seeds], each different."""
@@ -233,12 +207,11 @@ class DiskSampler:
                 whole.take(rows, hop)
                 parts.append(entries)
             (sample, _), numbers = whole.result(), torch.cat(parts)
-        hops = []
-        for one in sample.hops:
-            edge_ids = None
-            if self._edge_ids and one.edge_ids is not None and numbers is not None:
-                edge_ids = numbers[one.edge_ids]
-            hops.append(replace(one, edge_ids=edge_ids))
+        named = self._edge_ids and numbers is not None
+        hops = [
+            replace(hop, edge_ids=numbers[hop.edge_ids] if named else None)  # type: ignore[index]
+            for hop in sample.hops
+        ]
         return replace(sample, hops=hops)
 
     def _whole(self, targets: Tensor) -> tuple[RowEntries, Tensor]:
@@ -254,12 +227,11 @@ class DiskSampler:
         ends, parts = [torch.zeros(1, dtype=torch.int64)], []
         for piece in self._pieces(targets):
             indptr, columns = self._pattern.rows(piece)
-            everything = torch.arange(len(piece))
-            drawn, chosen, edge_ids, _ = self._of_rows(indptr, columns, piece).sample_hop(
-                everything, hop, draw
-            )
+            rows = torch.arange(len(piece))
+            sampler = self._of_rows(indptr, columns, piece)
+            drawn, chosen, edge_ids, _ = sampler.sample_hop(rows, hop, draw)
             if edge_ids is not None:
-                row = everything.repeat_interleave(drawn.diff())
+                row = rows.repeat_interleave(drawn.diff())
                 edge_ids = edge_ids + (self._pattern.indptr[piece] - indptr[:-1])[row]
             ends.append(drawn[1:] + ends[-1][-1])
             parts.append((chosen, edge_ids))

@@ -9,7 +9,7 @@ from spgnn.config import Aim, Data, Job, TrainConfig
 from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
-from spgnn.loader.cache import PolicyName
+from spgnn.loader.cached_rows import PolicyName
 from spgnn.loader.historical import History
 from spgnn.loader.sampling import SamplerName
 from spgnn.options import Configuration, Record, flag, key, options_of, rare

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,14 +23,13 @@ from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, scratch_directory
-from spgnn.frontend.from_config import dense_for_max, made_up_labels
-from spgnn.hashing import uniform
-from spgnn.loader.cache import CachedRows
-from spgnn.loader.config import MiniBatchConfig
+from spgnn.frontend.from_config import dense_for_max, made_up_labels, random_features
+from spgnn.loader.cached_rows import CachedRows
 from spgnn.loader.disk_pattern import DiskPattern, degrees_of
-from spgnn.loader.packed import PackedRows
-from spgnn.loader.rows import DiskRows, Rows
-from spgnn.loader.source import Source, on_disk, source_of_graph
+from spgnn.loader.feature_rows import DiskRows, Rows
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.packed_rows import PackedRows
+from spgnn.loader.sampled_graph import SampledGraph, on_disk, sampled_graph
 from spgnn.memory import check_memory
 from spgnn.nn.loss import UNKNOWN
 from spgnn.progress import ProgressBar
@@ -42,34 +40,20 @@ FILE = "features.bin"
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A graph on one process, with labels and splits.
+    """A graph on one process, with labels and splits."""
 
-    Attributes
-    ----------
-    source : Source
-    meta : GraphMeta
-    y : Tensor [n] or [n, columns]
-    masks : train, validation and test, bool [n] each
-    classes : int
-    seeds : Tensor int64
-        Training vertices that have a label, or ends of training links.
-    links : list of Pairs, optional
-        For training, validation and testing, where links are learnt: labels are unknown then, and
-        masks are empty.
-    """
-
-    source: Source
+    graph: SampledGraph
     meta: GraphMeta
-    y: Tensor
-    masks: list[Tensor]
+    y: Tensor  # [n] or [n, columns]; unknown where links are learnt
+    masks: list[Tensor]  # train, validation and test, bool [n] each; empty where links are learnt
     classes: int
-    seeds: Tensor
-    links: list[Pairs] | None = None
+    seeds: Tensor  # training vertices that have a label, or ends of training links
+    links: list[Pairs] | None = None  # for training, validation and testing
 
     @property
     def features(self) -> int:
         """Width of the features."""
-        x = self.source.x
+        x = self.graph.x
         assert x is not None
         return x.width if isinstance(x, Rows) else x.shape[1]
 
@@ -108,11 +92,11 @@ def open_dataset(config: MiniBatchConfig, rank: int = 0) -> Iterator[Dataset]:
         parent, own = config.storage.store_dir, None
         if parent is not None:  # a directory of this process alone: others may write there
             own = stack.enter_context(scratch_directory(parent, f"storage.store-dir {parent}"))
-        source = source_of_graph(graph, _features(config, opened, graph, own))
-        source.vertices.update(y=y)
+        drawn_from = sampled_graph(graph, _features(config, opened, graph, own))
+        drawn_from.vertices.update(y=y)
         if config.storage.structure == "disk":
-            source = on_disk(source, _structure(config, opened, graph))
-        yield Dataset(source, meta, y, masks, classes, seeds, links)
+            drawn_from = on_disk(drawn_from, _structure(config, opened, graph))
+        yield Dataset(drawn_from, meta, y, masks, classes, seeds, links)
 
 
 def _features(
@@ -125,7 +109,7 @@ def _features(
         if not width:
             raise InputError(f"{graph.name} has no features; --random-features F makes some up")
         check_memory(f"--random-features {width}", 4 * graph.vertices * width)
-        x = _random_features(graph, width, config.training.seed)
+        x = random_features(vertex_ids_of(graph), 0, width, config.training.seed)
     x = dense_for_max(config.of_whole_graph(), x)
     norm = config.data.feature_norm
     normalised = norm == "row" or (norm == "auto" and opened.meta.bag_of_words)
@@ -147,7 +131,7 @@ def _features(
         with atomic_file(path, f"storage.store-dir {storage.store_dir}") as file:
             rows = row_normalise_features(x) if normalised else x
             file.write(rows.contiguous().numpy().view(np.uint8).data)
-    table = DiskRows.open(path, offset, x.shape[0], x.shape[1], x.dtype)
+    table = DiskRows(path, offset, x.shape[0], x.shape[1], x.dtype)
     if storage.pack:
         assert own is not None
         return PackedRows(table, own, storage.pack, memory_bytes=storage.cache)
@@ -169,20 +153,11 @@ def _structure(config: MiniBatchConfig, opened: GraphSource, graph: Graph) -> Di
     # A copy: what is mapped counts as memory as soon as it has been looked at.
     pattern, indptr = graph.adjacency.pattern, graph.adjacency.indptr.clone()
     dtype = pattern.indices.dtype
-    disk = DiskPattern.open(path, offset, indptr, pattern.shape[1], dtype=dtype)
+    disk = DiskPattern(path, offset, indptr, pattern.shape[1], dtype=dtype)
     if not storage.structure_cache:
         return disk
     scores = degrees_of(disk) if storage.structure_policy == "degree" else None
     return disk.cached(storage.structure_policy, storage.structure_cache, scores)
-
-
-def _random_features(graph: Graph, width: int, seed: int) -> Tensor:
-    ids = vertex_ids_of(graph).numpy()
-    x = torch.empty(graph.vertices, width)
-    for first in range(0, width, 8):  # the draws are made in 64 bits
-        draws: Any = uniform(ids, seed, f"x{first}", min(8, width - first))
-        x[:, first : first + 8] = torch.from_numpy(draws)
-    return x
 
 
 def _labels(config: MiniBatchConfig, graph: Graph) -> tuple[Tensor, int]:
