@@ -238,12 +238,12 @@ class Messages(Record):
     def described(self, *, weighed: bool) -> str:
         """Options that are not the defaults; exact means if they are sent (attention has none)."""
         means = (self.codec.sends_means and not weighed) or None
-        found = []
+        result = []
         for option in options_of(type(self)):
             value = means if option.name == "exact_means" else getattr(self, option.name)
             if value != option.default:
-                found.append(f"{option.written} {value}")
-        return " ".join(found)
+                result.append(f"{option.written} {value}")
+        return " ".join(result)
 
 
 @dataclass(frozen=True)
@@ -312,22 +312,22 @@ class Model(Record):
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of a model of `nn.MODELS`, besides its widths, that are not the defaults."""
-        found: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
+        result: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
         if self.norm == "node":
-            found |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
+            result |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
         elif self.norm != "none":
-            found["norm"] = self.norm
+            result["norm"] = self.norm
         if self.residual:
-            found["residual"] = True
+            result["residual"] = True
         if self.jk != "none":
-            found["jk"] = self.jk
+            result["jk"] = self.jk
         if self.aggregate != "mean":
-            found["aggr"] = self.aggregate
+            result["aggr"] = self.aggregate
         if self.attends:
-            found |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
+            result |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
         if self.message_dropout:
-            found["message_dropout"] = self.message_dropout
-        return found
+            result["message_dropout"] = self.message_dropout
+        return result
 
     @property
     def described(self) -> dict[str, Any]:
@@ -745,15 +745,15 @@ def _schedule(
     named: str, text: str, read: Callable[[str], Number | None], wanted: str
 ) -> tuple[tuple[int, Number], ...]:
     """Values, each from an epoch on, as in ``2,8@50,32@90``."""
-    found: list[tuple[int, Number]] = []
+    result: list[tuple[int, Number]] = []
     for place, word in enumerate(text.split(",")):
         value, at, epoch = word.strip().partition("@")
         known = read(value) if len(value) <= LONGEST_NUMBER else None
         first = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 10 else 0
-        if known is None or bool(at) != bool(place) or (found and first <= found[-1][0]):
+        if known is None or bool(at) != bool(place) or (result and first <= result[-1][0]):
             raise InputError(f"{named} {text}: must be {wanted}")
-        found.append((first, known))
-    return tuple(found)
+        result.append((first, known))
+    return tuple(result)
 
 
 def _share(text: str) -> float | None:

@@ -173,11 +173,11 @@ def options_of(record: type[Record]) -> tuple[Option, ...]:
     if record in _KNOWN:
         return _KNOWN[record]
     types = get_type_hints(record, include_extras=True)
-    found = []
+    result = []
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         kind, mark = get_args(types[field.name])
-        found.append(Option(record.__name__.lower(), field.name, kind, field.default, mark))
-    return _KNOWN.setdefault(record, tuple(found))
+        result.append(Option(record.__name__.lower(), field.name, kind, field.default, mark))
+    return _KNOWN.setdefault(record, tuple(result))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +233,7 @@ class Configuration:
 
     def written(self, *leave_out: str) -> list[str]:
         """The words of a command line for all that is not as it is by default."""
-        found = []
+        result = []
         for record in vars(self).values():
             for option in options_of(type(record)):
                 value = getattr(record, option.name)
@@ -241,12 +241,12 @@ class Configuration:
                     continue
                 text = str(value).lower() if isinstance(value, bool) else str(value)
                 if option.mark.level == "key":
-                    found += ["--set", f"{option.key}={text}"]
+                    result += ["--set", f"{option.key}={text}"]
                 elif isinstance(value, bool):
-                    found.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+                    result.append(option.flag if value else option.flag.replace("--", "--no-", 1))
                 else:
-                    found += [option.flag, text]
-        return found
+                    result += [option.flag, text]
+        return result
 
 
 def read_options(
@@ -270,21 +270,21 @@ def read_options(
         app.help_print([], console=Console(file=text, width=_WIDTH))
         say(text.getvalue().rstrip())
         raise SystemExit(0)
-    found = _parsed(app, _last_of_each(given, options.values()), options)
-    for name in found:
+    result = _parsed(app, _last_of_each(given, options.values()), options)
+    for name in result:
         if name != "set" and options[name].mark.level == "key":
             raise InputError(
                 f"{options[name].flag} is a key, not a flag: --set {options[name].key}=VALUE"
             )
     kept = dict[str, Any]()
-    if found.get("config") is not None:
-        path = found["config"]
+    if result.get("config") is not None:
+        path = result["config"]
         what = f"--config {path}"
         pairs = _entries(what, _table(path), options.values())
         kept = _assigned(what, pairs, options)
         kept.pop("config", None)  # of a report
-    settings = [_setting(text, options.values()) for text in found.pop("set", [])]
-    return {**kept, **_assigned("--set", settings, options), **found}
+    settings = [_setting(text, options.values()) for text in result.pop("set", [])]
+    return {**kept, **_assigned("--set", settings, options), **result}
 
 
 def _app(options: Iterable[Option], program: str, about: str) -> App:
@@ -354,7 +354,7 @@ def _parsed(app: App, words: Sequence[str], options: Mapping[str, Option]) -> di
 def _last_of_each(words: Sequence[str], options: Iterable[Option]) -> list[str]:
     """The words without options that are said again later."""
     switches = {option.flag for option in options if option.kind in (bool, bool | None)}
-    found, place = dict[str, Sequence[str]](), 0
+    result, place = dict[str, Sequence[str]](), 0
     while place < len(words):
         name, equals, _ = words[place].partition("=")
         if name.startswith("--no-") and name.replace("--no-", "--", 1) in switches:
@@ -363,17 +363,17 @@ def _last_of_each(words: Sequence[str], options: Iterable[Option]) -> list[str]:
         takes = name.startswith("--") and not equals and name not in switches and follows
         if name == "--set" or not name.startswith("--"):
             name = f"{name} {place}"
-        found.pop(name, None)
-        found[name] = words[place : place + 1 + takes]
+        result.pop(name, None)
+        result[name] = words[place : place + 1 + takes]
         place += 1 + takes
-    return [word for piece in found.values() for word in piece]
+    return [word for piece in result.values() for word in piece]
 
 
 def _assigned(
     what: str, pairs: Iterable[tuple[Option, str]], options: Mapping[str, Option]
 ) -> dict[str, Any]:
     """The values of options that are given as texts elsewhere than by flags."""
-    found = dict[str, Any]()
+    result = dict[str, Any]()
     for option, text in pairs:
         if option.mark.level == "positional":
             raise InputError(f"{what}: {option.written} is an argument")
@@ -381,10 +381,10 @@ def _assigned(
         alone = _app([option], "", "")
         try:
             (value,) = _parsed(alone, [f"{option.flag}={text}"], options).values()
-            found[option.name] = option.checked(value)
+            result[option.name] = option.checked(value)
         except InputError as error:
             raise InputError(f"{what}: {error}") from None
-    return found
+    return result
 
 
 def _setting(text: str, options: Iterable[Option]) -> tuple[Option, str]:

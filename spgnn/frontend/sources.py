@@ -112,11 +112,11 @@ def kind_of(data: Any) -> str:
         "dgl": hasattr(data, "ndata"),
         "pyg": hasattr(data, "edge_index"),
     }
-    found = [kind for kind, there in signs.items() if there]
-    if isinstance(data, Dataset) and found and found[0] != "ogb":
-        found = []  # PyG's take attributes of the graphs they hold
-    if found:
-        return found[0]
+    result = [kind for kind, there in signs.items() if there]
+    if isinstance(data, Dataset) and result and result[0] != "ogb":
+        result = []  # PyG's take attributes of the graphs they hold
+    if result:
+        return result[0]
     kind = type(data).__name__
     if hasattr(data, "edge_types"):
         raise InputError("heterogeneous data are not distributed: take data.to_homogeneous()")

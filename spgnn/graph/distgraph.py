@@ -126,9 +126,9 @@ class DistGraph(Trained, Graph):
     def __getattr__(self, name: str) -> Any:
         """Attributes of vertices, of edges (collective when first used) and of the whole graph."""
         known = self.__dict__
-        for held in (known.get("attributes", {}), known.get("_shared", {})):
-            if name in held:
-                return held[name]
+        for tensor in (known.get("attributes", {}), known.get("_shared", {})):
+            if name in tensor:
+                return tensor[name]
         edges = known.get("_given_edges")
         if edges is not None and name in edges.attributes:
             return self.edge_attributes[name]
@@ -248,11 +248,11 @@ class DistGraph(Trained, Graph):
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
         flat = _as_rows(H_local)
         if flat.is_floating_point():
-            found = self.A.halo(flat.float() if flat.dtype == torch.float16 else flat)
+            result = self.A.halo(flat.float() if flat.dtype == torch.float16 else flat)
         else:
             with self.exact():
-                found = self.A.halo(flat.double())
-        rows = F.pad(found, (0, 0, 0, self._padding)).to(H_local.dtype)
+                result = self.A.halo(flat.double())
+        rows = F.pad(result, (0, 0, 0, self._padding)).to(H_local.dtype)
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
 
     @property
@@ -282,11 +282,11 @@ class DistGraph(Trained, Graph):
         """
         G = _as_rows(G_halo)[: self.halo_rows - self._padding]
         if G.is_floating_point():
-            found = self.A.halo_sum(G.float() if G.dtype == torch.float16 else G)
+            result = self.A.halo_sum(G.float() if G.dtype == torch.float16 else G)
         else:
             with self.exact():
-                found = self.A.halo_sum(G.double())
-        return found.to(G_halo.dtype).reshape(self.own_rows, *G_halo.shape[1:])
+                result = self.A.halo_sum(G.double())
+        return result.to(G_halo.dtype).reshape(self.own_rows, *G_halo.shape[1:])
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -428,9 +428,9 @@ class DistGraph(Trained, Graph):
             return self._to_dtype(target)
         device = torch.device(target)
         for name in ("x", "y", "train_mask", "val_mask", "test_mask", "vertex_ids"):
-            held = getattr(self, name)
-            setattr(self, name, None if held is None else held.to(device))
-        self.attributes = {name: held.to(device) for name, held in self.attributes.items()}
+            tensor = getattr(self, name)
+            setattr(self, name, None if tensor is None else tensor.to(device))
+        self.attributes = {name: tensor.to(device) for name, tensor in self.attributes.items()}
         tensors = {name: t for name, t in self._shared.items() if isinstance(t, Tensor)}
         self._shared |= {name: t.to(device) for name, t in tensors.items()}
         self.__dict__.pop("edge_index", None)

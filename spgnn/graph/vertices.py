@@ -101,8 +101,8 @@ def scatter_rows(
 
     def checked() -> Tensor:
         if not isinstance(rows, Tensor) or rows.shape[:1] != (layout.rows,):
-            found = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
-            raise InputError(f"rank 0 must give a tensor [{layout.rows}, …], got {found}")
+            result = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise InputError(f"rank 0 must give a tensor [{layout.rows}, …], got {result}")
         check_sent("rows", rows)
         return rows.detach().cpu()
 
@@ -120,8 +120,8 @@ def copied_from_rank_zero(values: Mapping[str, Any] | None, comm: Communicator) 
         {key: value for key, value in values.items() if key not in tensors}
     )
     copies = {key: t.expand(comm.size, *t.shape) for key, t in tensors.items()}
-    found = dealt(copies, np.ones(comm.size, np.int64), comm)
-    return {**plain, **{key: t[0] for key, t in found.items()}}
+    result = dealt(copies, np.ones(comm.size, np.int64), comm)
+    return {**plain, **{key: t[0] for key, t in result.items()}}
 
 
 def check_sent(name: str, rows: Tensor) -> None:
@@ -142,13 +142,13 @@ def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> 
     `counts` [P] are the rows of each rank, on rank 0.
     """
     what = {name: [list(t.shape[1:]), str(t.dtype)] for name, t in arrays.items()}
-    told = comm.broadcast_value({"counts": counts.tolist(), "what": what})
-    found = {}
-    for name, (width, dtype) in told["what"].items():
-        mine = torch.empty((told["counts"][comm.rank], *width), dtype=_DTYPES[dtype])
-        comm.scatter(arrays[name].contiguous() if comm.rank == 0 else mine, mine, told["counts"])
-        found[name] = mine
-    return found
+    sizes = comm.broadcast_value({"counts": counts.tolist(), "arrays": what})
+    result = {}
+    for name, (width, dtype) in sizes["arrays"].items():
+        mine = torch.empty((sizes["counts"][comm.rank], *width), dtype=_DTYPES[dtype])
+        comm.scatter(arrays[name].contiguous() if comm.rank == 0 else mine, mine, sizes["counts"])
+        result[name] = mine
+    return result
 
 
 def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
@@ -233,8 +233,13 @@ def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator,
         return str(stack.enter_context(atomic_directory(path)))
 
     def written() -> None:
-        for name, held in (("rows", rows), ("ids", vertex_ids)):
-            array = (held.float() if held.dtype == torch.bfloat16 else held).detach().cpu().numpy()
+        for name, tensor in (("rows", rows), ("ids", vertex_ids)):
+            array = (
+                (tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
+                .detach()
+                .cpu()
+                .numpy()
+            )
             target = Path(aside, f"{name}-{comm.rank:05}.npy")
             with atomic_file(target, what) as file:
                 np.save(file, array, allow_pickle=False)
@@ -263,13 +268,13 @@ def in_order(
         bounds = torch.tensor([first, first + step], device=sorted_ids.device)
         begin, end = torch.searchsorted(sorted_ids, bounds).tolist()
         counts = comm.exchange_counts([end - begin, *[0] * (comm.size - 1)])
-        found = []
+        result = []
         for sent in (sorted_ids[begin:end], rows[order[begin:end]]):
             mine = sent.detach().cpu().contiguous()
             landed = mine.new_empty((counts.received, *mine.shape[1:]))
             comm.alltoallv(mine, landed, counts).wait()
-            found.append(landed)
-        ids, values = found
+            result.append(landed)
+        ids, values = result
         if comm.rank:
             yield None
         else:

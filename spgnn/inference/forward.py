@@ -58,10 +58,10 @@ def infer(
     check_replicated(model, comm)
     with _evaluating(model), torch.no_grad():
         if layer is None or not isinstance(model, Stack) or layer == len(model.convs):
-            made = model(features, graph)
+            outputs = model(features, graph)
         else:
-            made = _before(model, layer, features, graph)
-    return _of_own_rows(made, graph.own_rows, comm)
+            outputs = _before(model, layer, features, graph)
+    return _of_own_rows(outputs, graph.own_rows, comm)
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:
@@ -100,18 +100,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _of_own_rows(made: Any, rows: int, comm: Communicator) -> Tensor:
+def _of_own_rows(outputs: Any, rows: int, comm: Communicator) -> Tensor:
     """Refuse anything but one row for each own vertex, of the same shape on all ranks."""
 
     def checked() -> Tensor:
-        if not isinstance(made, Tensor):
-            raise InputError(f"infer: the model must return a tensor, got {type(made).__name__}")
-        if made.shape[:1] != (rows,):
+        if not isinstance(outputs, Tensor):
+            raise InputError(f"infer: the model must return a tensor, got {type(outputs).__name__}")
+        if outputs.shape[:1] != (rows,):
             raise InputError(
                 f"infer: the model must return a row for each of the {rows} vertices of this rank, "
-                f"got {list(made.shape)}"
+                f"got {list(outputs.shape)}"
             )
-        return made
+        return outputs
 
     result = comm.on_every_rank(checked)
     comm.check_agreement(

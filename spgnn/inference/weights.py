@@ -63,10 +63,10 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
             f"{path}: not a state_dict: torch.load finds no tensors alone in it "
             f"({type(error).__name__}); torch.save(model.state_dict(), FILE) writes one"
         ) from None
-    found = _states(loaded, first)
-    if len(found) > 1:
-        _refuse_several(path, [repr(place) for place in found])
-    state = next(iter(found.values()), loaded)
+    result = _states(loaded, first)
+    if len(result) > 1:
+        _refuse_several(path, [repr(place) for place in result])
+    state = next(iter(result.values()), loaded)
     if not isinstance(state, Mapping) or not state:
         raise InputError(f"{path}: not a state_dict, but a {type(state).__name__}")
     for name, value in state.items():
@@ -87,11 +87,11 @@ def _states(loaded: Any, first: str, place: str = "", depth: int = 0) -> dict[st
         for name, value in loaded.items()
     ):
         return {place: loaded}
-    found = dict[str, Any]()
+    result = dict[str, Any]()
     for name, value in loaded.items():
         inside = f"{place}/{name}" if place else str(name)
-        found.update(_states(value, first, inside, depth + 1))
-    return found
+        result.update(_states(value, first, inside, depth + 1))
+    return result
 
 
 def _prefix(name: str, first: str) -> str | None:
@@ -109,8 +109,8 @@ def _unwrapped(state: Mapping[str, Tensor], first: str, path: str) -> State:
         if own in plain:
             raise InputError(f"{path}: holds '{own}' twice, with and without a wrapper's name")
         plain[own] = tensor
-    found = {p for name in plain for p in [_prefix(name, first)] if p is not None}
-    prefixes = sorted(found or {""}, key=len)
+    result = {p for name in plain for p in [_prefix(name, first)] if p is not None}
+    prefixes = sorted(result or {""}, key=len)
     prefix = prefixes[0]
     if prefix.endswith("module."):  # of torch.optim.swa_utils, perhaps
         averaged = plain.pop(prefix.removesuffix("module.") + _AVERAGED, None)
@@ -142,14 +142,14 @@ def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communi
         On all ranks, if they are of another model.
     """
     wanted = model.state_dict()
-    found = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path)) or {}
+    result = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path)) or {}
     for name, like in wanted.items():
-        tensor = found.get(name)
+        tensor = result.get(name)
         if tensor is None:
             tensor = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
         comm.broadcast(tensor, root=0).wait()
-        found[name] = tensor
-    model.load_state_dict(found)
+        result[name] = tensor
+    model.load_state_dict(result)
 
 
 def outputs_of(state: State, path: str) -> int:
@@ -184,7 +184,7 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: str
             raise InputError(f"{path}: no '{name}' {list(like.shape)}{instead}: {other}")
     if beyond:
         raise InputError(f"{path}: {beyond[0]} has no place in the model: {other}")
-    found = {}
+    result = {}
     for name, like in wanted.items():
         tensor = state[name]
         if tensor.shape != like.shape:
@@ -197,5 +197,5 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: str
         narrowed = tensor.detach().to(like.dtype).cpu().contiguous()
         if not bool(narrowed.isfinite().all()):
             raise InputError(f"{path}: '{name}' holds numbers that are not finite in {like.dtype}")
-        found[name] = narrowed
-    return found
+        result[name] = narrowed
+    return result

@@ -47,7 +47,7 @@ from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.train import Task, Trainer
 from spgnn.train.callbacks import Callback
-from spgnn.train.links import HELD_OUT, LinkJudge, LinkModel, purpose_of
+from spgnn.train.links import HELD_OUT, LinkModel, LinkScores, purpose_of
 from spgnn.train.task import Predictions, Scores, decaying_first
 from spgnn.train.trainer import OPTIMIZERS
 from spgnn.train.vertices import Objective, as_taken
@@ -301,8 +301,8 @@ class LinkBatches(BatchTask):
         self.classes = 0
         model = LinkModel.of(aim, self.layers, width, seed)
         self.model, self.decoder = model, model.decoder
-        self.judge, self.aim, self.seed = LinkJudge.of(aim), aim, seed
-        self.criterion = self.judge.criterion
+        self.link_scores, self.aim, self.seed = LinkScores.of(aim), aim, seed
+        self.criterion = self.link_scores.criterion
         self._signature |= {"task": "links", "decoder": aim.decoder}
         self.loader = LinkNeighborLoader(
             replace(dataset.graph, vertices={}),
@@ -333,7 +333,7 @@ class LinkBatches(BatchTask):
         Z, scores = self.outputs(), Scores()
         for split, pairs in zip(HELD_OUT, self.held_out, strict=True):
             parts, total = self._score(Z, pairs, purpose_of(split)), len(pairs.targets)
-            scores |= self.judge.of_split(split, *parts, total, SoloCommunicator())
+            scores |= self.link_scores.of_split(split, *parts, total, SoloCommunicator())
         return scores
 
     def predictions(self) -> Predictions:

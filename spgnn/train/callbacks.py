@@ -108,10 +108,10 @@ class TensorBoardLog:
 
 def logs_in(directory: str) -> list[Callback]:
     """The logs of ``--log``: CSV, and TensorBoard where it is installed."""
-    found: list[Callback] = [CSVLog(directory)]
+    result: list[Callback] = [CSVLog(directory)]
     if importlib.util.find_spec("tensorboard") is not None:
-        found.append(TensorBoardLog(directory))
-    return found
+        result.append(TensorBoardLog(directory))
+    return result
 
 
 def check_log_directory(directory: str) -> None:

@@ -70,8 +70,8 @@ def save(
             if not _is_finite(tensor):
                 raise InputError(f"{name} is not finite after {len(history)} epochs; not saved")
         progress = {"signature": dict(signature), "history": history, "ranks": ranks}
-        told = json.dumps(progress, allow_nan=False)
-        _write(Path(directory) / FILE, tensors, told, directory)
+        text = json.dumps(progress, allow_nan=False)
+        _write(Path(directory) / FILE, tensors, text, directory)
 
     comm.on_rank_zero(write)
     digests = [] if ranks is None else ranks["digests"]
@@ -175,7 +175,7 @@ def _training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tenso
     """All that training changes, by name in the file; moments that do not exist yet are zeros."""
     state = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
     if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-        if any(isinstance(t, Tensor) for kept in optimizer.state.values() for t in kept.values()):
+        if any(isinstance(t, Tensor) for state in optimizer.state.values() for t in state.values()):
             raise InputError(
                 "checkpoints hold the state of Adam, AdamW, and SGD without momentum, not of "
                 f"{type(optimizer).__name__}"
@@ -237,9 +237,9 @@ def _rank_file(epochs: int, rank: int, content: str) -> str:
     return f"codecs-{epochs}-{rank}-{content[:12]}.safetensors"
 
 
-def _digest(tensors: Tensors, told: str) -> str:
+def _digest(tensors: Tensors, text: str) -> str:
     """Of names, dtypes, shapes and contents."""
-    pieces: list[memoryview | bytes] = [told.encode()]
+    pieces: list[memoryview | bytes] = [text.encode()]
     for name in sorted(tensors):
         tensor = _plain(tensors[name])
         pieces.append(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
@@ -252,7 +252,7 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous()
 
 
-def _write(path: Path, tensors: Tensors, told: str, directory: str) -> None:
+def _write(path: Path, tensors: Tensors, text: str, directory: str) -> None:
     """A file of tensors and a text."""
     what = f"--checkpoint {directory}"
     try:
@@ -266,7 +266,7 @@ def _write(path: Path, tensors: Tensors, told: str, directory: str) -> None:
         if place in places:  # the library takes no tensors that share memory
             plain[name] = plain[name].clone()
         places.add(place)
-    metadata = {"told": told, "digest": _digest(plain, told)}
+    metadata = {"text": text, "digest": _digest(plain, text)}
     with atomic_file(path, what) as file:
         file.write(safetensors.torch.save(plain, metadata))
 
@@ -278,10 +278,10 @@ def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors
         tensors = safetensors.torch.load(raw)
         size = int.from_bytes(raw[:8], "little")
         metadata = json.loads(raw[8 : 8 + size])["__metadata__"]
-        told: str = metadata["told"]
-        if _digest(tensors, told) != metadata["digest"]:
+        text: str = metadata["text"]
+        if _digest(tensors, text) != metadata["digest"]:
             raise ValueError("its contents have another digest")
-        table: dict[str, Any] = json.loads(told)
+        table: dict[str, Any] = json.loads(text)
     except FileNotFoundError:
         raise InputError(f"--resume: there is no checkpoint {path}") from None
     except Exception as error:

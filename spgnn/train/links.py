@@ -42,7 +42,7 @@ class LinkModel(nn.Module):
 
 
 @dataclass(frozen=True)
-class LinkJudge:
+class LinkScores:
     """Scores of links that were held out; the validation loss looks at `negatives` of each."""
 
     metrics: tuple[str, ...]
@@ -50,7 +50,7 @@ class LinkJudge:
     negatives: int
 
     @classmethod
-    def of(cls, aim: Aim) -> LinkJudge:
+    def of(cls, aim: Aim) -> LinkScores:
         """From the options."""
         metrics = metrics_of("links", aim.metric)
         return cls(metrics, Criterion.of(aim.metric), min(aim.negatives, aim.eval_negatives))
@@ -63,17 +63,17 @@ class LinkJudge:
         Scores of links [own pairs], and of made-up ones [own pairs, of each]; `total` links on all
         ranks.
         """
-        found: Scores = {}
+        result: Scores = {}
         if split == "val":
-            found["val_loss"] = None
+            result["val_loss"] = None
             if total:
                 share = pairs_cross_entropy(links, others[:, : self.negatives])
                 loss = share.double().reshape(1).cpu()
                 comm.all_reduce(loss).wait()
-                found["val_loss"] = float(loss) / ((1 + self.negatives) * total)
+                result["val_loss"] = float(loss) / ((1 + self.negatives) * total)
         for metric in self.metrics:
-            found[score_name(split, metric)] = _score(metric, links, others, total, comm)
-        return found
+            result[score_name(split, metric)] = _score(metric, links, others, total, comm)
+        return result
 
 
 class PairRequests(NamedTuple):
@@ -116,8 +116,8 @@ class LinkPrediction(GraphTask):
         self.decoder = model.decoder.to(whole.device)
         self._signature |= {"task": "links", "decoder": aim.decoder}
         self.negatives = aim.negatives
-        self.judge = LinkJudge.of(aim)
-        self.criterion = self.judge.criterion
+        self.link_scores = LinkScores.of(aim)
+        self.criterion = self.link_scores.criterion
         self._directory = Directory(whole.vertex_ids.cpu(), whole.layout, comm)
         self._evaluated = [
             self._scored(pairs, aim.eval_negatives, purpose_of(split))
@@ -143,16 +143,16 @@ class LinkPrediction(GraphTask):
         The loss is over the validation links and as many made-up ones each as in training.
         """
         Z_local = self.outputs()
-        found: Scores = {}
+        result: Scores = {}
         for split, drawn, total in zip(HELD_OUT, self._evaluated, self.counts[1:], strict=True):
             scores = drawn.scores(Z_local, self.decoder)
-            found |= self.judge.of_split(split, *scores, total, self.comm)
-        return found
+            result |= self.link_scores.of_split(split, *scores, total, self.comm)
+        return result
 
     def outputs(self) -> Tensor:
         """Embeddings of own vertices. Collective."""
-        made: Tensor = self.layers(self.data.features, self.data.A)
-        return made
+        outputs: Tensor = self.layers(self.data.features, self.data.A)
+        return outputs
 
     def predictions(self) -> Predictions:
         """The embedding (float32 [own rows, width]) of every own vertex. Collective."""

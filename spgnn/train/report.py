@@ -113,13 +113,13 @@ def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
     Rank 0 reads what the others are sent, so it says little of what a rank needs.
     """
     peak = peak_bytes()
-    found = {}
+    result = {}
     by_rank = gathered(comm, [peak, max(0, peak - idle_bytes)])
     for name, bytes_ in zip(("peak_bytes", "peak_above_idle_bytes"), by_rank.T, strict=True):
-        found[f"max_rank_{name}"] = int(bytes_.max())
-        found[f"rank_0_{name}"] = int(bytes_[0])
-        found[f"median_rank_{name}"] = int(np.median(bytes_))
-    return found
+        result[f"max_rank_{name}"] = int(bytes_.max())
+        result[f"rank_0_{name}"] = int(bytes_[0])
+        result[f"median_rank_{name}"] = int(np.median(bytes_))
+    return result
 
 
 def write(report: Report, path: str) -> None:
@@ -166,11 +166,11 @@ def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
     An epoch takes as long as its slowest rank; those of an earlier run keep what they had.
     """
     names = dict.fromkeys(name for record in trainer.history for name in record)
-    found = [{**names, **record} for record in trainer.history]
+    result = [{**names, **record} for record in trainer.history]
     # What ended training has taken time as well, and left no record.
-    for record, slowest in zip(found[trainer.first_epoch :], seconds, strict=False):
+    for record, slowest in zip(result[trainer.first_epoch :], seconds, strict=False):
         record["seconds"] = slowest
-    return found
+    return result
 
 
 def show(report: Report) -> None:
@@ -255,30 +255,30 @@ def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     scores = [f"{split}_{share}" for split in ("test", "val") for share in (*SHARES, "r2", "mrr")]
     known = [name for name in scores if name in names]
     usable = [n for n in known if any(record.get(n) is not None for record in history)]
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     if not usable:
-        return found
+        return result
     seconds, best = 0.0, -1
     for record in history:
         seconds += record["seconds"]
         score = record.get(usable[0])
         percent = -1 if score is None else int(score * 100 + 1e-9)
         for reached in range(max(best + 1, 0), percent + 1):
-            found[f"{reached / 100:.2f}"] = seconds
+            result[f"{reached / 100:.2f}"] = seconds
         best = max(best, percent)
-    return found
+    return result
 
 
 def final_scores(history: Sequence[Mapping[str, Any]]) -> Scores:
     """The last value of each score, and the test score where that of validation was best."""
-    found: Scores = {}
+    result: Scores = {}
     for record in history:
         known = {name: value for name, value in record.items() if value is not None}
-        found.update({n: v for n, v in known.items() if n not in ("epoch", "seconds", "lr")})
-    for name in [n for n in found if n.startswith("val_") and n != "val_loss"]:
+        result.update({n: v for n, v in known.items() if n not in ("epoch", "seconds", "lr")})
+    for name in [n for n in result if n.startswith("val_") and n != "val_loss"]:
         test = name.replace("val_", "test_", 1)
         both = [r for r in history if None not in (r.get(name), r.get(test))]
         if both:
             best = min if name.removeprefix("val_") in LOWER_IS_BETTER else max
-            found[f"{test}{AT_BEST}"] = best(both, key=lambda record: record[name])[test]
-    return found
+            result[f"{test}{AT_BEST}"] = best(both, key=lambda record: record[name])[test]
+    return result

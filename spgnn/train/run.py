@@ -189,12 +189,12 @@ def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
     comm.ledger.node_size = size
     if how.hierarchy != "auto":
         return config
-    found = config.but(hierarchy=str(size) if 1 < size < comm.size else "none")
+    result = config.but(hierarchy=str(size) if 1 < size < comm.size else "none")
     try:
-        found.check(comm.size)
+        result.check(comm.size)
     except InputError:
         return config.but(hierarchy="none")
-    return found
+    return result
 
 
 def of_run(config: TrainConfig, number: int) -> TrainConfig:

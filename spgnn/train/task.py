@@ -322,9 +322,9 @@ class GraphTask(Task):
 
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
-        made = list(self._products)
-        made += recorded_products(self.network, self.data.features, self.data.A, self.dtype)
-        for product in sorted(made, key=lambda product: -product.width):
+        products = list(self._products)
+        products += recorded_products(self.network, self.data.features, self.data.A, self.dtype)
+        for product in sorted(products, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 
     @cached_property

@@ -252,11 +252,13 @@ class Trainer:
         """
         self.task.model.eval()
         with self._precision():
-            made = self.task.predictions()
-        if made is None:
+            predictions = self.task.predictions()
+        if predictions is None:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
         what = f"--predictions {path}"
-        write_npz(path, made.arrays, made.vertex_ids, self.comm, what, made.give_back)
+        write_npz(
+            path, predictions.arrays, predictions.vertex_ids, self.comm, what, predictions.give_back
+        )
 
     def _call_back(self, record: dict[str, Any]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""

@@ -47,7 +47,7 @@ _NEEDED = {
     "multilabel": "several labels a vertex (y: 0 and 1 [n, labels])",
     **dict.fromkeys(RESIDUALS, "numbers (y: floating [n] or [n, numbers])"),
 }
-_FOUND = {
+_HAS = {
     "classes": "one class a vertex",
     "several": "several labels a vertex",
     "numbers": "numbers",
@@ -144,25 +144,25 @@ class Objective:
         share = self.loss.share(outputs, self.y, self.masks[1], self.totals[1])
         loss = share.reshape(1).cpu()
         comm.all_reduce(loss).wait()
-        found: dict[str, Score] = {"val_loss": float(loss) if self.totals[1] else None}
+        result: dict[str, Score] = {"val_loss": float(loss) if self.totals[1] else None}
         for metric, scores in self._scores(outputs, comm).items():
             named = zip(SPLITS, scores, strict=True)
-            found |= {score_name(split, metric): score for split, score in named}
-        return found
+            result |= {score_name(split, metric): score for split, score in named}
+        return result
 
     def _scores(self, outputs: Tensor, comm: Communicator) -> dict[str, list[Score]]:
         """Each score on the three splits."""
         if self.kind in RESIDUALS:
             return dict(regression_scores(outputs, self.y, self.masks, comm))
         given = outputs, self.y, self.masks
-        found: dict[str, list[Score]] = {}
+        result: dict[str, list[Score]] = {}
         if "accuracy" in self.metrics:
-            found["accuracy"] = accuracies(*given, self.counts, comm)
+            result["accuracy"] = accuracies(*given, self.counts, comm)
         if "f1-micro" in self.metrics or "f1-macro" in self.metrics:
-            found["f1-micro"], found["f1-macro"] = f1_scores(*given, comm)
+            result["f1-micro"], result["f1-macro"] = f1_scores(*given, comm)
         if "roc-auc" in self.metrics:
-            found["roc-auc"] = roc_aucs(*given, comm)
-        return {name: found[name] for name in self.metrics}
+            result["roc-auc"] = roc_aucs(*given, comm)
+        return {name: result[name] for name in self.metrics}
 
 
 def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0) -> Objective:
@@ -197,23 +197,23 @@ def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0
 
 def as_taken(kind: str, y: Tensor) -> Tensor:
     """Labels as a loss takes them: 0 and 1 are numbers, and numbers may all be 0 and 1."""
-    held = label_kind(y)
-    if held == "several" and kind in RESIDUALS:
+    kind_of_y = label_kind(y)
+    if kind_of_y == "several" and kind in RESIDUALS:
         return torch.where(y == UNKNOWN, torch.nan, y.float())
-    if held == "numbers" and kind == "multilabel":
+    if kind_of_y == "numbers" and kind == "multilabel":
         return torch.where(y.isnan(), UNKNOWN, y).to(torch.int8)
     return y
 
 
 def _check(kind: str, y: Tensor, name: str, comm: Communicator) -> None:
     """Refuse labels that a loss cannot take. Collective."""
-    held = label_kind(y)
-    if held == "numbers" and kind == "multilabel":
+    kind_of_y = label_kind(y)
+    if kind_of_y == "numbers" and kind == "multilabel":
         fits = bool((y.isnan() | (y == 0) | (y == 1)).all())
         if comm.agree(int(not fits)):
             raise InputError(f"--loss multilabel needs labels 0 and 1; those of {name} are others")
-    elif (held == "classes") != (kind == "softmax"):
-        raise InputError(f"--loss {kind} needs {_NEEDED[kind]}; {name} has {_FOUND[held]}")
+    elif (kind_of_y == "classes") != (kind == "softmax"):
+        raise InputError(f"--loss {kind} needs {_NEEDED[kind]}; {name} has {_HAS[kind_of_y]}")
 
 
 def _loss(
@@ -228,8 +228,8 @@ def _loss(
         weight = torch.tensor(given, dtype=torch.float64, device=y.device)
     elif aim.class_weights == "balanced":
         weight = _balanced(y, training, classes, comm)
-    made = CrossEntropy if kind == "softmax" else BinaryCrossEntropy
-    return made(weight, aim.label_smoothing)
+    outputs = CrossEntropy if kind == "softmax" else BinaryCrossEntropy
+    return outputs(weight, aim.label_smoothing)
 
 
 def _balanced(y: Tensor, training: Tensor, classes: int, comm: Communicator) -> Tensor:
@@ -285,8 +285,8 @@ class NodeClassification(GraphTask):
 
     def outputs(self) -> Tensor:
         """Outputs of own vertices [own rows, columns]. Collective."""
-        made: Tensor = self.model(self.data.features, self.data.A)
-        return made
+        outputs: Tensor = self.model(self.data.features, self.data.A)
+        return outputs
 
     def predictions(self) -> Predictions:
         """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
@@ -343,8 +343,8 @@ class LabelPropagation(NodeClassification):
     def outputs(self) -> Tensor:
         """Outputs of own vertices, all training labels inputs. Collective."""
         labels = self._all_labels
-        made: Tensor = self.with_labels(self.data.features, self.data.A, shown=labels)
-        return made
+        outputs: Tensor = self.with_labels(self.data.features, self.data.A, shown=labels)
+        return outputs
 
     def _drawn(self, vertex_ids: Tensor, epoch: int) -> Tensor:
         """True if each vertex's label is an input in an epoch, bool."""
@@ -370,10 +370,15 @@ class GivenModel(Task):
         seed: int,
         weight_decay: float,
     ) -> None:
-        self.graph, self.comm, self.model = graph, graph.comm, graph.replicate(model)
+        self.graph, self.comm, self.model = graph, graph.comm, model
         self._forward, self._seed, self._weight_decay = forward, seed, weight_decay
         self._own_layers = any(isinstance(part, Convolution) for part in model.modules())
         self._epoch = -1
+        if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+            model.eval()
+            with torch.no_grad():
+                self.outputs()  # which finds their shapes
+        graph.replicate(model)
         self.objective = objective_on(loss, graph, seed)
         self.criterion = self.objective.criterion
 
@@ -391,15 +396,15 @@ class GivenModel(Task):
     def outputs(self) -> Tensor:
         """Outputs of own vertices [own rows, columns]. Collective."""
         graph, model = self.graph, self.model
-        made: Tensor
+        outputs: Tensor
         if self._forward is not None:
-            made = self._forward(model, graph)
+            outputs = self._forward(model, graph)
         elif isinstance(model, Stack):
             keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
-            made = model(graph.x, graph, keys if model.training else None)
+            outputs = model(graph.x, graph, keys if model.training else None)
         else:
-            made = model(graph.x, graph if self._own_layers else graph.edge_index)
-        return made
+            outputs = model(graph.x, graph if self._own_layers else graph.edge_index)
+        return outputs
 
     def predictions(self) -> Predictions:
         """Scores, and the classes or labels that follow. Collective."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -10,6 +11,8 @@ from pathlib import Path
 
 from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
+
+HIDDEN = 8
 
 
 def run(
@@ -29,6 +32,20 @@ def run(
         return main([*short, *map(str, flags)])
 
     return without_torch(Forked(body, directory).wait())
+
+
+def report_of(directory: Path, *flags: object) -> dict:
+    """The report that the command writes."""
+    path = directory / "report.json"
+    ended = run(directory, "--hidden", HIDDEN, "--json", path, *flags)
+    assert (ended.status, ended.err) == (0, "")
+    found = json.loads(path.read_text())
+    path.unlink()
+    return found
+
+
+def losses_of(found: dict) -> list[float]:
+    return [record["loss"] for record in found["history"]]
 
 
 def without_torch(ended: Ended) -> Ended:

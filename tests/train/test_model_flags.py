@@ -68,27 +68,6 @@ CASES = [
     {"model": "gat", "heads": 4, "jk": "cat"},
     {"model": "gatv2", "heads": 2, "norm": "batch", "act": "elu"},
 ]
-SCHEMES = [
-    {},
-    {"cover": "minimum"},
-    {"algo": "1.5d", "c": 2},
-    {"recompute_halo": True},
-    {"algo": "vertex-cut", "prune": False},
-]
-
-
-def schemes_of(config: TrainConfig) -> list[TrainConfig]:
-    """Those that allow the model, on four ranks."""
-    found = []
-    for scheme in SCHEMES:
-        one, model = config.but(**scheme), config.model
-        allowed = not (model.aggregate == "max" and scheme)
-        if scheme.get("recompute_halo"):
-            allowed &= not (model.attends or model.drops_features)
-        if allowed:
-            one.check(4)
-            found.append(one)
-    return found
 
 
 def base(path: Path, **flags: object) -> TrainConfig:
@@ -109,32 +88,6 @@ OURS = [
     {"model": "gat", "heads": 2, "attention_dropout": 0.6, "message_dropout": 0.3},
     {"model": "gatv2", "dropout": 0.5, "attention_dropout": 0.0, "norm": "node"},
 ]
-
-
-def check_schemes(path: Path, every: int) -> None:
-    """Each `every`-th of all models and schemes has the losses of one process."""
-    configs = [base(path, **flags) for flags in (*CASES, *OURS)]
-    alone = [run(config, connect())[0] for config in configs]
-    assert len({losses[-1] for losses in alone}) == len(configs)
-    cases = [
-        (one, expected)
-        for config, expected in zip(configs, alone, strict=True)
-        for one in schemes_of(config)
-    ][::every]
-    found = run_ranks(lambda rank: [run(one, connect()) for one, _ in cases], 4)[0]
-    for (one, expected), (losses, report) in zip(cases, found, strict=True):
-        np.testing.assert_allclose(losses, expected, rtol=1e-4, err_msg=str(one))
-        assert report["volume"] == report["planned_volume"], one
-
-
-def test_losses_do_not_depend_on_ranks(tmp_path):
-    check_schemes(write_dataset(tmp_path / "graph.npz"), 11)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sparse", [False, True])
-def test_all_losses_do_not_depend_on_ranks(tmp_path, sparse):
-    check_schemes(write_dataset(tmp_path / "graph.npz", sparse=sparse), 1)
 
 
 # Every exchange there is; where it does not fit the number of ranks, or the model, it is refused.
@@ -166,19 +119,27 @@ def fitting(config: TrainConfig, ranks: int) -> list[TrainConfig]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "least"), [(1, 60), (3, 70), (8, 120)])
-def test_every_model_under_every_scheme(tmp_path, ranks, least):
-    path = write_dataset(tmp_path / "graph.npz")
+@pytest.mark.parametrize(
+    ("ranks", "every", "sparse"),
+    [
+        (4, 11, False),
+        *(pytest.param(ranks, 1, ranks == 3, marks=pytest.mark.slow) for ranks in (1, 3, 8)),
+    ],
+)
+def test_losses_do_not_depend_on_ranks_and_schemes(tmp_path, ranks, every, sparse):
+    """Each `every`-th of all models and schemes has the losses of one process."""
+    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
     alone, cases = [], []
     for flags in (*CASES, *OURS):
         config = base(path, **flags)
         alone.append(run(config, connect())[0])
         cases += [(len(alone) - 1, one) for one in fitting(config, ranks)]
-    assert len(cases) >= least
-    found = run_ranks(lambda rank: [run(one, connect())[0] for _, one in cases], ranks)[0]
-    for (number, one), losses in zip(cases, found, strict=True):
+    assert len(cases) >= 60
+    cases = cases[::every]
+    found = run_ranks(lambda rank: [run(one, connect()) for _, one in cases], ranks)[0]
+    for (number, one), (losses, report) in zip(cases, found, strict=True):
         np.testing.assert_allclose(losses, alone[number], rtol=1e-4, err_msg=str(one))
+        assert report["volume"] == report["planned_volume"], one
 
 
 def test_flags_are_in_the_report_and_the_checkpoint(tmp_path):

@@ -11,8 +11,7 @@ from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig
 from spgnn.train.run import resolved
-from tests.train.command import run
-from tests.train.test_report import losses_of, report_of
+from tests.train.command import losses_of, report_of, run
 from tests.training import run as train
 from tests.training import write_dataset
 

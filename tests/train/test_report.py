@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from spgnn.__main__ import main as spgnn_command
 from spgnn.comm import connect
-from spgnn.data import load_dataset
+from spgnn.data import load_dataset, write_shards
 from spgnn.data.normalise import add_self_loops
 from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.testing import run_ranks
@@ -21,26 +20,12 @@ from spgnn.train import TrainConfig
 from spgnn.train.measure import CATEGORIES
 from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended
 from tests.data.graphs import rewrite
-from tests.train.command import run
+from tests.train.command import HIDDEN, losses_of, report_of, run
 from tests.training import TOLERANCE, write_dataset
 from tests.training import run as train
 
 FLOAT32_BYTES = 4
-HIDDEN, CLASSES = 8, 4
-
-
-def report_of(directory: Path, *flags: object) -> dict:
-    """The report that the command writes."""
-    path = directory / "report.json"
-    ended = run(directory, "--hidden", HIDDEN, "--json", path, *flags)
-    assert (ended.status, ended.err) == (0, "")
-    found = json.loads(path.read_text())
-    path.unlink()
-    return found
-
-
-def losses_of(found: dict) -> list[float]:
-    return [record["loss"] for record in found["history"]]
+CLASSES = 4
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
@@ -233,6 +218,30 @@ def test_damaged_shards_are_refused(tmp_path):
     ended = run(tmp_path, "--dataset", shards, "--nproc", 2)
     assert (ended.status, ended.err.count("\n")) == (2, 1)
     assert "part-00001/y.npy: truncated" in ended.err
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_directory_with_one_part_is_a_graph_that_is_not_cut_yet(tmp_path, ranks):
+    path = write_dataset(tmp_path / "graph.npz")
+    write_shards(load_dataset(path), None, 1, tmp_path / "whole")
+    one, other = (
+        losses_of(report_of(tmp_path, "--dataset", dataset, "--nproc", ranks))
+        for dataset in (path, tmp_path / "whole")
+    )
+    assert one == other
+
+
+def test_the_seed_of_a_run_is_not_that_of_the_graph(tmp_path):
+    """Weights and splits change with it; the graph that is trained on does not."""
+    edges = {}
+    for name in ("rmat-7-8", "rmat-7-8@seed=1"):
+        for seed in (0, 1):
+            made_up = ["--random-features", 3, "--random-classes", 2]
+            flags = ["--dataset", name, *made_up, "--seed", seed]
+            edges[name, seed] = report_of(tmp_path, *flags)["graph"]["edges"]
+    for name in ("rmat-7-8", "rmat-7-8@seed=1"):
+        assert edges[name, 0] == edges[name, 1] == load_dataset(name).edges
+    assert edges["rmat-7-8", 0] != edges["rmat-7-8@seed=1", 0]
 
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

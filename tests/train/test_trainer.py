@@ -97,7 +97,7 @@ def resumed(rank, path, directory, codec):
     for stops, kept in (((EPOCHS,), None), ((EPOCHS // 2, EPOCHS), str(directory))):
         for epochs in stops:
             graph = spgnn.distribute(path, partition="random", codec=codec)
-            model = spgnn.nn.GraphSAGE(23, 8, 2, 4, dropout=0.5, seed=2)
+            model = spgnn.nn.GraphSAGE(-1, 8, 2, 4, dropout=0.5, seed=2)
             options = {"checkpoint": kept, "resume": epochs != stops[0], "seed": 1}
             trainer = spgnn.Trainer(model, graph, **options)
             history = trainer.fit(epochs)

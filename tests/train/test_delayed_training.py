@@ -133,12 +133,12 @@ class Simulated:
 def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[float]:
     with np.load(path) as file:
         data = dict(file)
-    n, wires = int(data["shape"][0]), config.messages.codec
+    n, codec = int(data["shape"][0]), config.messages.codec
     ones = np.ones(len(data["indices"]))
     A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
     A_hat = dense_matrix(A, "gcn", "sym")
     A_hat = A_hat.numpy() if isinstance(A_hat, torch.Tensor) else A_hat
-    late = Late(wires.delay, wires.bins, wires.exact_last, wires.sends_means)
+    late = Late(codec.delay, codec.bins, codec.exact_last, codec.sends_means)
     matrix = Simulated(A_hat, owners, labels, late)
     X = torch.from_numpy(data["x"]).double()
     X = X / X.sum(dim=1, keepdim=True).clamp(min=1)

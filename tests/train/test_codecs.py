@@ -1,4 +1,4 @@
-"""Training on approximate wires: where they are put, what they move, and what exact ones do."""
+"""Training with approximate messages: where codecs are put, what they move, what exact ones do."""
 
 from __future__ import annotations
 
@@ -75,11 +75,11 @@ def check_schemes(rank: int, schemes: list[TrainConfig]) -> None:
     for config in schemes:
         problem = training_graph(config, connect())
         exact = trained(config, problem)
-        # On wires that never approximate, to the last bit; and on late ones.
-        wired = trained(config.but(delay=1, exact_last=EPOCHS), problem)
-        assert scores(wired["history"]) == scores(exact["history"]), config
+        # With a codec that is exact, to the last bit; and late.
+        passed = trained(config.but(delay=1, exact_last=EPOCHS), problem)
+        assert scores(passed["history"]) == scores(exact["history"]), config
         for name in ("volume", "planned_volume", "volume_by_level", "planned_volume_by_level"):
-            assert wired[name] == exact[name], config
+            assert passed[name] == exact[name], config
         late = trained(config.but(**LATE), problem)
         assert late["volume"] == late["planned_volume"], config
         assert late["volume_by_level"] == late["planned_volume_by_level"], config
@@ -94,12 +94,12 @@ def check_schemes(rank: int, schemes: list[TrainConfig]) -> None:
 @pytest.mark.parametrize(
     "listed", [SCHEMES, pytest.param(MORE, marks=pytest.mark.slow)], ids=["some", "more"]
 )
-def test_every_scheme_has_its_wires(tmp_path, listed):
+def test_every_scheme_has_its_codecs(tmp_path, listed):
     run_ranks(check_schemes, 4, [base(tmp_path).but(**flags) for flags in listed])
 
 
 def check_runs(rank: int, config: TrainConfig) -> None:
-    """Each run has wires of its own, which begin anew; a run that stops early leaves nothing."""
+    """Each run has codecs of its own, which begin anew; one that stops early leaves nothing."""
     comm = connect()
     both = train(config.but(runs=2), comm)
     problem = training_graph(config, comm)

@@ -1,4 +1,4 @@
-"""Runs on approximate wires, stopped anywhere: resumed, they are as if nothing had happened."""
+"""Runs with approximate messages, stopped anywhere: resumed, they are as straight ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spgnn.train import TrainConfig, checkpoint
 from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, run, without_torch
-from tests.train.test_wiring import base, scores, trained
+from tests.train.test_codecs import base, scores, trained
 from tests.training import write_dataset
 
 LATE = {"delay": 2, "delay_bins": 2, "smoothing": 0.5, "bits": 2, "error_feedback": True}
@@ -42,7 +42,7 @@ def check_resumed(rank: int, settings: list[TrainConfig], directory: Path) -> No
     for number, config in enumerate(settings):
         kept = config.but(checkpoint=directory / str(number), checkpoint_every=2, epochs=6)
         straight = trained(config.but(epochs=6))
-        # Each time nothing is left of wires but the files.
+        # Each time nothing is left of codecs but the files.
         for epochs in (3, 5, 6):
             resumed = trained(kept.but(epochs=epochs, resume=epochs > 3))
             # A plan has the layers' rows, and not those of drawn pairs.
@@ -60,13 +60,12 @@ def test_resumed_histories_are_identical(tmp_path, listed):
     for number, config in enumerate(settings):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
         assert files[0] == checkpoint.FILE
-        wires = config.messages
-        remembers = wires.delay != "0" or wires.fresh or wires.error_feedback
+        remembers = config.messages.codec.remembers
         assert len(files) == (5 if remembers else 1)
         assert all(name.startswith("codecs-6-") for name in files[1:])
 
 
-def test_wires_that_keep_nothing_go_on_elsewhere(tmp_path):
+def test_codecs_that_keep_nothing_go_on_elsewhere(tmp_path):
     """On other ranks, and on one, where nothing travels."""
     config = base(tmp_path).but(checkpoint=tmp_path / "run", eval_every=1, epochs=3)
     config = config.but(bits="2,8@4")
@@ -145,8 +144,8 @@ def kill_before_removal() -> None:
 @pytest.mark.parametrize(
     ("spoil", "epochs"),
     [
-        (lambda: kill_at_sync(2), None),  # the wires are there, a checkpoint not yet
-        (lambda: kill_at_sync(3), 2),  # half of the second wires
+        (lambda: kill_at_sync(2), None),  # codecs' files are there, a checkpoint not yet
+        (lambda: kill_at_sync(3), 2),  # half of the second ones
         (lambda: kill_at_sync(4), 2),  # all of them, but not the checkpoint that names them
         (kill_before_removal, 4),
     ],
