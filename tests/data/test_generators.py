@@ -1,37 +1,50 @@
+"""Random graphs, in memory and on a disk: simple, undirected, skewed, a function of their seed."""
+
 from __future__ import annotations
 
+import os
 from functools import partial
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn import InputError
-from spgnn.data.generators import STAND_INS, block_model, rmat, stand_in
+from spgnn import CSR, InputError
+from spgnn.data import Graph, load_dataset, open_shards, write_shards
+from spgnn.data.generators import (
+    STAND_INS,
+    block_model,
+    generate_block_model,
+    generate_rmat,
+    rmat,
+    stand_in,
+)
 from tests.data.graphs import (
     assert_canonical,
     assert_same_csr,
     assert_same_vertices,
     pattern,
+    rewrite,
 )
 
 
-def same_class_share(graph):
-    rows = torch.arange(graph.vertices).repeat_interleave(graph.adjacency.row_lengths)
-    return (graph.y[rows] == graph.y[graph.adjacency.indices.long()]).double().mean().item()
+def check_simple(A: CSR) -> None:
+    assert_canonical(A)
+    dense = pattern(A)
+    np.testing.assert_array_equal(dense, dense.T)
+    assert not dense.diagonal().any()
 
 
+@settings(max_examples=50)
 @given(
     st.integers(1, 40), st.integers(0, 200), st.integers(1, 5), st.integers(0, 3), st.integers(0, 9)
 )
 def test_block_models_are_simple_undirected_graphs(vertices, edges, classes, features, seed):
     graph = block_model(vertices, edges, classes=classes, features=features, seed=seed)
-    assert_canonical(graph.adjacency)
-    dense = pattern(graph.adjacency)
-    np.testing.assert_array_equal(dense, dense.T)
-    assert not dense.diagonal().any()
+    check_simple(graph.adjacency)
     assert graph.edges <= edges
     assert not graph.directed
     assert graph.features == features
@@ -50,12 +63,17 @@ def test_a_seed_is_a_graph(model):
 def test_block_models_meet_their_edges_degrees_and_homophily():
     graph = block_model(4000, 60_000, classes=8, homophily=0.7, seed=0)
     assert 0.98 * 60_000 <= graph.edges <= 60_000
+    rows = torch.arange(graph.vertices).repeat_interleave(graph.adjacency.row_lengths)
+    same = (graph.y[rows] == graph.y[graph.adjacency.indices.long()]).double().mean().item()
     # Edges to anywhere fall into the same class one time in eight.
-    assert same_class_share(graph) == pytest.approx(0.7 + 0.3 / 8, abs=0.03)
+    assert same == pytest.approx(0.7 + 0.3 / 8, abs=0.03)
     lengths = graph.adjacency.row_lengths.double()
     assert lengths.max() > 8 * lengths.mean()
     flat = block_model(4000, 60_000, skew=20.0, seed=0).adjacency.row_lengths.double()
     assert flat.max() < 3 * flat.mean()
+    # Where classes are full, edges spill over.
+    full = block_model(40, 1000, classes=10, homophily=1.0, skew=20.0, features=0, seed=0)
+    assert full.edges >= 0.9 * 1000
 
 
 def test_class_means_carry_the_signal():
@@ -66,33 +84,16 @@ def test_class_means_carry_the_signal():
     assert noise.std().item() == pytest.approx(1.0, abs=0.02)
 
 
-def test_crowded_classes_spill_over():
-    graph = block_model(40, 1000, classes=10, homophily=1.0, skew=20.0, features=0, seed=0)
-    assert graph.edges >= 0.9 * 1000
-
-
-def test_rmat_is_skewed_simple_and_undirected():
+def test_rmat_is_skewed_and_follows_its_quadrants():
     graph = rmat(10, 8, seed=0)
     assert graph.vertices == 1024
-    assert_canonical(graph.adjacency)
-    dense = pattern(graph.adjacency)
-    np.testing.assert_array_equal(dense, dense.T)
-    assert not dense.diagonal().any()
+    check_simple(graph.adjacency)
     assert 0.5 * 1024 * 16 < graph.edges <= 1024 * 16
     lengths = graph.adjacency.row_lengths.double()
     assert lengths.max() > 8 * lengths.mean()
-
-
-def test_rmat_quadrants_follow_their_probabilities():
     graph = rmat(1, 4096, probabilities=(0.0, 1.0, 0.0), seed=0)
     np.testing.assert_array_equal(pattern(graph.adjacency), [[False, True], [True, False]])
     assert rmat(5, 64, probabilities=(1.0, 0.0, 0.0), seed=0).edges == 0
-
-
-@pytest.mark.parametrize("scale", [-1, 32])
-def test_rmat_refuses_other_scales(scale):
-    with pytest.raises(InputError, match="scale of an R-MAT graph"):
-        rmat(scale)
 
 
 @pytest.mark.parametrize("name", STAND_INS)
@@ -107,18 +108,139 @@ def test_stand_ins_have_the_shape_of_the_original(name):
     assert graph.edges >= min(0.95 * 20_000, 0.9 * room)
 
 
-def test_stand_ins_refuse_other_names_and_scales():
-    with pytest.raises(InputError, match="stand-in cora-like: choose one of reddit-like"):
-        stand_in("cora-like")
-    for scale in (0.0, -1.0, 1.5, float("nan")):
-        with pytest.raises(InputError, match=r"must be in \(0, 1\]"):
-            stand_in("reddit-like", scale)
+# Graphs of any size, written as a directory with one part.
+
+GENERATORS = [generate_block_model, generate_rmat]
+
+
+def matrix(directory) -> sp.csr_array:
+    graph = directory.pattern()
+    data = np.ones(len(graph.indices), np.int8)
+    return sp.csr_array((data, np.array(graph.indices), np.array(graph.indptr)), shape=graph.shape)
+
+
+def degrees_of(directory) -> np.ndarray:
+    return np.diff(directory.pattern().indptr)
+
+
+@pytest.mark.parametrize("generate", GENERATORS)
+@pytest.mark.parametrize("vertices", [2, 17, 1000, 5003])
+def test_graphs_are_undirected_and_canonical(generate, vertices, tmp_path):
+    graph = generate(tmp_path / "g", vertices, 20 * vertices, seed=1)
+    A = matrix(graph)
+    assert A.shape == (vertices, vertices)
+    assert A.has_canonical_format
+    assert abs(A - A.T).nnz == 0
+    assert A.diagonal().sum() == 0
+    assert (graph.meta.edges, graph.meta.parts) == (A.nnz, 1)
+    assert A.nnz <= 20 * vertices
+    if vertices > 500:
+        assert A.nnz > 10 * vertices
+
+
+@pytest.mark.parametrize("generate", GENERATORS)
+def test_buffers_and_threads_do_not_change_the_graph(generate, tmp_path):
+    whole = generate(tmp_path / "whole", 3000, 40_000, seed=5)
+    pieces = generate(tmp_path / "pieces", 3000, 40_000, seed=5, buffer_bytes=4000, threads=3)
+    other = generate(tmp_path / "other", 3000, 40_000, seed=6)
+    np.testing.assert_array_equal(whole.pattern().indptr, pieces.pattern().indptr)
+    np.testing.assert_array_equal(whole.pattern().indices, pieces.pattern().indices)
+    assert not np.array_equal(whole.pattern().indptr, other.pattern().indptr)
+    assert whole.made["seed"] == 5
+
+
+def test_degrees_communities_and_quadrants(tmp_path):
+    for generate in GENERATORS:
+        degrees = degrees_of(generate(tmp_path / generate.__name__, 20_000, 400_000))
+        assert degrees.max() > 10 * degrees.mean()
+        assert np.median(degrees) < degrees.mean()
+
+    # Neighbours of neighbours are neighbours inside small communities, hardly ever elsewhere.
+    def triangles(name, **how):
+        A = matrix(generate_block_model(tmp_path / name, 10_000, 200_000, hub=1.0, **how))
+        A = A.astype(np.int64)
+        return (A @ A).multiply(A).sum()
+
+    assert triangles("a", community=50) > 10 * triangles("b", inside=0.0, near=0.0)
+    # With all weight on the diagonal quadrants, every edge joins a vertex to itself.
+    assert matrix(generate_rmat(tmp_path / "c", 64, 1000, a=0.5, b=0.0, c=0.0)).nnz == 0
+    # Equal quadrants make a uniform graph.
+    degrees = degrees_of(generate_rmat(tmp_path / "d", 1000, 50_000, a=0.25, b=0.25, c=0.25))
+    assert degrees.max() < 2 * degrees.mean()
+
+
+def test_a_generated_graph_is_cut_opened_and_loaded_like_any_other(tmp_path):
+    directory = generate_rmat(tmp_path / "g", 100, 1000)
+    assert sorted(os.listdir(tmp_path / "g")) == ["meta.json", "part-00000"]
+    files = ["indices.npy", "indptr.npy", "part.json"]
+    assert sorted(os.listdir(tmp_path / "g" / "part-00000")) == files
+    A = matrix(directory)
+    loaded = load_dataset(tmp_path / "g").adjacency.to_scipy()
+    np.testing.assert_array_equal(loaded.toarray(), A.toarray())
+    directory.check()
+    write_shards(directory, np.arange(100) % 3, 3, tmp_path / "cut")
+    cut = open_shards(tmp_path / "cut")
+    order = cut.vertex_ids.numpy()
+    moved = cut.pattern().to_scipy().toarray()  # of several parts: put together
+    np.testing.assert_array_equal(moved, A.toarray()[order][:, order])
+    empty = CSR.from_scipy(sp.csr_array((3, 3), dtype=bool))
+    write_shards(Graph("g", empty, False), None, 1, tmp_path / "empty")
+    pattern = open_shards(tmp_path / "empty").pattern()
+    assert (pattern.shape, len(pattern.indices)) == ((3, 3), 0)
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{"vertices": 0}, {"edges": -1}, {"classes": 0}, {"skew": 1.0}, {"homophily": 1.5}],
+    ("change", "message"),
+    [
+        (lambda a: np.where(np.arange(101) == 10, a[9] - 1, a), "indptr falls after row 9"),
+        (lambda a: a + 1, r"indptr runs 1 to \d+, must rise to \d+"),
+    ],
 )
-def test_block_models_refuse_nonsense(arguments):
-    with pytest.raises(InputError):
-        block_model(**{"vertices": 10, "edges": 10, **arguments})
+def test_a_mapped_pattern_has_rising_row_offsets(tmp_path, change, message):
+    generate_rmat(tmp_path / "g", 100, 1000)
+    indptr = np.load(tmp_path / "g" / "part-00000" / "indptr.npy")
+    rewrite(tmp_path / "g", 0, "indptr", change(indptr))
+    with pytest.raises(InputError, match=message):
+        open_shards(tmp_path / "g").pattern()
+
+
+SMALL = {"vertices": 100, "nonzeros": 100}
+TOY = {"vertices": 10, "edges": 10}
+
+
+@pytest.mark.parametrize(
+    ("generate", "arguments", "message"),
+    [
+        (generate_rmat, SMALL | {"vertices": 1}, "vertices must be in"),
+        (generate_rmat, SMALL | {"nonzeros": -1}, "nonzeros must not be negative"),
+        (generate_rmat, SMALL | {"a": 0.9, "b": 0.2}, "probabilities that sum to at most 1"),
+        (generate_block_model, SMALL | {"inside": 0.9, "near": 0.2}, "shares that sum to at most"),
+        (generate_block_model, SMALL | {"exponent": 1.5}, "exponent must be in"),
+        (block_model, TOY | {"vertices": 0}, "at least one vertex and one class"),
+        (block_model, TOY | {"edges": -1}, "edges ≥ 0"),
+        (block_model, TOY | {"classes": 0}, "at least one vertex and one class"),
+        (block_model, TOY | {"skew": 1.0}, "skew must be above 1"),
+        (block_model, TOY | {"homophily": 1.5}, r"homophily in \[0, 1\]"),
+        (rmat, {"scale": -1}, "scale of an R-MAT graph"),
+        (rmat, {"scale": 32}, "scale of an R-MAT graph"),
+        (stand_in, {"name": "cora-like"}, "stand-in cora-like: choose one of reddit-like"),
+        (stand_in, {"name": "reddit-like", "scale": 0.0}, r"must be in \(0, 1\]"),
+        (stand_in, {"name": "reddit-like", "scale": 1.5}, r"must be in \(0, 1\]"),
+        (stand_in, {"name": "reddit-like", "scale": float("nan")}, r"must be in \(0, 1\]"),
+    ],
+)
+def test_senseless_numbers_are_refused(generate, arguments, message, tmp_path):
+    place = [tmp_path / "g"] if generate in GENERATORS else []
+    with pytest.raises(InputError, match=message):
+        generate(*place, **arguments)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_run_leaves_nothing(tmp_path):
+    def interrupt(stage, done, total):
+        if stage.startswith("drawing"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_rmat(tmp_path / "g", 100, 1000, progress=interrupt)
+    assert os.listdir(tmp_path) == []

@@ -28,7 +28,7 @@ from spgnn.data import (
     write_shards,
 )
 from spgnn.data.load import read_graph
-from tests.data.graphs import MTX, assert_canonical, put
+from tests.data.graphs import MTX, assert_canonical, put, small_pieces
 
 LARGE = 2**24 + 1  # the first integer that float32 rounds
 WHOLE = {
@@ -99,13 +99,25 @@ def check(read, wanted):
     return graph
 
 
-def check_file(path, directory, wanted):
-    """The same from a file in memory, as a source, by way of the disk, and cut into shards."""
-    for read in (
+def readers(path):
+    """From a file in memory, as a source, and by way of a disk in pieces of a few entries."""
+    whole = open_through_disk if path.suffix == ".npz" else through_small_pieces
+    uncut = path.parent / "uncut"
+    return (
         lambda: read_graph(path),
         lambda: open_source(path).graph(),
-        lambda: open_through_disk(path, directory=directory / "uncut", memory=4 << 30).graph(),
-    ):
+        lambda: whole(path, directory=uncut, memory=4 << 30).graph(),
+    )
+
+
+def through_small_pieces(path, **how):
+    with small_pieces(24, 3):
+        return open_through_disk(path, **how)
+
+
+def check_file(path, directory, wanted):
+    """The same by every reader, and cut into shards."""
+    for read in readers(path):
         graph = check(read, wanted)
     if graph is not None and graph.vertices:
         write_shards(graph, np.arange(graph.vertices) % 2, min(2, graph.vertices), directory / "d")
@@ -138,7 +150,7 @@ def meant_by(A, entries):
     return meant(A.shape[0], *found.coords, found.data)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(stored(), st.sampled_from([*MATRICES, "lil", "dok"]))
 def test_scipy(entries, form):
     if form in ("lil", "dok"):
@@ -153,7 +165,7 @@ def test_scipy(entries, form):
         assert graph.directed != same or not bool((A.tocoo().data != 0).all())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(stored(), st.sampled_from(MATRICES), st.booleans(), st.booleans())
 def test_npz_of_scipy(tmp_path_factory, entries, form, matrix, compressed):
     directory = tmp_path_factory.mktemp("npz")
@@ -163,7 +175,7 @@ def test_npz_of_scipy(tmp_path_factory, entries, form, matrix, compressed):
     check_file(directory / "g.npz", directory, meant_by(A, entries))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(stored(), st.sampled_from(["int32", "int64", "uint8", "uint64"]))
 def test_npz(tmp_path_factory, entries, index):
     directory = tmp_path_factory.mktemp("npz")
@@ -173,7 +185,7 @@ def test_npz(tmp_path_factory, entries, index):
     check_file(directory / "g.npz", directory, meant(*entries))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(stored(), st.sampled_from(["general", "symmetric", "skew-symmetric"]), st.booleans())
 def test_matrix_market(tmp_path_factory, entries, symmetry, upper):
     n, row, column, values = entries
@@ -209,7 +221,7 @@ def test_matrix_market(tmp_path_factory, entries, symmetry, upper):
 HEADS = ["", '"source","target"{}\n', "from node,to node{}\n", "\ufeff", "\ufeff// a comment\n"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     stored(),
     st.sampled_from(HEADS),
@@ -244,7 +256,7 @@ def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, separat
     check_file(put(directory, name, text.encode()), directory, wanted)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     stored(loops=False, symmetric=True),
     st.booleans(),
@@ -278,7 +290,7 @@ def test_metis(tmp_path_factory, entries, sizes, constraints, comment, name):
     check_file(path, directory, meant(n, *ends.T, weights))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(stored())
 def test_pyg_dgl_and_ogb(entries):
     """Edges without weights are counted; weights that are all 1 are weights."""
@@ -345,7 +357,7 @@ def check_table(read, table, missing=None):
     np.testing.assert_array_equal(dense, single)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(tables(), st.booleans())
 def test_features(tmp_path_factory, table, compressed):
     n = len(table)
@@ -354,20 +366,17 @@ def test_features(tmp_path_factory, table, compressed):
     arrays = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape), "x": table}
     (np.savez_compressed if compressed else np.savez)(directory / "g.npz", **arrays)
     ids = torch.arange(n)
+    path = directory / "g.npz"
     for read in (
         lambda: from_scipy(A, x=table),
         lambda: from_scipy(A, x=torch.from_numpy(np.array(table, table.dtype.newbyteorder("=")))),
-        lambda: read_graph(directory / "g.npz"),
-        lambda: open_source(directory / "g.npz").graph(),
-        lambda: open_source(directory / "g.npz").rows(ids),
-        lambda: open_through_disk(
-            directory / "g.npz", directory=directory / "uncut", memory=4 << 30
-        ).graph(),
+        lambda: open_source(path).rows(ids),
+        *readers(path),
     ):
         check_table(read, table)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(tables(1), st.sampled_from(MATRICES), st.booleans())
 def test_sparse_features(tmp_path_factory, table, form, compressed):
     n = len(table)
@@ -382,20 +391,12 @@ def test_sparse_features(tmp_path_factory, table, form, compressed):
         arrays = {f"x_{name}": file[name] for name in file.files}
     arrays |= {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
     (np.savez_compressed if compressed else np.savez)(directory / "g.npz", **arrays)
-    ids = torch.arange(n)
-    for read in (
-        lambda: from_scipy(A, x=X),
-        lambda: read_graph(directory / "g.npz"),
-        lambda: open_source(directory / "g.npz").graph(),
-        lambda: open_source(directory / "g.npz").rows(ids),
-        lambda: open_through_disk(
-            directory / "g.npz", directory=directory / "uncut", memory=4 << 30
-        ).graph(),
-    ):
+    ids, path = torch.arange(n), directory / "g.npz"
+    for read in (lambda: from_scipy(A, x=X), lambda: open_source(path).rows(ids), *readers(path)):
         check_table(read, X.toarray())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     st.integers(1, 4),
     st.sampled_from([(), (1,), (2,), (2, 2), (0,)]),
@@ -448,7 +449,7 @@ def labels_are_wrong(y):
     return bool(((y != 0) & (y != 1) & (y.astype(np.float64) != -1)).any())
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.integers(1, 4), st.integers(1, 3), st.sampled_from(MATRICES), st.data())
 def test_sparse_labels(tmp_path_factory, n, columns, form, data):
     numbers = data.draw(st.lists(st.integers(0, 1), min_size=n * columns, max_size=n * columns))

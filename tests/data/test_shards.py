@@ -1,22 +1,26 @@
+"""Graph directories: written from any source as from memory, read in rows, damage refused."""
+
 from __future__ import annotations
 
+import json
 import resource
+import shutil
 import signal
 import tracemalloc
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn import CSR, InputError
-from spgnn.data import Graph, open_shards, source, write_shards
-from spgnn.data import shards as write
+from spgnn import InputError
+from spgnn.data import arrays, open_shards, source, write_shards
+from spgnn.data import shards as shards_module
 from spgnn.data.generators import block_model
-from spgnn.data.graph import VertexData
+from spgnn.data.npz import NpzSource, write_npz
 from spgnn.data.shards import directory_writer, partition_order
 from spgnn.data.source import describe
 from tests.data.graphs import (
@@ -24,27 +28,38 @@ from tests.data.graphs import (
     assert_same_vertices,
     check_source,
     graphs,
+    restate,
+    rewrite,
     small_graph,
 )
 
 
+def labels_of(data, n, parts):
+    return np.array(data.draw(st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)), int)
+
+
+@settings(max_examples=40)
 @given(st.data())
 def test_parts_are_blocks_of_the_relabelled_graph(tmp_path_factory, data):
     graph = data.draw(graphs())
     n = graph.vertices
-    parts = data.draw(st.integers(1, max(1, min(n, 5))))
-    labels = data.draw(
-        st.none() | st.lists(st.integers(0, parts - 1), min_size=n, max_size=n).map(np.array)
-    )
-    if labels is not None:
-        labels = labels.astype(np.int32)
+    if data.draw(st.booleans()):  # vertices that have moved before
+        graph = graph.relabel(torch.arange(n - 1, -1, -1))
+    parts = data.draw(st.integers(1, max(1, min(n, 4))))
+    labels = labels_of(data, n, parts) if data.draw(st.booleans()) else None
     directory = tmp_path_factory.mktemp("shards") / "out"
     write_shards(graph, labels, parts, directory)
     shards = open_shards(directory)
     layout, order = partition_order(labels, n, parts)
+    for part in range(parts) if labels is not None else ():
+        members = np.flatnonzero(labels == part)
+        assert order[slice(*layout.range(part))].tolist() == members.tolist()
     moved = graph.relabel(order)
-    assert shards.meta == replace(describe(graph), offsets=tuple(layout.offsets.tolist()))
-    assert shards.layout.offsets.tolist() == layout.offsets.tolist()
+    if labels is None and graph.vertex_ids is None:
+        moved = replace(moved, vertex_ids=None)
+    offsets = tuple(layout.offsets.tolist())
+    assert shards.meta == replace(describe(graph), offsets=offsets)
+    assert tuple(shards.layout.offsets) == offsets
     for part in range(parts):
         expected, block = moved.block(*layout.range(part)), shards.block(part)
         assert_same_csr(block.adjacency, expected.adjacency)
@@ -52,14 +67,33 @@ def test_parts_are_blocks_of_the_relabelled_graph(tmp_path_factory, data):
         assert torch.equal(block.vertex_ids, expected.vertex_ids)
         assert block.first_row == expected.first_row
         assert_same_vertices(block, expected)
+    check_source(shards, moved, data)
 
 
-def test_sharding_a_relabelled_graph_keeps_original_ids(tmp_path):
-    graph = block_model(30, 100, features=2, seed=3)
-    order = torch.randperm(30, generator=torch.Generator().manual_seed(0))
-    write_shards(graph.relabel(order), None, 3, tmp_path / "s")
-    ids = torch.cat([open_shards(tmp_path / "s").block(part).vertex_ids for part in range(3)])
-    assert torch.equal(ids, order)
+@settings(max_examples=30)
+@given(st.data())
+def test_every_source_is_cut_as_the_graph_would_be(tmp_path_factory, data):
+    graph = data.draw(graphs())
+    n, home = graph.vertices, tmp_path_factory.mktemp("shards")
+    before, after = (data.draw(st.integers(1, max(1, min(n, 4)))) for _ in range(2))
+    labels = labels_of(data, n, after)
+    graph = replace(graph, name="g")
+    write_npz(graph, home / "g.npz", compressed=data.draw(st.booleans()))
+    graph = NpzSource(home / "g.npz").graph()  # weights that are all 1 are gone
+    write_shards(graph, labels, after, home / "direct")
+    write_shards(graph, None, before, home / "before")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards_module, "_PIECE_ENTRIES", 3)  # more than one piece a part
+        patch.setattr(NpzSource, "piece_rows", 3)
+        for name in ("before", "g.npz"):
+            opened = NpzSource(home / name) if name == "g.npz" else open_shards(home / name)
+            write_shards(opened, labels, after, home / f"cut-{name}")
+    for name in ("before", "g.npz"):
+        files = [path for path in (home / f"cut-{name}").rglob("*") if path.is_file()]
+        for file in files:
+            direct = home / "direct" / file.relative_to(home / f"cut-{name}")
+            assert file.read_bytes() == direct.read_bytes()
+        assert len(files) == len([p for p in (home / "direct").rglob("*") if p.is_file()])
 
 
 def test_an_opened_part_touches_no_other(tmp_path):
@@ -67,9 +101,16 @@ def test_an_opened_part_touches_no_other(tmp_path):
     for other in (0, 2):
         for file in (tmp_path / "s" / f"part-{other:05d}").iterdir():
             file.unlink()
-    assert open_shards(tmp_path / "s").block(1).rows == 20
-    with pytest.raises(InputError, match=r"part-00000/part\.json: no such file"):
-        open_shards(tmp_path / "s").block(0)
+    shards = open_shards(tmp_path / "s")
+    assert shards.block(1).rows == 20
+    for part, words in (
+        (0, r"part-00000/part\.json: no such file"),
+        (-1, "no part -1; it has parts 0 to 2"),
+        (3, "no part 3; it has parts 0 to 2"),
+    ):
+        for read in (shards.block, shards.adjacency_of):
+            with pytest.raises(InputError, match=words):
+                read(part)
 
 
 def test_writing_to_a_block_leaves_the_file_alone(tmp_path):
@@ -104,7 +145,7 @@ def test_an_existing_directory_is_left_alone(tmp_path):
     assert (tmp_path / "s" / "mine").read_text() == "precious"
 
 
-def test_a_full_disk_leaves_nothing(tmp_path):
+def test_a_full_disk_an_interrupt_or_an_error_leave_nothing(tmp_path):
     graph = block_model(5000, 50_000, features=64, seed=0)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -115,22 +156,16 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
-    assert list(tmp_path.iterdir()) == []
 
-
-def test_an_interrupted_run_leaves_nothing(tmp_path):
     def interrupt(what, done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         write_shards(small_graph(), None, 2, tmp_path / "s", interrupt)
-    assert list(tmp_path.iterdir()) == []
 
-
-def test_unfinished_writing_publishes_nothing(tmp_path):
     def half() -> None:
+        block = small_graph().block(0, 30)
         with directory_writer(tmp_path / "s") as writer:
-            block = small_graph().block(0, 30)
             writer.append_rows(block.adjacency, None, block)
             assert not (tmp_path / "s").exists()
             raise LookupError
@@ -140,53 +175,25 @@ def test_unfinished_writing_publishes_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@settings(max_examples=40)
-@given(st.data())
-def test_rows_of_a_directory_are_those_of_the_graph(tmp_path_factory, data):
-    graph = data.draw(graphs())
-    n = graph.vertices
-    parts = data.draw(st.integers(1, max(1, min(n, 4))))
-    labels = np.array(data.draw(st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)), int)
-    directory = tmp_path_factory.mktemp("shards") / "out"
-    write_shards(graph, labels, parts, directory)
-    check_source(open_shards(directory), graph.relabel(partition_order(labels, n, parts)[1]), data)
-
-
-@settings(max_examples=40)
-@given(st.data())
-def test_a_directory_is_cut_again_as_the_graph_would_be(tmp_path_factory, data):
-    graph = data.draw(graphs())
-    n = graph.vertices
-    before, after = (data.draw(st.integers(1, max(1, min(n, 4)))) for _ in range(2))
-    labels = np.array(data.draw(st.lists(st.integers(0, after - 1), min_size=n, max_size=n)), int)
-    home = tmp_path_factory.mktemp("shards")
-    write_shards(graph, None, before, home / "before")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "_PIECE_ENTRIES", 3)  # more than one piece a part
-        write_shards(open_shards(home / "before"), labels, after, home / "again")
-    write_shards(graph, labels, after, home / "direct")
-    assert open_shards(home / "again").meta == open_shards(home / "direct").meta
-    files = sorted(path.relative_to(home / "again") for path in (home / "again").rglob("*.npy"))
-    assert files == sorted(p.relative_to(home / "direct") for p in (home / "direct").rglob("*.npy"))
-    for file in files:
-        again, direct = (np.load(home / kind / file) for kind in ("again", "direct"))
-        np.testing.assert_array_equal(again, direct, err_msg=str(file))
-
-
-def test_cutting_again_holds_no_more_than_a_piece(tmp_path):
+def test_cutting_again_needs_memory_for_a_piece_alone(tmp_path):
     """The features of the whole graph never exist in memory: only mapped files are larger."""
     graph = block_model(20_000, 100_000, features=64, seed=0)
     write_shards(graph, None, 1, tmp_path / "whole")
     features = graph.x.nbytes
     del graph
-    labels = np.arange(20_000) % 4
     tracemalloc.start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "PIECE_BYTES", features // 50)
+        labels = np.arange(20_000) % 4
         write_shards(open_shards(tmp_path / "whole"), labels, 4, tmp_path / "cut")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < features / 3
+
+
+def with_masks(graph, splits):
+    draw = torch.rand(3, graph.vertices, splits, generator=torch.Generator().manual_seed(0)) < 0.3
+    return replace(graph, train_mask=draw[0], val_mask=draw[1], test_mask=draw[2])
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -199,48 +206,166 @@ def test_one_column_of_the_masks_is_kept(tmp_path, parts):
     assert torch.equal(mask, graph.train_mask[:, 2])
     with pytest.raises(InputError, match="split 3 does not exist"):
         write_shards(graph, None, parts, tmp_path / "t", split=3)
-    assert not (tmp_path / "t").exists()
+    # Masks without columns are no masks.
+    write_shards(with_masks(small_graph(), 0), None, parts, tmp_path / "t")
+    assert open_shards(tmp_path / "t").meta.splits == 0
+    assert open_shards(tmp_path / "t").block(0).train_mask is None
 
 
-def with_masks(graph, splits):
-    draw = torch.rand(3, graph.vertices, splits, generator=torch.Generator().manual_seed(0)) < 0.3
-    return replace(graph, train_mask=draw[0], val_mask=draw[1], test_mask=draw[2])
+# Damage.
+
+ARRAYS = ["indptr", "indices", "x", "y", "train_mask"]
+LABELS = np.arange(60) % 2
 
 
-def test_masks_without_columns_are_no_masks(tmp_path):
-    write_shards(with_masks(small_graph(), 0), None, 2, tmp_path / "s")
-    block = open_shards(tmp_path / "s").block(0)
-    assert open_shards(tmp_path / "s").meta.splits == 0
-    assert block.train_mask is None
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("indices", lambda a: np.where(np.arange(len(a)) == 3, 60, a), "column index 60 outside"),
+        ("indices", lambda a: a.astype(np.int64), "indices.npy: is <i8 .* but must be <i4"),
+        ("indptr", lambda a: a[:-1], r"indptr.npy: is <i8 \[30\], but must be <i8 \[31\]"),
+        ("indptr", lambda a: np.where(np.arange(31) == 4, 0, a), "indptr must rise"),
+        ("y", lambda a: a + 9, r"y\[\d+\] is \d+; it must be in \[0, 3\), or -1"),
+        ("y", lambda a: np.where(np.arange(30) == 7, -7, a), r"y\[7\] is -7; it must be in"),
+        ("y", lambda a: a[:-1], r"y.npy: is <i8 \[29\], but must be <i8 \[30\]"),
+        ("y", lambda a: a.astype(np.float32), "y.npy: is <f4 .* but must be <i8"),
+        ("x", lambda a: a[:, :-1], r"x.npy: is <f4 \[30, 3\], but must be <f4 \[30, 4\]"),
+        ("x", lambda a: a[:-1], "x.npy: is <f4"),
+        ("vertex_ids", lambda a: a[:-1], "vertex_ids.npy: is <i8"),
+        ("vertex_ids", lambda a: a - 9, "vertex_ids holds -9; ids are at least 0"),
+        ("train_mask", lambda a: (a.view(np.uint8) + 1).view(bool), "neither false nor true"),
+        ("train_mask", lambda _: None, "no array 'train_mask', which meta.json says"),
+        ("indices", lambda _: None, "no array 'indices', which meta.json says"),
+    ],
+)
+def test_inconsistent_arrays_are_refused(tmp_path, name, change, message):
+    write_shards(small_graph(), LABELS, 2, tmp_path / "s")
+    array = np.load(tmp_path / "s" / "part-00000" / f"{name}.npy")
+    rewrite(tmp_path / "s", 0, name, change(array))
+    for read in (lambda shards: shards.block(0), lambda shards: shards.graph()):
+        with pytest.raises(InputError, match=message) as caught:
+            read(open_shards(tmp_path / "s"))
+        assert "part-00000" in str(caught.value)
 
 
-def test_parts_that_do_not_exist_are_named(tmp_path):
+DTYPES = ["<U3", "|S4", ">i8", ">f4", "<f8", "<c8", "<M8[s]", "|O", [("a", "<i4")], "<i2"]
+
+
+@pytest.mark.parametrize("name", [*ARRAYS, "vertex_ids"])
+def test_files_that_changed_are_refused(tmp_path, name):
+    """Cut off, another number, or a header as if somebody had written over it."""
+    write_shards(small_graph(), LABELS, 2, tmp_path / "s")
+    path = tmp_path / "s" / "part-00000" / f"{name}.npy"
+    whole, array = path.read_bytes(), np.load(path)
+
+    def refused(words):
+        with pytest.raises(InputError, match=f"part-00000/{name}.npy: {words}"):
+            open_shards(tmp_path / "s").block(0)
+        assert open_shards(tmp_path / "s").block(1).rows == 30
+
+    path.write_bytes(whole[:-4])
+    refused("truncated")
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    refused("damaged: its numbers")
+    for dtype in DTYPES:
+        np.save(path, np.zeros(array.shape, dtype), allow_pickle=True)
+        if np.dtype(dtype) != array.dtype:
+            refused("truncated or not an array: ")
+
+
+def test_a_sample_betrays_large_arrays_and_a_check_any_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrays, "CHECKED_WHOLE", 100)
+    monkeypatch.setattr(arrays, "_SAMPLES", 4)
+    monkeypatch.setattr(arrays, "_SAMPLE_BYTES", 10)
     write_shards(small_graph(), None, 2, tmp_path / "s")
-    for part in (-1, 2):
-        with pytest.raises(InputError, match=f"no part {part}; it has parts 0 to 1"):
-            open_shards(tmp_path / "s").block(part)
-        with pytest.raises(InputError, match=f"no part {part}"):
-            open_shards(tmp_path / "s").adjacency_of(part)
+    path = tmp_path / "s" / "part-00001" / "x.npy"
+    whole = path.read_bytes()
+    last = len(whole) - 128 - 10
+    sampled = {128 + last * i // 3 + k for i in range(4) for k in range(10)}
+    for at in range(128, len(whole), 7):
+        changed = bytearray(whole)
+        changed[at] ^= 255
+        path.write_bytes(changed)
+        with pytest.raises(InputError, match=r"x\.npy: damaged"):
+            open_shards(tmp_path / "s").check()
+        betrayed = pytest.raises(InputError, match=r"x\.npy: damaged")
+        with betrayed if at in sampled else nullcontext():
+            open_shards(tmp_path / "s").block(1)
+    path.write_bytes(whole)
+    seen = []
+    open_shards(tmp_path / "s").check(lambda *args: seen.append(args))
+    assert seen == [("checking parts", 1, 2), ("checking parts", 2, 2)]
 
 
-@given(st.data())
-def test_layouts_and_orders_agree(data):
-    parts = data.draw(st.integers(1, 6))
-    labels = np.array(data.draw(st.lists(st.integers(0, parts - 1), max_size=20)), np.int64)
-    layout, order = partition_order(labels, len(labels), parts)
-    for part in range(parts):
-        first, last = layout.range(part)
-        assert order[first:last].tolist() == np.flatnonzero(labels == part).tolist()
+def test_a_part_copied_over_another_is_found(tmp_path):
+    graph = small_graph()
+    for name, labels in (("s", None), ("other", LABELS)):
+        write_shards(graph, labels, 2, tmp_path / name)
+    one = tmp_path / "s" / "part-00001"
+    # An array alone, of the same size; then whole parts.
+    shutil.copy(tmp_path / "s" / "part-00000" / "x.npy", one / "x.npy")
+    for copied, words in (
+        (None, r"part-00001/x\.npy: damaged"),
+        ("s/part-00000", "part-00001: holds part 0; it was copied over part 1"),
+        ("other/part-00001", "part-00001: is not the part that was written"),
+    ):
+        if copied is not None:
+            shutil.rmtree(one)
+            shutil.copytree(tmp_path / copied, one)
+        with pytest.raises(InputError, match=words):
+            open_shards(tmp_path / "s").block(1)
 
 
-def test_describe_knows_what_blocks_carry():
-    A = CSR.from_scipy(sp.eye_array(4, format="csr"))
-    words = CSR.from_scipy(sp.csr_array(np.eye(4, 9, dtype=np.float32)))
-    meta = describe(Graph("g", A, True, x=words))
-    assert meta.sparse_features
-    assert meta.bag_of_words
-    assert meta.weighted
-    assert meta.directed
-    assert not meta.labelled
-    assert meta.splits == 0
-    assert VertexData(x=words).features == 9
+NO_JSON = ["", "{", "[]", "null", "[" * 100_000, '{"a": ' * 50_000, "9" * 5000, "{}", "\xff"]
+
+
+def test_descriptions_that_are_none(tmp_path):
+    write_shards(small_graph(), None, 2, tmp_path / "s")
+    for text in (*NO_JSON, '{"part": 0}'):
+        (tmp_path / "s" / "part-00000" / "part.json").write_text(text)
+        with pytest.raises(InputError, match="part-00000: is not the part that was written"):
+            open_shards(tmp_path / "s").block(0)
+    for directory, words in (
+        (tmp_path, r"not a graph directory: it has no meta\.json"),
+        (tmp_path / "nowhere", "nowhere: no such directory"),
+    ):
+        with pytest.raises(InputError, match=words):
+            open_shards(directory)
+    old = {"name": "g", "vertices": 3, "offsets": [0, 3], "edges": 2}
+    older = {"format": "spgnn-csr", "version": 1, "vertices": 3, "edges": 2}
+    for text, words in (
+        *((text, "not (JSON|a JSON|the description)") for text in NO_JSON),
+        (json.dumps(old), ".*make the directory again with spgnn shard GRAPH"),
+        (json.dumps(older), ".*make the directory again with spgnn shard GRAPH"),
+        ('{"format": "spgnn-graph", "version": 9}', "version 9; this program knows 2"),
+    ):
+        (tmp_path / "meta.json").write_text(text)
+        with pytest.raises(InputError, match=rf"meta\.json: {words}"):
+            open_shards(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("vertices", [-1, 60.0, True]),
+        ("edges", [10**400, -1, "9"]),
+        ("classes", [None]),
+        ("name", [5, "x" * 2000, "\ud800", "\x1b[31m"]),
+        ("directed", [1]),
+        ("offsets", [[0, 60, 30], [0, "30", 60], [0, 10**30, 60], [60], [], [[0], 60], [0, 59]]),
+        ("offsets", [7, {"0": 1}]),
+        ("splits", [[[[]]]]),
+        ("digests", [["x"], None]),
+    ],
+)
+def test_senseless_descriptions_are_refused(tmp_path, field, values):
+    write_shards(small_graph(), None, 2, tmp_path / "s")
+    path = tmp_path / "s" / "meta.json"
+    whole = path.read_text()
+    for value in values:
+        restate(tmp_path / "s", {**json.loads(whole), field: value})
+        with pytest.raises(InputError, match=rf"meta\.json: not a? ?(the )?description.*{field}"):
+            open_shards(tmp_path / "s")
+    path.write_text(whole.replace('"classes": 3', '"classes": 8'))
+    with pytest.raises(InputError, match=r"meta\.json: damaged: not what was written"):
+        open_shards(tmp_path / "s")

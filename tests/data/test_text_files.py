@@ -1,12 +1,21 @@
-"""Text files that are wrong: one line that names the file, the line, and what would be right."""
+"""Text files: the right ones are read as SciPy does, wrong ones refused in one line."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+import numpy as np
 import pytest
+import scipy.io
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from spgnn import InputError
+from spgnn.data import open_through_disk
+from spgnn.data import reading as text
 from spgnn.data.load import read_graph
-from tests.data.graphs import MTX, put
+from spgnn.data.reading import Grammar
+from tests.data.graphs import MTX, adjacencies, assert_canonical, put, small_pieces
 
 NINES = "9" * 5000
 # What each file holds, and what must be said (a regular expression, in any case of letters).
@@ -132,12 +141,20 @@ CASES = [(name, *case) for name, table in TABLES for case in table.items()] + OT
 
 @pytest.mark.parametrize(("name", "content", "words"), CASES)
 def test_bad_files_are_named_with_the_line(tmp_path, name, content, words):
+    """By both ways to read edges; whatever was begun on a disk is gone."""
     path = put(tmp_path, name, content)
-    with pytest.raises(InputError, match="(?i)" + words) as caught:
-        read_graph(path)
-    assert str(caught.value).startswith(str(path)[:100])
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) <= 300
+
+    def through_disk():
+        with small_pieces(24, 3):
+            open_through_disk(path, directory=tmp_path / "uncut", memory=4 << 30)
+
+    for read in (lambda: read_graph(path), through_disk):
+        with pytest.raises(InputError, match="(?i)" + words) as caught:
+            read()
+        assert str(caught.value).startswith(str(path)[:100])
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) <= 300
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_missing_files_and_directories_are_named(tmp_path):
@@ -145,3 +162,132 @@ def test_missing_files_and_directories_are_named(tmp_path):
         read_graph(tmp_path / "none.mtx")
     with pytest.raises(InputError, match="is a directory"):
         read_graph(tmp_path)
+
+
+def entries(A):
+    """(row, column, weight) of each entry."""
+    rows = np.repeat(np.arange(A.shape[0]), A.row_lengths.numpy())
+    values = np.ones(A.nnz) if A.values is None else A.values.numpy()
+    return list(zip(rows.tolist(), A.indices.tolist(), values.tolist(), strict=True))
+
+
+ENDS = ["", "\n", " ", "\t", "\r", "\r\n", "\n\n", " \n", "\n \n", "\0", "x", " x", ".", "%", "e5"]
+
+
+@pytest.mark.parametrize("field", ["pattern", "integer", "real"])
+def test_every_end_of_a_matrix_market_file(tmp_path, field):
+    """A last number followed by anything but a newline ended in a segmentation fault."""
+    value = "" if field == "pattern" else " 4"
+    for end in ENDS:
+        content = f"{MTX}{field} general\n3 3 2\n1 2{value}\n2 3{value}{end}"
+        path = put(tmp_path, "g.mtx", content)
+        if end.strip("\n\r\t ") and not (field == "real" and end in (".", "e5")):
+            with pytest.raises(InputError, match=", line 4: "):
+                read_graph(path)
+        else:
+            last = {"pattern": 1, "integer": 4, "real": 4e5 if end == "e5" else 4}[field]
+            found = entries(read_graph(path).adjacency)
+            assert found == [(0, 1, 4 if value else 1), (1, 2, last)]
+
+
+@settings(max_examples=50)
+@given(adjacencies(), st.sampled_from(["general", "symmetric"]), st.randoms())
+def test_matrix_market_is_read_as_scipy_does(tmp_path_factory, A, symmetry, draw):
+    lines = [(i, j, w) for i, j, w in entries(A) if symmetry == "general" or j <= i]
+    draw.shuffle(lines)
+    lines += lines[:2]  # entries that occur twice are summed
+    text = [f"%%MatrixMarket MATRIX Coordinate Real {symmetry.title()}", "% comment", "%", ""]
+    text.append(f"  {A.shape[0]}\t{A.shape[0]} {len(lines)} ")
+    for i, j, w in lines:
+        sign = draw.choice(["", " ", "-"])
+        text += [f"{i + 1} \t{j + 1} {sign}{abs(w):.{draw.randint(2, 9)}e}"]
+        text += [""] * draw.randint(0, 1)
+    path = put(tmp_path_factory.mktemp("mtx"), "g.mtx", "\n".join(text) + "\n")
+    expected = scipy.io.mmread(path).toarray().astype(np.float32)
+    graph = read_graph(path)
+    assert graph.directed == (symmetry == "general")
+    if graph.weighted:
+        np.testing.assert_array_equal(graph.adjacency.to_scipy().toarray(), expected)
+    assert_canonical(graph.adjacency)
+
+
+def test_damage_inside_a_gzip_stream_is_one_line(tmp_path):
+    content = MTX + "pattern general\n99 99 98\n" + "".join(f"{i} {i + 1}\n" for i in range(1, 99))
+    path = put(tmp_path, "g.mtx.gz", content)
+    whole, refused = path.read_bytes(), 0
+    for at in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[at] ^= 255
+        path.write_bytes(damaged)
+        with suppress(InputError):
+            refused += 1
+            assert read_graph(path).edges == 98
+            refused -= 1  # a byte of the header that means nothing
+    assert refused > 0.9 * len(whole) / 3
+    path.write_bytes(whole[:-12])
+    with pytest.raises(InputError, match=r"g\.mtx\.gz: truncated or damaged"):
+        read_graph(path)
+
+
+LAST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("content", "vertices", "ids", "edges"),
+    [
+        # Stated nodes are believed; if fewer than there are ids, those are positions all the same.
+        ("# Nodes: 1000 Edges: 1\n3 5\n", 1000, None, [(5, 3)]),
+        ("# Nodes: 2\n3 5\n", 6, None, [(5, 3)]),
+        # Ids that are names are renumbered and kept; stated vertices without a name come last.
+        (f"5 {LAST}\n7 5\n", 3, [5, 7, LAST], [(0, 1), (2, 0)]),
+        ("# Nodes: 4\n5 1000000000000\n7 5\n", 4, [5, 7, 10**12, 10**12 + 1], [(0, 1), (2, 0)]),
+    ],
+)
+def test_ids_are_positions_or_names(tmp_path, caplog, content, vertices, ids, edges):
+    graph = read_graph(put(tmp_path, "g.txt", content))
+    assert graph.vertices == vertices
+    assert (graph.vertex_ids if ids is None else graph.vertex_ids.tolist()) == ids
+    assert [place[:2] for place in entries(graph.adjacency)] == edges
+    assert ("numbered in rising order" in caplog.text) == (ids is not None)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_pieces_do_not_change_what_is_read(tmp_path_factory, piece, seed):
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 1000, (rng.integers(1, 30), 2))
+    lines = [f"{u} {v}" for u, v in table.tolist()]
+    lines.insert(len(lines) // 2, "% comment 1 2 3")
+    lines.insert(len(lines) // 3, "")
+    path = put(tmp_path_factory.mktemp("pieces"), "g.txt", "\n".join(lines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "PIECE", piece)
+        read = list(text.read_numbers(path, Grammar("", "i", blank_rows=True)))
+    integers, numbers, counts = (
+        np.concatenate([getattr(piece, name) for piece in read]).tolist()
+        for name in ("integers", "lines", "counts")
+    )
+    assert integers == table.reshape(-1).tolist()
+    expected = {
+        at: len(line.split()) for at, line in enumerate(lines, 1) if not line.startswith("%")
+    }
+    assert dict(zip(numbers, counts, strict=True)) == expected
+
+
+def test_errors_name_the_line_of_the_file_in_every_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "PIECE", 16)
+    path = put(tmp_path, "g.txt", "# head\n" + "1 2\n" * 50 + "1 oops\n" + "1 2\n" * 50)
+    with pytest.raises(InputError, match="line 52: 'oops' is not an integer"):
+        read_graph(path)
+
+
+@pytest.mark.parametrize("name", ["g.txt", "g.txt.gz", "g.graph"])
+def test_progress_ends_with_the_whole_file(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(text, "PIECE", 64)
+    path = put(tmp_path, name, "1 2\n" * 100 if name != "g.graph" else "100 0\n" + "\n" * 100)
+    seen = []
+    read_graph(path, lambda *args: seen.append(args))
+    assert [what for what, _, _ in seen] == [f"reading {name}"] * len(seen)
+    done = [done for _, done, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1][1:] == (path.stat().st_size, path.stat().st_size)
