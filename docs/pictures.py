@@ -1,7 +1,7 @@
 """Draw the pictures of the concepts page: `python docs/pictures.py` writes docs/pictures/*.svg.
 
 What they show of a small graph is computed, not drawn by hand: which rows a block needs, what a
-vertex cut copies, what a loss reaches.
+vertex cut copies, the receptive field of a loss.
 """
 
 from __future__ import annotations
@@ -303,9 +303,9 @@ def hierarchy() -> Picture:
     return picture
 
 
-def ghosts() -> Picture:
+def recomputed_halo() -> Picture:
     """A rank recomputes rows instead of receiving them."""
-    picture = Picture("Ghosts: recompute a row of the hidden layer instead of receiving it", 296)
+    picture = Picture("Recomputed halo: a hidden row is computed, not received", 296)
     for x, name, rank in ((20, "rank k owns v", 0), (300, "rank i needs H¹[v]", 1)):
         picture.text(x, 30, name, **BOLD)
         for level, label in enumerate(("H²", "H¹", "A·X")):
@@ -331,13 +331,13 @@ def ghosts() -> Picture:
     return picture
 
 
-def reach() -> Picture:
+def receptive_field() -> Picture:
     """The rows that the loss needs, layer by layer."""
     labelled = {5}
     made = [labelled]
     for _ in range(2):
         made.append({c for r, c in ADJACENT if r in made[-1]})
-    picture = Picture("Reach: only rows that the loss needs are made", 296)
+    picture = Picture("Receptive field: only rows that the loss needs are made", 296)
     picture.text(20, 30, "Which rows each layer makes, if vertex 5 alone is labelled", **BOLD)
 
     def place(vertex: int, level: int) -> tuple[float, float]:
@@ -402,8 +402,8 @@ PICTURES = {
     "grids": grids,
     "vertex-cut": vertex_cut,
     "hierarchy": hierarchy,
-    "ghosts": ghosts,
-    "reach": reach,
+    "recomputed-halo": recomputed_halo,
+    "receptive-field": receptive_field,
     "gains": gains,
 }
 

@@ -10,9 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from spgnn.attention.pieces import check_attention
 from spgnn.comm import BACKENDS
 from spgnn.errors import InputError, suggestion
-from spgnn.exchange import Algo, Codec, Cover, Schedule, Strategy
 from spgnn.exchange import Algorithm as Distribution
+from spgnn.exchange import Codec
+from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.codec import BITS
+from spgnn.exchange.needs import Cover
+from spgnn.exchange.peers import Schedule
+from spgnn.exchange.schemes import Strategy
 from spgnn.nn import MODELS, Order, Precision, Stack
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 

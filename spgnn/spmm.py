@@ -12,22 +12,14 @@ from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
 from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import (
-    Algo,
-    Algorithm,
-    CodecSetting,
-    Cover,
-    Executor,
-    Plan,
-    Schedule,
-    Step,
-    Strategy,
-    build,
-)
+from spgnn.exchange import Algorithm, Executor, Plan, Step, build
+from spgnn.exchange.algorithm import Algo
+from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.executor import Workspace
-from spgnn.exchange.peers import Peers
+from spgnn.exchange.needs import Cover
+from spgnn.exchange.peers import Peers, Schedule
 from spgnn.exchange.plan import Volume
-from spgnn.exchange.schemes import checked_labels
+from spgnn.exchange.schemes import Strategy, checked_labels
 from spgnn.exchange.stacks import Codecs, named_rows
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout

@@ -13,8 +13,9 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, Ledger
-from spgnn.exchange import COVERS, Algorithm, Plan, carried_by_level
-from spgnn.exchange.plan import Level, Traffic, Volume
+from spgnn.exchange import Algorithm, Plan
+from spgnn.exchange.needs import COVERS
+from spgnn.exchange.plan import Level, Traffic, Volume, carried_by_level
 from spgnn.sparse import SUM_DTYPE
 from tests.matrices import block_row, random_matrix, uneven_layout
 

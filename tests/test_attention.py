@@ -207,9 +207,8 @@ def built(comm: Communicator, **how: object) -> DistMatrix:
     return DistMatrix.build(block, layout, mesh, algorithm=algorithm)
 
 
-def check_refused(rank: int) -> None:
+def check_refused(comm: Communicator) -> None:
     """Each is said before anything moves, on all ranks alike."""
-    comm = connect()
     cannot: list[dict[str, object]] = [
         {"algo": "feature", "c": 2},
         {"algo": "3d", "c": 2},
@@ -226,49 +225,36 @@ def check_refused(rank: int) -> None:
         with pytest.raises(InputError, match="--model gat needs --algo"):
             check_attention(Algorithm(**how), "--model gat")
         assert moved(comm.ledger.since(before)) == (0, 0)
-    matrix = built(comm)
-    rows, a, d = torch.zeros(6, 4), torch.zeros(2, 2), torch.zeros(6, 2)
-    wrong = [
-        (lambda: attend(matrix, rows, torch.zeros(3, 2), d), "of equal size|vector"),
-        (lambda: attend(matrix, rows, a, torch.zeros(6, 4)), r"must be \[6, 2\]"),
-        (lambda: attend(matrix, rows, a, d, joint=True), r"must be \[6, 4\]"),
-        (lambda: attend(matrix, rows.int(), a, d), "takes float32"),
-        (lambda: attend(matrix, rows, a, d, edges=torch.zeros(3, 2)), "edges, there are"),
-        (lambda: attend(matrix, rows, a, d, edges=torch.zeros(3, 1)), r"\[edges, 2\]"),
-        (lambda: attend(matrix, rows, a, d, dropout=EdgeDropout(1.0, 0, ids(6))), r"in \[0, 1\)"),
-        (lambda: attend(matrix, rows, a, d, dropout=EdgeDropout(0.5, 0, ids(5))), r"must be \[6\]"),
-    ]
-    for call, message in wrong:
+    matrix, ids = built(comm), torch.arange(6)
+    Z, a, d = torch.zeros(6, 4), torch.zeros(2, 2), torch.zeros(6, 2)
+    for operands, how, message in (
+        ((Z, torch.zeros(3, 2), d), {}, "of equal size|vector"),
+        ((Z, a, torch.zeros(6, 4)), {}, r"must be \[6, 2\]"),
+        ((Z, a, d), {"joint": True}, r"must be \[6, 4\]"),
+        ((Z.int(), a, d), {}, "takes float32"),
+        ((Z, a, d), {"edges": torch.zeros(3, 2)}, "edges, there are"),
+        ((Z, a, d), {"edges": torch.zeros(3, 1)}, r"\[edges, 2\]"),
+        ((Z, a, d), {"dropout": EdgeDropout(1.0, 0, ids)}, r"in \[0, 1\)"),
+        ((Z, a, d), {"dropout": EdgeDropout(0.5, 0, ids[:5])}, r"must be \[6\]"),
+        # What differs between ranks is found, and named.
+        ((Z, a, d), {"slope": 0.1 * comm.rank}, "slope"),
+        ((Z.clone().requires_grad_(comm.rank == 1), a, d), {}, "gradients"),
+    ):
         with pytest.raises(InputError, match=message):
-            call()
+            attend(matrix, *operands, **how)
     for how in ({"cover": "row"}, {"algo": "1.5d", "c": 2}):
-        other = built(comm, **how)
         with pytest.raises(InputError, match="need --algo 1d and --cover column"):
-            attend(other, rows, a, d, edges=torch.zeros(3, 2))
-    # What differs between ranks is found, and named.
-    with pytest.raises(InputError, match="slope"):
-        attend(matrix, rows, a, d, slope=0.1 * rank)
-    with pytest.raises(InputError, match="gradients"):
-        attend(matrix, rows.requires_grad_(rank == 1), a, d)
+            attend(built(comm, **how), Z, a, d, edges=torch.zeros(3, 2))
 
 
-def ids(count: int) -> Tensor:
-    return torch.arange(count)
-
-
-def test_what_attention_cannot_do_is_said():
-    run_ranks(check_refused, 4)
-
-
-def check_once(rank: int) -> None:
+def check_once(comm: Communicator) -> None:
     """Ids of other ranks' vertices are fetched once, and what repeats repeats bit for bit."""
-    comm = connect()
     for how in ({}, {"cover": "minimum"}, {"algo": "1.5d", "c": 2}):
         matrix = built(comm, **how)
-        generator = torch.Generator().manual_seed(rank)
+        generator = torch.Generator().manual_seed(comm.rank)
         Z = torch.randn(6, 4, generator=generator)
         d, a = torch.randn(6, 2, generator=generator), torch.ones(2, 2)
-        dropout = EdgeDropout(0.5, 7, ids(6) + 6 * rank)
+        dropout = EdgeDropout(0.5, 7, torch.arange(6) + 6 * comm.rank)
         counted, found = [], []
         for _ in range(3):
             before = comm.ledger.copy()
@@ -285,14 +271,10 @@ def check_once(rank: int) -> None:
             grad.square().sum().backward()
 
 
-def test_ids_travel_once():
-    run_ranks(check_once, 4)
-
-
-def compiled(rank: int) -> None:
-    comm = connect()
+def check_compiled(comm: Communicator) -> None:
+    """Compiled graphs see one operator."""
     matrix = built(comm, cover="minimum")
-    generator = torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(comm.rank)
     a = torch.randn(2, 3, generator=torch.Generator().manual_seed(5)).requires_grad_()
 
     def layer(Z: Tensor, X: Tensor) -> Tensor:
@@ -300,7 +282,7 @@ def compiled(rank: int) -> None:
         return attend(matrix, Z, a, d).relu() + attend(matrix, Z, a, X, joint=True)
 
     results = []
-    Z0, X0 = torch.randn(2, 12, 6, generator=generator)
+    Z0, X0 = torch.randn(2, matrix.rows, 6, generator=generator)
     for function in (layer, torch.compile(layer, fullgraph=True, backend="aot_eager")):
         Z, X = Z0.clone().requires_grad_(), X0.clone().requires_grad_()
         a.grad = None
@@ -311,5 +293,6 @@ def compiled(rank: int) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_compiled_graphs_see_one_operator():
-    run_ranks(compiled, 2)
+@pytest.mark.parametrize("check", [check_refused, check_once, check_compiled])
+def test_refusals_ids_and_compiled_graphs(check):
+    run_ranks(lambda rank: check(connect()), 4)

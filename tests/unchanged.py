@@ -15,8 +15,8 @@ from spgnn import DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator, RowCounts
-from spgnn.exchange import Algorithm, Codec, CodecSetting
-from spgnn.exchange.codec import Errors
+from spgnn.exchange import Algorithm, Codec
+from spgnn.exchange.codec import CodecSetting, Errors
 from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.loss import CrossEntropy, count_labelled
 from spgnn.nn.metrics import (

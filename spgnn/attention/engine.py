@@ -24,11 +24,12 @@ from spgnn.attention.passes import (
 from spgnn.attention.pieces import Marks, Partials, Pieces, pieces
 from spgnn.attention.scores import Gradients, Scores
 from spgnn.errors import InputError
-from spgnn.exchange import EXACT, Carried, Executor, Plan, Step
+from spgnn.exchange import EXACT, Executor, Plan, Step
 from spgnn.exchange.codec import CodecSetting, Errors
 from spgnn.exchange.delay import Delay
 from spgnn.exchange.executor import Workspace
 from spgnn.exchange.needs import Communicators
+from spgnn.exchange.plan import Carried
 from spgnn.exchange.stacks import Codecs, stack
 from spgnn.exchange.transport import Transport
 from spgnn.kernels.attention import AttentionDropout
@@ -49,17 +50,10 @@ class Attention:
     ----------
     plan : Plan
         Of this rank.
-    mesh : communicators by axis
-    workspace : Workspace, optional
-        Buffers to share with what never runs at the same time.
+    mesh, workspace
+        As of :class:`Executor`.
     codecs : Codecs, optional
         Of the matrix, which get those of attention; the rows of the plan have names then.
-
-    Attributes
-    ----------
-    pieces : Pieces
-    rows, columns : int
-        Rows this rank makes, and rows of Z it holds.
 
     Raises
     ------
@@ -106,18 +100,7 @@ class Attention:
         return self.pieces.local.nnz + (0 if remote is None else remote.nnz)
 
     def check_edges(self, edges: Tensor | None, *, wanted: bool = False) -> None:
-        """Refuse edge scores that do not lie where the edges are.
-
-        Parameters
-        ----------
-        edges : Tensor [edges, …], optional
-        wanted : bool
-            Whether there will be some.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse scores of edges [edges, …] that do not lie where edges do; `wanted`: will not."""
         if edges is None and not wanted:
             return
         if self.pieces.sums is not None or self.pieces.fold is not None:
@@ -143,8 +126,7 @@ class Attention:
         Returns
         -------
         tensors int64
-            Of partial rows, of columns, of fetched rows, and of the destinations of partials for
-            others.
+            Of partial rows, columns, fetched rows, and destinations of partials for others.
         """
         if self._ids is not None and self.knows(sources, targets):
             return self._ids[2]
@@ -173,16 +155,8 @@ class Attention:
     ) -> Iterator[Carried]:
         """Bytes of a step, exchange by exchange, as codecs carry them.
 
-        Parameters
-        ----------
-        width : int
-            Columns of a source's row: heads × channels.
-        heads : int
-        dtype : torch.dtype
-            Of the rows; scores travel in that of their sums.
-        step : Step
-        joint : bool
-            Scores need the whole row of the destination (GATv2), not a number a head (GAT).
+        Of rows of heads × channels columns, in a dtype; scores travel in that of its sums, and need
+        the destination's whole row if `joint`.
         """
         run = self._at(step)
         if run.exchange is not None:
@@ -204,15 +178,12 @@ class Attention:
         drops: tuple[int, float, Tensor, Tensor | None] | None = None,
         gradients: bool = True,
     ) -> Forward:
-        """Weighted sums of rows of Z. Collective.
+        """Weighted sums of rows of Z [columns, heads * channels]. Collective.
 
         Parameters
         ----------
-        Z : Tensor [columns, heads * channels]
-        dst : Tensor [rows, …]
-            What destinations contribute to scores.
-        scores : Scores
-        step : Step
+        Z, dst, scores, step
+            `dst` [rows, …] is what destinations contribute to scores.
         edges : Tensor [edges, …], optional
             What edges contribute, in the order of the nonzeros of [local, remote].
         drops : (key, probability, sources, targets), optional

@@ -21,75 +21,42 @@ NO_CODEC, COMPILED = -1, -2
 
 
 class Weighed(NamedTuple):
-    """A record of one attention on the meta device, as products leave one.
+    """A record of one attention on the meta device, as products leave one."""
 
-    Attributes
-    ----------
-    width : int
-        Columns of the rows that travel: heads × channels.
-    dtype : torch.dtype
-    adjoint : bool
-    heads : int
-    joint : bool
-        True if scores need the destination's whole row.
-    product : int
-        Its number in the epoch; below zero if it is exact.
-    """
-
-    width: int
+    width: int  # columns of the rows that travel: heads × channels
     dtype: torch.dtype
     adjoint: bool
     heads: int
-    joint: bool
-    product: int
+    joint: bool  # true if scores need the destination's whole row
+    product: int  # its number in the epoch; below zero if it is exact
 
 
 class Matrix(Protocol):
-    """All that attention needs to know of a distributed matrix.
-
-    Attributes
-    ----------
-    handle : int
-    operands : Operands
-    """
+    """All that attention needs to know of a distributed matrix."""
 
     handle: int
     operands: Operands
 
     @property
-    def rows(self) -> int:
-        """Rows this rank makes."""
+    def rows(self) -> int: ...
 
     @property
-    def columns(self) -> int:
-        """Rows of the operand that this rank holds."""
+    def columns(self) -> int: ...
 
     @property
-    def attention(self) -> Attention:
-        """The attention over its nonzeros."""
+    def attention(self) -> Attention: ...
 
 
 @dataclass(frozen=True, eq=False)
 class EdgeDropout:
-    """Dropout of attention weights that depends on the edge alone, at any number of ranks.
+    """Dropout of attention weights that depends on the edge alone, at any number of ranks."""
 
-    Attributes
-    ----------
-    p : float
-        Probability of being dropped, in [0, 1).
-    key : int
-        64 bits made from seed, epoch and layer.
-    sources : Tensor int64 [columns]
-        Original ids of the vertices of the matrix's columns. Those of received ones are fetched
-        once, for a tensor that is the same object in every step.
-    targets : Tensor int64 [rows], optional
-        Which column each row is; without it, row i is column i.
-    """
-
-    p: float
-    key: int
+    p: float  # probability of being dropped, in [0, 1)
+    key: int  # 64 bits made from seed, epoch and layer
+    # int64 [columns]: original ids of the vertices of the matrix's columns. Those of received ones
+    # are fetched once, for a tensor that is the same object in every step.
     sources: Tensor
-    targets: Tensor | None = None
+    targets: Tensor | None = None  # int64 [rows], which column each row is; None: row i column i
 
 
 def attend(
@@ -145,16 +112,14 @@ def attend(
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in (Z, dst, a, edges)
     )
-    epoch, number = 0, COMPILED
+    rules, epoch, number = (joint, slope, p, key, gradients), 0, COMPILED
     if not torch.compiler.is_compiling():
         _check(A, Z, dst, a, edges, dropout, joint=joint)
-        step = _next_step(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
+        step = _next_step(A, Z, a, edges, sources, targets, *rules)
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
-    vertices, rules = (sources, targets, A.handle), (joint, slope, p, key, gradients)
-    found: list[Tensor] = torch.ops.spgnn.attend(
-        Z.contiguous(), dst.contiguous(), a, edges, *vertices, *rules, epoch, number
-    )
+    operands = Z.contiguous(), dst.contiguous(), a, edges, sources, targets
+    found: list[Tensor] = torch.ops.spgnn.attend(*operands, A.handle, *rules, epoch, number)
     return found[0]
 
 
@@ -224,24 +189,20 @@ def step_of(epoch: int, number: int) -> Step:
     return EXACT if number < 0 else Step(epoch, number)
 
 
-@torch.library.custom_op("spgnn::attend", mutates_args=())
+_OPERANDS = "Tensor Z, Tensor dst, Tensor a, Tensor? edges, Tensor? sources, Tensor? targets"
+_RULES = "int handle, bool joint, float slope, float p, int key"
+
+
+@torch.library.custom_op(
+    "spgnn::attend",
+    mutates_args=(),
+    schema=f"({_OPERANDS}, {_RULES}, bool gradients, int epoch, int number) -> Tensor[]",
+)
 def _attend(
-    Z: Tensor,
-    dst: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
-    epoch: int,
-    number: int,
+    Z: Tensor, dst: Tensor, a: Tensor, edges: Any, sources: Any, targets: Any, *rules: Any
 ) -> list[Tensor]:
     """Entry point of autograd and compiled graphs: the result, and tensors for its gradient."""
+    handle, joint, slope, p, key, gradients, epoch, number = rules
     A: Matrix = with_name(handle)
     if number == COMPILED:
         _next_step(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
@@ -302,25 +263,14 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
 _attend.register_autograd(_gradient, setup_context=_save)
 
 
-@torch.library.custom_op("spgnn::attend_backward", mutates_args=())
-def _attend_backward(
-    G: Tensor,
-    Z: Tensor,
-    dst: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
-    made: list[Tensor],
-    handle: int,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    epoch: int,
-    number: int,
-) -> list[Tensor]:
+@torch.library.custom_op(
+    "spgnn::attend_backward",
+    mutates_args=(),
+    schema=f"(Tensor G, {_OPERANDS}, Tensor[] made, {_RULES}, int epoch, int number) -> Tensor[]",
+)
+def _attend_backward(G: Tensor, *given: Any) -> list[Tensor]:
     """Gradients in rows, destinations, a and edge scores (empty where there are none)."""
+    Z, dst, a, edges, sources, targets, made, handle, joint, slope, p, key, epoch, number = given
     A: Matrix = with_name(handle)
     A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
     drops = None if sources is None else (key, p, sources, targets)

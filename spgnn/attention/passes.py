@@ -12,8 +12,9 @@ from spgnn import kernels
 from spgnn.attention.pieces import Partials, Pieces
 from spgnn.attention.scores import Block, Gradients, Scores, Whole
 from spgnn.comm import Communicator
-from spgnn.exchange import Carried, Step
+from spgnn.exchange import Step
 from spgnn.exchange.executor import Exchange
+from spgnn.exchange.plan import Carried
 from spgnn.exchange.route import Route
 from spgnn.exchange.transport import Transport
 from spgnn.kernels.attention import (
@@ -43,20 +44,12 @@ EdgeParts = tuple[Tensor | None, Tensor | None]
 
 
 class Load(NamedTuple):
-    """Parts of each row that travel.
+    """Parts of each row that travel."""
 
-    Attributes
-    ----------
-    rows : Tensor [n, heads * channels], optional
-        Those that a codec may approximate.
-    now : tensors [n, heads]
-        Of scores: always as they are, and of this step.
-    late : tensors [n, heads]
-        As they are, and of the step that the rows are of.
-    """
-
-    rows: Tensor | None
+    rows: Tensor | None  # [n, heads * channels]: those that a codec may approximate
+    # tensors [n, heads]: of scores: always as they are, and of this step
     now: tuple[Tensor, ...] = ()
+    # tensors [n, heads]: as they are, and of the step that the rows are of
     late: tuple[Tensor, ...] = ()
 
     def at(self, places: Tensor) -> Load:
@@ -76,15 +69,8 @@ class Load(NamedTuple):
 class Way:
     """The way of partial softmaxes, in both directions.
 
-    Parameters
-    ----------
-    partials : Partials
-    comm : Communicator
-        Of its axis.
-    codecs : mapping from `ROWS`, `ENDS` and `LATE` to Transport, optional
-        Without, all that belongs to a row travels together, as it is.
-    first : int
-        What the first of these codecs is called in a step.
+    `codecs` are by `ROWS`, `ENDS` and `LATE`, and the first is called `first` in a step; without
+    any, all that belongs to a row travels together, as it is.
     """
 
     def __init__(
@@ -195,32 +181,19 @@ class Way:
 
 
 class Forward(NamedTuple):
-    """The rows that were made, and what the gradient needs: tensors only, empty if not needed.
+    """The rows that were made, and what the gradient needs: tensors only, empty if not needed."""
 
-    Attributes
-    ----------
-    out : Tensor [rows, heads * channels]
-    lse : Tensor [rows, heads]
-        Logarithm of the sum of exp(score) over all edges of a row, on whatever rank.
-    base, P, pi : Tensor [partial rows, …]
-        As :meth:`Scores.dst_gradient` needs them, of the rows before the fold.
-    dst : Tensor [partial rows, …]
-        Destinations before the fold; empty where there is none.
-    fetched : Tensor [fetched rows, heads * channels]
-    asked : Tensor [partials for others, …]
-        Their destinations.
-    asked_base, asked_P, asked_pi : Tensor [partials for others, …]
-    """
-
-    out: Tensor
+    out: Tensor  # [rows, heads * channels]
+    # [rows, heads]: logarithm of the sum of exp(score) over all edges of a row, on whatever rank
     lse: Tensor
+    # [partial rows, …]: as :meth:`Scores.dst_gradient` needs them, of the rows before the fold
     base: Tensor
     P: Tensor
     pi: Tensor
-    dst: Tensor
-    fetched: Tensor
-    asked: Tensor
-    asked_base: Tensor
+    dst: Tensor  # [partial rows, …]: destinations before the fold; empty where there is none
+    fetched: Tensor  # [fetched rows, heads * channels]
+    asked: Tensor  # [partials for others, …]: their destinations
+    asked_base: Tensor  # [partials for others, …]
     asked_P: Tensor
     asked_pi: Tensor
 
@@ -228,16 +201,8 @@ class Forward(NamedTuple):
 class Pass:
     """One layer of attention, through exchanges that are given.
 
-    Parameters
-    ----------
-    pieces : Pieces
-    exchange : Exchange, optional
-        What fetches sources.
-    sums, fold : Way, optional
-        Of partial softmaxes.
-    log_share : float
-        If sources and partials are a sample: logarithm of the share p of all that they are. The
-        weight of each is 1/p times as large then.
+    If sources and partials are a sample, `log_share` is the logarithm of the share p of all that
+    they are: the weight of each is 1/p times as large then.
     """
 
     def __init__(

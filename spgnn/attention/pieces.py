@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +18,7 @@ from spgnn.comm import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Plan, Stage
 from spgnn.exchange.plan import Hop
-from spgnn.exchange.route import Names, Route
-from spgnn.layout import Int64Array
+from spgnn.exchange.route import Route
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, take_rows
 
@@ -34,82 +31,44 @@ Marks = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Partials:
-    """Unfinished softmaxes on their way to the rank whose rows they are.
-
-    Attributes
-    ----------
-    axis : str
-    counts : RowCounts
-        Of them to and from each peer.
-    received : Pattern [rows, received partials]
-        Which of them belong to each row.
-    places : Tensor int64 [received partials]
-        The row of each: of it its maker has to know the destination's side of the score.
-    names : Names, optional
-        Of them, for codecs that draw.
-    part : Route, optional
-        Their route, if they are some of others.
-    """
+    """Unfinished softmaxes on their way to the rank whose rows they are."""
 
     axis: str
-    counts: RowCounts
-    received: Pattern
+    route: Route  # to that rank
+    received: Pattern  # [rows, received partials]: which of them belong to each row
+    # int64 [received partials]: the row of each, whose destination its maker has to know
     places: Tensor
-    names: Names | None = None
-    part: Route | None = None
 
-    @cached_property
-    def route(self) -> Route:
-        """Of them to the rank whose rows they are."""
-        return Route(self.counts, self.names) if self.part is None else self.part
+    @property
+    def counts(self) -> RowCounts:
+        """Of them to and from each peer."""
+        return self.route.counts
 
     def sample(self, sent: Tensor, received: Tensor) -> Partials:
         """Those that are marked, bool [partials to send] and [received partials]."""
         some = self.route.marked(sent, received)
-        return replace(
-            self,
-            counts=some.route.counts,
-            received=columns_where(self.received, received),
-            places=self.places[some.received],
-            part=some.route,
-        )
+        fewer, places = columns_where(self.received, received), self.places[some.received]
+        return Partials(self.axis, some.route, fewer, places)
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """A plan as attention runs it.
+    """A plan as attention runs it."""
 
-    Attributes
-    ----------
-    local : Pattern [rows, columns]
-        Sources at hand.
-    remote : Pattern [rows, fetched rows], optional
-        Sources that are fetched.
-    fetch : Stage, optional
-        How they are: its hop sends rows as they are.
-    summed : Pattern [partials to send, columns], optional
-        Sources of other ranks' destinations, whose partial softmax this rank sends.
-    sums : Partials, optional
-        Their way.
-    mine, others : Tensor int64, optional
-        Where partial rows are folded: those that stay here, and those that are sent.
-    fold : Partials, optional
-        The way of the others.
-    sampled_rows : Tensor int64, optional
-        Of a sample: the partial rows that remain; ``None`` for all.
-    sampled_fetches, sampled_sums : Tensor bool, optional
-        Of a sample: which of all fetched rows, and of all `summed`, it has; ``None`` for all.
-    """
-
-    local: Pattern
-    remote: Pattern | None = None
-    fetch: Stage | None = None
+    local: Pattern  # [rows, columns]: sources at hand
+    remote: Pattern | None = None  # [rows, fetched rows]: sources that are fetched
+    fetch: Stage | None = None  # how they are: its hop sends rows as they are
+    # [partials to send, columns]: sources of other ranks' destinations, whose partial softmax this
+    # rank sends
     summed: Pattern | None = None
-    sums: Partials | None = None
+    sums: Partials | None = None  # their way
+    # int64: where partial rows are folded: those that stay here, and those that are sent
     mine: Tensor | None = None
     others: Tensor | None = None
-    fold: Partials | None = None
+    fold: Partials | None = None  # the way of the others
+    # int64: of a sample: the partial rows that remain; ``None`` for all
     sampled_rows: Tensor | None = None
+    # bool: of a sample: which of all fetched rows, and of all `summed`, it has; ``None`` for all
     sampled_fetches: Tensor | None = None
     sampled_sums: Tensor | None = None
 
@@ -193,23 +152,20 @@ def pieces(plan: Plan) -> Pieces:
         return Pieces(local, mine=mine, others=others, fold=fold)
     hop, remote = _only_hop(first), first.remote.pattern
     columns = first.local.shape[1]
-    if hop.sums is None:
-        if not isinstance(hop.send.pattern, Selection):
-            raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
-        chosen = CSR(hop.send.pattern)
-        counts, names, summed, sums = hop.counts, hop.names, None, None
-    else:
+    chosen, route, summed, sums = hop.send.pattern, hop.route(), None, None
+    if hop.sums is not None:
         several = hop.send.row_lengths > 1
-        of_sums = _counts_of(hop.counts, several, hop.sums)
         summed = rows_where(hop.send.pattern, several)
-        received = columns_where(remote, hop.sums)
-        of_each = _row_of_each(received)
-        sums = Partials(hop.axis, of_sums, received, of_each, _names(hop, several, hop.sums))
-        chosen = CSR(Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns))
-        counts = _counts_of(hop.counts, ~several, ~hop.sums)
+        received, way = columns_where(remote, hop.sums), route.marked(several, hop.sums).route
+        # These are exchanges of their own from here on.
+        way = Route(way.counts, way.names)
+        sums = Partials(hop.axis, way, received, _row_of_each(received))
+        chosen = Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns)
+        route = route.marked(~several, ~hop.sums).route
         remote = columns_where(remote, ~hop.sums)
-        names = _names(hop, ~several, ~hop.sums)
-    rows = Hop(hop.axis, chosen, counts, broadcast=hop.broadcast, names=names)
+    elif not isinstance(chosen, Selection):
+        raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
+    rows = Hop(hop.axis, CSR(chosen), route.counts, broadcast=hop.broadcast, names=route.names)
     everything = CSR(Selection(torch.arange(columns, device=local.device), columns))
     fetch = Stage(everything, None, (rows,))
     return Pieces(local, remote, fetch, summed, sums, mine, others, fold)
@@ -235,14 +191,8 @@ def _folded(stages: Sequence[object]) -> tuple[Tensor | None, Tensor | None, Par
     if not isinstance(kept, Selection) or not isinstance(hop.send.pattern, Selection):
         raise InputError(f"{WHAT_WORKS}: this plan does not end with a fold")
     received = stage.remote.pattern
-    way = Partials(hop.axis, hop.counts, received, _row_of_each(received), hop.names)
+    way = Partials(hop.axis, hop.route(), received, _row_of_each(received))
     return kept.indices.long(), hop.send.indices.long(), way
-
-
-def _names(hop: Hop, sent: Tensor, received: Tensor) -> Names | None:
-    """Of the rows that are marked."""
-    names = hop.names
-    return names and Names(names.sent[sent], names.received[received], names.me)
 
 
 def _row_of_each(pattern: Pattern) -> Tensor:
@@ -273,14 +223,3 @@ def columns_where(pattern: Pattern, chosen: Tensor) -> Pattern:
 
 def _begins(lengths: Tensor) -> Tensor:
     return torch.nn.functional.pad(torch.cumsum(lengths, 0, dtype=torch.int64), (1, 0))
-
-
-def _counts_of(counts: RowCounts, sent: Tensor, received: Tensor) -> RowCounts:
-    """Counts of the rows that are marked."""
-
-    def marked(of_peers: Int64Array, marks: Tensor) -> Int64Array:
-        before = np.concatenate(([0], np.cumsum(marks.cpu().numpy(), dtype=np.int64)))
-        ends = np.concatenate(([0], np.cumsum(of_peers)))
-        return np.asarray(before[ends[1:]] - before[ends[:-1]])
-
-    return RowCounts(marked(counts.send, sent), marked(counts.recv, received), counts.largest)

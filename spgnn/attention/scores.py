@@ -21,42 +21,23 @@ from spgnn.pattern import Pattern
 
 
 class Block(NamedTuple):
-    """Edges that share one softmax per row.
+    """Edges that share one softmax per row."""
 
-    Attributes
-    ----------
-    pattern : Pattern [rows, cols]
-    dst : Tensor [rows, heads], or [rows, heads * channels] if joint
-        Contribution of destinations to the scores.
-    Z : Tensor [cols, heads * channels]
-    edges : Tensor [nnz, heads or heads * channels], optional
-        Contribution of edges.
-    dropout : AttentionDropout, optional
-    """
-
-    pattern: Pattern
+    pattern: Pattern  # [rows, cols]
+    # [rows, heads], or [rows, heads * channels] if joint: contribution of destinations to the
+    # scores
     dst: Tensor
-    Z: Tensor
-    edges: Tensor | None = None
+    Z: Tensor  # [cols, heads * channels]
+    edges: Tensor | None = None  # [nnz, heads or heads * channels]: contribution of edges
     dropout: AttentionDropout | None = None
 
 
 class Whole(NamedTuple):
-    """Quantities of a whole row, over all blocks, that the gradient of its weights needs.
+    """Quantities of a whole row, over all blocks, that the gradient of its weights needs."""
 
-    Attributes
-    ----------
-    G : Tensor [rows, heads * channels]
-        Gradient in the row.
-    lse : Tensor [rows, heads]
-        Logarithm of the sum of exp(score).
-    D : Tensor [rows, heads]
-        <G, row>, head by head.
-    """
-
-    G: Tensor
-    lse: Tensor
-    D: Tensor
+    G: Tensor  # [rows, heads * channels]: gradient in the row
+    lse: Tensor  # [rows, heads]: logarithm of the sum of exp(score)
+    D: Tensor  # [rows, heads]: <G, row>, head by head
 
 
 class Gradients(NamedTuple):

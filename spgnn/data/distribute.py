@@ -17,7 +17,8 @@ from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.structure import rename_columns, slice_rows, stack_rows, with_columns
 from spgnn.errors import InputError
-from spgnn.exchange import exchange_needs, needs_of, swap_rows
+from spgnn.exchange import needs_of, swap_rows
+from spgnn.exchange.needs import exchange_needs
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR, take_rows

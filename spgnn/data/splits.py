@@ -13,7 +13,8 @@ from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare, of_columns, renumbered
 from spgnn.data.graph import Graph, labelled, vertex_ids_of
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, request_bytes
+from spgnn.exchange.needs import request_bytes
+from spgnn.exchange.plan import Carried
 from spgnn.hashing import uniform
 from spgnn.layout import EVERYONE, RowLayout
 from spgnn.pattern import Selection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -82,10 +82,30 @@ class Algorithm:
         if self.exchange == "oblivious" and self.cover != "column":
             raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
         if self.node_size != 1:
-            self._check_nodes(ranks)
+            flag = f"--hierarchy {self.node_size}"
+            if self.algo not in ("1d", "1.5d"):
+                raise InputError(f"{flag} needs --algo 1d or 1.5d")
+            if self.exchange == "oblivious":
+                raise InputError(f"{flag} needs --exchange sparsity-aware")
+            if self.node_size < 1 or ranks % self.node_size:
+                raise InputError(f"{flag} must divide the number of ranks, which is {ranks}")
+            if self.node_size % self.c:
+                raise InputError(f"{flag} must be a multiple of --c {self.c}: copies share a node")
         if self.algo == "vertex-cut" and self.exchange == "oblivious":
             raise InputError("--algo vertex-cut needs --exchange sparsity-aware")
-        self._check_schedule()
+        check_choice("schedule", self.schedule, SCHEDULES)
+        if self.schedule == "overlap":
+            if self.buffer:
+                raise InputError(f"--buffer {self.buffer} needs --schedule peers")
+            return
+        if self.buffer < 1:
+            raise InputError("--schedule peers needs --buffer BYTES, for received rows")
+        if self.exchange == "oblivious":
+            raise InputError("--schedule peers needs --exchange sparsity-aware")
+        if self.node_size > 1:
+            raise InputError("--schedule peers needs --hierarchy none: rows are passed on there")
+        if self.algo in ("feature", "3d"):
+            raise InputError("--schedule peers needs --algo 1d, 1.5d, 2d or vertex-cut")
 
     def axes(self, ranks: int) -> Axes:
         """The mesh of the ranks."""
@@ -135,19 +155,17 @@ class Algorithm:
             Rows of H over all ranks.
         rank : int
         column_scale : Tensor [own rows], optional
-            Scaling of the columns this rank owns.
+            Scaling of the columns this rank owns, applied where a row of H leaves its owner.
         edge_labels : Tensor, integers in [0, ranks), [nnz], optional
             The rank that multiplies each nonzero of the block, in a vertex cut.
         """
-        axes = self.axes(layout.parts)
-        scheme: Scheme[Plan]
-        how: dict[str, Any] = {"cover": self.cover, "column_scale": column_scale}
+        axes, cover, scale = self.axes(layout.parts), self.cover, column_scale
         if self.node_size > 1:
-            scheme = hierarchical(block, layout, axes, rank, **how)
+            scheme = hierarchical(block, layout, axes, rank, cover, scale)
         elif self.algo == "vertex-cut":
-            scheme = vertex_cut(block, layout, rank, labels=edge_labels, **how)
+            scheme = vertex_cut(block, layout, rank, edge_labels, cover, scale)
         else:
-            scheme = grid(block, layout, axes, rank, strategy=self.exchange, **how)
+            scheme = grid(block, layout, axes, rank, self.exchange, cover, scale)
         return scheme if self.schedule == "overlap" else in_rounds(scheme, axes, rank)
 
     def plans(
@@ -155,16 +173,9 @@ class Algorithm:
     ) -> list[Plan]:
         """The plans of all ranks, made in one process: what each of them would make.
 
-        Ranks that differ in nothing but their share of the columns have their stages in common, so
-        they cost what one of them does.
-
-        Parameters
-        ----------
-        blocks : sequence of CSR [rows, n]
-            The rows of each rank; see :meth:`scheme`.
-        layout : RowLayout
-            Rows of H over all ranks.
-        column_scale : Tensor [n], optional
+        Of the rows of each rank, and a scaling of all columns; see :meth:`scheme`. Ranks that
+        differ in nothing but their share of the columns have their stages in common, so they cost
+        what one of them does.
         """
         axes = self.axes(layout.parts)
         replicas, shares = self.copies(layout.parts)
@@ -195,32 +206,6 @@ class Algorithm:
         if self.schedule == "overlap":
             return plan.memory(width, dtype)
         return peers.memory(plan, width, dtype, self.buffer)
-
-    def _check_schedule(self) -> None:
-        check_choice("schedule", self.schedule, SCHEDULES)
-        if self.schedule == "overlap" and self.buffer:
-            raise InputError(f"--buffer {self.buffer} needs --schedule peers")
-        if self.schedule == "overlap":
-            return
-        if self.buffer < 1:
-            raise InputError("--schedule peers needs --buffer BYTES, for received rows")
-        if self.exchange == "oblivious":
-            raise InputError("--schedule peers needs --exchange sparsity-aware")
-        if self.node_size > 1:
-            raise InputError("--schedule peers needs --hierarchy none: rows are passed on there")
-        if self.algo in ("feature", "3d"):
-            raise InputError("--schedule peers needs --algo 1d, 1.5d, 2d or vertex-cut")
-
-    def _check_nodes(self, ranks: int) -> None:
-        flag = f"--hierarchy {self.node_size}"
-        if self.algo not in ("1d", "1.5d"):
-            raise InputError(f"{flag} needs --algo 1d or 1.5d")
-        if self.exchange == "oblivious":
-            raise InputError(f"{flag} needs --exchange sparsity-aware")
-        if self.node_size < 1 or ranks % self.node_size:
-            raise InputError(f"{flag} must divide the number of ranks, which is {ranks}")
-        if self.node_size % self.c:
-            raise InputError(f"{flag} must be a multiple of --c {self.c}: copies share a node")
 
 
 def _root(ranks: int, power: int) -> int:

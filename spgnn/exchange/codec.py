@@ -77,12 +77,7 @@ class Codec:
 
     @classmethod
     def of(cls, **options: Any) -> Codec:
-        """A codec from a user's options, which are all checked.
-
-        Parameters
-        ----------
-        **options
-            Attributes; a number for `bits` or `sampling` holds from epoch 0 on.
+        """A codec from a user's options; a number for `bits` or `sampling` holds from epoch 0 on.
 
         Raises
         ------
@@ -103,17 +98,17 @@ class Codec:
                 case _ if not isinstance(value, bool):
                     raise InputError(f"{name} must be True or False, got {value!r}")
         codec = cls(**options)
-        late = codec.delay != 0 or codec.fresh > 0
-        lonely = {
-            "bins": (codec.bins > 1 and not codec.delay, "a delay of one epoch or more"),
-            "smoothing": (codec.smoothing and not codec.delay, "a delay of one epoch or more"),
-            "feedback": (codec.feedback and not codec.quantises, "16 bits or fewer"),
-            "exact_means": (
-                codec.exact_means and not (late or codec.quantises or codec.samples),
+        approximates = codec.delay != 0 or codec.fresh or codec.quantises or codec.samples
+        for name, alone, needed in (
+            ("bins", codec.bins > 1 and not codec.delay, "a delay of one epoch or more"),
+            ("smoothing", codec.smoothing and not codec.delay, "a delay of one epoch or more"),
+            ("feedback", codec.feedback and not codec.quantises, "16 bits or fewer"),
+            (
+                "exact_means",
+                codec.exact_means and not approximates,
                 "rows that are late, fewer or shorter",
             ),
-        }
-        for name, (alone, needed) in lonely.items():
+        ):
             if alone:
                 raise InputError(f"{name} needs {needed}")
         return codec
@@ -354,25 +349,13 @@ class Errors:
 
 @dataclass(frozen=True, eq=False)
 class CodecSetting:
-    """The codec of one matrix, as its products, halos and attention share it.
-
-    Attributes
-    ----------
-    codec : Codec
-    errors : Errors
-        Where errors are added up.
-    seed : int
-    matrix : int
-        Its number among those of a model: layers draw for themselves.
-    policy : Policy
-        When it is used.
-    """
+    """The codec of one matrix, as its products, halos and attention share it."""
 
     codec: Codec
-    errors: Errors = field(default_factory=Errors)
+    errors: Errors = field(default_factory=Errors)  # where errors are added up
     seed: int = 0
-    matrix: int = 0
-    policy: Policy = field(default_factory=Policy)
+    matrix: int = 0  # its number among those of a model: layers draw for themselves
+    policy: Policy = field(default_factory=Policy)  # when it is used
 
     def key(self, step: Step, purpose: str) -> int:
         """64 bits for the draws of one step, the same on all ranks; each purpose has its own.

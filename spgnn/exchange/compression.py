@@ -15,7 +15,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import Communicator, RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange.codec import LEAST_WITH_FEEDBACK, CodecSetting, squared_norm
+from spgnn.exchange.codec import CodecSetting, squared_norm
 from spgnn.exchange.route import Route, Subset
 from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, Transport, View
 from spgnn.layout import Int64Array
@@ -47,11 +47,9 @@ class CodecLayer(Transport):
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
-        """Hand the rows on."""
         return self.inner.begin(rows, out, route, comm, step)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
-        """The bytes of the inner transport."""
         return self.inner.bytes(route, width, dtype, step)
 
     def land(self) -> None:
@@ -149,8 +147,6 @@ class Quantise(CodecLayer):
     def _bits(self, step: Step, dtype: torch.dtype) -> int | None:
         """Bits of an element, or ``None`` where rows have no more anyway."""
         bits = self.setting.codec.bits_at(step.epoch)
-        if self.setting.codec.feedback:
-            bits = max(bits, LEAST_WITH_FEEDBACK)
         return bits if bits < min(32, 8 * dtype.itemsize) else None
 
 
@@ -223,7 +219,6 @@ class Fresh(CodecLayer):
     BLOCK = 1024  # rows that are compared at a time: their differences stay in cache
 
     def forget(self) -> None:
-        """Begin anew, with other buffers; no rows may be under way."""
         super().forget()
         # By product, of the last step; each row as it was last sent, and arrived, is in `kept`.
         self._moved: dict[str, Route | None] = {}

@@ -48,7 +48,6 @@ class Delay(CodecLayer):
     """
 
     def forget(self) -> None:
-        """Begin anew, with other buffers; no rows may be under way."""
         super().forget()
         self._bins: dict[tuple[bool, int], Subset] = {}
         self._lines: dict[str, Line] = {}
@@ -96,14 +95,12 @@ class Delay(CodecLayer):
         return self.inner.bytes(route, width, dtype, step)
 
     def land(self) -> None:
-        """Wait for all rows that are under way; they stay unused. Collective."""
         for line in self._lines.values():
             for parcel in line.parcels:
                 self._arrive(parcel)
         super().land()
 
     def state(self) -> State:
-        """Stale rows, and rows that have arrived. Collective."""
         self.land()
         self.kept = {}
         for name, line in self._lines.items():
@@ -116,7 +113,6 @@ class Delay(CodecLayer):
         return state
 
     def load(self, state: State) -> None:
-        """Go on from a state."""
         super().load(state)
         kept, self.kept, self._lines = self.kept, {}, {}
         for name in [key.removesuffix(".stale") for key in kept if key.endswith(".stale")]:
@@ -223,7 +219,6 @@ class Never(CodecLayer):
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
-        """Zeros, at once."""
         if self.setting.codec.is_exact(step.epoch):
             return self.inner.begin(rows, out, route, comm, step)
         out.zero_()
@@ -233,7 +228,6 @@ class Never(CodecLayer):
         return Then(None, lambda: None)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
-        """None."""
         if self.setting.codec.is_exact(step.epoch):
             return self.inner.bytes(route, width, dtype, step)
         nothing = np.zeros(len(route.counts.send), np.int64)

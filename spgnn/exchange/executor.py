@@ -71,11 +71,9 @@ class Executor:
         overlap: bool = True,
         workspace: Workspace | None = None,
     ) -> None:
-        self.plan = plan
-        self.mesh = mesh
+        self.plan, self.mesh, self.overlap = plan, mesh, overlap
         self.transports = [Broadcast() if hop.broadcast else Transport() for hop in plan.hops]
         self.codecs = self.transports if codecs is None else list(codecs)
-        self.overlap = overlap
         self.workspace = Workspace() if workspace is None else workspace
         self._runners = self.runners(plan.stages)
         if type(self) is Executor and len(self._runners) == 1:
@@ -93,6 +91,10 @@ class Executor:
                 runners.append(self.exchange(stage, first))
             first += len(stage.hops)
         return runners
+
+    def exchange(self, stage: Stage, first: int = 0) -> Exchange:
+        """The runner of ``L + R·Π·S``, which can be taken apart for halos and attention."""
+        return Exchange(stage, first, self)
 
     def check(self, width: int, dtype: torch.dtype) -> None:
         """Refuse products that cannot be made so wide; here, all can."""
@@ -112,10 +114,6 @@ class Executor:
                 route, at = moved.hop.route(adjoint=step.adjoint), step.at(number)
                 yield Carried(moved.axis, *codec.bytes(route, moved.width, dtype, at))
 
-    def exchange(self, stage: Stage, first: int = 0) -> Exchange:
-        """The runner of ``L + R·Π·S``, which can be taken apart for halos and attention."""
-        return Exchange(stage, first, self)
-
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
         for number, stage in enumerate(self._runners):
@@ -131,8 +129,8 @@ class Executor:
     def _between(self, number: int, like: Tensor) -> Tensor | None:
         """A buffer for the rows that stage `number` hands to the next one; ``None`` at either end.
 
-        They are made in every product and nobody else sees them. Taken from the system anew, each
-        page of them would cost a fault.
+        They are made in every product and nobody else sees them: in new memory, each page of them
+        would cost a fault.
         """
         if not 0 <= number < len(self._runners) - 1:
             return None

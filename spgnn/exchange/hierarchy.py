@@ -21,8 +21,7 @@ See ``docs/hierarchy.md``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +29,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.errors import check_choice
-from spgnn.exchange.needs import COVERS, Cover, Needs, Received, Scheme, Swap, needs_of
+from spgnn.exchange.needs import Cover, Needs, Received, Scheme, Swap, needs_of
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import fold, of_block_row
 from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout, grouped_order
@@ -41,25 +39,14 @@ from spgnn.sparse import CSR
 Values = npt.NDArray[Any] | None
 
 
-@dataclass(frozen=True, eq=False)
-class Place:
-    """The place of a rank among nodes of neighbouring ranks.
+class Place(NamedTuple):
+    """The place of a rank among nodes of neighbouring ranks."""
 
-    Attributes
-    ----------
-    ranks, nodes : RowLayout
-        Rows of each rank, and of each node.
-    node, local : int
-        Coordinates along "node" and "local".
-    size : int
-        Ranks along "local".
-    """
-
-    ranks: RowLayout
-    nodes: RowLayout
-    node: int
+    ranks: RowLayout  # rows of each rank
+    nodes: RowLayout  # rows of each node
+    node: int  # its coordinates along "node" and "local"
     local: int
-    size: int
+    size: int  # ranks along "local"
 
     @classmethod
     def of(cls, layout: RowLayout, axes: Axes, rank: int) -> Place:
@@ -79,8 +66,7 @@ class Place:
         return rows - self.ranks.offsets[self.ranks.owner(rows)]
 
 
-@dataclass(frozen=True, eq=False)
-class Entries:
+class Entries(NamedTuple):
     """Nonzeros: int64 rows and columns, and values if there are any."""
 
     row: Int64Array
@@ -91,16 +77,6 @@ class Entries:
         """Some of them."""
         value = None if self.value is None else self.value[which]
         return Entries(self.row[which], self.column[which], value)
-
-    @classmethod
-    def from_abroad(cls, block: CSR, here: Place) -> Entries:
-        """Those of a rank's rows whose column another node owns."""
-        columns = block.indices.numpy()
-        first, last = here.nodes.range(here.node)
-        chosen = np.flatnonzero((columns < first) | (columns >= last))
-        row = np.searchsorted(block.indptr.numpy(), chosen, side="right") - 1
-        values = None if block.values is None else block.values.detach().numpy()[chosen]
-        return cls(row, columns[chosen].astype(np.int64), values)
 
     def to_solvers(self, here: Place, cover: Cover) -> Swap:
         """Each to the rank of this node that looks after the node it comes from."""
@@ -117,34 +93,19 @@ class Entries:
         return Swap(LOCAL, (np.bincount(solver, minlength=here.size),), ((*arrays, values),))
 
 
-@dataclass(frozen=True, eq=False)
-class Cargo:
+class Cargo(NamedTuple):
     """Rows of H, and partial sums of rows of A, that cross from other nodes to one node.
 
-    Attributes
-    ----------
-    node : int64 [things]
-        Where each comes from.
-    key : int64 [things]
-        The number of a row of H; of a partial sum −1 − the row of the rank that wants it.
-    lengths : int64 [things]
-        Nonzeros of each: 1 of a row of H.
-    columns : int64 [nonzeros]
-        Rows of H that are multiplied; global numbers.
-    values : [nonzeros], optional
-    wanted : int64 [things]
-        How many ranks want each.
-    wanting : int64 [wanted.sum()]
-        Which ranks of the node these are.
+    Arrays are int64, by thing or by nonzero of a thing.
     """
 
-    node: Int64Array
-    key: Int64Array
-    lengths: Int64Array
-    columns: Int64Array
+    node: Int64Array  # where each thing comes from
+    key: Int64Array  # number of a row of H; of a sum −1 − the row of the rank that wants it
+    lengths: Int64Array  # nonzeros of each: 1 of a row of H
+    columns: Int64Array  # rows of H that are multiplied, by global number
     values: Values
-    wanted: Int64Array
-    wanting: Int64Array
+    wanted: Int64Array  # how many ranks want each thing
+    wanting: Int64Array  # which ranks of the node these are
 
     @classmethod
     def of(cls, response: Received) -> Cargo:
@@ -172,15 +133,11 @@ class Cargo:
 
     def unaddressed(self) -> Cargo:
         """The same, without who wants it."""
-        return Cargo(
-            *(self.node, self.key, self.lengths, self.columns, self.values),
-            np.zeros_like(self.wanted),
-            self.wanting[:0],
-        )
+        return self._replace(wanted=np.zeros_like(self.wanted), wanting=self.wanting[:0])
 
     def followed_by(self, other: Cargo) -> Cargo:
         """All things of both."""
-        pairs: Any = zip(vars(self).values(), vars(other).values(), strict=True)
+        pairs: Any = zip(self, other, strict=True)
         joined: list[Any] = [None if a is None else np.concatenate((a, b)) for a, b in pairs]
         return Cargo(*joined)
 
@@ -277,7 +234,6 @@ def hierarchical(
     layout: RowLayout,
     axes: Axes,
     rank: int,
-    *,
     cover: Cover = "column",
     column_scale: Tensor | None = None,
 ) -> Scheme[Plan]:
@@ -285,18 +241,10 @@ def hierarchical(
 
     With several replicas these are ranks of one node, so that partial sums of whole block rows are
     added inside nodes.
-
-    Raises
-    ------
-    InputError
-        If the cover is unknown.
     """
-    check_choice("cover", cover, COVERS)
     c = axes.size("replica") if "replica" in axes.names else 1
     made, block = yield from of_block_row(block, layout, c)
-    stage = yield from _two_levels(
-        block, layout, axes, rank, cover=cover, column_scale=column_scale
-    )
+    stage = yield from _two_levels(block, layout, axes, rank, cover, column_scale)
     return Plan((stage, *fold(made, axes.coordinate("replica", rank) if c > 1 else 0)))
 
 
@@ -305,7 +253,6 @@ def _two_levels(
     layout: RowLayout,
     axes: Axes,
     rank: int,
-    *,
     cover: Cover,
     column_scale: Tensor | None,
 ) -> Scheme[Stage]:
@@ -317,7 +264,12 @@ def _two_levels(
     flat = Hop(LOCAL, send.with_scales(None, column_scale), counts)
     if here.nodes.parts == 1:
         return Stage(L, R, (flat,)) if here.size > 1 else Stage(L)
-    entries = Entries.from_abroad(block, here)
+    indices = block.indices.numpy()
+    first, last = here.nodes.range(here.node)
+    foreign = np.flatnonzero((indices < first) | (indices >= last))
+    row = np.searchsorted(block.indptr.numpy(), foreign, side="right") - 1
+    values = None if block.values is None else block.values.detach().numpy()[foreign]
+    entries = Entries(row, indices[foreign].astype(np.int64), values)
     response = yield entries.to_solvers(here, cover)
     cargo, agent = solve(response, here, cover)
     order = grouped_order(agent, here.size)
@@ -327,12 +279,8 @@ def _two_levels(
     return Stage(L, remote, (*hops, flat))
 
 
-@dataclass(frozen=True, eq=False)
-class Found:
-    """Things of other nodes that a rank receives: keys as in `Cargo`, and their places."""
-
-    key: Int64Array
-    place: Int64Array
+# Of things of other nodes that a rank receives: keys as in `Cargo`, and their places.
+Found = tuple[Int64Array, Int64Array]
 
 
 def _carried(
@@ -425,7 +373,7 @@ def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[t
     total = before + len(arrived.key)
     nothing = _csr(passed[:0], passed[:0], None, (len(passed), own))
     relay = CSR(Selection(torch.from_numpy(before + passed), total))
-    found = Found(
+    found = (
         np.concatenate((arrived.key[mine], keys.numpy())),
         np.concatenate((before + mine, total + np.arange(len(keys)))),
     )
@@ -434,19 +382,20 @@ def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[t
 
 def _remote(entries: Entries, found: Found, R: CSR, hops: Sequence[Hop], block: CSR) -> CSR:
     """R of the stage: of rows from other nodes, then from its own, by `R`."""
-    before = sum(hop.volume.receive for hop in hops)
-    is_row = found.key >= 0
-    by_key = np.argsort(found.key[is_row])
+    before = sum(hop.counts.received for hop in hops)
+    key, its_place = found
+    is_row = key >= 0
+    by_key = np.argsort(key[is_row])
     # The sentinel is found where nothing is.
-    known = np.append(found.key[is_row][by_key], np.iinfo(np.int64).max)
+    known = np.append(key[is_row][by_key], np.iinfo(np.int64).max)
     at = np.searchsorted(known, entries.column)
     by_column = known[at] == entries.column
     inside = np.repeat(np.arange(R.shape[0]), R.row_lengths.numpy())
-    row = np.concatenate((entries.row[by_column], -1 - found.key[~is_row], inside))
+    row = np.concatenate((entries.row[by_column], -1 - key[~is_row], inside))
     place = np.concatenate(
         (
-            found.place[is_row][by_key][at[by_column]],
-            found.place[~is_row],
+            its_place[is_row][by_key][at[by_column]],
+            its_place[~is_row],
             before + R.indices.numpy(),
         )
     )

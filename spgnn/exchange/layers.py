@@ -29,45 +29,29 @@ WORTHWHILE = 0.1
 
 @dataclass(frozen=True, eq=False)
 class LayerPlan:
-    """The plan of one layer.
-
-    Attributes
-    ----------
-    plan : Plan
-    columns : Tensor int64 [columns]
-        The vertices of its columns, as the layout numbers them: own ones, rising, then
-        those of the recomputed halo.
-    targets : Tensor int64 [rows], optional
-        The column of each of its rows; ``None`` if row i is column i.
-    """
+    """The plan of one layer."""
 
     plan: Plan
+    # int64 [columns]: the vertices of its columns, as the layout numbers them: own ones, rising,
+    # then those of the recomputed halo
     columns: Tensor
+    # int64 [rows]: the column of each of its rows; ``None`` if row i is column i
     targets: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
 class Layered:
-    """The plans of all layers of a model on one rank.
+    """The plans of all layers of a model on one rank."""
 
-    Attributes
-    ----------
-    layers : tuple of LayerPlan or None
-        ``None`` where a layer works on the whole matrix, and for a first layer on propagated
-        features, which multiplies nothing.
-    rows : Tensor int64
-        Own rows that the last layer makes, rising.
-    first : Tensor int64
-        The vertices of the first layer's input, as the layout numbers them; if features are
-        propagated, those whose A·X it is given.
-    ghosts : Plan or None
-        Sends own rows to the recomputed halos that have them: makes [own rows, recomputed halo].
-    """
-
+    # `None` where a layer works on the whole matrix, and for a first layer on propagated
+    # features, which multiplies nothing
     layers: tuple[LayerPlan | None, ...]
-    rows: Tensor
+    rows: Tensor  # int64: own rows that the last layer makes, rising
+    # int64: the vertices of the first layer's input, as the layout numbers them; if features are
+    # propagated, those whose A·X it is given
     first: Tensor
-    ghosts: Plan | None
+    # sends own rows to the recomputed halos that have them: makes [own rows, recomputed halo]
+    halo: Plan | None
 
 
 def layered(
@@ -78,7 +62,7 @@ def layered(
     *,
     layers: int,
     wanted: Tensor | None = None,
-    ghosts: bool = False,
+    recompute_halo: bool = False,
     propagated: bool = False,
     column_scale: Tensor | None = None,
     edge_labels: Tensor | None = None,
@@ -94,7 +78,7 @@ def layered(
     layers : int
     wanted : Tensor int64, optional
         Own rows of the last layer that the loss looks at, rising; ``None`` for all.
-    ghosts : bool
+    recompute_halo : bool
         Recompute the halo of the second layer. Needs two layers, and propagated features.
     propagated : bool
         The first layer is given A·X, and multiplies nothing.
@@ -105,8 +89,8 @@ def layered(
     last = rows
     for number in reversed(range(lowest, layers)):
         part = block if len(rows) == own else take_rows(block, rows)
-        if ghosts and number == 1 and layout.parts > 1:
-            layer, fetch = yield from _ghosted(part, rows, layout, rank, column_scale)
+        if recompute_halo and number == 1 and layout.parts > 1:
+            layer, fetch = yield from _recomputed_halo(part, rows, layout, rank, column_scale)
             found[1] = layer
             return Layered(tuple(found), last, layer.columns, fetch)
         if whole:
@@ -146,7 +130,7 @@ def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:
     return bool(kept.sum() > (1 - WORTHWHILE) * total.sum())
 
 
-def _ghosted(
+def _recomputed_halo(
     part: CSR, rows: Tensor, layout: RowLayout, rank: int, column_scale: Tensor | None
 ) -> Scheme[tuple[LayerPlan, Plan]]:
     """Some rows of A over own vertices and recomputed halo, and the plan that fetches these."""
@@ -154,7 +138,7 @@ def _ghosted(
     L, R, needs = needs_of(part, layout, range(layout.parts), rank, "column")
     send, counts = yield from needs.exchange(EVERYONE, own)
     owners = np.repeat(np.arange(layout.parts), needs.rows)
-    ghosts = torch.from_numpy(layout.offsets[owners]) + needs.columns
+    halo = torch.from_numpy(layout.offsets[owners]) + needs.columns
     used = torch.zeros(own, dtype=torch.bool)
     used[rows] = True
     used[L.indices.long()] = True
@@ -169,7 +153,7 @@ def _ghosted(
     local = side_by_side(keep_columns(L, columns), R).with_scales(part.row_scale, scale)
     everything = CSR(Selection(torch.arange(own), own))
     fetch = Plan((Stage(everything, None, (Hop(EVERYONE, send, counts),)),))
-    vertices = torch.cat((columns + begin, ghosts))
+    vertices = torch.cat((columns + begin, halo))
     return LayerPlan(Plan((Stage(local),)), vertices, _places(rows, columns)), fetch
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -47,37 +47,24 @@ class Communicators(Protocol):
 Arrays = tuple[Tensor | None, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Received:
+class Received(NamedTuple):
     """The response to a `Swap`: the stretches for this rank, in the order of the peers.
 
-    Attributes
-    ----------
-    counts : tuple of RowCounts
-        To and from each peer, for each group of arrays.
-    arrays : tuple of groups
+    And their counts to and from each peer, for each group of arrays.
     """
 
     counts: tuple[RowCounts, ...]
     arrays: tuple[Arrays, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Swap:
-    """A scheme's request to send stretches of arrays to its peers along an axis.
-
-    Attributes
-    ----------
-    axis : str
-    counts : tuple of int64 [peers]
-        Lengths of stretches; as many of them as there are groups of arrays.
-    arrays : tuple of groups
-        Arrays [counts[i].sum(), …] of group i are cut by counts[i]. An array that is ``None`` is
-        so on all ranks.
-    """
+class Swap(NamedTuple):
+    """A scheme's request to send stretches of arrays to its peers along an axis."""
 
     axis: str
+    # [peers]: Lengths of stretches; as many of them as there are groups of arrays
     counts: tuple[Int64Array, ...]
+    # arrays [counts[i].sum(), …] of group i are cut by counts[i]. An array that is ``None`` is so
+    # on all ranks.
     arrays: tuple[Arrays, ...]
 
     def over(self, comm: Communicator) -> Received:
@@ -107,17 +94,11 @@ class Swap:
         return [Received(tuple(c), tuple(a)) for c, a in zip(counts, arrays, strict=True)]
 
 
-@dataclass(frozen=True, eq=False)
-class Gather:
+class Gather(NamedTuple):
     """A scheme's request for the arrays of all its peers along an axis, one after the other.
 
-    The response is a tuple of arrays, and ``None`` instead of arrays that are so on all ranks.
-
-    Attributes
-    ----------
-    axis : str
-    arrays : tuple of Tensor or None
-        Lengths differ from rank to rank.
+    Lengths may differ from rank to rank; instead of arrays that are ``None`` on all ranks the
+    response has ``None``.
     """
 
     axis: str
@@ -157,13 +138,7 @@ def gather_number(axis: str, number: int) -> Scheme[Int64Array]:
 
 
 def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
-    """The plan of a scheme for this rank. Collective: every rank drives the same scheme.
-
-    Parameters
-    ----------
-    scheme : Scheme
-    mesh : communicators by axis
-    """
+    """The plan of a scheme for this rank. Collective: every rank drives the same scheme."""
     try:
         request = next(scheme)
         while True:
@@ -174,14 +149,7 @@ def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
 
 
 def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
-    """The plans of schemes for all ranks, in one process: as :func:`build` makes them.
-
-    Parameters
-    ----------
-    schemes : sequence of Scheme
-        One for each rank, in order.
-    axes : Axes
-    """
+    """The plans of schemes for all ranks, in order, in one process: as :func:`build` makes them."""
     made: dict[int, Made] = {}
     responses: list[Any] = [None] * len(schemes)
     while len(made) < len(schemes):
@@ -202,24 +170,13 @@ def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """The rows that one rank needs, grouped by peer; of each first rows of H, then sums.
+    """The rows that one rank needs, grouped by peer; of each first rows of H, then sums."""
 
-    Attributes
-    ----------
-    rows, entries : int64 [peers]
-        Rows needed of each peer, and their nonzeros.
-    lengths : Tensor int32 [rows in all], or ``None`` if all are rows of H
-        Nonzeros of each row.
-    columns : Tensor int32 [entries in all]
-        The peer's own rows.
-    values : Tensor [entries in all], or ``None`` if all are ones
-    """
-
-    rows: Int64Array
+    rows: Int64Array  # int64 [peers]: rows needed of each peer, and their nonzeros
     entries: Int64Array
-    lengths: Tensor | None
-    columns: Tensor
-    values: Tensor | None
+    lengths: Tensor | None  # int32 [rows in all], nonzeros of each; None if all are rows of H
+    columns: Tensor  # int32 [entries in all]: the peer's own rows
+    values: Tensor | None  # [entries in all]; None if all are ones
 
     @property
     def sums(self) -> Tensor | None:
@@ -232,12 +189,6 @@ class Needs:
     def exchange(self, axis: str, own_rows: int) -> Scheme[tuple[CSR, RowCounts]]:
         """Tell every peer along an axis what is needed of it.
 
-        Parameters
-        ----------
-        axis : str
-        own_rows : int
-            Rows of H this rank has.
-
         Returns
         -------
         send : CSR [rows to send, own rows]
@@ -248,8 +199,12 @@ class Needs:
         counts = (self.rows, self.entries)
         response = yield Swap(axis, counts, ((self.lengths,), (self.columns, self.values)))
         (lengths,), (columns, values) = response.arrays
+        if lengths is None:
+            send = CSR(Selection(columns, own_rows))
+        else:
+            send = rows_from(lengths, columns, values, None, own_rows)
         # We send what the others need, and receive what we need.
-        return _send_matrix(lengths, columns, values, own_rows), response.counts[0].reversed()
+        return send, response.counts[0].reversed()
 
 
 def exchange_needs(needs: Needs, own_rows: int, comm: Communicator) -> tuple[CSR, RowCounts]:
@@ -323,14 +278,7 @@ BYTES_OF_COUNTS, BYTES_OF_COLUMN = 16, 4
 
 
 def request_bytes(counts: RowCounts, rank: int) -> Carried:
-    """The bytes of exchanging needs of whole rows, before these are fetched.
-
-    Parameters
-    ----------
-    counts : RowCounts
-        Rows to and from each rank, once they travel.
-    rank : int
-    """
+    """The bytes of exchanging needs of whole rows, which then travel to and from each rank."""
     each = BYTES_OF_COUNTS * (np.arange(len(counts.send)) != rank)
     sent, received = BYTES_OF_COLUMN * counts.recv, BYTES_OF_COLUMN * counts.send
     return Carried(EVERYONE, each + sent, each + received)
@@ -404,16 +352,6 @@ def rows_from(
     indptr = torch.zeros(len(lengths) + 1, dtype=torch.int64)
     torch.cumsum(lengths, 0, out=indptr[1:])
     return CSR(Pattern.trusted(indptr, columns, (len(lengths), width)), values, scale)
-
-
-def _send_matrix(
-    lengths: Tensor | None, columns: Tensor, values: Tensor | None, own_rows: int
-) -> CSR:
-    if lengths is None:
-        return CSR(Selection(columns, own_rows))
-    indptr = torch.zeros(len(lengths) + 1, dtype=torch.int64)
-    torch.cumsum(lengths, 0, out=indptr[1:])
-    return CSR(Pattern(indptr, columns, (len(lengths), own_rows)), values)
 
 
 def _taken(values: Tensor, sources: npt.NDArray[Any]) -> Tensor:

@@ -7,8 +7,7 @@ adjoint goes the same way back. Nothing is fetched again in backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -32,7 +31,7 @@ from spgnn.exchange.executor import (
 )
 from spgnn.exchange.needs import Communicators
 from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.rounds import Group, Rounds, Stretches, buffered, bytes_of_row, under_way
+from spgnn.exchange.rounds import Group, Rounds, buffered, bytes_of_row, under_way
 from spgnn.exchange.transport import Handle, Step, Transport
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, index_dtype
@@ -81,10 +80,6 @@ class Peers(Executor):
     ) -> None:
         super().__init__(plan, mesh, codecs, overlap, workspace)
         self.budget = budget
-        # By the first hop of the stage and the groups; of rows of another width there are others.
-        self._pieces: dict[tuple[int, tuple[Group, ...]], list[Piece]] = {}
-        # The same by the first hop and the bytes of a row.
-        self._found: dict[tuple[int, int], list[Piece]] = {}
         for stage in plan.stages:
             runs = isinstance(stage, Stage) and (stage.grouped or stage.adds_received)
             if stage.hops and not runs:
@@ -131,129 +126,121 @@ class Peers(Executor):
         """The runner of a stage: group by group, if it is in rounds."""
         return Grouped(stage, first, self) if stage.grouped else super().exchange(stage, first)
 
-    def pieces(self, exchange: Exchange, row_bytes: int) -> list[Piece]:
-        """The groups of a stage for rows of so many bytes, made once for each way to group."""
-        found = self._found.get((exchange.first, row_bytes))
-        if found is None:
-            rounds = exchange.stage.hops[0].rounds
-            assert rounds is not None
-            groups = rounds.groups(self.budget, row_bytes)
-            key = exchange.first, groups
-            if key not in self._pieces:
-                self._pieces[key] = cut(exchange.stage, groups, rounds)
-            found = self._found[exchange.first, row_bytes] = self._pieces[key]
-        return found
-
 
 class Grouped(Exchange):
-    """Runs one stage whose rows come from a few peers at a time."""
+    """Runs one stage, the rows of a group of peers at a time."""
 
     def __init__(self, stage: Stage, first: int, executor: Peers) -> None:
         super().__init__(stage, first, executor)
         self._peers = executor
+        # By the bytes of a row, and by the groups that these make: other widths may have the same.
+        self._known: dict[int | tuple[Group, ...], list[Piece]] = {}
 
     def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``L·H + R·Π·S·H``, group by group. Collective."""
-        stage = self.stage
-        groups = _Buffers(self._peers, self, H_local)
-        with all_waited() as handles:
+        stage, (pieces, received, sent) = self.stage, self._buffers(H_local)
 
-            def start(number: int) -> None:
-                hop = groups.pieces[number].hop
-                rows = lying_ready(hop, H_local)
-                if rows is None:
-                    rows = packed(hop, H_local, groups.sent[number])
-                handles[number] = self._begin(hop, rows, groups.received[number], step, number)
+        def start(number: int) -> Handle:
+            rows = lying_ready(pieces[number].hop, H_local)
+            if rows is None:
+                rows = packed(pieces[number].hop, H_local, sent[number])
+            return self._begin(pieces[number].hop, rows, received[number], step, number)
 
-            for number in range(len(groups.pieces))[: groups.handles]:
-                start(number)
-            if not self._peers.overlap:
-                for handle in handles.values():
-                    handle.wait()
+        def multiply() -> Tensor:
             Z_local = local_product(stage, H_local, out)
-            if stage.local_run is not None:  # rows of the operand
-                Z_local = Z_local.clone()
-            for number, piece in enumerate(groups.pieces):
-                handles[number].wait()
-                kernels.spmm(piece.remote, groups.received[number], out=Z_local, accumulate=True)
-                if number + groups.handles < len(groups.pieces):
-                    start(number + groups.handles)
-        return Z_local
+            return Z_local if stage.local_run is None else Z_local.clone()  # rows of the operand
+
+        def add(number: int, Z: Tensor) -> None:
+            kernels.spmm(pieces[number].remote, received[number], out=Z, accumulate=True)
+
+        return self._in_groups(len(pieces), start, multiply, add)
 
     def adjoint(self, G_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``Lᵀ·G + Sᵀ·Πᵀ·Rᵀ·G``, group by group. Collective."""
-        stage = self.stage
-        groups = _Buffers(self._peers, self, G_local)
-        with all_waited() as handles:
+        stage, (pieces, received, sent) = self.stage, self._buffers(G_local)
 
-            def start(number: int) -> None:
-                piece, back = groups.pieces[number], groups.received[number]
-                kernels.spmm(piece.remote.T, G_local, out=back)
-                handles[number] = self._begin(piece.hop, back, groups.sent[number], step, number)
+        def start(number: int) -> Handle:
+            hop, back = pieces[number].hop, received[number]
+            kernels.spmm(pieces[number].remote.T, G_local, out=back)
+            return self._begin(hop, back, sent[number], step, number)
 
-            for number in range(len(groups.pieces))[: groups.handles]:
-                start(number)
+        def multiply() -> Tensor:
+            return adjoint_product(stage, G_local, out, zeroed=True)
+
+        def add(number: int, dH_local: Tensor) -> None:
+            hop = pieces[number].hop
+            if hop.run is None and hop.selected_rows is not None:
+                # Without the other side of S, where that only selects rows.
+                scale = hop.selected_scale
+                kernels.scatter_add_rows(dH_local, hop.selected_rows, sent[number], scale)
+            else:
+                add_unpacked(hop, sent[number], dH_local)
+
+        return self._in_groups(len(pieces), start, multiply, add)
+
+    def _in_groups(
+        self,
+        groups: int,
+        start: Callable[[int], Handle],
+        multiply: Callable[[], Tensor],
+        add: Callable[[int, Tensor], None],
+    ) -> Tensor:
+        """Start as many groups as there are buffers, multiply, and add group after group."""
+        at_once, handles = under_way(self._peers.budget), list[Handle]()
+        try:
+            for number in range(min(at_once, groups)):
+                handles.append(start(number))
             if not self._peers.overlap:
-                for handle in handles.values():
+                for handle in handles:
                     handle.wait()
-            dH_local = adjoint_product(stage, G_local, out, zeroed=True)
-            for number, piece in enumerate(groups.pieces):
+            result = multiply()
+            for number in range(groups):
                 handles[number].wait()
-                add_rows(piece.hop, groups.sent[number], dH_local)
-                if number + groups.handles < len(groups.pieces):
-                    start(number + groups.handles)
-        return dH_local
+                add(number, result)
+                if number + at_once < groups:
+                    handles.append(start(number + at_once))
+        finally:
+            for handle in handles:  # whatever happened here
+                handle.wait()
+        return result
 
     def _begin(self, hop: Hop, rows: Tensor, out: Tensor, step: Step, group: int) -> Handle:
         transports = self._peers.transports if step.exact else self._peers.codecs
         route, comm = hop.route(adjoint=step.adjoint), self._peers.mesh[hop.axis]
         return transports[self.first].begin(rows, out, route, comm, step.at(self.first, group))
 
+    def _buffers(self, like: Tensor) -> tuple[list[Piece], list[Tensor], list[Tensor]]:
+        """The groups for such rows, and where their rows lie: they take turns.
 
-class _Buffers:
-    """The groups of one stage in one product, and where their rows lie: they take turns.
-
-    Stages come one after the other, so all of them have the same memory.
-    """
-
-    def __init__(self, executor: Peers, exchange: Exchange, like: Tensor) -> None:
-        self.pieces = executor.pieces(exchange, bytes_of_row(like.shape[1], like.dtype))
-        self.handles = handles = under_way(executor.budget)
-        hops = [piece.hop for piece in self.pieces]
-        take = executor.workspace.rows
+        Stages come one after the other, so all of them have the same memory.
+        """
+        pieces = self._pieces(bytes_of_row(like.shape[1], like.dtype))
+        handles = under_way(self._peers.budget)
 
         def in_turns(role: str, sizes: list[int]) -> list[Tensor]:
             rows = buffered(sizes, handles)
-            buffers = take((role,), sum(rows), like).split(rows)
+            buffers = self._peers.workspace.rows((role,), sum(rows), like).split(rows)
             return [buffers[number % handles][:size] for number, size in enumerate(sizes)]
 
-        self.received = in_turns("receive", [hop.counts.received for hop in hops])
-        self.sent = in_turns("send", [hop.counts.sent for hop in hops])
+        received = in_turns("receive", [piece.hop.counts.received for piece in pieces])
+        return pieces, received, in_turns("send", [piece.hop.counts.sent for piece in pieces])
 
-
-@contextmanager
-def all_waited() -> Iterator[dict[int, Handle]]:
-    """Handles by group; whatever happens, all that began have landed at the end."""
-    handles: dict[int, Handle] = {}
-    try:
-        yield handles
-    finally:
-        for handle in handles.values():
-            handle.wait()
-
-
-def add_rows(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
-    """``dH += Sᵀ·G``, in place; without the other side of S where that only selects rows."""
-    if hop.run is None and hop.selected_rows is not None:
-        kernels.scatter_add_rows(dH_local, hop.selected_rows, G_recv, hop.selected_scale)
-    else:
-        add_unpacked(hop, G_recv, dH_local)
+    def _pieces(self, row_bytes: int) -> list[Piece]:
+        """The groups for rows of so many bytes, made once for each way to group."""
+        pieces = self._known.get(row_bytes)
+        if pieces is None:
+            rounds = self.stage.hops[0].rounds
+            assert rounds is not None
+            groups = rounds.groups(self._peers.budget, row_bytes)
+            pieces = self._known.get(groups) or cut(self.stage, groups, rounds)
+            self._known[groups] = self._known[row_bytes] = pieces
+        return pieces
 
 
 def least_budget(plan: Plan, width: int, dtype: torch.dtype) -> int:
     """The smallest budget for products of some width, in bytes."""
-    rounds = [hop.rounds for hop in plan.hops if hop.rounds is not None]
     row_bytes = bytes_of_row(width, dtype)
+    rounds = [hop.rounds for hop in plan.hops if hop.rounds is not None]
     return max((each.least_budget(row_bytes) for each in rounds), default=0)
 
 
@@ -278,17 +265,18 @@ def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str,
         )
         received, sent = max(received, arriving), max(sent, leaving)
         found["buffers"] -= stage.buffers(width) * dtype.itemsize
-        pieces = len(groups)
-        needs_other_side = hop.selected_rows is None
+        pieces, needs_other_side = len(groups), hop.selected_rows is None
         if not needs_other_side and hop.run is None:
             found["transpose"] -= hop.send.transpose_nbytes
         if pieces <= 1:
             continue
         # Row pointers once for each piece, all else once.
         pointers = remote.indptr.itemsize
-        found["matrix"] += pieces * (remote.shape[0] + 1) * pointers + _entries(remote)
+        found["matrix"] += pieces * (remote.shape[0] + 1) * pointers
         found["transpose"] += (pieces - 1) * pointers
-        found["matrix"] += _entries(hop.send)
+        for block in (remote, hop.send):
+            values = 0 if block.values is None else block.values.nbytes
+            found["matrix"] += block.indices.nbytes + values
         if needs_other_side:
             found["matrix"] += (hop.send.shape[0] + pieces) * pointers
             found["transpose"] += (pieces - 1) * (hop.send.shape[1] + 1) * pointers
@@ -296,44 +284,37 @@ def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str,
     return found
 
 
-def _entries(block: CSR) -> int:
-    """Bytes of columns and values."""
-    return block.indices.nbytes + (0 if block.values is None else block.values.nbytes)
-
-
 def cut(stage: Stage, groups: Sequence[Group], rounds: Rounds) -> list[Piece]:
     """The pieces of a stage on one rank, one for each group."""
-    (hop,), remote = stage.hops, stage.remote
+    (hop,), remote, counts = stage.hops, stage.remote, stage.hops[0].counts
     assert remote is not None
     if len(groups) == 1:
         return [Piece(hop, remote)]
-    counts = hop.counts
-    group_of = np.zeros(counts.received, np.int64)
-    place = np.zeros(counts.received, np.int64)
+    # The group that each received row is in, and its place there.
+    group_of, place = np.zeros((2, counts.received), np.int64)
     hops = []
     for number, group in enumerate(groups):
-        got = rounds.stretches(group, counts.recv)
-        sent = rounds.stretches(group, counts.send)
-        arriving = _listed(got, counts.recv)
+        arriving, fewer_received = _listed(*rounds.stretches(group, counts.recv), counts.recv)
+        leaving, fewer_sent = _listed(*rounds.stretches(group, counts.send), counts.send)
         group_of[arriving], place[arriving] = number, np.arange(len(arriving))
-        leaving = torch.from_numpy(_listed(sent, counts.send)).to(hop.send.device)
-        send = take_rows(hop.send, leaving)
-        fewer = RowCounts(sent.lengths, got.lengths, counts.largest)
-        route = hop.route().taken(leaving, torch.from_numpy(arriving).to(leaving.device), fewer)
+        rows = torch.from_numpy(leaving).to(hop.send.device)
+        fewer = RowCounts(fewer_sent, fewer_received, counts.largest)
+        route = hop.route().taken(rows, torch.from_numpy(arriving).to(rows.device), fewer)
+        send = take_rows(hop.send, rows)
         hops.append(replace(hop, send=send, counts=fewer, rounds=None, names=route.names))
     sizes = [each.counts.received for each in hops]
-    return [
-        Piece(*pair) for pair in zip(hops, _columns_of(remote, group_of, place, sizes), strict=True)
-    ]
+    blocks = _columns_of(remote, group_of, place, sizes)
+    return [Piece(*pair) for pair in zip(hops, blocks, strict=True)]
 
 
-def _listed(stretches: Stretches, counts: Int64Array) -> Int64Array:
-    """Numbers of the rows of stretches among all rows, which lie peer by peer."""
+def _listed(
+    first: Int64Array, last: Int64Array, counts: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """Numbers of some of the rows of each peer among all, which lie peer by peer; how many."""
     begins = np.cumsum(counts) - counts
-    talking = np.flatnonzero(stretches.lengths)
-    first, last = begins + stretches.first, begins + stretches.last
-    found = [np.arange(first[peer], last[peer]) for peer in talking]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    talking = np.flatnonzero(last > first)
+    found = [begins[peer] + np.arange(first[peer], last[peer]) for peer in talking]
+    return np.concatenate(found) if found else np.zeros(0, np.int64), last - first
 
 
 def _columns_of(

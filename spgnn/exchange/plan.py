@@ -56,24 +56,14 @@ class Traffic:
 
 @dataclass(frozen=True, eq=False)
 class Carried:
-    """Bytes that one exchange moves between a rank and its peers along an axis.
-
-    Attributes
-    ----------
-    axis : str
-    sent, received : int64 [peers]
-        Bytes to and from each of them.
-    hop : Hop, optional
-        Which of a plan's hops it is: a codec may have its rows travel in fewer bytes.
-    width : int
-        Columns of these rows.
-    """
+    """Bytes that one exchange moves between a rank and its peers along an axis."""
 
     axis: str
-    sent: Int64Array
+    sent: Int64Array  # int64 [peers]: bytes to and from each of them
     received: Int64Array
+    # which of a plan's hops it is: a codec may have its rows travel in fewer bytes
     hop: Hop | None = None
-    width: int = 0
+    width: int = 0  # columns of these rows
 
     def traffic(self, peers: npt.NDArray[np.bool_] | None = None) -> Traffic:
         """Bytes and messages; of some peers only, if they are given [peers]."""
@@ -97,39 +87,24 @@ def carried_by_level(
 
 @dataclass(frozen=True, eq=False)
 class Hop:
-    """One exchange Π along one axis of the mesh.
-
-    Attributes
-    ----------
-    axis : str
-    send : CSR [n_send, columns of the stage]
-        What this rank sends, grouped by receiver: first rows of H, then partial sums.
-    counts : RowCounts
-        Rows to and from each peer along the axis.
-    relay : CSR [n_send, rows received by earlier hops of the stage], optional
-        What is added to what is sent: rows that are passed on, or added up on their way. Such a
-        hop starts when those before it have arrived.
-    broadcast : bool
-        Every peer gets all the rows that are sent, rather than its own stretch of them.
-    rounds : Rounds, optional
-        What it takes to exchange with a few peers at a time.
-    sums : Tensor bool [received rows], optional
-        Which of the received rows are sums of several; ``None`` where nobody asked for sums.
-    names : Names, optional
-        Of the rows, for codecs that draw.
-    part : Route, optional
-        Their route, if these are some of the rows of another exchange.
-    """
+    """One exchange Π along one axis of the mesh."""
 
     axis: str
+    # [n_send, columns of the stage]: what this rank sends, grouped by receiver: first rows of H,
+    # then partial sums
     send: CSR
-    counts: RowCounts
+    counts: RowCounts  # rows to and from each peer along the axis
+    # [n_send, rows received by earlier hops of the stage]: what is added to what is sent: rows that
+    # are passed on, or added up on their way. Such a hop starts when those before it have arrived.
     relay: CSR | None = None
+    # every peer gets all the rows that are sent, rather than its own stretch of them
     broadcast: bool = False
-    rounds: Rounds | None = None
+    rounds: Rounds | None = None  # what it takes to exchange with a few peers at a time
+    # bool [received rows]: which of the received rows are sums of several; ``None`` where nobody
+    # asked for sums
     sums: Tensor | None = None
-    names: Names | None = None
-    part: Route | None = None
+    names: Names | None = None  # of the rows, for codecs that draw
+    part: Route | None = None  # their route, if these are some of the rows of another exchange
 
     def route(self, *, adjoint: bool = False) -> Route:
         """The route of the rows; or, in the adjoint, of those that come back."""
@@ -187,17 +162,10 @@ class Hop:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """``Z = local·H + remote·[received by the first hop, by the second, …]`` on one rank.
+    """``Z = local·H + remote·[received by the first hop, by the second, …]`` on one rank."""
 
-    Attributes
-    ----------
-    local : CSR [rows, columns]
-    remote : CSR [rows, received rows], or ``None`` if nothing is exchanged
-    hops : tuple of Hop
-    """
-
-    local: CSR
-    remote: CSR | None = None
+    local: CSR  # [rows, columns]
+    remote: CSR | None = None  # [rows, received rows]; None if nothing is exchanged
     hops: tuple[Hop, ...] = ()
 
     @property
@@ -284,20 +252,11 @@ class Turn:
 
     Columns are shared out without padding: of f columns, the first f mod c ranks have one more than
     the others, and where f < c some have none. Rows stay in the order of the ranks.
-
-    Attributes
-    ----------
-    axis : str
-        Of the mesh; the group are the peers along it.
-    me : int
-        Which of them this rank is.
-    rows : int64 [c]
-        Rows that each of them has.
     """
 
-    axis: str
-    me: int
-    rows: Int64Array
+    axis: str  # of the mesh; the group are the peers along it
+    me: int  # which of them this rank is
+    rows: Int64Array  # int64 [c]: rows that each of them has
 
     @property
     def own(self) -> int:
@@ -330,21 +289,11 @@ class Turn:
 
 @dataclass(frozen=True, eq=False)
 class Turned:
-    """A turn, some stages at a share of the columns, and the turn back: one factor of a plan.
+    """A turn, some stages at a share of the columns, and the turn back: one factor of a plan."""
 
-    Attributes
-    ----------
-    before : Turn
-        Of the rows of H.
-    stages : tuple of Factor
-        From the rows of H to the rows made, of all ranks of the group.
-    after : Turn
-        Of the rows made; run backwards.
-    """
-
-    before: Turn
-    stages: tuple[Factor, ...]
-    after: Turn
+    before: Turn  # of the rows of H
+    stages: tuple[Factor, ...]  # from the rows of H to the rows made, of all ranks of the group
+    after: Turn  # of the rows made; run backwards
 
     @property
     def shape(self) -> tuple[int, int]:

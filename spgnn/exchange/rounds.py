@@ -59,17 +59,10 @@ def partner(rank: int, round_: int, ranks: int) -> int | None:
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of one hop, on which ranks have agreed.
+    """The rounds of one hop, on which ranks have agreed."""
 
-    Attributes
-    ----------
-    rank : int
-        This rank's place along the hop's axis.
-    most : tuple of int
-        The most rows of any pair in each round, in either direction; the same on all ranks.
-    """
-
-    rank: int
+    rank: int  # this rank's place along the hop's axis
+    # the most rows of any pair in each round, in either direction; the same on all ranks
     most: tuple[int, ...]
 
     def least_budget(self, row_bytes: int) -> int:
@@ -98,30 +91,19 @@ class Rounds:
                 filled, first = filled + last - first, last
         return tuple(groups)
 
-    def stretches(self, group: Group, counts: Int64Array) -> Stretches:
-        """Of the rows to or from each peer, those of a group."""
+    def stretches(self, group: Group, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Of the rows to or from each peer, those of a group: `first` to `last` (exclusive)."""
         first, last = np.zeros_like(counts), np.zeros_like(counts)
         for number, begin, end in group:
             peer = partner(self.rank, number, len(counts))
             if peer is not None:
                 first[peer], last[peer] = np.minimum((begin, end), counts[peer])
-        return Stretches(first, last)
+        return first, last
 
     def sizes(self, groups: Sequence[Group], counts: Int64Array) -> list[int]:
         """Rows of each group."""
-        return [int(self.stretches(group, counts).lengths.sum()) for group in groups]
-
-
-class Stretches(NamedTuple):
-    """Of the rows to or from each peer, `first` to `last` (exclusive), int64 [peers]."""
-
-    first: Int64Array
-    last: Int64Array
-
-    @property
-    def lengths(self) -> Int64Array:
-        """Rows of each peer."""
-        return self.last - self.first
+        both = (self.stretches(group, counts) for group in groups)
+        return [int((last - first).sum()) for first, last in both]
 
 
 def most_rows(counts: RowCounts, rank: int) -> Int64Array:

@@ -25,39 +25,22 @@ class Names(NamedTuple):
     """Names of the rows of an exchange that both ends know, so that they draw alike.
 
     A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
-
-    Attributes
-    ----------
-    sent : Tensor int64 [rows to send]
-    received : Tensor int64 [rows received]
-    me : int
-        What the peers call this rank.
     """
 
-    sent: Tensor
-    received: Tensor
-    me: int = 0
+    sent: Tensor  # int64 [rows to send]
+    received: Tensor  # int64 [rows received]
+    me: int = 0  # what the peers call this rank
 
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """The rows to and from each peer in one exchange, in one direction.
+    """The rows to and from each peer in one exchange, in one direction."""
 
-    Attributes
-    ----------
-    counts : RowCounts
-        Rows to and from each peer.
-    names : Names, optional
-        Of these rows.
-    whole : Route, optional
-        If these are only some of the rows of an exchange: the route of all of them.
-    places : (Tensor int64 [rows to send], Tensor int64 [rows received]), optional
-        Then: their numbers among all.
-    """
-
-    counts: RowCounts
-    names: Names | None = None
+    counts: RowCounts  # rows to and from each peer
+    names: Names | None = None  # of these rows
+    # if these are only some of the rows of an exchange: the route of all of them
     whole: Route | None = None
+    # then: their numbers among all, int64 [rows to send] and [rows received]
     places: tuple[Tensor, Tensor] | None = None
     _pair_names: dict[bool, Tensor] = field(default_factory=dict)
 
@@ -129,16 +112,9 @@ class Route:
 
 
 class Subset(NamedTuple):
-    """Some of the rows of an exchange, which travel without the others: numbers, and their route.
+    """Some of the rows of an exchange: their numbers, rising, and the route of these alone."""
 
-    Attributes
-    ----------
-    sent, received : Tensor int64
-        Rising.
-    route : Route
-    """
-
-    sent: Tensor
+    sent: Tensor  # int64
     received: Tensor
     route: Route
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,9 +11,8 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import RowCounts
-from spgnn.errors import InputError, check_choice
+from spgnn.errors import InputError
 from spgnn.exchange.needs import (
-    COVERS,
     Cover,
     Gather,
     Scheme,
@@ -39,7 +37,6 @@ def grid(
     layout: RowLayout,
     axes: Axes,
     rank: int,
-    *,
     strategy: Strategy = "sparsity-aware",
     cover: Cover = "column",
     column_scale: Tensor | None = None,
@@ -62,41 +59,20 @@ def grid(
         IPDPS'23; Ai et al., NeutronTP, PVLDB 18, 2024), and with all three axes it is 3D (Tripathy
         et al., SC'20; Ranjan et al., Plexus, SC'25).
 
-    Parameters
-    ----------
-    block : CSR [rows, n]
-        The rank's rows of A, or those of them that are wanted. Global columns; may carry values
-        and a ``row_scale``.
-    layout : RowLayout
-        Rows of H over all ranks.
-    axes : Axes
-        Of :meth:`Axes.grid`.
-    rank : int
-    strategy : {"sparsity-aware", "oblivious"}
-        Send only needed rows (ICPP'24, Algorithm 1), or all rows to every peer (CAGNET, SC'20).
-    cover : {"column", "row", "minimum"}
-        What covers the nonzeros of a remote block; the oblivious strategy knows only columns.
-    column_scale : Tensor [own rows], optional
-        Scaling of the columns this rank owns, applied where a row of H leaves its owner.
-
-    Raises
-    ------
-    InputError
-        If strategy or cover is unknown.
+    The oblivious strategy sends all rows to every peer (CAGNET, SC'20), by columns alone; else only
+    needed rows travel. For all else, see :meth:`Algorithm.scheme`.
     """
-    check_choice("exchange", strategy, STRATEGIES)
-    check_choice("cover", cover, COVERS)
-    stages_of: Callable[..., Scheme[tuple[Stage, ...]]]
-    stages_of = partial(_expand_and_fold, axes=axes, rank=rank, strategy=strategy, cover=cover)
+    how = axes, rank, strategy, cover
     if "feature" not in axes.names:
-        return Plan((yield from stages_of(block, layout, column_scale=column_scale)))
+        return Plan((yield from _expand_and_fold(block, layout, column_scale, *how)))
     made = yield from gather_number("feature", block.shape[0])
     owned = layout.sizes[axes.group("feature", rank)]
     # From here on the ranks of a group are as one, which has the rows of all of them.
     arrays = (block.row_lengths, block.indices, block.values, block.row_scale, column_scale)
     lengths, columns, values, row_scale, column_scale = yield Gather("feature", arrays)
     block = rows_from(lengths, columns, values, row_scale, block.shape[1])
-    stages = yield from stages_of(block, layout.grouped(len(owned)), column_scale=column_scale)
+    layout = layout.grouped(len(owned))
+    stages = yield from _expand_and_fold(block, layout, column_scale, *how)
     return turned(stages, owned, made, axes.coordinate("feature", rank))
 
 
@@ -108,12 +84,11 @@ def turned(stages: tuple[Factor, ...], owned: Int64Array, made: Int64Array, me: 
 def _expand_and_fold(
     block: CSR,
     layout: RowLayout,
+    column_scale: Tensor | None,
     axes: Axes,
     rank: int,
-    *,
     strategy: Strategy,
     cover: Cover,
-    column_scale: Tensor | None,
 ) -> Scheme[tuple[Stage, ...]]:
     """Block columns along "row", then partial sums added along "replica".
 
@@ -188,7 +163,6 @@ def vertex_cut(
     block: CSR,
     layout: RowLayout,
     rank: int,
-    *,
     labels: Tensor | None = None,
     cover: Cover = "column",
     column_scale: Tensor | None = None,
@@ -334,13 +308,7 @@ def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
 def fetch(wanted: CSR, layout: RowLayout, rank: int) -> Scheme[Plan]:
     """The plan that makes listed rows of all ranks, wherever they are.
 
-    Parameters
-    ----------
-    wanted : CSR [listed, n]
-        A selection of rows, by global number; what is listed twice travels once.
-    layout : RowLayout
-        Which rank owns which rows.
-    rank : int
+    `wanted` [listed, n] selects rows by global number; what is listed twice travels once.
     """
     L, R, needs = needs_of(wanted, layout, range(layout.parts), rank, "column")
     send, counts = yield from needs.exchange(EVERYONE, int(layout.sizes[rank]))

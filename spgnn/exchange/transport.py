@@ -20,31 +20,18 @@ ByteCounts = tuple[Int64Array, Int64Array]
 
 @dataclass(frozen=True)
 class Step:
-    """The product that an exchange is part of.
-
-    Attributes
-    ----------
-    epoch : int
-    product : int
-        Number within the epoch, in the order of forwards. The adjoint of a product has its number.
-    hop : int
-        Of the plan.
-    adjoint : bool
-    group : int
-        Of the peers whose rows are under way together, where not all are.
-    use : int
-        How often the product has been computed in its epoch, where a codec keeps rows of it.
-    exact : bool
-        Whether rows travel as they are, whatever codec the matrix has. Decided where a step is
-        made; an adjoint is what its forward was.
-    """
+    """The product that an exchange is part of."""
 
     epoch: int = 0
+    # number within the epoch, in the order of forwards. The adjoint of a product has its number.
     product: int = 0
-    hop: int = 0
+    hop: int = 0  # of the plan
     adjoint: bool = False
-    group: int = 0
+    group: int = 0  # of the peers whose rows are under way together, where not all are
+    # how often the product has been computed in its epoch, where a codec keeps rows of it
     use: int = 0
+    # whether rows travel as they are, whatever codec the matrix has. Decided where a step is made;
+    # an adjoint is what its forward was.
     exact: bool = False
 
     def at(self, hop: int, group: int = 0) -> Step:

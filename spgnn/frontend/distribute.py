@@ -14,7 +14,10 @@ from spgnn.comm import Communicator, connect
 from spgnn.data import GraphSource
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
-from spgnn.exchange import Algo, Algorithm, Codec, Cover, Strategy
+from spgnn.exchange import Algorithm, Codec
+from spgnn.exchange.algorithm import Algo
+from spgnn.exchange.needs import Cover
+from spgnn.exchange.schemes import Strategy
 from spgnn.frontend.planned import AUTO, Chosen, Hints, choose
 from spgnn.frontend.planned import told as told_of
 from spgnn.frontend.sources import (

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Codec, CodecSetting
-from spgnn.exchange.codec import Errors, Policy, relative_errors
+from spgnn.exchange import Algorithm, Codec
+from spgnn.exchange.codec import CodecSetting, Errors, Policy, relative_errors
 from spgnn.exchange.compression import CodecLayer, State
 from spgnn.files import digest
 from spgnn.spmm import DistMatrix
@@ -51,15 +51,8 @@ class GraphCodecs:
     def put(self, A: DistMatrix, name: str, number: int, ids: Tensor) -> None:
         """Give a matrix its codec, if one is asked for. Collective.
 
-        Parameters
-        ----------
-        A : DistMatrix
-        name : str
-            Of its state, without a dot.
-        number : int
-            Matrices draw for themselves.
-        ids : Tensor int64 [columns]
-            Original ids of the vertices whose rows it takes.
+        `name` is that of its state, without a dot; by `number`, matrices draw for themselves.
+        `ids` int64 [columns] are the original ones of the vertices whose rows it takes.
         """
         if not self.codec.exact:
             errors = self.errors[name] = Errors()
@@ -109,12 +102,7 @@ class GraphCodecs:
     ) -> None:
         """Go on from a state of this rank. Collective.
 
-        Parameters
-        ----------
-        state : mapping
-        device : torch.device
-        build : callable, optional
-            Makes the matrix of a name, which gets its codec then. Collective.
+        `build` makes the matrix of a name, which gets its codec then.
 
         Raises
         ------

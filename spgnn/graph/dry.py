@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from spgnn.attention import Attention
 from spgnn.attention.operators import NO_CODEC, Weighed, step_of
 from spgnn.autograd import named, product
-from spgnn.exchange import Carried, Step
+from spgnn.exchange import Step
+from spgnn.exchange.plan import Carried
 from spgnn.graph.features import Features
 from spgnn.graph.moments import Moments, moments
 from spgnn.graph.protocol import Aggregation, LayerGraph, Matrices, matrices_of

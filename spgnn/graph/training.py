@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.exchange import Layered, Plan, build, layered, swap_rows
+from spgnn.exchange import Plan, build, layered, swap_rows
+from spgnn.exchange.layers import Layered
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import LayerGraph, Matrices, Normalisation
@@ -103,7 +104,7 @@ def layer_plans(
         graph.comm.rank,
         layers=layers,
         wanted=None if wanted is None else wanted.nonzero()[:, 0],
-        ghosts=recompute_halo,
+        recompute_halo=recompute_halo,
         propagated=propagated,
         column_scale=rows.column_scale,
         edge_labels=rows.edge_labels,
@@ -126,7 +127,7 @@ def training_on(
     alone = propagated and plans is not None and len(plans.layers) == 1
     if plans is None or (not alone and all(layer is None for layer in plans.layers)):
         return TrainingGraph(graph, A, X, graph, A, X)
-    comm, device, fetch = A.mesh.everyone, ids.device, plans.ghosts
+    comm, device, fetch = A.mesh.everyone, ids.device, plans.halo
     halo_rows = 0 if fetch is None else fetch.volume.receive
     first = (plans.first[: len(plans.first) - halo_rows] - begin).to(device)
     halo_ids = ids[:0] if fetch is None else _fetched(ids, fetch, comm)

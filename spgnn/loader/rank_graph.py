@@ -13,7 +13,8 @@ from torch import Tensor
 from spgnn.comm import Communicator, RowCounts
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
-from spgnn.exchange import exchange_needs, needs_of, swap_rows
+from spgnn.exchange import needs_of, swap_rows
+from spgnn.exchange.needs import exchange_needs
 from spgnn.graph.block import Degrees
 from spgnn.layout import RowLayout
 from spgnn.loader.feature_rows import Counts

@@ -15,8 +15,9 @@ from spgnn.config import Algorithm as AlgorithmOptions
 from spgnn.config import Storage, TrainConfig
 from spgnn.data.source import GraphSource
 from spgnn.errors import InputError
-from spgnn.exchange import COVERS, Algorithm
+from spgnn.exchange import Algorithm
 from spgnn.exchange.algorithm import ALGOS
+from spgnn.exchange.needs import COVERS
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan.counts import LEVELS, MatrixCounts
 from spgnn.plan.disk import Disk

@@ -18,8 +18,9 @@ from spgnn.data.normalise import add_self_loops, degree_scales, normalisation_of
 from spgnn.data.splits import Pairs, divided
 from spgnn.data.structure import slice_rows
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, build_all, fetch, layered
+from spgnn.exchange import Algorithm, build_all, layered
 from spgnn.exchange.needs import BYTES_OF_COLUMN, BYTES_OF_COUNTS
+from spgnn.exchange.schemes import fetch
 from spgnn.layout import Axes, Int64Array, RowLayout
 from spgnn.pattern import Selection
 from spgnn.plan.counts import (
@@ -228,7 +229,7 @@ class VirtualRanks:
                     rank,
                     layers=layers,
                     wanted=labelled[rows].nonzero()[:, 0] if prunes else None,
-                    ghosts=how.recompute_halo,
+                    recompute_halo=how.recompute_halo,
                     propagated=propagated,
                     column_scale=None if column_scale is None else column_scale[rows],
                 )
@@ -245,7 +246,7 @@ class VirtualRanks:
         rows_of[propagated] = [len(one.first) for one in made]
         if propagated:
             rows_of[0] = rows_of[1]
-        halo = np.array([0 if one.ghosts is None else one.ghosts.volume.receive for one in made])
+        halo = np.array([0 if one.halo is None else one.halo.volume.receive for one in made])
         return replace(found, layers=tuple(of_layers), halo=halo)
 
     @cached_property

@@ -13,7 +13,10 @@ from spgnn.comm import Communicator
 from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError
-from spgnn.exchange import Carried, Step, build, fetch, request_bytes
+from spgnn.exchange import Step, build
+from spgnn.exchange.needs import request_bytes
+from spgnn.exchange.plan import Carried
+from spgnn.exchange.schemes import fetch
 from spgnn.graph.dry import Recorded
 from spgnn.graph.training import TrainingGraph
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy

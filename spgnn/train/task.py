@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data.source import GraphMeta
-from spgnn.exchange import Carried, carried_by_level
+from spgnn.exchange.plan import Carried, carried_by_level
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dry import Recorded, recorded_products
 from spgnn.graph.protocol import matrices_of

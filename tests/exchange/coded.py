@@ -10,7 +10,8 @@ from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.comm import Communicator, RowCounts, SoloCommunicator
-from spgnn.exchange import Algorithm, Codec, CodecSetting, Plan, Stage
+from spgnn.exchange import Algorithm, Codec, Plan, Stage
+from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.plan import Hop
 from spgnn.pattern import Selection
 from tests.matrices import block_row

@@ -11,7 +11,10 @@ import torch
 
 from spgnn import DistMatrix, InputError
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Algorithm, Codec, CodecSetting, Executor, Step, carried_by_level
+from spgnn.exchange import Algorithm, Codec, Executor, Step
+from spgnn.exchange.codec import CodecSetting
+from spgnn.exchange.needs import COVERS
+from spgnn.exchange.plan import carried_by_level
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
 from tests.exchange.coded import distributed, land, with_codec

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,15 +12,15 @@ import torch
 from scipy.stats import norm
 from torch import Tensor
 
-from spgnn import DistMatrix, InputError, Mesh
+from spgnn import DistMatrix, InputError
 from spgnn.attention import EdgeDropout, attend
 from spgnn.attention.scores import Scores
-from spgnn.comm import Communicator, connect
-from spgnn.exchange import Algorithm, Codec, CodecSetting, Step
-from spgnn.exchange.codec import Errors
+from spgnn.comm import connect
+from spgnn.exchange import Algorithm, Codec, Step
+from spgnn.exchange.codec import CodecSetting, Errors
 from spgnn.testing import run_ranks
-from tests.exchange.coded import ALONE, begin, land, sending_to_itself, with_codec
-from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.exchange.coded import ALONE, begin, distributed, land, sending_to_itself, with_codec
+from tests.matrices import random_matrix, uneven_layout
 from tests.products import moved
 
 N, HEADS, CHANNELS, EPOCHS = 26, 2, 3, 3
@@ -51,61 +51,44 @@ CODECS = SAMPLED | {
     "fresh": Codec(((0, 8),), fresh=0.3),
     "sampled, few bits": Codec(((0, 4),), feedback=True, sampling=((0, 0.5),)),
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Operands:
-    """Of this rank."""
-
-    Z: Tensor
-    a: Tensor
-    ends: Tensor
-    G: Tensor
-
-    def leaves(self) -> list[Tensor]:
-        return [x.detach().clone().requires_grad_() for x in (self.Z, self.a, self.ends)]
+Given = tuple[Tensor, Tensor, Tensor, Tensor]  # Z, a, destinations; gradient in the rows
 
 
 class Trial:
     """One matrix under one scheme, on this rank."""
 
-    def __init__(
-        self, comm: Communicator, algorithm: Algorithm, *, joint: bool, dtype=torch.float64
-    ) -> None:
-        self.comm, self.joint = comm, joint
-        mesh = Mesh.build(comm, algorithm.axes(comm.size))
-        layout = uneven_layout(N, comm.size, seed=3)
-        own = slice(*layout.range(comm.rank))
-        block = block_row(random_matrix(N, 0.2, 1, weighted=False), own.start, own.stop)
-        self.exact = DistMatrix.build(block, layout, mesh, algorithm=algorithm)
-        self.ids = torch.arange(own.start, own.stop) * 3
-        self.rng = np.random.default_rng(comm.rank)
-        self.dtype = dtype
+    def __init__(self, algorithm: Algorithm, *, joint: bool, dtype=torch.float64) -> None:
+        self.comm, self.joint, self.dtype = connect(), joint, dtype
+        self.layout = uneven_layout(N, self.comm.size, seed=3)
+        A = random_matrix(N, 0.2, 1, weighted=False)
+        self.exact, self.own = distributed(A, self.layout, self.comm, algorithm)
+        self.ids = torch.arange(self.own.start, self.own.stop) * 3
+        self.rng = np.random.default_rng(self.comm.rank)
         self.a = torch.from_numpy(np.random.default_rng(9).standard_normal((HEADS, CHANNELS)))
-        self.operands = self.drawn()
+        self.given = self.drawn()
 
-    def drawn(self) -> Operands:
+    def drawn(self) -> Given:
         rows = len(self.ids)
         shapes = (rows, WIDTH), (rows, WIDTH if self.joint else HEADS), (rows, WIDTH)
-        Z, ends, G = (torch.from_numpy(self.rng.standard_normal(shape)) for shape in shapes)
-        return Operands(Z.to(self.dtype), self.a.to(self.dtype), ends.to(self.dtype), G)
+        Z, dst, G = (torch.from_numpy(self.rng.standard_normal(shape)) for shape in shapes)
+        return Z.to(self.dtype), self.a.to(self.dtype), dst.to(self.dtype), G
 
     def on(self, asked: Codec, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
         """The matrix on codecs."""
         setting = CodecSetting(replace(asked, epochs=epochs), errors or Errors(), seed=5)
         return with_codec(self.exact, setting, self.ids)
 
-    def attended(self, A: DistMatrix, given: Operands, epoch: int = 0) -> list[Tensor]:
-        """Rows, and gradients in Z, a (this rank's share) and ends."""
+    def attended(self, A: DistMatrix, given: Given, epoch: int = 0) -> list[Tensor]:
+        """Rows, and gradients in Z, a (this rank's share) and destinations."""
         begin(A, epoch)
-        leaves = given.leaves()
+        leaves = [x.detach().clone().requires_grad_() for x in given[:3]]
         out = self.applied(A, *leaves)
-        (out * given.G).sum().backward()
+        (out * given[3]).sum().backward()
         return [out.detach(), *(leaf.grad for leaf in leaves)]
 
-    def applied(self, A: DistMatrix, Z: Tensor, a: Tensor, ends: Tensor) -> Tensor:
+    def applied(self, A: DistMatrix, Z: Tensor, a: Tensor, dst: Tensor) -> Tensor:
         dropout = EdgeDropout(0.3, 7, self.ids)
-        return attend(A, Z, a, ends, joint=self.joint, dropout=dropout)
+        return attend(A, Z, a, dst, joint=self.joint, dropout=dropout)
 
     def summed(self, number: Tensor) -> float:
         total = number.detach().double().clone()
@@ -117,22 +100,21 @@ Check = Callable[[Trial, str], None]
 
 
 def check_schemes(_: int, schemes: dict[str, Algorithm], checks: list[Check]) -> None:
-    comm = connect()
     for name, algorithm in schemes.items():
         for joint in (False, True):
-            trial = Trial(comm, algorithm, joint=joint)
+            trial = Trial(algorithm, joint=joint)
             for check in checks:
                 check(trial, f"{name} {joint}")
 
 
 def check_exact(trial: Trial, what: str) -> None:
     """At their exact settings, codecs hand on rows as they are."""
-    expected = trial.attended(trial.exact, trial.operands)
+    expected = trial.attended(trial.exact, trial.given)
     for name, asked in CODECS.items():
         matrices = [trial.on(replace(asked, exact_last=1), 1)]
         matrices += [trial.on(asked)] if name in ("falling", "late") else []
         for A in matrices:
-            found = trial.attended(A, trial.operands)
+            found = trial.attended(A, trial.given)
             assert all(map(torch.equal, found, expected)), (what, name)
 
 
@@ -140,14 +122,15 @@ def check_bytes(trial: Trial, what: str) -> None:
     """The ledger counts what codecs say, in both directions; without rows nothing moves."""
     for name, asked in CODECS.items():
         A = trial.on(asked)
-        trial.attended(A, trial.operands)  # numbers of vertices, which travel once
+        trial.attended(A, trial.given)  # numbers of vertices, which travel once
         for epoch in range(1, EPOCHS):
             before = trial.comm.ledger.copy()
             trial.attended(A, trial.drawn(), epoch)
             counted, said = moved(trial.comm.ledger.since(before)), np.zeros(2, int)
             for step in (Step(epoch), Step(epoch).reversed()):
-                carried = A.attention.carried(WIDTH, HEADS, torch.float64, step, joint=trial.joint)
-                for each in carried:
+                for each in A.attention.carried(
+                    WIDTH, HEADS, torch.float64, step, joint=trial.joint
+                ):
                     said += each.sent.sum(), each.received.sum()
             assert counted == tuple(said), (what, name, epoch)
             assert name != "never" or counted == (0, 0)
@@ -157,15 +140,16 @@ def check_bytes(trial: Trial, what: str) -> None:
 def check_gradient(trial: Trial, what: str) -> None:
     """Of what is made of a sample, the gradient is that; finite differences say so."""
     for name, asked in SAMPLED.items():
-        A, given, along = trial.on(asked), trial.operands, trial.drawn()
-        _, *gradients = trial.attended(A, given, 1)
-        ways = along.Z, trial.a.flip(0), along.ends
+        A, (*given, G) = trial.on(asked), trial.given
+        _, *gradients = trial.attended(A, trial.given, 1)
+        Z, _, dst, _ = trial.drawn()
+        ways = Z, trial.a.flip(0), dst
         slope = trial.summed(sum((g * v).sum() for g, v in zip(gradients, ways, strict=True)))
 
-        def value(t: float, A: DistMatrix = A, given: Operands = given, ways=ways) -> float:
+        def value(t: float, A: DistMatrix = A, given=given, ways=ways, G=G) -> float:
             begin(A, 1)
-            at = [x + t * v for x, v in zip((given.Z, given.a, given.ends), ways, strict=True)]
-            return trial.summed((trial.applied(A, *at) * given.G).sum())
+            at = [x + t * v for x, v in zip(given, ways, strict=True)]
+            return trial.summed((trial.applied(A, *at) * G).sum())
 
         h = 1e-6
         found = (value(h) - value(-h)) / (2 * h)
@@ -174,10 +158,9 @@ def check_gradient(trial: Trial, what: str) -> None:
 
 def check_near(trial: Trial, what: str) -> None:
     """Rows of many bits are nearly exact, and of few less so; the reports say how much."""
-    expected, errors = trial.attended(trial.exact, trial.operands), []
+    expected, errors = trial.attended(trial.exact, trial.given), []
     for bits, tolerance in ((16, 0.03), (8, 0.03), (4, 0.4)):
-        asked = Codec(((0, bits),))
-        found = trial.attended(trial.on(asked), trial.operands)
+        found = trial.attended(trial.on(Codec(((0, bits),))), trial.given)
         away = [trial.summed((x - y).square().sum()) for x, y in zip(found, expected, strict=True)]
         size = [trial.summed(y.square().sum()) for y in expected]
         errors.append(np.sqrt(np.array(away) / size))
@@ -189,7 +172,7 @@ def check_near(trial: Trial, what: str) -> None:
 def check_drawn_again(trial: Trial, what: str) -> None:
     """Each epoch has a sample of its own; the same epoch has the same one."""
     A = trial.on(SAMPLED["sampled"])
-    one, other, again = (trial.attended(A, trial.operands, e)[0] for e in (0, 1, 0))
+    one, other, again = (trial.attended(A, trial.given, e)[0] for e in (0, 1, 0))
     assert torch.equal(one, again)
     assert trial.summed((one - other).abs().sum()) > 0
 
@@ -197,19 +180,15 @@ def check_drawn_again(trial: Trial, what: str) -> None:
 CHECKS = [check_exact, check_bytes, check_gradient, check_near, check_drawn_again]
 
 
-def test_attention_on_wires():
-    run_ranks(check_schemes, 4, SCHEMES, CHECKS)
+@pytest.mark.parametrize("schemes", [SCHEMES, pytest.param(MORE, marks=pytest.mark.slow)])
+def test_attention_on_codecs(schemes):
+    run_ranks(check_schemes, 4, schemes, CHECKS)
 
 
-@pytest.mark.slow
-def test_attention_on_wires_under_all_schemes():
-    run_ranks(check_schemes, 4, MORE, CHECKS)
-
-
-def check_dtypes(_: int) -> None:
-    comm = connect()
+def check_alone(_: int) -> None:
+    """Other dtypes; where nothing is sent, each rank weighs what it has; refusals; reports."""
     for dtype, joint in ((torch.float32, True), (torch.bfloat16, False)):
-        trial = Trial(comm, SCHEMES["1.5d"], joint=joint, dtype=dtype)
+        trial = Trial(SCHEMES["1.5d"], joint=joint, dtype=dtype)
         for name in ("falling", "late, few bits", "fresh"):
             A = trial.on(CODECS[name])
             for epoch in range(EPOCHS):
@@ -217,35 +196,45 @@ def check_dtypes(_: int) -> None:
                 assert all(x.dtype == dtype and x.isfinite().all() for x in found)
             land(A)
 
-
-def test_other_dtypes():
-    run_ranks(check_dtypes, 4)
-
-
-def check_never(_: int) -> None:
-    """Where nothing is ever sent, each rank weighs what it has."""
-    comm = connect()
-    trial = Trial(comm, Algorithm(), joint=False)
-    layout = uneven_layout(N, comm.size, seed=3)
-    own = slice(*layout.range(comm.rank))
+    trial = Trial(Algorithm(), joint=False)
+    own, (Z, a, dst, _) = trial.own, trial.given
     A = random_matrix(N, 0.2, 1, weighted=False).toarray()[own, own] != 0
-    Z, a, ends = trial.operands.Z, trial.a, trial.operands.ends
     rows = Z.view(-1, HEADS, CHANNELS)
-    scores = torch.nn.functional.leaky_relu(ends[:, None] + (rows * a).sum(-1)[None], 0.2)
+    scores = torch.nn.functional.leaky_relu(dst[:, None] + (rows * a).sum(-1)[None], 0.2)
     scores = scores.masked_fill(~torch.from_numpy(A)[:, :, None], -torch.inf)
     weights = torch.softmax(scores, 1).nan_to_num(0)
-    found = attend(trial.on(SAMPLED["never"]), Z, a, ends)
+    found = attend(trial.on(SAMPLED["never"]), Z, a, dst)
     torch.testing.assert_close(found, torch.einsum("ijh,jhc->ihc", weights, rows).flatten(1))
 
+    for asked, said in (
+        (Codec(delay=1, exact_means=True), "exact_means: attention weighs rows by scores"),
+        (Codec(delay=1, sampling=((0, 0.5),)), "sampling cannot be had with a delay"),
+    ):
+        A = trial.on(asked)
+        before = trial.comm.ledger.copy()
+        with pytest.raises(InputError, match=said):
+            trial.attended(A, trial.given)
+        assert moved(trial.comm.ledger.since(before)) == (0, 0)
 
-def test_never_is_attention_within_a_rank():
-    run_ranks(check_never, 3)
+    for asked, kind, low, high in (
+        (Codec(sampling=((0, 0.5),)), "sampling", 0.3, 0.7),
+        (Codec(delay=None), "never", 1.0, 1.0),
+        (Codec(((0, 4),)), "rounding", 1e-5, 0.02),
+    ):
+        errors = Errors()
+        trial.attended(trial.on(asked, errors=errors), trial.given)
+        lost, norms = errors.sums[0, False, kind]
+        assert low <= trial.summed(lost) / trial.summed(norms) <= high, kind
+
+
+def test_dtypes_never_refusals_and_reports():
+    run_ranks(check_alone, 4)
 
 
 def check_resumed(_: int, algorithm: Algorithm) -> None:
     """What the codecs of attention keep is all that a run needs to go on."""
     for name in ("feedback", "late", "late, few bits", "fresh", "sampled, few bits"):
-        trial = Trial(connect(), algorithm, joint=True)
+        trial = Trial(algorithm, joint=True)
         first, second = trial.on(CODECS[name]), trial.on(CODECS[name])
         for epoch in range(2 * EPOCHS):
             if epoch == EPOCHS:
@@ -282,31 +271,22 @@ def check_scores(z: np.ndarray) -> None:
     assert 0.4 < np.square(z).mean() < 1.8
 
 
-def sums_of(A: DistMatrix, given: Operands, exact: Tensor, seed: int, *, joint: bool) -> np.ndarray:
-    """What rows are divided by, as a share of what it should be, and what is divided."""
-    _ = A.attention
-    A.codecs.setting = replace(A.codecs.setting, seed=seed)
-    A.attention._sampled.clear()
-    scores = Scores(given.a, 0.2, joint)
-    made = A.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
-    share = torch.exp(made.lse - exact)
-    return torch.cat((share, made.out * share.repeat_interleave(CHANNELS, 1)), 1).numpy()
-
-
-def errors_of_sums(trial: Trial, A: DistMatrix, seeds: int) -> list[np.ndarray]:
-    given, joint = trial.operands, trial.joint
-    scores = Scores(given.a, 0.2, joint)
-    made = trial.exact.attention.forward(given.Z, given.ends, scores, Step(), gradients=False)
-    truth = torch.cat((torch.ones_like(made.lse), made.out), 1).numpy()
-    seen = (made.lse > -1e20).all(1).numpy()
-    sums = (sums_of(A, given, made.lse, seed, joint=joint) for seed in range(seeds))
-    return [(each - truth)[seen] for each in sums]
-
-
 def check_unbiased(_: int, algorithm: Algorithm, seeds: int) -> np.ndarray:
-    trial = Trial(connect(), algorithm, joint=False)
-    A = trial.on(Codec(sampling=((0, 0.7),)))
-    return scores_of(errors_of_sums(trial, A, seeds))
+    """What rows are divided by, as a share of what it should be, and what is divided."""
+    trial = Trial(algorithm, joint=False)
+    (Z, a, dst, _), A = trial.given, trial.on(Codec(sampling=((0, 0.7),)))
+    scores = Scores(a, 0.2, joint=False)
+    exact = trial.exact.attention.forward(Z, dst, scores, Step(), gradients=False)
+    truth = torch.cat((torch.ones_like(exact.lse), exact.out), 1)
+    seen, errors, attention = (exact.lse > -1e20).all(1), [], A.attention
+    for seed in range(seeds):
+        A.codecs.setting = replace(A.codecs.setting, seed=seed)
+        attention._sampled.clear()
+        made = attention.forward(Z, dst, scores, Step(), gradients=False)
+        share = torch.exp(made.lse - exact.lse)
+        sums = torch.cat((share, made.out * share.repeat_interleave(CHANNELS, 1)), 1)
+        errors.append((sums - truth)[seen].numpy())
+    return scores_of(errors)
 
 
 @pytest.mark.parametrize(
@@ -323,64 +303,26 @@ def test_a_sample_makes_sums_that_are_right_on_average(scheme, seeds):
     check_scores(np.concatenate(run_ranks(check_unbiased, 4, algorithm, seeds)))
 
 
-def test_gradients_that_return_are_right_on_average():
-    """Of eight bits, given the rows that were weighed: 2000 draws on one rank."""
+@pytest.mark.parametrize("seeds", [500, pytest.param(2000, marks=pytest.mark.slow)])
+def test_gradients_that_return_are_right_on_average(seeds):
+    """Of eight bits, given the rows that were weighed, on one rank."""
     rng = np.random.default_rng(0)
     dense = sp.random_array((ALONE, ALONE), density=0.2, rng=rng, format="csr")
-    exact = sending_to_itself(dense)
-    setting = CodecSetting(Codec(((0, 8),)), Errors())
+    exact, setting = sending_to_itself(dense), CodecSetting(Codec(((0, 8),)), Errors())
     A = with_codec(exact, setting, torch.arange(ALONE))
     Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
-    ends = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
+    dst = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
     scores = Scores(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2, joint=False)
-    made = exact.attention.forward(Z, ends, scores, Step())
-    truth = exact.attention.backward(G, Z, ends, scores, made, Step())
-    errors = []
-    for seed in range(2000):
+    made = exact.attention.forward(Z, dst, scores, Step())
+    truth = exact.attention.backward(G, Z, dst, scores, made, Step())
+    attention, errors = A.attention, []
+    for seed in range(seeds):
         for codec in A.codecs.of_attention.values():
             codec.setting = replace(setting, seed=seed)
-        found = A.attention.backward(G, Z, ends, scores, made, Step())
+        found = attention.backward(G, Z, dst, scores, made, Step())
         errors.append((found.Z - truth.Z).numpy())
         assert torch.equal(found.dst, truth.dst)
         assert torch.equal(found.a, truth.a)
     spread = np.median(np.ptp(np.stack(errors), axis=0)[ALONE // 2 :])
     often = np.std(np.stack(errors), axis=0, ddof=1) > 0.07 * spread
     check_scores(scores_of([each[often] for each in errors]))
-
-
-def check_refused(_: int) -> None:
-    """Each in one line, before anything moves."""
-    comm = connect()
-    trial = Trial(comm, Algorithm(), joint=False)
-    for asked, said in (
-        (Codec(delay=1, exact_means=True), "exact_means: attention weighs rows by scores"),
-        (Codec(delay=1, sampling=((0, 0.5),)), "sampling cannot be had with a delay"),
-    ):
-        A = trial.on(asked)
-        before = comm.ledger.copy()
-        with pytest.raises(InputError, match=said):
-            trial.attended(A, trial.operands)
-        assert moved(comm.ledger.since(before)) == (0, 0)
-
-
-def test_what_attention_cannot_have_is_refused():
-    run_ranks(check_refused, 2)
-
-
-def check_reported(_: int) -> None:
-    """Of all that arrives, what is left out is reported; and how much rounding loses."""
-    trial = Trial(connect(), Algorithm(), joint=False)
-    for asked, kind, low, high in (
-        (Codec(sampling=((0, 0.5),)), "sampling", 0.3, 0.7),
-        (Codec(delay=None), "never", 1.0, 1.0),
-        (Codec(((0, 4),)), "rounding", 1e-5, 0.02),
-    ):
-        errors = Errors()
-        trial.attended(trial.on(asked, errors=errors), trial.operands)
-        found, norms = errors.sums[0, False, kind]
-        share = trial.summed(found) / trial.summed(norms)
-        assert low <= share <= high, kind
-
-
-def test_errors_are_reported():
-    run_ranks(check_reported, 3)

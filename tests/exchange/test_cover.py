@@ -11,7 +11,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, RowLayout
 from spgnn._native import minimum_vertex_cover
-from spgnn.exchange import COVERS, needs_of
+from spgnn.exchange import needs_of
+from spgnn.exchange.needs import COVERS
 
 patterns = st.tuples(st.integers(1, 12), st.integers(1, 12)).flatmap(
     lambda shape: arrays(np.bool_, shape, elements=st.booleans())

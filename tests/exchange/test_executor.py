@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import spgnn
 from spgnn import Axes, DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm import connect
-from spgnn.exchange import Algorithm, Codec, CodecSetting, Executor, Plan, Step, build_all
+from spgnn.exchange import Algorithm, Codec, Executor, Plan, Step
+from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.plan import Turn, Turned
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
@@ -135,57 +134,6 @@ def check_buffers(rank: int, c: int) -> None:
 def test_a_plan_knows_the_buffers(c):
     """Whatever lies in H itself or in the result takes none."""
     run_ranks(check_buffers, 4, c)
-
-
-@given(st.lists(st.integers(0, 50), min_size=1, max_size=7), st.integers(0, 40))
-def test_what_a_turn_moves(sizes, width):
-    """Everything is somewhere, once; what stays is not moved."""
-    rows = np.array(sizes)
-    turns = [Turn("feature", me, rows) for me in range(len(rows))]
-    shares = np.array([turn.share(width) for turn in turns])
-    assert [len(s) for s in np.array_split(np.arange(width), len(rows))] == shares.tolist()
-    there = [turn.carried(width, torch.float32, back=False).traffic() for turn in turns]
-    back = [turn.carried(width, torch.float32, back=True).traffic() for turn in turns]
-    sent = [4 * rows[me] * (width - shares[me]) for me in range(len(rows))]
-    received = [4 * (rows.sum() - rows[me]) * shares[me] for me in range(len(rows))]
-    assert [t.sent_bytes for t in there] == sent == [t.received_bytes for t in back]
-    assert [t.received_bytes for t in there] == received == [t.sent_bytes for t in back]
-    assert sum(sent) == sum(received)
-    pairs = [
-        (i, k) for i in range(len(rows)) for k in range(len(rows)) if i != k and rows[i] * shares[k]
-    ]
-    assert [t.messages for t in there] == [
-        sum(i == me for i, _ in pairs) for me in range(len(rows))
-    ]
-    assert [t.messages for t in back] == [sum(k == me for _, k in pairs) for me in range(len(rows))]
-
-
-@pytest.mark.parametrize(("ranks", "c"), [(4, 2), (8, 4), (12, 12)])
-def test_bytes_of_feature_parallel_products_are_the_formula(ranks, c):
-    """(λ̄ - 1) + 2(c - 1)/c in units of (n/P)·f words, where c divides f and rows are even."""
-    n, width = 5 * ranks, 4 * c
-    A = random_matrix(n, 0.05, 3, weighted=False)
-    layout, algorithm = RowLayout.even(n, ranks), Algorithm("feature", c)
-    axes = algorithm.axes(ranks)
-    plans = build_all(
-        [
-            algorithm.scheme(block_row(A, *layout.range(rank)), layout, rank)
-            for rank in range(ranks)
-        ],
-        axes,
-    )
-    groups, dense = layout.grouped(c), A.toarray()
-    owners = groups.owner(np.arange(n))
-    # How many parts touch a vertex: its own, and those with a row that needs it.
-    touched = [{int(owners[v]), *owners[np.flatnonzero(dense[:, v])].tolist()} for v in range(n)]
-    remote = sum(len(parts) for parts in touched) - n
-    for adjoint in (False, True):
-        traffic = [plan.traffic(width, adjoint=adjoint) for plan in plans]
-        rows = sum(t["row"].sent_bytes for t in traffic if "row" in t)
-        # Each of c ranks moves 1/c of every row: (λ̄ - 1)·n·f words in all.
-        assert rows == remote * width * 4
-        for one in traffic:
-            assert one["feature"].sent_bytes == 2 * (c - 1) * (n // ranks) * width * 4 // c
 
 
 def check_turned(rank: int) -> None:

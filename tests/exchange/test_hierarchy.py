@@ -14,7 +14,8 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from spgnn import Axes, RowLayout
 from spgnn._native import choose_agents
 from spgnn.data import load_dataset
-from spgnn.exchange import COVERS, Algorithm, Plan, build_all
+from spgnn.exchange import Algorithm, Plan, build_all
+from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Traffic
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import by_level
@@ -44,22 +45,6 @@ def schemes(
 
 def plans_of(A: sp.csr_array, layout: RowLayout, algorithm: Algorithm, **how: bool) -> list[Plan]:
     return build_all(schemes(A, layout, algorithm, **how), algorithm.axes(layout.parts))
-
-
-@pytest.mark.parametrize(("ranks", "size", "c"), COPIES)
-@pytest.mark.parametrize("cover", COVERS)
-def test_copies_of_block_rows_cross_as_little_as_they_can(ranks, size, c, cover):
-    """1.5D: the columns of each replica are covered by themselves."""
-    two, flat = (Algorithm("1.5d", c, cover=cover, node_size=k) for k in (size, 1))
-    A, layout = random_matrix(N, 0.15, ranks, weighted=c == 4), uneven_layout(N, ranks, size)
-    plans = plans_of(A, layout, two, scaled=True)
-    owner, crosses = layout.owner(np.arange(N)), 0
-    for d, s in permutations(range(ranks // size), 2):
-        for replica in range(c):
-            of_node, sent = owner // size == d, (owner // size == s) & (owner % c == replica)
-            crosses += least(A.toarray()[np.ix_(of_node, sent)] != 0, cover)
-    assert between(plans, two.axes(ranks), size) == crosses
-    assert crosses <= between(plans_of(A, layout, flat), flat.axes(ranks), size)
 
 
 @dataclass
@@ -160,15 +145,6 @@ def least(block: np.ndarray, cover: str) -> int:
     return int(block.any(axis=0 if cover == "column" else 1).sum())
 
 
-def crossing(A: np.ndarray, layout: RowLayout, size: int, cover: str, group: int) -> int:
-    """Rows between nodes if blocks between groups of so many ranks are covered one by one."""
-    groups, found = layout.grouped(group), 0
-    for to, source in permutations(range(groups.parts), 2):
-        if to * group // size != source * group // size:
-            found += least(A[slice(*groups.range(to)), slice(*groups.range(source))] != 0, cover)
-    return found
-
-
 def between(plans: list[Plan], axes: Axes, size: int) -> int:
     """Rows between nodes, by the plans."""
     moved = [by_level(p, axes, r, 1, torch.uint8, node_size=size) for r, p in enumerate(plans)]
@@ -176,19 +152,22 @@ def between(plans: list[Plan], axes: Axes, size: int) -> int:
     return sum(levels["between"].sent_bytes for levels in moved)
 
 
-@pytest.mark.parametrize(("ranks", "size"), NODES)
+@pytest.mark.parametrize(("ranks", "size", "c"), [*((*nodes, 1) for nodes in NODES), *COPIES])
 @pytest.mark.parametrize("cover", COVERS)
-def test_as_little_crosses_as_the_cover_of_node_blocks_allows(ranks, size, cover):
-    for seed in range(3):
+def test_as_little_crosses_as_the_cover_of_node_blocks_allows(ranks, size, c, cover):
+    """Of each replica's columns by themselves; never more than without a hierarchy."""
+    algo = "1d" if c == 1 else "1.5d"
+    two, flat = (Algorithm(algo, c, cover=cover, node_size=k) for k in (size, 1))
+    for seed in range(3 if c == 1 else 1):
         A = random_matrix(N, 0.04 * (seed + 1), seed, weighted=seed == 1)
-        layout = uneven_layout(N, ranks, seed)
-        two, flat = Algorithm(cover=cover, node_size=size), Algorithm(cover=cover)
-        whole = A.toarray()
-        found = between(plans_of(A, layout, two), two.axes(ranks), size)
-        assert found == crossing(whole, layout, size, cover, size)
-        other = between(plans_of(A, layout, flat), flat.axes(ranks), size)
-        assert other == crossing(whole, layout, size, cover, 1)
-        assert found <= other
+        layout, crosses = uneven_layout(N, ranks, seed), 0
+        owner = layout.owner(np.arange(N))
+        for to, source in permutations(range(ranks // size), 2):
+            for replica in range(c):
+                sent = (owner // size == source) & (owner % c == replica)
+                crosses += least(A.toarray()[np.ix_(owner // size == to, sent)] != 0, cover)
+        assert between(plans_of(A, layout, two, scaled=True), two.axes(ranks), size) == crosses
+        assert crosses <= between(plans_of(A, layout, flat), flat.axes(ranks), size)
 
 
 @pytest.mark.parametrize("cover", COVERS)
@@ -210,18 +189,13 @@ def test_no_rank_carries_what_its_node_sends():
     layout = RowLayout(np.array([0, 40, 44, 48, 52, 92, 96, 100, 104]))
     dense = np.zeros((104, 104), np.bool_)
     dense[:52, 52 : 52 + 4 * hubs] = True
-    A = sp.csr_array(dense)
-    for cover, sends in (("column", range(4, 8)), ("row", range(4, 8))):
-        matrix = A if cover == "column" else sp.csr_array(dense.T)
-        algorithm = Algorithm(cover=cover, node_size=size)
-        plans = plans_of(matrix, layout, algorithm)
-        moved = [p.traffic(1, torch.uint8)["node"] for p in plans]
-        if cover == "column":
-            assert [moved[rank].sent_bytes for rank in sends] == [hubs] * 4
-            assert [moved[rank].received_bytes for rank in range(4)] == [hubs] * 4
-        else:
-            assert [moved[rank].sent_bytes for rank in range(4)] == [hubs] * 4
-            assert [moved[rank].received_bytes for rank in sends] == [hubs] * 4
+    for cover, matrix in (("column", dense), ("row", dense.T)):
+        plans = plans_of(sp.csr_array(matrix), layout, Algorithm(cover=cover, node_size=size))
+        moved = [plan.traffic(1, torch.uint8)["node"] for plan in plans]
+        first, last = moved[:4], moved[4:]
+        senders, receivers = (last, first) if cover == "column" else (first, last)
+        assert [each.sent_bytes for each in senders] == [hubs] * 4
+        assert [each.received_bytes for each in receivers] == [hubs] * 4
 
 
 def test_agents():

@@ -11,8 +11,9 @@ import torch
 
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
-from spgnn.exchange import Algorithm, Layered, build, build_all, layered
+from spgnn.exchange import Algorithm, build, build_all, layered
 from spgnn.exchange import layers as module
+from spgnn.exchange.layers import Layered
 from spgnn.layout import RowLayout
 from spgnn.testing import run_ranks
 from tests.exchange.test_plans import same
@@ -133,9 +134,9 @@ def gathered(comm: Communicator, rows: np.ndarray) -> list[np.ndarray]:
 OPTIONS = [
     {"layers": 3, "wanted": labelled(0, 0.05)},
     {"layers": 3, "wanted": labelled(1, 0.05), "propagated": True},
-    {"layers": 3, "propagated": True, "ghosts": True},
-    {"layers": 3, "wanted": labelled(3, 0.05), "propagated": True, "ghosts": True},
-    {"layers": 2, "wanted": labelled(4, 0.02), "propagated": True, "ghosts": True},
+    {"layers": 3, "propagated": True, "recompute_halo": True},
+    {"layers": 3, "wanted": labelled(3, 0.05), "propagated": True, "recompute_halo": True},
+    {"layers": 2, "wanted": labelled(4, 0.02), "propagated": True, "recompute_halo": True},
 ]
 
 
@@ -180,7 +181,7 @@ def test_ghosts_are_the_remote_columns_and_nothing_moves():
     A = whole(True)
     layout = uneven_layout(N, 4, seed=2)
     plans = offline(
-        Algorithm("1.5d", 2), 4, True, {"layers": 2, "propagated": True, "ghosts": True}
+        Algorithm("1.5d", 2), 4, True, {"layers": 2, "propagated": True, "recompute_halo": True}
     )
     for rank, plan in enumerate(plans):
         first, last = layout.range(rank)
@@ -190,8 +191,8 @@ def test_ghosts_are_the_remote_columns_and_nothing_moves():
         ghosts = needed[(needed < first) | (needed >= last)]
         np.testing.assert_array_equal(np.sort(layer.columns[last - first :]), ghosts)
         np.testing.assert_array_equal(plan.first, layer.columns)
-        assert plan.ghosts.shape == (last - first, last - first)
-        assert plan.ghosts.volume.receive == len(ghosts)
+        assert plan.halo.shape == (last - first, last - first)
+        assert plan.halo.volume.receive == len(ghosts)
 
 
 def test_what_saves_little_has_no_plan_of_its_own():
@@ -199,9 +200,11 @@ def test_what_saves_little_has_no_plan_of_its_own():
     wanted[3] = False
     for plan in offline(Algorithm(), 3, False, {"layers": 3, "wanted": wanted}):
         assert plan.layers == (None, None, None)
-    (alone,) = offline(Algorithm(), 1, False, {"layers": 2, "propagated": True, "ghosts": True})
+    (alone,) = offline(
+        Algorithm(), 1, False, {"layers": 2, "propagated": True, "recompute_halo": True}
+    )
     assert alone.layers == (None, None)
-    assert alone.ghosts is None
+    assert alone.halo is None
 
 
 def live(rank: int, algorithm: Algorithm, ranks: int, options: dict) -> bytes:
@@ -218,6 +221,6 @@ def test_offline_layers_are_the_live_ones(algorithm):
             other = pickle.loads(bytes_)
             assert same(plan.rows, other.rows)
             assert same(plan.first, other.first)
-            assert (plan.ghosts is None) == (other.ghosts is None)
-            assert plan.ghosts is None or same(plan.ghosts, other.ghosts)
+            assert (plan.halo is None) == (other.halo is None)
+            assert plan.halo is None or same(plan.halo, other.halo)
             assert all(map(same, plan.layers, other.layers))

@@ -12,18 +12,12 @@ import pytest
 import torch
 
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
-from spgnn.comm import RowCounts, connect
-from spgnn.exchange import COVERS, EXACT, Algorithm, build, build_all
+from spgnn.comm import Communicator, RowCounts, connect
+from spgnn.exchange import EXACT, Algorithm, build, build_all
 from spgnn.exchange import rounds as rounds_
-from spgnn.exchange.peers import Peers, memory
-from spgnn.exchange.rounds import (
-    LEAST_OF_PAIR,
-    Rounds,
-    buffered,
-    most_rows,
-    partner,
-    rounds_of,
-)
+from spgnn.exchange.needs import COVERS
+from spgnn.exchange.peers import Grouped, Peers
+from spgnn.exchange.rounds import LEAST_OF_PAIR, Rounds, buffered, most_rows, partner, rounds_of
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
 from tests.exchange.test_plans import same
@@ -31,7 +25,6 @@ from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import cases, check
 
 N = 61
-SEEDS = range(40)
 
 
 @pytest.mark.parametrize("ranks", [*range(1, 18), 64, 65])
@@ -49,10 +42,10 @@ def test_everyone_meets_everyone_once_and_one_at_a_time(ranks):
     assert rounds_of(ranks) == (0 if ranks == 1 else ranks - 1 + ranks % 2)
 
 
-@pytest.mark.parametrize("flights", [1, 2])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_groups_hold_every_row_once_and_keep_within_the_budget(seed, flights, monkeypatch):
-    monkeypatch.setattr(rounds_, "SMALL_BUDGET", 0 if flights == 2 else 1 << 20)
+@pytest.mark.parametrize("buffers", [1, 2])
+@pytest.mark.parametrize("seed", range(40))
+def test_groups_hold_every_row_once_and_keep_within_the_budget(seed, buffers, monkeypatch):
+    monkeypatch.setattr(rounds_, "SMALL_BUDGET", 0 if buffers == 2 else 1 << 20)
     rng = np.random.default_rng(seed)
     ranks, row_bytes = int(rng.integers(2, 12)), int(rng.integers(1, 300))
     table = rng.integers(0, 60, (ranks, ranks)) * (rng.random((ranks, ranks)) < rng.random())
@@ -77,23 +70,23 @@ def test_groups_hold_every_row_once_and_keep_within_the_budget(seed, flights, mo
                     for peer in range(ranks)
                     for row in range(first[peer], last[peer])
                 ]
-                expected = [(peer, row) for peer in range(ranks) for row in range(sizes[peer])]
-                assert sorted(listed) == expected
+                assert sorted(listed) == [(p, row) for p in range(ranks) for row in range(sizes[p])]
                 rows = [int((last - first).sum()) for first, last in taken]
                 assert rows == rounds[r].sizes(groups, sizes)
-                held = rows if flights == 1 or len(rows) == 1 else map(sum, pairwise(rows))
-                assert max(held, default=0) * row_bytes <= budget
-                assert sum(buffered(rows, flights)) * row_bytes <= budget
+                together = rows if buffers == 1 or len(rows) == 1 else map(sum, pairwise(rows))
+                assert max(together, default=0) * row_bytes <= budget
+                assert sum(buffered(rows, buffers)) * row_bytes <= budget
         # What one sends in a group, the other receives in the same.
         for group in groups:
-            sent = [rounds[r].stretches(group, counts[r].send).lengths for r in range(ranks)]
-            got = [rounds[r].stretches(group, counts[r].recv).lengths for r in range(ranks)]
-            assert np.array_equal(np.array(sent).T, got)
+            sent, received = (
+                [np.diff(rounds[r].stretches(group, getattr(counts[r], way)), axis=0)[0]
+                 for r in range(ranks)] for way in ("send", "recv")
+            )  # fmt: skip
+            assert np.array_equal(np.array(sent).T, received)
 
 
 def products_in_groups(rank: int, every: int) -> int:
-    comm = connect()
-    checked = 0
+    comm, checked = connect(), 0
     for number, c in enumerate(c for c in range(1, comm.size + 1) if comm.size % c == 0):
         rooms = cycle((16, 4, 60, 7))
         sparse = [case for case in cases(comm.size) if case.exchange != "oblivious"]
@@ -105,16 +98,13 @@ def products_in_groups(rank: int, every: int) -> int:
     return checked
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 9), (2, 5), (3, 5), (4, 7), (8, 17)])
+SLOW = [pytest.param(ranks, 1, marks=pytest.mark.slow) for ranks in (2, 3, 4, 6, 8, 12)]
+
+
+@pytest.mark.parametrize(("ranks", "every"), [(1, 9), (2, 7), (3, 7), (4, 11), *SLOW])
 def test_products_adjoints_bytes_and_memory(ranks, every):
     """Several budgets: pairs that are cut, several pairs a group, all in one."""
-    assert min(run_ranks(products_in_groups, ranks, every)) >= 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 12])
-def test_all_products_in_groups(ranks):
-    assert min(run_ranks(products_in_groups, ranks, 1)) >= 24
+    assert min(run_ranks(products_in_groups, ranks, every)) >= (24 if every == 1 else 4)
 
 
 def schemes(algorithm: Algorithm, ranks: int) -> list:
@@ -133,19 +123,17 @@ def live(rank: int, ways: list[Algorithm]) -> list[tuple[bytes, dict[str, int], 
         rows, columns = plan.shape
         executor.forward(torch.ones(columns, 3), EXACT)
         executor.adjoint(torch.ones(rows, 3), EXACT.reversed())
-        pieces = [piece for made in executor._pieces.values() for piece in made]
+        runners = [each for each in executor._runners if isinstance(each, Grouped)]
+        pieces = [piece for each in runners for piece in each._pieces(12)]
         cut = [p for p in pieces if all(p.remote is not stage.remote for stage in plan.stages)]
-        wholes = [block for stage in plan.stages for block in stage.blocks()]
-        held = {
-            "matrix": sum(block.nbytes for block in wholes)
-            + sum(p.remote.nbytes + p.hop.send.nbytes for p in cut),
-            "buffers": executor.workspace.held(),
-        }
+        matrix = sum(block.nbytes for block in plan.blocks)
+        matrix += sum(p.remote.nbytes + p.hop.send.nbytes for p in cut)
+        held = {"matrix": matrix, "buffers": executor.workspace.held()}
         found.append((pickle.dumps(plan), held, how.memory(plan, 3)))
     return found
 
 
-@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4), (8, 2)])
+@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4)])
 def test_offline_plans_and_memory_are_those_of_ranks(ranks, c):
     algo = "1d" if c == 1 else "1.5d"
     ways = [
@@ -158,7 +146,7 @@ def test_offline_plans_and_memory_are_those_of_ranks(ranks, c):
         for rank, plan in enumerate(plans):
             there, held, said = found[rank][number]
             assert same(plan, pickle.loads(there))
-            assert said == how.memory(plan, 3) == memory(plan, 3, torch.float32, how.buffer)
+            assert said == how.memory(plan, 3)
             assert {item: said[item] for item in held} == held
         assert len({plan.hops[0].rounds.most for plan in plans if plan.hops}) == 1
 
@@ -175,92 +163,41 @@ class Counting(Transport):
         return super().begin(rows, out, route, comm, step)
 
 
-def copies(rank: int) -> list[int]:
+def check_all(rank: int) -> int:
     comm = connect()
     layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
     block = block_row(random_matrix(N, 0.3, 0, weighted=True), *layout.range(rank))
     matrix = DistMatrix.build(block, layout, mesh, schedule="peers", buffer=300)
     H = torch.arange(3.0 * matrix.own_rows, dtype=torch.float64).view(-1, 3)
+    check_memory_error(matrix, H)
+    # A halo is whole under any schedule.
+    assert torch.equal(matrix.halo(H), DistMatrix.build(block, layout, mesh).halo(H))
+    torch.testing.assert_close(kernels.spmm(matrix.local_matrix(), matrix.halo(H)), matrix @ H)
+    check_refused(comm, block, layout, mesh)
+    return check_copies(matrix, H)
+
+
+def check_copies(matrix: DistMatrix, H: torch.Tensor) -> int:
+    """Copies keep the schedule and the budget."""
     expected = matrix.forward(H)
     for other in (
         copy.deepcopy(matrix),
         pickle.loads(pickle.dumps(matrix)),
         matrix.to(torch.float32),
-        DistMatrix(matrix.plan, layout, mesh, schedule="peers", buffer=300),
+        DistMatrix(matrix.plan, matrix.layout, matrix.mesh, schedule="peers", buffer=300),
     ):
-        other.executor.transports[:] = [Counting()]
+        codec = Counting()
+        other.executor.transports[:] = [codec]
         assert isinstance(other.executor, Peers)
         assert (other.schedule, other.buffer) == ("peers", 300)
-        operand = H.float() if other.plan.stages[0].local.values.dtype == torch.float32 else H
-        found = other.forward(operand).double()
+        found = other.forward(H.to(other.plan.stages[0].local.values.dtype)).double()
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    (codec,) = other.executor.transports
-    assert isinstance(codec, Counting)
-    assert 0 < codec.most <= 300
-    return [codec.messages]
+        assert 0 < codec.most <= 300
+    return codec.messages
 
 
-def test_copies_keep_the_schedule():
-    counts = run_ranks(copies, 3)
-    assert counts[0] == counts[1] == counts[2]
-    assert counts[0][0] > 3
-
-
-def refused(rank: int) -> list[str]:
-    comm = connect()
-    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
-    block = block_row(random_matrix(N, 0.3, 0, weighted=False), *layout.range(rank))
-    how, said = {"schedule": "peers", "buffer": 40}, []
-    matrix = DistMatrix.build(block, layout, mesh, **how)
-    # The largest pair has 20 or 21 rows: pieces of two, twice, of 8 bytes a column.
-    matrix.forward(torch.ones(matrix.own_rows, 1, dtype=torch.float64))
-    wide = torch.ones(matrix.own_rows, 2, dtype=torch.float64)
-    plan = DistMatrix.build(block, layout, mesh).plan
-    before = comm.ledger.copy()
-    for attempt in (
-        lambda: matrix.forward(wide),
-        lambda: matrix.adjoint(wide),
-        lambda: DistMatrix(plan, layout, mesh, **how),
-        lambda: DistMatrix.build(block, layout, mesh, schedule="peers", buffer=7 + rank),
-    ):
-        with pytest.raises(InputError) as error:
-            attempt()
-        said.append(str(error.value))
-        if len(said) == 2:
-            assert not any(t.sent_bytes for t in comm.ledger.since(before).operations.values())
-    return said
-
-
-def test_what_cannot_work_is_one_line_on_all_ranks():
-    found = run_ranks(refused, 3)
-    assert found[0] == found[1] == found[2]
-    small = "--buffer 40: rows of 2 columns, float64, need 64 bytes at least"
-    other = "schedule peers needs a plan of one exchange in rounds a stage"
-    for said, expected in zip(found[0], (small, small, other, "buffer"), strict=True):
-        assert expected in said
-
-
-def halo_of(rank: int) -> None:
-    comm = connect()
-    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
-    block = block_row(random_matrix(N, 0.3, 0, weighted=True), *layout.range(rank))
-    wholly = DistMatrix.build(block, layout, mesh)
-    grouped = DistMatrix.build(block, layout, mesh, schedule="peers", buffer=300)
-    H = torch.arange(3.0 * wholly.own_rows, dtype=torch.float64).view(-1, 3)
-    assert torch.equal(grouped.halo(H), wholly.halo(H))
-    torch.testing.assert_close(kernels.spmm(grouped.local_matrix(), grouped.halo(H)), grouped @ H)
-
-
-def test_a_halo_is_whole_under_any_schedule():
-    run_ranks(halo_of, 3)
-
-
-def products_that_fail(rank: int) -> None:
-    comm = connect()
-    layout, mesh = RowLayout.even(N, comm.size), Mesh.grid(comm)
-    block = block_row(random_matrix(N, 0.3, 0, weighted=True), *layout.range(rank))
-    matrix = DistMatrix.build(block, layout, mesh, schedule="peers", buffer=300)
-    H = torch.ones(matrix.own_rows, 3, dtype=torch.float64)
+def check_memory_error(matrix: DistMatrix, H: torch.Tensor) -> None:
+    """Groups that were begun are waited for when memory runs out."""
     multiply, expected = kernels.spmm, (matrix.forward(H), matrix.adjoint(H))
 
     def out_of_memory(*operands, **options):
@@ -278,5 +215,30 @@ def products_that_fail(rank: int) -> None:
     assert torch.equal(matrix.adjoint(H), expected[1])
 
 
-def test_groups_that_were_begun_are_waited_for_when_memory_runs_out():
-    run_ranks(products_that_fail, 3)
+def check_refused(comm: Communicator, block, layout: RowLayout, mesh: Mesh) -> None:
+    """In one line on all ranks, before anything moves."""
+    how = {"schedule": "peers", "buffer": 40}
+    matrix, plain = (
+        DistMatrix.build(block, layout, mesh, **how),
+        DistMatrix.build(block, layout, mesh),
+    )
+    # The largest pair has 20 or 21 rows: pieces of two, twice, of 8 bytes a column.
+    matrix.forward(torch.ones(matrix.own_rows, 1, dtype=torch.float64))
+    wide = torch.ones(matrix.own_rows, 2, dtype=torch.float64)
+    small = "--buffer 40: rows of 2 columns, float64, need 64 bytes at least"
+    before = comm.ledger.copy()
+    for attempt, said in (
+        (lambda: matrix.forward(wide), small),
+        (lambda: matrix.adjoint(wide), small),
+        (lambda: DistMatrix(plain.plan, layout, mesh, **how), "needs a plan of one exchange in"),
+    ):
+        with pytest.raises(InputError, match=said):
+            attempt()
+    assert not any(t.sent_bytes for t in comm.ledger.since(before).operations.values())
+    with pytest.raises(InputError, match="buffer"):
+        DistMatrix.build(block, layout, mesh, schedule="peers", buffer=7 + comm.rank)
+
+
+def test_copies_halos_failures_and_refusals():
+    counts = run_ranks(check_all, 3)
+    assert counts[0] == counts[1] == counts[2] > 3

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import connect
-from spgnn.exchange import COVERS, Algorithm, Plan, Stage, build, build_all
+from spgnn.exchange import Algorithm, Plan, Stage, build, build_all
+from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Turned, Volume
 from spgnn.exchange.schemes import grid
 from spgnn.partition import report

@@ -9,8 +9,8 @@ import scipy.sparse as sp
 
 from spgnn.data import open_source
 from spgnn.errors import InputError
-from spgnn.exchange import COVERS
 from spgnn.exchange.algorithm import ALGOS
+from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import Dataset, Prediction, predict

@@ -12,7 +12,8 @@ import torch
 from spgnn import Axes, InputError
 from spgnn.comm import connect
 from spgnn.data import open_source
-from spgnn.exchange import COVERS, Algorithm, build_all
+from spgnn.exchange import Algorithm, build_all
+from spgnn.exchange.needs import COVERS
 from spgnn.graph.dry import recorded_products
 from spgnn.plan import Dataset, Prediction, predict, read_machine
 from spgnn.plan.counts import Product, count
