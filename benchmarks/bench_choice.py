@@ -27,6 +27,7 @@ import torch
 
 from spgnn.comm import Communicator, connect
 from spgnn.files import atomic_file
+from spgnn.frontend.planned import flags_of, ranked_for
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.plan import PricedPlan
 from spgnn.plan.epoch import edges_of
@@ -34,7 +35,6 @@ from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer, training_graph
-from spgnn.train.planned import flags_of, ranked
 from spgnn.train.run import task_of
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ def shortlist(
 ) -> list[Cell]:
     """The fastest plans, and the first of other kinds."""
     assert machine is not None
-    planner, choice = ranked(config, ranks, machine, [])
+    planner, choice = ranked_for(config, ranks, machine, [])
     kinds: dict[tuple[object, ...], PricedPlan] = {}
     for one in choice.plans[options.first :]:
         how = one.config.algorithm

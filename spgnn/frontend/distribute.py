@@ -11,6 +11,7 @@ import numpy.typing as npt
 from torch import nn
 
 from spgnn.comm import Communicator, connect
+from spgnn.config import TrainConfig
 from spgnn.data import GraphSource
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
@@ -18,8 +19,7 @@ from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.needs import Cover
 from spgnn.exchange.schemes import Strategy
-from spgnn.frontend.planned import AUTO, Chosen, Hints, choose
-from spgnn.frontend.planned import told as told_of
+from spgnn.frontend.planned import AUTO, planned_model, planned_placement
 from spgnn.frontend.sources import (
     APART,
     Opened,
@@ -36,7 +36,6 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
-from spgnn.plan.measure import measure
 
 
 def distribute(
@@ -149,11 +148,28 @@ def distribute(
         split=split,
     )
     apart = dict(zip(APART, (x, y, train_mask, val_mask, test_mask), strict=True))
-    hints = Hints(plan_for, hidden_channels, num_layers, halo, memory)
     checked = comm.on_every_rank(lambda: checked_codec(codec, algorithm, plan is not None))
     comm.check_agreement("distribute", codec=repr(checked))
-    comm.on_every_rank(lambda: _check_plan(plan, hints, how))
-    comm.check_agreement("distribute", plan=plan, **vars(hints))
+
+    def check_plan() -> tuple[TrainConfig, float | None]:
+        if plan not in (None, AUTO):
+            raise unknown("plan", plan, [AUTO])
+        if plan is None and memory is not None:
+            raise InputError('memory= belongs to plan="auto"')
+        if plan is not None and algorithm != Algorithm():
+            raise InputError(f'plan="auto" chooses the algorithm, and {algorithm} was given')
+        return planned_model(plan_for, hidden_channels, num_layers, memory)
+
+    config, most_bytes = comm.on_every_rank(check_plan)
+    comm.check_agreement(
+        "distribute",
+        plan=plan,
+        plan_for=plan_for,
+        hidden_channels=hidden_channels,
+        num_layers=num_layers,
+        halo=halo,
+        memory=memory,
+    )
     kind = _agreed_kind(data, how, comm)
     cut = False
     if kind == "name":
@@ -168,23 +184,17 @@ def distribute(
     elif cut:
         share = opened_share(path, how, comm)
     else:
-        opened_by = opener(data, apart, name, data_dir)
-        how, share, more = _scattered(opened_by, how, comm, name, None if plan is None else hints)
+        opened = comm.on_rank_zero(lambda: _opened(opener(data, apart, name, data_dir), how, name))
+        record = None
+        if plan is not None:
+            how, record = planned_placement(opened, how, comm, config, most_bytes, halo=halo)
+        share, more = _scattered(opened, how, comm, name)
+        more["plan"] = record
     codecs = GraphCodecs(checked, comm, seed)
     graph = DistGraph(share, comm, how.algorithm, codecs=codecs, **more)
     if model is not None:
         graph.synchronise(model)
     return graph
-
-
-def _check_plan(plan: str | None, hints: Hints, how: Placement) -> None:
-    if plan not in (None, AUTO):
-        raise unknown("plan", plan, [AUTO])
-    if plan is None and hints.memory is not None:
-        raise InputError('memory= belongs to plan="auto"')
-    if plan is not None and how.algorithm != Algorithm():
-        raise InputError(f'plan="auto" chooses the algorithm, and {how.algorithm} was given')
-    hints.check()
 
 
 _SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
@@ -224,24 +234,21 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
     return first
 
 
-def _scattered(
-    opened_by: Callable[[], Opened],
-    how: Placement,
-    comm: Communicator,
-    name: str,
-    hints: Hints | None,
-) -> tuple[Placement, RankShare, dict[str, Any]]:
-    """A graph that rank 0 reads: its placement, a share, and what else a DistGraph takes."""
+def _opened(opened_by: Callable[[], Opened], how: Placement, name: str) -> Opened:
+    with memory_for(name):
+        opened = opened_by()
+    if how.symmetrise and opened.edges is not None:
+        raise InputError(
+            "symmetrise: edges of this graph have attributes or an order, or are repeated; make it "
+            "undirected before, with torch_geometric.utils.to_undirected"
+        )
+    return opened
 
-    def opened_there() -> Opened:
-        with memory_for(name):
-            opened = opened_by()
-        if how.symmetrise and opened.edges is not None:
-            raise InputError(
-                "symmetrise: edges of this graph have attributes or an order, or are repeated; "
-                "make it undirected before, with torch_geometric.utils.to_undirected"
-            )
-        return opened
+
+def _scattered(
+    opened: Opened | None, how: Placement, comm: Communicator, name: str
+) -> tuple[RankShare, dict[str, Any]]:
+    """A share of a graph that rank 0 has opened, and what else a DistGraph takes. Collective."""
 
     def facts_of() -> dict[str, Any]:
         assert opened is not None
@@ -253,10 +260,6 @@ def _scattered(
             "classes": opened.classes,
             "parallel": opened.parallel,
         }
-
-    opened, plan = comm.on_rank_zero(opened_there), None
-    if hints is not None:
-        how, plan = _planned(opened, hints, how, comm)
 
     def source() -> GraphSource:
         assert opened is not None
@@ -280,10 +283,8 @@ def _scattered(
     meta = replace(meta, features=facts["features"], classes=facts["classes"], labelled=labelled)
     share = replace(share, meta=meta, data=replace(share.data, **known))
     return (
-        how,
         share,
         {
-            "plan": plan,
             "report": report,
             "edges": edges,
             "attributes": attributes,
@@ -292,20 +293,3 @@ def _scattered(
             "parallel": facts["parallel"],
         },
     )
-
-
-def _planned(
-    more: Opened | None, hints: Hints, how: Placement, comm: Communicator
-) -> tuple[Placement, dict[str, Any]]:
-    """The placement that a plan makes of another, and its record. Collective."""
-    machine = measure(comm, edges=hints.edges)
-
-    def best() -> Chosen:
-        assert more is not None
-        return choose(more.source, (more.features, more.outputs), hints, how, comm.size, machine)
-
-    chosen = comm.on_rank_zero(best)
-    heard = comm.from_rank_zero(lambda: told_of(chosen))
-    partition = how.partition if chosen is None else chosen.labels
-    algorithm = Algorithm(**heard["algorithm"])
-    return replace(how, algorithm=algorithm, partition=partition), heard["record"]

@@ -1,154 +1,254 @@
-"""``distribute(plan="auto")``: who computes what is chosen by what it would cost."""
+"""``plan="auto"`` of distribute and ``--plan`` of training: the scheme is chosen by its price."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Callable, Collection
+from dataclasses import asdict, replace
 from typing import Any
 
-from spgnn.command import nbytes
+import numpy as np
+
+from spgnn.comm import Communicator
+from spgnn.command import nbytes, say
 from spgnn.config import TrainConfig
-from spgnn.data import GraphSource
-from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.data import GraphSource, open_source
+from spgnn.data.shards import is_graph_directory
+from spgnn.errors import InputError, check_choice, check_integer, memory_for
 from spgnn.exchange import Algorithm
-from spgnn.frontend.sources import Placement
+from spgnn.frontend.sources import Opened, Placement
 from spgnn.nn import MODELS
-from spgnn.partition import METHODS
+from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.plan import Machine, Planner
+from spgnn.plan import Choice, Machine, Planner, PricedPlan, read_machine
+from spgnn.plan.choose import CHOSEN, CLOSE
 from spgnn.plan.epoch import edges_of
+from spgnn.plan.measure import measure
+from spgnn.plan.predict import codec_of
 from spgnn.progress import ProgressBar
 
 AUTO = "auto"
+LARGEST_FILE = 1 << 28
+Labels = tuple[Int32Array, int]
+"""The part of each vertex, and how many parts there are."""
 
 
-@dataclass(frozen=True)
-class Hints:
-    """Facts of the model to be trained that the planner needs.
-
-    Attributes
-    ----------
-    kind : {"gcn", "sage", "gin", "gat", "gatv2"}
-        Where it is none of these, the one whose layers multiply most like its own.
-    hidden_channels, num_layers : int
-    halo : bool
-        Whether rows of the halo are wanted, rather than products with the matrix alone.
-    memory : int, float or str, optional
-        Bytes each rank may use: 2e10, or "20GiB".
-    """
-
-    kind: str = "gcn"
-    hidden_channels: int = 64
-    num_layers: int = 2
-    halo: bool = True
-    memory: int | float | str | None = None
-
-    def check(self) -> None:
-        """Refuse what is no such thing.
-
-        Raises
-        ------
-        InputError
-        """
-        check_choice("plan_for", self.kind, MODELS)
-        check_integer("hidden_channels", self.hidden_channels, 1)
-        check_integer("num_layers", self.num_layers, 1)
-        _ = self.bytes
-
-    @property
-    def config(self) -> TrainConfig:
-        """The model as the training command has it."""
-        return TrainConfig.of(model=self.kind, hidden=self.hidden_channels, layers=self.num_layers)
-
-    @property
-    def edges(self) -> tuple[str, ...]:
-        """Kinds of attention whose cost per edge the machine model needs."""
-        return edges_of(self.config)
-
-    @property
-    def bytes(self) -> float | None:
-        """The memory, as a number."""
-        if not isinstance(self.memory, str):
-            return self.memory
-        try:
-            return nbytes(self.memory)
-        except InputError as error:
-            raise InputError(f"memory: {error}") from None
-
-
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """The best plan.
-
-    Attributes
-    ----------
-    algorithm : Algorithm
-    labels : int32 [n]
-        The partition it was priced with.
-    record : dict
-        What was predicted, and why it is the best.
-    """
-
-    algorithm: Algorithm
-    labels: Int32Array
-    record: dict[str, Any]
-
-
-def choose(
-    source: GraphSource,
-    widths: tuple[int, int],
-    hints: Hints,
-    how: Placement,
+def ranked(
+    open_graph: Callable[[ProgressBar], tuple[GraphSource, Labels | None]],
+    config: TrainConfig,
     ranks: int,
     machine: Machine,
-) -> Chosen:
-    """Price everything that can be had on so many ranks; on rank 0 alone.
+    given: Collection[str],
+    memory: float | None = None,
+) -> tuple[Planner, Choice]:
+    """All plans for a graph that keep the given options of a configuration, best first.
 
-    Parameters
-    ----------
-    source : GraphSource
-    widths : two int
-        Of x and of what is predicted, if the source has neither.
-    hints, how, ranks, machine
+    Raises
+    ------
+    InputError
+        If the graph is wrong, or nothing fits into so many bytes of memory.
+    """
+    with ProgressBar() as progress:
+        source, labels = open_graph(progress)
+        planner = Planner(
+            source,
+            config,
+            machine,
+            given=set(given),
+            labels=labels,
+            memory=memory,
+            progress=progress,
+        )
+        return planner, planner.choose(ranks)
+
+
+def planned_model(
+    kind: str, hidden_channels: int, num_layers: int, memory: float | str | None
+) -> tuple[TrainConfig, float | None]:
+    """The model that `distribute` plans for, and the bytes that each rank may use.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or this is no number of bytes.
+    """
+    check_choice("plan_for", kind, MODELS)
+    check_integer("hidden_channels", hidden_channels, 1)
+    check_integer("num_layers", num_layers, 1)
+    if isinstance(memory, str):
+        try:
+            memory = nbytes(memory)
+        except InputError as error:
+            raise InputError(f"memory: {error}") from None
+    return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
+
+
+def planned_placement(
+    opened: Opened | None,
+    how: Placement,
+    comm: Communicator,
+    config: TrainConfig,
+    memory: float | None,
+    *,
+    halo: bool,
+) -> tuple[Placement, dict[str, Any]]:
+    """The placement that the best plan makes of another, and its record. Collective.
+
+    All layers work on all own rows. With a halo, rows travel whole.
 
     Raises
     ------
     InputError
         If nothing fits into memory, or the partition is given.
     """
+    machine = measure(comm, edges=edges_of(config))
     method = how.partition
-    if not isinstance(method, str) or method not in METHODS:
-        raise InputError('plan="auto" makes partitions by itself: give it a method, as "gvb"')
-    config = hints.config.but(
-        split=how.split or 0,
-        random_features=widths[0],
-        random_classes=widths[1],
-        seed=how.seed,
-        symmetrise=how.symmetrise,
-        partition=method,
-        imbalance=how.imbalance,
-        # All layers work on all own rows.
-        prune=False,
-        recompute_halo=False,
-        order="auto",
-    )
-    given = ["partition", "prune", "recompute_halo", "order"]
-    if hints.halo:
-        config, given = config.but(algo="1d", cover="column"), [*given, "algo", "cover"]
-        given.append("hierarchy")  # none: rows travel whole
-    with ProgressBar() as progress:
-        planner = Planner(
-            source, config, machine, given=given, memory=hints.bytes, progress=progress
+
+    def best() -> tuple[Int32Array, dict[str, Any], dict[str, Any]]:
+        assert opened is not None
+        source = opened.source
+        if not isinstance(method, str) or method not in METHODS:
+            raise InputError('plan="auto" makes partitions by itself: give it a method, as "gvb"')
+        settled = config.but(
+            split=how.split or 0,
+            random_features=opened.features,
+            random_classes=opened.outputs,
+            seed=how.seed,
+            symmetrise=how.symmetrise,
+            partition=method,
+            imbalance=how.imbalance,
+            prune=False,
         )
-        choice = planner.choose(ranks)
-        best = choice.plans[0]
-        labels = planner.labels(best)
-    record = {**best.record, "why": choice.why(best)}
-    del record["command"]  # of the training command, which this is not
-    return Chosen(best.config.algorithm.distribution, labels, record)
+        given = ["partition", "prune", "recompute_halo", "order"]
+        given += ["algo", "cover", "hierarchy"] if halo else []
+        planner, choice = ranked(
+            lambda _: (source, None), settled, comm.size, machine, given, memory
+        )
+        plan = choice.plans[0]
+        record = {**plan.record, "why": choice.why(plan)}
+        del record["command"]  # of the training command, which this is not
+        return planner.labels(plan), asdict(plan.config.algorithm.distribution), record
+
+    chosen = comm.on_rank_zero(best)
+    algorithm, record = comm.from_rank_zero(lambda: None if chosen is None else chosen[1:])
+    labels = method if chosen is None else chosen[0]
+    return replace(how, algorithm=Algorithm(**algorithm), partition=labels), record
 
 
-def told(chosen: Chosen | None) -> Any:
-    """The chosen plan as JSON-serialisable data for the other ranks; ``None`` without one."""
-    if chosen is None:
-        return None
-    return {"algorithm": asdict(chosen.algorithm), "record": chosen.record}
+def fill_in(
+    config: TrainConfig,
+    comm: Communicator,
+    given: Collection[str],
+    attempt: Callable[[TrainConfig], float],
+) -> tuple[TrainConfig, dict[str, Any]]:
+    """Choose the options of a configuration with ``--plan`` that were not given. Collective.
+
+    The record for the report has what was predicted, why, and what was tried: `attempt` returns
+    the seconds of an epoch of a configuration.
+
+    Raises
+    ------
+    InputError
+        If the plan, the machine file or the graph is wrong, or nothing fits; on all ranks.
+    """
+    how = config.algorithm
+    path, machine_file = str(how.plan), how.machine
+    fixed = {*CHOSEN} & {*given}
+
+    def filled(flags: dict[str, Any]) -> TrainConfig:
+        result = config.but(**flags)
+        result.check(comm.size)
+        return result
+
+    def announce(what: str, flags: dict[str, Any], why: str = "") -> None:
+        if comm.rank == 0:
+            known = {name: value for name, value in flags.items() if value is not None}
+            shown = (f"--{name.replace('_', '-')} {value}" for name, value in known.items())
+            say(f"{what}: {'  '.join(shown)}{why}")
+
+    if path != AUTO:
+        entry = comm.from_rank_zero(lambda: _entry(path, comm.size))
+        flags = {name: entry[name] for name in CHOSEN if name not in fixed}
+        announce(f"plan of {path}", flags)
+        return filled(flags), {**entry, "source": path}
+    _ = codec_of(config)  # before anything is measured
+    machine: Machine | None = None
+    if machine_file is None:
+        machine = measure(comm, edges=edges_of(config))
+    elif comm.rank == 0:
+        machine = read_machine(machine_file)
+
+    def choose() -> list[dict[str, Any]]:
+        """The first plan, and the second if it is close."""
+        assert machine is not None
+        planner, choice = ranked_for(config, comm.size, machine, fixed)
+        least = choice.plans[0].seconds
+        return [
+            {"flags": flags_of(planner, one), "why": choice.why(one), "plan": one.record}
+            for one in choice.plans[:2]
+            if one.seconds <= CLOSE * least
+        ]
+
+    plans = comm.from_rank_zero(choose)
+    tried = []
+    if len(plans) > 1:
+        for one in plans:
+            one["seconds"] = attempt(filled(one["flags"]))
+        tried = [{"flags": one["flags"], "seconds": one["seconds"]} for one in plans]
+        plans.sort(key=lambda one: float(one["seconds"]))
+    best = plans[0]
+    announce("plan", best["flags"], f": {best['why']}")
+    record = {**best["plan"], "why": best["why"], "source": AUTO, "tried": tried}
+    return filled(best["flags"]), record
+
+
+def ranked_for(
+    config: TrainConfig, ranks: int, machine: Machine, given: Collection[str]
+) -> tuple[Planner, Choice]:
+    """All plans for the data set of a configuration, on rank 0 alone; see :func:`ranked`."""
+    data, method = config.data, config.algorithm.partition
+
+    def open_graph(progress: ProgressBar) -> tuple[GraphSource, Labels | None]:
+        source = open_source(
+            data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
+        )
+        meta = source.meta
+        if is_graph_directory(data.dataset) and meta.parts > 1:  # labels that cannot be chosen
+            sizes = np.diff(np.array(meta.offsets))
+            return source, (np.repeat(np.arange(meta.parts, dtype=np.int32), sizes), meta.parts)
+        if method in METHODS:
+            return source, None
+        parts = config.algorithm.distribution.parts(ranks)
+        return source, (read_labels(method, meta.vertices, parts), parts)
+
+    with memory_for(data.dataset):
+        return ranked(open_graph, config, ranks, machine, given)
+
+
+def flags_of(planner: Planner, plan: PricedPlan) -> dict[str, Any]:
+    """Flags of a plan; its labels need not be computed again."""
+    flags, file = plan.flags, planner.partition_file(plan)
+    return flags if file is None else {**flags, "partition": str(file)}
+
+
+def _entry(path: str, ranks: int) -> dict[str, Any]:
+    """The first plan of a file that is for so many ranks."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_FILE)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"--plan {path}: neither auto nor a file: {said}") from None
+    try:
+        plans = json.loads(text)["plans"]
+        # A plan from a disk is followed by the command that was printed with it.
+        fits = [plan for plan in plans if plan["ranks"] == ranks and not plan.get("storage")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"--plan {path}: not what spgnn plan --json writes") from None
+    if not fits:
+        raise InputError(f"--plan {path}: holds no plan for {ranks} ranks; spgnn plan makes one")
+    entry: dict[str, Any] = fits[0]
+    missing = [name for name in CHOSEN if name not in entry]
+    if missing:
+        raise InputError(f"--plan {path}: its plan for {ranks} ranks lacks {missing[0]}")
+    return entry

@@ -9,12 +9,16 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import median
+
+import torch
 
 from spgnn.comm import Communicator, run_job
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
+from spgnn.frontend.planned import fill_in
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.train import checkpoint
@@ -22,11 +26,11 @@ from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.links import LinkPrediction
-from spgnn.train.planned import TRIED_EPOCHS, fill_in, slowest_median
 from spgnn.train.task import GraphTask, Task
 from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import LabelPropagation, NodeClassification
 
+TRIED_EPOCHS = 5  # of each of two plans that are close
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
 
@@ -82,9 +86,9 @@ def train(
         defaults = TrainConfig().flat()
         given = {name for name, value in config.flat().items() if value != defaults[name]}
     give_back_freed()
-    plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
-    if plan is not None:
-        config = plan.config
+    plan = None
+    if config.algorithm.plan is not None:
+        config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     if config.messages.epochs_late and config.algorithm.algo == "vertex-cut" and not comm.rank:
         print(
             f"warning: --delay {config.messages.delay} with --algo vertex-cut delays partial sums "
@@ -122,8 +126,7 @@ def train(
         if chunked:  # outputs of all vertices are no part of what training takes
             _write_predictions(config, trainers[0])
     if not chunked:
-        record = None if plan is None else plan.record
-        report |= {"plan": record, **reporting.of_runs(config, trainers)}
+        report |= {"plan": plan, **reporting.of_runs(config, trainers)}
     return {**report, "failure": trainers[-1].failure}
 
 
@@ -138,7 +141,9 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
         freed.after_epoch()
     trainer.task.finish()  # rows that are late
     give_back_freed()
-    return slowest_median(comm, trainer.measured.seconds[1:])
+    slowest = torch.tensor([median(trainer.measured.seconds[1:])], dtype=torch.float64)
+    comm.all_reduce(slowest, "max").wait()
+    return float(slowest)
 
 
 def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:

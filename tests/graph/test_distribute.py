@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from spgnn.comm import connect
 from spgnn.data import Graph, from_scipy, write_shards
 from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm
+from spgnn.frontend import planned
 from spgnn.graph.distgraph import DistGraph
 from spgnn.layout import RowLayout
 from spgnn.plan import read_machine
@@ -269,7 +269,5 @@ def check_planned(rank: int) -> None:
 def test_a_plan_is_chosen(monkeypatch, tmp_path):
     machine = read_machine(EXAMPLE)
     monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
-    monkeypatch.setattr(
-        sys.modules["spgnn.frontend.distribute"], "measure", lambda comm, edges=(): machine
-    )
+    monkeypatch.setattr(planned, "measure", lambda comm, edges=(): machine)
     run_ranks(check_planned, 4)

@@ -130,15 +130,10 @@ def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
         ('{"plans": 3}', ["not what spgnn plan --json writes"]),
         ('{"plans": [{"ranks": 2}]}', ["no plan for 1 ranks"]),
         ('{"plans": [{"ranks": 1, "algo": "1d"}]}', ["for 1 ranks lacks c"]),
-        ("mixed", ["a scheme for each layer is no longer known"]),
     ],
 )
 def test_a_file_of_something_else_is_one_line(tmp_path, text, words):
     path = tmp_path / "plans.json"
-    if text == "mixed":  # as earlier versions wrote
-        text = json.dumps(
-            {"plans": [{"ranks": 1, **dict.fromkeys(CHOSEN), "layer_algos": "1d,2d"}]}
-        )
     if text is not None:
         path.write_text(text)
     ended = run(tmp_path, "--dataset", write_graphs(tmp_path)[0], "--plan", path)
