@@ -28,9 +28,8 @@ from spgnn.plan.choose import Planner
 from spgnn.plan.disk import Disk, speed_of
 from spgnn.plan.epoch import edges_of
 from spgnn.plan.machine import Machine, read_machine, write_machine
-from spgnn.plan.measure import measure
+from spgnn.plan.measure import EDGES, measure
 from spgnn.plan.predict import codec_of
-from spgnn.plan.rates import EDGES
 from spgnn.plan.show import check_plot, plot_choices, show_choice, show_machine
 from spgnn.progress import ProgressBar
 

@@ -7,7 +7,7 @@ import json
 import math
 import types
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -16,85 +16,6 @@ import numpy.typing as npt
 
 from spgnn.errors import InputError, shortened, suggestion
 from spgnn.files import AnyPath, atomic_file
-
-
-def read_record(kind: Any, value: Any, where: str, name: str = "") -> Any:
-    """A dataclass from a dictionary of JSON.
-
-    Parameters
-    ----------
-    kind : a dataclass
-        Of texts, integers of at least 1, numbers of at least 0, tuples of numbers above 0, and
-        other such dataclasses.
-    value : whatever JSON holds
-    where : str
-        The file, for errors.
-    name : str
-        Of the record within it, ``levels.inside``.
-
-    Raises
-    ------
-    InputError
-        Names the field.
-    """
-    if not isinstance(value, dict):
-        raise _wrong(where, name or "the file", "an object", value)
-    hints = get_type_hints(kind)
-    found = {}
-    for item in dataclasses.fields(kind):
-        full = f"{name}.{item.name}" if name else item.name
-        if item.name in value:
-            found[item.name] = _read(hints[item.name], value[item.name], where, full)
-        elif item.default is dataclasses.MISSING:
-            raise InputError(f"{where}: {full} is missing")
-    for key in value:
-        if key not in hints:
-            full = f"{name}.{key}" if name else str(key)
-            raise InputError(f"{where}: {full} is not known{suggestion(str(key), hints)}")
-    return kind(**found)
-
-
-def _read(kind: Any, value: Any, where: str, name: str) -> Any:
-    if get_origin(kind) in (Union, types.UnionType):
-        kinds = [one for one in get_args(kind) if one is not type(None)]
-        return None if value is None else _read(kinds[0], value, where, name)
-    if dataclasses.is_dataclass(kind):
-        return read_record(kind, value, where, name)
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list):
-            raise _wrong(where, name, "a list", value)
-        return tuple(_positive(one, kind, where, name) for one in value)
-    if kind is str:
-        if not isinstance(value, str):
-            raise _wrong(where, name, "a text", value)
-        return value
-    if kind is int:
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
-            raise _wrong(where, name, "an integer of at least 1", value)
-        return value
-    return _number(value, where, name)
-
-
-def _positive(value: Any, kind: Any, where: str, name: str) -> Any:
-    inner = get_args(kind)[0]
-    if get_origin(inner) is tuple:
-        return _read(inner, value, where, name)
-    number = _number(value, where, name)
-    if number <= 0:
-        raise _wrong(where, name, "a list of numbers above 0", value)
-    return number
-
-
-def _number(value: Any, where: str, name: str) -> float:
-    real = isinstance(value, int | float) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or value < 0:
-        raise _wrong(where, name, "a number of at least 0", value)
-    return float(value)
-
-
-def _wrong(where: str, name: str, wanted: str, value: Any) -> InputError:
-    return InputError(f"{where}: {name} must be {wanted}, got {shortened(repr(value), 40)}")
-
 
 FORMAT, VERSION = "spgnn machine", 3
 # What has been added since may be missing.
@@ -105,17 +26,7 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Link:
-    """One collective on one level.
-
-    Attributes
-    ----------
-    call : float
-        Seconds for each call that moves anything.
-    latency : float
-        Seconds for each message of a rank.
-    bandwidth : float
-        Bytes a second that each rank sends while all do.
-    """
+    """One collective on one level: seconds of a call and of a message, bytes a second of a rank."""
 
     call: float
     latency: float
@@ -144,16 +55,7 @@ class Levels:
 
 @dataclass(frozen=True)
 class Spmm:
-    """Products of sparse with dense matrices.
-
-    Attributes
-    ----------
-    operand_bytes, widths : rising
-        Sizes of the dense operand (what fits into a cache is faster), and its columns.
-    seconds_per_nonzero : [operand_bytes][widths]
-    seconds_per_row : [widths]
-        For every row of the result.
-    """
+    """Products of sparse with dense matrices, by bytes of the operand and its columns."""
 
     operand_bytes: tuple[float, ...]
     widths: tuple[float, ...]
@@ -170,19 +72,12 @@ class Spmm:
 
 
 @dataclass(frozen=True)
-class Weighed:
+class EdgeRates:
     """A layer that does something with each of its edges, and its gradient.
 
-    Attributes
-    ----------
-    forward, backward : Spmm
-        With one head; a row is one that is made, with the source that stands for it.
-    forward_head, backward_head : float
-        Seconds for each nonzero and each head beyond the first.
-    forward_row_head, backward_row_head : float
-        The same for each row.
-    forward_drop, backward_drop : float
-        Seconds for each nonzero and each head, where weights are dropped.
+    A row is one that is made, with the source that stands for it. Tables are of one head; others
+    are seconds of each nonzero and row for each further head, and of each nonzero and head where
+    weights are dropped.
     """
 
     forward: Spmm
@@ -215,11 +110,11 @@ class Weighed:
 
 @dataclass(frozen=True)
 class Edges:
-    """Layers of attention or extremes; ``None`` if not measured."""
+    """Layers of attention or largest neighbours; ``None`` if not measured."""
 
-    gat: Weighed | None = None
-    gatv2: Weighed | None = None
-    largest: Weighed | None = None
+    gat: EdgeRates | None = None
+    gatv2: EdgeRates | None = None
+    largest: EdgeRates | None = None
 
 
 @dataclass(frozen=True)
@@ -257,16 +152,7 @@ class Streams:
 
 @dataclass(frozen=True)
 class Overhead:
-    """Costs that do not depend on the size of the data.
-
-    Attributes
-    ----------
-    operation, exchange, epoch : float
-        Seconds for each operator, for each exchange of a distributed product on top of the link's,
-        and for each epoch.
-    memory : float
-        Bytes a rank needs besides its data.
-    """
+    """Seconds of each operator, exchange and epoch, whatever its size; bytes of an idle rank."""
 
     operation: float
     exchange: float
@@ -276,15 +162,7 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which kernels and links were measured.
-
-    Attributes
-    ----------
-    ranks_here : int
-        Ranks of one node that worked at the same time.
-    threads : int
-        Of each rank.
-    """
+    """Ranks of one node that worked at the same time during the measurement, and their threads."""
 
     ranks_here: int
     threads: int
@@ -292,11 +170,10 @@ class Conditions:
 
 @dataclass(frozen=True)
 class Machine:
-    """Measured rates of a cluster; docs/machine.md describes its file.
+    """Measured rates of a cluster; docs/machine.md describes each entry of its file.
 
     Attributes
     ----------
-    name : str
     cores : int
         Processors (or GPUs) of one node.
     ranks_a_node : int
@@ -307,8 +184,6 @@ class Machine:
         Share of the shorter of an exchange and a product that is hidden behind the longer.
     disk : float
         Bytes a second that a node's disk reads or writes; 0 if unknown.
-    edges : Edges
-        Rates of attention and of extremes of neighbours, as far as they were measured.
     """
 
     name: str
@@ -323,11 +198,11 @@ class Machine:
     gemm: Gemm
     streams: Streams
     overhead: Overhead
-    source: str = field(default="")
+    source: str = ""
     disk: float = 0.0
     edges: Edges = Edges()
 
-    def edges_of(self, kind: str) -> Weighed:
+    def edges_of(self, kind: str) -> EdgeRates:
         """Cost of edges in one kind of layer: ``gat``, ``gatv2`` or ``largest``.
 
         Raises
@@ -335,7 +210,7 @@ class Machine:
         InputError
             If it was not measured.
         """
-        found: Weighed | None = getattr(self.edges, kind)
+        found: EdgeRates | None = getattr(self.edges, kind)
         if found is None:
             raise InputError(
                 f"machine {self.name}: says nothing of edges.{kind}; spgnn machine --json FILE "
@@ -367,10 +242,6 @@ class Machine:
         }
         return replace(self, levels=replace(self.levels, between=Level(**links)))
 
-    def named(self, name: str) -> Machine:
-        """The same under another name."""
-        return replace(self, name=name)
-
 
 def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
     """Interpolated linearly; beyond the last point along the last piece, below the first level."""
@@ -378,6 +249,52 @@ def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
         slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2])
         return ys[-1] + max(slope, 0.0) * (x - xs[-1])
     return float(np.interp(x, xs, ys))
+
+
+def _read(kind: Any, value: Any, where: str, name: str) -> Any:
+    """What JSON holds, as a field of a record.
+
+    Of texts, integers of at least 1, numbers of at least 0, lists of numbers above 0, and other
+    records; an `InputError` names the field.
+    """
+
+    def check(fits: bool, wanted: str) -> None:
+        if not fits:
+            said = shortened(repr(value), 40)
+            raise InputError(f"{where}: {name or 'the file'} must be {wanted}, got {said}")
+
+    if get_origin(kind) in (Union, types.UnionType):
+        return None if value is None else _read(get_args(kind)[0], value, where, name)
+    if dataclasses.is_dataclass(kind):
+        check(isinstance(value, dict), "an object")
+        hints, found = get_type_hints(kind), dict[str, Any]()
+        for item in dataclasses.fields(kind):
+            full = f"{name}.{item.name}" if name else item.name
+            if item.name in value:
+                found[item.name] = _read(hints[item.name], value[item.name], where, full)
+            elif item.default is dataclasses.MISSING:
+                raise InputError(f"{where}: {full} is missing")
+        for key in value:
+            if key not in hints:
+                full = f"{name}.{key}" if name else str(key)
+                raise InputError(f"{where}: {full} is not known{suggestion(str(key), hints)}")
+        record: Any = kind
+        return record(**found)
+    if get_origin(kind) is tuple:
+        check(isinstance(value, list), "a list")
+        inner = get_args(kind)[0]
+        values = tuple(_read(inner, one, where, name) for one in value)
+        check(inner is not float or all(one > 0 for one in values), "a list of numbers above 0")
+        return values
+    if kind is str:
+        check(isinstance(value, str), "a text")
+        return value
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        check(isinstance(value, int) and real and 1 <= value < 2**31, "an integer of at least 1")
+        return value
+    check(real and math.isfinite(value) and value >= 0, "a number of at least 0")
+    return float(value)
 
 
 def write_machine(machine: Machine, path: AnyPath, what: str | None = None) -> None:
@@ -423,22 +340,18 @@ def read_machine(path: AnyPath) -> Machine:
             f"this program reads version {' and '.join(map(str, READ))}"
         )
     known = {k: v for k, v in record.items() if k not in ("format", "version")}
-    machine: Machine = read_record(Machine, known, str(path))
-    _check(machine, str(path))
-    return machine
-
-
-def _check(machine: Machine, where: str) -> None:
-    """Refuse tables whose axes do not fit, and a share that is none."""
+    machine: Machine = _read(Machine, known, str(path), "")
+    # Tables whose axes do not fit, and a share that is none.
+    where = str(path)
     tables: list[tuple[str, Sequence[float], Sequence[Any]]] = [
         ("gather.seconds_per_row", machine.gather.widths, machine.gather.seconds_per_row),
         ("gemm.flops_per_second", machine.gemm.widths, machine.gemm.flops_per_second),
     ]
     sparse = {"spmm": machine.spmm}
-    for kind, weighed in vars(machine.edges).items():
-        if weighed is not None:
-            sparse[f"edges.{kind}.forward"] = weighed.forward
-            sparse[f"edges.{kind}.backward"] = weighed.backward
+    for kind, rates in vars(machine.edges).items():
+        if rates is not None:
+            sparse[f"edges.{kind}.forward"] = rates.forward
+            sparse[f"edges.{kind}.backward"] = rates.backward
     for name, table in sparse.items():
         each = f"{name}.seconds_per_nonzero"
         tables.append((f"{name}.seconds_per_row", table.widths, table.seconds_per_row))
@@ -450,12 +363,13 @@ def _check(machine: Machine, where: str) -> None:
             raise InputError(
                 f"{where}: {name} needs one entry for each of widths (or operand_bytes) that rise"
             )
-    rates = {f"streams.{name}": rate for name, rate in vars(machine.streams).items()}
+    speeds = {f"streams.{name}": rate for name, rate in vars(machine.streams).items()}
     for level, links in vars(machine.levels).items():
         for name, link in vars(links).items() if links is not None else ():
-            rates[f"levels.{level}.{name}.bandwidth"] = link.bandwidth
-    for name, rate in rates.items():
+            speeds[f"levels.{level}.{name}.bandwidth"] = link.bandwidth
+    for name, rate in speeds.items():
         if rate <= 0:
             raise InputError(f"{where}: {name} must be above 0, got {rate:g}")
     if machine.overlap > 1:
         raise InputError(f"{where}: overlap must be in [0, 1], got {machine.overlap:g}")
+    return machine

@@ -12,7 +12,7 @@ import pytest
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.plan import Machine, read_machine, write_machine
-from spgnn.plan.machine import Spmm, Weighed, between
+from spgnn.plan.machine import EdgeRates, Spmm, between
 from spgnn.plan.measure import groups_by_node, measure
 from spgnn.testing import run_ranks
 from tests.plan.configurations import EXAMPLE
@@ -152,7 +152,7 @@ def test_all_ranks_measure_the_same_machine(tmp_path):
 def test_heads_and_dropout_cost_beside_the_first_head():
     """Of rows and of nonzeros; files that do not name them are as before."""
     table = Spmm((1.0, 2.0), (1.0, 2.0), ((1.0, 1.0), (1.0, 1.0)), (10.0, 10.0))
-    plain = Weighed(table, table)
+    plain = EdgeRates(table, table)
     assert plain.seconds(3, 2, 1, 1, 5, False) == plain.seconds(3, 2, 1, 1, 1, True) == 23
     more = replace(plain, forward_head=1.0, forward_row_head=2.0, backward_drop=4.0)
     assert more.seconds(3, 2, 1, 1, 5, False, True) == 23 + 4 * (3 * 1 + 2 * 2)
