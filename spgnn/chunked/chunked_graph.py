@@ -40,8 +40,7 @@ from spgnn.chunked.tables import (
     release,
 )
 from spgnn.comm import Communicator, Mesh
-from spgnn.config import Storage
-from spgnn.data.graph import VertexData
+from spgnn.config import TrainConfig
 from spgnn.data.normalise import Normalisation, row_normalise_features
 from spgnn.data.source import GraphMeta
 from spgnn.direct import DirectFile, Transfers, keep_pages
@@ -51,12 +50,37 @@ from spgnn.sparse import CSR
 
 
 @dataclass(frozen=True, eq=False)
+class Labels:
+    """Labels and masks of the vertices that have any.
+
+    Attributes
+    ----------
+    rows : Tensor int64 [labelled]
+        Own rows, rising.
+    y : Tensor [labelled] or [labelled, columns]
+    masks : sequence of Tensor bool [labelled]
+        Train, validation, test.
+    """
+
+    rows: Tensor
+    y: Tensor
+    masks: Sequence[Tensor]
+
+    def mask(self, rows: int, *, training: bool) -> Tensor:
+        """Own rows whose outputs are read in training, or scored; bool [rows]."""
+        mask = torch.zeros(rows, dtype=torch.bool)
+        mask[self.rows[self.masks[0]] if training else self.rows] = True
+        return mask
+
+
+@dataclass(frozen=True, eq=False)
 class ChunkedDataset:
     """The data set of a rank, in memory or in files, before any preparation.
 
     Attributes
     ----------
     meta : GraphMeta
+        With the features and classes that are trained on.
     layout : RowLayout
     blocks : callable
         Bounds of chunks to own rows of the adjacency.
@@ -64,10 +88,16 @@ class ChunkedDataset:
         Nonzeros before an own row.
     ids : Tensor int64 [own rows], or int
         Original ids; if they are consecutive, the first one.
-    data : VertexData
-        Labels and masks.
-    X : Tensor or CSR, Stretch of float32, or None
-        Features; ``None``: drawn by id.
+    X : Tensor or CSR, Stretch of float32, or callable
+        Features; a function of original ids [rows] and columns [first, last) if they are drawn.
+    row_normalise : bool
+        Whether each row of features is divided by its sum.
+    normalisation : {"sym", "row", "none"}
+        Of the adjacency.
+    loops : bool
+        Whether every vertex is to have a self-loop.
+    labels : Labels, optional
+        ``None`` if nothing is to be learnt.
     """
 
     meta: GraphMeta
@@ -75,8 +105,11 @@ class ChunkedDataset:
     blocks: Callable[[tuple[int, ...]], Blocks]
     starts: Callable[[int], int]
     ids: Tensor | int
-    data: VertexData
-    X: Tensor | CSR | Stretch | None
+    X: Tensor | CSR | Stretch | Callable[[Tensor, int, int], Tensor]
+    row_normalise: bool
+    normalisation: Normalisation
+    loops: bool
+    labels: Labels | None
 
     def adjacency(self, bounds: tuple[int, ...]) -> Adjacency:
         """Own rows of the adjacency, by chunks."""
@@ -91,27 +124,6 @@ class ChunkedDataset:
         return self.ids[first:last]
 
 
-@dataclass(frozen=True)
-class FeatureSettings:
-    """How features reach the first layer.
-
-    Attributes
-    ----------
-    width : int
-    row_normalise : bool
-        Whether each row is divided by its sum.
-    random : callable
-        Original ids [rows] and columns [first, last) to numbers, where the data set has none.
-    propagates : bool
-        Whether the first layer takes A·X, computed once.
-    """
-
-    width: int
-    row_normalise: bool
-    random: Callable[[Tensor, int, int], Tensor]
-    propagates: bool
-
-
 class ChunkedGraph:
     """Matrix, features and tables of a rank, within a budget for one model. Collective.
 
@@ -121,22 +133,10 @@ class ChunkedGraph:
     ----------
     dataset : ChunkedDataset
     model : ChunkedModel
-    widths : sequence of int
-        Features, hidden layers, outputs.
-    features : FeatureSettings
-    storage : Storage
-        The options.
+    config : TrainConfig
+        Of it the storage, dtype, and whether layers leave out rows that no labelled vertex needs.
     comm : Communicator
         All ranks.
-    normalisation : {"sym", "row", "none"}
-    loops : bool
-        Whether every vertex is to have a self-loop.
-    dtype : torch.dtype
-        What is computed with.
-    labelled : Tensor bool [own rows], optional
-        Rows whose outputs are scored; ``None`` if nothing is learnt.
-    prunes : bool
-        Whether layers leave out rows that no such row needs.
     directory : Path, optional
         For what does not fit into memory.
     counts : Transfers
@@ -167,51 +167,50 @@ class ChunkedGraph:
         self,
         dataset: ChunkedDataset,
         model: ChunkedModel,
-        widths: Sequence[int],
-        features: FeatureSettings,
-        storage: Storage,
+        config: TrainConfig,
         comm: Communicator,
         *,
-        normalisation: Normalisation,
-        loops: bool,
-        dtype: torch.dtype,
-        labelled: Tensor | None,
-        prunes: bool,
         directory: Path | None,
         counts: Transfers,
         itself: int,
     ) -> None:
-        self.comm, self.dtype, self._dataset, self._features = comm, dtype, dataset, features
+        storage, X, labels = config.storage, dataset.X, dataset.labels
+        self.comm, self._dataset = comm, dataset
+        self.dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
         first, last = dataset.layout.range(comm.rank)
         rows = last - first
-        self._file = (
-            None if not isinstance(dataset.X, Stretch) else DirectFile(dataset.X.path, counts)
-        )
+        self._file = DirectFile(X.path, counts) if isinstance(X, Stretch) else None
         # More chunks than rows would be empty, and each takes its time.
         chunks = min(storage.chunks, comm.agree(rows)) or None
         adjacency = dataset.adjacency(even_bounds(dataset.starts, rows, chunks or 64))
-        statistics = statistics_of(adjacency, comm, normalisation, loops=loops, ids=dataset.ids)
-        stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else dtype
+        statistics = statistics_of(
+            adjacency, comm, dataset.normalisation, loops=dataset.loops, ids=dataset.ids
+        )
+        stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else self.dtype
+        sparse = isinstance(X, CSR)
+        propagates = config.propagates_once(sparse=sparse)
         self.sizes = model.sizes(
-            widths,
             rows=rows,
             received=len(statistics.needed),
             nonzeros=dataset.starts(rows),
             weighted=adjacency.weighted,
             symmetric=adjacency.symmetric,
-            itemsize=dtype.itemsize,
+            itemsize=self.dtype.itemsize,
             fixed_bytes=_fixed_bytes(dataset, statistics),
-            sparse=isinstance(dataset.X, CSR),
-            propagates=features.propagates,
+            sparse=sparse,
+            propagates=propagates,
             propagated_itemsize=stored.itemsize,
             in_files=self._file is not None,
         )
-        if labelled is not None:
-            known = int(labelled.sum())
-            self.sizes = self.sizes.with_labels(known, widths[-1])
-            if prunes:
-                blocks = adjacency.blocks
-                self.sizes = self.sizes.at_most(known, blocks.nonzeros(labelled), blocks.nonzeros())
+        # Outputs that depend on all layers need the same rows of each; moments are of all vertices.
+        every_row = model.jumps or config.model.takes_all_rows
+        self._prunes = config.algorithm.prune and not every_row
+        if labels is not None:
+            labelled, blocks = labels.mask(rows, training=False), adjacency.blocks
+            self.sizes = self.sizes.with_labels(len(labels.rows), dataset.meta.classes)
+            if self._prunes:
+                nonzeros = blocks.nonzeros(labelled), blocks.nonzeros()
+                self.sizes = self.sizes.at_most(len(labels.rows), *nonzeros)
         itself += LIBRARIES
         memory = storage.memory - itself if storage.memory else None
 
@@ -221,9 +220,9 @@ class ChunkedGraph:
             return agreed(comm, comm.on_every_rank(lambda: one(recomputed=recomputed)))
 
         # Inference saves nothing.
-        recompute = "never" if labelled is None else storage.recompute
+        recompute = "never" if labels is None else storage.recompute
         self.budget = choose_recomputed(self.sizes.reads_own, recompute, decided)
-        self.tables = TableFactory(self.budget.placement, directory, dtype, counts)
+        self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
         self._freed = freed_pages(self.sizes, self.budget, memory, itself)
         self._freed.keep()
         self.bounds = even_bounds(dataset.starts, rows, self.budget.chunks)
@@ -236,20 +235,17 @@ class ChunkedGraph:
             multiplied=model.multiplies,
         )
         scales = statistics.row_scale, statistics.column_scale
-        self.row_scale, self.column_scale = (s if s is None else s.to(dtype) for s in scales)
+        self.row_scale, self.column_scale = (s if s is None else s.to(self.dtype) for s in scales)
         self._received_ids = self.matrix.received_ids(dataset.ids) if model.drops_edges else None
-        self.propagated: Table | None = None
-        if features.propagates:
-            self.propagated = self._propagate(stored, memory)
+        self.propagated = self._propagate(stored, memory) if propagates else None
         self.whole = [self.matrix] * model.layers
-        self._prunes, self._reads_own = prunes, self.sizes.reads_own
         self._outputs: MappedRows | None = None
 
     def matrices_for(self, wanted: Tensor) -> list[ChunkMatrix]:
         """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective."""
         if not self._prunes:
             return self.whole
-        return receptive_field(self.matrix, wanted, self._reads_own, self.comm)
+        return receptive_field(self.matrix, wanted, self.sizes.reads_own, self.comm)
 
     def ids_of(self, chunk: int, chosen: Tensor | None) -> Tensor:
         """Original ids of some rows of a chunk, or of all."""
@@ -277,22 +273,20 @@ class ChunkedGraph:
     def features(self, chunk: int, first: int = 0, last: int | None = None) -> Tensor | CSR:
         """Features of a chunk's rows; columns [first, last) of dense ones."""
         begin, end = self.bounds[chunk : chunk + 2]
-        X, width = self._dataset.X, self._features.width
-        if X is None:
-            ids = self._dataset.ids_of(begin, end)
-            return self._features.random(ids, first, width if last is None else last).to(self.dtype)
-        rows: Tensor | CSR
+        X, width = self._dataset.X, self._dataset.meta.features
+        rows: Tensor | CSR = torch.empty(0, width)
         if isinstance(X, CSR):
             rows = rows_of(X, begin, end)
         elif isinstance(X, Tensor):
             rows = X[begin:end]
+        elif not isinstance(X, Stretch):
+            ids = self._dataset.ids_of(begin, end)
+            return X(ids, first, width if last is None else last).to(self.dtype)
         elif self._file is not None and end > begin:
             read = self._file.read(X.offset + 4 * width * begin, 4 * width * (end - begin))
             rows = torch.from_numpy(read.view(np.float32)).view(end - begin, width)
-        else:
-            rows = torch.empty(0, width)
         rows = rows.to(self.dtype)
-        if self._features.row_normalise:
+        if self._dataset.row_normalise:
             rows = row_normalise_features(rows)
         return (
             rows if isinstance(rows, CSR) or (not first and last is None) else rows[:, first:last]
@@ -304,7 +298,7 @@ class ChunkedGraph:
         Features in a file of rows are written panel by panel first, so that they are read twice,
         and not once for each panel.
         """
-        bounds, width, sizes = self.bounds, self._features.width, self.sizes
+        bounds, width, sizes = self.bounds, self._dataset.meta.features, self.sizes
         columns = 32
         if memory:
             matrix = 0 if "matrix" in self.budget.placement.on_disk else sizes.matrix_bytes

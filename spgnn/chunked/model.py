@@ -31,7 +31,7 @@ from spgnn.graph.protocol import (
     Normalisation,
 )
 from spgnn.nn import DropoutKeys, Stack
-from spgnn.nn.convolution import Convolution
+from spgnn.nn.convolution import Convolution, layer_widths
 from spgnn.nn.gat import AttentionConv, GATv2Conv
 from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages, run_until
 from spgnn.nn.rowwise import dropout
@@ -321,7 +321,6 @@ class ChunkedModel:
 
     def sizes(
         self,
-        widths: Sequence[int],
         *,
         rows: int,
         received: int,
@@ -339,8 +338,6 @@ class ChunkedModel:
 
         Parameters
         ----------
-        widths : sequence of int
-            Features, hidden layers, outputs.
         rows, received : int
             Own rows, and rows of other ranks that these need.
         nonzeros : int
@@ -358,8 +355,14 @@ class ChunkedModel:
         in_files : bool
             Whether features are read from their files.
         """
-        if self.model.jk_mode is not None and len(widths) > 2:
-            widths = [*widths[:-1], widths[-2]]  # a linear layer makes the outputs
+        model = self.model
+        widths = layer_widths(
+            model.in_channels,
+            model.hidden_channels,
+            self.layers,
+            model.out_channels,
+            model.jk_mode,
+        )
         layers, learns = list[LayerSizes](), False
         for number, (given, made) in enumerate(pairwise(widths)):
             operand = self._operand_without_rows(number, given, sparse=sparse)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
@@ -78,7 +78,7 @@ class Table(ABC):
 
     @abstractmethod
     def read_panel(self, chunk: int, first: int, last: int) -> Tensor:
-        """Columns [first, last) of the rows of a chunk, which must be whole panels."""
+        """Columns [first, last) of the rows of a chunk: a panel."""
 
     @abstractmethod
     def write(self, chunk: int, values: Tensor) -> None:
@@ -86,7 +86,7 @@ class Table(ABC):
 
     @abstractmethod
     def write_panel(self, chunk: int, first: int, values: Tensor) -> None:
-        """Overwrite columns [first, first + f) of a chunk's rows, which must be whole panels."""
+        """Overwrite columns [first, first + f) of a chunk's rows: a panel."""
 
     def write_some(self, chunk: int, rows: Tensor | None, values: Tensor) -> None:
         """Overwrite a chunk: some of its rows, by number, are these; the others are zero."""
@@ -96,9 +96,9 @@ class Table(ABC):
 
     @abstractmethod
     def panel(self, first: int, last: int, extra: int = 0) -> Tensor:
-        """Columns [first, last) of all rows, and space for more rows below, not initialised.
+        """A panel, columns [first, last), of all rows, and space for more rows below.
 
-        What was returned before is overwritten.
+        That is not initialised, and what was returned before is overwritten.
         """
 
     @abstractmethod
@@ -203,12 +203,7 @@ class DiskTable(Table):
         return rows
 
     def read_panel(self, chunk: int, first: int, last: int) -> Tensor:
-        stretches = [
-            self._stretch(number, chunk)
-            for number, (low, _) in enumerate(self._panels)
-            if first <= low < last
-        ]
-        return stretches[0] if len(stretches) == 1 else torch.cat(stretches, 1)
+        return self._stretch(self._panels.index((first, last)), chunk)
 
     def _all_columns(self, chunk: int) -> Tensor:
         if len(self._panels) == 1:
@@ -225,9 +220,7 @@ class DiskTable(Table):
     def write_panel(self, chunk: int, first: int, values: Tensor) -> None:
         if (stale := self._ahead.pop(chunk, None)) is not None:
             stale.result()
-        for number, (low, high) in enumerate(self._panels):
-            if first <= low < first + values.shape[1]:
-                self._put(number, chunk, values[:, low - first : high - first])
+        self._put(self._panels.index((first, first + values.shape[1])), chunk, values)
 
     def _put(self, panel: int, chunk: int, values: Tensor) -> None:
         """Write a stretch, as soon as there are not too many on their way."""
@@ -249,27 +242,14 @@ class DiskTable(Table):
         if self._columns is None or self._columns.shape != shape:
             self._columns = None
             self._columns = memory_rows(*shape, self.dtype)
-        columns = self._columns
-        places = [
-            (number, chunk)
-            for chunk in range(self.chunks)
-            for number, (low, high) in enumerate(self._panels)
-            if max(low, first) < min(high, last)
-        ]
-        for (number, chunk), read in zip(places, self._in_turn(places), strict=True):
-            (low, high), (begin, end) = self._panels[number], self.bounds[chunk : chunk + 2]
-            a, b = max(first, low), min(last, high)
-            columns[begin:end, a - first : b - first] = read[:, a - low : b - low]
-        return columns
-
-    def _in_turn(self, places: Sequence[tuple[int, int]]) -> Iterator[Tensor]:
-        """Stretches of the file, the next one being read while one is used."""
-        ahead = [self._reader.submit(self._stretch, *place) for place in places[:1]]
-        for place in [*places[1:], None]:
-            if place is not None:
-                ahead.append(self._reader.submit(self._stretch, *place))
-            if ahead:
-                yield ahead.pop(0).result()
+        number = self._panels.index((first, last))
+        ahead = self._reader.submit(self._stretch, number, 0)
+        for chunk, (begin, end) in enumerate(pairwise(self.bounds)):
+            stretch = ahead.result()
+            if chunk + 1 < self.chunks:
+                ahead = self._reader.submit(self._stretch, number, chunk + 1)
+            self._columns[begin:end] = stretch
+        return self._columns
 
     def forget_panel(self) -> None:
         self._columns = None

@@ -186,7 +186,6 @@ class Disk:
             here, lengths = scored[own], A.row_lengths[own]
             known = int(here.sum())
             base = model.sizes(
-                epoch.widths,
                 rows=many,
                 received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
                 nonzeros=len(columns),

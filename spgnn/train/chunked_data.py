@@ -3,59 +3,127 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.chunked.blocks import FileBlocks, MemoryBlocks, Stretch
-from spgnn.chunked.chunked_graph import ChunkedDataset
+from spgnn.chunked.adjacency import even_bounds
+from spgnn.chunked.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
+from spgnn.chunked.chunked_graph import ChunkedDataset, Labels
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import open_shards
 from spgnn.data.graph import VertexData, labelled
+from spgnn.data.normalise import WITH_LOOPS
 from spgnn.data.shards import ShardDirectory
+from spgnn.data.source import GraphMeta
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
-from spgnn.frontend.from_config import made_up_labels, masks_of, share_of
+from spgnn.frontend.from_config import (
+    dense_for_max,
+    made_up_labels,
+    masks_of,
+    normalisation_of,
+    random_features,
+    share_of,
+)
 from spgnn.frontend.sources import is_cut
+from spgnn.layout import RowLayout
 from spgnn.progress import ProgressBar
+from spgnn.sparse import CSR
 
 # Times the bytes of a file of edges that reading it in memory is assumed to take.
 _READ_IN_MEMORY = 8
 
 
 def open_dataset(
-    config: TrainConfig, comm: Communicator, counts: Transfers, scratch: Path | None
+    config: TrainConfig,
+    comm: Communicator,
+    counts: Transfers,
+    scratch: Path | None,
+    outputs: int | None = None,
 ) -> ChunkedDataset:
     """Own rows of the data set: of a graph directory read later, else in memory. Collective.
 
     A file of edges that may not fit becomes a graph directory in `scratch` first, on one rank.
+
+    Parameters
+    ----------
+    config, comm
+    counts : Transfers
+        Counts what is read from files.
+    scratch : Path, optional
+    outputs : int, optional
+        Nothing is to be learnt: so many columns are computed.
     """
-    name = config.data.dataset
+    name, data, seed = config.data.dataset, config.data, config.training.seed
+    alone = comm.size == 1 and data.graph_split is None
     if comm.from_rank_zero(lambda: is_cut(name, comm.size)):
-        if config.data.symmetrise:
+        if data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
-        return comm.on_every_rank(lambda: _in_directory(config, open_shards(name), comm, counts))
-    alone = comm.size == 1 and config.data.graph_split is None
-    if scratch is not None and alone and _is_large(name, config.storage.memory):
-        return _in_directory(config, _sorted_into(scratch, config), comm, counts)
-    share, _ = share_of(config, comm)
-    adjacency = share.adjacency
-    assert adjacency is not None
+        rows = comm.on_every_rank(lambda: _in_directory(config, open_shards(name), comm, counts))
+    elif scratch is not None and alone and _is_large(name, config.storage.memory):
+        rows = _in_directory(config, _sorted_into(scratch, config), comm, counts)
+    else:
+        share, _ = share_of(config, comm)
+        adjacency = share.adjacency
+        assert adjacency is not None
+        rows = _Rows(
+            share.meta,
+            share.layout,
+            lambda bounds: MemoryBlocks.of(adjacency, bounds),
+            lambda row: int(adjacency.indptr[row]),
+            share.vertex_ids,
+            share.data,
+            share.data.x,
+        )
+    meta, X = rows.meta, rows.X
+    features = data.random_features if X is None else meta.features
+    if not features:
+        raise InputError(f"{meta.name} has no features; --random-features F makes some up")
+    classes, labels = outputs or 0, None
+    if outputs is None:
+        classes = data.random_classes if rows.data.y is None else meta.classes
+        if not classes:
+            raise InputError(f"{meta.name} has no labels; --random-classes C makes some up")
+        labels = comm.on_every_rank(lambda: _labels(config, rows, comm.rank))
+    norm = data.feature_norm
     return ChunkedDataset(
-        share.meta,
-        share.layout,
-        lambda bounds: MemoryBlocks.of(adjacency, bounds),
-        lambda row: int(adjacency.indptr[row]),
-        share.vertex_ids,
-        share.data,
-        share.data.x,
+        replace(meta, features=features, classes=classes),
+        rows.layout,
+        rows.blocks,
+        rows.starts,
+        rows.ids,
+        partial(random_features, seed=seed)
+        if X is None
+        else dense_for_max(config, X)
+        if isinstance(X, CSR)
+        else X,
+        row_normalise=X is not None and (norm == "row" or (norm == "auto" and meta.bag_of_words)),
+        normalisation=normalisation_of(config),
+        loops=config.model.model in WITH_LOOPS,
+        labels=labels,
     )
+
+
+class _Rows(NamedTuple):
+    """Own rows as they are opened."""
+
+    meta: GraphMeta
+    layout: RowLayout
+    blocks: Callable[[tuple[int, ...]], Blocks]
+    starts: Callable[[int], int]
+    ids: Tensor | int
+    data: VertexData
+    X: Tensor | CSR | Stretch | None
 
 
 def _is_large(name: str, memory: int | None) -> bool:
@@ -83,7 +151,7 @@ def _sorted_into(scratch: Path, config: TrainConfig) -> ShardDirectory:
 
 def _in_directory(
     config: TrainConfig, shards: ShardDirectory, comm: Communicator, counts: Transfers
-) -> ChunkedDataset:
+) -> _Rows:
     if shards.meta.parts != comm.size:
         raise InputError(
             f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
@@ -98,7 +166,7 @@ def _in_directory(
     assert indices is not None
     offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, (last - first + 1,))
     ids, data = shards.vertices_of(rank)
-    return ChunkedDataset(
+    return _Rows(
         meta,
         shards.layout,
         lambda bounds: FileBlocks(
@@ -116,49 +184,19 @@ def _in_directory(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """Labels and masks of the vertices that have any.
-
-    Attributes
-    ----------
-    rows : Tensor int64 [labelled]
-        Own rows, rising.
-    y : Tensor [labelled] or [labelled, columns]
-    masks : list of Tensor bool [labelled]
-        Train, validation, test.
-    classes : int
-    """
-
-    rows: Tensor
-    y: Tensor
-    masks: list[Tensor]
-    classes: int
-
-    @classmethod
-    def of(cls, config: TrainConfig, dataset: ChunkedDataset, bounds: tuple[int, ...]) -> Labels:
-        """A chunk at a time: most vertices of the largest graphs have no label."""
-        rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
-        given = dataset.data.y is not None
-        classes = dataset.meta.classes if given else config.data.random_classes
-        if not classes:
-            raise InputError(f"{dataset.meta.name} has no labels; --random-classes C makes some up")
-        for first, last in pairwise(bounds):
-            ids, data = (
-                dataset.ids_of(first, last),
-                VertexData(**dataset.data.take(slice(first, last))),
-            )
-            y = made_up_labels(config, ids) if data.y is None else data.y
-            split = masks_of(data, ids, y, config.training.seed)
-            known = (labelled(y) & (split[0] | split[1] | split[2])).nonzero()[:, 0]
-            rows.append(known + first)
-            labels.append(y[known])
-            masks.append([mask[known] for mask in split])
-        joined = [torch.cat(parts) for parts in zip(*masks, strict=True)]
-        return cls(torch.cat(rows), torch.cat(labels), joined, classes)
-
-    def mask(self, rows: int, *, training: bool) -> Tensor:
-        """Own rows whose outputs are read in training, or scored; bool [rows]."""
-        mask = torch.zeros(rows, dtype=torch.bool)
-        mask[self.rows[self.masks[0]] if training else self.rows] = True
-        return mask
+def _labels(config: TrainConfig, opened: _Rows, rank: int) -> Labels:
+    """A chunk at a time: most vertices of the largest graphs have no label."""
+    rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
+    begin, end = opened.layout.range(rank)
+    for first, last in pairwise(even_bounds(opened.starts, end - begin, 64)):
+        here, given = slice(first, last), opened.ids
+        ids = torch.arange(first, last) + given if isinstance(given, int) else given[here]
+        data = VertexData(**opened.data.take(here))
+        y = made_up_labels(config, ids) if data.y is None else data.y
+        split = masks_of(data, ids, y, config.training.seed)
+        known = (labelled(y) & (split[0] | split[1] | split[2])).nonzero()[:, 0]
+        rows.append(known + first)
+        labels.append(y[known])
+        masks.append([mask[known] for mask in split])
+    joined = [torch.cat(parts) for parts in zip(*masks, strict=True)]
+    return Labels(torch.cat(rows), torch.cat(labels), joined)

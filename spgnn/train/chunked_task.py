@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,22 +11,18 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import with_backward
-from spgnn.chunked.adjacency import even_bounds
-from spgnn.chunked.chunked_graph import ChunkedDataset, ChunkedGraph, FeatureSettings
+from spgnn.chunked.chunked_graph import ChunkedGraph, Labels
 from spgnn.chunked.model import ChunkedModel
 from spgnn.chunked.passes import ChunkedPass
 from spgnn.chunked.tables import memory_rows
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
-from spgnn.data.normalise import WITH_LOOPS
 from spgnn.direct import Transfers, keep_pages
-from spgnn.errors import InputError, memory_for
+from spgnn.errors import memory_for
 from spgnn.files import scratch_directory
-from spgnn.frontend.from_config import dense_for_max, normalisation_of, random_features
 from spgnn.nn import DropoutKeys, weights_of
 from spgnn.progress import working
-from spgnn.sparse import CSR
-from spgnn.train.chunked_data import Labels, open_dataset
+from spgnn.train.chunked_data import open_dataset
 from spgnn.train.measure import gathered
 from spgnn.train.task import (
     Predictions,
@@ -36,7 +31,6 @@ from spgnn.train.task import (
     decaying_first,
     graph_section,
     model_of,
-    widths_of,
 )
 from spgnn.train.vertices import Objective, as_taken
 
@@ -91,63 +85,28 @@ class ChunkedTask(Task):
             scratch = scratch_directory(spill, f"--spill {spill}")
             directory = comm.on_every_rank(lambda: self._scratch.enter_context(scratch))
         with working(f"reading {config.data.dataset}", shown=comm.rank == 0):
-            dataset = open_dataset(config, comm, self.counts, directory)
-        if isinstance(dataset.X, CSR):
-            dataset = replace(dataset, X=dense_for_max(config, dataset.X))
-        meta = dataset.meta
-        features = config.data.random_features if dataset.X is None else meta.features
-        if not features:
-            raise InputError(f"{meta.name} has no features; --random-features F makes some up")
-        first, last = dataset.layout.range(comm.rank)
-        rows, labels = last - first, None
-        if outputs is None:
-            bounds = even_bounds(dataset.starts, rows, 64)
-            labels = comm.on_every_rank(lambda: Labels.of(config, dataset, bounds))
-        classes = outputs or (0 if labels is None else labels.classes)
-        self.meta = replace(meta, features=features, classes=classes)
-        self._widths = widths_of(config, features, classes)
-        self.model = model_of(config, features, classes)
+            dataset = open_dataset(config, comm, self.counts, directory, outputs)
+        self.meta = dataset.meta
+        self.model = model_of(config, self.meta.features, self.meta.classes)
         self.model.to(weights_of(config.training.dtype)).train(outputs is None)
         with working("building what epochs read", shown=comm.rank == 0):
-            self.graph = self._graph(dataset, labels, rows, idle_bytes, directory)
-            self._pass = ChunkedPass(self.graph, ChunkedModel(self.model), self._tick)
-            if labels is not None:
-                self._learn(labels, rows)
+            model = ChunkedModel(self.model)
+            self.graph = ChunkedGraph(
+                dataset,
+                model,
+                config,
+                comm,
+                directory=directory,
+                counts=self.counts,
+                itself=idle_bytes,
+            )
+            self._pass = ChunkedPass(self.graph, model, self._tick)
+            if dataset.labels is not None:
+                self._learn(dataset.labels)
 
-    def _graph(
-        self, dataset: ChunkedDataset, labels: Labels | None, rows: int, idle: int, directory: Any
-    ) -> ChunkedGraph:
-        config, model = self.config, ChunkedModel(self.model)
-        norm, seed = config.data.feature_norm, config.training.seed
-        features = FeatureSettings(
-            self.meta.features,
-            norm == "row" or (norm == "auto" and self.meta.bag_of_words),
-            lambda ids, first, last: random_features(ids, first, last, seed),
-            config.model.propagates
-            and not isinstance(dataset.X, CSR)
-            and not config.model.drops_features,
-        )
-        # Outputs that depend on all layers need the same rows of each; moments are of all vertices.
-        every_row = model.jumps or config.model.takes_all_rows
-        return ChunkedGraph(
-            dataset,
-            model,
-            self._widths,
-            features,
-            config.storage,
-            self.comm,
-            normalisation=normalisation_of(config),
-            loops=config.model.model in WITH_LOOPS,
-            dtype=torch.float64 if config.training.dtype == "float64" else torch.float32,
-            labelled=None if labels is None else labels.mask(rows, training=False),
-            prunes=config.algorithm.prune and not every_row,
-            directory=directory,
-            counts=self.counts,
-            itself=idle,
-        )
-
-    def _learn(self, labels: Labels, rows: int) -> None:
+    def _learn(self, labels: Labels) -> None:
         """The rows of each layer, in training and in evaluation, and the objective. Collective."""
+        rows, train = self.graph.bounds[-1], labels.masks[0]
         self._training = self.graph.matrices_for(labels.mask(rows, training=True))
         self._evaluation = self.graph.matrices_for(labels.mask(rows, training=False))
         self.objective = Objective.of(
@@ -159,7 +118,7 @@ class ChunkedTask(Task):
             comm=self.comm,
         )
         self.criterion = self.objective.criterion
-        self._labelled, train = labels.rows, labels.masks[0]
+        self._labelled = labels.rows
         self._train_rows = labels.rows[train]
         self._train_y = as_taken(self.objective.kind, labels.y)[train]
 
@@ -236,7 +195,7 @@ class ChunkedTask(Task):
     def signature(self) -> Mapping[str, Any]:
         """Model, layers, seed, and the size of the graph: that of training in memory."""
         size = f"{self.meta.vertices} vertices and {self.meta.edges} edges"
-        layers = "→".join(map(str, self._widths))
+        layers = "→".join(map(str, self.config.widths(self.meta.features, self.meta.classes)))
         seed = self.config.training.seed
         described = self.config.model.described
         return {**described, "layers": layers, "seed": seed, "a graph of": size}
