@@ -29,6 +29,7 @@ from spgnn.data import (
 )
 from spgnn.data.load import read_graph
 from tests.data.graphs import MTX, assert_canonical, put, small_pieces
+from tests.data.graphs import pattern as pattern_of
 
 LARGE = 2**24 + 1  # the first integer that float32 rounds
 WHOLE = {
@@ -64,12 +65,11 @@ def meant(n, row, column, values):
     sums = defaultdict(list)
     for i, j, v in zip(row.tolist(), column.tolist(), values.tolist(), strict=True):
         sums[i, j].append(v)
+    pattern, weights = np.zeros((n, n), np.bool_), np.zeros((n, n), np.float32)
     if values.dtype == np.bool_:
-        pattern = np.zeros((n, n), np.bool_)
         for place, several in sums.items():
             pattern[place] = any(several)
         return pattern, None
-    pattern, weights = np.zeros((n, n), np.bool_), np.zeros((n, n), np.float32)
     for place, several in sums.items():
         pattern[place], weights[place] = True, sum(several)
         whole = values.dtype.kind in "iu"
@@ -85,12 +85,10 @@ def check(read, wanted):
             read()
         assert len(str(caught.value).splitlines()) == 1
         return None
-    graph = read()
+    graph, (pattern, weights) = read(), wanted
     A = graph.adjacency
     assert_canonical(A)
-    pattern, weights = wanted
-    dense = CSR.of(A.indptr, A.indices, A.shape).to_scipy().toarray() != 0
-    np.testing.assert_array_equal(dense, pattern)
+    np.testing.assert_array_equal(pattern_of(A), pattern)
     assert (A.values is None) == (weights is None)
     if weights is not None:
         assert A.values.dtype == torch.float32
@@ -115,17 +113,17 @@ def through_small_pieces(path, **how):
         return open_through_disk(path, **how)
 
 
-def check_file(path, directory, wanted):
+def check_file(path, wanted):
     """The same by every reader, and cut into shards."""
     for read in readers(path):
         graph = check(read, wanted)
     if graph is not None and graph.vertices:
-        write_shards(graph, np.arange(graph.vertices) % 2, min(2, graph.vertices), directory / "d")
-        order = open_shards(directory / "d").vertex_ids
-        cut = open_shards(directory / "d").graph()
+        cut = path.parent / "cut"
+        write_shards(graph, np.arange(graph.vertices) % 2, min(2, graph.vertices), cut)
         pattern, weights = wanted
-        take = np.ix_(order, order)
-        check(lambda: cut, (pattern[take], None if weights is None else weights[take]))
+        take = np.ix_(*[open_shards(cut).vertex_ids] * 2)
+        moved = pattern[take], None if weights is None else weights[take]
+        check(open_shards(cut).graph, moved)
 
 
 def as_matrix(n, row, column, values, form):
@@ -172,7 +170,7 @@ def test_npz_of_scipy(tmp_path_factory, entries, form, matrix, compressed):
     A = as_matrix(*entries, form)
     A = getattr(sp, f"{form}_matrix")(A) if matrix else A
     sp.save_npz(directory / "g.npz", A, compressed=compressed)
-    check_file(directory / "g.npz", directory, meant_by(A, entries))
+    check_file(directory / "g.npz", meant_by(A, entries))
 
 
 @settings(max_examples=25)
@@ -182,7 +180,7 @@ def test_npz(tmp_path_factory, entries, index):
     A = as_matrix(*entries, "csr")
     arrays = {"indptr": A.indptr.astype(index), "indices": A.indices.astype(index)}
     np.savez(directory / "g.npz", **arrays, data=A.data, shape=np.array(A.shape))
-    check_file(directory / "g.npz", directory, meant(*entries))
+    check_file(directory / "g.npz", meant(*entries))
 
 
 @settings(max_examples=25)
@@ -193,29 +191,25 @@ def test_matrix_market(tmp_path_factory, entries, symmetry, upper):
         row, column = np.maximum(row, column), np.minimum(row, column)
     fields = {"b": "pattern", "i": "integer", "u": "unsigned-integer", "f": "real"}
     field = fields[values.dtype.kind]
-    if symmetry == "skew-symmetric":
-        keep = row != column
-        row, column, values = row[keep], column[keep], values[keep]
-        if field == "pattern" or field == "unsigned-integer":
-            return
+    skew = symmetry == "skew-symmetric"
+    if skew and field in ("pattern", "unsigned-integer"):
+        return
     keep = values if field == "pattern" else np.ones(len(values), np.bool_)
+    keep = keep & (row != column) if skew else keep
     row, column, values = row[keep], column[keep], values[keep]
-    turned = upper and symmetry == "symmetric"
-    lines = [
-        f"{(j if turned else i) + 1} {(i if turned else j) + 1} {'' if field == 'pattern' else v}"
-        for i, j, v in zip(row, column, values.tolist(), strict=True)
-    ]
-    directory = tmp_path_factory.mktemp("mtx")
+    ends = (column, row) if upper and symmetry == "symmetric" else (row, column)
+    numbers = [""] * len(row) if field == "pattern" else values.tolist()
+    lines = [f"{i + 1} {j + 1} {v}" for i, j, v in zip(*ends, numbers, strict=True)]
     text = "\n".join([f"{MTX}{field} {symmetry}", f"{n} {n} {len(lines)}", *lines, ""])
-    off = row != column
     if symmetry != "general":
-        sign = -1 if symmetry == "skew-symmetric" else 1
+        off = row != column
+        other = -values[off] if skew else values[off]
         row, column = np.append(row, column[off]), np.append(column, row[off])
-        values = np.append(values, sign * values[off] if sign < 0 else values[off])
+        values = np.append(values, other)
     if values.dtype.kind == "f":
         values = values.astype(np.float64)
-    name = "g.mtx.xz" if upper else "g.mtx"
-    check_file(put(directory, name, text), directory, meant(n, row, column, values))
+    name, directory = "g.mtx.xz" if upper else "g.mtx", tmp_path_factory.mktemp("mtx")
+    check_file(put(directory, name, text), meant(n, row, column, values))
 
 
 HEADS = ["", '"source","target"{}\n', "from node,to node{}\n", "\ufeff", "\ufeff// a comment\n"]
@@ -253,7 +247,7 @@ def test_edge_lists(tmp_path_factory, entries, head, undirected, quoted, separat
         values = np.append(values, values[off])
     directory = tmp_path_factory.mktemp("edges")
     wanted = meant(n, row, column, values)
-    check_file(put(directory, name, text.encode()), directory, wanted)
+    check_file(put(directory, name, text.encode()), wanted)
 
 
 @settings(max_examples=25)
@@ -287,7 +281,7 @@ def test_metis(tmp_path_factory, entries, sizes, constraints, comment, name):
     path = put(directory, name, "\n".join([f"{n} {len(once)} {fmt}{comment}", *lines, ""]))
     ends = np.array(list(both), np.int64).reshape(-1, 2)
     weights = np.array(list(both.values()), values.dtype)
-    check_file(path, directory, meant(n, *ends.T, weights))
+    check_file(path, meant(n, *ends.T, weights))
 
 
 @settings(max_examples=25)
@@ -296,25 +290,28 @@ def test_pyg_dgl_and_ogb(entries):
     """Edges without weights are counted; weights that are all 1 are weights."""
     n, row, column, values = entries
     ends = torch.from_numpy(np.stack((column, row)))
-    counted = meant(n, row, column, np.ones(len(row), np.int64))
     plain = SimpleNamespace(edge_index=ends, num_nodes=n)
-    dgl = SimpleNamespace(
-        edges=lambda: (ends[0], ends[1]), num_nodes=lambda: n, ndata={}, edata={"w": None}
-    )
-    dgl.edata = {}
+    edata = {}
+    dgl = SimpleNamespace(edges=lambda: ends, num_nodes=lambda: n, ndata={}, edata=edata)
     split = dict.fromkeys(("train", "valid", "test"), np.array([], np.int64))
     whole = {"edge_index": ends.numpy(), "num_nodes": n}
-    ogb = type("Set", (), {"name": "g", "get_idx_split": lambda _: split})()
-    type(ogb).__getitem__ = lambda *_: (dict(whole), np.zeros((n, 1), np.int64))
-    for read in (lambda: from_pyg(plain), lambda: from_dgl(dgl), lambda: from_ogb(ogb)):
-        check(read, counted)
+
+    class Ogb:
+        name = "g"
+
+        def get_idx_split(self):
+            return split
+
+        def __getitem__(self, _):
+            return dict(whole), np.zeros((n, 1), np.int64)
+
+    for read in (lambda: from_pyg(plain), lambda: from_dgl(dgl), lambda: from_ogb(Ogb())):
+        check(read, meant(n, row, column, np.ones(len(row), np.int64)))
     if values.dtype.kind in "u" and values.dtype.itemsize > 1:
         return
-    plain.edge_weight = torch.from_numpy(values)
-    dgl.edata = {"w": plain.edge_weight}
-    wanted = meant(n, row, column, values)
-    if values.dtype == np.bool_:
-        wanted = meant(n, row, column, values.astype(np.int64))
+    plain.edge_weight = edata["w"] = torch.from_numpy(values)
+    counted = values.astype(np.int64) if values.dtype == np.bool_ else values
+    wanted = meant(n, row, column, counted)
     if wanted is not None and wanted[1] is None:
         wanted = wanted[0], wanted[0].astype(np.float32)
     for read in (lambda: from_pyg(plain), lambda: from_dgl(dgl, weight="w")):
@@ -325,9 +322,9 @@ def test_pyg_dgl_and_ogb(entries):
 
 
 @st.composite
-def tables(draw, least=0):
+def tables(draw):
     """A table of any dtype, in any order of memory."""
-    n, width = draw(st.integers(1, 5)), draw(st.integers(least, 3))
+    n, width = draw(st.integers(1, 5)), draw(st.integers(0, 3))
     kind = draw(st.sampled_from([*VALUES, "float16"]))
     choices = st.sampled_from(VALUES.get(kind, [1.0, 0.0, 0.375]))
     numbers = draw(st.lists(choices, min_size=n * width, max_size=n * width))
@@ -340,63 +337,56 @@ def tables(draw, least=0):
     return np.array(table, order=order)
 
 
-def check_table(read, table, missing=None):
+def check_table(read, table):
     """Features, or labels of several columns, as they are; or one line."""
     single = table.astype(np.float32)
-    if table.dtype.kind in "iu" and any(
-        int(a) != b for a, b in zip(single.flat, table.flat, strict=True)
-    ):
+    pairs = zip(single.flat, table.flat, strict=True)
+    if table.dtype.kind in "iu" and any(int(a) != b for a, b in pairs):
         with pytest.raises(InputError, match=r"float32 holds|whole number"):
             read()
         return
     x = read().x
-    if not table.shape[1] and x is None:
-        return
-    dense = x.to_scipy().toarray() if isinstance(x, CSR) else x.numpy()
-    assert dense.dtype == np.float32
-    np.testing.assert_array_equal(dense, single)
+    if table.shape[1] or x is not None:
+        dense = x.to_scipy().toarray() if isinstance(x, CSR) else x.numpy()
+        assert dense.dtype == np.float32
+        np.testing.assert_array_equal(dense, single)
 
 
-@settings(max_examples=25)
-@given(tables(), st.booleans())
-def test_features(tmp_path_factory, table, compressed):
-    n = len(table)
+def archive(home, n, prefix="", matrix=None, save=np.savez, **arrays):
+    """An .npz file of n vertices, all neighbours, with a sparse matrix as SciPy stores it."""
+    home = home.mktemp("npz")
+    if matrix is not None:
+        sp.save_npz(home / "matrix.npz", matrix)
+        with np.load(home / "matrix.npz") as file:
+            arrays |= {f"{prefix}_{name}": file[name] for name in file.files}
     A = sp.csr_array(np.ones((n, n), np.bool_))
-    directory = tmp_path_factory.mktemp("x")
-    arrays = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape), "x": table}
-    (np.savez_compressed if compressed else np.savez)(directory / "g.npz", **arrays)
-    ids = torch.arange(n)
-    path = directory / "g.npz"
+    save(home / "g.npz", indptr=A.indptr, indices=A.indices, shape=np.array(A.shape), **arrays)
+    return home / "g.npz"
+
+
+@settings(max_examples=50)
+@given(tables(), st.sampled_from(["dense", *MATRICES]), st.booleans())
+def test_features(tmp_path_factory, table, form, compressed):
+    n, save = len(table), np.savez_compressed if compressed else np.savez
+    native = np.array(table, table.dtype.newbyteorder("="))
+    if form == "dense":
+        path = archive(tmp_path_factory, n, save=save, x=table)
+        given = [table, torch.from_numpy(native)]
+    elif native.dtype == np.float16 or not native.size:
+        return  # SciPy knows no halves
+    else:
+        given = [sp.coo_array(native).asformat(form)]
+        path = archive(tmp_path_factory, n, "x", given[0], save)
+    A = sp.csr_array(np.ones((n, n), np.bool_))
     for read in (
-        lambda: from_scipy(A, x=table),
-        lambda: from_scipy(A, x=torch.from_numpy(np.array(table, table.dtype.newbyteorder("=")))),
-        lambda: open_source(path).rows(ids),
+        *(lambda x=x: from_scipy(A, x=x) for x in given),
+        lambda: open_source(path).rows(torch.arange(n)),
         *readers(path),
     ):
-        check_table(read, table)
+        check_table(read, native)
 
 
-@settings(max_examples=25)
-@given(tables(1), st.sampled_from(MATRICES), st.booleans())
-def test_sparse_features(tmp_path_factory, table, form, compressed):
-    n = len(table)
-    A = sp.csr_array(np.ones((n, n), np.bool_))
-    if table.dtype.itemsize == 2 and table.dtype.kind == "f":
-        return  # SciPy knows no halves
-    X = sp.coo_array(np.array(table, table.dtype.newbyteorder("=")))
-    X = X.asformat(form)
-    directory = tmp_path_factory.mktemp("x")
-    sp.save_npz(directory / "x.npz", X)
-    with np.load(directory / "x.npz") as file:
-        arrays = {f"x_{name}": file[name] for name in file.files}
-    arrays |= {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
-    (np.savez_compressed if compressed else np.savez)(directory / "g.npz", **arrays)
-    ids, path = torch.arange(n), directory / "g.npz"
-    for read in (lambda: from_scipy(A, x=X), lambda: open_source(path).rows(ids), *readers(path)):
-        check_table(read, X.toarray())
-
-
-@settings(max_examples=25)
+@settings(max_examples=40)
 @given(
     st.integers(1, 4),
     st.sampled_from([(), (1,), (2,), (2, 2), (0,)]),
@@ -407,41 +397,32 @@ def test_labels_and_masks_of_files(tmp_path_factory, n, columns, kind, data):
     """Of an .npz file, its source, and shards of it: the same numbers in the same places."""
     size = n * int(np.prod(columns))
     choices = {"b": [True, False], "f": [0.0, 1.0, 0.5, np.nan]}.get(np.dtype(kind).kind, [0, 1, 3])
-    if np.dtype(kind).kind == "i":
-        choices = [*choices, -1]
-    if kind == "uint64":
-        choices = [*choices, 2**64 - 1]
+    choices += {"i": [-1]}.get(np.dtype(kind).kind, []) + [2**64 - 1] * (kind == "uint64")
     numbers = data.draw(st.lists(st.sampled_from(choices), min_size=size, max_size=size))
     y = np.array(numbers, kind).reshape(n, *columns)
-    directory = tmp_path_factory.mktemp("y")
-    A = sp.csr_array(np.ones((n, n), np.bool_))
-    arrays = {"indptr": A.indptr, "indices": A.indices, "shape": np.array(A.shape)}
-    np.savez(directory / "m.npz", **arrays, train_mask=y)
+    path = archive(tmp_path_factory, n, train_mask=y)
     if y.dtype == np.bool_ and y.ndim < 3:
-        np.testing.assert_array_equal(read_graph(directory / "m.npz").train_mask.numpy(), y)
+        np.testing.assert_array_equal(read_graph(path).train_mask.numpy(), y)
     else:
         with pytest.raises(InputError, match="train_mask"):
-            read_graph(directory / "m.npz")
-    path = directory / "g.npz"
-    np.savez(path, **arrays, y=y)
+            read_graph(path)
+    path = archive(tmp_path_factory, n, y=y)
     if labels_are_wrong(y):
         for read in (read_graph, open_source):
             with pytest.raises(InputError, match=r"array 'y'|y\["):
                 read(path)
         return
     graph = read_graph(path)
-    write_shards(graph, None, 1, directory / "d")
-    for found in (graph, open_source(path).graph(), open_shards(directory / "d").graph()):
-        held = found.y.numpy()
-        np.testing.assert_array_equal(held.reshape(y.shape), y.astype(held.dtype))
+    write_shards(graph, None, 1, path.parent / "d")
+    for found in (graph, open_source(path).graph(), open_shards(path.parent / "d").graph()):
+        labels = found.y.numpy()
+        np.testing.assert_array_equal(labels.reshape(y.shape), y.astype(labels.dtype))
 
 
 def labels_are_wrong(y):
     """Not a vector of classes, a table of 0 and 1 (and -1), or floating numbers in one."""
-    if y.ndim > 2:
-        return True
-    if y.dtype.kind == "f":
-        return False
+    if y.ndim > 2 or y.dtype.kind == "f":
+        return y.ndim > 2
     if y.ndim == 1:
         return y.dtype == np.bool_ or (y > 100).any()
     if y.shape[1] == 1 and y.dtype.kind in "iu" and y.dtype != np.int8:
@@ -454,13 +435,6 @@ def labels_are_wrong(y):
 def test_sparse_labels(tmp_path_factory, n, columns, form, data):
     numbers = data.draw(st.lists(st.integers(0, 1), min_size=n * columns, max_size=n * columns))
     y = np.array(numbers).reshape(n, columns)
-    directory = tmp_path_factory.mktemp("y")
-    sp.save_npz(directory / "y.npz", sp.coo_array(y).asformat(form))
-    with np.load(directory / "y.npz") as file:
-        arrays = {f"y_{name}": file[name] for name in file.files}
-    sp.save_npz(directory / "A.npz", sp.csr_array(np.ones((n, n))))
-    with np.load(directory / "A.npz") as file:
-        np.savez(directory / "g.npz", **arrays, **file)
-    graph = read_graph(directory / "g.npz")
+    graph = read_graph(archive(tmp_path_factory, n, "y", sp.coo_array(y).asformat(form)))
     assert graph.y.dtype == torch.int8
     np.testing.assert_array_equal(graph.y.numpy(), y)

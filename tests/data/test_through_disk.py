@@ -72,6 +72,7 @@ def test_edges_are_those_in_memory_bit_for_bit(
     found.check()
 
 
+@settings(max_examples=30)
 @given(graphs(), st.booleans(), st.data())
 def test_compressed_archives(tmp_path_factory, graph, compressed, data):
     directory = tmp_path_factory.mktemp("npz")
@@ -82,7 +83,7 @@ def test_compressed_archives(tmp_path_factory, graph, compressed, data):
     check_source(source, wanted, data)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(graphs(), st.integers(1, 3), st.data())
 def test_directories_are_symmetrised(tmp_path_factory, graph, parts, data):
     directory = tmp_path_factory.mktemp("shards")
