@@ -124,10 +124,8 @@ BAD = [
     Bad("missing", ["no-such.pt: no such file"], "no-such.pt"),
     Bad("of code", ["evil.pt: not a state_dict", "no tensors alone"], "evil.pt"),
     Bad("garbage", ["garbage.pt: not a state_dict"], "garbage.pt"),
-    Bad("of numbers", ["numbers.pt: not a state_dict: 'a' is a int"], "numbers.pt"),
     Bad("of a list", ["list.pt: not a state_dict, but a list"], "list.pt"),
     Bad("no layers", ["linear.pt: not the weights of a model of layers", "'weight'"], "linear.pt"),
-    Bad("NaN", ["nan.pt: 'convs.0.lin_l.weight' holds numbers that are not finite"], "nan.pt"),
     Bad(
         "another kind",
         [
@@ -142,12 +140,6 @@ BAD = [
         ["'convs.0.lin_l.weight' is [8, 23], not [9, 23]", "another model"],
         flags=["--hidden", 9],
     ),
-    Bad(
-        "more layers",
-        ["no 'convs.3.lin_l.weight' [4, 8]"],
-        flags=["--layers", 4],
-    ),
-    Bad("fewer layers", ["'convs.2.", "has no place in the model"], flags=["--layers", 2]),
     Bad(
         "another graph",
         ["'convs.0.lin_l.weight' is [8, 23], not [8, 5]", "of another graph"],
@@ -176,9 +168,7 @@ def test_refused_in_one_line(tmp_path, monkeypatch, trained, bad):
         (tmp_path / name).symlink_to(trained / name)
     (tmp_path / "empty").mkdir()
     (tmp_path / "garbage.pt").write_bytes(b"no archive at all")
-    state = torch.load(trained / "model.pt", weights_only=True)
-    state["convs.0.lin_l.weight"][1, 2] = float("nan")
-    made = {"evil": Evil(), "numbers": {"a": 1}, "list": [1], "nan": state}
+    made = {"evil": Evil(), "list": [1]}
     made["linear"] = torch.nn.Linear(2, 3).state_dict()
     for name, content in made.items():
         torch.save(content, f"{name}.pt")

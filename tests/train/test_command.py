@@ -38,29 +38,17 @@ def _nan_feature() -> np.ndarray:
     return x
 
 
-NONE = np.zeros(61, np.bool_)
 NO_SPLIT = {f"{name}_mask": np.zeros((61, 0), np.bool_) for name in ("train", "val", "test")}
 EMPTY = {"indptr": np.zeros(1, np.int64), "indices": np.zeros(0, np.int32)}
 EMPTY |= {"shape": np.zeros(2, np.int64), "x": np.zeros((0, 3), np.float32)}
 EMPTY |= {"y": np.zeros(0, np.int64), "train_mask": None, "val_mask": None, "test_mask": None}
+# What readers refuse is tested in tests/data; here, that every rank ends, in one line.
 GRAPHS = [
-    Bad("beyond", arrays={"indices": "beyond"}, words=["graph.npz", "indices[4]", "[0, 61)"]),
-    Bad("negative", arrays={"indices": "negative"}, words=["graph.npz", "indices[4]", "-1"]),
-    Bad("NaN", arrays={"x": _nan_feature()}, words=["graph.npz", "x[17, 3]", "nan"]),
     Bad("NaN", arrays={"x": _nan_feature()}, words=["graph.npz", "x[17, 3]", "nan"], ranks=3),
-    Bad(
-        "label >= classes",
-        arrays={"classes": np.array(3)},
-        words=["graph.npz", "y[", "is 3", "[0, 3)"],
-    ),
-    Bad("rectangular", arrays={"shape": np.array([61, 60])}, words=["graph.npz", "61 × 60"]),
     Bad("no labels", arrays={"y": None}, words=["graph", "no labels", "--random-classes"]),
     Bad("no features", arrays={"x": None}, words=["no features", "--random-features"], ranks=3),
-    Bad("short x", arrays={"x": np.zeros((60, 5), np.float32)}, words=["graph.npz", "'x'", "61"]),
     Bad("no graph", arrays={"indptr": None}, words=["graph.npz", "not a graph", "indptr"]),
-    Bad("pickled", arrays={"y": np.array([None] * 61, object)}, words=["graph.npz", "'y'"]),
     Bad("none labelled", arrays={"y": np.full(61, -1)}, words=["no vertex", "label"], ranks=3),
-    Bad("none chosen", arrays={"train_mask": NONE}, words=["graph", "training mask", "label"]),
     Bad("no split", arrays=NO_SPLIT, words=["graph.npz", "masks without columns"], ranks=2),
     Bad("no vertices", arrays=EMPTY, words=["graph.npz", "without vertices"], ranks=2),
 ]
@@ -72,13 +60,8 @@ def test_bad_graphs(tmp_path, bad):
     with np.load(path) as file:
         arrays = dict(file)
     for name, array in bad.arrays.items():
-        if isinstance(array, str):
-            arrays[name][4] = -1 if array == "negative" else 61
-        elif array is None:
-            del arrays[name]
-        else:
-            arrays[name] = array
-    np.savez(path, **arrays)
+        arrays[name] = array
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
     report = tmp_path / "report.json"
     ended = run(tmp_path, "--dataset", path, "--nproc", bad.ranks, "--json", report)
     check_refused(ended, *bad.words)
@@ -143,45 +126,15 @@ def test_bad_names(tmp_path, monkeypatch, bad):
     assert [p for p in sorted(tmp_path.rglob("*")) if p.name not in left] == before
 
 
-@pytest.mark.parametrize("suffix", ["npz", "mtx", "txt", "graph", "csv.gz"])
-def test_files_that_are_truncated_or_no_graph(tmp_path, suffix):
-    path = tmp_path / f"broken.{suffix}"
+def test_files_that_are_truncated(tmp_path):
+    path = tmp_path / "broken.npz"
     whole = write_dataset(tmp_path / "whole.npz").read_bytes()
-    contents = {"garbage": whole[100:300], "empty": b""}
-    if suffix == "npz":
-        contents["truncated"] = whole[: len(whole) // 2]
-    if suffix == "mtx":
-        header = b"%%MatrixMarket matrix coordinate pattern general\n"
-        contents["truncated"] = header + b"5 5 4\n1 2\n2 3\n"
-        contents["rectangular"] = header + b"5 4 1\n1 2\n"
-        contents["beyond"] = header + b"5 5 1\n1 6\n"
-    if suffix == "graph":
-        contents["truncated"] = b"3 2\n2\n"
-        contents["beyond"] = b"3 2\n2\n1 4\n2\n"
-    for content in contents.values():
-        path.write_bytes(content)
-        flags = ["--random-features", 3, "--random-classes", 2]
-        check_refused(run(tmp_path, "--dataset", path, *flags), str(path))
-
-
-@pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        (["0", "1"] * 30, ["60", "61"]),
-        (["0", "1"] * 31, ["61"]),
-        (["0"] * 20 + ["2"] + ["0"] * 40, ["21", "2"]),
-        (["0"] * 20 + ["-1"] + ["0"] * 40, ["21", "-1"]),
-        (["0"] * 20 + ["x"] + ["0"] * 40, ["21"]),
-    ],
-    ids=["short", "long", "label = k", "negative", "no number"],
-)
-def test_bad_partition_files(tmp_path, lines, words):
-    """The message names the file and, where there is one, the line."""
-    path = write_dataset(tmp_path / "graph.npz")
+    path.write_bytes(whole[: len(whole) // 2])
+    check_refused(run(tmp_path, "--dataset", path, "--nproc", 2), str(path))
     labels = tmp_path / "labels.part"
-    labels.write_text("\n".join(lines) + "\n")
-    ended = run(tmp_path, "--dataset", path, "--nproc", 2, "--partition", labels)
-    check_refused(ended, str(labels), *words)
+    labels.write_text("\n".join(["0"] * 20 + ["2"] + ["0"] * 40))
+    flags = ["--dataset", tmp_path / "whole.npz", "--nproc", 2, "--partition", labels]
+    check_refused(run(tmp_path, *flags), str(labels), "21", "2")
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
