@@ -45,8 +45,8 @@ THOROUGH = STREAMED = 3_000_000
 MOST_REPLICAS = 16
 # Beyond so many, the plans of all ranks take a second or more for each algorithm.
 MANY_RANKS = 512
-# Algorithms with which pruning and recomputed halos are tried: of a small graph, of a large one,
-# and of one on very many ranks. Of a large graph the most promising hierarchy is tried.
+# Algorithms with which pruning and recomputed halos are tried: of a small graph, of a large one
+# (where hierarchies are among what is tried), and of one on very many ranks.
 _SHORTLIST, _SHORTER, _SHORTEST = 8, 2, 1
 # A plan predicted to be so many times slower than the first may still turn out the faster one.
 CLOSE = 1.15
@@ -84,7 +84,8 @@ class PricedPlan:
     @property
     def flags(self) -> dict[str, Any]:
         """Options of its scheme, by name."""
-        return _flags_of(self.config)
+        how = self.config.algorithm
+        return {name: getattr(how, name) for name in (*CHOSEN, "schedule", "buffer")}
 
     @property
     def name(self) -> str:
@@ -140,15 +141,11 @@ class Choice:
     ranks : int
     plans, dropped : list of PricedPlan
         Plans that fit into memory, and that do not.
-    outpaced : list of (TrainConfig, float)
-        Hierarchies on a large graph whose rows were not counted, for others promise more; and
-        seconds of an epoch, at best.
     """
 
     ranks: int
     plans: list[PricedPlan]
     dropped: list[PricedPlan]
-    outpaced: list[tuple[TrainConfig, float]]
 
     def why(self, plan: PricedPlan) -> str:
         """One line: why a plan is where it is."""
@@ -174,15 +171,7 @@ class Choice:
         return {
             "plans": [{**one.record, "why": self.why(one)} for one in self.plans],
             "dropped": [one.record for one in self.dropped],
-            "outpaced": [
-                {"ranks": self.ranks, **_flags_of(config), "seconds_at_least": seconds}
-                for config, seconds in self.outpaced
-            ],
         }
-
-
-def _flags_of(config: TrainConfig) -> dict[str, Any]:
-    return {name: getattr(config.algorithm, name) for name in (*CHOSEN, "schedule", "buffer")}
 
 
 def objective_of(config: TrainConfig) -> str:
@@ -402,8 +391,7 @@ class Planner:
             and (parts is None or one.algorithm.distribution.parts(ranks) == parts)
             and (not self.estimates or can_be_estimated(one))
         ]
-        outpaced = list[tuple[TrainConfig, float]]()
-        priced = list(self._priced(possible, ranks, outpaced))
+        priced = list(self._priced(possible, ranks))
         if not priced:
             raise InputError(f"no configuration works on {ranks} ranks")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
@@ -416,7 +404,7 @@ class Planner:
                 f"{least} bytes a rank"
             )
         fitting.sort(key=lambda one: (one.seconds, one.prediction.memory_bytes))
-        return Choice(ranks, fitting, dropped, outpaced)
+        return Choice(ranks, fitting, dropped)
 
     def labels(self, plan: PricedPlan) -> Int32Array:
         """The partition that a plan was priced with, int32 [n]."""
@@ -433,16 +421,11 @@ class Planner:
             return self._labels[0]
         return self.partitions.labels(*_partition_of(config, ranks))
 
-    def _priced(
-        self,
-        possible: Iterable[TrainConfig],
-        ranks: int,
-        outpaced: list[tuple[TrainConfig, float]],
-    ) -> Iterator[PricedPlan]:
-        """Plans of the whole matrix first, of every algorithm that is not outpaced.
+    def _priced(self, possible: Iterable[TrainConfig], ranks: int) -> Iterator[PricedPlan]:
+        """Plans of the whole matrix first, of every algorithm.
 
         Pruning and recomputed halos, which take plans of their own for each layer, are tried with
-        those algorithms that then look best.
+        those algorithms that then look best; of a large graph, so are hierarchies.
         """
 
         def arrangement(one: TrainConfig) -> tuple[object, ...]:
@@ -456,63 +439,43 @@ class Planner:
             groups.setdefault(group, []).append(one)
         seconds: dict[_Group, float] = {}
         whole: dict[_Group, MatrixCounts] = {}
-        at_least: dict[_Group, float] = {}
         shortlist = _SHORTLIST
         if not self._thorough:
             shortlist = _SHORTER if ranks <= MANY_RANKS else _SHORTEST
 
-        def flat_twin(group: _Group) -> _Group | None:
-            """The flat algorithm that says the least seconds of one with hierarchy.
-
-            At best every row that crosses is one that all ranks of the node need, so that its
-            exchange is the flat one's over a network as many times faster. That holds on the same
-            partition, and gvb makes another. Small graphs have everything priced.
-            """
-            method, algorithm = group
-            if self._thorough or algorithm.node_size == 1 or method == "gvb":
-                return None
-            flat = method, replace(algorithm, node_size=1)
-            return flat if flat in groups else None
+        def best() -> list[_Group]:
+            return sorted(seconds, key=seconds.__getitem__)[:shortlist]
 
         def tell() -> None:
             if self._progress is not None:
-                done = len(seconds)
-                self._progress(f"{ranks} ranks", done, len(groups) + shortlist)
+                self._progress(f"{ranks} ranks", len(seconds), len(groups) + shortlist)
 
         def price_whole(group: _Group) -> Iterator[PricedPlan]:
-            """Price the whole matrix, if it is a candidate, and bound its twin."""
             tell()
-            members = groups[group]
-            virtual, algorithm = self._virtual(members[0], ranks), group[1]
-            plain = replace(
-                members[0],
-                algorithm=replace(
-                    members[0].algorithm, prune=False, recompute_halo=False, order="auto"
-                ),
-            )
-            counted = virtual.counted(plain)
-            priced = self._price(plain, ranks, counted)
-            seconds[group], whole[group] = priced.seconds, virtual.whole(algorithm)
-            for twin in groups:
-                if flat_twin(twin) == group:
-                    size = twin[1].node_size
-                    at_least[twin] = self._price(plain, ranks, counted, size).seconds
-            if plain in members:
+            first = groups[group][0]
+            virtual = self._virtual(first, ranks)
+            how = replace(first.algorithm, prune=False, recompute_halo=False, order="auto")
+            plain = replace(first, algorithm=how)
+            priced = self._price(plain, ranks, virtual.counted(plain))
+            seconds[group], whole[group] = priced.seconds, virtual.whole(group[1])
+            if plain in groups[group]:
                 yield priced
 
-        twins = [group for group in groups if flat_twin(group) is not None]
+        def flat(group: _Group) -> _Group:
+            return group[0], replace(group[1], node_size=1)
+
+        later = [one for one in groups if not self._thorough and one != flat(one) in groups]
         for group in groups:
-            if group not in twins:
+            if group not in later:
                 yield from price_whole(group)
-        for place, group in enumerate(sorted(twins, key=at_least.__getitem__)):
-            if place == 0 and at_least[group] <= CLOSE * min(seconds.values()):
+        leading = best()
+        for group in later:
+            if flat(group) in leading:
                 yield from price_whole(group)
-            else:
-                outpaced += [(one, at_least[group]) for one in groups[group]]
-        best = sorted(seconds, key=seconds.__getitem__)[:shortlist]
+        leading = best()
         for group, every in groups.items():
             members = [one for one in every if one.algorithm.prune or one.algorithm.recompute_halo]
-            if group not in best or not members:
+            if group not in leading or not members:
                 continue
             tell()
             virtual = self._virtual(members[0], ranks)
@@ -545,11 +508,8 @@ class Planner:
             )
         return self._epochs[key]
 
-    def _price(
-        self, config: TrainConfig, ranks: int, counted: ModelCounts, faster: float = 1.0
-    ) -> PricedPlan:
-        machine = self.machine.with_network(faster) if faster != 1 else self.machine
-        found = price(counted, self._epoch(config), self._codec, machine)
+    def _price(self, config: TrainConfig, ranks: int, counted: ModelCounts) -> PricedPlan:
+        found = price(counted, self._epoch(config), self._codec, self.machine)
         return PricedPlan(config, ranks, found, self.estimates)
 
     def _from_disk(self, ranks: int) -> list[PricedPlan]:

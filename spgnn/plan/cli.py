@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from spgnn.comm import (
     BACKENDS,
     Communicator,
     connect,
-    guarded,
-    launch,
     run_job,
 )
 from spgnn.config import Job, TrainConfig
@@ -32,6 +28,7 @@ from spgnn.plan.measure import EDGES, measure
 from spgnn.plan.predict import codec_of
 from spgnn.plan.show import check_plot, plot_choices, show_choice, show_machine
 from spgnn.progress import ProgressBar
+from spgnn.testing import run_ranks
 
 MOST_RANKS = 1 << 16
 
@@ -160,21 +157,12 @@ def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:
     InputError
         If a rank failed.
     """
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory, "machine.json")
-
-        def body() -> int:
-            comm = connect("auto", "cpu")
-            with guarded(comm):
-                machine = measure(comm, edges=edges)
-                if comm.rank == 0:
-                    write_machine(machine, path)
-            return 0
-
-        status = launch(body, ranks, threads=0)
-        if status:
-            raise InputError(f"measuring this machine ended with status {status}; use --machine")
-        return read_machine(path)
+    try:
+        found = run_ranks(lambda _: measure(connect("auto", "cpu"), edges=edges), ranks, threads=0)
+    except RuntimeError as error:
+        raise InputError(f"measuring this machine: {error}; use --machine") from None
+    machine: Machine = found[0]
+    return machine
 
 
 def run_plan(words: Sequence[str]) -> int:
@@ -238,7 +226,7 @@ def run_plan(words: Sequence[str]) -> int:
             },
             "machine": machine.name,
         }
-        for name in ("plans", "dropped", "outpaced"):
+        for name in ("plans", "dropped"):
             whole[name] = [plan for record in records for plan in record[name]]
         with atomic_file(job.json, f"--json {job.json}") as file:
             file.write((json.dumps(whole, indent=1, allow_nan=False) + "\n").encode())

@@ -7,7 +7,7 @@ import json
 import math
 import types
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -232,15 +232,6 @@ class Machine:
         then = self.conditions
         turns = min(1.0, self.cores / (then.ranks_here * then.threads))
         return then.threads * turns / now
-
-    def with_network(self, factor: float) -> Machine:
-        """The same with a network between nodes that is so many times faster."""
-        found = self.levels.between or self.levels.inside
-        links = {
-            name: replace(link, latency=link.latency / factor, bandwidth=link.bandwidth * factor)
-            for name, link in vars(found).items()
-        }
-        return replace(self, levels=replace(self.levels, between=Level(**links)))
 
 
 def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:

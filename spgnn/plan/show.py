@@ -54,12 +54,6 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
             f"     {len(choice.dropped)} more do not fit into memory; they need {least:,} bytes a "
             "rank or more"
         )
-    if choice.outpaced:
-        least_seconds = min(seconds for _, seconds in choice.outpaced)
-        say(
-            f"     {len(choice.outpaced)} with hierarchy were not counted; at best they take "
-            f"{1e3 * least_seconds:,.2f} ms"
-        )
     say("")
 
 
