@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -163,35 +164,20 @@ def row_normalise_features(x: X, *, in_place: bool = False) -> X:
     return cast(X, x.div_(norms) if in_place else x / norms)
 
 
-@dataclass
-class WordCount:
-    """Counts that tell a bag of words from other features, a few rows at a time."""
-
-    cells: int = 0
-    nonzeros: int = 0
-    negative: bool = False
-
-    def add(self, x: Tensor | CSR) -> None:
-        """Count some rows of features."""
-        values = x.values if isinstance(x, CSR) else x
-        assert values is not None
-        self.cells += x.shape[0] * x.shape[1]
-        self.nonzeros += int(values.count_nonzero())
-        self.negative = self.negative or bool((values < 0).any())
-
-    @property
-    def is_bag_of_words(self) -> bool:
-        """The rule of `is_bag_of_words` for the rows so far."""
-        return self.cells > 0 and not self.negative and 2 * self.nonzeros <= self.cells
-
-
-def is_bag_of_words(x: Tensor | CSR | None) -> bool:
+def is_bag_of_words(pieces: Iterable[Tensor | CSR | None]) -> bool:
     """The rule of ``data.feature-norm=auto``: no feature is negative and at most half are nonzero.
 
     Word counts and TF-IDF are like that; embeddings and measured attributes are dense or have
-    negative entries. Rows are normalised for such sets, as Kipf & Welling did.
+    negative entries. Rows are normalised for such sets, as Kipf & Welling did. Features come in
+    pieces of some rows.
     """
-    words = WordCount()
-    if x is not None:
-        words.add(x)
-    return words.is_bag_of_words
+    cells = nonzeros = 0
+    negative = False
+    for x in pieces:
+        if x is not None:
+            values = x.values if isinstance(x, CSR) else x
+            assert values is not None
+            cells += x.shape[0] * x.shape[1]
+            nonzeros += int(values.count_nonzero())
+            negative = negative or bool((values < 0).any())
+    return cells > 0 and not negative and 2 * nonzeros <= cells

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spgnn.data.arrays import Archive, Array, NpyHeader
 from spgnn.data.graph import MASKS, WEIGHT, Graph, VertexData, fits_float32, labels_of_table, narrow
-from spgnn.data.normalise import WordCount
+from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.reading import errors_of, graph_of, reading
 from spgnn.data.source import GraphSource, describe, ids_of
 from spgnn.data.structure import block_of, select_rows, slice_rows, stack_rows, without_ones
@@ -404,10 +404,8 @@ class NpzSource(GraphSource):
         if self._features is not None:
             sparse = isinstance(self._features, _SparseFeatures)
             self.meta = replace(self.meta, features=self._features.width, sparse_features=sparse)
-            words = WordCount()
-            for _, rows in self._features.pieces(self.piece_rows):
-                words.add(rows)
-            self.meta = replace(self.meta, bag_of_words=words.is_bag_of_words)
+            words = is_bag_of_words(x for _, x in self._features.pieces(self.piece_rows))
+            self.meta = replace(self.meta, bag_of_words=words)
 
     @property
     def random_access(self) -> bool:

@@ -96,7 +96,7 @@ def describe(graph: Graph) -> GraphMeta:
         weighted=graph.weighted,
         offsets=(0, graph.vertices),
         sparse_features=isinstance(graph.x, CSR),
-        bag_of_words=is_bag_of_words(graph.x),
+        bag_of_words=is_bag_of_words([graph.x]),
         labelled=graph.y is not None,
         splits=graph.splits,
     )

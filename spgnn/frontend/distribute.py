@@ -12,8 +12,8 @@ from torch import nn
 
 from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
-from spgnn.data import GraphSource
 from spgnn.data.distribute import RankShare
+from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.algorithm import Algo

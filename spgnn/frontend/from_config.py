@@ -13,7 +13,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.command import plural
 from spgnn.config import TrainConfig
-from spgnn.data import GraphSource, open_source
+from spgnn.data import open_source
 from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData, labelled
 from spgnn.data.normalise import (
@@ -23,6 +23,7 @@ from spgnn.data.normalise import (
     row_normalise_features,
 )
 from spgnn.data.normalise import normalisation_of as own_normalisation
+from spgnn.data.source import GraphSource
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share

@@ -12,8 +12,9 @@ import numpy as np
 from spgnn.comm import Communicator
 from spgnn.command import nbytes, say
 from spgnn.config import TrainConfig
-from spgnn.data import GraphSource, open_source
+from spgnn.data import open_source
 from spgnn.data.shards import is_graph_directory
+from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_choice, check_integer, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend.sources import Opened, Placement

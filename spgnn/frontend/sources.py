@@ -18,7 +18,6 @@ from spgnn.comm import Communicator
 from spgnn.data import (
     Graph,
     GraphBlock,
-    GraphSource,
     from_scipy,
     open_shards,
     open_source,
@@ -37,7 +36,7 @@ from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.graph import MASKS, VertexData, classes_of, label_columns
 from spgnn.data.normalise import add_self_loops, is_bag_of_words
 from spgnn.data.shards import is_graph_directory
-from spgnn.data.source import GraphMeta, MemorySource
+from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, memory_for, suggestion
 from spgnn.exchange import Algorithm
@@ -394,7 +393,7 @@ def share_of_blocks(
         **{key: _trailing(getattr(block, key)) for key in MASKS},
     )
     edges, largest = block.adjacency.nnz, label_columns(block.y) - 1
-    words = comm.agree(int(not is_bag_of_words(block.x))) == 0
+    words = comm.agree(int(not is_bag_of_words([block.x]))) == 0
     meta = GraphMeta(
         name=name,
         vertices=layout.rows,

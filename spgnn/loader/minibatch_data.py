@@ -13,13 +13,12 @@ from torch import Tensor
 
 from spgnn.data import (
     Graph,
-    GraphSource,
     open_source,
 )
 from spgnn.data.graph import labelled, vertex_ids_of
 from spgnn.data.normalise import check_weights, normalisation_of, row_normalise_features
 from spgnn.data.shards import ShardDirectory
-from spgnn.data.source import GraphMeta
+from spgnn.data.source import GraphMeta, GraphSource
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, scratch_directory

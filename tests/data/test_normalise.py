@@ -113,8 +113,8 @@ def test_features_are_normalised_to_unit_sum(rows, f, seed, sparse, in_place):
 )
 def test_bag_of_words(table, words):
     x = torch.tensor(table, dtype=torch.float32)
-    assert is_bag_of_words(x) == words
-    assert is_bag_of_words(CSR.from_scipy(sp.csr_array(x.numpy()))) == words
+    assert is_bag_of_words([x]) == words
+    assert is_bag_of_words([None, CSR.from_scipy(sp.csr_array(x.numpy()))]) == words
 
 
 def test_columns_beyond_32_bits():

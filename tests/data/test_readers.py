@@ -24,10 +24,10 @@ from spgnn.data import (
     from_scipy,
     open_shards,
     open_source,
-    open_through_disk,
     write_shards,
 )
 from spgnn.data.load import read_graph
+from spgnn.data.through_disk import open_through_disk
 from tests.data.graphs import MTX, assert_canonical, put, small_pieces
 from tests.data.graphs import pattern as pattern_of
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import InputError
-from spgnn.data import open_through_disk
 from spgnn.data import reading as text
 from spgnn.data.load import read_graph
 from spgnn.data.reading import Grammar
+from spgnn.data.through_disk import open_through_disk
 from tests.data.graphs import MTX, adjacencies, assert_canonical, put, small_pieces
 
 NINES = "9" * 5000
