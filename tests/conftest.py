@@ -7,6 +7,10 @@ import os
 import random
 import signal
 
+# Threads that wait must not take a processor from those that work: here are more than processors.
+# Read when torch is imported, hence before it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import numpy as np
 import pytest
 import torch
