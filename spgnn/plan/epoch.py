@@ -157,7 +157,7 @@ def edges_of(config: TrainConfig) -> tuple[str, ...]:
     """Rates of edges that a machine must have for a model: a name of `Machine.edges`, or none."""
     if config.model.attends:
         return (config.model.model,)
-    return ("largest",) * (config.model.aggregate == "max")
+    return () if config.model.propagates else ("largest",)
 
 
 def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = False) -> Epoch:
@@ -174,8 +174,8 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
-    dense = propagated or config.algorithm.order != "auto" or model.aggregate == "max"
-    sparse = sparse and not dense
+    multiplies = model.propagates or model.attends
+    sparse = sparse and multiplies and not propagated and config.algorithm.order == "auto"
     links = aim.task == "links"
     widths = tuple(config.widths(features, model.hidden if links else classes))
     layers, decoder = len(widths) - 1, None
@@ -277,7 +277,7 @@ class _Recording(TorchDispatchMode):
         model, links = config.model, config.aim.task == "links"
         dropped = model.attention_dropout
         self.drops_edges = (model.dropout if dropped is None else dropped) > 0
-        self.largest = model.aggregate == "max"
+        self.largest = not (model.propagates or model.attends)
         self.steps: list[Step] = []
         self._layers, self._negatives = layers, config.aim.negatives
         # Links of a rank come after all other sizes; negative pairs, and both together, are so many

@@ -31,79 +31,51 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+# Options of the model, then those of the scheme that are given; of graphs in turn.
+CASES: list[tuple[dict[str, object], dict[str, object]]] = [
+    ({}, {}),
+    ({}, {"cover": "minimum", "algo": "1.5d", "c": 2}),
+    ({"model": "gat", "heads": 2}, {"cover": "minimum"}),
+    ({"norm": "batch", "residual": True, "jk": "cat", "act": "elu"}, {"prune": True}),
+    ({"model": "gatv2"}, {}),
+    ({"model": "sage", "aggregate": "max"}, {}),
+    ({"model": "sage", "norm": "node"}, {"prune": True}),
+]
+
+
 def test_auto_trains_what_it_chose(tmp_path, cache):
-    graph = write_graphs(tmp_path)[1]
-    base = TrainConfig.of(dataset=graph, epochs=3, layers=2, hidden=5, seed=2)
-    auto = base.but(plan="auto", machine=str(EXAMPLE))
-    given = auto.but(cover="minimum", algo="1.5d", c=2)
-    reports = run_ranks(trained, 4, [base, auto, given])[0]
-    losses = [[record["loss"] for record in report["history"]] for report in reports]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    assert losses[2] == pytest.approx(losses[0], rel=1e-4)
-    assert reports[0]["plan"] is None
-    for config, report in zip((auto, given), reports[1:], strict=True):
-        plan, flags = report["plan"], report["config"]
-        assert plan["bytes"] == report["volume"]["total_bytes"]
-        assert plan["max_send_bytes"] == report["volume"]["max_send_bytes"]
-        assert {name: plan[name] for name in CHOSEN if name != "partition"} == {
-            name: flags[name] for name in CHOSEN if name != "partition"
-        }
+    """What is given stays; the bytes are those predicted, and the history is that of the model."""
+    graphs, auto = write_graphs(tmp_path), {"plan": "auto", "machine": str(EXAMPLE)}
+    configs = []
+    for number, (model, given) in enumerate(CASES):
+        base = TrainConfig.of(dataset=graphs[number % 3], epochs=2, layers=2, hidden=8, **model)
+        configs += [base, base.but(**auto, **given)]
+    coded = configs[0].but(**auto, bits=4, delay=1, dropout=0.5, epochs=3)
+    *reports, codecs = run_ranks(trained, 4, [*configs, coded])[0]
+    kinds = []
+    for (model, given), plain, chosen in zip(CASES, reports[::2], reports[1::2], strict=True):
+        losses = [[record["loss"] for record in each["history"]] for each in (plain, chosen)]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        plan, flags = chosen["plan"], chosen["config"]
+        assert plain["plan"] is None
+        assert plan["bytes"] == chosen["volume"]["total_bytes"]
+        assert plan["max_send_bytes"] == chosen["volume"]["max_send_bytes"]
+        for name in CHOSEN:
+            assert name == "partition" or plan[name] == flags[name]
+        # Where norms take all rows, pruning makes no difference.
+        stays = {"prune": False} if model.get("norm") == "batch" else given
+        assert {name: flags[name] for name in stays} == stays
         assert Path(flags["partition"]).parent == cache / "partitions"
         assert plan["seconds"] > 0
         assert plan["memory_bytes"] > 0
         assert len(plan["tried"]) in (0, 2)
-        assert flags["hidden"] == config.model.hidden
-    assert reports[2]["config"]["cover"] == "minimum"
-    assert (reports[2]["config"]["algo"], reports[2]["config"]["c"]) == ("1.5d", 2)
-    assert reports[2]["plan"]["objective"] == "cover"
-
-
-def test_auto_knows_norms_skips_and_jumps(tmp_path, cache):
-    graph = write_graphs(tmp_path)[0]
-    model = {"norm": "batch", "residual": True, "jk": "cat", "act": "elu", "hidden": 7}
-    base = TrainConfig.of(dataset=graph, epochs=3, layers=2, **model)
-    auto = base.but(plan="auto", machine=str(EXAMPLE))
-    both = [base, auto, auto.but(prune=True, model="sage", norm="node")]
-    reports = run_ranks(trained, 3, both)[0]
-    losses = [[record["loss"] for record in report["history"]] for report in reports]
-    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-    for report in reports[1:]:
-        assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
-    assert reports[1]["plan"]["prune"] is False
-
-
-def test_auto_knows_attention_and_largest_neighbours(tmp_path, cache):
-    """Chosen among what these models can have; the bytes are counted, the history is the same."""
-    graph = write_graphs(tmp_path)[2]
-    base = TrainConfig.of(dataset=graph, epochs=2, layers=2, hidden=8)
-    models = [
-        {"model": "gat", "heads": 2, "cover": "minimum"},
-        {"model": "gatv2"},
-        {"model": "sage", "aggregate": "max"},
-    ]
-    plain = [base.but(**model) for model in models]
-    auto = [one.but(plan="auto", machine=str(EXAMPLE)) for one in plain]
-    reports = run_ranks(trained, 4, [*plain, *auto])[0]
-    for one, chosen in zip(reports[:3], reports[3:], strict=True):
-        losses = [[record["loss"] for record in each["history"]] for each in (one, chosen)]
-        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-        assert chosen["plan"]["bytes"] == chosen["volume"]["total_bytes"]
-    assert reports[3]["config"]["cover"] == "minimum"
-    largest = reports[5]["config"]
+        kinds += plan["seconds_by_kind"].keys() & {"attention", "largest"}
+    assert kinds == ["attention", "attention", "largest"]
+    assert reports[3]["plan"]["objective"] == "cover"
+    largest = reports[11]["config"]
     assert (largest["algo"], largest["cover"], largest["recompute_halo"]) == ("1d", "column", False)
-    kinds = [report["plan"]["seconds_by_kind"] for report in reports[3:]]
-    assert [next(iter(kind.keys() & {"attention", "largest"})) for kind in kinds] == [
-        *["attention"] * 2,
-        "largest",
-    ]
-
-
-def test_auto_takes_codecs(tmp_path, cache):
-    flags = {"plan": "auto", "machine": str(EXAMPLE), "bits": 4, "delay": 1, "epochs": 3}
-    config = TrainConfig.of(dataset=write_graphs(tmp_path)[2], hidden=7, dropout=0.5, **flags)
-    (report,) = run_ranks(trained, 4, [config])[0]
-    assert report["plan"]["bytes"] == report["volume"]["total_bytes"]
-    assert report["approximation"]["codec"] == "--bits 4 --delay 1 messages.exact-means True"
+    assert codecs["plan"]["bytes"] == codecs["volume"]["total_bytes"]
+    assert codecs["approximation"]["codec"] == "--bits 4 --delay 1 messages.exact-means True"
 
 
 def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):

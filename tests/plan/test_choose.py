@@ -178,13 +178,13 @@ def planned(tmp_path, graph, ranks: str, *words: object) -> dict:
 def test_the_command(tmp_path, capsys):
     graph, plot = write_graphs(tmp_path)[2], tmp_path / "plans.svg"
     model = ["--hidden", 5, "--layers", 2]
-    record = planned(tmp_path, graph, "4,2", *model, "--plot", plot, "--top", 2)
+    record = planned(tmp_path, graph, "3,2", *model, "--plot", plot, "--top", 2)
     shown = capsys.readouterr().out
     assert "2 ranks: " in shown
-    assert "4 ranks: " in shown
+    assert "3 ranks: " in shown
     assert plot.read_text().startswith("<?xml")
     assert record["graph"]["vertices"] == 61
-    assert {plan["ranks"] for plan in record["plans"]} == {2, 4}
+    assert {plan["ranks"] for plan in record["plans"]} == {2, 3}
     for plan in record["plans"]:
         assert set(plan) >= CONTRACT
         words = shlex.split(plan["command"])
@@ -201,11 +201,11 @@ def test_the_command_ranks_for_codecs(tmp_path):
     graph, bits = str(write_graphs(tmp_path)[2]), [(0, 8), (50, 4)]
     given = ["--bits", "8,4@50", "--delay", "2", "--delay-bins", "2", "--epochs", "60"]
     given += ["--set", "messages.exact-means=false"]
-    plan = planned(tmp_path, graph, "4", *given)["plans"][0]
+    plan = planned(tmp_path, graph, "2", *given)["plans"][0]
     config = TrainConfig.read(shlex.split(plan["command"])[4:])
     assert config.messages.codec == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
     assert config.training.epochs == 60
-    assert predicted(config, 4).volume["total_bytes"] == plan["bytes"]
+    assert predicted(config, 2).volume["total_bytes"] == plan["bytes"]
 
 
 @pytest.mark.parametrize(

@@ -52,15 +52,18 @@ def from_disk(graph, spill, ranks, *, memory: int = 0, **options) -> PricedPlan:
     return found
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_bytes_are_those_of_training(ranks, tmp_path):
+@pytest.mark.parametrize(
+    ("ranks", "cases"),
+    [(1, CASES[::3]), (2, CASES[1::2]), pytest.param(2, CASES[::2], marks=pytest.mark.slow)],
+)
+def test_bytes_are_those_of_training(ranks, cases, tmp_path):
     graphs = write_graphs(tmp_path)
     # Features that are read where they lie, of as many parts as there are ranks.
     write_shards(open_source(str(graphs[0])), None, ranks, tmp_path / "cut")
     graphs.append(tmp_path / "cut")
     plans = [
         from_disk(graphs[number], tmp_path, ranks, model=model, layers=layers, **options)
-        for number, model, layers, options in CASES
+        for number, model, layers, options in cases
     ]
     # Memory decides nothing here: all is on the disk, so is what is looked at.
     flags = [
