@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +26,8 @@ from spgnn.frontend.sources import (
     Placement,
     is_cut,
     kind_of,
+    open_data,
     opened_share,
-    opener,
     scattered_share,
     share_of_blocks,
 )
@@ -184,8 +184,18 @@ def distribute(
     elif cut:
         share = opened_share(path, how, comm)
     else:
-        opened = comm.on_rank_zero(lambda: _opened(opener(data, apart, name, data_dir), how, name))
-        record = None
+
+        def open_there() -> Opened:
+            with memory_for(name):
+                opened = open_data(data, apart, name, data_dir)
+            if symmetrise and opened.edges is not None:
+                raise InputError(
+                    "symmetrise: edges of this graph have attributes or an order, or are repeated; "
+                    "make it undirected before, with torch_geometric.utils.to_undirected"
+                )
+            return opened
+
+        opened, record = comm.on_rank_zero(open_there), None
         if plan is not None:
             how, record = planned_placement(opened, how, comm, config, most_bytes, halo=halo)
         share, more = _scattered(opened, how, comm, name)
@@ -232,17 +242,6 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
 
     comm.on_every_rank(check_first)
     return first
-
-
-def _opened(opened_by: Callable[[], Opened], how: Placement, name: str) -> Opened:
-    with memory_for(name):
-        opened = opened_by()
-    if how.symmetrise and opened.edges is not None:
-        raise InputError(
-            "symmetrise: edges of this graph have attributes or an order, or are repeated; make it "
-            "undirected before, with torch_geometric.utils.to_undirected"
-        )
-    return opened
 
 
 def _scattered(

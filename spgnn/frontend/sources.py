@@ -128,96 +128,77 @@ def kind_of(data: Any) -> str:
     )
 
 
-def opener(
-    data: Any, apart: dict[str, Any], name: str, data_dir: str | None
-) -> Callable[[], Opened]:
-    """A function that reads the graph on rank 0, from anything but a block.
+def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None) -> Opened:
+    """Open a graph that is given in any form but blocks, on rank 0.
 
     `apart` are the arguments that `APART` names; `name` is what messages call a graph without a
     name.
+
+    Raises
+    ------
+    InputError
+        If it is none, or of something that cannot be sent to ranks.
     """
     kind = kind_of(data)
-
-    def opened() -> Opened:
-        given = [key for key, value in apart.items() if value is not None]
-        if given and kind != "scipy":
-            raise InputError(f"{given[0]}= belongs to a SciPy matrix; this data has its own")
-        return _OPENERS[kind](data, name, data_dir, apart)
-
-    return opened
-
-
-def _missing(data: Any, *_: Any) -> Opened:
-    raise InputError("data: rank 0 has none; it has to hold the graph")
-
-
-def _named(data: Any, name: str, data_dir: str | None, _: Any) -> Opened:
-    with ProgressBar() as progress:
-        return Opened(open_source(os.fspath(data), data_dir, progress=progress))
-
-
-def _scipy(data: Any, name: str, _: Any, apart: dict[str, Any]) -> Opened:
     given = {key: value for key, value in apart.items() if value is not None}
-    sparse = {"x": given.pop("x")} if sp.issparse(given.get("x")) else {}
-    tensors = rows_of_vertices(given, data.shape[0])
-    inside, attributes = unchanged(tensors)
-    masks = {key: tensors.get(key) for key in MASKS}
-    record = from_scipy(data, name=name, **sparse, **inside, **masks)
-    return _checked(Opened(MemorySource(record), attributes=attributes))
-
-
-def _ogb(dataset: Any, *_: Any) -> Opened:
-    """Of either flavour: edges in a dictionary, or in a PyG ``Data``."""
-    data, name = dataset[0], str(dataset.name)
-    if not hasattr(data, "edge_index"):
-        return _foreign(read_ogb(dataset), name)
-    data, split = data.clone(), dataset.get_idx_split()
-    for key, part in zip(MASKS, ("train", "valid", "test"), strict=True):
-        mask = torch.zeros(int(data.num_nodes), dtype=torch.bool)
-        mask[split[part]] = True
-        data[key] = mask
-    return _pyg(data, name)
-
-
-def _pyg(data: Any, name: str, *_: Any) -> Opened:
-    return _foreign(read_pyg(with_edge_index(data)), name)
-
-
-def _dgl(data: Any, name: str, *_: Any) -> Opened:
-    if not getattr(data, "is_homogeneous", True):
-        raise InputError("heterogeneous data are not distributed: take dgl.to_homogeneous(graph)")
-    return _foreign(read_dgl(data), name)
-
-
-def _foreign(whole: ForeignGraph, name: str) -> Opened:
-    record, attributes = whole.apart(name)
-    edges, parallel = whole.edges, ""
-    if record.edges < len(edges.source):
-        parallel = "summed" if "edge_weight" in edges.attributes else "counted"
-    kept = edges if edges.says_more else None
-    source = MemorySource(record)
-    return _checked(Opened(source, kept, attributes, whole.shared, whole.left_out, parallel))
-
-
-def _checked(opened: Opened) -> Opened:
-    """Refuse what cannot be handed out."""
-    edges = {} if opened.edges is None else opened.edges.attributes
+    if given and kind != "scipy":
+        raise InputError(f"{next(iter(given))}= belongs to a SciPy matrix; this data has its own")
+    match kind:
+        case "nothing":
+            raise InputError("data: rank 0 has none; it has to hold the graph")
+        case "name":
+            with ProgressBar() as progress:
+                return Opened(open_source(os.fspath(data), data_dir, progress=progress))
+        case "graph":
+            return Opened(MemorySource(data))
+        case "source":
+            return Opened(data)
+        case "scipy":
+            sparse = {"x": given.pop("x")} if sp.issparse(given.get("x")) else {}
+            tensors = rows_of_vertices(given, data.shape[0])
+            inside, attributes = unchanged(tensors)
+            masks = {key: tensors.get(key) for key in MASKS}
+            record = from_scipy(data, name=name, **sparse, **inside, **masks)
+            opened = Opened(MemorySource(record), attributes=attributes)
+        case _:
+            foreign, name = _read_foreign(kind, data, name)
+            record, attributes = foreign.apart(name)
+            edges, parallel = foreign.edges, ""
+            if record.edges < len(edges.source):
+                parallel = "summed" if "edge_weight" in edges.attributes else "counted"
+            opened = Opened(
+                MemorySource(record),
+                edges if edges.says_more else None,
+                attributes,
+                foreign.shared,
+                foreign.left_out,
+                parallel,
+            )
+    of_edges = {} if opened.edges is None else opened.edges.attributes
     shared = {key: t for key, t in opened.shared.items() if isinstance(t, Tensor)}
-    for key, rows in (opened.attributes | edges | shared).items():
+    for key, rows in (opened.attributes | of_edges | shared).items():
         check_sent(key, rows)
     return opened
 
 
-_OPENERS: dict[str, Callable[..., Opened]] = {
-    "nothing": _missing,
-    "name": _named,
-    "scipy": _scipy,
-    "ogb": _ogb,
-    "pyg": _pyg,
-    "dgl": _dgl,
-    "graph": lambda data, *_: Opened(MemorySource(data)),
-    "source": lambda data, *_: Opened(data),
-}
+def _read_foreign(kind: str, data: Any, name: str) -> tuple[ForeignGraph, str]:
+    """A graph of another library, and its name."""
+    if kind == "dgl":
+        if not getattr(data, "is_homogeneous", True):
+            raise InputError(
+                "heterogeneous data are not distributed: take dgl.to_homogeneous(graph)"
+            )
+        return read_dgl(data), name
+    if kind == "ogb":  # of either flavour: edges in a dictionary, or in a PyG ``Data``
+        dataset, data, name = data, data[0], str(data.name)
+        if not hasattr(data, "edge_index"):
+            return read_ogb(dataset), name
+        data, split = data.clone(), dataset.get_idx_split()
+        for key, part in zip(MASKS, ("train", "valid", "test"), strict=True):
+            mask = torch.zeros(int(data.num_nodes), dtype=torch.bool)
+            mask[split[part]] = True
+            data[key] = mask
+    return read_pyg(with_edge_index(data)), name
 
 
 Data = TypeVar("Data", bound=VertexData)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -246,14 +246,15 @@ class DistGraph(Trained, Graph):
         if not isinstance(H_local, Tensor) or not H_local.dim():
             given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
-        flat = _as_rows(H_local)
-        if flat.is_floating_point():
-            result = self.A.halo(flat.float() if flat.dtype == torch.float16 else flat)
-        else:
-            with self.exact():
-                result = self.A.halo(flat.double())
-        rows = F.pad(result, (0, 0, 0, self._padding)).to(H_local.dtype)
+        rows = F.pad(self._exchanged(self.A.halo, _as_rows(H_local)), (0, 0, 0, self._padding))
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
+
+    def _exchanged(self, exchange: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Rows of any dtype through an exchange of floating ones; integers exactly up to 2⁵³."""
+        if rows.is_floating_point():
+            return exchange(rows.float() if rows.dtype == torch.float16 else rows).to(rows.dtype)
+        with self.exact():
+            return exchange(rows.double()).to(rows.dtype)
 
     @property
     def halo_rows(self) -> int:
@@ -281,12 +282,7 @@ class DistGraph(Trained, Graph):
         Tensor [own rows, …]
         """
         G = _as_rows(G_halo)[: self.halo_rows - self._padding]
-        if G.is_floating_point():
-            result = self.A.halo_sum(G.float() if G.dtype == torch.float16 else G)
-        else:
-            with self.exact():
-                result = self.A.halo_sum(G.double())
-        return result.to(G_halo.dtype).reshape(self.own_rows, *G_halo.shape[1:])
+        return self._exchanged(self.A.halo_sum, G).reshape(self.own_rows, *G_halo.shape[1:])
 
     @cached_property
     def edge_index(self) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from spgnn.data.adapters import with_edge_index
 from spgnn.data.graph import MASKS, Graph
 from spgnn.errors import InputError
-from spgnn.frontend.sources import kind_of, opener
+from spgnn.frontend.sources import kind_of, open_data
 from spgnn.graph.block import Degrees
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.disk_pattern import DiskPattern
@@ -163,7 +163,7 @@ def _read(data: Any, data_dir: str | None) -> SampledGraph:
     if kind in ("nothing", "block"):
         raise InputError(f"batches are drawn from a graph on one process, not from {kind}")
     beside = {name: None for name in ("x", "y", *MASKS)} | {"x": x}
-    opened = opener(data, beside, "graph", data_dir)()
+    opened = open_data(data, beside, "graph", data_dir)
     known = dict(opened.attributes)
     graph = sampled_graph(opened.source.graph(), known.pop("x", None))
     return replace(graph, vertices=graph.vertices | known)

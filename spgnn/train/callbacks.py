@@ -6,14 +6,13 @@ import csv
 import importlib
 import importlib.util
 import io
-import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from spgnn.errors import InputError
-from spgnn.files import atomic_file
+from spgnn.files import atomic_file, check_writable
 
 Record = Mapping[str, Any]
 """An epoch: its number, loss, learning rate and seconds, and the scores where it was evaluated."""
@@ -126,5 +125,4 @@ def check_log_directory(directory: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--log {directory}: cannot be made: {error.strerror}") from None
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise InputError(f"--log {directory}: cannot be written to")
+    check_writable(path / CSV_FILE, "--log")
