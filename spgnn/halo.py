@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import Operands, named
-from spgnn.comm import Mesh
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Plan, Stage, Step
+from spgnn.exchange import Executor, Stage, Step
+from spgnn.exchange.executor import Exchange
 from spgnn.exchange.stacks import Codecs
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
@@ -22,20 +22,12 @@ class Halo:
 
     Parameters
     ----------
-    plan : Plan
+    executor : Executor
         Of a matrix whose only stage receives rows of H, as under the column cover in 1D.
-    mesh : Mesh
     operands : Operands
         Those of the matrix, whose products and halos are counted together.
     codecs : Codecs, optional
         Those of the matrix.
-
-    Attributes
-    ----------
-    stage : Stage
-        The only one.
-    executor : Executor
-        What carries rows.
 
     Raises
     ------
@@ -44,8 +36,9 @@ class Halo:
     """
 
     def __init__(
-        self, plan: Plan, mesh: Mesh, operands: Operands, codecs: Codecs | None = None
+        self, executor: Executor, operands: Operands, codecs: Codecs | None = None
     ) -> None:
+        plan = executor.plan
         stage = plan.stages[0]
         if (
             len(plan.stages) > 1
@@ -61,8 +54,7 @@ class Halo:
         hops = (replace(hop, send=hop.send.with_scales(None, None)) for hop in stage.hops)
         fetched = Stage(identity, None, tuple(hops))
         self._codecs = codecs
-        self.executor = Executor(Plan((fetched,)), mesh, None if codecs is None else codecs.hops)
-        self._exchange = self.executor.exchange(fetched)
+        self.executor, self._exchange = executor, Exchange(fetched, 0, executor)
         self.columns, self.rows = own, own + stage.received[-1]
         self.handle = named(self)
         self.operands = operands

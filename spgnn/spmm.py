@@ -40,8 +40,6 @@ class DistMatrix:
     layout : RowLayout
         Which rank owns which rows of H.
     mesh : Mesh
-    overlap : bool
-        Whether the local product hides the exchange.
     schedule : {"overlap", "peers"}
         All rows at once, or those of a few peers at a time.
     buffer : int
@@ -58,14 +56,13 @@ class DistMatrix:
         layout: RowLayout,
         mesh: Mesh,
         *,
-        overlap: bool = True,
         schedule: Schedule = "overlap",
         buffer: int = 0,
         workspace: Workspace | None = None,
         setting: CodecSetting | None = None,
     ) -> None:
         self.layout, self.mesh = layout, mesh
-        self.overlap, self.schedule, self.buffer = overlap, schedule, buffer
+        self.schedule, self.buffer = schedule, buffer
         self.rows, self.columns = plan.shape
         self.handle = named(self)
         self._arrange(plan, setting, workspace)
@@ -79,11 +76,9 @@ class DistMatrix:
         self.operands = Operands(self.mesh.everyone, None if setting is None else setting.policy)
         hops = None if self.codecs is None else self.codecs.hops
         self.executor: Executor = (
-            Executor(plan, self.mesh, hops, self.overlap, workspace)
+            Executor(plan, self.mesh, hops, workspace)
             if self.schedule == "overlap"
-            else Peers(
-                plan, self.mesh, self.buffer, hops, overlap=self.overlap, workspace=workspace
-            )
+            else Peers(plan, self.mesh, self.buffer, hops, workspace)
         )
         for name in ("attention", "_halo"):
             self.__dict__.pop(name, None)
@@ -124,7 +119,6 @@ class DistMatrix:
         algorithm: Algorithm | None = None,
         column_scale: Tensor | None = None,
         edge_labels: Tensor | None = None,
-        overlap: bool = True,
         schedule: Schedule = "overlap",
         buffer: int = 0,
     ) -> DistMatrix:
@@ -149,8 +143,6 @@ class DistMatrix:
         edge_labels : Tensor, integers [nnz], optional
             The rank that multiplies each nonzero of the block, in a vertex cut; on all ranks or on
             none.
-        overlap : bool
-            Whether the local product hides the exchange.
         schedule, buffer
             As of the class.
 
@@ -179,8 +171,7 @@ class DistMatrix:
         column_scale = None if column_scale is None else column_scale.clone()
         scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)
         plan = build(scheme, mesh).ready()
-        how: dict[str, Any] = {"schedule": algorithm.schedule, "buffer": algorithm.buffer}
-        return cls(plan, layout, mesh, overlap=overlap, **how)
+        return cls(plan, layout, mesh, schedule=algorithm.schedule, buffer=algorithm.buffer)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -265,7 +256,7 @@ class DistMatrix:
 
     @cached_property
     def _halo(self) -> Halo:
-        return Halo(self.plan, self.mesh, self.operands, self.codecs)
+        return Halo(self.executor, self.operands, self.codecs)
 
     @cached_property
     def local_pattern(self) -> Pattern:
@@ -343,7 +334,7 @@ class DistMatrix:
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {"overlap": self.overlap, "schedule": self.schedule, "buffer": self.buffer}
+        return {"schedule": self.schedule, "buffer": self.buffer}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
         return self._with(self.plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle, islice, product
 
 import numpy as np
@@ -56,7 +56,6 @@ class Case:
     width: int
     dtype: torch.dtype = torch.float64
     density: float = 0.15
-    overlap: bool = True
     # Rows in each of two buffers, under the schedule "peers"; 0: all at once.
     room: int = 0
 
@@ -90,7 +89,6 @@ def random_case(ranks: int, seed: int) -> tuple[Case, str, int]:
         int(rng.choice(WIDTHS)),
         list(TOLERANCE)[rng.integers(3)],
         float(rng.choice((0.0, 0.02, 0.15, 0.6))),
-        bool(rng.integers(4)),
     )
     divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
     algo = str(rng.choice(("1.5d", "feature", "2d", "3d")))
@@ -133,7 +131,7 @@ def check_nodes(comm: Communicator, size: int, every: int = 1, c: int = 1) -> in
     )
     checked = 0
     for case in chosen:
-        check(replace(case, overlap=checked % 2 == 0), comm, algo, c, size)
+        check(case, comm, algo, c, size)
         checked += 1
     return checked
 
@@ -185,7 +183,6 @@ def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1)
         mesh,
         algorithm=algorithm,
         column_scale=given.column_scale,
-        overlap=case.overlap,
     )
     rng = np.random.default_rng(case.n + 1)
     # Numbers that every dtype holds exactly.

@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 from spgnn.attention.passes import (
-    ENDS,
+    DST,
     LATE,
     ROWS,
     Dropouts,
     EdgeParts,
     Forward,
-    Load,
+    PartialsExchange,
     Pass,
-    Way,
+    Payload,
 )
 from spgnn.attention.pieces import Marks, Partials, Pieces, pieces
 from spgnn.attention.scores import Gradients, Scores
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Executor, Plan, Step
-from spgnn.exchange.codec import CodecSetting, Errors
+from spgnn.exchange.codec import Errors
 from spgnn.exchange.delay import Delay
 from spgnn.exchange.executor import Workspace
 from spgnn.exchange.needs import Communicators
@@ -34,7 +34,7 @@ from spgnn.exchange.stacks import Codecs, stack
 from spgnn.exchange.transport import Transport
 from spgnn.kernels.attention import AttentionDropout
 
-FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, ENDS, LATE))
+FETCH, SUMS, FOLD = 0, 1, 1 + len((ROWS, DST, LATE))
 """Numbers of the first codec of each exchange in a step."""
 
 
@@ -74,24 +74,21 @@ class Attention:
         self._mesh, self._workspace, self._codecs = mesh, workspace, codecs
         self._ids: tuple[Tensor, Tensor | None, tuple[Tensor, ...]] | None = None
         self._sampled: dict[int, tuple[int, float, Pass]] = {}
-        if codecs is not None:
-            codecs.setting.codec.check_attention()
-            codecs.of_attention = self._new_codecs(codecs.setting)
-
-    def _new_codecs(self, setting: CodecSetting) -> dict[int, Transport]:
-        """By what each is called in a step."""
-        codecs = {}
+        if codecs is None:
+            return
+        setting, own = codecs.setting, codecs.of_attention
+        setting.codec.check_attention()
         if self.pieces.fetch is not None:
-            codecs[FETCH] = stack(setting, attended=True)
+            own[FETCH] = stack(setting, attended=True)
         # What is late with rows is no error of its own.
         silent = replace(setting, errors=Errors())
-        for first, way in ((SUMS, self.pieces.sums), (FOLD, self.pieces.fold)):
-            if way is not None:
-                for which in (ROWS, ENDS):
-                    codecs[first + which] = stack(setting, attended=True)
+        for first, partials in ((SUMS, self.pieces.sums), (FOLD, self.pieces.fold)):
+            if partials is not None:
+                own[first + ROWS], own[first + DST] = (
+                    stack(setting, attended=True) for _ in range(2)
+                )
                 late = Delay(Transport(), silent) if setting.codec.delay else Transport()
-                codecs[first + LATE] = late
-        return codecs
+                own[first + LATE] = late
 
     @property
     def edges(self) -> int:
@@ -132,19 +129,19 @@ class Attention:
             return self._ids[2]
         rows = sources[: self.rows] if targets is None else sources[targets]
         run = self._exact
-        (rows,) = run.everywhere(Load(None, (rows[:, None],)), EXACT)
-        asked = fetched = sources[:0]
+        (rows,) = run.unfold(Payload(None, (rows[:, None],)), EXACT)
+        requested = fetched = sources[:0]
         if run.sums is not None:
-            asked = run.sums.back(Load(None, (rows,)), EXACT)()[0][:, 0]
+            requested = run.sums.to_makers(Payload(None, (rows,)), EXACT)()[0][:, 0]
         if run.exchange is not None:
             # Rows of two numbers that float64 holds exactly: whatever the codec is, it knows rows.
             halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
             received = halves.new_empty(self.pieces.fetched, 2)
             high, low = run.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
             fetched = (high << 32) + low
-        found = rows[:, 0], sources, fetched, asked
-        self._ids = sources, targets, found
-        return found
+        ids = rows[:, 0], sources, fetched, requested
+        self._ids = sources, targets, ids
+        return ids
 
     def knows(self, sources: Tensor | None, targets: Tensor | None) -> bool:
         """True if the last request for ids was for these very tensors."""
@@ -211,7 +208,7 @@ class Attention:
         Z: Tensor,
         dst: Tensor,
         scores: Scores,
-        made: Forward,
+        saved: Forward,
         step: Step,
         *,
         edges: Tensor | None = None,
@@ -219,22 +216,22 @@ class Attention:
     ) -> Gradients:
         """Gradients in all operands, from G [rows, heads * channels]. Collective.
 
-        `made` is what `forward` returned, which all else was given to.
+        `saved` is what `forward` returned, which all else was given to.
         """
         run, step = self._at(step), step.reversed()
         if self._codecs is not None and not step.exact:
             step = self._begin(Z, scores, step)
-        found, of_remote = run.backward(
+        gradients, of_remote = run.backward(
             G,
             Z,
             dst,
             scores,
-            made,
+            saved,
             step,
             edges=self._split(edges, run.pieces),
             dropouts=self._dropouts(drops, run.pieces),
         )
-        return found._replace(edges=self._joined(found.edges, of_remote, run.pieces))
+        return gradients._replace(edges=self._joined(gradients.edges, of_remote, run.pieces))
 
     @cached_property
     def _exact(self) -> Pass:
@@ -272,11 +269,11 @@ class Attention:
             executor = Executor(plan, self._mesh, fetch, workspace=self._workspace)
             exchange = executor.exchange(parts.fetch)
 
-        def way(partials: Partials | None, first: int) -> Way | None:
+        def way(partials: Partials | None, first: int) -> PartialsExchange | None:
             if partials is None:
                 return None
-            own = {which: codecs[first + which] for which in (ROWS, ENDS, LATE)} if codecs else None
-            return Way(partials, self._mesh[partials.axis], own, first)
+            own = {which: codecs[first + which] for which in (ROWS, DST, LATE)} if codecs else None
+            return PartialsExchange(partials, self._mesh[partials.axis], own, first)
 
         return Pass(parts, exchange, way(parts.sums, SUMS), way(parts.fold, FOLD), log(share))
 
@@ -330,15 +327,15 @@ class Attention:
         if drops is None:
             return None, None, None
         key, p, sources, targets = drops
-        rows, columns, fetched, asked = self.ids(sources, targets)
+        rows, columns, fetched, requested = self.ids(sources, targets)
         if some.sampled_rows is not None:
             rows = rows[some.sampled_rows]
         if some.sampled_fetches is not None:
             fetched = fetched[some.sampled_fetches]
         if some.sampled_sums is not None:
-            asked = asked[some.sampled_sums]
+            requested = requested[some.sampled_sums]
         dropout = partial(AttentionDropout, key, p)
-        return dropout(rows, columns), dropout(rows, fetched), dropout(asked, columns)
+        return dropout(rows, columns), dropout(rows, fetched), dropout(requested, columns)
 
     def _split(self, edges: Tensor | None, some: Pieces) -> EdgeParts:
         """Split data of edges into those of the local block and those of the remote block."""

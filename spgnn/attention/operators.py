@@ -119,8 +119,8 @@ def attend(
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
     operands = Z.contiguous(), dst.contiguous(), a, edges, sources, targets
-    found: list[Tensor] = torch.ops.spgnn.attend(*operands, A.handle, *rules, epoch, number)
-    return found[0]
+    results: list[Tensor] = torch.ops.spgnn.attend(*operands, A.handle, *rules, epoch, number)
+    return results[0]
 
 
 def _check(
@@ -220,22 +220,22 @@ def _(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
     A: Matrix = with_name(handle)
     parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
 
-    def kept(rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    def saved(rows: int) -> tuple[Tensor, Tensor, Tensor]:
         some = rows if gradients and not joint else 0
         return a.new_empty(some, heads), a.new_empty(some, width), a.new_empty(some, heads)
 
-    fetched, asked = (parts.fetched, parts.asked) if gradients else (0, 0)
+    fetched, requested = (parts.fetched, parts.requested) if gradients else (0, 0)
     gathered = parts.partial_rows if gradients and parts.fold is not None else 0
-    made = Forward(
+    results = Forward(
         Z.new_empty(A.rows, width),
         a.new_empty(A.rows, heads),
-        *kept(parts.partial_rows),
+        *saved(parts.partial_rows),
         dst.new_empty(gathered, dst.shape[1]),
         Z.new_empty(fetched, width),
-        dst.new_empty(asked, dst.shape[1]),
-        *kept(parts.asked),
+        dst.new_empty(requested, dst.shape[1]),
+        *saved(parts.requested),
     )
-    return list(made)
+    return list(results)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
@@ -246,7 +246,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    operands, made = ctx.saved_tensors[:6], list(ctx.saved_tensors[6:])
+    operands, saved = ctx.saved_tensors[:6], list(ctx.saved_tensors[6:])
     nothing = (None,) * 10
     G, (Z, _, a, edges, *_) = grads[0], operands
     if G is None:
@@ -255,7 +255,7 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
         ctx.A.record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint, ctx.number))
     rules = ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, ctx.epoch, ctx.number
     dZ, d_dst, da, d_edges = torch.ops.spgnn.attend_backward(
-        G.contiguous(), *operands, made, *rules
+        G.contiguous(), *operands, saved, *rules
     )
     return dZ, d_dst, da, None if edges is None else d_edges, *nothing
 
@@ -266,19 +266,20 @@ _attend.register_autograd(_gradient, setup_context=_save)
 @torch.library.custom_op(
     "spgnn::attend_backward",
     mutates_args=(),
-    schema=f"(Tensor G, {_OPERANDS}, Tensor[] made, {_RULES}, int epoch, int number) -> Tensor[]",
+    schema=f"(Tensor G, {_OPERANDS}, Tensor[] saved, {_RULES}, int epoch, int number) -> Tensor[]",
 )
 def _attend_backward(G: Tensor, *given: Any) -> list[Tensor]:
     """Gradients in rows, destinations, a and edge scores (empty where there are none)."""
-    Z, dst, a, edges, sources, targets, made, handle, joint, slope, p, key, epoch, number = given
+    Z, dst, a, edges, sources, targets, saved, handle, joint, slope, p, key, epoch, number = given
     A: Matrix = with_name(handle)
     A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
     drops = None if sources is None else (key, p, sources, targets)
-    scores, step, forward = Scores(a, slope, joint), step_of(epoch, number), Forward(*made)
+    scores, step, forward = Scores(a, slope, joint), step_of(epoch, number), Forward(*saved)
     with in_own_dtype(Z.device.type):
-        found = A.attention.backward(G, Z, dst, scores, forward, step, edges=edges, drops=drops)
-    assert found.dst is not None
-    return [found.Z, found.dst, found.a, a.new_empty(0) if found.edges is None else found.edges]
+        gradients = A.attention.backward(G, Z, dst, scores, forward, step, edges=edges, drops=drops)
+    assert gradients.dst is not None
+    of_edges = a.new_empty(0) if gradients.edges is None else gradients.edges
+    return [gradients.Z, gradients.dst, gradients.a, of_edges]
 
 
 @_attend_backward.register_fake

@@ -27,7 +27,7 @@ from spgnn.kernels.attention import (
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import CSR, SUM_DTYPE
 
-ROWS, ENDS, LATE = range(3)
+ROWS, DST, LATE = range(3)
 """Codecs of a way: of weighted sums, of whole destinations, and of what is late with rows."""
 
 # Stands for the logarithm of an empty sum: finite, so that differences of two are numbers.
@@ -43,7 +43,7 @@ EdgeParts = tuple[Tensor | None, Tensor | None]
 """What edges contribute, for those of the local block and for those of fetched sources."""
 
 
-class Load(NamedTuple):
+class Payload(NamedTuple):
     """Parts of each row that travel."""
 
     rows: Tensor | None  # [n, heads * channels]: those that a codec may approximate
@@ -52,13 +52,13 @@ class Load(NamedTuple):
     # tensors [n, heads]: as they are, and of the step that the rows are of
     late: tuple[Tensor, ...] = ()
 
-    def at(self, places: Tensor) -> Load:
+    def at(self, places: Tensor) -> Payload:
         """Listed rows."""
         rows = None if self.rows is None else self.rows.index_select(0, places)
         now, late = (
             tuple(each.index_select(0, places) for each in some) for some in (self.now, self.late)
         )
-        return Load(rows, now, late)
+        return Payload(rows, now, late)
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -66,10 +66,10 @@ class Load(NamedTuple):
         return [*(() if self.rows is None else (self.rows,)), *self.now, *self.late]
 
 
-class Way:
+class PartialsExchange:
     """The way of partial softmaxes, in both directions.
 
-    `codecs` are by `ROWS`, `ENDS` and `LATE`, and the first is called `first` in a step; without
+    `codecs` are by `ROWS`, `DST` and `LATE`, and the first is called `first` in a step; without
     any, all that belongs to a row travels together, as it is.
     """
 
@@ -86,13 +86,13 @@ class Way:
         there = partials.route
         self._routes = there, there.reversed()
 
-    def there(self, load: Load, step: Step) -> Wait:
+    def to_owners(self, payload: Payload, step: Step) -> Wait:
         """Start sending what belongs to the partials this rank made to where their rows are."""
-        return self._send(load, step, back=False)
+        return self._send(payload, step, back=False)
 
-    def back(self, load: Load, step: Step) -> Wait:
+    def to_makers(self, payload: Payload, step: Step) -> Wait:
         """Start sending rows of this rank [rows, …] to all who make partials of them."""
-        return self._send(load.at(self.partials.places), step, back=True)
+        return self._send(payload.at(self.partials.places), step, back=True)
 
     def add_(self, rows: Tensor, arrived: Tensor) -> Tensor:
         """Add what arrived from *there* to the rows it belongs to, in place."""
@@ -118,7 +118,7 @@ class Way:
         for back in (True, False):
             route, line = self._routes[back], self._line(step, back=back)
             rows = width if line == ROWS or joint else 0
-            now = 0 if line == ENDS and joint else heads
+            now = 0 if line == DST and joint else heads
             late = heads if line == ROWS and step.adjoint else 0
             counts, wide = route.counts, SUM_DTYPE[dtype]
             sent, received = (n * (now * wide.itemsize) for n in (counts.send, counts.recv))
@@ -132,18 +132,18 @@ class Way:
     @staticmethod
     def _line(step: Step, *, back: bool) -> int:
         """The codec's number: rows that leave in a step return in its adjoint."""
-        return ROWS if back == step.adjoint else ENDS
+        return ROWS if back == step.adjoint else DST
 
-    def _send(self, load: Load, step: Step, *, back: bool) -> Wait:
+    def _send(self, payload: Payload, step: Step, *, back: bool) -> Wait:
         route, line = self._routes[back], self._line(step, back=back)
         if self._codecs is None:
-            return self._together(load.tensors, route)
+            return self._together(payload.tensors, route)
         parts = []
-        if load.rows is not None:
-            parts.append(self._by_codec(load.rows, route, line, step))
-        if load.now:
-            parts.append(self._together(load.now, route))
-        for each in load.late:
+        if payload.rows is not None:
+            parts.append(self._by_codec(payload.rows, route, line, step))
+        if payload.now:
+            parts.append(self._together(payload.now, route))
+        for each in payload.late:
             parts.append(self._by_codec(each, route, LATE, step))
         return lambda: [tensor for wait in parts for tensor in wait()]
 
@@ -192,10 +192,10 @@ class Forward(NamedTuple):
     pi: Tensor
     dst: Tensor  # [partial rows, …]: destinations before the fold; empty where there is none
     fetched: Tensor  # [fetched rows, heads * channels]
-    asked: Tensor  # [partials for others, …]: their destinations
-    asked_base: Tensor  # [partials for others, …]
-    asked_P: Tensor
-    asked_pi: Tensor
+    requested: Tensor  # [partials for others, …]: their destinations
+    requested_base: Tensor  # [partials for others, …]
+    requested_P: Tensor
+    requested_pi: Tensor
 
 
 class Pass:
@@ -209,8 +209,8 @@ class Pass:
         self,
         pieces: Pieces,
         exchange: Exchange | None,
-        sums: Way | None,
-        fold: Way | None,
+        sums: PartialsExchange | None,
+        fold: PartialsExchange | None,
         log_share: float = 0.0,
     ) -> None:
         self.pieces, self.exchange = pieces, exchange
@@ -236,17 +236,17 @@ class Pass:
             received = Z.new_empty(parts.fetched, Z.shape[1]) if gradients else None
             arriving = self.exchange.begin(Z, step, received)
         # Tensors of their own: an operator's results may not be the same.
-        asked, gathered, asked_state = dst.new_empty(0, dst.shape[1]), dst[:0].clone(), None
+        requested, gathered, requested_state = dst.new_empty(0, dst.shape[1]), dst[:0].clone(), None
         try:
             if self.fold is not None:
-                dst = gathered = self.everywhere(_load(dst, scores), step)[0]
+                dst = gathered = self.unfold(_payload(dst, scores), step)[0]
             if self.sums is not None and parts.summed is not None:
-                (asked,) = self.sums.back(_load(dst, scores), step)()
-                block = Block(parts.summed, asked, Z, dropout=dropouts[2])
-                asked_state = scores.attend(block, None, gradients=gradients)
-                means, lse = finish(asked_state, Z.dtype)
-                load = Load(means, (lse.clamp_(min=NOTHING),))
-                wait_partials = self.sums.there(load, step)
+                (requested,) = self.sums.to_makers(_payload(dst, scores), step)()
+                block = Block(parts.summed, requested, Z, dropout=dropouts[2])
+                requested_state = scores.attend(block, None, gradients=gradients)
+                means, lse = finish(requested_state, Z.dtype)
+                payload = Payload(means, (lse.clamp_(min=NOTHING),))
+                wait_partials = self.sums.to_owners(payload, step)
             block = Block(parts.local, dst, Z, edges[0], dropouts[0])
             state = scores.attend(block, None, gradients=gradients)
         finally:
@@ -257,7 +257,7 @@ class Pass:
             # To lower what is there raises what comes.
             state = scores.attend(block, _raised_(state, share), gradients=gradients)
             state = _raised_(state, -share)
-        kept = _kept(state if gradients else None, Z, scores)
+        saved = _saved(state if gradients else None, Z, scores)
         if wait_partials is not None and self.sums is not None:
             means, lse = wait_partials()
             state = self.sums.merge(means, lse - share if share else lse, state)
@@ -267,19 +267,19 @@ class Pass:
             assert parts.others is not None
             means, lse = finish(state)
             lse.clamp_(min=NOTHING)
-            load = Load(means[parts.others].to(Z.dtype), (lse[parts.others],))
-            wait = self.fold.there(load, step)
+            payload = Payload(means[parts.others].to(Z.dtype), (lse[parts.others],))
+            wait = self.fold.to_owners(payload, step)
             lse = lse[parts.mine]
             state = AttentionState(lse, torch.ones_like(lse), means[parts.mine])
             means, lse = wait()
             state = self.fold.merge(means, lse - share if share else lse, state)
         out, lse = finish(state, Z.dtype)
         lse.clamp_(min=NOTHING)
-        asked_kept = _kept(asked_state if gradients else None, Z, scores)
+        requested_saved = _saved(requested_state if gradients else None, Z, scores)
         if not gradients:
             fetched = Z.new_empty(0, Z.shape[1])
-            asked, gathered = dst.new_empty(0, dst.shape[1]), dst[:0].clone()
-        return Forward(out, lse, *kept, gathered, fetched, asked, *asked_kept)
+            requested, gathered = dst.new_empty(0, dst.shape[1]), dst[:0].clone()
+        return Forward(out, lse, *saved, gathered, fetched, requested, *requested_saved)
 
     def backward(
         self,
@@ -287,7 +287,7 @@ class Pass:
         Z: Tensor,
         dst: Tensor,
         scores: Scores,
-        made: Forward,
+        saved: Forward,
         step: Step,
         *,
         edges: EdgeParts,
@@ -298,11 +298,11 @@ class Pass:
         `step` is an adjoint one; all else is as of :meth:`Attention.backward`.
         """
         parts, share = self.pieces, self._log_share
-        whole = Whole(G, made.lse, head_products(G, made.out, scores.heads))
+        whole = Whole(G, saved.lse, head_products(G, saved.out, scores.heads))
         if self.fold is not None:
             # Rows that are not in a sample have a weight of nothing, whatever its score.
             empty = (0.0, -NOTHING, 0.0)
-            dst, whole = made.dst, Whole(*self.everywhere(_load_whole(whole), step, empty))
+            dst, whole = saved.dst, Whole(*self.unfold(_payload_of_row(whole), step, empty))
             if share:
                 whole.lse[parts.others] += share
 
@@ -310,32 +310,32 @@ class Pass:
             # Sources, or partials that stand for several sources each.
             return whole._replace(lse=whole.lse + share) if share else whole
 
-        asked = None if self.sums is None else self.sums.back(_load_whole(whole), step)
-        d_dst = scores.dst_gradient((made.base, made.P, made.pi), whole)
+        requested = None if self.sums is None else self.sums.to_makers(_payload_of_row(whole), step)
+        d_dst = scores.dst_gradient((saved.base, saved.P, saved.pi), whole)
         da, returning, of_remote = torch.zeros_like(scores.a), None, None
         if parts.remote is not None and self.exchange is not None:
-            block = Block(parts.remote, dst, made.fetched, edges[1], dropouts[1])
-            found = scores.gradient(block, weighted(whole))
-            returning = self.exchange.begin_adjoint(found.Z, step)
-            da, of_remote, d_dst = da + found.a, found.edges, _sum(d_dst, found.dst)
+            block = Block(parts.remote, dst, saved.fetched, edges[1], dropouts[1])
+            part = scores.gradient(block, weighted(whole))
+            returning = self.exchange.begin_adjoint(part.Z, step)
+            da, of_remote, d_dst = da + part.a, part.edges, _sum(d_dst, part.dst)
         try:
             dZ, returned = None, None
-            if asked is not None and self.sums is not None and parts.summed is not None:
-                theirs = weighted(Whole(*asked()))
-                block = Block(parts.summed, made.asked, Z, dropout=dropouts[2])
-                found = scores.gradient(block, theirs)
-                kept = made.asked_base, made.asked_P, made.asked_pi
-                of_dst = _sum(scores.dst_gradient(kept, theirs), found.dst)
+            if requested is not None and self.sums is not None and parts.summed is not None:
+                theirs = weighted(Whole(*requested()))
+                block = Block(parts.summed, saved.requested, Z, dropout=dropouts[2])
+                part = scores.gradient(block, theirs)
+                requested_saved = saved.requested_base, saved.requested_P, saved.requested_pi
+                of_dst = _sum(scores.dst_gradient(requested_saved, theirs), part.dst)
                 assert of_dst is not None
-                dZ, da = found.Z, da + found.a
-                returned = self.sums.there(_load(of_dst, scores), step)
+                dZ, da = part.Z, da + part.a
+                returned = self.sums.to_owners(_payload(of_dst, scores), step)
             block = Block(parts.local, dst, Z, edges[0], dropouts[0])
-            found = scores.gradient(block, whole)
+            part = scores.gradient(block, whole)
         finally:
             if returning is not None:
                 returning.wait()
-        dZ = found.Z if dZ is None else dZ.add_(found.Z)
-        d_dst = _sum(d_dst, found.dst)
+        dZ = part.Z if dZ is None else dZ.add_(part.Z)
+        d_dst = _sum(d_dst, part.dst)
         assert d_dst is not None
         if returning is not None:
             returning.add_to(dZ)
@@ -344,25 +344,25 @@ class Pass:
         if self.fold is not None:
             assert parts.mine is not None
             assert parts.others is not None
-            wait = self.fold.there(_load(d_dst[parts.others], scores), step)
+            wait = self.fold.to_owners(_payload(d_dst[parts.others], scores), step)
             d_dst = self.fold.add_(d_dst[parts.mine], *wait())
-        return Gradients(dZ, d_dst, da + found.a, found.edges), of_remote
+        return Gradients(dZ, d_dst, da + part.a, part.edges), of_remote
 
-    def everywhere(
-        self, load: Load, step: Step, nothing: tuple[float, ...] = (0.0, 0.0, 0.0)
+    def unfold(
+        self, payload: Payload, step: Step, nothing: tuple[float, ...] = (0.0, 0.0, 0.0)
     ) -> list[Tensor]:
         """Rows that this rank makes to all rows that it has a part of; adjoint of a fold.
 
         Collective. Of partial rows that are not in a sample there is `nothing`.
         """
         if self.fold is None:
-            return load.tensors
+            return payload.tensors
         parts = self.pieces
         assert parts.mine is not None
         assert parts.others is not None
-        wait, everything = self.fold.back(load, step), []
+        wait, everything = self.fold.to_makers(payload, step), []
         rows, known = parts.partial_rows, len(parts.mine) + len(parts.others)
-        for tensor, empty in zip(load.tensors, nothing, strict=False):
+        for tensor, empty in zip(payload.tensors, nothing, strict=False):
             found = tensor.new_empty(rows, *tensor.shape[1:])
             if known < rows:
                 found.fill_(empty)
@@ -373,14 +373,14 @@ class Pass:
         return everything
 
 
-def _load(dst: Tensor, scores: Scores) -> Load:
+def _payload(dst: Tensor, scores: Scores) -> Payload:
     """Destinations: whole rows, or a number a head."""
-    return Load(dst) if scores.joint else Load(None, (dst,))
+    return Payload(dst) if scores.joint else Payload(None, (dst,))
 
 
-def _load_whole(whole: Whole) -> Load:
+def _payload_of_row(whole: Whole) -> Payload:
     # D is a product with G: of another step it would be one of another row.
-    return Load(whole.G, (whole.lse,), (whole.D,))
+    return Payload(whole.G, (whole.lse,), (whole.D,))
 
 
 def _raised_(state: AttentionState, by: float) -> AttentionState:
@@ -390,7 +390,9 @@ def _raised_(state: AttentionState, by: float) -> AttentionState:
     return state
 
 
-def _kept(state: AttentionState | None, Z: Tensor, scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+def _saved(
+    state: AttentionState | None, Z: Tensor, scores: Scores
+) -> tuple[Tensor, Tensor, Tensor]:
     """Tensors of a state that gradients need; empty if they need nothing."""
     if state is None or state.P is None or state.pi is None:
         wide = Z.new_empty(0, Z.shape[1], dtype=SUM_DTYPE[Z.dtype])

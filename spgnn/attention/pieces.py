@@ -83,8 +83,8 @@ class Pieces:
         return 0 if self.remote is None else self.remote.shape[1]
 
     @property
-    def asked(self) -> int:
-        """Softmaxes that other ranks ask of this one."""
+    def requested(self) -> int:
+        """Softmaxes that other ranks request of this one."""
         return 0 if self.summed is None else self.summed.shape[0]
 
     def sample(self, marks: Mapping[str, Marks]) -> Pieces:
@@ -103,12 +103,12 @@ class Pieces:
                 sampled_fetches=fetched,
             )
         if self.sums is not None and self.summed is not None:
-            asked, received = marks["sums"]
+            requested, received = marks["sums"]
             some = replace(
                 some,
-                summed=rows_where(self.summed, asked),
-                sums=self.sums.sample(asked, received),
-                sampled_sums=asked,
+                summed=rows_where(self.summed, requested),
+                sums=self.sums.sample(requested, received),
+                sampled_sums=requested,
             )
         if self.fold is not None and self.others is not None:
             sent, received = marks["fold"]

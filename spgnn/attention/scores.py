@@ -117,7 +117,7 @@ class Scores(NamedTuple):
         by_head = torch.mm(Z.to(ds.dtype).T, ds).view(*self.a.shape, -1)
         return Gradients(dZ, None, by_head.diagonal(dim1=0, dim2=2).T.contiguous(), dt)
 
-    def dst_gradient(self, kept: tuple[Tensor, Tensor, Tensor], whole: Whole) -> Tensor | None:
+    def dst_gradient(self, saved: tuple[Tensor, Tensor, Tensor], whole: Whole) -> Tensor | None:
         """``(1 − slope) Σ_j α_ij (<g_i, z_j> − D_i)`` over edges with positive scores.
 
         Over all edges of a row the same sum is zero, so that what LeakyReLU does below 0 cancels:
@@ -126,14 +126,14 @@ class Scores(NamedTuple):
 
         Parameters
         ----------
-        kept : Tensors [rows, heads], [rows, heads * channels], [rows, heads]
+        saved : Tensors [rows, heads], [rows, heads * channels], [rows, heads]
             P and pi of the forward pass (:class:`~spgnn.kernels.attention.AttentionState`), after
             the score that they are relative to.
         whole : Whole
         """
         if self.joint:
             return None
-        base, P, pi = kept
+        base, P, pi = saved
         positive = head_products(whole.G, P, self.heads)
         positive -= whole.D * pi
         return positive.mul_((base - whole.lse).exp_()).mul_(1 - self.slope)

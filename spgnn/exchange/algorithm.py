@@ -8,11 +8,9 @@ from math import isqrt
 from typing import Literal, get_args
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
-from spgnn.exchange import peers
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.needs import COVERS, Cover, Scheme, build_all
 from spgnn.exchange.peers import SCHEDULES, Schedule
@@ -200,12 +198,6 @@ class Algorithm:
             for me in range(shares):
                 plans.append(turned(plan.stages, layout.sizes[group], made, me))
         return plans
-
-    def memory(self, plan: Plan, width: int, dtype: torch.dtype = torch.float32) -> dict[str, int]:
-        """Bytes a rank holds for products of some width, by item, under this schedule."""
-        if self.schedule == "overlap":
-            return plan.memory(width, dtype)
-        return peers.memory(plan, width, dtype, self.buffer)
 
 
 def _root(ranks: int, power: int) -> int:

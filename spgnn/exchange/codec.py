@@ -245,25 +245,13 @@ def _schedule(name: str, value: object) -> ByEpoch[Any]:
 class Policy:
     """When codecs are used: products are approximate while autograd records.
 
-    But not inside of :meth:`exact`, nor where models are known and all of them are in evaluation.
-
-    Parameters
-    ----------
-    least_width : int
-        Rows of fewer columns are always exact: ids, degrees, and what is computed from them.
-
-    Attributes
-    ----------
-    epoch : int
-        −1 before the first one.
-    epochs_begun : int
-        How often an epoch has begun: numbers of products are counted from there.
-    models : set of Module
-        The trained ones, as far as they are known, as long as they live.
+    But not inside of :meth:`exact`, nor where models are known and all of them are in evaluation,
+    nor where rows have fewer columns than `least_width`: ids, degrees, what is computed from them.
     """
 
     def __init__(self, least_width: int = 1) -> None:
-        self.epoch, self.epochs_begun = -1, 0
+        self.epoch, self.epochs_begun = -1, 0  # products are numbered from the last beginning on
+        # The trained ones, as far as they are known, as long as they live.
         self.models: WeakSet[nn.Module] = WeakSet()
         self._least_width = least_width
         self._exact = 0
@@ -319,14 +307,10 @@ class Errors:
 
     Whoever knows what was lost adds it: the sender where rows are rounded or left out, the receiver
     where they are late. Sums over all ranks and hops, divided, are relative errors of products.
-
-    Attributes
-    ----------
-    sums : dict
-        By (product, adjoint, cause): squared error and squared norm, float64 [2].
     """
 
     def __init__(self) -> None:
+        # By (product, adjoint, cause): squared error and squared norm, float64 [2].
         self.sums: dict[tuple[int, bool, str], Tensor] = {}
 
     @staticmethod
@@ -384,12 +368,7 @@ DIRECTIONS = ("forward", "adjoint")
 def relative_errors(errors: Iterable[Errors], comm: Communicator) -> list[dict[str, Any]]:
     """Relative errors of each product of an epoch and its adjoint, by their causes. Collective.
 
-    Parameters
-    ----------
-    errors : iterable of Errors
-        Of this rank, one a matrix, in the order of the layers.
-    comm : Communicator
-        All ranks.
+    `errors` are those of this rank, one a matrix, in the order of the layers.
 
     Returns
     -------

@@ -56,9 +56,6 @@ class Executor:
     mesh : communicators by axis
     codecs : sequence of Transport, optional
         One for each hop of the plan: what its rows go through in a step that is not exact.
-    overlap : bool
-        Let local products run while rows travel. Off, they start after those have arrived; only
-        measurements want that.
     workspace : Workspace, optional
         Buffers to share with executors that never run at the same time.
     """
@@ -68,10 +65,9 @@ class Executor:
         plan: Plan,
         mesh: Communicators,
         codecs: Sequence[Transport] | None = None,
-        overlap: bool = True,
         workspace: Workspace | None = None,
     ) -> None:
-        self.plan, self.mesh, self.overlap = plan, mesh, overlap
+        self.plan, self.mesh = plan, mesh
         self.transports = [Broadcast() if hop.broadcast else Transport() for hop in plan.hops]
         self.codecs = self.transports if codecs is None else list(codecs)
         self.workspace = Workspace() if workspace is None else workspace
@@ -163,8 +159,6 @@ class Exchange:
             out = new_rows(stage.local.shape[0], H_local)
         arriving = self.begin(H_local, step, out if stage.adds_received else None)
         try:
-            if not self.executor.overlap:
-                arriving.wait()
             Z_local = local_product(stage, H_local, None if stage.adds_received else out)
         finally:
             # Whatever happened here: peers write into these buffers.
@@ -196,8 +190,6 @@ class Exchange:
             out = new_rows(stage.local.shape[1], G_local)
         returning = self.begin_adjoint(R_G, step, out if stage.rearranges else None)
         try:
-            if not self.executor.overlap:
-                returning.wait()
             dH_local = adjoint_product(stage, G_local, out)
         finally:
             returning.wait()

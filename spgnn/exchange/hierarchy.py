@@ -78,20 +78,6 @@ class Entries(NamedTuple):
         value = None if self.value is None else self.value[which]
         return Entries(self.row[which], self.column[which], value)
 
-    def to_solvers(self, here: Place, cover: Cover) -> Swap:
-        """Each to the rank of this node that looks after the node it comes from."""
-        entries = self
-        if cover == "column":  # neither rows nor values matter
-            column = np.unique(self.column)
-            entries = Entries(np.zeros_like(column), column, None)
-        node = here.nodes.owner(entries.column)
-        solver = node % here.size
-        by_solver = grouped_order(solver * here.nodes.parts + node, here.size * here.nodes.parts)
-        entries = entries.taken(by_solver)
-        arrays = (torch.from_numpy(entries.row), torch.from_numpy(entries.column))
-        values = None if entries.value is None else torch.from_numpy(entries.value)
-        return Swap(LOCAL, (np.bincount(solver, minlength=here.size),), ((*arrays, values),))
-
 
 class Cargo(NamedTuple):
     """Rows of H, and partial sums of rows of A, that cross from other nodes to one node.
@@ -130,10 +116,6 @@ class Cargo(NamedTuple):
             self.wanted[order],
             self.wanting[stretches(self.wanted, order)],
         )
-
-    def unaddressed(self) -> Cargo:
-        """The same, without who wants it."""
-        return self._replace(wanted=np.zeros_like(self.wanted), wanting=self.wanting[:0])
 
     def followed_by(self, other: Cargo) -> Cargo:
         """All things of both."""
@@ -244,39 +226,36 @@ def hierarchical(
     """
     c = axes.size("replica") if "replica" in axes.names else 1
     made, block = yield from of_block_row(block, layout, c)
-    stage = yield from _two_levels(block, layout, axes, rank, cover, column_scale)
-    return Plan((stage, *fold(made, axes.coordinate("replica", rank) if c > 1 else 0)))
-
-
-def _two_levels(
-    block: CSR,
-    layout: RowLayout,
-    axes: Axes,
-    rank: int,
-    cover: Cover,
-    column_scale: Tensor | None,
-) -> Scheme[Stage]:
-    """The stage that moves rows of H along "node" and "local", of ranks of one replica."""
+    last_stages = fold(made, axes.coordinate("replica", rank) if c > 1 else 0)
     here, own = Place.of(layout, axes, rank), int(layout.sizes[rank])
     L, R, needs = needs_of(block, layout, axes.group(LOCAL, rank), here.local, cover)
     send, counts = yield from needs.exchange(LOCAL, own)
     L = L.with_scales(L.row_scale, column_scale)
     flat = Hop(LOCAL, send.with_scales(None, column_scale), counts)
     if here.nodes.parts == 1:
-        return Stage(L, R, (flat,)) if here.size > 1 else Stage(L)
+        return Plan((Stage(L, R, (flat,)) if here.size > 1 else Stage(L), *last_stages))
     indices = block.indices.numpy()
     first, last = here.nodes.range(here.node)
     foreign = np.flatnonzero((indices < first) | (indices >= last))
     row = np.searchsorted(block.indptr.numpy(), foreign, side="right") - 1
     values = None if block.values is None else block.values.detach().numpy()[foreign]
     entries = Entries(row, indices[foreign].astype(np.int64), values)
-    response = yield entries.to_solvers(here, cover)
+    # Each nonzero goes to the rank of this node that looks after the node it comes from.
+    requested = entries
+    if cover == "column":  # neither rows nor values matter
+        column = np.unique(entries.column)
+        requested = Entries(np.zeros_like(column), column, None)
+    node = here.nodes.owner(requested.column)
+    solver, nodes = node % here.size, here.nodes.parts
+    requested = requested.taken(grouped_order(solver * nodes + node, here.size * nodes))
+    arrays = tuple(None if array is None else torch.from_numpy(array) for array in requested)
+    response = yield Swap(LOCAL, (np.bincount(solver, minlength=here.size),), (arrays,))
     cargo, agent = solve(response, here, cover)
     order = grouped_order(agent, here.size)
     response = yield cargo.taken(order).to(LOCAL, agent[order], here.size)
     hops, found = yield from _carried(Cargo.of(response), here, own, cover, column_scale)
     remote = _remote(entries, found, R, hops, block)
-    return Stage(L, remote, (*hops, flat))
+    return Plan((Stage(L, remote, (*hops, flat)), *last_stages))
 
 
 # Of things of other nodes that a rank receives: keys as in `Cargo`, and their places.
@@ -294,7 +273,11 @@ def _carried(
     relayed = cargo.taken(by_node[is_brought[by_node]])
     direct = cargo.taken(by_node[~is_brought[by_node]])
     direct_send, direct_counts = yield from _needed(direct, here, cover).exchange(NODE, own)
-    response = yield relayed.unaddressed().to(NODE, relayed.node, nodes)
+    # Who wants them is nothing that the other node has to know.
+    things_alone = relayed._replace(
+        wanted=np.zeros_like(relayed.wanted), wanting=relayed.wanting[:0]
+    )
+    response = yield things_alone.to(NODE, relayed.node, nodes)
     send, relay, needs = _collected(Cargo.of(response), here, own, cover)
     collect_send, collect_counts = yield from needs.exchange(LOCAL, own)
 

@@ -85,7 +85,11 @@ def layered(
     """
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
     lowest, found = int(propagated), list[LayerPlan | None]([None] * layers)
-    rows, whole = yield from _last_rows(block, wanted, multiplies=layers > lowest)
+    rows, whole = torch.arange(own) if wanted is None else wanted, False
+    if layers > lowest:
+        whole = yield from _nearly_all(block, rows)
+    if whole or (layers == lowest and len(rows) > (1 - WORTHWHILE) * own):
+        rows = torch.arange(own)
     last = rows
     for number in reversed(range(lowest, layers)):
         part = block if len(rows) == own else take_rows(block, rows)
@@ -107,20 +111,6 @@ def layered(
         found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)
-
-
-def _last_rows(
-    block: CSR, wanted: Tensor | None, *, multiplies: bool
-) -> Scheme[tuple[Tensor, bool]]:
-    """Own rows that the last layer makes, and whether it works on the whole matrix."""
-    own = block.shape[0]
-    everything = torch.arange(own)
-    rows = everything if wanted is None else wanted
-    if not multiplies:
-        few = len(rows) <= (1 - WORTHWHILE) * own
-        return (rows if few else everything), False
-    whole = yield from _nearly_all(block, rows)
-    return (everything if whole else rows), whole
 
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:

@@ -59,7 +59,7 @@ class Peers(Executor):
     mesh : communicators by axis
     budget : int
         Bytes for received rows, both buffers together; in the adjoint, for those that come back.
-    codecs, overlap, workspace
+    codecs, workspace
         As of :class:`Executor`.
 
     Raises
@@ -74,11 +74,9 @@ class Peers(Executor):
         mesh: Communicators,
         budget: int,
         codecs: Sequence[Transport] | None = None,
-        *,
-        overlap: bool = True,
         workspace: Workspace | None = None,
     ) -> None:
-        super().__init__(plan, mesh, codecs, overlap, workspace)
+        super().__init__(plan, mesh, codecs, workspace)
         self.budget = budget
         for stage in plan.stages:
             runs = isinstance(stage, Stage) and (stage.grouped or stage.adds_received)
@@ -190,9 +188,6 @@ class Grouped(Exchange):
         try:
             for number in range(min(at_once, groups)):
                 handles.append(start(number))
-            if not self._peers.overlap:
-                for handle in handles:
-                    handle.wait()
             result = multiply()
             for number in range(groups):
                 handles[number].wait()
@@ -242,46 +237,6 @@ def least_budget(plan: Plan, width: int, dtype: torch.dtype) -> int:
     row_bytes = bytes_of_row(width, dtype)
     rounds = [hop.rounds for hop in plan.hops if hop.rounds is not None]
     return max((each.least_budget(row_bytes) for each in rounds), default=0)
-
-
-def memory(plan: Plan, width: int, dtype: torch.dtype, budget: int) -> dict[str, int]:
-    """:meth:`Plan.memory` of products in groups: pieces of R and S as well as the whole.
-
-    Products of another width come in other groups, with other pieces.
-    """
-    row_bytes = bytes_of_row(width, dtype)
-    found = plan.memory(width, dtype)
-    received = sent = 0
-    for stage in plan.stages:
-        if not isinstance(stage, Stage) or not stage.grouped:
-            continue
-        (hop,), remote = stage.hops, stage.remote
-        assert remote is not None
-        assert hop.rounds is not None
-        groups = hop.rounds.groups(budget, row_bytes)
-        arriving, leaving = (
-            sum(buffered(hop.rounds.sizes(groups, counts), under_way(budget)))
-            for counts in (hop.counts.recv, hop.counts.send)
-        )
-        received, sent = max(received, arriving), max(sent, leaving)
-        found["buffers"] -= stage.buffers(width) * dtype.itemsize
-        pieces, needs_other_side = len(groups), hop.selected_rows is None
-        if not needs_other_side and hop.run is None:
-            found["transpose"] -= hop.send.transpose_nbytes
-        if pieces <= 1:
-            continue
-        # Row pointers once for each piece, all else once.
-        pointers = remote.indptr.itemsize
-        found["matrix"] += pieces * (remote.shape[0] + 1) * pointers
-        found["transpose"] += (pieces - 1) * pointers
-        for block in (remote, hop.send):
-            values = 0 if block.values is None else block.values.nbytes
-            found["matrix"] += block.indices.nbytes + values
-        if needs_other_side:
-            found["matrix"] += (hop.send.shape[0] + pieces) * pointers
-            found["transpose"] += (pieces - 1) * (hop.send.shape[1] + 1) * pointers
-    found["buffers"] += (received + sent) * row_bytes
-    return found
 
 
 def cut(stage: Stage, groups: Sequence[Group], rounds: Rounds) -> list[Piece]:

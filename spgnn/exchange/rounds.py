@@ -100,11 +100,6 @@ class Rounds:
                 first[peer], last[peer] = np.minimum((begin, end), counts[peer])
         return first, last
 
-    def sizes(self, groups: Sequence[Group], counts: Int64Array) -> list[int]:
-        """Rows of each group."""
-        both = (self.stretches(group, counts) for group in groups)
-        return [int((last - first).sum()) for first, last in both]
-
 
 def most_rows(counts: RowCounts, rank: int) -> Int64Array:
     """Rows a rank exchanges in each round, the larger of both directions, int64 [rounds]."""

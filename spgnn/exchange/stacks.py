@@ -87,17 +87,9 @@ class Codecs:
 
 
 def named_rows(plan: Plan, ids: Tensor, mesh: Communicators, rank: int) -> Plan:
-    """The plan with names of the rows of all its hops. Collective.
+    """The plan of this rank with names of the rows of all its hops. Collective.
 
-    Parameters
-    ----------
-    plan : Plan
-        Of this rank.
-    ids : Tensor int64 [columns]
-        Original ids of the vertices whose rows it takes.
-    mesh : communicators by axis
-    rank : int
-        Of all.
+    `ids` int64 [columns] are the original ones of the vertices whose rows it takes.
     """
     numbers, stages = _Numbers(rank), []
     for stage in plan.stages:

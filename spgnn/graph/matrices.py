@@ -39,9 +39,7 @@ class NormalisedRows:
         scale = None if self.column_scale is None else self.column_scale.to(dtype)
         return replace(self, block=self.block.to(dtype), column_scale=scale)
 
-    def matrix(
-        self, layout: RowLayout, mesh: Mesh, algorithm: Algorithm, overlap: bool = True
-    ) -> DistMatrix:
+    def matrix(self, layout: RowLayout, mesh: Mesh, algorithm: Algorithm) -> DistMatrix:
         """The distributed matrix. Collective."""
         return DistMatrix.build(
             self.block,
@@ -50,7 +48,6 @@ class NormalisedRows:
             algorithm=algorithm,
             column_scale=self.column_scale,
             edge_labels=self.edge_labels,
-            overlap=overlap,
         )
 
 

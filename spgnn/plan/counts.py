@@ -424,7 +424,7 @@ def count(
                 *plan.shape,
                 each.partial_rows,
                 each.fetched,
-                each.asked,
+                each.requested,
                 each.local.nnz,
                 0 if each.remote is None else each.remote.nnz,
                 0 if each.summed is None else each.summed.nnz,

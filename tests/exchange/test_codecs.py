@@ -34,9 +34,8 @@ SCHEMES = {
     "vertex-cut peers": Algorithm("vertex-cut", schedule="peers", buffer=4096),
 }
 OFTEN = [
-    ("1d", "column"),
-    ("1d", "row"),
-    ("1.5d", "minimum"),
+    ("1d", "minimum"),
+    ("1.5d", "column"),
     ("feature", "column"),
     ("vertex-cut", "minimum"),
     ("hierarchy", "minimum"),

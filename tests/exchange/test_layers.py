@@ -150,7 +150,9 @@ def check_all(rank: int) -> None:
             check(comm, algorithm, number % 2 == 0, dict(options))
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(3, marks=pytest.mark.slow), 4, 6])
+@pytest.mark.parametrize(
+    "ranks", [1, 4, *(pytest.param(p, marks=pytest.mark.slow) for p in (3, 6))]
+)
 def test_layers_are_exact_on_the_rows_they_make(ranks):
     run_ranks(check_all, ranks)
 

@@ -13,10 +13,10 @@ import torch
 
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
 from spgnn.comm import Communicator, RowCounts, connect
-from spgnn.exchange import EXACT, Algorithm, build, build_all
+from spgnn.exchange import Algorithm, build, build_all
 from spgnn.exchange import rounds as rounds_
 from spgnn.exchange.needs import COVERS
-from spgnn.exchange.peers import Grouped, Peers
+from spgnn.exchange.peers import Peers
 from spgnn.exchange.rounds import LEAST_OF_PAIR, Rounds, buffered, most_rows, partner, rounds_of
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
@@ -72,7 +72,6 @@ def test_groups_hold_every_row_once_and_keep_within_the_budget(seed, buffers, mo
                 ]
                 assert sorted(listed) == [(p, row) for p in range(ranks) for row in range(sizes[p])]
                 rows = [int((last - first).sum()) for first, last in taken]
-                assert rows == rounds[r].sizes(groups, sizes)
                 together = rows if buffers == 1 or len(rows) == 1 else map(sum, pairwise(rows))
                 assert max(together, default=0) * row_bytes <= budget
                 assert sum(buffered(rows, buffers)) * row_bytes <= budget
@@ -93,7 +92,7 @@ def products_in_groups(rank: int, every: int) -> int:
         for case, room in list(zip(sparse, rooms, strict=False))[number::every]:
             # Budgets are small, so that all groups would travel alone: here, only every other time.
             rounds_.SMALL_BUDGET = 0 if checked % 2 else 1 << 20
-            check(replace(case, room=room, overlap=bool(checked % 4)), comm, "1.5d", c)
+            check(replace(case, room=room), comm, "1.5d", c)
             checked += 1
     return checked
 
@@ -114,40 +113,21 @@ def schemes(algorithm: Algorithm, ranks: int) -> list:
     ]
 
 
-def live(rank: int, ways: list[Algorithm]) -> list[tuple[bytes, dict[str, int], dict[str, int]]]:
-    comm, found = connect(), []
-    for how in ways:
-        mesh = Mesh.build(comm, how.axes(comm.size))
-        plan = build(schemes(how, comm.size)[rank], mesh).to(torch.float32)
-        executor = Peers(plan, mesh, how.buffer)
-        rows, columns = plan.shape
-        executor.forward(torch.ones(columns, 3), EXACT)
-        executor.adjoint(torch.ones(rows, 3), EXACT.reversed())
-        runners = [each for each in executor._runners if isinstance(each, Grouped)]
-        pieces = [piece for each in runners for piece in each._pieces(12)]
-        cut = [p for p in pieces if all(p.remote is not stage.remote for stage in plan.stages)]
-        matrix = sum(block.nbytes for block in plan.blocks)
-        matrix += sum(p.remote.nbytes + p.hop.send.nbytes for p in cut)
-        held = {"matrix": matrix, "buffers": executor.workspace.held()}
-        found.append((pickle.dumps(plan), held, how.memory(plan, 3)))
-    return found
+def live(rank: int, ways: list[Algorithm]) -> list[bytes]:
+    comm = connect()
+    schemes_of_rank = [schemes(how, comm.size)[rank] for how in ways]
+    meshes = [Mesh.build(comm, how.axes(comm.size)) for how in ways]
+    return [pickle.dumps(build(*pair)) for pair in zip(schemes_of_rank, meshes, strict=True)]
 
 
 @pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4)])
-def test_offline_plans_and_memory_are_those_of_ranks(ranks, c):
+def test_offline_plans_are_those_of_ranks(ranks, c):
     algo = "1d" if c == 1 else "1.5d"
-    ways = [
-        Algorithm(algo, c, cover=cover, schedule="peers", buffer=buffer)
-        for cover, buffer in zip(COVERS, (96, 24 * 8, 10**6), strict=True)
-    ]
+    ways = [Algorithm(algo, c, cover=cover, schedule="peers", buffer=96) for cover in COVERS]
     found = run_ranks(live, ranks, ways)
     for number, how in enumerate(ways):
-        plans = [p.to(torch.float32) for p in build_all(schemes(how, ranks), Axes.grid(ranks, c))]
-        for rank, plan in enumerate(plans):
-            there, held, said = found[rank][number]
-            assert same(plan, pickle.loads(there))
-            assert said == how.memory(plan, 3)
-            assert {item: said[item] for item in held} == held
+        plans = build_all(schemes(how, ranks), Axes.grid(ranks, c))
+        assert all(same(plan, pickle.loads(found[r][number])) for r, plan in enumerate(plans))
         assert len({plan.hops[0].rounds.most for plan in plans if plan.hops}) == 1
 
 

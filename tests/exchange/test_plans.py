@@ -197,12 +197,17 @@ def test_nonzeros_are_multiplied_where_labels_say(ranks, labels):
         np.testing.assert_allclose(found, A, rtol=1e-12)
 
 
+SLOW = pytest.mark.slow
 LIVE = [
     (1, ways(Algorithm())),
     (3, ways(Algorithm("feature", 3), Algorithm("vertex-cut"))),
-    (6, ways(Algorithm("1.5d", 2), Algorithm(node_size=2))),
-    (8, ways(Algorithm("3d"), Algorithm("vertex-cut"), Algorithm("1.5d", 2, node_size=4))),
-    (16, ways(Algorithm("2d"))),
+    (4, ways(Algorithm("1.5d", 2), Algorithm(node_size=2), Algorithm("2d"))),
+    pytest.param(
+        8,
+        ways(Algorithm("3d"), Algorithm("vertex-cut"), Algorithm("1.5d", 2, node_size=4)),
+        marks=SLOW,
+    ),
+    pytest.param(16, ways(Algorithm("2d")), marks=SLOW),
 ]
 
 

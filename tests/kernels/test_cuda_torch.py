@@ -140,15 +140,13 @@ def test_scatter_add_by_lists_of_both_types(columns):
     assert torch.allclose(wide.cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
-def test_a_distributed_matrix_over_one_rank(overlap):
+def test_a_distributed_matrix_over_one_rank():
     A = square("cpu")
     D = DistMatrix.build(
         A.with_scales(A.row_scale, None),
         RowLayout.even(800, 1),
         Mesh.grid(SoloCommunicator()),
         column_scale=A.col_scale,
-        overlap=overlap,
     )
     on = {"cpu": D, GPU: D.to(GPU)}
 
