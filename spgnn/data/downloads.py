@@ -54,7 +54,8 @@ def fetch(url: str, target: Path, digest: str | None, progress: Progress | None 
                     f"{url}: the connection ended after {done} of {expected} bytes; try again"
                 )
             file.flush()
-            _verify(url, Path(file.name), digest)
+            if digest is not None:
+                _verify(url, Path(file.name), digest)
     except BaseException as error:
         with suppress(OSError):  # another process may have put something there
             for made in missing:
@@ -80,22 +81,18 @@ def _received(url: str, target: Path) -> Iterator[tuple[bytes, int]]:
         ) from None
 
 
-def _verify(url: str, path: Path, digest: str | None) -> None:
-    if digest is None:
-        return
+def _verify(url: str, path: Path, digest: str) -> None:
     kind, _, expected = digest.partition(":")
+    # git hashes a file's content behind a header that names its kind and length.
+    name, header = kind, b""
     if kind == "git":
-        # git hashes a file's content behind a header that names its kind and length.
-        hasher = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
-    else:
-        hasher = hashlib.new(kind)
+        name, header = "sha1", b"blob %d\0" % path.stat().st_size
     with open(path, "rb") as file:
-        while piece := file.read(PIECE):
-            hasher.update(piece)
-    if hasher.hexdigest() != expected:
-        raise InputError(
-            f"{url}: not the published file: {kind} is {hasher.hexdigest()}, expected {expected}"
-        )
+        found = hashlib.file_digest(
+            file, lambda: hashlib.new(name, header, usedforsecurity=False)
+        ).hexdigest()
+    if found != expected:
+        raise InputError(f"{url}: not the published file: {kind} is {found}, expected {expected}")
 
 
 def _mask(vertices: int, rows: npt.NDArray[np.int64]) -> torch.Tensor:

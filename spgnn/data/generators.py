@@ -229,10 +229,24 @@ _LARGEST_SEED = 2**31 - 1
 def generate(text: str, seed: int = 0) -> Graph | None:
     """The generated set of a name, or ``None`` if no generator has it."""
     name, at, options = text.partition("@")
-    sizes = _RMAT.fullmatch(name)
-    if name != "sbm" and name not in STAND_INS and sizes is None:
+    sizes, scales = _RMAT.fullmatch(name), name in STAND_INS
+    if name != "sbm" and not scales and sizes is None:
         return None
-    scale, stated = _options(text, name, options) if at else (None, None)
+    scale: float | None = None
+    stated: int | None = None
+    for option in options.split(",") if at else ():  # the scale and the seed
+        match = _SEED.fullmatch(option)
+        try:
+            if match and stated is None and int(match[1]) <= _LARGEST_SEED:
+                stated = int(match[1])
+            elif match or not scales or scale is not None:
+                raise ValueError
+            else:
+                scale = float(option)
+        except ValueError:
+            example = f"{name}@0.01 or {name}@0.01,seed=3" if scales else f"{name}@seed=3"
+            said = f"'{shortened(text, 60)}': what follows @ must be as in {example}"
+            raise InputError(said) from None
     seed = seed if stated is None else stated
     if name == "sbm":
         # Sized for seconds an epoch on a laptop; a three-layer GCN reaches about 90 %.
@@ -243,29 +257,8 @@ def generate(text: str, seed: int = 0) -> Graph | None:
         graph = stand_in(name, 1.0 if scale is None else scale, seed=seed)
     if stated is None:
         return graph
-    between = "@" if scale is None and name not in STAND_INS else ","
+    between = "@" if scale is None and not scales else ","
     return replace(graph, name=f"{graph.name}{between}seed={stated}")
-
-
-def _options(text: str, name: str, options: str) -> tuple[float | None, int | None]:
-    """The scale and the seed that follow the @."""
-    scales = name in STAND_INS
-    example = f"{name}@0.01 or {name}@0.01,seed=3" if scales else f"{name}@seed=3"
-    wrong = InputError(f"'{shortened(text, 60)}': what follows @ must be as in {example}")
-    scale: float | None = None
-    seed: int | None = None
-    for option in options.split(","):
-        match = _SEED.fullmatch(option)
-        if match and seed is None and int(match[1]) <= _LARGEST_SEED:
-            seed = int(match[1])
-        elif match or not scales or scale is not None:
-            raise wrong
-        else:
-            try:
-                scale = float(option)
-            except ValueError:
-                raise wrong from None
-    return scale, seed
 
 
 # The paper's largest graphs: vertices and nonzeros (twice the edges).

@@ -175,18 +175,14 @@ def _sorted_rows(
         per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
         room = left(per_vertex + per_entry * _LEAST_ENTRIES) - per_vertex
         buckets = Buckets(scratch, vertices, weighted=weighted)
-        buckets.fill(
-            read,
-            mirrored=symmetrise or not file.directed,
-            loops_mirrored=symmetrise or file.both_ends,
-            limit=room // per_entry,
-        )
+        both, loops = symmetrise or not file.directed, symmetrise or file.both_ends
+        buckets.fill(read, mirrored=both, loops_mirrored=loops, limit=room // per_entry)
         log.path.unlink()
         ids = None if names is None else torch.from_numpy(names)
         if source is not None:
             ids = source.vertex_ids
         stored, all_ones = 0, True
-        for first, rows, mirrored in buckets.rows(progress):
+        for first, rows, mirrored in buckets.rows(both, progress):
             A = file.combined(rows, None if symmetrise else mirrored, first)
             all_ones = all_ones and bool((A.data == 1).all())
             if symmetrise:
@@ -211,18 +207,13 @@ def _sorted_rows(
             weighted = False
         writer.end_part()
         file.check_entries(stored)
-        directed, offsets = file.directed and not symmetrise, (0, vertices)
-        if source is not None:
-            meta = replace(source.meta, edges=stored, directed=directed, offsets=offsets)
+        sizes: dict[str, Any] = {"edges": stored, "offsets": (0, vertices)}
+        sizes["directed"] = file.directed and not symmetrise
+        if source is None:
+            name = shown_name(name_in(file.path))
+            meta = GraphMeta(name=name, vertices=vertices, weighted=weighted, **sizes)
         else:
-            meta = GraphMeta(
-                name=shown_name(name_in(file.path)),
-                vertices=vertices,
-                edges=stored,
-                directed=directed,
-                weighted=weighted,
-                offsets=offsets,
-            )
+            meta = replace(source.meta, **sizes)
         writer.finish(meta)
         scratch.rmdir()
     return open_shards(directory)
@@ -263,7 +254,6 @@ class Buckets:
         fields: list[tuple[str, Any]] = [("row", index), ("column", index)]
         self._record = np.dtype([*fields, ("weight", np.float64)] if weighted else fields)
         self._bounds: list[int] = [0]  # of the rows of each bucket
-        self._mirrored = False
 
     def fill(
         self,
@@ -273,10 +263,9 @@ class Buckets:
         loops_mirrored: bool,
         limit: int,
     ) -> None:
-        """Edge source → target is entry (target, source).
+        """Edge source → target is entry (target, source) of a bucket of at most `limit` entries.
 
-        ``mirrored`` says whether the transpose is wanted, and ``loops_mirrored`` whether with
-        loops. A bucket has at most ``limit`` entries of both kinds.
+        The transpose has loops only if they are mirrored as well.
         """
         lengths = np.zeros(self._vertices, np.int64)
         for edges in read("counting entries"):
@@ -284,7 +273,7 @@ class Buckets:
                 # Counting into an array of all vertices for each piece would take a pass over them.
                 row, times = np.unique(rows, return_counts=True)
                 lengths[row] += times
-        self._bounds, self._mirrored = row_ranges(lengths, limit), mirrored
+        self._bounds = row_ranges(lengths, limit)
         del lengths
         for source, target, weights in read("sorting entries"):
             self._add("entries", target, source, weights)
@@ -294,19 +283,17 @@ class Buckets:
                 self._add("mirrored", source[keep], target[keep], kept)
 
     def rows(
-        self, progress: Progress | None = None
+        self, mirrored: bool, progress: Progress | None = None
     ) -> Iterator[tuple[int, sp.csr_array, sp.csr_array | None]]:
         """First row of each bucket, its rows, and those of the transpose; each once.
 
-        Entries that occur twice are summed, in the order of the edges. Files that have been read
-        are removed.
+        Entries that occur twice are summed, in the order of the edges. Files are removed.
         """
         tick = stage(progress, "writing rows")
         bounds = self._bounds if self._vertices else [0, 0]
         for bucket, (first, last) in enumerate(pairwise(bounds)):
             entries = self._take("entries", bucket, first, last)
-            mirrored = self._take("mirrored", bucket, first, last) if self._mirrored else None
-            yield first, entries, mirrored
+            yield first, entries, self._take("mirrored", bucket, first, last) if mirrored else None
             if tick is not None:
                 tick(bucket + 1, len(bounds) - 1)
 

@@ -18,10 +18,10 @@ import signal
 import struct
 import time
 import traceback
-import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ from spgnn.data.load import read_graph
 from spgnn.data.npz import write_npz
 from spgnn.errors import LONGEST_LINE, InputError
 from spgnn.sparse import CSR
+from tests.comm.jobs import Forked
 from tests.data.graphs import PACK, restate, rewrite
 
 MEMORY = 1 << 30  # bytes beyond what a reader's process has at its beginning
@@ -236,53 +237,29 @@ def faults(kind: str, numbers: range, home: Path) -> Iterator[str]:
     for first in range(numbers.start, numbers.stop, BATCH):
         todo = range(first, min(first + BATCH, numbers.stop))
         while todo:
-            said, status, last = _in_fork(kind, todo, home)
-            yield from said
-            if status:
-                yield f"{kind} {last}: the process ended with status {status}"
+            ended = Forked(partial(_read_all, kind, todo, home), home).wait(BATCH * PATIENCE)
+            lines = ended.out.splitlines()
+            last = max((int(line) for line in lines if line.isdecimal()), default=todo.start)
+            yield from (f"{kind} {line}" for line in lines if not line.isdecimal())
+            if ended.status:
+                yield f"{kind} {last}: the process ended with status {ended.status} {ended.err}"
             todo = range(last + 1, todo.stop)
 
 
-def _in_fork(kind: str, numbers: range, home: Path) -> tuple[list[str], int, int]:
-    """(faults, exit status of the process, the last number it tried)."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads; those are idle
-        pid = os.fork()
-    if not pid:
-        os.close(reading)
-        _read_all(kind, numbers, home, writing)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        lines = file.read().decode("utf-8", "replace").splitlines()
-    _, status = os.waitpid(pid, 0)
-    tried = [int(line) for line in lines if line.isdecimal()]
-    said = [f"{kind} {line}" for line in lines if not line.isdecimal()]
-    return said, os.waitstatus_to_exitcode(status), tried[-1] if tried else numbers.start
-
-
-def _read_all(kind: str, numbers: range, home: Path, writing: int) -> None:
-    """Read all mutations; the numbers tried and the faults found go into the pipe."""
-    status = 1
-    try:
-        torch.set_num_threads(1)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        for current in numbers:
-            os.write(writing, f"{current}\n".encode())
-            path = mutant(kind, current, home)
-            signal.alarm(PATIENCE)
-            fault = fault_of(path)
-            signal.alarm(0)
-            if fault:
-                os.write(writing, f"{current}: {fault}\n".encode("utf-8", "replace"))
-        status = 0
-    except BaseException:
-        os.write(writing, " | ".join(traceback.format_exc().splitlines()).encode())
-    finally:
-        os._exit(status)
+def _read_all(kind: str, numbers: range, home: Path) -> None:
+    """Read all mutations; print the numbers tried and the faults found."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, hard))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for current in numbers:
+        print(current, flush=True)
+        path = mutant(kind, current, home)
+        signal.alarm(PATIENCE)
+        fault = fault_of(path)
+        signal.alarm(0)
+        if fault:
+            print(f"{current}: {fault}", flush=True)
 
 
 def fault_of(path: Path) -> str | None:
