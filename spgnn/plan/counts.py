@@ -33,33 +33,16 @@ Float64Array = npt.NDArray[np.float64]
 
 
 class Product(NamedTuple):
-    """A product with the matrix of a layer, or its adjoint; or attention over its nonzeros.
-
-    Attributes
-    ----------
-    layer : int
-    width : int
-        Columns of the rows that travel: under attention heads × channels.
-    dtype : torch.dtype
-    adjoint : bool
-    heads : int
-        Of attention; 0 for a product.
-    joint : bool
-        Whether scores need the destination's whole row (GATv2), not a number a head (GAT).
-    drops : bool
-        Whether attention weights are dropped.
-    largest : bool
-        Whether the largest of the neighbours is taken, for which the same rows travel.
-    """
+    """A product with the matrix of a layer, or its adjoint; or attention over its nonzeros."""
 
     layer: int
-    width: int
+    width: int  # columns of the rows that travel: under attention heads × channels
     dtype: torch.dtype = torch.float32
     adjoint: bool = False
-    heads: int = 0
-    joint: bool = False
-    drops: bool = False
-    largest: bool = False
+    heads: int = 0  # of attention; 0 for a product
+    joint: bool = False  # scores need the destination's whole row (GATv2), not a number a head
+    drops: bool = False  # attention weights are dropped
+    largest: bool = False  # of the neighbours, for which the same rows travel
 
     @property
     def words(self) -> float:
@@ -72,20 +55,11 @@ class CodecMeans(NamedTuple):
 
     Bits, delays and bins are functions of the epoch, so the bytes of a row are known for every
     epoch in advance; of a sample, the share that is drawn is.
-
-    Attributes
-    ----------
-    row : float or float64 [P]
-        Bytes of a row.
-    mean : float or float64 [P]
-        Bytes of a message's mean, if it travels apart.
-    messages : float
-        Messages to a peer that gets any.
     """
 
-    row: Any
-    mean: Any = 0
-    messages: Any = 1
+    row: Any  # bytes of a row: a number, or one for each rank
+    mean: Any = 0  # bytes of a message's mean, if it travels apart
+    messages: Any = 1  # to a peer that gets any
 
     @classmethod
     def of(cls, codec: Codec | None, width: Width, dtype: torch.dtype) -> CodecMeans:
@@ -120,26 +94,14 @@ def _row_bytes(codec: Codec, width: int, itemsize: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HopCounts:
-    """One exchange of all ranks.
-
-    Attributes
-    ----------
-    sent, received : int64 [levels, P]
-        Rows.
-    messages, returned : int64 [levels, P]
-        Peers that get any, forward and in the adjoint.
-    entries : int64 [P]
-        Nonzeros of the send matrix.
-    sums : bool
-        Whether any rank sends partial sums rather than rows as they are.
-    """
+    """One exchange of all ranks; rows and peers by level and rank, [levels, P]."""
 
     sent: Any
     received: Any
-    messages: Any
-    returned: Any
-    entries: Int64Array
-    sums: bool = False
+    messages: Any  # peers that get any
+    returned: Any  # the same in the adjoint
+    entries: Int64Array  # nonzeros of the send matrix, [P]
+    sums: bool = False  # some rank sends partial sums, and not rows as they are
 
     def moved(
         self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
@@ -166,51 +128,32 @@ class HopCounts:
 
 @dataclass(frozen=True, eq=False)
 class StageCounts:
-    """One stage of all ranks, int64 [P] each.
+    """One stage of all ranks, int64 [P] each."""
 
-    Attributes
-    ----------
-    rows, columns : of L
-    local, remote : nonzeros of L and of R
-    kept : rows in buffers from one product to the next
-    """
-
-    rows: Int64Array
+    rows: Int64Array  # of L
     columns: Int64Array
-    local: Int64Array
-    remote: Int64Array
-    kept: Int64Array
+    local: Int64Array  # nonzeros of L
+    remote: Int64Array  # nonzeros of R
+    kept: Int64Array  # rows in buffers from one product to the next
     hops: tuple[HopCounts, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionCounts:
-    """The pieces of a plan (:class:`~spgnn.attention.pieces.Pieces`) of all ranks, int64 [P] each.
-
-    Attributes
-    ----------
-    rows, columns : of the plan
-    partial : rows before the fold
-    fetched : rows of sources that are received
-    requested : softmaxes that other ranks request
-    local, remote, summed : nonzeros
-    kept : rows in buffers from one layer to the next
-    fetch, sums, fold : HopCounts, optional
-        Rows of sources, partial softmaxes, and rows that are folded; to the destinations.
-    """
+    """The pieces of a plan (:class:`~spgnn.attention.pieces.Pieces`), int64 [P] each."""
 
     rows: Int64Array
     columns: Int64Array
-    partial: Int64Array
-    fetched: Int64Array
-    requested: Int64Array
-    local: Int64Array
+    partial: Int64Array  # rows before the fold
+    fetched: Int64Array  # rows of sources that are received
+    requested: Int64Array  # softmaxes that other ranks request
+    local: Int64Array  # nonzeros of each piece
     remote: Int64Array
     summed: Int64Array
-    kept: Int64Array
-    fetch: HopCounts | None
-    sums: HopCounts | None
-    fold: HopCounts | None
+    kept: Int64Array  # rows in buffers from one layer to the next
+    fetch: HopCounts | None  # of rows of sources
+    sums: HopCounts | None  # of partial softmaxes to the destinations
+    fold: HopCounts | None  # of rows that are folded there
 
     @property
     def ways(self) -> list[HopCounts]:
@@ -259,24 +202,13 @@ def _partials_moved(hop: HopCounts, step: Product, codec: Codec | None, *, back:
 
 @dataclass(frozen=True, eq=False)
 class MatrixCounts:
-    """The plan of one matrix on all ranks.
-
-    Attributes
-    ----------
-    stages : tuple of StageCounts
-    matrix, transpose : int64 [P]
-        Bytes of L, R and S, and of their other sides.
-    turns : two lists of Turn, optional
-        Of all ranks, where the stages multiply a share of the columns between a turn and the turn
-        back.
-    away : bool [P, peers], optional
-        Then: the peers of a turn that are on other nodes.
-    attention : AttentionCounts, optional
-    """
+    """The plan of one matrix on all ranks."""
 
     stages: tuple[StageCounts, ...]
-    matrix: Int64Array
-    transpose: Int64Array
+    matrix: Int64Array  # bytes of L, R and S, [P]
+    transpose: Int64Array  # bytes of their other sides
+    # Of all ranks, where stages multiply a share of the columns between a turn and the turn back;
+    # and peers of a turn that are on other nodes, bool [P, peers].
     turns: tuple[list[Turn], list[Turn]] | None = None
     away: npt.NDArray[np.bool_] | None = None
     attention: AttentionCounts | None = None
@@ -370,17 +302,7 @@ def total_of(arrays: Sequence[Any]) -> Any:
 def count(
     plans: Sequence[Plan], axes: Axes, ranks_a_node: int, *, attends: bool = False
 ) -> MatrixCounts:
-    """Count the plans of one matrix on all ranks.
-
-    Parameters
-    ----------
-    plans : sequence of Plan
-        Of every rank, in order.
-    axes : Axes
-    ranks_a_node : int
-        Rank r is on node r // ranks_a_node.
-    attends : bool
-        Whether attention works over its nonzeros.
+    """Count the plans of one matrix on all ranks, of which r is on node r // ranks_a_node.
 
     Raises
     ------
@@ -474,16 +396,8 @@ def count_hop(
 ) -> HopCounts:
     """Count one exchange of all ranks.
 
-    Parameters
-    ----------
-    send, receive : int64 [P][peers]
-        Rows of each rank to and from its peers along the axis.
-    away : bool [P, peers]
-        Peers on another node.
-    entries : int [P]
-        Nonzeros of the send matrix.
-    sums : bool
-        Whether any rank sends partial sums.
+    Of rows to and from the peers of each along the axis, [P][peers], some of which are on another
+    node (`away`, bool [P, peers]).
     """
     both = np.stack(send), np.stack(receive)
 

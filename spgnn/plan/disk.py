@@ -44,40 +44,21 @@ Mask = npt.NDArray[np.bool_]
 
 
 class LayerRows(NamedTuple):
-    """Rows that one layer makes, and rows that it reads for them: bool [n], ``None`` for all.
-
-    Attributes
-    ----------
-    made, sources : bool [n], optional
-    small : bool
-        Whether the layer gets a matrix of its own rows, in memory.
-    """
+    """Rows that one layer makes, and rows that it reads for them: bool [n], ``None`` for all."""
 
     made: Mask | None = None
     sources: Mask | None = None
-    small: bool = False
+    small: bool = False  # the layer gets a matrix of its own rows, in memory
 
 
 @dataclass(frozen=True, eq=False)
 class Disk:
-    """Training of one graph from a disk.
+    """Training of one graph from a disk."""
 
-    Attributes
-    ----------
-    dataset : str
-        As the command line names it.
-    storage : Storage
-        Without memory, everything is on the disk.
-    speed : float
-        Bytes a second that the disk reads or writes.
-    idle : int
-        Bytes of a process that has no data.
-    """
-
-    dataset: str
-    storage: Storage
-    speed: float
-    idle: int
+    dataset: str  # as the command line names it
+    storage: Storage  # without memory, everything is on the disk
+    speed: float  # bytes a second that the disk reads or writes
+    idle: int  # bytes of a process that has no data
 
     def planned(
         self,
@@ -87,16 +68,7 @@ class Disk:
         epoch: Epoch,
         machine: Machine,
     ) -> tuple[Storage, Prediction, dict[str, Any]] | None:
-        """Plan of a configuration's training from the disk; ``None`` if memory is too small.
-
-        Parameters
-        ----------
-        config : TrainConfig
-            Of 1D with whole columns.
-        in_memory : Prediction
-        virtual : VirtualRanks
-        epoch : Epoch
-        machine : Machine
+        """Plan of training from the disk, 1D with whole columns; ``None`` if memory is too small.
 
         Returns
         -------
@@ -230,18 +202,10 @@ def speed_of(spill: str) -> float:
 def layer_rows(
     A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int
 ) -> list[LayerRows]:
-    """Rows of each layer if only some outputs are needed, as in chunked training.
+    """Rows of each layer if only some outputs are needed, bool [n], as in chunked training.
 
-    Parameters
-    ----------
-    A : CSR [n, n]
-        Of all ranks.
-    wanted : bool [n]
-    reads_own : sequence of bool
-        Whether a layer reads its own rows as well as the product.
-    loops : bool
-        Whether every vertex has a self-loop.
-    ranks : int
+    A is that of all ranks, without loops; `reads_own` says which layers read their own rows as well
+    as the product.
     """
     indptr, indices = A.indptr.numpy(), A.indices.numpy()
     lengths = np.diff(indptr)

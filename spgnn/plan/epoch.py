@@ -72,35 +72,17 @@ Step = Product | Dense | Sparse | Pass
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """One training epoch on one rank, for any numbers of rows.
-
-    Attributes
-    ----------
-    config : TrainConfig
-    widths : tuple of int
-        Features, hidden widths, outputs of the last layer.
-    model : Stack
-        Without data.
-    decoder : Module, optional
-        Of pairs of embeddings, where links are learnt.
-    sparse : bool
-        Whether features are sparse in training.
-    propagated : bool
-        Whether A·X is computed once.
-    steps : tuple
-        In order.
-    alive : float64 [times, kinds of rows]
-        Bytes for each row where layer l begins, and then for each of what else differs from rank to
-        rank in layer l (`EXTRA_ROWS`); at all times that may be the worst.
-    """
+    """One training epoch on one rank, for any numbers of rows."""
 
     config: TrainConfig
-    widths: tuple[int, ...]
-    model: Stack
-    decoder: nn.Module | None
-    sparse: bool
-    propagated: bool
+    widths: tuple[int, ...]  # features, hidden widths, outputs of the last layer
+    model: Stack  # without data
+    decoder: nn.Module | None  # of pairs of embeddings, where links are learnt
+    sparse: bool  # features are sparse in training
+    propagated: bool  # A·X is computed once
     steps: tuple[Step, ...]
+    # Bytes for each row where layer l begins, and then for each of what else differs from rank to
+    # rank in layer l (`EXTRA_ROWS`); at all times that may be the worst: [times, kinds of rows].
     alive: Float64Array
 
     @property

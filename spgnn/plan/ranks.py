@@ -47,57 +47,27 @@ _FLOAT, _INDEX, _OFFSET = 4, 4, 8
 
 @dataclass(frozen=True, eq=False)
 class PairCounts:
-    """Pairs of vertices that all ranks score, of whose sources they fetch the rows.
+    """Pairs of vertices that all ranks score, of whose sources they fetch the rows."""
 
-    Attributes
-    ----------
-    sources : MatrixCounts
-        Of the exchange of the sources, in a mean epoch.
-    requests : float64 [3, levels, P]
-        Bytes in a mean epoch to find sources and request their rows.
-    links : int64 [P]
-        Links that a rank trains on.
-    scored : tuple of MatrixCounts
-        Of the links for validation, and for testing.
-    scored_links : int64 [2, P]
-    """
-
-    sources: MatrixCounts
-    requests: Moved
-    links: Int64Array
-    scored: tuple[MatrixCounts, ...]
-    scored_links: Int64Array
+    sources: MatrixCounts  # of the exchange of the sources, in a mean epoch
+    requests: Moved  # bytes in a mean epoch to find sources and request their rows
+    links: Int64Array  # that a rank trains on, [P]
+    scored: tuple[MatrixCounts, ...]  # of the links for validation, and for testing
+    scored_links: Int64Array  # [2, P]
 
 
 @dataclass(frozen=True, eq=False)
 class ModelCounts:
-    """The plans of a model on all ranks.
+    """The plans of a model on all ranks."""
 
-    Attributes
-    ----------
-    whole : MatrixCounts
-        Of the whole matrix, which evaluation works with.
-    layers : tuple of MatrixCounts or None
-        ``None`` where a layer works on the whole matrix, or multiplies nothing.
-    rows : int64 [layers + 1, P]
-        Where layer l begins, recomputed halo included; last, where the loss begins.
-    halo : int64 [P]
-        Rows of other ranks that are recomputed.
-    one_node : bool
-        Whether all ranks are on one node.
-    feature_nonzeros : int64 [P], optional
-        Of each rank's features, if those are sparse.
-    pairs : PairCounts, optional
-        Where links are learnt.
-    """
-
-    whole: MatrixCounts
-    layers: tuple[MatrixCounts | None, ...]
+    whole: MatrixCounts  # of the whole matrix, which evaluation works with
+    layers: tuple[MatrixCounts | None, ...]  # None: the whole matrix, or nothing is multiplied
+    # Where layer l begins, recomputed halo included; last, where the loss begins: [layers + 1, P].
     rows: Int64Array
-    halo: Int64Array
-    one_node: bool
-    feature_nonzeros: Int64Array | None = None
-    pairs: PairCounts | None = None
+    halo: Int64Array  # rows of other ranks that are recomputed, [P]
+    one_node: bool  # all ranks are on one node
+    feature_nonzeros: Int64Array | None = None  # of each rank's features, if those are sparse
+    pairs: PairCounts | None = None  # where links are learnt
 
     def of(self, layer: int) -> MatrixCounts:
         """Counts of a layer's matrix in training; after the last layer, of the pairs' sources."""
