@@ -80,7 +80,7 @@ def train(rank: int, how: Way) -> dict[str, Any]:
     if how.history is not None:
         options["mode"] = replace(how.history, misses=how.misses, dtype=getattr(torch, how.past))
     loader = NeighborLoader(graph.share, how.fanouts, "train_mask", **options)
-    rounds: Any = loader.rounds
+    strategy: Any = loader.strategy
     optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
     started = time.perf_counter()
     for _ in range(how.epochs):
@@ -94,14 +94,14 @@ def train(rank: int, how: Way) -> dict[str, Any]:
             optimizer.step()
     seconds = time.perf_counter() - started
     if how.way != "exact":
-        rounds.drain()
+        strategy.drain()
     moved = torch.tensor([comm.ledger.since(before).of("alltoall").received_bytes])
     comm.all_reduce(moved).wait()
     scores = spgnn.infer(model.eval(), graph).argmax(1)
     right = torch.stack([((scores == graph.y) & graph.test_mask).sum(), graph.test_mask.sum()])
     comm.all_reduce(right).wait()
     found = {"accuracy": float(right[0] / right[1]), "bytes": int(moved), "seconds": seconds}
-    return found | (rounds.report() if how.way != "exact" else {})
+    return found | (strategy.report() if how.way != "exact" else {})
 
 
 def ways(graph: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int, Way]]:

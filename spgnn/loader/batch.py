@@ -14,11 +14,10 @@ from torch import Tensor
 from spgnn.errors import InputError
 from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.sampled_graph import GraphTables, entries_of
-from spgnn.loader.sampling import Hop, Sample
+from spgnn.loader.sampling import Hop, Sample, offsets_of
 from spgnn.nn import DropoutKeys
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
-
-_BLOCK_TABLES = ("edge_attr", "edge_type")
 
 
 @dataclass(frozen=True)
@@ -134,23 +133,21 @@ class Batch:
     @cached_property
     def layers(self) -> list[Block]:
         """The block of each layer of a model, the outermost hop first."""
-        return [self._block(hop) for hop in reversed(self._sample.hops)]
+        blocks = []
+        for hop in reversed(self._sample.hops):
+            pattern = block_pattern(hop.indptr, hop.indices, hop.sources)
+            degrees = partial(self._tables.degrees, self._sample.nodes[: hop.sources])
+            options: dict[str, Any] = {"factors": hop.weights}
+            options["degrees"] = degrees if self._of_graph else None
+            blocks.append(self._block(pattern, hop, **options))
+        return blocks
 
     @cached_property
     def graph(self) -> Block:
         """The edges of `edge_index` as one square block, for layers of several hops."""
-        row, column = self.edge_index[1].cpu(), self.edge_index[0].cpu()
-        m = self.num_nodes
-        indptr = torch.zeros(m + 1, dtype=torch.int64)
-        torch.cumsum(torch.bincount(row, minlength=m), 0, out=indptr[1:])
-        tables = {name: self._of_edges(name, None) for name in _BLOCK_TABLES}
-        block = Block(
-            block_pattern(indptr, column, m),
-            self._ids,
-            edge_weight=self._of_edges("edge_weight", None),
-            attributes={name: t for name, t in tables.items() if t is not None},
-        )
-        return block.to(self.device)
+        column, row = self.edge_index.cpu()
+        indptr = offsets_of(torch.bincount(row, minlength=self.num_nodes))
+        return self._block(block_pattern(indptr, column, self.num_nodes), None)
 
     @cached_property
     def vertex_ids(self) -> Tensor:
@@ -271,16 +268,14 @@ class Batch:
     def _ids(self) -> Tensor:
         return self._tables.ids_of(self._sample.nodes)
 
-    def _block(self, hop: Hop) -> Block:
-        nodes = self._sample.nodes[: hop.sources]
-        tables = {name: self._of_edges(name, hop) for name in _BLOCK_TABLES}
+    def _block(self, pattern: Pattern, hop: Hop | None, **options: Any) -> Block:
+        tables = {name: self._of_edges(name, hop) for name in ("edge_attr", "edge_type")}
         block = Block(
-            block_pattern(hop.indptr, hop.indices, hop.sources),
-            self._ids[: hop.sources],
+            pattern,
+            self._ids[: pattern.shape[1]],
             edge_weight=self._of_edges("edge_weight", hop),
-            factors=hop.weights,
-            degrees=partial(self._tables.degrees, nodes) if self._of_graph else None,
             attributes={name: t for name, t in tables.items() if t is not None},
+            **options,
         )
         return block.to(self.device)
 

@@ -38,7 +38,7 @@ from spgnn.loader.link_loader import LinkNeighborLoader
 from spgnn.loader.loader import Mode, NeighborLoader, features_of
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import Dataset
-from spgnn.loader.rank_batches import Clusters, Rounds
+from spgnn.loader.rank_batches import Clusters, RankBatches
 from spgnn.loader.sampled_graph import SampledGraph
 from spgnn.loader.sampling import relabel
 from spgnn.nn import MODELS, BatchNorm, Stack
@@ -231,11 +231,11 @@ class VertexBatches(BatchTask):
         options |= {"mode": mode, "comm": self.comm, "widths": widths}
         return NeighborLoader(self.share, self.config.sampling.fanouts, "train_mask", **options)
 
-    def exact_rounds(self) -> Rounds:
+    def exact_batches(self) -> RankBatches:
         """Exact batches of all ranks' parts. Collective."""
-        rounds = self._part_loader("exact").rounds
-        assert isinstance(rounds, Rounds)
-        return rounds
+        strategy = self._part_loader("exact").strategy
+        assert isinstance(strategy, RankBatches)
+        return strategy
 
     @cached_property
     def graph(self) -> DistGraph:
@@ -278,7 +278,7 @@ class VertexBatches(BatchTask):
         return Predictions(self.share.vertex_ids, arrays)
 
     def close(self) -> None:
-        drain = getattr(self.loader.rounds, "drain", None)
+        drain = getattr(self.loader.strategy, "drain", None)
         if drain is not None:
             drain()
 
@@ -416,7 +416,7 @@ class BatchTrainer(Trainer):
             assert isinstance(task, VertexBatches)
             every, steps = how.correct_every, how.correct_steps
             self._correction = Correction(
-                task, task.exact_rounds(), config.training, every=every, steps=steps
+                task, task.exact_batches(), config.training, every=every, steps=steps
             )
 
     def train_epoch(self, epoch: int) -> Tensor:
@@ -477,7 +477,7 @@ class Correction:
     """
 
     def __init__(
-        self, task: BatchTask, exact: Rounds, options: Training, *, every: int, steps: int = 1
+        self, task: BatchTask, exact: RankBatches, options: Training, *, every: int, steps: int = 1
     ) -> None:
         self.every = check_integer("correct_every", every, 1)
         self.steps = check_integer("correct_steps", steps, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -116,8 +117,7 @@ class DiskPattern:
         is the sum of those of its rows. An InputError refuses what does not fit.
         """
         scores = None if row_scores is None else self.block_scores(row_scores)
-        same = object.__new__(DiskPattern)
-        vars(same).update(vars(self))
+        same = copy(self)
         same.blocks = CachedRows(self.blocks, policy, capacity, scores=scores)
         return same
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn import _native
+from spgnn import _native, kernels
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels.recycling import new_rows
@@ -123,7 +123,9 @@ class Rows(ABC):
             yield self.gather(ids[0])
             return
         union, places = union_of(ids)
-        yield from MemoryRows(self.gather(union)).gather_many(places)
+        rows = self.gather(union)
+        for part in places:
+            yield kernels.gather_rows(rows, part) if rows.is_floating_point() else rows[part]
 
     @abstractmethod
     def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:

@@ -19,6 +19,7 @@ from spgnn.loader.sampling import (
     NeighborSampler,
     Sample,
     hop_counts,
+    offsets_of,
     relabel,
 )
 from spgnn.pattern import Pattern
@@ -145,8 +146,7 @@ class ClusterGrowth:
         by_number = nodes.argsort()
         place = torch.searchsorted(nodes[by_number], columns).clamp_(max=max(len(nodes) - 1, 0))
         inside = nodes[by_number[place]] == columns
-        before = torch.zeros(len(columns) + 1, dtype=torch.int64)
-        torch.cumsum(inside, 0, out=before[1:])
+        before = offsets_of(inside)
         indptr = before[torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))]
         indices = by_number[place[inside]].int()
         known = [part.edges for part in self._rows if part.edges is not None]

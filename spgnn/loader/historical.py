@@ -23,8 +23,8 @@ from spgnn.loader.rank_batches import Options, seed_order
 from spgnn.loader.rank_graph import Metadata, RankGraph, mask_of
 from spgnn.loader.rank_sampler import RankSampler, RowRequests
 from spgnn.loader.remote_rows import Requests, rows_of_ranks, take
-from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, relabel
-from spgnn.loader.stale import EmbeddingCache, HaloFeatures, Made, Push
+from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, offsets_of, relabel
+from spgnn.loader.stale import EmbeddingCache, HaloFeatures, LayerRows, Push
 from spgnn.loader.threads import in_order
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.pattern import Pattern
@@ -86,20 +86,22 @@ class PartialHop:
     """The sampled matrix of one layer; some of its columns are rows of a cache."""
 
     nodes: Tensor  # int64 [m]: vertices of its columns, its rows first
-    made: int  # columns that the layer before has to make, or whose features are needed
-    slots: Tensor  # int64 [m − made]: of the others in the layer's cache
-    order: Tensor | None  # which of the rows [made, cached] each column is; None: in order
+    num_required: int  # columns that the layer before has to make, or whose features are needed
+    slots: Tensor  # int64 [m − num_required]: of the others in the layer's cache
+    order: Tensor | None  # which of the rows [fresh, cached] each column is; None: in order
     hop: Hop  # its rows and columns; weights of the sampler
     edges: Tensor | None  # weights of its edges
 
     @property
-    def makes(self) -> Tensor:
+    def required(self) -> Tensor:
         """Vertices that the layer before has to make."""
-        return self.nodes[: self.made] if self.order is None else self.nodes[self.order < self.made]
+        if self.order is None:
+            return self.nodes[: self.num_required]
+        return self.nodes[self.order < self.num_required]
 
-    def join(self, made: Tensor, stale: Tensor) -> Tensor:
-        """All columns, of those that were made and those of the cache."""
-        rows = torch.cat((made, stale.to(made.dtype)))
+    def join(self, fresh: Tensor, stale: Tensor) -> Tensor:
+        """All columns, of fresh ones and those of the cache."""
+        rows = torch.cat((fresh, stale.to(fresh.dtype)))
         return rows if self.order is None else rows[self.order]
 
 
@@ -112,9 +114,9 @@ class PartialBlock(Block):
         super().__init__(*args, **options)
         self._arrive = arrive
 
-    def complete(self, made: Tensor) -> Tensor:
+    def complete(self, fresh: Tensor) -> Tensor:
         """All columns [columns, f], of the rows that the layer before made."""
-        return self._arrive(made)
+        return self._arrive(fresh)
 
 
 class PartialBatch:
@@ -155,7 +157,7 @@ _Sampled = tuple[list[PartialHop], Tensor, Place]
 """Of a batch: its layers, which inputs its seeds are, and where it stands."""
 
 
-class PartRounds:
+class PartBatches:
     """Batches of each rank's own vertices (DistGNN-MB, Vasimuddin et al. 2022). Collective.
 
     Neighbours are drawn on this rank alone, and samples stop at the halo. With a history, each
@@ -216,7 +218,7 @@ class PartRounds:
                 pause=max(history.life // 2, 1),  # a row that is there lives on for a while
             )
         self._around = ranks.around.packed()
-        self._made: list[Made] = []
+        self._outputs: list[LayerRows] = []
         self.iteration = 0
         self.sampled = SampleCounts()
 
@@ -255,15 +257,15 @@ class PartRounds:
     def begin(self, iteration: int) -> None:
         """Take in the rows that may be used from this iteration on. Collective."""
         if self.push is not None:
-            for layer, made, halo, rows in self.push.arrived(iteration):
-                self.caches[layer].put(halo, rows, made)
+            for layer, then, halo, rows in self.push.arrived(iteration):
+                self.caches[layer].put(halo, rows, then)
         none = torch.zeros(0, dtype=torch.int64)
-        self._made = [(none, cache.rows(none)) for cache in self.caches]
+        self._outputs = [(none, cache.rows(none)) for cache in self.caches]
 
     def end(self, iteration: int) -> None:
         """Send the rows that this iteration made. Collective."""
         if self.push is not None:
-            self.push.begin(iteration, self._made)
+            self.push.begin(iteration, self._outputs)
 
     def drain(self) -> None:
         """Wait for rows that are still on their way, when training is over. Collective."""
@@ -287,16 +289,19 @@ class PartRounds:
             has_cache = layer and self.caches
             cache = self.caches[layer - 1] if has_cache else self.features
             hops.append(self._hop(targets, drawn, cache, iteration))
-            targets = hops[-1].makes
+            targets = hops[-1].required
         return hops[::-1]
 
-    def complete(self, layer: int, hop: PartialHop, made: Tensor) -> Tensor:
+    def complete(self, layer: int, hop: PartialHop, fresh: Tensor) -> Tensor:
         """Columns of a layer, [m, f]: outputs of the layer before, and stale rows, constants."""
         if not self.caches:
-            return made
-        own = self.ranks.boundary.is_own(hop.makes)
-        self._made[layer - 1] = hop.makes[own] - self.ranks.boundary.first, made.detach()[own]
-        return hop.join(made, self.caches[layer - 1].rows(hop.slots))
+            return fresh
+        own = self.ranks.boundary.is_own(hop.required)
+        self._outputs[layer - 1] = (
+            hop.required[own] - self.ranks.boundary.first,
+            fresh.detach()[own],
+        )
+        return hop.join(fresh, self.caches[layer - 1].rows(hop.slots))
 
     def _hop(
         self,
@@ -312,11 +317,11 @@ class PartRounds:
         halo = boundary.number(nodes[others])
         slots = torch.full_like(nodes, -1)
         slots[others[halo >= 0]] = cache.find(halo[halo >= 0], iteration)
-        made = slots < 0
+        fresh = slots < 0
         if not self._fetches:
-            made[others] = False
+            fresh[others] = False
         # The targets come first, and otherwise those that are made.
-        first, second = made.nonzero()[:, 0], (slots >= 0).nonzero()[:, 0]
+        first, second = fresh.nonzero()[:, 0], (slots >= 0).nonzero()[:, 0]
         kept, order = torch.cat((first, second)), None
         if bool((slots[: len(targets)] >= 0).any()):
             key = torch.where(kept < len(targets), kept, len(targets) + torch.arange(len(kept)))
@@ -326,8 +331,7 @@ class PartRounds:
         place[kept] = torch.arange(len(kept))
         indices = place[indices.long()]
         stays = indices >= 0
-        before = torch.zeros(len(stays) + 1, dtype=torch.int64)
-        torch.cumsum(stays, 0, out=before[1:])
+        before = offsets_of(stays)
         weights = None if drawn.weights is None else drawn.weights[stays]
         hop = Hop(before[drawn.indptr], indices[stays].int(), None, weights, len(kept))
         edges = None if drawn.edges is None else drawn.edges[stays]
@@ -353,15 +357,15 @@ class PartRounds:
 
     def _features(self, hop: PartialHop) -> Tensor | CSR:
         """Features of own vertices, of those kept of the halo, and of those that are fetched."""
-        ranks, makes = self.ranks, hop.makes
+        ranks, required = self.ranks, hop.required
         if self._fetches:
-            made = rows_of_ranks(ranks.x, makes, ranks.layout, self._comm)
+            fresh = rows_of_ranks(ranks.x, required, ranks.layout, self._comm)
         else:
-            made = take(ranks.x, makes - ranks.boundary.first)
-        ranks.count(makes, made)
+            fresh = take(ranks.x, required - ranks.boundary.first)
+        ranks.count(required, fresh)
         cached = self.features.rows(hop.slots)
         ranks.counts.add(rows_needed=len(hop.slots), bytes_needed=cached.nbytes)
-        rows = _stack(made, cached)
+        rows = _stack(fresh, cached)
         return rows if hop.order is None else take(rows, hop.order)
 
     def _metadata(self, nodes: Sequence[Tensor]) -> list[Metadata]:

@@ -137,7 +137,7 @@ class LinkNeighborLoader(NeighborLoader):
             if options.get(name) not in (None, False):
                 raise InputError(f"LinkNeighborLoader knows no {name}")
         super().__init__(data, num_neighbors, None, **options)
-        if self.rounds is not None:
+        if self.strategy is not None:
             raise InputError("LinkNeighborLoader draws from a graph on one process")
         self.links = _checked_links(edge_label_index, self.graph)
         count = self.links.shape[1]

@@ -19,14 +19,14 @@ from spgnn.loader.batch import Batch, Place
 from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.feature_rows import Counts, Rows
 from spgnn.loader.growth import DiskSampler
-from spgnn.loader.historical import History, PartRounds
+from spgnn.loader.historical import History, PartBatches
 from spgnn.loader.packed_rows import PackedRows
 from spgnn.loader.rank_batches import (
     Clusters,
     Options,
-    Rounds,
-    cluster_rounds,
-    exact_rounds,
+    RankBatches,
+    cluster_batches,
+    exact_batches,
     seed_order,
     steps_of,
 )
@@ -221,7 +221,7 @@ class NeighborLoader:
         check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
         self.normalise, self.epoch, self._packed = normalise, 0, range(0)
-        self.rounds: Rounds | PartRounds | None = None
+        self.strategy: RankBatches | PartBatches | None = None
         rare = {
             "replace": replace,
             "disjoint": disjoint,
@@ -251,17 +251,17 @@ class NeighborLoader:
                 comm, data = data.comm, data.share
             assert comm is not None
             if mode == "exact":
-                self.rounds = exact_rounds(data, comm, num_neighbors, input_nodes, how)
+                self.strategy = exact_batches(data, comm, num_neighbors, input_nodes, how)
             elif isinstance(mode, Clusters):
-                self.rounds = cluster_rounds(data, comm, len(num_neighbors), mode, how)
+                self.strategy = cluster_batches(data, comm, len(num_neighbors), mode, how)
             elif mode == "local" or isinstance(mode, History):
                 history = None if mode == "local" else mode
-                self.rounds = PartRounds(
+                self.strategy = PartBatches(
                     data, comm, num_neighbors, input_nodes, how, history=history, widths=widths
                 )
             else:
                 raise InputError(f"mode must be exact, local, a History or Clusters, got {mode!r}")
-            self.counts, self.sampled = self.rounds.ranks.counts, self.rounds.sampled
+            self.counts, self.sampled = self.strategy.ranks.counts, self.strategy.sampled
             return
         self.graph: SampledGraph = sampled_graph_of(data, store, data_dir, structure)
         repeated = disjoint or time_attr is not None  # a vertex may have several trees
@@ -305,19 +305,19 @@ class NeighborLoader:
     @property
     def steps(self) -> int:
         """Steps of an epoch, each a batch of every rank (the last perhaps not)."""
-        return -(-self.batches // self.ranks) if self.rounds is None else self.rounds.steps
+        return -(-self.batches // self.ranks) if self.strategy is None else self.strategy.steps
 
     def __len__(self) -> int:
         """Batches of an epoch; of a distributed graph its steps, each a batch or ``None``."""
-        if self.rounds is not None:
+        if self.strategy is not None:
             return self.steps
         return len(range(self.rank, self.batches, self.ranks))
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of the next epoch."""
         epoch, self.epoch = self.epoch, self.epoch + 1
-        if self.rounds is not None:
-            return self._transformed(self.rounds.epoch(epoch))
+        if self.strategy is not None:
+            return self._transformed(self.strategy.epoch(epoch))
         order = self.order(epoch)
         self._pack(epoch)
         return in_order(

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
-import torch
 from rich.table import Table
 
 from spgnn.comm import Communicator, run_job
 from spgnn.command import plural, show_table
-from spgnn.errors import InputError, memory_for
+from spgnn.errors import memory_for
 from spgnn.files import check_writable, write_file
 from spgnn.loader.batch_training import BatchTask, BatchTrainer, LinkBatches, VertexBatches
 from spgnn.loader.cached_rows import CachedRows, hits
 from spgnn.loader.disk_pattern import DiskPattern
-from spgnn.loader.feature_rows import Rows
-from spgnn.loader.historical import PartRounds
+from spgnn.loader.historical import PartBatches
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
 from spgnn.loader.packed_rows import PackedRows
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.partition.plot import check_plot
-from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train import train as train_whole
-from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.run import OWN_FLAGS
+from spgnn.train.callbacks import Callback, logs_in
+from spgnn.train.measure import gathered
+from spgnn.train.run import OWN_FLAGS, check_targets
 
 Report = dict[str, Any]
 # Rows in the trace from which the best hit rate is computed: 8 bytes each, for a while.
@@ -89,21 +86,11 @@ def train(
 
 
 def _check_targets(config: MiniBatchConfig) -> None:
-    """Try every place to write to before anything takes long."""
-    job, plot = config.job, config.comparison.plot
-    if job.json is not None:
-        check_writable(job.json, "--json")
-    if job.predictions is not None:
-        if not job.predictions.endswith(".npz"):
-            raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
-        check_writable(job.predictions, "--predictions")
+    plot = config.comparison.plot
+    check_targets(config.job, config.training, (config.data.dataset, config.distribution.partition))
     if plot is not None:
         check_plot(plot)
         check_writable(plot, "--plot")
-    if job.log is not None:
-        check_log_directory(job.log)
-    if config.training.checkpoint is not None:
-        checkpoint.check_target(config.training.checkpoint, config.training.resume)
 
 
 def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) -> Report:
@@ -114,7 +101,11 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
     it loaded any data.
     """
     task, comm = trainer.task, trainer.comm
-    meta, loader, rounds = task.meta, task.loader, task.loader.rounds
+    meta, loader, strategy = task.meta, task.loader, task.loader.strategy
+    mine = loader.sampled
+    counts = {"batches": mine.batches, "vertices": mine.vertices, "edges": mine.edges}
+    # The rate is that of the sampling threads of all ranks together.
+    seconds, rate = gathered(comm, [mine.seconds, mine.edges_per_second]).sum(axis=0).tolist()
     report = {
         "config": config.flat(),
         "world_size": comm.size,
@@ -126,67 +117,61 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
             "classes": task.classes,  # type: ignore[attr-defined]
         },
         **reporting.measurements(trainer),
-        "batches_per_epoch": loader.batches if rounds is None else len(loader) * comm.size,
-        "sampler": _sampler(comm, loader),
+        "batches_per_epoch": loader.batches if strategy is None else len(loader) * comm.size,
+        "sampler": {**_totals(comm, counts), "seconds": seconds, "edges_per_second": rate},
     }
-    if rounds is None:
-        report["features"] = _features(config, comm, trainer)
-        report["structure"] = _structure(config, comm, loader.graph.pattern)
+    if strategy is None:
+        report["features"] = _features(config, trainer)
+        report["structure"] = None
+        pattern = loader.graph.pattern
+        if isinstance(pattern, DiskPattern):
+            report["structure"] = _structure(config, comm, pattern)
     else:
-        counts = loader.counts.record()
         unknown = dict.fromkeys(("hit_rate", "optimal_hit_rate", "policy"))
-        report["features"] = {**_totals(comm, counts), **unknown, "cache_rows": 0}
-        del report["features"]["hits"]
-        is_historical = isinstance(rounds, PartRounds) and rounds.history is not None
-        report["historical"] = rounds.report() if is_historical else None  # type: ignore[union-attr]
+        rows = _totals(comm, loader.counts.record())
+        del rows["hits"]
+        report["features"] = {**rows, **unknown, "cache_rows": 0}
+        is_historical = isinstance(strategy, PartBatches) and strategy.history is not None
+        report["historical"] = strategy.report() if is_historical else None  # type: ignore[union-attr]
         report["partition"] = task.partition_report  # type: ignore[attr-defined]
-    report["memory"] = reporting.memory(comm, idle_bytes)
-    report["failure"] = trainer.failure
-    return report
+    return {
+        **report,
+        "memory": reporting.memory(comm, idle_bytes),
+        "failure": trainer.failure,
+    }
 
 
-def _sampler(comm: Communicator, loader: Any) -> Report:
-    """Counts of all ranks' samples; the rate is that of their sampling threads together."""
-    mine = loader.sampled
-    counts = {"batches": mine.batches, "vertices": mine.vertices, "edges": mine.edges}
-    seconds, rate = _sums(comm, [mine.seconds, mine.edges_per_second])
-    return {**_totals(comm, counts), "seconds": seconds, "edges_per_second": rate}
+def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:
+    sums = gathered(comm, list(counts.values())).sum(axis=0)
+    return dict(zip(counts, sums.astype(int).tolist(), strict=True))
 
 
-def _features(config: MiniBatchConfig, comm: Communicator, trainer: BatchTrainer) -> Report:
+def _features(config: MiniBatchConfig, trainer: BatchTrainer) -> Report:
     """Rows that training needed of the features, and rows read for it; evaluation apart."""
-    loader = trainer.task.loader
-    x = loader.graph.x
-    counts = dict.fromkeys(("rows_needed", "rows_read", "bytes_needed", "bytes_read", "hits"), 0)
-    if isinstance(x, Rows):
-        counts |= trainer.rows_read
-    counts |= {name: getattr(loader.counts, name) for name in ("rows_needed", "bytes_needed")}
+    comm, loader = trainer.comm, trainer.task.loader
+    x, needed = loader.graph.x, loader.counts.rows_needed
+    counts = loader.counts.record() | trainer.rows_read
     total = _totals(comm, counts)
     rate = total.pop("hits") / max(total["rows_needed"], 1)
-    policy: str | None = None
-    best, packed, slots = None, None, 0
+    found: Report = {**total, "hit_rate": None, "optimal_hit_rate": None, "cache_rows": 0}
+    found |= {"policy": None, "packed": None}
     if isinstance(x, CachedRows):
-        policy, best, slots = config.storage.cache_policy, _best_hit_rate(trainer, x.slots), x.slots
+        found |= {"policy": config.storage.cache_policy, "hit_rate": rate, "cache_rows": x.slots}
+        if 0 < needed <= LONGEST_TRACE:
+            # The best that any rule could do on this rank's batches, all known beforehand: they are
+            # drawn again, as functions of their numbers.
+            epochs = range(trainer.first_epoch, len(trainer.history))
+            trace = (ids for epoch in epochs for ids in loader.trace(epoch))
+            found["optimal_hit_rate"] = sum(hits("belady", trace, x.slots)) / needed
     elif isinstance(x, PackedRows):
-        policy = "packed"
         packed = {"disk_bytes": x.disk_bytes, "bytes_read": x.packing.bytes_read}
-        packed = _totals(comm, packed)
-    return {
-        **total,
-        "hit_rate": None if policy is None else rate,
-        "optimal_hit_rate": best,
-        "cache_rows": slots,
-        "policy": policy,
-        "packed": packed,
-    }
+        found |= {"policy": "packed", "hit_rate": rate, "packed": _totals(comm, packed)}
+    return found
 
 
-def _structure(config: MiniBatchConfig, comm: Communicator, pattern: object) -> Report | None:
+def _structure(config: MiniBatchConfig, comm: Communicator, pattern: DiskPattern) -> Report:
     """Blocks of neighbours that sampling asked for, and those that were read of the disk."""
-    if not isinstance(pattern, DiskPattern):
-        return None
-    cached = isinstance(pattern.blocks, CachedRows)
-    total = _totals(comm, pattern.counts.record())
+    cached, total = isinstance(pattern.blocks, CachedRows), _totals(comm, pattern.counts.record())
     return {
         "blocks_needed": total["rows_needed"],
         "blocks_read": total["rows_read"],
@@ -196,34 +181,6 @@ def _structure(config: MiniBatchConfig, comm: Communicator, pattern: object) -> 
         "policy": config.storage.structure_policy if cached else None,
         "block_bytes": pattern.block_bytes,
     }
-
-
-def _best_hit_rate(trainer: BatchTrainer, slots: int) -> float | None:
-    """The best that any rule could do on this rank's batches, all of them known beforehand.
-
-    Batches are drawn again: they are functions of their numbers. `None` if that would be too much.
-    """
-    loader = trainer.task.loader
-    needed = loader.counts.rows_needed
-    if not needed or needed > LONGEST_TRACE:
-        return None
-
-    def trace() -> Iterator[torch.Tensor]:
-        for epoch in range(trainer.first_epoch, len(trainer.history)):
-            yield from loader.trace(epoch)
-
-    return sum(hits("belady", trace(), slots)) / needed
-
-
-def _sums(comm: Communicator, numbers: Sequence[float]) -> list[float]:
-    """Each number's sum over all ranks. Collective."""
-    mine = torch.from_numpy(np.asarray(numbers, np.float64))
-    comm.all_reduce(mine).wait()
-    return [float(number) for number in mine]
-
-
-def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(zip(counts, map(int, _sums(comm, list(counts.values()))), strict=True))
 
 
 def show(report: Report) -> None:

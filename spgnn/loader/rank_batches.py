@@ -91,7 +91,7 @@ def steps_of(inputs: int, batch_size: int, ranks: int, *, drop_last: bool) -> in
 
 
 @dataclass(eq=False)
-class Rounds:
+class RankBatches:
     """Batches of a graph whose ranks hold their own rows alone; calls are collective.
 
     Several steps are sampled at once, hop by hop; features, labels and ids of all their vertices
@@ -181,13 +181,13 @@ class Rounds:
         return finish
 
 
-def exact_rounds(
+def exact_batches(
     share: RankShare,
     comm: Communicator,
     num_neighbors: Sequence[int],
     input_nodes: Tensor | str | None,
     options: Options,
-) -> Rounds:
+) -> RankBatches:
     """The batches that `NeighborLoader` makes of the whole graph on one process. Collective."""
     comm.check_agreement(
         "NeighborLoader", num_neighbors=tuple(num_neighbors), options=tuple(vars(options).items())
@@ -216,12 +216,12 @@ def exact_rounds(
             parts.append((rows[mine], ids[mine]) if len(mine) else None)
         return parts
 
-    return Rounds(ranks, sampler, steps, inputs, options)
+    return RankBatches(ranks, sampler, steps, inputs, options)
 
 
-def cluster_rounds(
+def cluster_batches(
     share: RankShare, comm: Communicator, layers: int, clusters: Clusters, options: Options
-) -> Rounds:
+) -> RankBatches:
     """Batches of whole clusters; steps that have none for a rank are its last. Collective."""
     comm.check_agreement(
         "NeighborLoader", layers=layers, clusters=clusters, options=tuple(vars(options).items())
@@ -248,7 +248,7 @@ def cluster_rounds(
             parts[step] = own + ranks.boundary.first, own
         return parts
 
-    return Rounds(ranks, sampler, steps, inputs, replace(options, superbatch=1))
+    return RankBatches(ranks, sampler, steps, inputs, replace(options, superbatch=1))
 
 
 def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) -> Tensor:

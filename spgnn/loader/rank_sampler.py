@@ -24,6 +24,7 @@ from spgnn.loader.sampling import (
     SamplerName,
     draw_vertices,
     hop_counts,
+    offsets_of,
     parts_of_sums,
     squares_of,
     sums_of_parts,
@@ -82,8 +83,7 @@ class FastGCNHops:
         taken = drawn[place] == wanted if len(drawn) else torch.zeros_like(wanted, dtype=torch.bool)
         if self._values is not None:  # what has no weight is no entry
             taken &= self._values[numbers] != 0
-        before = torch.zeros(len(columns) + 1, dtype=torch.int64)
-        torch.cumsum(taken, 0, out=before[1:])
+        before = offsets_of(taken)
         return before[indptr], columns[taken], numbers[taken], factors[order[place[taken]]]
 
 

@@ -15,6 +15,7 @@ from spgnn.exchange import swap_rows
 from spgnn.exchange.needs import swap_counts
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.loader.feature_rows import Rows, Wait, check_ids, copy_rows
+from spgnn.loader.sampling import offsets_of
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, take_rows
 
@@ -80,8 +81,7 @@ class Requests:
         place = torch.empty_like(self.order)
         place[self.order] = torch.arange(len(place))
         wanted = theirs[place].long()
-        indptr = torch.zeros(len(place) + 1, dtype=torch.int64)
-        torch.cumsum(wanted, 0, out=indptr[1:])
+        indptr = offsets_of(wanted)
         source = (begins[place] - indptr[:-1]).repeat_interleave(wanted)
         source += torch.arange(len(source))
         return indptr, [array[source] for array in arrived]

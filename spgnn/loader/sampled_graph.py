@@ -19,6 +19,7 @@ from spgnn.graph.block import Degrees
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.feature_rows import MemoryRows, Rows
+from spgnn.loader.sampling import offsets_of
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR
 
@@ -231,8 +232,7 @@ def _of_pyg(data: Any) -> SampledGraph:
         raise InputError(f"edge_index runs from {index.min()} to {index.max()}, of {n} vertices")
     source, target = index.long()
     order = torch.from_numpy(np.lexsort((source.numpy(), target.numpy())))
-    indptr = torch.zeros(n + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(target, minlength=n), 0, out=indptr[1:])
+    indptr = offsets_of(torch.bincount(target, minlength=n))
     vertices, edges, others = _attributes(data, n, len(source))
     in_order = bool((order[1:] > order[:-1]).all())
     return SampledGraph(

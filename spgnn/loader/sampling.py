@@ -660,6 +660,13 @@ def union_of(parts: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
     return union, list(places.long().split([len(part) for part in parts]))
 
 
+def offsets_of(counts: Tensor) -> Tensor:
+    """Sums of the first 0, 1, … of some counts (or truth values), int64 [n + 1]."""
+    offsets = torch.zeros(len(counts) + 1, dtype=torch.int64)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return offsets
+
+
 def as_int64(name: str, values: Tensor, length: int | None = None) -> Int64Array:
     """A list of integers, checked: int64 [length]."""
     wanted = "n" if length is None else length

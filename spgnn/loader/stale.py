@@ -14,9 +14,10 @@ from spgnn.comm import Communicator, Pending, RowCounts
 from spgnn.errors import InputError, check_integer
 from spgnn.loader.rank_graph import Boundary, RankGraph, as_dtype, rows_as_bytes
 from spgnn.loader.remote_rows import rows_of_ranks, take
+from spgnn.loader.sampling import offsets_of
 from spgnn.sparse import CSR
 
-Made = tuple[Tensor, Tensor]
+LayerRows = tuple[Tensor, Tensor]
 """Own rows of A, counted from the first, and a layer's outputs for them [rows, f]."""
 _ID_BYTES = 4
 
@@ -52,7 +53,7 @@ class EmbeddingCache:
         self.hits = Hits()
         self._slot = torch.full((vertices,), -1)
         self._vertex = torch.full((self.capacity,), -1)
-        self._made = torch.zeros(self.capacity, dtype=torch.int64)
+        self._iteration = torch.zeros(self.capacity, dtype=torch.int64)
         self._turn = torch.zeros(self.capacity, dtype=torch.int64)
         self._rows = torch.zeros(self.capacity, width, dtype=dtype)
         # Slots by the turn in which they were written, oldest first; those written since are void.
@@ -69,7 +70,7 @@ class EmbeddingCache:
         """
         slots = self._slot[vertices]
         known = slots >= 0
-        ages = now - self._made[slots[known]]
+        ages = now - self._iteration[slots[known]]
         fresh = ages <= self.life
         found = torch.full_like(slots, -1)
         found[known] = torch.where(fresh, slots[known], -1)
@@ -82,7 +83,7 @@ class EmbeddingCache:
         """The rows [k, width] at these slots; a copy."""
         return self._rows[slots]
 
-    def put(self, vertices: Tensor, rows: Tensor, made: int) -> None:
+    def put(self, vertices: Tensor, rows: Tensor, iteration: int) -> None:
         """Take rows of an iteration in, which replace older ones of the same vertices.
 
         Each vertex comes once; if they do not all fit, the first do. Iterations do not decrease
@@ -99,7 +100,7 @@ class EmbeddingCache:
         self._slot[vertices] = slots
         self._vertex[slots] = vertices
         self._turn[slots] = self._turns_begun
-        self._made[slots] = made
+        self._iteration[slots] = iteration
         self._rows[slots] = rows.to(self._rows.dtype)
         self._turns.append((self._turns_begun, slots))
         self._listed += len(slots)
@@ -158,7 +159,7 @@ class HaloFeatures:
 class _Sending:
     """One iteration's rows on their way."""
 
-    made: int
+    iteration: int
     parcels: list[Tensor]
     send: Tensor
     recv: Tensor
@@ -206,7 +207,7 @@ class Push:
         self._begins, self._peers = torch.from_numpy(begins), torch.from_numpy(peers)
         self._sent = torch.full((len(self._widths), len(peers)), -self._pause)
 
-    def begin(self, made: int, rows: Sequence[Made]) -> None:
+    def begin(self, iteration: int, rows: Sequence[LayerRows]) -> None:
         """Send the rows of an iteration, one layer after the other. Collective."""
         if [tuple(r.shape[1:]) for _, r in rows] != [(width,) for width in self._widths]:
             raise InputError(
@@ -215,7 +216,7 @@ class Push:
         send = torch.zeros(self._comm.size, len(rows), dtype=torch.int64)
         parcels = []
         for layer, layer_rows in enumerate(rows):
-            parcel, counts = self._pack(made, self._sent[layer], *layer_rows)
+            parcel, counts = self._pack(iteration, self._sent[layer], *layer_rows)
             parcels.append(parcel)
             send[:, layer] = counts
         recv = torch.empty_like(send)
@@ -223,18 +224,18 @@ class Push:
         counting = self._comm.alltoallv(send, recv, ones)
         one = send[:, :0].new_ones(self._comm.size)
         self._count(one, one, 8 * len(rows))
-        self._sending.append(_Sending(made, parcels, send, recv, counting))
+        self._sending.append(_Sending(iteration, parcels, send, recv, counting))
 
     def arrived(self, now: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
         """Rows that may be used from iteration `now` on, oldest first. Collective."""
         for one in self._sending:
-            if one.made < now and not one.received:
+            if one.iteration < now and not one.received:
                 self._depart(one)
-        while self._sending and self._sending[0].made + self.delay <= now:
+        while self._sending and self._sending[0].iteration + self.delay <= now:
             one = self._sending.popleft()
             for layer, pending in enumerate(one.arriving):
                 pending.wait()
-                yield layer, one.made, *self._unpack(one, layer)
+                yield layer, one.iteration, *self._unpack(one, layer)
 
     def drain(self) -> None:
         """Wait for what is still on its way, and drop it. Collective."""
@@ -249,8 +250,7 @@ class Push:
         place[vertices] = torch.arange(len(vertices))
         there = place[self._wanted]
         due = (there >= 0) & (now - sent >= self._pause)
-        before = torch.zeros(len(there) + 1, dtype=torch.int64)
-        torch.cumsum(due, 0, out=before[1:])
+        before = offsets_of(due)
         turn = before[:-1] - before[self._begins][self._peers]
         chosen = (due & (turn < self._most)).nonzero()[:, 0]
         sent[chosen] = now

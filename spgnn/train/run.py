@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from spgnn.comm import Communicator, run_job
-from spgnn.config import TrainConfig
+from spgnn.config import Job, TrainConfig, Training
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
@@ -80,7 +80,9 @@ def train(
     common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
     comm.check_agreement("flags", **common)
     config.check(comm.size)
-    comm.on_rank_zero(lambda: _check_targets(config))
+    how = config.algorithm
+    read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
+    comm.on_rank_zero(lambda: check_targets(config.job, of_run(config, 0).training, read))
     config = resolved(config, comm)
     if given is None:
         defaults = TrainConfig().flat()
@@ -157,16 +159,14 @@ def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:
         trainer.failure = str(error)
 
 
-def _check_targets(config: TrainConfig) -> None:
-    """Try every place to write to before anything takes long."""
-    job, how = config.job, config.algorithm
+def check_targets(job: Job, training: Training, read: Sequence[str | None]) -> None:
+    """Try every place to write to, which is nothing that is read, before anything takes long."""
     if job.json is not None:
         check_writable(job.json, "--json")
     if job.predictions is not None:
         if not job.predictions.endswith(".npz"):
             raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
         check_writable(job.predictions, "--predictions")
-    read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
     written = {"--json": job.json, "--predictions": job.predictions}
     for flag, path in written.items():
         for name in (*read, job.config):
@@ -174,9 +174,8 @@ def _check_targets(config: TrainConfig) -> None:
                 raise InputError(f"{flag} {path}: is what this run reads")
     if job.log is not None:
         check_log_directory(job.log)
-    first = of_run(config, 0).training
-    if first.checkpoint is not None:
-        checkpoint.check_target(first.checkpoint, first.resume)
+    if training.checkpoint is not None:
+        checkpoint.check_target(training.checkpoint, training.resume)
 
 
 def _is_same(path: str, name: str) -> bool:

@@ -80,7 +80,7 @@ def check_correction(rank: int) -> None:
     labels = np.random.default_rng(0).integers(0, PARTS, N)
     whole = graph(weighted=False, sparse=False)
     given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
-    exact = NeighborLoader(given, [-1, -1], "train_mask", batch_size=20).rounds
+    exact = NeighborLoader(given, [-1, -1], "train_mask", batch_size=20).strategy
     task = Task(GraphSAGE.of([F_IN, 6, CLASSES], seed=2), comm)
     for p in task.model.parameters():
         p.data += 0.01 * rank

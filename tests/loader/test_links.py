@@ -133,15 +133,19 @@ SHORT: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dataset(tmp_path_factory.mktemp("set") / "graph.npz")
+
+
 @pytest.fixture(scope="module", params=[True, False], ids=["directed", "undirected"])
-def path(request, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = write_dataset(tmp_path_factory.mktemp("set") / "graph.npz")
+def either(request, path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     if request.param:
-        return made
-    graph = load_dataset(made).symmetrised()
-    A = graph.adjacency
+        return path
+    A = load_dataset(path).symmetrised().adjacency
     instead = {"indptr": A.indptr.numpy(), "indices": A.indices.numpy()}
-    return write_dataset(made, **instead, directed=np.array(False))
+    where = tmp_path_factory.mktemp("set") / "graph.npz"
+    return write_dataset(where, **instead, directed=np.array(False))
 
 
 def configured(path: Path, **flags: Any) -> MiniBatchConfig:
@@ -155,9 +159,11 @@ def run(path: Path, **flags: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("decoder", ["dot", "mlp"])
-def test_scores_are_those_of_full_graph_training(path, decoder):
+def test_scores_are_those_of_full_graph_training(either, decoder):
     """Weights do not move: the same links are held out, and meet the same made-up pairs."""
-    config = configured(path, decoder=decoder, epochs=1, lr=1e-30, metric="hits@10", full_lr=1e-30)
+    config = configured(
+        either, decoder=decoder, epochs=1, lr=1e-30, metric="hits@10", full_lr=1e-30
+    )
     whole = config.of_whole_graph()
     report = train_whole(whole.but(epochs=1), SoloCommunicator())
     (wanted,) = report["history"]
@@ -167,7 +173,7 @@ def test_scores_are_those_of_full_graph_training(path, decoder):
     assert len(names) == 9
     for name in names:
         assert found[name] == pytest.approx(wanted[name], rel=TOLERANCE, abs=TOLERANCE), name
-    assert mine["graph"]["edges"] == report["graph"]["edges"] < load_dataset(path).edges
+    assert mine["graph"]["edges"] == report["graph"]["edges"] < load_dataset(either).edges
 
 
 def test_scores_do_not_depend_on_the_order_of_vertices(path, tmp_path):
@@ -188,12 +194,12 @@ def dense_sage(x: Tensor, A: Tensor, layers: Any) -> Tensor:
     return x
 
 
-def test_loss_is_that_of_a_dense_model(path):
-    config = configured(path, num_neighbors="-1,-1", feature_norm="none").settled()
+def test_loss_is_that_of_a_dense_model(either):
+    config = configured(either, num_neighbors="-1,-1", feature_norm="none").settled()
     with open_dataset(config) as made:
         task = LinkBatches(config, SoloCommunicator(), made)
         A = torch.from_numpy(CSR(made.graph.structure).to_scipy().toarray()).float()
-        x = load_dataset(path).x
+        x = load_dataset(either).x
         assert isinstance(x, Tensor)
         Z = dense_sage(x, A, task.layers.convs)
         everything = A + torch.eye(len(A))
@@ -212,11 +218,11 @@ def test_loss_is_that_of_a_dense_model(path):
         assert seen == len(made.links[0].targets)
 
 
-def test_links_that_are_held_out_are_not_in_the_graph(path):
-    with open_dataset(configured(path)) as made:
+def test_links_that_are_held_out_are_not_in_the_graph(either):
+    with open_dataset(configured(either)) as made:
         assert made.links is not None
         A = CSR(made.graph.structure).to_scipy().toarray()
-        graph = load_dataset(path)
+        graph = load_dataset(either)
         whole = CSR(graph.adjacency.pattern).to_scipy().toarray()
         for pairs in made.links[1:]:
             assert len(pairs.targets)

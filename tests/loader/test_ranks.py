@@ -110,7 +110,7 @@ def check_bytes(rank: int, prefetch: int) -> None:
     given = distributed(rank, 3)
     comm, options = given.comm, {"batch_size": 4, "superbatch": 99, "shuffle": True}
     loader = loader_of(given, FANOUTS, "train_mask", prefetch=prefetch, **options)
-    ranks = loader.rounds.ranks
+    ranks = loader.strategy.ranks
     moved = []
     fetch = ranks.fetch
 

@@ -44,14 +44,14 @@ def check_frozen(rank: int, parts: int) -> None:
         everyone = torch.ones(given.own_rows, dtype=torch.bool)
         history = History(N, 3, delay, N, misses)
         loader = loader_of(given, ALL, everyone, widths=[6, 5], mode=history, batch_size=N)
-        rounds = loader.rounds
+        strategy = loader.strategy
         with torch.no_grad():
             exact, needed = model(given.x, given), 0
             for _ in range(1 + 2 * delay):
                 (batch,) = loader_made = list(_called(model, loader))
                 assert len(loader_made) == 1
                 needed += batch[2]
-        counts, halo = loader.counts, rounds.features.table
+        counts, halo = loader.counts, strategy.features.table
         assert counts.rows_needed == needed
         if misses == "drop":  # features of the halo came once, and nothing else
             assert (counts.rows_read, counts.bytes_read) == (halo.shape[0], halo.nbytes)
@@ -59,11 +59,11 @@ def check_frozen(rank: int, parts: int) -> None:
         else:
             assert halo.shape[0] <= counts.rows_read <= halo.shape[0] + needed
         torch.testing.assert_close(batch[1], exact[batch[0]], rtol=1e-4, atol=1e-5)
-        rates = loader.rounds.report()["hit_rate"]
+        rates = loader.strategy.report()["hit_rate"]
         assert all(rate is None or rate <= 1 for rate in rates)
         if parts > 1:
             assert rates[0] == 1.0  # features never age
-        loader.rounds.drain()
+        loader.strategy.drain()
 
 
 def _called(model, loader):
@@ -80,10 +80,10 @@ def check_fetched(rank: int) -> None:
     """Without room for the past, what is fetched is the exact sample."""
     given, _ = distributed(rank, 3)
     fanouts = [3, 2, 2]
-    exact = NeighborLoader(given, fanouts, "train_mask", batch_size=4).rounds
+    exact = NeighborLoader(given, fanouts, "train_mask", batch_size=4).strategy
     nothing = History(0, 9, 1, N, "fetch")
     loader = NeighborLoader(given, fanouts, "train_mask", widths=[6, 5], mode=nothing)
-    past, own = loader.rounds, loader.rounds._inputs[:3] + exact.ranks.boundary.first
+    past, own = loader.strategy, loader.strategy._inputs[:3] + exact.ranks.boundary.first
     past.begin(0)
     draw = Draw(5, 1, rank)
     hops = past.sample(own, draw, 0)
@@ -92,9 +92,9 @@ def check_fetched(rank: int) -> None:
         assert torch.equal(hop.nodes, sample.nodes[: other.sources])
         assert torch.equal(hop.hop.indptr, other.indptr)
         assert torch.equal(hop.hop.indices, other.indices)
-        assert (hop.made, len(hop.slots), hop.order) == (other.sources, 0, None)
+        assert (hop.num_required, len(hop.slots), hop.order) == (other.sources, 0, None)
     past.end(0)
-    loader.rounds.drain()
+    loader.strategy.drain()
 
 
 def test_what_is_fetched_is_the_exact_sample():
@@ -109,7 +109,7 @@ def check_partial(rank: int) -> None:
         loader = NeighborLoader(
             given, [4, 3, 3], "train_mask", widths=[6, 5], mode=history, batch_size=5
         )
-        past = loader.rounds
+        past = loader.strategy
         boundary = past.ranks.boundary
         model = GraphSAGE.of([F_IN, 6, 5, CLASSES], seed=1)
         caches = [past.features, *past.caches]
@@ -121,23 +121,23 @@ def check_partial(rank: int) -> None:
             orders += sum(hop.order is not None for hop in hops)
             for layer, hop in enumerate(hops):
                 rows = hop.nodes[: hop.hop.targets]
-                wanted = hops[layer + 1].makes if layer + 1 < len(hops) else seeds
+                wanted = hops[layer + 1].required if layer + 1 < len(hops) else seeds
                 assert torch.equal(rows, wanted)
                 at_hand = torch.ones(len(hop.nodes), dtype=torch.bool)
-                at_hand[torch.isin(hop.nodes, hop.makes)] = False
+                at_hand[torch.isin(hop.nodes, hop.required)] = False
                 held = boundary.number(hop.nodes[at_hand])
                 assert torch.equal(caches[layer].find(held, number), hop.slots)
-                made = torch.arange(len(hop.makes)).double()[:, None]
+                made = torch.arange(len(hop.required)).double()[:, None]
                 past_rows = 100.0 + torch.arange(len(hop.slots)).double()[:, None]
                 columns = hop.join(made, past_rows)[:, 0]
                 assert columns[~at_hand].tolist() == made[:, 0].tolist()
                 assert columns[at_hand].tolist() == past_rows[:, 0].tolist()
                 if misses == "drop":
-                    assert bool(boundary.is_own(hop.makes).all())
+                    assert bool(boundary.is_own(hop.required).all())
             batch = past.batch(hops, past._inputs[number % 3 :: 3], None)
             model(batch.x, batch.layers)
             past.end(number)
-        loader.rounds.drain()
+        loader.strategy.drain()
         assert orders == 0 if misses == "drop" else orders > 0
 
 
@@ -164,8 +164,8 @@ def check_constants(rank: int) -> None:
             model(batch.x, batch.layers).sum().backward()
             assert hidden[0].requires_grad
             assert batch.y.shape == (batch.batch_size,)
-    assert loader.rounds.report()["hit_rate"][1] > 0
-    loader.rounds.drain()
+    assert loader.strategy.report()["hit_rate"][1] > 0
+    loader.strategy.drain()
 
 
 def test_history_is_constant():
