@@ -67,9 +67,9 @@ class Comparison:
         """The comparison that a command line asks for."""
         groups = [list(part) for colon, part in groupby(words, ":".__eq__) if not colon]
         common = groups.pop(0) if words and words[0] != ":" else []
-        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        own.add_argument("--plot")
-        options, common = own.parse_known_args(common)
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--plot")
+        options, common = parser.parse_known_args(common)
         about = __doc__.splitlines()[0]
         sections = list(TrainConfig.sections().values())
         shared = read_options(sections, common, program="tradeoff.py", about=about)
@@ -116,7 +116,7 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
     for name, given in comparison.settings.items():
         config = resolved(given.but(json=None), comm)
         training = config.training.seed, config.training.dtype
-        parts = [config.data, config.algorithm, config.model, config.aim, *training]
+        parts: list[object] = [config.data, config.algorithm, config.model, config.aim, *training]
         if config.algorithm.plan or config.storage.asked:
             data = None
         elif data is None or parts != of_data:

@@ -12,10 +12,9 @@ import pytest
 import scipy.sparse as sp
 from paper import published
 from paper.commands import FIGURES, main
-from paper.fit import Compared, summary
 from paper.graphs import DATASETS, PaperGraph, real_graph, stand_in_of
-from paper.schemes import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_HALO
-from paper.times import Model, Point, points, scaled
+from paper.published import Compared, summary
+from paper.times import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_HALO, Model, Point, points, scaled
 from paper.volumes import volumes
 
 from spgnn.data import load_dataset
