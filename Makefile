@@ -7,9 +7,8 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt \
 	$(shell find spgnn -name '*.cpp' -o -name '*.hpp' -o -name 'CMakeLists.txt')
 
 # `make train` needs no more than the package; tests need the extras as well, and docs their own.
-# Most of what is installed is never imported: Python compiles what is, when it is. What extras need is
-# read from the installed package, which is not built again.
-PIP := $(BIN)/python -m pip install --progress-bar off --no-compile --constraint constraints.txt
+# What extras need is read from the installed package, which is not built again.
+PIP := $(BIN)/python -m pip install --progress-bar off --constraint constraints.txt
 
 .PHONY: build train test tests test-slow docs wheel lint format clean
 
@@ -35,12 +34,13 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/.extras
 train: $(VENV)/.built
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
-# Three processes on two cores, for the ranks of a test mostly wait for one another.
+# Three processes on two cores, for the ranks of a test mostly wait for one another. What Python
+# compiles is kept, whatever the shell says: tests start interpreters.
 test: build
 	$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target lint tests
 
 tests:
-	$(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
 
 test-slow: build $(VENV)/.docs
 	$(BIN)/python -m pytest -m slow

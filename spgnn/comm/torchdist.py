@@ -59,7 +59,7 @@ class TorchJob(Job):
         """Wait minutes from now on, not hours; NCCL has a limit of its own, which is set too."""
         super().settle()
         for member in self.members:
-            if member.moves_cuda:
+            if member.moves_cuda and self.lifelines is not None:
                 set_timeout(member.process_group, _span(self.timeout))
 
     def leave(self) -> None:
