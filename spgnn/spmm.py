@@ -19,8 +19,8 @@ from spgnn.exchange.executor import Workspace
 from spgnn.exchange.needs import Cover
 from spgnn.exchange.peers import Peers, Schedule
 from spgnn.exchange.plan import Volume
-from spgnn.exchange.schemes import Strategy, checked_labels
-from spgnn.exchange.stacks import Codecs, named_rows
+from spgnn.exchange.schemes import Strategy, check_labels
+from spgnn.exchange.stacks import Codecs, name_rows
 from spgnn.halo import Halo
 from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern
@@ -104,7 +104,7 @@ class DistMatrix:
         """
         plan = self.plan
         if setting is not None and any(hop.names is None for hop in plan.hops):
-            plan = named_rows(plan, ids, self.mesh, self.mesh.rank)
+            plan = name_rows(plan, ids, self.mesh, self.mesh.rank)
         self._arrange(plan, setting, self.executor.workspace)
 
     @classmethod
@@ -166,7 +166,7 @@ class DistMatrix:
         )
         comm.on_every_rank(lambda: _check_block(block, layout, mesh, algorithm, column_scale))
         if edge_labels is not None:
-            comm.on_every_rank(lambda: checked_labels(edge_labels, block, layout))
+            comm.on_every_rank(lambda: check_labels(edge_labels, block, layout))
         block = block.with_own_numbers()
         column_scale = None if column_scale is None else column_scale.clone()
         scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)

@@ -266,7 +266,7 @@ class Arriving:
     def _start(self, number: int, hop: Hop) -> None:
         exchange, step = self._exchange, self._step
         before = self._out[: exchange.stage.received[number]]
-        rows = lying_ready(hop, self._H)
+        rows = rows_in_place(hop, self._H)
         if rows is None:
             if not step.exact:
                 place, count = exchange.first + number, exchange.rows_sent[number]
@@ -277,7 +277,7 @@ class Arriving:
             if hop.passed_rows is not None:
                 kernels.gather_rows(before, hop.passed_rows, out=rows)
             else:
-                rows = packed(hop, self._H, rows)
+                rows = pack(hop, self._H, rows)
                 if hop.relay is not None:
                     kernels.spmm(hop.relay, before, out=rows, accumulate=True)
         out = exchange.slice_of(number, self._out)
@@ -326,7 +326,7 @@ class Returning:
     def add_to(self, dH_local: Tensor) -> None:
         """Add Sᵀ · what arrived to dH, hop by hop."""
         for _, hop, G_recv in reversed(self._handles):
-            add_unpacked(hop, G_recv, dH_local)
+            unpack_add(hop, G_recv, dH_local)
 
 
 class Turning:
@@ -417,7 +417,7 @@ def adjoint_product(
     return dH_local
 
 
-def lying_ready(hop: Hop, H_local: Tensor) -> Tensor | None:
+def rows_in_place(hop: Hop, H_local: Tensor) -> Tensor | None:
     """``S·H`` as rows of H itself, where S only names neighbouring ones."""
     first = hop.run
     if first is None or hop.relay is not None or not H_local.is_contiguous():
@@ -425,14 +425,14 @@ def lying_ready(hop: Hop, H_local: Tensor) -> Tensor | None:
     return H_local[first : first + hop.send.pattern.shape[0]]
 
 
-def packed(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
+def pack(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
     """``S·H``, in `out`."""
     if hop.selected_rows is None:
         return kernels.spmm(hop.send, H_local, out=out)
     return kernels.gather_rows(H_local, hop.selected_rows, scale=hop.selected_scale, out=out)
 
 
-def add_unpacked(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
+def unpack_add(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
     """``dH += Sᵀ·G``, in place."""
     if (first := hop.run) is not None:
         dH_local[first : first + hop.send.shape[0]] += G_recv

@@ -103,12 +103,12 @@ def layered(
         plan = yield from algorithm.scheme(part, layout, rank, column_scale, edge_labels=labels)
         # The lowest layer's columns are features: to leave out a few is not worth a copy.
         most = 1 - WORTHWHILE if number == lowest else 1.0
-        narrow, columns = yield from narrowed(plan, rows, most)
+        narrower, columns = yield from narrow(plan, rows, most)
         if number > lowest:
             whole = yield from _nearly_all(block, columns)
             if whole:  # a layer below that makes all rows asks for one above that takes them
-                narrow, columns = plan, torch.arange(own)
-        found[number] = LayerPlan(narrow, columns + begin, _places(rows, columns))
+                narrower, columns = plan, torch.arange(own)
+        found[number] = LayerPlan(narrower, columns + begin, _places(rows, columns))
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)
 
@@ -147,7 +147,7 @@ def _recomputed_halo(
     return LayerPlan(Plan((Stage(local),)), vertices, _places(rows, columns)), fetch
 
 
-def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
+def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
     """The same plan without the columns that it neither multiplies nor sends.
 
     What other ranks ask of this one is in its send matrices, so the columns that are left are what
@@ -177,8 +177,8 @@ def narrowed(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, 
         return Plan((inner, *rest)), columns
     left = np.add.reduceat(np.append(used.numpy(), False), begins[:-1], dtype=np.int64)
     left[turn.rows == 0] = 0
-    narrow = replace(first, before=replace(turn, rows=left), stages=(inner, *first.stages[1:]))
-    return Plan((narrow, *rest)), used[begin:end].nonzero()[:, 0]
+    first = replace(first, before=replace(turn, rows=left), stages=(inner, *first.stages[1:]))
+    return Plan((first, *rest)), used[begin:end].nonzero()[:, 0]
 
 
 def _places(rows: Tensor, columns: Tensor) -> Tensor | None:

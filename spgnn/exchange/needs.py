@@ -61,7 +61,7 @@ class Swap(NamedTuple):
     """A scheme's request to send stretches of arrays to its peers along an axis."""
 
     axis: str
-    # [peers]: Lengths of stretches; as many of them as there are groups of arrays
+    # [peers]: lengths of stretches; as many of them as there are groups of arrays
     counts: tuple[Int64Array, ...]
     # arrays [counts[i].sum(), …] of group i are cut by counts[i]. An array that is ``None`` is so
     # on all ranks.

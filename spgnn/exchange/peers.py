@@ -23,11 +23,11 @@ from spgnn.exchange.executor import (
     Exchange,
     Executor,
     Workspace,
-    add_unpacked,
     adjoint_product,
     local_product,
-    lying_ready,
-    packed,
+    pack,
+    rows_in_place,
+    unpack_add,
 )
 from spgnn.exchange.needs import Communicators
 from spgnn.exchange.plan import Hop, Plan, Stage
@@ -139,9 +139,9 @@ class Grouped(Exchange):
         stage, (pieces, received, sent) = self.stage, self._buffers(H_local)
 
         def start(number: int) -> Handle:
-            rows = lying_ready(pieces[number].hop, H_local)
+            rows = rows_in_place(pieces[number].hop, H_local)
             if rows is None:
-                rows = packed(pieces[number].hop, H_local, sent[number])
+                rows = pack(pieces[number].hop, H_local, sent[number])
             return self._begin(pieces[number].hop, rows, received[number], step, number)
 
         def multiply() -> Tensor:
@@ -172,7 +172,7 @@ class Grouped(Exchange):
                 scale = hop.selected_scale
                 kernels.scatter_add_rows(dH_local, hop.selected_rows, sent[number], scale)
             else:
-                add_unpacked(hop, sent[number], dH_local)
+                unpack_add(hop, sent[number], dH_local)
 
         return self._in_groups(len(pieces), start, multiply, add)
 

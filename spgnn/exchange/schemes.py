@@ -184,7 +184,7 @@ def vertex_cut(
     if labels is None:
         goes = yield from _lower_degree(block, layout, rank)
     else:
-        goes = checked_labels(labels, block, layout)
+        goes = check_labels(labels, block, layout)
     row = np.repeat(np.arange(rows), block.row_lengths.numpy())
     stays, moves = np.flatnonzero(goes == rank), np.flatnonzero(goes != rank)
     moves = moves[grouped_order(goes[moves], ranks)]
@@ -268,7 +268,7 @@ def _lower_degree(block: CSR, layout: RowLayout, rank: int) -> Scheme[Int64Array
     return goes
 
 
-def checked_labels(labels: Tensor, block: CSR, layout: RowLayout) -> Int64Array:
+def check_labels(labels: Tensor, block: CSR, layout: RowLayout) -> Int64Array:
     """Labels of the nonzeros of a block, int64 [nnz].
 
     Raises

@@ -86,7 +86,7 @@ class Codecs:
         return step
 
 
-def named_rows(plan: Plan, ids: Tensor, mesh: Communicators, rank: int) -> Plan:
+def name_rows(plan: Plan, ids: Tensor, mesh: Communicators, rank: int) -> Plan:
     """The plan of this rank with names of the rows of all its hops. Collective.
 
     `ids` int64 [columns] are the original ones of the vertices whose rows it takes.

@@ -161,15 +161,13 @@ def checked(codec: Codec | Mapping[str, Any] | None, algorithm: Algorithm, plann
     """
     if codec is None:
         return Codec()
-    if isinstance(codec, Mapping):
-        codec = Codec.of(**{str(name): value for name, value in codec.items()})
-    elif isinstance(codec, Codec):
-        codec = Codec.of(**vars(codec))
-    if not isinstance(codec, Codec):
+    options = vars(codec) if isinstance(codec, Codec) else codec
+    if not isinstance(options, Mapping):
         raise InputError(
             "codec must be a spgnn.exchange.Codec, or a mapping as {'bits': 8}, got "
             f"{type(codec).__name__}"
         )
+    codec = Codec.of(**{str(name): value for name, value in options.items()})
     if codec.exact_last:
         raise InputError(
             "codec: exact_last needs a last epoch: use `with graph.exact():` for those"

@@ -212,27 +212,3 @@ def test_agents():
             mine = np.flatnonzero(blocks == block)
             expected = agents_of([homes[i] for i in mine], [candidates[i] for i in mine], size)
             assert found[mine].tolist() == expected
-
-
-@pytest.mark.parametrize("c", [1, 2])
-@pytest.mark.parametrize("exchange", ["sparsity-aware", "oblivious"])
-def test_levels_of_any_scheme(c, exchange):
-    """Of 1D and 1.5D, with nodes that do not follow the axes: counted pair by pair."""
-    A, layout = random_matrix(N, 0.2, 0, weighted=False), uneven_layout(N, 6, 0)
-    algorithm = Algorithm("1d" if c == 1 else "1.5d", c, exchange)
-    axes, plans = algorithm.axes(6), plans_of(A, layout, algorithm)
-    for size in (1, 2, 3, 6):
-        for adjoint in (False, True):
-            for rank, plan in enumerate(plans):
-                rows = {"inside": [0, 0, 0], "between": [0, 0, 0]}
-                for hop in plan.hops:
-                    counts = hop.counts.reversed() if adjoint else hop.counts
-                    sent, got = counts.send, counts.recv
-                    for peer, k, m in zip(axes.group(hop.axis, rank), sent, got, strict=True):
-                        one = rows["inside" if peer // size == rank // size else "between"]
-                        one[0], one[1], one[2] = one[0] + k, one[1] + m, one[2] + (k > 0)
-                found = by_level(plan, axes, rank, 3, node_size=size, adjoint=adjoint)
-                for level, (sent, got, messages) in rows.items():
-                    assert found[level] == Traffic(12 * sent, 12 * got, messages)
-                both = found["inside"] + found["between"]
-                assert both == sum(plan.traffic(3, adjoint=adjoint).values(), Traffic())
