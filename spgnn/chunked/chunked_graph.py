@@ -41,6 +41,7 @@ from spgnn.chunked.tables import (
 )
 from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig
+from spgnn.data.graph import VertexData
 from spgnn.data.normalise import Normalisation, row_normalise_features
 from spgnn.data.source import GraphMeta
 from spgnn.direct import DirectFile, Transfers, keep_pages
@@ -75,7 +76,7 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class ChunkedDataset:
-    """The data set of a rank, in memory or in files, before any preparation.
+    """The data set of a rank, in memory or in files; nobody keeps it while a graph is trained on.
 
     Attributes
     ----------
@@ -88,6 +89,8 @@ class ChunkedDataset:
         Nonzeros before an own row.
     ids : Tensor int64 [own rows], or int
         Original ids; if they are consecutive, the first one.
+    data : VertexData
+        Labels and masks of all own vertices.
     X : Tensor or CSR, Stretch of float32, or callable
         Features; a function of original ids [rows] and columns [first, last) if they are drawn.
     row_normalise : bool
@@ -105,11 +108,12 @@ class ChunkedDataset:
     blocks: Callable[[tuple[int, ...]], Blocks]
     starts: Callable[[int], int]
     ids: Tensor | int
-    X: Tensor | CSR | Stretch | Callable[[Tensor, int, int], Tensor]
-    row_normalise: bool
-    normalisation: Normalisation
-    loops: bool
-    labels: Labels | None
+    data: VertexData
+    X: Tensor | CSR | Stretch | Callable[[Tensor, int, int], Tensor] | None
+    row_normalise: bool = False
+    normalisation: Normalisation = "none"
+    loops: bool = False
+    labels: Labels | None = None
 
     def adjacency(self, bounds: tuple[int, ...]) -> Adjacency:
         """Own rows of the adjacency, by chunks."""
@@ -117,11 +121,12 @@ class ChunkedDataset:
         symmetric = not self.meta.directed and not weighted
         return Adjacency(self.blocks(bounds), self.layout, symmetric, weighted)
 
-    def ids_of(self, first: int, last: int) -> Tensor:
-        """Original ids of own rows [first, last)."""
-        if isinstance(self.ids, int):
-            return torch.arange(first + self.ids, last + self.ids)
-        return self.ids[first:last]
+
+def ids_of(ids: Tensor | int, first: int, last: int) -> Tensor:
+    """Original ids of own rows [first, last); a number if they are consecutive."""
+    if isinstance(ids, int):
+        return torch.arange(first + ids, last + ids)
+    return ids[first:last]
 
 
 class ChunkedGraph:
@@ -175,7 +180,8 @@ class ChunkedGraph:
         itself: int,
     ) -> None:
         storage, X, labels = config.storage, dataset.X, dataset.labels
-        self.comm, self._dataset = comm, dataset
+        self.comm, self._X, self._ids = comm, X, dataset.ids
+        self._width, self._row_normalise = dataset.meta.features, dataset.row_normalise
         self.dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
         first, last = dataset.layout.range(comm.rank)
         rows = last - first
@@ -249,13 +255,13 @@ class ChunkedGraph:
 
     def ids_of(self, chunk: int, chosen: Tensor | None) -> Tensor:
         """Original ids of some rows of a chunk, or of all."""
-        ids = self._dataset.ids_of(*self.bounds[chunk : chunk + 2])
+        ids = ids_of(self._ids, *self.bounds[chunk : chunk + 2])
         return ids if chosen is None else ids[chosen]
 
     @property
     def vertex_ids(self) -> Tensor:
         """Original ids of own vertices, int64 [n]."""
-        return self._dataset.ids_of(0, self.bounds[-1])
+        return ids_of(self._ids, 0, self.bounds[-1])
 
     def ids_of_columns(self, matrix: ChunkMatrix) -> Tensor:
         """Original ids of a matrix's columns, int64 [k + received]."""
@@ -273,20 +279,20 @@ class ChunkedGraph:
     def features(self, chunk: int, first: int = 0, last: int | None = None) -> Tensor | CSR:
         """Features of a chunk's rows; columns [first, last) of dense ones."""
         begin, end = self.bounds[chunk : chunk + 2]
-        X, width = self._dataset.X, self._dataset.meta.features
+        X, width = self._X, self._width
         rows: Tensor | CSR = torch.empty(0, width)
         if isinstance(X, CSR):
             rows = rows_of(X, begin, end)
         elif isinstance(X, Tensor):
             rows = X[begin:end]
-        elif not isinstance(X, Stretch):
-            ids = self._dataset.ids_of(begin, end)
+        elif callable(X):
+            ids = ids_of(self._ids, begin, end)
             return X(ids, first, width if last is None else last).to(self.dtype)
-        elif self._file is not None and end > begin:
+        elif X is not None and self._file is not None and end > begin:
             read = self._file.read(X.offset + 4 * width * begin, 4 * width * (end - begin))
             rows = torch.from_numpy(read.view(np.float32)).view(end - begin, width)
         rows = rows.to(self.dtype)
-        if self._dataset.row_normalise:
+        if self._row_normalise:
             rows = row_normalise_features(rows)
         return (
             rows if isinstance(rows, CSR) or (not first and last is None) else rows[:, first:last]
@@ -298,7 +304,7 @@ class ChunkedGraph:
         Features in a file of rows are written panel by panel first, so that they are read twice,
         and not once for each panel.
         """
-        bounds, width, sizes = self.bounds, self._dataset.meta.features, self.sizes
+        bounds, width, sizes = self.bounds, self._width, self.sizes
         columns = 32
         if memory:
             matrix = 0 if "matrix" in self.budget.placement.on_disk else sizes.matrix_bytes

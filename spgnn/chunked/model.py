@@ -229,6 +229,7 @@ class ChunkRows(Graph):
         Z, first = self._product, self._first
         if Z is None:
             return super().aggregate(request)
+        self._product = None  # or autograd's graph, which knows these rows, would be a cycle
         if torch.is_grad_enabled():
             Z = with_backward(Z, self._keep_gradient)
         operand = Z

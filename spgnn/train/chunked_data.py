@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn.chunked.adjacency import even_bounds
-from spgnn.chunked.blocks import Blocks, FileBlocks, MemoryBlocks, Stretch
-from spgnn.chunked.chunked_graph import ChunkedDataset, Labels
+from spgnn.chunked.blocks import FileBlocks, MemoryBlocks, Stretch
+from spgnn.chunked.chunked_graph import ChunkedDataset, Labels, ids_of
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import open_shards
 from spgnn.data.graph import VertexData, labelled
 from spgnn.data.normalise import WITH_LOOPS
 from spgnn.data.shards import ShardDirectory
-from spgnn.data.source import GraphMeta
 from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
@@ -36,7 +33,6 @@ from spgnn.frontend.from_config import (
     share_of,
 )
 from spgnn.frontend.sources import is_cut
-from spgnn.layout import RowLayout
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 
@@ -64,7 +60,7 @@ def open_dataset(
     outputs : int, optional
         Nothing is to be learnt: so many columns are computed.
     """
-    name, data, seed = config.data.dataset, config.data, config.training.seed
+    name, data = config.data.dataset, config.data
     alone = comm.size == 1 and data.graph_split is None
     if comm.from_rank_zero(lambda: is_cut(name, comm.size)):
         if data.symmetrise:
@@ -76,7 +72,7 @@ def open_dataset(
         share, _ = share_of(config, comm)
         adjacency = share.adjacency
         assert adjacency is not None
-        rows = _Rows(
+        rows = ChunkedDataset(
             share.meta,
             share.layout,
             lambda bounds: MemoryBlocks.of(adjacency, bounds),
@@ -95,35 +91,22 @@ def open_dataset(
         if not classes:
             raise InputError(f"{meta.name} has no labels; --random-classes C makes some up")
         labels = comm.on_every_rank(lambda: _labels(config, rows, comm.rank))
-    norm = data.feature_norm
-    return ChunkedDataset(
-        replace(meta, features=features, classes=classes),
-        rows.layout,
-        rows.blocks,
-        rows.starts,
-        rows.ids,
-        partial(random_features, seed=seed)
-        if X is None
-        else dense_for_max(config, X)
-        if isinstance(X, CSR)
-        else X,
-        row_normalise=X is not None and (norm == "row" or (norm == "auto" and meta.bag_of_words)),
+    row_normalise = X is not None and (
+        data.feature_norm == "row" or (data.feature_norm == "auto" and meta.bag_of_words)
+    )
+    if X is None:
+        X = partial(random_features, seed=config.training.seed)
+    elif isinstance(X, CSR):
+        X = dense_for_max(config, X)
+    return replace(
+        rows,
+        meta=replace(meta, features=features, classes=classes),
+        X=X,
+        row_normalise=row_normalise,
         normalisation=normalisation_of(config),
         loops=config.model.model in WITH_LOOPS,
         labels=labels,
     )
-
-
-class _Rows(NamedTuple):
-    """Own rows as they are opened."""
-
-    meta: GraphMeta
-    layout: RowLayout
-    blocks: Callable[[tuple[int, ...]], Blocks]
-    starts: Callable[[int], int]
-    ids: Tensor | int
-    data: VertexData
-    X: Tensor | CSR | Stretch | None
 
 
 def _is_large(name: str, memory: int | None) -> bool:
@@ -151,7 +134,7 @@ def _sorted_into(scratch: Path, config: TrainConfig) -> ShardDirectory:
 
 def _in_directory(
     config: TrainConfig, shards: ShardDirectory, comm: Communicator, counts: Transfers
-) -> _Rows:
+) -> ChunkedDataset:
     if shards.meta.parts != comm.size:
         raise InputError(
             f"{shards.directory}: holds {shards.meta.parts} parts, but there are {comm.size} "
@@ -166,7 +149,7 @@ def _in_directory(
     assert indices is not None
     offsets = np.memmap(indptr.path, "<i8", "r", indptr.offset, (last - first + 1,))
     ids, data = shards.vertices_of(rank)
-    return _Rows(
+    return ChunkedDataset(
         meta,
         shards.layout,
         lambda bounds: FileBlocks(
@@ -184,14 +167,13 @@ def _in_directory(
     )
 
 
-def _labels(config: TrainConfig, opened: _Rows, rank: int) -> Labels:
+def _labels(config: TrainConfig, dataset: ChunkedDataset, rank: int) -> Labels:
     """A chunk at a time: most vertices of the largest graphs have no label."""
     rows, labels, masks = list[Tensor](), list[Tensor](), list[list[Tensor]]()
-    begin, end = opened.layout.range(rank)
-    for first, last in pairwise(even_bounds(opened.starts, end - begin, 64)):
-        here, given = slice(first, last), opened.ids
-        ids = torch.arange(first, last) + given if isinstance(given, int) else given[here]
-        data = VertexData(**opened.data.take(here))
+    begin, end = dataset.layout.range(rank)
+    for first, last in pairwise(even_bounds(dataset.starts, end - begin, 64)):
+        ids = ids_of(dataset.ids, first, last)
+        data = VertexData(**dataset.data.take(slice(first, last)))
         y = made_up_labels(config, ids) if data.y is None else data.y
         split = masks_of(data, ids, y, config.training.seed)
         known = (labelled(y) & (split[0] | split[1] | split[2])).nonzero()[:, 0]

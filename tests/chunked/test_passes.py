@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -50,6 +52,18 @@ def test_a_loss_nobody_asks_gradients_of_leaves_none():
     task.loss(0).backward()
     for expected, found in zip(once, gradients(task), strict=True):
         assert torch.equal(expected, found)
+
+
+def test_rows_are_freed_without_the_garbage_collector():
+    """A cycle keeps the rows of every chunk, and their graph, until it is looked for."""
+    task = task_of(model="sage", norm="batch", chunks=5)
+    gc.collect()
+    gc.disable()
+    try:
+        task.loss(0).backward()
+        assert not any(type(one) is ChunkRows for one in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
