@@ -359,6 +359,7 @@ class Planner:
         self._thorough = dataset.structure.nnz <= THOROUGH
         self._epochs: dict[tuple[object, ...], Epoch] = {}
         self._last: tuple[object, VirtualRanks] | None = None
+        self._known: dict[object, dict[Algorithm, MatrixCounts]] = {}
 
     def choose(
         self, ranks: int, only: Callable[[TrainConfig], bool] = lambda config: True
@@ -438,7 +439,6 @@ class Planner:
             group = one.algorithm.partition, one.algorithm.distribution
             groups.setdefault(group, []).append(one)
         seconds: dict[_Group, float] = {}
-        whole: dict[_Group, MatrixCounts] = {}
         shortlist = _SHORTLIST
         if not self._thorough:
             shortlist = _SHORTER if ranks <= MANY_RANKS else _SHORTEST
@@ -453,11 +453,11 @@ class Planner:
         def price_whole(group: _Group) -> Iterator[PricedPlan]:
             tell()
             first = groups[group][0]
-            virtual = self._virtual(first, ranks)
             how = replace(first.algorithm, prune=False, recompute_halo=False, order="auto")
             plain = replace(first, algorithm=how)
-            priced = self._price(plain, ranks, virtual.counted(plain))
-            seconds[group], whole[group] = priced.seconds, virtual.whole(group[1])
+            counted = self._virtual(plain, ranks).counted(plain)
+            priced = self._price(plain, ranks, counted)
+            seconds[group] = priced.seconds
             if plain in groups[group]:
                 yield priced
 
@@ -479,7 +479,6 @@ class Planner:
                 continue
             tell()
             virtual = self._virtual(members[0], ranks)
-            virtual.remember(group[1], whole[group])
             known: dict[tuple[object, ...], ModelCounts] = {}
             for one in members:
                 how = one.algorithm
@@ -495,7 +494,8 @@ class Planner:
         if self._last is None or self._last[0] != key:
             labels = self._labels_of(config, ranks)
             node = self.machine.ranks_a_node
-            self._last = key, VirtualRanks(self.dataset, labels, config, ranks, node)
+            known = self._known.setdefault(key, {})
+            self._last = key, VirtualRanks(self.dataset, labels, config, ranks, node, known)
         return self._last[1]
 
     def _epoch(self, config: TrainConfig) -> Epoch:

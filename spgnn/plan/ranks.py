@@ -111,12 +111,14 @@ class VirtualRanks:
     Parameters
     ----------
     dataset : Dataset
-    labels : int [n] in [0, ``algorithm.parts(ranks)``), optional
-        ``None`` for even blocks.
+    labels : int [n], optional
+        Parts of the vertices; ``None`` for even blocks.
     config : TrainConfig
         Its algorithm says how many parts and copies there are; model, task and seed, what plans
         are of.
     ranks, ranks_a_node : int
+    known : dict, optional
+        Counts of the whole matrix on the same arrangement, made before; new ones are added.
 
     Raises
     ------
@@ -131,6 +133,7 @@ class VirtualRanks:
         config: TrainConfig,
         ranks: int,
         ranks_a_node: int,
+        known: dict[Algorithm, MatrixCounts] | None = None,
     ) -> None:
         algorithm = config.algorithm.distribution
         parts, (_, shares) = algorithm.parts(ranks), algorithm.copies(ranks)
@@ -144,7 +147,7 @@ class VirtualRanks:
         self._normalisation, self.loops = normalisation_of(
             config.model.model, config.model.aggregate, config.data.normalisation
         )
-        self._known: dict[Algorithm, MatrixCounts] = {}
+        self._known = {} if known is None else known
 
     def whole(self, algorithm: Algorithm) -> MatrixCounts:
         """Counts of the plans of the whole matrix; known ones are not built again."""
@@ -159,10 +162,6 @@ class VirtualRanks:
                 )
             self._known[algorithm] = found
         return self._known[algorithm]
-
-    def remember(self, algorithm: Algorithm, whole: MatrixCounts) -> None:
-        """Keep counts that were made of the same arrangement before."""
-        self._known[algorithm] = whole
 
     def counted(self, config: TrainConfig) -> ModelCounts:
         """Counts of the plans of all layers, as the training command makes them."""

@@ -84,17 +84,6 @@ def test_files_of_the_version_before_say_nothing_of_edges(tmp_path):
         machine.edges_of("gatv2")
 
 
-def test_edges_take_what_the_table_says():
-    gat = read_machine(EXAMPLE).edges_of("gat")
-    for adjoint, table, head in (
-        (False, gat.forward, gat.forward_head),
-        (True, gat.backward, gat.backward_head),
-    ):
-        each, row = table.seconds_per_nonzero[0][1], table.seconds_per_row[1]
-        found = gat.seconds(7, 3, table.widths[1], table.operand_bytes[0], 5, adjoint)
-        assert found == pytest.approx(7 * (each + 4 * head) + 3 * row)
-
-
 def test_what_is_no_json_is_no_machine_file(tmp_path):
     with pytest.raises(InputError, match="gemm is missing"):
         read_machine(changed(tmp_path, "gemm", drop=True))
