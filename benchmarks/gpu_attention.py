@@ -13,14 +13,14 @@ from torch import Tensor
 
 from spgnn import CSR
 from spgnn.kernels import AttentionDropout, torch_kernels
-from spgnn.kernels.attention import FINISHED, Rules, Target
+from spgnn.kernels.attention import FINISHED, Gat, GatV2, Rules, Target
 from spgnn.kernels.library import kernels_for
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of the largest number
 HUB_SHAPE = 8, 8
-KINDS = {"GAT": ("attend", "attend_backward"), "GATv2": ("attend_v2", "attend_v2_backward")}
+KINDS = "GAT", "GATv2"
 
 
 class Case:
@@ -40,13 +40,13 @@ class Case:
         self.kind, self.pattern, self.shape, self.dtype = kind, pattern, shape, dtype
         where, wide = pattern.device, SUM_DTYPE[dtype]
         features = partial(torch.randn, device=where, dtype=dtype)
-        self.operands: tuple[Tensor, ...]
+        self.operands: Gat | GatV2
         if kind == "GAT":
             ends = (torch.randn(n, heads, device=where, dtype=wide) for n in (rows, cols))
-            self.operands = *ends, features(cols, heads * width)
+            self.operands = Gat(*ends, features(cols, heads * width))
         else:
             a = torch.randn(heads, width, device=where, dtype=wide)
-            self.operands = features(rows, heads * width), features(cols, heads * width), a
+            self.operands = GatV2(*(features(n, heads * width) for n in (rows, cols)), a)
         self.G = features(rows, heads * width)
         ids = (torch.arange(n, device=where) for n in (rows, cols))
         self.rules = Rules(0.2, None, AttentionDropout(7, dropped, *ids))
@@ -58,13 +58,12 @@ class Case:
         kept = (torch.empty_like(out, dtype=wide), torch.empty_like(lse))
         twice = kept if self.kind == "GAT" else (None, None)
         target = Target(FINISHED, (None, None, None, *twice), out, lse)
-        getattr(by, KINDS[self.kind][0])(self.pattern, *self.operands, self.rules, target)
+        by.attend(self.pattern, self.operands, self.rules, target)
         return (out, lse, *kept) if self.kind == "GAT" else (out, lse)
 
     def backward(self, by: Any, lse: Tensor, D: Tensor) -> tuple[Tensor, ...]:
         """Gradients in the operands, but for that in d, which is made row by row."""
-        rest = self.G, lse, D, self.rules
-        *gradients, _ = getattr(by, KINDS[self.kind][1])(self.pattern, *self.operands, *rest)
+        *gradients, _ = by.attend_backward(self.pattern, self.operands, self.rules, self.G, lse, D)
         return tuple(gradients)
 
     def lines(self, name: str, run: tuple[Clock, int]) -> Iterator[Line]:

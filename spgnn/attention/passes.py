@@ -20,6 +20,8 @@ from spgnn.exchange.transport import Transport
 from spgnn.kernels.attention import (
     AttentionDropout,
     AttentionState,
+    Gat,
+    Rules,
     attend_,
     finish,
     head_products,
@@ -109,7 +111,7 @@ class PartialsExchange:
         received = self.partials.received
         nobody = lse.new_zeros(received.shape[0], lse.shape[1])
         alone = AttentionState(state.m.clone(), state.n, state.O)
-        return attend_(received, nobody, lse, means, alone, slope=1.0, gradients=False)
+        return attend_(received, Gat(nobody, lse, means), Rules(slope=1.0), alone)
 
     def carried(
         self, width: int, heads: int, dtype: torch.dtype, step: Step, *, joint: bool

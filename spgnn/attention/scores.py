@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,10 +11,11 @@ from spgnn.autograd import in_own_dtype
 from spgnn.kernels.attention import (
     AttentionDropout,
     AttentionState,
+    Gat,
+    GatV2,
+    Rules,
     attend_,
     attend_backward,
-    attend_v2_,
-    attend_v2_backward,
     head_products,
 )
 from spgnn.pattern import Pattern
@@ -77,37 +78,22 @@ class Scores(NamedTuple):
         self, block: Block, state: AttentionState | None, *, gradients: bool
     ) -> AttentionState:
         """Merge the edges of a block into running softmaxes."""
-        pattern, dst, Z, edges, dropout = block
-        slope = self.slope
-        if self.joint:
-            return attend_v2_(
-                pattern, dst, Z, self.a, state, slope=slope, edge_features=edges, dropout=dropout
-            )
-        return attend_(
-            pattern,
-            dst,
-            head_scores(Z, self.a),
-            Z,
-            state,
-            slope=slope,
-            edge_scores=edges,
-            dropout=dropout,
-            gradients=gradients,
-        )
+        operands, rules = self._of(block)
+        return attend_(block.pattern, operands, rules, state, gradients=gradients)
+
+    def _of(self, block: Block) -> tuple[Gat | GatV2, Rules]:
+        _, dst, Z, edges, dropout = block
+        operands = GatV2(dst, Z, self.a) if self.joint else Gat(dst, head_scores(Z, self.a), Z)
+        return operands, Rules(self.slope, edges, dropout)
 
     def gradient(self, block: Block, whole: Whole) -> Gradients:
         """Gradients by the edges of a block."""
-        pattern, dst, Z, edges, dropout = block
-        slope = self.slope
+        operands, rules = self._of(block)
+        gradients: Any = attend_backward(block.pattern, operands, rules, *whole)
         if self.joint:
-            dx, dy, da, dt = attend_v2_backward(
-                pattern, dst, Z, self.a, *whole, slope=slope, edge_features=edges, dropout=dropout
-            )
+            dx, dy, da, dt = gradients
             return Gradients(dy, dx, da, dt)
-        s = head_scores(Z, self.a)
-        dZ, ds, dt = attend_backward(
-            pattern, dst, s, Z, *whole, slope=slope, edge_scores=edges, dropout=dropout
-        )
+        Z, (dZ, ds, dt) = block.Z, gradients
         W = head_matrix(self.a)
         if dZ.dtype == ds.dtype:
             dZ.addmm_(ds, W.T)

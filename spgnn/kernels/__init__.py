@@ -3,8 +3,7 @@
 Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
 """
 
-from spgnn.kernels.attention import AttentionDropout
-from spgnn.kernels.attention_operators import attention, attention_v2
+from spgnn.kernels.attention import AttentionDropout, attention, attention_v2
 from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.gemm import (
     add_times_transposed_,

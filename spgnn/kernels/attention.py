@@ -4,25 +4,27 @@
 
 Nothing of the size nnz × heads is kept. The nonzeros of a block give each row a running triple, and
 triples of blocks of one matrix can be merged, so blocks may come one after the other, or from other
-ranks. Scores are those of GAT, LeakyReLU(d_i + s_j), or of GATv2, a · LeakyReLU(x_i + y_j).
+ranks. `attention` and `attention_v2` are the whole of it as torch operators.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_dense, check_is
-from spgnn.kernels.library import kernels_for
+from spgnn.kernels.library import define, kernels_for, traced
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.spmm import make_other_side
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import SUM_DTYPE
 
-STORED, MERGED, FINISHED = range(3)  # Ending of types.hpp and attention.cuh
+STORED, MERGED, FINISHED = range(3)  # Ending of types.hpp and heads.cuh
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +60,112 @@ class AttentionDropout:
         return (int(self.key) + 2**63) % 2**64 - 2**63
 
 
-class Rules(NamedTuple):
-    """Rules by which scores and weights are computed."""
+class Gat(NamedTuple):
+    """GAT: scores LeakyReLU(d_i + s_j [+ t_ij]), sums of Z.
 
-    slope: float  # of LeakyReLU below 0
-    edges: Tensor | None = None  # scores of nonzeros, or their features in GATv2
-    dropout: AttentionDropout | None = None  # of weights, after the softmax
+    Attributes
+    ----------
+    d, s : Tensor [rows, heads] and [cols, heads], dtype of sums
+    Z : Tensor [cols, heads * width], float32, float64 or bfloat16
+    """
+
+    d: Tensor
+    s: Tensor
+    Z: Tensor
+    joint = False
+
+    @property
+    def features(self) -> Tensor:
+        """The rows that are summed."""
+        return self.Z
+
+    @property
+    def heads(self) -> int:
+        """Heads."""
+        return int(self.d.shape[1])
+
+    def check(self, pattern: Pattern, edges: Tensor | None) -> None:
+        """Refuse operands that do not fit each other."""
+        check_dense("Z", self.Z)
+        check_is("d", self.d, Tensor)
+        heads = self.heads if self.d.dim() == 2 else 0
+        rows, cols = pattern.shape
+        numbers = [("d", self.d, rows), ("s", self.s, cols)]
+        if edges is not None:
+            numbers.append(("edge_scores", edges, pattern.nnz))
+        for name, array, length in numbers:
+            _check_numbers(name, array, (length, heads), self.Z)
+        if heads < 1 or self.Z.shape[0] != cols or self.Z.shape[1] % heads:
+            raise InputError(f"Z must be [{cols}, {heads} · width], got {list(self.Z.shape)}")
+
+
+class GatV2(NamedTuple):
+    """GATv2: scores a · LeakyReLU(x_i + y_j [+ t_ij]), sums of y.
+
+    Attributes
+    ----------
+    x, y : Tensor [rows, heads * width] and [cols, heads * width], float32, float64 or bfloat16
+    a : Tensor [heads, width], dtype of sums
+    """
+
+    x: Tensor
+    y: Tensor
+    a: Tensor
+    joint = True
+
+    @property
+    def features(self) -> Tensor:
+        """The rows that are summed."""
+        return self.y
+
+    @property
+    def heads(self) -> int:
+        """Heads."""
+        return int(self.a.shape[0])
+
+    def check(self, pattern: Pattern, edges: Tensor | None) -> None:
+        """Refuse operands that do not fit each other."""
+        _, y, a = self
+        check_dense("y", y)
+        check_is("a", a, Tensor)
+        _check_numbers("a", a, tuple(a.shape) if a.dim() == 2 else (1, 0), y)
+        matrices = [("x", self.x, pattern.shape[0]), ("y", y, pattern.shape[1])]
+        if edges is not None:
+            matrices.append(("edge_features", edges, pattern.nnz))
+        for name, array, length in matrices:
+            check_dense(name, array)
+            if array.shape != (length, a.numel()) or array.dtype != y.dtype:
+                raise InputError(
+                    f"{name} must be {y.dtype} [{length}, {a.numel()}], got {described(array)}"
+                )
+
+
+class Rules(NamedTuple):
+    """Rules by which scores and weights are computed.
+
+    Attributes
+    ----------
+    slope : float
+        Of LeakyReLU below 0; at least 0.
+    edges : Tensor [nnz, heads], dtype of sums; in GATv2 [nnz, heads * width], dtype of x; optional
+        t_ij, in the order of the pattern's nonzeros.
+    dropout : AttentionDropout, optional
+        Of weights, after the softmax.
+    """
+
+    slope: float = 0.2
+    edges: Tensor | None = None
+    dropout: AttentionDropout | None = None
 
     @property
     def drops(self) -> AttentionDropout | None:
         """The dropout, if it drops anything."""
         return self.dropout if self.dropout is not None and self.dropout.p else None
 
-    def check(self, pattern: Pattern) -> None:
-        """Refuse a rule of dropout that does not fit, and a slope that is not monotone."""
+    def check(self, pattern: Pattern, operands: Gat | GatV2) -> None:
+        """Refuse what does not fit, and a slope that is not monotone."""
+        check_is("pattern", pattern, Pattern)
+        operands.check(pattern, self.edges)
         if not self.slope >= 0:
             raise InputError(f"slope must be at least 0, got {self.slope}")
         if self.dropout is None:
@@ -84,6 +178,17 @@ class Rules(NamedTuple):
                 raise InputError(f"{name} must be int64 [{length}], got {described(array)}")
             if array.device != pattern.device:
                 raise InputError(f"the pattern is on {pattern.device}, {name} on {array.device}")
+
+
+def _check_numbers(name: str, array: Tensor, shape: tuple[int, ...], Z: Tensor) -> None:
+    """Refuse an array that is not of that shape and of Z's dtype of sums."""
+    check_is(name, array, Tensor)
+    wide = SUM_DTYPE[Z.dtype]
+    if array.shape != shape or array.dtype != wide or array.device != Z.device:
+        raise InputError(
+            f"{name} must be {wide} {list(shape)} on {Z.device}, "
+            f"got {described(array)} on {array.device}"
+        )
 
 
 @dataclass(eq=False)
@@ -141,161 +246,66 @@ class Target(NamedTuple):
 
 def attend_(
     pattern: Pattern,
-    d: Tensor,
-    s: Tensor,
-    Z: Tensor,
+    operands: Gat | GatV2,
+    rules: Rules,
     state: AttentionState | None = None,
     *,
-    slope: float = 0.2,
-    edge_scores: Tensor | None = None,
-    dropout: AttentionDropout | None = None,
     gradients: bool = True,
 ) -> AttentionState:
-    """Merge a block's nonzeros into running triples: scores LeakyReLU(d_i + s_j [+ t_ij]).
+    """Merge a block's nonzeros into running triples.
 
     Parameters
     ----------
     pattern : Pattern [rows, cols]
-    d : Tensor [rows, heads], dtype of sums
-    s : Tensor [cols, heads], dtype of sums
-    Z : Tensor [cols, heads * width], float32, float64 or bfloat16
+    operands, rules
     state : AttentionState, optional
         Changed in place. Without it a new one is made, which costs less than merging into an
         empty one.
-    slope : float
-        Of LeakyReLU below 0.
-    edge_scores : Tensor [nnz, heads], dtype of sums, optional
-        t_ij, in the order of the pattern's nonzeros.
-    dropout : AttentionDropout, optional
-        Of weights, after the softmax.
     gradients : bool
-        Whether a new state has P and pi; one that is given decides for itself.
+        Whether a new state of GAT has P and pi; one that is given decides for itself.
 
     Returns
     -------
     AttentionState
         ``state`` if given.
     """
-    rules = Rules(slope, edge_scores, dropout)
-    heads = check_attention(pattern, d, s, Z, rules)
-    state, target = _target(state, pattern.shape[0], Z, heads, gradients)
-    kernels_for(Z).attend(pattern, d, s, Z, rules, target)
-    return state
-
-
-def attend_v2_(
-    pattern: Pattern,
-    x: Tensor,
-    y: Tensor,
-    a: Tensor,
-    state: AttentionState | None = None,
-    *,
-    slope: float = 0.2,
-    edge_features: Tensor | None = None,
-    dropout: AttentionDropout | None = None,
-) -> AttentionState:
-    """The same with GATv2's scores; its states have no P and pi.
-
-    Parameters
-    ----------
-    pattern : Pattern [rows, cols]
-    x : Tensor [rows, heads * width], float32, float64 or bfloat16
-    y : Tensor [cols, heads * width], dtype of x
-        Also what is summed.
-    a : Tensor [heads, width], dtype of sums
-    edge_features : Tensor [nnz, heads * width], dtype of x, optional
-        Added to x_i + y_j.
-    state, slope, dropout
-        As of `attend_`.
-
-    Returns
-    -------
-    AttentionState
-        ``state`` if given.
-    """
-    rules = Rules(slope, edge_features, dropout)
-    check_attention_v2(pattern, x, y, a, rules)
-    state, target = _target(state, pattern.shape[0], y, a.shape[0], gradients=False)
-    kernels_for(y).attend_v2(pattern, x, y, a, rules, target)
+    rules.check(pattern, operands)
+    ending = STORED if state is None else MERGED
+    if state is None:
+        twice = gradients and not operands.joint
+        state = AttentionState.new(pattern.shape[0], operands.features, operands.heads, twice)
+    kernels = kernels_for(operands.features)
+    kernels.attend(pattern, operands, rules, Target(ending, state.arrays))
     return state
 
 
 def attend_backward(
-    pattern: Pattern,
-    d: Tensor,
-    s: Tensor,
-    Z: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    *,
-    slope: float = 0.2,
-    edge_scores: Tensor | None = None,
-    dropout: AttentionDropout | None = None,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients in what a block's columns hold.
+    pattern: Pattern, operands: Gat | GatV2, rules: Rules, G: Tensor, lse: Tensor, D: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients by the nonzeros of a block.
 
-    Blocks of one matrix are independent here, each with its own columns. The gradient in d is, in
-    exact terms and with a state's P and pi rescaled by exp(m − lse),
+    Blocks of one matrix are independent here; what they give x and a of GATv2 adds up. The gradient
+    in d is, in exact terms and with a state's P and pi rescaled by exp(m − lse),
     ``(1 − slope) · (<G, P> − D pi)``, summed over the states that make up a row.
 
     Parameters
     ----------
-    pattern, d, s, Z, slope, edge_scores, dropout
+    pattern, operands, rules
         As for `attend_`; the transpose ``pattern.T`` is used.
-    G : Tensor [rows, heads * width], dtype of Z
+    G : Tensor [rows, heads * width], dtype of the features
         Gradient in the weighted sums.
     lse, D : Tensor [rows, heads], dtype of sums
         Of whole rows: `finish` gives lse; D is ``head_products(G, out, heads)``.
 
     Returns
     -------
-    dZ : Tensor [cols, heads * width], dtype of Z
-    ds : Tensor [cols, heads], dtype of sums
-    dt : Tensor [nnz, heads], dtype of sums, or None
-        Where edge scores are given.
+    tuple of Tensor
+        Like Z and s; or like x, y and a. Then like the edges, ``None`` without any.
     """
-    rules = Rules(slope, edge_scores, dropout)
-    check_attention(pattern, d, s, Z, rules)
-    gradients: tuple[Tensor, Tensor, Tensor | None]
-    gradients = kernels_for(Z).attend_backward(pattern, d, s, Z, G, lse, D, rules)
-    return gradients
-
-
-def attend_v2_backward(
-    pattern: Pattern,
-    x: Tensor,
-    y: Tensor,
-    a: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    *,
-    slope: float = 0.2,
-    edge_features: Tensor | None = None,
-    dropout: AttentionDropout | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients by the nonzeros of one block. Those in x and a add up over blocks.
-
-    Parameters
-    ----------
-    pattern, x, y, a, slope, edge_features, dropout
-        As for `attend_v2_`; the transpose ``pattern.T`` is used.
-    G, lse, D
-        As for `attend_backward`.
-
-    Returns
-    -------
-    dx : Tensor [rows, heads * width], dtype of x
-    dy : Tensor [cols, heads * width], dtype of x
-    da : Tensor [heads, width], dtype of sums
-    dt : Tensor [nnz, heads * width], dtype of x, or None
-        Where edge features are given.
-    """
-    rules = Rules(slope, edge_features, dropout)
-    check_attention_v2(pattern, x, y, a, rules)
-    gradients: tuple[Tensor, Tensor, Tensor, Tensor | None]
-    gradients = kernels_for(y).attend_v2_backward(pattern, x, y, a, G, lse, D, rules)
+    rules.check(pattern, operands)
+    gradients: tuple[Tensor | None, ...]
+    kernels = kernels_for(operands.features)
+    gradients = kernels.attend_backward(pattern, operands, rules, G, lse, D)
     return gradients
 
 
@@ -334,58 +344,215 @@ def head_products(G: Tensor, X: Tensor, heads: int) -> Tensor:
     return products
 
 
-def _target(
-    state: AttentionState | None, rows: int, Z: Tensor, heads: int, gradients: bool
-) -> tuple[AttentionState, Target]:
-    """A state to be merged into, or a new one, and the target that it makes."""
-    if state is not None:
-        return state, Target(MERGED, state.arrays)
-    state = AttentionState.new(rows, Z, heads, gradients)
-    return state, Target(STORED, state.arrays)
+def attention(
+    pattern: Pattern,
+    d: Tensor,
+    s: Tensor,
+    Z: Tensor,
+    *,
+    slope: float = 0.2,
+    edge_scores: Tensor | None = None,
+    dropout: AttentionDropout | None = None,
+) -> Tensor:
+    """Weighted sums over the nonzeros of each row, weights as in GAT.
+
+    ``Y_i = Σ_j α_ij Z_j`` for every head, ``α_i = softmax_j LeakyReLU(d_i + s_j [+ t_ij])``.
+    Nothing of the size nnz × heads is made. Differentiable once. Bits do not depend on the number
+    of threads.
+
+    Parameters
+    ----------
+    pattern : Pattern [rows, cols]
+    d : Tensor [rows, heads], dtype of sums
+    s : Tensor [cols, heads], dtype of sums
+    Z : Tensor [cols, heads * width], float32, float64 or bfloat16
+        Sums are taken in float32, float64 and float32.
+    slope : float
+        Of LeakyReLU below 0; at least 0.
+    edge_scores : Tensor [nnz, heads], dtype of sums, optional
+        t_ij, in the order of the pattern's nonzeros.
+    dropout : AttentionDropout, optional
+        Of weights, after the softmax.
+
+    Returns
+    -------
+    Tensor [rows, heads * width], dtype of Z
+        Zeros for rows without nonzeros.
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit.
+    """
+    return _whole(pattern, Gat(d, s, Z), Rules(slope, edge_scores, dropout))
 
 
-def check_attention(pattern: Pattern, d: Tensor, s: Tensor, Z: Tensor, rules: Rules) -> int:
-    """Refuse arguments that do not fit each other; the number of heads."""
-    check_is("pattern", pattern, Pattern)
-    check_dense("Z", Z)
-    check_is("d", d, Tensor)
-    heads = d.shape[1] if d.dim() == 2 else 0
-    rows, cols = pattern.shape
-    wanted = [("d", d, rows), ("s", s, cols)]
-    if rules.edges is not None:
-        wanted.append(("edge_scores", rules.edges, pattern.nnz))
-    for name, array, length in wanted:
-        _check_numbers(name, array, (length, heads), Z)
-    if heads < 1 or Z.shape[0] != cols or Z.shape[1] % heads:
-        raise InputError(f"Z must be [{cols}, {heads} · width], got {list(Z.shape)}")
-    rules.check(pattern)
-    return int(heads)
+def attention_v2(
+    pattern: Pattern,
+    x: Tensor,
+    y: Tensor,
+    a: Tensor,
+    *,
+    slope: float = 0.2,
+    edge_features: Tensor | None = None,
+    dropout: AttentionDropout | None = None,
+) -> Tensor:
+    """Weighted sums over the nonzeros of each row, weights as in GATv2.
+
+    ``Y_i = Σ_j α_ij y_j`` for every head,
+    ``α_i = softmax_j a · LeakyReLU(x_i + y_j [+ t_ij])``. Otherwise as `attention`.
+
+    Parameters
+    ----------
+    pattern : Pattern [rows, cols]
+    x : Tensor [rows, heads * width], float32, float64 or bfloat16
+    y : Tensor [cols, heads * width], dtype of x
+    a : Tensor [heads, width], dtype of sums
+    slope : float
+        Of LeakyReLU below 0; at least 0.
+    edge_features : Tensor [nnz, heads * width], dtype of x, optional
+        t_ij.
+    dropout : AttentionDropout, optional
+
+    Returns
+    -------
+    Tensor [rows, heads * width], dtype of x
+
+    Raises
+    ------
+    InputError
+        If types, shapes, dtypes or devices do not fit.
+    """
+    return _whole(pattern, GatV2(x, y, a), Rules(slope, edge_features, dropout))
 
 
-def check_attention_v2(pattern: Pattern, x: Tensor, y: Tensor, a: Tensor, rules: Rules) -> None:
-    """Refuse arguments that do not fit each other."""
-    check_is("pattern", pattern, Pattern)
-    check_dense("y", y)
-    check_is("a", a, Tensor)
-    _check_numbers("a", a, tuple(a.shape) if a.dim() == 2 else (1, 0), y)
-    wanted = [("x", x, pattern.shape[0]), ("y", y, pattern.shape[1])]
-    if rules.edges is not None:
-        wanted.append(("edge_features", rules.edges, pattern.nnz))
-    for name, array, length in wanted:
-        check_dense(name, array)
-        if array.shape != (length, a.numel()) or array.dtype != y.dtype:
-            raise InputError(
-                f"{name} must be {y.dtype} [{length}, {a.numel()}], got {described(array)}"
-            )
-    rules.check(pattern)
+def _whole(pattern: Pattern, operands: Gat | GatV2, rules: Rules) -> Tensor:
+    rules.check(pattern, operands)
+    if traced():
+        make_other_side(pattern)
+    T, edges = pattern.T, rules.edges
+    order = None if edges is None else pattern.order
+    block = pattern.indptr, pattern.indices, T.indptr, T.indices, order
+    drops = rules.drops
+    drawn = (
+        (None, None, 0, 0.0)
+        if drops is None
+        else (drops.row_ids, drops.col_ids, drops.signed_key, float(drops.p))
+    )
+    gradients = torch.is_grad_enabled() and any(
+        array is not None and array.requires_grad for array in (*operands, edges)
+    )
+    operator = _attention_v2 if operands.joint else _attention
+    more = () if operands.joint else (gradients,)
+    out: Tensor = operator(*block, *operands, edges, float(rules.slope), *drawn, *more)[0]
+    return out
 
 
-def _check_numbers(name: str, array: Tensor, shape: tuple[int, ...], Z: Tensor) -> None:
-    """Refuse an array that is not of that shape and of Z's dtype of sums."""
-    check_is(name, array, Tensor)
-    wide = SUM_DTYPE[Z.dtype]
-    if array.shape != shape or array.dtype != wide or array.device != Z.device:
-        raise InputError(
-            f"{name} must be {wide} {list(shape)} on {Z.device}, "
-            f"got {described(array)} on {array.device}"
-        )
+def _read(joint: bool, arguments: tuple[Any, ...]) -> tuple[Pattern, Gat | GatV2, Rules]:
+    """An operator's arguments as they are otherwise; the pattern has its other side."""
+    indptr, indices, t_indptr, t_indices, order = arguments[:5]
+    operands = (GatV2 if joint else Gat)(*arguments[5:8])
+    edges, slope, row_ids, col_ids, key, p = arguments[8:14]
+    shape = indptr.shape[0] - 1, operands.features.shape[0]
+    pattern = Pattern.trusted(indptr, indices, shape)
+    pattern.__dict__["_other_side"] = Pattern.trusted(t_indptr, t_indices, shape[::-1])
+    if order is not None:
+        pattern.__dict__["order"] = order
+    drops = None if row_ids is None else AttentionDropout(key, p, row_ids, col_ids)
+    return pattern, operands, Rules(slope, edges, drops)
+
+
+def _new_results(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    """Sums and lse and, of GAT, P and pi, which are empty where no gradient is asked for."""
+    operands = (GatV2 if joint else Gat)(*arguments[5:8])
+    Z, rows = operands.features, arguments[0].shape[0] - 1
+    out, lse = new_rows(rows, Z), Z.new_empty((rows, operands.heads), dtype=SUM_DTYPE[Z.dtype])
+    if joint:
+        return out, lse
+    if not arguments[14]:
+        return out, lse, lse.new_empty(0), lse.new_empty(0)
+    sums = out.new_empty((0, out.shape[1]), dtype=lse.dtype)
+    return out, lse, new_rows(rows, sums), torch.empty_like(lse)
+
+
+def _forward(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    pattern, operands, rules = _read(joint, arguments)
+    results = _new_results(joint, *arguments)
+    more = results[2:] if not joint and arguments[14] else (None, None)
+    target = Target(FINISHED, (None, None, None, *more), *results[:2])
+    kernels_for(operands.features).attend(pattern, operands, rules, target)
+    return results
+
+
+def _backward_of(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    """Gradients in the three operands and the edges."""
+    pattern, operands, rules = _read(joint, arguments)
+    G, out, lse, *more = arguments[14:]
+    D = head_products(G, out, operands.heads)
+    *gradients, edges = attend_backward(pattern, operands, rules, G, lse, D)
+    if not joint:
+        P, pi = more
+        # Over all nonzeros of a row, α (<g, z> − D) adds up to 0: the term in `slope` is none.
+        dd = (head_products(G, P, operands.heads) - D * pi) * (1 - rules.slope)
+        gradients = [dd, gradients[1], gradients[0]]
+    return *gradients, operands[0].new_empty(0) if edges is None else edges  # type: ignore[return-value]
+
+
+def _new_gradients(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
+    first, second, third, edges = arguments[5:9]
+    dt = first.new_empty(0) if edges is None else torch.empty_like(edges)
+    if joint:
+        rows = new_rows(len(first), first), new_rows(len(second), second)
+        return *rows, torch.empty_like(third), dt
+    return torch.empty_like(first), torch.empty_like(second), new_rows(len(third), third), dt
+
+
+def _save(joint: bool, ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
+    *arrays, ctx.slope, row_ids, col_ids, ctx.key, ctx.p = inputs if joint else inputs[:-1]
+    ctx.save_for_backward(*arrays, row_ids, col_ids, *output)
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(
+    backward: Any, ctx: Any, G: Tensor | None, *others: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    """The gradients by an operator of its own, which compilers see as one."""
+    saved = ctx.saved_tensors
+    if G is None:
+        return (None,) * len(ctx.needs_input_grad)
+    *gradients, edges = backward(
+        *saved[:9], ctx.slope, *saved[9:11], ctx.key, ctx.p, G, *saved[11:]
+    )
+    of_edges = None if saved[8] is None else edges
+    return (None,) * 5 + (*gradients, of_edges) + (None,) * (len(ctx.needs_input_grad) - 9)
+
+
+def _define(name: str, joint: bool, operands: str, more: str, results: str) -> Any:
+    """An operator, and one for its gradients."""
+    arguments = (
+        "Tensor indptr, Tensor indices, Tensor t_indptr, Tensor t_indices, Tensor? order, "
+        f"{operands}, Tensor? edges, float slope, "
+        "Tensor? row_ids, Tensor? col_ids, int key, float p"
+    )
+    outputs = ", ".join(["Tensor"] * len(results.split(", ")))
+    operator = define(
+        f"{name}({arguments}{more}) -> ({outputs})",
+        new=partial(_new_results, joint),
+        compute=partial(_forward, joint),
+    )
+    tensors = ", ".join(f"Tensor {result}" for result in results.split(", "))
+    backward = define(
+        f"{name}_backward({arguments}, Tensor G, {tensors}) -> (Tensor, Tensor, Tensor, Tensor)",
+        new=partial(_new_gradients, joint),
+        compute=partial(_backward_of, joint),
+    )
+    torch.library.register_autograd(
+        operator, partial(_differentiate, backward), setup_context=partial(_save, joint)
+    )
+    return operator
+
+
+_attention = _define(
+    "attention", False, "Tensor d, Tensor s, Tensor Z", ", bool gradients", "out, lse, P, pi"
+)
+_attention_v2 = _define("attention_v2", True, "Tensor x, Tensor y, Tensor a", "", "out, lse")

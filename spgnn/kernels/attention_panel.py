@@ -20,6 +20,7 @@ from spgnn.kernels.attention import (
     STORED,
     AttentionDropout,
     AttentionState,
+    Rules,
     finish,
 )
 from spgnn.kernels.cpu import PackedShape, side
@@ -160,13 +161,11 @@ class AttentionPanel:
         return dZ
 
     def _side(self, rows: Rows, pattern: Pattern, G: Tensor | None) -> _native.AttentionSide:
-        dropout = rows.dropout if rows.dropout is not None and rows.dropout.p else None
         return side(
             pattern,
             self.shape,
             self.packed,
-            self.slope,
-            dropout,
+            Rules(self.slope, None, rows.dropout),
             first=rows.ends if self.joint else None,
             second=G,
             first_numbers=None if self.joint else rows.ends,

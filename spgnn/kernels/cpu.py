@@ -36,12 +36,12 @@ from spgnn._native import (
     update_rows,
     update_rows_backward,
 )
-from spgnn.kernels.attention import AttentionDropout, Rules, Target
+from spgnn.kernels.attention import AttentionDropout, Gat, GatV2, Rules, Target
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
-COLUMNS, COLUMNS_V2, ROWS_V2 = range(3)  # Side of attention_table.cpp
+COLUMNS, COLUMNS_V2, ROWS_V2 = range(3)  # Side of attention_kernel.cpp
 
 
 class PackedShape(NamedTuple):
@@ -80,8 +80,7 @@ def side(
     pattern: Pattern,
     shape: PackedShape,
     packed: Tensor,
-    slope: float,
-    dropout: AttentionDropout | None,
+    rules: Rules,
     *,
     by_column: bool = False,
     **others: Any,
@@ -90,120 +89,53 @@ def side(
 
     Rows are destinations, or `by_column` sources; for the others see ``_native.AttentionSide``.
     """
-    if dropout is not None:
-        ids = dropout.row_ids, dropout.col_ids
+    if rules.drops is not None:
+        ids = rules.drops.row_ids, rules.drops.col_ids
         others["own_ids"], others["other_ids"] = reversed(ids) if by_column else ids
-        others |= {"key": dropout.signed_key, "p": dropout.p}
+        others |= {"key": rules.drops.signed_key, "p": rules.drops.p}
     return _native.AttentionSide(
-        pattern.indptr, pattern.indices, packed, *shape, slope, by_column=by_column, **others
+        pattern.indptr, pattern.indices, packed, *shape, rules.slope, by_column=by_column, **others
     )
 
 
-def attend(pattern: Pattern, d: Tensor, s: Tensor, Z: Tensor, rules: Rules, target: Target) -> None:
+def attend(pattern: Pattern, operands: Gat | GatV2, rules: Rules, target: Target) -> None:
     """Softmaxes of rows, to where the target says."""
-    shape = PackedShape(d.shape[1], Z.shape[1] // d.shape[1])
-    here = side(
-        pattern,
-        shape,
-        shape.pack([Z], [s]),
-        rules.slope,
-        rules.drops,
-        first_numbers=d,
-        edge_scores=rules.edges,
-    )
-    _native.attend(here, Z, target.arrays, target.ending, target.out, target.lse, False)
-
-
-def attend_v2(
-    pattern: Pattern, x: Tensor, y: Tensor, a: Tensor, rules: Rules, target: Target
-) -> None:
-    """The same with GATv2's scores."""
-    shape = PackedShape(*a.shape)
-    here = side(
-        pattern,
-        shape,
-        shape.pack([y], []),
-        rules.slope,
-        rules.drops,
-        first=x,
-        vector=a,
-        edge_features=rules.edges,
-    )
-    _native.attend(here, y, target.arrays, target.ending, target.out, target.lse, True)
+    heads, Z = operands.heads, operands.features
+    shape, own = PackedShape(heads, Z.shape[1] // heads), operands[0]
+    if operands.joint:
+        others = {"first": own, "vector": operands[2], "edge_features": rules.edges}
+        here = side(pattern, shape, shape.pack([Z], []), rules, **others)
+    else:
+        others = {"first_numbers": own, "edge_scores": rules.edges}
+        here = side(pattern, shape, shape.pack([Z], [operands[1]]), rules, **others)
+    _native.attend(here, Z, target.arrays, target.ending, target.out, target.lse, operands.joint)
 
 
 def attend_backward(
-    pattern: Pattern,
-    d: Tensor,
-    s: Tensor,
-    Z: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients in Z, s and the scores of edges."""
-    shape = PackedShape(d.shape[1], Z.shape[1] // d.shape[1])
-    dZ, ds = new_rows(Z.shape[0], Z), torch.empty_like(s, memory_format=torch.contiguous_format)
+    pattern: Pattern, operands: Gat | GatV2, rules: Rules, G: Tensor, lse: Tensor, D: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients in Z, s and the scores of edges; or in x, y, a and the features of edges."""
+    heads, Z = operands.heads, operands.features
+    shape = PackedShape(heads, Z.shape[1] // heads)
     edges = None if rules.edges is None else rules.edges.contiguous()
-    dt = None if edges is None else torch.empty_like(edges)
-    here = side(
-        pattern.T,
-        shape,
-        shape.pack([G], [d, lse, D]),
-        rules.slope,
-        rules.drops,
-        by_column=True,
-        order=None if edges is None else pattern.order,
-        first=Z,
-        first_numbers=s,
-        edge_scores=edges,
-    )
-    _native.attend_backward(here, COLUMNS, dZ, ds, None, dt, None)
-    return dZ, ds, dt
-
-
-def attend_v2_backward(
-    pattern: Pattern,
-    x: Tensor,
-    y: Tensor,
-    a: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients in x, y, a and the features of edges."""
-    shape = PackedShape(*a.shape)
-    features = None if rules.edges is None else rules.edges.contiguous()
-    dx, dy, da = new_rows(x.shape[0], x), new_rows(y.shape[0], y), torch.zeros_like(a.contiguous())
-    dt = None if features is None else torch.empty_like(features)
-    rows = side(
-        pattern,
-        shape,
-        shape.pack([y], []),
-        rules.slope,
-        rules.drops,
-        first=x,
-        second=G,
-        first_numbers=lse,
-        second_numbers=D,
-        vector=a,
-        edge_features=features,
-    )
+    order = None if edges is None else pattern.order
+    dZ, dt = new_rows(Z.shape[0], Z), None if edges is None else torch.empty_like(edges)
+    if isinstance(operands, Gat):
+        d, s, _ = operands
+        ds = torch.empty_like(s, memory_format=torch.contiguous_format)
+        packed = shape.pack([G], [d, lse, D])
+        own = {"first": Z, "first_numbers": s, "edge_scores": edges, "order": order}
+        here = side(pattern.T, shape, packed, rules, by_column=True, **own)
+        _native.attend_backward(here, COLUMNS, dZ, ds, None, dt, None)
+        return dZ, ds, dt
+    x, y, a = operands
+    dx, da = new_rows(x.shape[0], x), torch.zeros_like(a.contiguous())
+    both = {"vector": a, "edge_features": edges}
+    own = {"first": x, "second": G, "first_numbers": lse, "second_numbers": D}
+    rows = side(pattern, shape, shape.pack([y], []), rules, **own, **both)
     _native.attend_backward(rows, ROWS_V2, dx, None, da, None, dt)
     del rows  # its packed rows make room for those of the other side
-    columns = side(
-        pattern.T,
-        shape,
-        shape.pack([x, G], [lse, D]),
-        rules.slope,
-        rules.drops,
-        by_column=True,
-        order=None if features is None else pattern.order,
-        first=y,
-        vector=a,
-        edge_features=features,
-    )
-    _native.attend_backward(columns, COLUMNS_V2, dy, None, None, None, None)
-    return dx, dy, da, dt
+    packed = shape.pack([x, G], [lse, D])
+    columns = side(pattern.T, shape, packed, rules, by_column=True, order=order, first=y, **both)
+    _native.attend_backward(columns, COLUMNS_V2, dZ, None, None, None, None)
+    return dx, dZ, da, dt

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.kernels.library import Operator, define, kernels_for, only_batched, traced
+from spgnn.kernels.library import Operator, kernels_for, traced
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import described
 
@@ -57,16 +57,6 @@ def _compute_loss(X: Tensor, target: Tensor) -> Tensor:
     return out
 
 
-def _compute_gradient(G: Tensor, X: Tensor, target: Tensor) -> Tensor:
-    out = _new_gradient(G, X, target)
-    kernels_for(X).cross_entropy_gradient(G, X, target, out)
-    return out
-
-
-def _new_gradient(G: Tensor, X: Tensor, target: Tensor) -> Tensor:
-    return new_rows(X.shape[0], X)
-
-
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
@@ -89,27 +79,16 @@ def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | Non
     return of_G, of_X, None
 
 
-def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    only_batched("cross_entropy", in_dims)
-
-
 _loss = Operator(
-    define(
-        "cross_entropy(Tensor X, Tensor target) -> Tensor",
-        compute=_compute_loss,
-        fake=lambda X, target: X.new_empty(()),
-    ),
+    "cross_entropy(Tensor X, Tensor target) -> Tensor",
+    new=lambda X, target: X.new_empty(()),
+    compute=_compute_loss,
     save=_save,
     backward=_backward,
-    batched=_batched,
 )
 _gradient = Operator(
-    define(
-        "cross_entropy_gradient(Tensor G, Tensor X, Tensor target) -> Tensor",
-        compute=_compute_gradient,
-        fake=_new_gradient,
-    ),
+    "cross_entropy_gradient(Tensor G, Tensor X, Tensor target) -> Tensor",
+    new=lambda G, X, target: new_rows(X.shape[0], X),
     save=_save,
     backward=_gradient_backward,
-    batched=_batched,
 )

@@ -150,18 +150,14 @@ def _adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
     return dX
 
 
-def _empty_adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
-    return new_rows(length, G)
-
-
 _extreme = define(
     "extreme(Tensor indptr, Tensor indices, Tensor X, bool largest) -> (Tensor, Tensor)",
+    new=_empty,
     compute=_compute,
-    fake=_empty,
 )
 torch.library.register_autograd(_extreme, _backward, setup_context=_save)
 _extreme_adjoint = define(
     "extreme_adjoint(Tensor G, Tensor arg, SymInt length) -> Tensor",
+    new=lambda G, arg, length: new_rows(length, G),
     compute=_adjoint,
-    fake=_empty_adjoint,
 )

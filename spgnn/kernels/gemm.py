@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.kernels.library import Operator, define, kernels_for, only_batched, traced
+from spgnn.kernels.library import Operator, traced
 from spgnn.kernels.recycling import new_rows
 
 # Fewest rows of X that are worth it.
@@ -85,26 +85,6 @@ def _has_kernel(first: Tensor, second: Tensor) -> bool:
     )
 
 
-def _multiply(X: Tensor, W: Tensor) -> Tensor:
-    out = _new_product(X, W)
-    kernels_for(X).gemm_product(X, W, out)
-    return out
-
-
-def _new_product(X: Tensor, W: Tensor) -> Tensor:
-    return new_rows(X.shape[0], X.new_empty(0, W.shape[0]))
-
-
-def _multiply_transposed(G: Tensor, X: Tensor) -> Tensor:
-    out = _new_gradient(G, X)
-    kernels_for(X).gemm_gradient(G, X, out)
-    return out
-
-
-def _new_gradient(G: Tensor, X: Tensor) -> Tensor:
-    return G.new_empty(G.shape[1], X.shape[1])
-
-
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     first, second = inputs
     ctx.save_for_backward(
@@ -128,23 +108,15 @@ def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | Non
     )
 
 
-def _batched(info: Any, in_dims: Any, *arguments: Any) -> Any:
-    only_batched("gemm_product", in_dims)
-
-
 _product = Operator(
-    define("gemm_product(Tensor X, Tensor W) -> Tensor", compute=_multiply, fake=_new_product),
+    "gemm_product(Tensor X, Tensor W) -> Tensor",
+    new=lambda X, W: new_rows(X.shape[0], X.new_empty(0, W.shape[0])),
     save=_save,
     backward=_product_backward,
-    batched=_batched,
 )
 _gradient = Operator(
-    define(
-        "gemm_gradient(Tensor G, Tensor X) -> Tensor",
-        compute=_multiply_transposed,
-        fake=_new_gradient,
-    ),
+    "gemm_gradient(Tensor G, Tensor X) -> Tensor",
+    new=lambda G, X: G.new_empty(G.shape[1], X.shape[1]),
     save=_save,
     backward=_gradient_backward,
-    batched=_batched,
 )

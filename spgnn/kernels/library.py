@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spgnn.errors import InputError
+from spgnn.kernels.recycling import new_rows
 from spgnn.torch_internals import (
     below_autograd,
     direct,
@@ -40,33 +42,55 @@ def kernels_for(tensor: Tensor) -> ModuleType:
     return importlib.import_module("spgnn.kernels.cpu")
 
 
-def define(schema: str, *, compute: Callable[..., Any], fake: Callable[..., Any] | None) -> Any:
+def define(
+    schema: str,
+    *,
+    new: Callable[..., Any] | None = None,
+    compute: Callable[..., Any] | None = None,
+) -> Any:
     """Register an operator.
 
     Parameters
     ----------
     schema : str
         Without the namespace.
+    new
+        Makes its results from its arguments, uninitialised: all that tracers ask for. ``None``
+        where nothing is returned.
     compute
-        Makes what the schema says from the operator's arguments, on any device.
-    fake
-        The same, uninitialised: all that tracers ask for. ``None`` where nothing is returned.
+        Makes what the schema says from the operator's arguments, on any device. Without it the
+        kernel of the operator's name does, which is given the results as well.
 
     Returns
     -------
     OpOverload
     """
-    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     name = schema.partition("(")[0]
-    for device in ("CPU", "CUDA"):
-        _library.impl(name, compute, device)
-    torch.library.register_fake(f"spgnn::{name}", fake or (lambda *arguments: None))
     packet, _, overload = name.partition(".")
+
+    def fill(*arguments: Any) -> Any:
+        results = () if new is None else new(*arguments)
+        device = next(argument for argument in arguments if isinstance(argument, Tensor))
+        every = results if isinstance(results, tuple) else (results,)
+        getattr(kernels_for(device), packet)(*arguments, *every)
+        return results if every else None
+
+    _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for device in ("CPU", "CUDA"):
+        _library.impl(name, compute or fill, device)
+    torch.library.register_fake(f"spgnn::{name}", new or (lambda *arguments: None))
     return getattr(getattr(torch.ops.spgnn, packet), overload or "default")
 
 
-operators: dict[str, Operator] = {}
-"""By name: operations that are each other's gradients find each other here."""
+class Writer:
+    """An operator that returns nothing and writes into its arguments."""
+
+    def __init__(self, schema: str) -> None:
+        self._overload = define(schema)
+        self._run = direct(self._overload)
+
+    def __call__(self, *arguments: Any) -> None:
+        (self._overload if torch.compiler.is_compiling() else self._run)(*arguments)
 
 
 def watched(*arguments: object) -> bool:
@@ -95,13 +119,14 @@ class Operator:
 
     Parameters
     ----------
-    overload : OpOverload
+    schema, new, compute
         Of :func:`define`.
     save, backward
         As for :func:`torch.library.register_autograd`; ``backward`` uses operators only, so that it
         can be differentiated itself.
-    batched
-        As for :func:`torch.library.register_vmap`.
+    batched : optional
+        As for :func:`torch.library.register_vmap`, after the operator itself. Without it batches
+        are refused.
     tangent : optional
         Makes the derivative along tangents (``None`` where there is none) from the arguments and
         these. Without it the operator is linear in every argument that has one.
@@ -111,21 +136,25 @@ class Operator:
 
     def __init__(
         self,
-        overload: Any,
+        schema: str,
         *,
+        new: Callable[..., Any],
+        compute: Callable[..., Any] | None = None,
         save: Callable[..., None],
         backward: Callable[..., Any],
-        batched: Callable[..., tuple[Tensor, int]],
+        batched: Callable[..., tuple[Tensor, int]] | None = None,
         tangent: Callable[..., Tensor] | None = None,
         in_place: Any = None,
     ) -> None:
-        self.overload, self.run = overload, direct(overload)
+        self.name = schema.partition("(")[0]
+        self.overload = define(schema, new=new, compute=compute)
+        self.run = direct(self.overload)
         self.run_in_place: Any = None if in_place is None else direct(in_place)
-        self.save, self.backward, self.batched = save, backward, batched
+        self.save, self.backward = save, backward
+        self.batched = partial(batched or _refuse_batches, self)
         self.tangent = tangent or self._linear
-        operators[overload.name().partition("::")[2].partition(".")[0]] = self
-        torch.library.register_autograd(overload, backward, setup_context=save)
-        torch.library.register_vmap(overload, batched)
+        torch.library.register_autograd(self.overload, backward, setup_context=save)
+        torch.library.register_vmap(self.overload, self.batched)
 
     def __call__(self, *arguments: Any) -> Tensor:
         """The result, recorded where somebody watches."""
@@ -153,6 +182,13 @@ class Operator:
                 self.run_in_place(*arguments)
         return result
 
+    def refuse_batches_but(self, in_dims: Sequence[int | None], *places: int) -> None:
+        """Refuse batches of anything but the arguments at these places."""
+        if any(dim is not None for place, dim in enumerate(in_dims) if place not in places):
+            raise InputError(
+                f"{self.name}: vmap takes batches of dense matrices and values, of nothing else"
+            )
+
     def _linear(self, arguments: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
         terms = [
             self(*arguments[:place], tangent, *arguments[place + 1 :])
@@ -162,12 +198,22 @@ class Operator:
         return sum(terms[1:], terms[0])
 
 
-def only_batched(name: str, in_dims: Sequence[int | None], *places: int) -> None:
-    """Refuse batches of anything but the arguments at these places."""
-    if any(dim is not None for place, dim in enumerate(in_dims) if place not in places):
-        raise InputError(
-            f"{name}: vmap takes batches of dense matrices and values, of nothing else"
-        )
+def _refuse_batches(operator: Operator, info: Any, in_dims: Any, *arguments: Any) -> Any:
+    operator.refuse_batches_but(in_dims)
+
+
+def more_columns(
+    operator: Operator, info: Any, in_dims: Any, X: Tensor, *others: Any
+) -> tuple[Tensor, int]:
+    """Batches of the first argument are more columns."""
+    operator.refuse_batches_but(in_dims, 0)
+    X = X.movedim(in_dims[0], -1)
+    return operator(X.flatten(1), *others).unflatten(1, X.shape[1:]), 2
+
+
+def new_like(X: Tensor, *others: Any) -> Tensor:
+    """Uninitialised rows like those of the first argument."""
+    return new_rows(X.shape[0], X)
 
 
 def with_batch(X: Tensor, dim: int | None, info: Any, place: int) -> Tensor:
@@ -194,7 +240,7 @@ class _Recorded(Function):
         *arguments, ctx.operator = inputs
         ctx.operator.save(ctx, arguments, output)
         if forward_mode():
-            tensors = [argument if isinstance(argument, Tensor) else None for argument in arguments]
+            tensors = [a if isinstance(a, Tensor) else None for a in arguments]
             ctx.others = [None if isinstance(a, Tensor) else a for a in arguments]
             ctx.save_for_forward(*tensors)
 

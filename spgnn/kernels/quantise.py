@@ -5,17 +5,14 @@ Not differentiable: autograd's functions call these on rows and on gradients.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_is, check_list, check_out
-from spgnn.kernels.library import define, kernels_for
+from spgnn.kernels.library import Writer
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
-from spgnn.torch_internals import direct
 
 BITS = (16, 8, 4, 2, 1)
 HEADER = 4  # bytes of a row's minimum and scale
@@ -99,11 +96,7 @@ def quantise_rows(
         out = X.new_empty(shape, dtype=torch.uint8)
     else:
         _check_array("out", out, shape, torch.uint8, X)
-    arguments = X, int(bits), ids, signed_key, bool(stochastic), rows, residual, lost, out
-    if torch.compiler.is_compiling():
-        _quantise(*arguments)
-    else:
-        _run_quantise(*arguments)
+    _quantise(X, int(bits), ids, signed_key, bool(stochastic), rows, residual, lost, out)
     return out
 
 
@@ -159,10 +152,7 @@ def dequantise_rows(
         out = packed.new_empty((count, width), dtype=dtype)
     else:
         raise InputError("rows are those of out: give both")
-    if torch.compiler.is_compiling():
-        _dequantise(packed, int(bits), rows, out)
-    else:
-        _run_dequantise(packed, int(bits), rows, out)
+    _dequantise(packed, int(bits), rows, out)
     return out
 
 
@@ -199,24 +189,8 @@ def _check_array(
         raise InputError(f"{name} must be contiguous, got strides {array.stride()}")
 
 
-def _quantise_into(X: Tensor, *others: Any) -> None:
-    kernels_for(X).quantise_rows(X, *others)
-
-
-def _dequantise_into(packed: Tensor, *others: Any) -> None:
-    kernels_for(packed).dequantise_rows(packed, *others)
-
-
-_quantise = define(
+_quantise = Writer(
     "quantise_rows(Tensor X, int bits, Tensor ids, int key, bool stochastic, Tensor? rows, "
-    "Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()",
-    compute=_quantise_into,
-    fake=None,
+    "Tensor(a!)? residual, Tensor(b!)? lost, Tensor(c!) out) -> ()"
 )
-_run_quantise = direct(_quantise)
-_dequantise = define(
-    "dequantise_rows(Tensor packed, int bits, Tensor? rows, Tensor(a!) out) -> ()",
-    compute=_dequantise_into,
-    fake=None,
-)
-_run_dequantise = direct(_dequantise)
+_dequantise = Writer("dequantise_rows(Tensor packed, int bits, Tensor? rows, Tensor(a!) out) -> ()")

@@ -11,15 +11,14 @@ from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_dense, check_list, check_out
 from spgnn.kernels.library import (
     Operator,
-    define,
+    Writer,
     kernels_for,
-    only_batched,
-    operators,
+    more_columns,
+    new_like,
     watched,
 )
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import SUM_DTYPE
-from spgnn.torch_internals import direct
 
 
 def gather_rows(
@@ -56,10 +55,7 @@ def gather_rows(
         return _gather(X, rows, scale)
     else:
         out = new_rows(rows.shape[0], X)
-    if torch.compiler.is_compiling():
-        _gather_into(X, rows, scale, out)
-    else:
-        _run_gather_into(X, rows, scale, out)
+    _gather_into(X, rows, scale, out)
     return out
 
 
@@ -95,10 +91,7 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None = 
     if rows.shape[0] != X.shape[0]:
         raise InputError(f"rows has {rows.shape[0]} entries for {X.shape[0]} rows of X")
     check_out("Y", Y, Y.shape[0], X)
-    if torch.compiler.is_compiling():
-        _scatter_into(Y, rows, X, scale)
-    else:
-        _run_scatter_into(Y, rows, X, scale)
+    _scatter_into(Y, rows, X, scale)
     return Y
 
 
@@ -159,27 +152,9 @@ def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:
         raise InputError("scale is a constant; it cannot require a gradient")
 
 
-def _gather_rows_into(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
-    kernels_for(X).gather_rows(X, rows, scale, out)
-
-
-def _scatter_rows_into(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
-    kernels_for(X).scatter_add_rows(Y, rows, X, scale)
-
-
-def _gathered(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
-    out = _new_gathered(X, rows, scale)
-    _gather_rows_into(X, rows, scale, out)
-    return out
-
-
-def _new_gathered(X: Tensor, rows: Tensor, scale: Tensor | None) -> Tensor:
-    return new_rows(rows.shape[0], X)
-
-
 def _scattered(G: Tensor, rows: Tensor, scale: Tensor | None, length: int) -> Tensor:
     out = _new_scattered(G, rows, scale, length).zero_()
-    _scatter_rows_into(out, rows, G, scale)
+    kernels_for(G).scatter_add_rows(out, rows, G, scale)
     return out
 
 
@@ -201,27 +176,6 @@ def _scatter_backward(ctx: Any, G: Tensor) -> tuple[Tensor, None, None, None]:
     return _gather(G, *ctx.saved_tensors), None, None, None
 
 
-def _batched(name: str) -> Any:
-    """Batches are more columns."""
-
-    def batched(info: Any, in_dims: Any, X: Tensor, *others: Any) -> tuple[Tensor, int]:
-        only_batched(name, in_dims, 0)
-        X = X.movedim(in_dims[0], -1)
-        return operators[name](X.flatten(1), *others).unflatten(1, X.shape[1:]), 2
-
-    return batched
-
-
-def _drop(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
-    out = _new_dropped(X, vertex_ids, key, p)
-    kernels_for(X).dropout_rows(X, vertex_ids, key, p, out)
-    return out
-
-
-def _new_dropped(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
-    return new_rows(X.shape[0], X)
-
-
 def _save_dropout(ctx: Any, inputs: Any, output: Tensor) -> None:
     _, vertex_ids, ctx.key, ctx.p = inputs
     ctx.save_for_backward(vertex_ids)
@@ -232,52 +186,34 @@ def _dropout_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _batched_dropout(
-    info: Any, in_dims: Any, X: Tensor, ids: Tensor, *rule: Any
+    operator: Operator, info: Any, in_dims: Any, X: Tensor, ids: Tensor, *rule: Any
 ) -> tuple[Tensor, int]:
     """Batches are more rows of the same vertices: they drop the same elements."""
-    only_batched("dropout_rows", in_dims, 0)
+    operator.refuse_batches_but(in_dims, 0)
     X = X.movedim(in_dims[0], 0)
-    return _dropout(X.flatten(0, 1), ids.repeat(info.batch_size), *rule).view(X.shape), 0
+    return operator(X.flatten(0, 1), ids.repeat(info.batch_size), *rule).view(X.shape), 0
 
 
-_gather_into = define(
-    "gather_rows.out(Tensor X, Tensor rows, Tensor? scale, Tensor(a!) out) -> ()",
-    compute=_gather_rows_into,
-    fake=None,
-)
-_run_gather_into = direct(_gather_into)
-_scatter_into = define(
-    "scatter_add_rows(Tensor(a!) Y, Tensor rows, Tensor X, Tensor? scale) -> ()",
-    compute=_scatter_rows_into,
-    fake=None,
-)
-_run_scatter_into = direct(_scatter_into)
+_gather_into = Writer("gather_rows.out(Tensor X, Tensor rows, Tensor? scale, Tensor(a!) out) -> ()")
+_scatter_into = Writer("scatter_add_rows(Tensor(a!) Y, Tensor rows, Tensor X, Tensor? scale) -> ()")
 _gather = Operator(
-    define(
-        "gather_rows(Tensor X, Tensor rows, Tensor? scale) -> Tensor",
-        compute=_gathered,
-        fake=_new_gathered,
-    ),
+    "gather_rows(Tensor X, Tensor rows, Tensor? scale) -> Tensor",
+    new=lambda X, rows, scale: new_rows(rows.shape[0], X),
     save=_save,
     backward=_gather_backward,
-    batched=_batched("gather_rows"),
+    batched=more_columns,
 )
 _scatter = Operator(
-    define(
-        "gather_rows_adjoint(Tensor G, Tensor rows, Tensor? scale, SymInt length) -> Tensor",
-        compute=_scattered,
-        fake=_new_scattered,
-    ),
+    "gather_rows_adjoint(Tensor G, Tensor rows, Tensor? scale, SymInt length) -> Tensor",
+    new=_new_scattered,
+    compute=_scattered,
     save=_save,
     backward=_scatter_backward,
-    batched=_batched("gather_rows_adjoint"),
+    batched=more_columns,
 )
 _dropout = Operator(
-    define(
-        "dropout_rows(Tensor X, Tensor vertex_ids, int key, float p) -> Tensor",
-        compute=_drop,
-        fake=_new_dropped,
-    ),
+    "dropout_rows(Tensor X, Tensor vertex_ids, int key, float p) -> Tensor",
+    new=new_like,
     save=_save_dropout,
     backward=_dropout_backward,
     batched=_batched_dropout,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_is
-from spgnn.kernels.library import Operator, define, kernels_for, only_batched, operators, with_batch
+from spgnn.kernels.library import Operator, with_batch
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import SUM_DTYPE
 
@@ -51,18 +51,6 @@ def _empty(indptr: Tensor, scores: Tensor, *others: Tensor | None) -> Tensor:
     return scores.new_empty(scores.shape)
 
 
-def _make_softmax(indptr: Tensor, scores: Tensor) -> Tensor:
-    out = _empty(indptr, scores)
-    kernels_for(scores).edge_softmax(indptr, scores, out)
-    return out
-
-
-def _make_sums(indptr: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
-    out = _empty(indptr, a)
-    kernels_for(a).row_sums(indptr, a, b, out)
-    return out
-
-
 def _along(indptr: Tensor, weights: Tensor, change: Tensor) -> Tensor:
     """The derivative of weights along a change of scores; the Jacobian is symmetric."""
     wide = SUM_DTYPE[weights.dtype]
@@ -94,36 +82,33 @@ def _sums_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     return None, sums if b is None else sums * b, None if b is None else sums * a
 
 
-def _batched(name: str) -> Any:
+def _batched(
+    operator: Operator, info: Any, in_dims: Any, indptr: Tensor, *arrays: Any
+) -> tuple[Tensor, int]:
     """Batches are heads."""
-
-    def batched(info: Any, in_dims: Any, indptr: Tensor, *arrays: Any) -> tuple[Tensor, int]:
-        only_batched(name, in_dims, *range(1, len(in_dims)))
-        wide: list[Any] = [
-            None if array is None else with_batch(array, dim, info, -1)
-            for array, dim in zip(arrays, in_dims[1:], strict=True)
-        ]
-        shape = wide[0].shape
-        result = operators[name](indptr, *(None if a is None else a.flatten(1) for a in wide))
-        return result.unflatten(1, shape[1:]), len(shape) - 1
-
-    return batched
+    operator.refuse_batches_but(in_dims, *range(1, len(in_dims)))
+    wide = [
+        None if array is None else with_batch(array, dim, info, -1)
+        for array, dim in zip(arrays, in_dims[1:], strict=True)
+    ]
+    assert wide[0] is not None
+    shape = wide[0].shape
+    result = operator(indptr, *(None if a is None else a.flatten(1) for a in wide))
+    return result.unflatten(1, shape[1:]), len(shape) - 1
 
 
 _row_sums = Operator(
-    define(
-        "row_sums(Tensor indptr, Tensor a, Tensor? b) -> Tensor", compute=_make_sums, fake=_empty
-    ),
+    "row_sums(Tensor indptr, Tensor a, Tensor? b) -> Tensor",
+    new=_empty,
     save=_save_sums,
     backward=_sums_backward,
-    batched=_batched("row_sums"),
+    batched=_batched,
 )
 _softmax = Operator(
-    define(
-        "edge_softmax(Tensor indptr, Tensor scores) -> Tensor", compute=_make_softmax, fake=_empty
-    ),
+    "edge_softmax(Tensor indptr, Tensor scores) -> Tensor",
+    new=_empty,
     save=_save_softmax,
     backward=_softmax_backward,
-    batched=_batched("edge_softmax"),
+    batched=_batched,
     tangent=_softmax_tangent,
 )

@@ -18,7 +18,6 @@ from spgnn.kernels.library import (
     Operator,
     define,
     kernels_for,
-    only_batched,
     traced,
     transformed,
     watched,
@@ -214,7 +213,7 @@ def _multiply(
     adjoint: bool,
 ) -> Tensor:
     """The product by A or, as its adjoint, by Aᵀ."""
-    out = new_rows((t_indptr if adjoint else indptr).shape[0] - 1, X)
+    out = _new_product(indptr, indices, t_indptr, X, adjoint)
     if not adjoint:
         _multiply_into(indptr, indices, values, row_scale, col_scale, X, out, False)
         return out
@@ -247,18 +246,20 @@ def _spmm_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     return *[None] * 5, dvalues, *[None] * 3, dX, None
 
 
-def _batched_spmm(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+def _batched_spmm(
+    operator: Operator, info: Any, in_dims: Any, *arguments: Any
+) -> tuple[Tensor, int]:
     """Batches are more columns or, where values have them, more heads."""
-    only_batched("spmm", in_dims, 5, 9)
+    operator.refuse_batches_but(in_dims, 5, 9)
     *sides, values, t_values, row_scale, col_scale, X, adjoint = arguments
     if in_dims[5] is None:
         X = with_batch(X, in_dims[9], info, -1)
         block = *sides, values, t_values, row_scale, col_scale
-        Y = _spmm(*block, X.flatten(-2), adjoint)
+        Y = operator(*block, X.flatten(-2), adjoint)
         return Y.unflatten(-1, X.shape[-2:]), X.dim() - 1
     values, X = values.movedim(in_dims[5], -1), with_batch(X, in_dims[9], info, -2)
     block = *sides, values.flatten(1), None, row_scale, col_scale
-    Y = _spmm(*block, X.flatten(1, -2), adjoint)
+    Y = operator(*block, X.flatten(1, -2), adjoint)
     return Y.unflatten(1, X.shape[1:-1]), X.dim() - 2
 
 
@@ -287,12 +288,14 @@ def _sddmm_backward(ctx: Any, products: Tensor) -> tuple[Tensor | None, ...]:
     return *[None] * 7, dG, dX
 
 
-def _batched_sddmm(info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+def _batched_sddmm(
+    operator: Operator, info: Any, in_dims: Any, *arguments: Any
+) -> tuple[Tensor, int]:
     """Batches are heads."""
-    only_batched("sddmm", in_dims, 7, 8)
+    operator.refuse_batches_but(in_dims, 7, 8)
     *block, G, X = arguments
     G, X = with_batch(G, in_dims[7], info, -2), with_batch(X, in_dims[8], info, -2)
-    products = _sddmm(*block, G.flatten(1, -2), X.flatten(1, -2))
+    products = operator(*block, G.flatten(1, -2), X.flatten(1, -2))
     return products.unflatten(1, X.shape[1:-1]), X.dim() - 2
 
 
@@ -303,26 +306,21 @@ _spmm_into = define(
     f"spmm.out(Tensor indptr, Tensor indices, Tensor? values, {_SCALES}, Tensor X, "
     "Tensor(a!) out, bool accumulate) -> ()",
     compute=_multiply_into,
-    fake=None,
 )
 _run_spmm_into = direct(_spmm_into)
 _spmm = Operator(
-    define(
-        f"spmm({_SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) "
-        "-> Tensor",
-        compute=_multiply,
-        fake=_new_product,
-    ),
+    f"spmm({_SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) "
+    "-> Tensor",
+    new=_new_product,
+    compute=_multiply,
     save=_save_spmm,
     backward=_spmm_backward,
     batched=_batched_spmm,
 )
 _sddmm = Operator(
-    define(
-        f"sddmm({_SIDES}, {_SCALES}, Tensor G, Tensor X) -> Tensor",
-        compute=_products,
-        fake=_new_products,
-    ),
+    f"sddmm({_SIDES}, {_SCALES}, Tensor G, Tensor X) -> Tensor",
+    new=_new_products,
+    compute=_products,
     save=_save_sddmm,
     backward=_sddmm_backward,
     batched=_batched_sddmm,

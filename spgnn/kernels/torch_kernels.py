@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import leaky_relu
 
-from spgnn.kernels.attention import FINISHED, MERGED, Rules, Target
+from spgnn.kernels.attention import FINISHED, MERGED, Gat, GatV2, Rules, Target
 from spgnn.kernels.quantise import HEADER
 from spgnn.pattern import INT32_LIMIT, Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
@@ -370,65 +370,48 @@ def _float32(bits: Tensor) -> Tensor:
 # --- attention, edge by edge: arrays of the size nnz × heads × width ----------------------------
 
 
-def attend(pattern: Pattern, d: Tensor, s: Tensor, Z: Tensor, rules: Rules, target: Target) -> None:
+def attend(pattern: Pattern, operands: Gat | GatV2, rules: Rules, target: Target) -> None:
     """Softmaxes of rows, to where the target says."""
-    numbers = logits(pattern, d, s, rules.edges)
+    numbers, scores = logits_and_scores(pattern, operands, rules)
     above = numbers > 0 if target.arrays[3] is not None else None
-    _end(_partial(pattern, leaky_relu(numbers, rules.slope), Z, rules, above), target)
-
-
-def attend_v2(
-    pattern: Pattern, x: Tensor, y: Tensor, a: Tensor, rules: Rules, target: Target
-) -> None:
-    """The same with GATv2's scores."""
-    edges = None if rules.edges is None else rules.edges.to(a.dtype)
-    scores = scores_v2(logits(pattern, x.to(a.dtype), y.to(a.dtype), edges), a, rules.slope)
-    _end(_partial(pattern, scores, y, rules, None), target)
+    m, n, *sums = _partial(pattern, scores, operands.features, rules, above)
+    assert m is not None
+    assert n is not None
+    if target.ending == MERGED:
+        _merge(target.arrays, m, (n, *sums))
+        return
+    partial: tuple[Tensor | None, ...] = (m, n, *sums)
+    if target.ending == FINISHED:
+        assert target.out is not None
+        assert target.lse is not None
+        assert sums[0] is not None
+        attention_finish(m, n, sums[0], target.out, target.lse)
+        partial = tuple(None if array is None else _divided(array, n) for array in partial)
+    for place, array in zip(target.arrays, partial, strict=True):
+        if place is not None and array is not None:
+            place.copy_(array)
 
 
 def attend_backward(
-    pattern: Pattern,
-    d: Tensor,
-    s: Tensor,
-    Z: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients in Z, s and the scores of edges."""
-    cols = pattern.indices.long()
-    numbers = logits(pattern, d, s, rules.edges)
-    scores = leaky_relu(numbers, rules.slope)
-    de, sent = _through_softmax(pattern, scores, Z, G, lse, D, rules)
-    de = de * _slopes(numbers, rules.slope)
-    dZ = d.new_zeros(Z.shape).index_add_(0, cols, sent)
-    ds = torch.zeros_like(s).index_add_(0, cols, de)
-    return dZ.to(Z.dtype), ds, None if rules.edges is None else de
-
-
-def attend_v2_backward(
-    pattern: Pattern,
-    x: Tensor,
-    y: Tensor,
-    a: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients in x, y, a and the features of edges."""
+    pattern: Pattern, operands: Gat | GatV2, rules: Rules, G: Tensor, lse: Tensor, D: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients in Z, s and the scores of edges; or in x, y, a and the features of edges."""
     rows, cols = _rows(pattern.indptr, pattern.nnz), pattern.indices.long()
-    edges = None if rules.edges is None else rules.edges.to(a.dtype)
-    numbers = logits(pattern, x.to(a.dtype), y.to(a.dtype), edges)
-    scores = scores_v2(numbers, a, rules.slope)
-    de, sent = _through_softmax(pattern, scores, y, G, lse, D, rules)
-    numbers = numbers.view(-1, *a.shape)
-    da = (de[:, :, None] * leaky_relu(numbers, rules.slope)).sum(0)
-    dt = (de[:, :, None] * a * _slopes(numbers, rules.slope)).flatten(1)
+    Z = operands.features
+    numbers, scores = logits_and_scores(pattern, operands, rules)
+    de, sent = _through_softmax(pattern, scores, Z, G, lse, D, rules)
+    slopes = torch.full_like(numbers, rules.slope).masked_fill(numbers > 0, 1.0)
+    if isinstance(operands, Gat):
+        de = de * slopes
+        dZ = de.new_zeros(Z.shape).index_add_(0, cols, sent)
+        ds = torch.zeros_like(operands.s).index_add_(0, cols, de)
+        return dZ.to(Z.dtype), ds, None if rules.edges is None else de
+    x, y, a = operands
+    da = (de[:, :, None] * leaky_relu(numbers.view(-1, *a.shape), rules.slope)).sum(0)
+    dt = (de[:, :, None] * a).flatten(1) * slopes
     dx = a.new_zeros(x.shape).index_add_(0, rows, dt)
     dy = a.new_zeros(y.shape).index_add_(0, cols, dt + sent)
-    return dx.to(x.dtype), dy.to(x.dtype), da, None if edges is None else dt.to(x.dtype)
+    return dx.to(x.dtype), dy.to(x.dtype), da, None if rules.edges is None else dt.to(x.dtype)
 
 
 def attention_finish(m: Tensor, n: Tensor, O: Tensor, out: Tensor, lse: Tensor) -> None:
@@ -448,15 +431,19 @@ def by_heads(X: Tensor, heads: int) -> Tensor:
     return X.reshape(len(X), heads, X.shape[1] // heads if heads else 0)
 
 
-def logits(pattern: Pattern, d: Tensor, s: Tensor, edges: Tensor | None) -> Tensor:
-    """Logits before LeakyReLU, [nnz, heads]; in GATv2 [nnz, heads * width], of features."""
-    sums = d[_rows(pattern.indptr, pattern.nnz)] + s[pattern.indices.long()]
-    return sums if edges is None else sums + edges
-
-
-def scores_v2(numbers: Tensor, a: Tensor, slope: float) -> Tensor:
-    """GATv2's scores from these and a [heads, width]: [nnz, heads]."""
-    return (leaky_relu(numbers, slope).view(len(numbers), *a.shape) * a).sum(-1)
+def logits_and_scores(
+    pattern: Pattern, operands: Gat | GatV2, rules: Rules
+) -> tuple[Tensor, Tensor]:
+    """Arguments of LeakyReLU, [nnz, heads], in GATv2 [nnz, heads * width]; and [nnz, heads]."""
+    wide = operands[0] if isinstance(operands, Gat) else operands.a
+    first, second = operands[0].to(wide.dtype), operands[1].to(wide.dtype)
+    numbers = first[_rows(pattern.indptr, pattern.nnz)] + second[pattern.indices.long()]
+    if rules.edges is not None:
+        numbers = numbers + rules.edges.to(wide.dtype)
+    scores = leaky_relu(numbers, rules.slope)
+    if isinstance(operands, GatV2):
+        scores = (scores.view(len(numbers), *wide.shape) * wide).sum(-1)
+    return numbers, scores
 
 
 def dropout_factors(pattern: Pattern, rules: Rules, scores: Tensor) -> Tensor | None:
@@ -513,24 +500,6 @@ def _through_softmax(
     return weights * (products - D[rows]), (dropped_weights[:, :, None] * g).flatten(1)
 
 
-def _end(partial: Sequence[Tensor | None], target: Target) -> None:
-    m, n, *sums = partial
-    assert m is not None
-    assert n is not None
-    if target.ending == MERGED:
-        _merge(target.arrays, m, (n, *sums))
-        return
-    if target.ending == FINISHED:
-        assert target.out is not None
-        assert target.lse is not None
-        assert sums[0] is not None
-        attention_finish(m, n, sums[0], target.out, target.lse)
-        partial = tuple(None if array is None else _divided(array, n) for array in partial)
-    for place, array in zip(target.arrays, partial, strict=True):
-        if place is not None and array is not None:
-            place.copy_(array)
-
-
 def _merge(into: Sequence[Tensor | None], its_m: Tensor, other: Sequence[Tensor | None]) -> None:
     """Merge triples into others, in place; P and pi without their like are rescaled alone."""
     m = into[0]
@@ -550,11 +519,6 @@ def _merge(into: Sequence[Tensor | None], its_m: Tensor, other: Sequence[Tensor 
 def _exponentials(scores: Tensor, of: Tensor) -> Tensor:
     """exp(scores − of); none where there is nothing but scores of −∞, rather than of −∞ + ∞."""
     return torch.exp(scores - torch.where(of == -torch.inf, 0.0, of))
-
-
-def _slopes(numbers: Tensor, slope: float) -> Tensor:
-    """The derivative of LeakyReLU, in the dtype of its arguments."""
-    return torch.full_like(numbers, slope).masked_fill(numbers > 0, 1.0)
 
 
 def _divided(sums: Tensor, n: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_dense
-from spgnn.kernels.library import Operator, define, kernels_for, only_batched, transformed
+from spgnn.kernels.library import Operator, define, kernels_for, new_like, transformed
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.rows import check_dropout, dropout_rows
 from spgnn.pattern import described
@@ -95,16 +95,6 @@ def _check_bias(bias: Tensor, Z: Tensor) -> None:
         )
 
 
-def _empty(Z: Tensor, *arguments: Any) -> Tensor:
-    return new_rows(Z.shape[0], Z)
-
-
-def _updated(Z: Tensor, *rule: Any) -> Tensor:
-    out = _empty(Z)
-    kernels_for(Z).update_rows(Z, *rule, out)
-    return out
-
-
 def _update_in_place(Z: Tensor, *rule: Any) -> None:
     kernels_for(Z).update_rows(Z, *rule, Z)
 
@@ -176,20 +166,21 @@ def _tangent(arguments: Any, tangents: Any) -> Tensor:
     return _passed(dZ, Y, vertex_ids, key, p, act, alpha)
 
 
-def _batched(info: Any, in_dims: Any, Z: Tensor, bias: Any, ids: Any, *rule: Any) -> Any:
+def _batched(
+    operator: Operator, info: Any, in_dims: Any, Z: Tensor, bias: Any, ids: Any, *rule: Any
+) -> tuple[Tensor, int]:
     """Batches are more rows of the same vertices: they drop the same elements."""
-    only_batched("update_rows", in_dims, 0)
+    operator.refuse_batches_but(in_dims, 0)
     Z = Z.movedim(in_dims[0], 0)
     repeated = None if ids is None else ids.repeat(info.batch_size)
-    return _update(Z.flatten(0, 1), bias, repeated, *rule).view(Z.shape), 0
+    return operator(Z.flatten(0, 1), bias, repeated, *rule).view(Z.shape), 0
 
 
 _RULE = "Tensor? bias, Tensor? vertex_ids, int key, float p, int act, float alpha"
 _update = Operator(
-    define(f"update_rows(Tensor Z, {_RULE}) -> Tensor", compute=_updated, fake=_empty),
-    in_place=define(
-        f"update_rows.in_place(Tensor(a!) Z, {_RULE}) -> ()", compute=_update_in_place, fake=None
-    ),
+    f"update_rows(Tensor Z, {_RULE}) -> Tensor",
+    in_place=define(f"update_rows.in_place(Tensor(a!) Z, {_RULE}) -> ()", compute=_update_in_place),
+    new=new_like,
     save=_save,
     backward=_backward,
     batched=_batched,
@@ -198,6 +189,6 @@ _update = Operator(
 _update_gradients = define(
     "update_rows_backward(Tensor G, Tensor? Y, Tensor? vertex_ids, int key, float p, int act, "
     "float alpha, bool bias) -> (Tensor, Tensor)",
+    new=_empty_gradients,
     compute=_gradients,
-    fake=_empty_gradients,
 )

@@ -4,16 +4,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.nn.functional import leaky_relu
 
 from spgnn.errors import InputError
 from spgnn.kernels import AttentionDropout, attention, attention_v2, torch_kernels
 from spgnn.kernels.attention import (
+    Gat,
+    GatV2,
     Rules,
     attend_,
     attend_backward,
-    attend_v2_,
-    attend_v2_backward,
     finish,
     head_products,
 )
@@ -43,12 +42,12 @@ def factors_of(pattern, dropout, like):
 
 
 def expected_gat(pattern, d, s, Z, t, dropout):
-    scores = leaky_relu(torch_kernels.logits(pattern, d, s, t), 0.2)
+    _, scores = torch_kernels.logits_and_scores(pattern, Gat(d, s, Z), Rules(edges=t))
     return oracle.attention(pattern, scores, Z, factors_of(pattern, dropout, scores))
 
 
 def expected_v2(pattern, x, y, a, t, dropout):
-    scores = torch_kernels.scores_v2(torch_kernels.logits(pattern, x, y, t), a, 0.2)
+    _, scores = torch_kernels.logits_and_scores(pattern, GatV2(x, y, a), Rules(edges=t))
     return oracle.attention(pattern, scores, y, factors_of(pattern, dropout, scores))
 
 
@@ -182,26 +181,25 @@ def test_blocks_add_up_to_the_whole(instruction_set, dtype):
     d, s, Z, _ = gat_operands(pattern, heads, width, dtype, False)
     whole = some_dropout(pattern)
     rules = [
-        AttentionDropout(11, 0.4, whole.row_ids, ids)
+        Rules(dropout=AttentionDropout(11, 0.4, whole.row_ids, ids))
         for ids in (whole.col_ids[:cut], whole.col_ids[cut:])
     ]
     blocks = split(pattern, cut)
-    columns = [(s[:cut], Z[:cut]), (s[cut:], Z[cut:])]
+    columns = [Gat(d, s[:cut], Z[:cut]), Gat(d, s[cut:], Z[cut:])]
     G = numbers(9, n, heads * width, dtype=dtype)
     right, (dd, ds, dZ) = with_gradients(
         lambda a: attention(pattern, *a, dropout=whole), (d, s, Z), G
     )
-    state = attend_(blocks[0], d, *columns[0], dropout=rules[0])
-    attend_(blocks[1], d, *columns[1], state, dropout=rules[1])
-    alone = [attend_(b, d, *c, dropout=r) for b, c, r in zip(blocks, columns, rules, strict=True)]
+    cases = list(zip(blocks, columns, rules, strict=True))
+    state = attend_(*cases[0])
+    attend_(*cases[1], state)
+    alone = [attend_(*case) for case in cases]
     out, lse = finish(state, dtype)
     assert_near(out, right, dtype)
     D = head_products(G, out, heads)
     assert_near(row_gradient(state, G, lse, D), dd, dtype)
     assert_near(sum(row_gradient(one, G, lse, D) for one in alone), dd, dtype)
-    parts = []
-    for b, (its_s, its_Z), rule in zip(blocks, columns, rules, strict=True):
-        parts.append(attend_backward(b, d, its_s, its_Z, G, lse, D, dropout=rule)[:2])
+    parts = [attend_backward(*case, G, lse, D) for case in cases]
     assert_near(torch.cat([part[0] for part in parts]), dZ, dtype)
     assert_near(torch.cat([part[1] for part in parts]), ds, dtype)
 
@@ -212,13 +210,13 @@ def test_blocks_of_v2_add_up_to_the_whole():
     G = numbers(9, 30, 15)
     right, (dx, dy, da) = with_gradients(lambda o: attention_v2(pattern, *o), (x, y, a), G)
     left, other = split(pattern, 20)
-    state = attend_v2_(left, x, y[:20], a)
-    attend_v2_(other, x, y[20:], a, state)
+    cases = [(left, GatV2(x, y[:20], a), Rules()), (other, GatV2(x, y[20:], a), Rules())]
+    state = attend_(*cases[0])
+    attend_(*cases[1], state)
     out, lse = finish(state)
     assert torch.allclose(out, right)
     D = head_products(G, out, 3)
-    one = attend_v2_backward(left, x, y[:20], a, G, lse, D)
-    two = attend_v2_backward(other, x, y[20:], a, G, lse, D)
+    one, two = (attend_backward(*case, G, lse, D) for case in cases)
     assert torch.allclose(one[0] + two[0], dx)
     assert torch.allclose(torch.cat([one[1], two[1]]), dy)
     assert torch.allclose(one[2] + two[2], da)
@@ -236,7 +234,7 @@ def test_rows_without_nonzeros_and_scores_of_minus_infinity():
     assert torch.allclose(out[0], Z[pattern.indices[1].long()])
     assert all(bool(grad.isfinite().all()) for grad in grads)
     assert not grads[3][2:5].any()
-    _, lse = finish(attend_(pattern, d, s, Z, edge_scores=t))
+    _, lse = finish(attend_(pattern, Gat(d, s, Z), Rules(edges=t)))
     assert bool((lse[1:3] == -torch.inf).all())
 
 

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from spgnn.kernels import cpu, torch_kernels
 from spgnn.kernels.attention import (
+    Gat,
+    GatV2,
+    Rules,
     attend_,
     attend_backward,
-    attend_v2_,
-    attend_v2_backward,
     finish,
     head_products,
 )
@@ -59,9 +60,8 @@ def use(monkeypatch, request):
     def use(chosen):
         if chosen is native:
             request.getfixturevalue("emulated")
-        for user in ("attention", "attention_operators"):
-            module = import_module(f"spgnn.kernels.{user}")  # two are also names of functions
-            monkeypatch.setattr(module, "kernels_for", lambda _: chosen)
+        module = import_module("spgnn.kernels.attention")  # also the name of a function
+        monkeypatch.setattr(module, "kernels_for", lambda _: chosen)
 
     return use
 
@@ -84,11 +84,13 @@ def skewed(width=8):
     return random_block(len(lengths), 800 if width < 300 else 300, lengths, 3).pattern
 
 
-def state_of(kind, pattern, operands, state=None, dropout=None):
+def of_kind(kind, operands, dropout):
     *three, edges = operands
-    if kind == "gat":
-        return attend_(pattern, *three, state, edge_scores=edges, dropout=dropout)
-    return attend_v2_(pattern, *three, state, edge_features=edges, dropout=dropout)
+    return (Gat if kind == "gat" else GatV2)(*three), Rules(edges=edges, dropout=dropout)
+
+
+def state_of(kind, pattern, operands, state=None, dropout=None):
+    return attend_(pattern, *of_kind(kind, operands, dropout), state)
 
 
 def assert_same_state(found, expected, dtype):
@@ -196,19 +198,14 @@ def test_scores_of_minus_infinity(use, way):
     d, s, Z, t = gat_operands(pattern, 8, 8, SINGLE, True)
     t[0] = -torch.inf
     t[2:5] = -torch.inf  # all of the third row
-    out, lse = finish(attend_(pattern, d, s, Z, edge_scores=t))
+    out, lse = finish(attend_(pattern, Gat(d, s, Z), Rules(edges=t)))
     assert not out[1:3].any()
     assert torch.allclose(out[0], Z[pattern.indices[1].long()])
     assert bool((lse[1:3] == -torch.inf).all())
 
 
 def gradients_of(kind, pattern, operands, G, lse, D, dropout=None):
-    *three, edges = operands
-    if kind == "gat":
-        rules = {"edge_scores": edges, "dropout": dropout}
-        return attend_backward(pattern, *three, G, lse, D, **rules)
-    rules = {"edge_features": edges, "dropout": dropout}
-    return attend_v2_backward(pattern, *three, G, lse, D, **rules)
+    return attend_backward(pattern, *of_kind(kind, operands, dropout), G, lse, D)
 
 
 @pytest.mark.parametrize("kind", KINDS)

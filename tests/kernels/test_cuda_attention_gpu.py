@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from spgnn.kernels import AttentionDropout
-from spgnn.kernels.attention import attend_, finish
+from spgnn.kernels.attention import Gat, Rules, attend_, finish
 from spgnn.kernels.cuda import device
 
 from .conftest import DTYPES, random_block
@@ -83,7 +83,7 @@ def test_blocks_are_merged(width):
     pattern, heads = random_block(len(SKEWED), 800, SKEWED, 3).pattern, 2
     d, s, Z, _ = on_gpu(gat_operands(pattern, heads, width, torch.float32, False))
     left, right = (block.to("cuda") for block in split(pattern, 300))
-    whole, _ = finish(attend_(pattern.to("cuda"), d, s, Z))
-    state = attend_(left, d, s[:300], Z[:300])
-    attend_(right, d, s[300:], Z[300:], state)
+    whole, _ = finish(attend_(pattern.to("cuda"), Gat(d, s, Z), Rules()))
+    state = attend_(left, Gat(d, s[:300], Z[:300]), Rules())
+    attend_(right, Gat(d, s[300:], Z[300:]), Rules(), state)
     assert_near(finish(state)[0], whole, torch.float32)

@@ -116,8 +116,6 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
     of_attention = {
         "attend",
         "attend_backward",
-        "attend_v2",
-        "attend_v2_backward",
         "attention_finish",
         "head_products",
     }

@@ -8,7 +8,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spgnn.kernels.attention import FINISHED, MERGED, STORED, AttentionDropout, Rules, Target
+from spgnn.kernels.attention import (
+    FINISHED,
+    MERGED,
+    STORED,
+    Gat,
+    GatV2,
+    Rules,
+    Target,
+)
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda.device import (
     MOST_PACKS,
@@ -20,11 +28,12 @@ from spgnn.kernels.cuda.device import (
     instance,
     lanes_for,
     listed,
+    strided,
     unit_stride,
     vector_width,
 )
 from spgnn.kernels.cuda.operations import Operand, multiply_into, tiling_of
-from spgnn.kernels.cuda.tiling import CarriedRows
+from spgnn.kernels.cuda.tiling import CarriedRows, Tiling
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
@@ -109,28 +118,30 @@ def _aligned(array: Tensor | None, vector: int) -> bool:
     return array.data_ptr() % min(PACK_BYTES, vector * array.element_size()) == 0
 
 
-def dropout_arguments(dropout: AttentionDropout | None) -> tuple[Argument, ...]:
-    """A rule of dropout as the kernels take it."""
-    if dropout is None:
-        return None, None, 0, 0, 1.0
-    return dropout.row_ids, dropout.col_ids, dropout.signed_key, *dropout_rule(dropout.p)
+def _walk(
+    pattern: Pattern, tiling: Tiling, operands: Sequence[Argument], rules: Rules, shape: HeadShape
+) -> tuple[Argument, ...]:
+    """What kernels that walk along the tiles of a pattern take first."""
+    block = pattern.indptr, pattern.indices, tiling.tiles
+    drops = rules.drops
+    drawn: tuple[Argument, ...] = (None, None, 0, 0, 1.0)
+    if drops is not None:
+        drawn = drops.row_ids, drops.col_ids, drops.signed_key, *dropout_rule(drops.p)
+    return *block, *operands, float(rules.slope), *drawn, *shape.arguments
 
 
-def attend(pattern: Pattern, d: Tensor, s: Tensor, Z: Tensor, rules: Rules, target: Target) -> None:
+def attend(pattern: Pattern, operands: Gat | GatV2, rules: Rules, target: Target) -> None:
     """Softmaxes of rows, to where the target says. Bitwise reproducible on one device."""
-    Z = unit_stride(Z)
-    operands = d.contiguous(), s.contiguous(), Z, Z.stride(0), dense(rules.edges)
-    _over_rows("attend", pattern, operands, [Z], d.shape[1], rules, target)
-
-
-def attend_v2(
-    pattern: Pattern, x: Tensor, y: Tensor, a: Tensor, rules: Rules, target: Target
-) -> None:
-    """The same with GATv2's scores."""
-    x, y, a, features = unit_stride(x), unit_stride(y), a.contiguous(), dense(rules.edges)
-    operands = x, x.stride(0), y, y.stride(0), a, features
-    matrices = [y, x] if features is None else [y, x, features]
-    _over_rows("attend_v2", pattern, operands, matrices, a.shape[0], rules, target, a)
+    edges = dense(rules.edges)
+    if isinstance(operands, Gat):
+        d, s, Z = operands.d.contiguous(), operands.s.contiguous(), unit_stride(operands.Z)
+        of_kernel = d, s, *strided(Z), edges
+        _over_rows("attend", pattern, of_kernel, [Z], d.shape[1], rules, target)
+        return
+    x, y, a = unit_stride(operands.x), unit_stride(operands.y), operands.a.contiguous()
+    matrices = [y, x] if edges is None else [y, x, edges]
+    of_kernel = *strided(x), *strided(y), a, edges
+    _over_rows("attend_v2", pattern, of_kernel, matrices, a.shape[0], rules, target, a)
 
 
 def _over_rows(
@@ -164,18 +175,7 @@ def _over_rows(
     device.launch(
         instance(kernel, Z.dtype, pattern.indices.dtype, *sizes, *shape.parameters, tiling.items),
         (len(tiling.tiles) - 1, shape.tiles),
-        (
-            pattern.indptr,
-            pattern.indices,
-            tiling.tiles,
-            *operands,
-            float(rules.slope),
-            *dropout_arguments(rules.drops),
-            *shape.arguments,
-            *_words(target),
-            carry,
-            0 if carry is None else carry.stride(0),
-        ),
+        (*_walk(pattern, tiling, operands, rules, shape), *_words(target), *strided(carry)),
     )
     _merge_carried(tiling.carried, carry, shape, target, Z)
 
@@ -196,21 +196,11 @@ def _merge_carried(
         return
     rows, tiling, twice = carried.rows, carried.tiling, target.arrays[3] is not None
     further = _carry(tiling.carried, shape, twice, Z)
+    block = carried.indptr, carried.indices, tiling.tiles, rows
     device.launch(
         instance("merge_carried", Z.dtype, twice, *shape.parameters, tiling.items),
         (len(tiling.tiles) - 1, shape.tiles),
-        (
-            carried.indptr,
-            carried.indices,
-            tiling.tiles,
-            rows,
-            carry,
-            carry.stride(0),
-            *shape.arguments,
-            *_words(target),
-            further,
-            0 if further is None else further.stride(0),
-        ),
+        (*block, *strided(carry), *shape.arguments, *_words(target), *strided(further)),
     )
     if tiling.carried is not None:
         deeper = tiling.carried
@@ -246,58 +236,34 @@ def _words(target: Target) -> tuple[Argument, ...]:
 
 
 def attend_backward(
-    pattern: Pattern,
-    d: Tensor,
-    s: Tensor,
-    Z: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Gradients in Z, s and the scores of edges. Bitwise reproducible on one device."""
-    Z, G = unit_stride(Z), unit_stride(G)
-    dZ = torch.empty_like(Z, memory_format=torch.contiguous_format)
-    ds = torch.empty_like(s, memory_format=torch.contiguous_format)
-    edges = dense(rules.edges)
-    dt = None if edges is None else torch.empty_like(edges)
+    pattern: Pattern, operands: Gat | GatV2, rules: Rules, G: Tensor, lse: Tensor, D: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients in Z, s and the scores of edges; or in x, y, a and the features of edges.
+
+    Bitwise reproducible on one device.
+    """
+    G, lse, D, edges = unit_stride(G), lse.contiguous(), D.contiguous(), dense(rules.edges)
     order = listed(None if edges is None else pattern.order)
-    numbers = [array.contiguous() for array in (d, s, lse, D)]
-    shape = HeadShape.of(d.shape[1], [Z, G, dZ], (), arrays=2)
-    operands = (*numbers[:2], Z, Z.stride(0), G, G.stride(0), *numbers[2:], edges, *order)
-    _sum_over_rows("attend_backward", pattern.T, operands, shape, rules, (dZ, ds), (dt,))
-    return dZ, ds, dt
-
-
-def attend_v2_backward(
-    pattern: Pattern,
-    x: Tensor,
-    y: Tensor,
-    a: Tensor,
-    G: Tensor,
-    lse: Tensor,
-    D: Tensor,
-    rules: Rules,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Gradients in x, y, a and the features of edges. Bitwise reproducible on one device."""
-    x, y, G, a = unit_stride(x), unit_stride(y), unit_stride(G), a.contiguous()
-    features = dense(rules.edges)
+    dt = None if edges is None else torch.empty_like(edges)
+    if isinstance(operands, Gat):
+        d, s, Z = operands.d.contiguous(), operands.s.contiguous(), unit_stride(operands.Z)
+        dZ = torch.empty_like(Z, memory_format=torch.contiguous_format)
+        ds = torch.empty_like(s)
+        shape = HeadShape.of(d.shape[1], [Z, G, dZ], (), arrays=2)
+        of_kernel = d, s, *strided(Z), *strided(G), lse, D, edges, *order
+        _sum_over_rows("attend_backward", pattern.T, of_kernel, shape, rules, (dZ, ds), (dt,))
+        return dZ, ds, dt
+    x, y, a = unit_stride(operands.x), unit_stride(operands.y), operands.a.contiguous()
     dx = torch.empty_like(x, memory_format=torch.contiguous_format)
     dy = torch.empty_like(y, memory_format=torch.contiguous_format)
-    dt = None if features is None else torch.empty_like(features)
-    order = listed(None if features is None else pattern.order)
-    matrices = [x, y, G, dx, dy] if features is None else [x, y, G, dx, dy, features]
+    matrices = [x, y, G, dx, dy] if edges is None else [x, y, G, dx, dy, edges]
     shape = HeadShape.of(a.shape[0], matrices, (a,), arrays=2)
-    both = x, x.stride(0), y, y.stride(0), a, features, G, G.stride(0)
-    operands = *both, lse.contiguous(), D.contiguous()
-    _sum_over_rows(
-        "attend_v2_columns", pattern.T, (*operands, *order), shape, rules, (dy, None), ()
-    )
+    both = *strided(x), *strided(y), a, edges, *strided(G), lse, D
+    _sum_over_rows("attend_v2_columns", pattern.T, (*both, *order), shape, rules, (dy, None), ())
     if not len(dx):
         return dx, dy, torch.zeros_like(a), dt
-    tiles = len(tiling_of(pattern.indptr).tiles) - 1
-    of_tiles = a.new_empty((tiles, *a.shape))
-    _sum_over_rows("attend_v2_rows", pattern, operands, shape, rules, (dx, None), (dt, of_tiles))
+    of_tiles = a.new_empty((len(tiling_of(pattern.indptr).tiles) - 1, *a.shape))
+    _sum_over_rows("attend_v2_rows", pattern, both, shape, rules, (dx, None), (dt, of_tiles))
     return dx, dy, of_tiles.sum(0), dt
 
 
@@ -311,7 +277,7 @@ def head_products(G: Tensor, X: Tensor, products: Tensor) -> None:
     device.launch(
         instance("head_products", G.dtype, X.dtype, *shape.parameters),
         (-(-count // (device.THREADS // shape.group)), shape.head_tiles),
-        (G, G.stride(0), X, X.stride(0), products, count, heads, shape.width),
+        (*strided(G), *strided(X), products, count, heads, shape.width),
     )
 
 
@@ -331,6 +297,7 @@ def _sum_over_rows(
     rows, numbers = sums
     if not len(rows):
         return
+    places = *(sums if numbers is not None else (rows,)), *others
     tiling = tiling_of(pattern.indptr)
     carry, carried = None, tiling.carried
     if carried is not None:
@@ -339,19 +306,7 @@ def _sum_over_rows(
     device.launch(
         instance(kernel, rows.dtype, pattern.indices.dtype, *shape.parameters, tiling.items),
         (len(tiling.tiles) - 1, shape.tiles),
-        (
-            pattern.indptr,
-            pattern.indices,
-            tiling.tiles,
-            *operands,
-            float(rules.slope),
-            *dropout_arguments(rules.drops),
-            *shape.arguments,
-            *(sums if numbers is not None else (rows,)),
-            *others,
-            carry,
-            0 if carry is None else carry.stride(0),
-        ),
+        (*_walk(pattern, tiling, operands, rules, shape), *places, *strided(carry)),
     )
     if carry is None or carried is None:
         return

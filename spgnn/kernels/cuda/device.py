@@ -235,6 +235,11 @@ def dense(array: Tensor | None) -> Tensor | None:
     return None if array is None else array.contiguous()
 
 
+def strided(matrix: Tensor | None) -> tuple[Tensor | None, int]:
+    """A matrix and the elements from one row to the next, as kernels take both."""
+    return matrix, 0 if matrix is None else matrix.stride(0)
+
+
 def listed(rows: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
     """A list as one of 32 bits, or as one of 64 bits."""
     if rows is None:

@@ -4,8 +4,6 @@
 from spgnn.kernels.cuda.attention import (
     attend,
     attend_backward,
-    attend_v2,
-    attend_v2_backward,
     attention_finish,
     head_products,
 )

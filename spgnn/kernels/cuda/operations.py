@@ -5,6 +5,7 @@ Arguments have been checked by `spgnn.kernels`; all work happens on torch's curr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from spgnn.kernels.cuda.device import (
     lanes_for,
     listed,
     remembered,
+    strided,
     thread_shape,
     unit_stride,
     vector_width,
@@ -121,29 +123,16 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
             (len(carried.indices), padded), dtype=SUM_DTYPE[X.dtype], device=X.device
         )
     weighted = A.values is not None or A.col_scale is not None
+    matrices = *strided(X), *strided(out), *strided(carry)
+    dtypes = X.dtype, out.dtype, A.indices.dtype
+    block = A.indptr, A.indices, *strided(A.values), A.col_scale, A.row_scale, A.row_map
     device.launch(
-        spmm_instance(
-            (X.dtype, out.dtype, A.indices.dtype),
-            weighted,
-            A.row_map is not None,
-            (shape, tiling.items),
-        ),
+        spmm_instance(dtypes, weighted, A.row_map is not None, (shape, tiling.items)),
         (len(tiling.tiles) - 1, -(-columns // shape.columns)),
         (
-            A.indptr,
-            A.indices,
-            A.values,
-            0 if A.values is None else A.values.stride(0),
-            A.col_scale,
-            A.row_scale,
-            A.row_map,
+            *block,
             tiling.tiles,
-            X,
-            X.stride(0),
-            out,
-            out.stride(0),
-            carry,
-            0 if carry is None else carry.stride(0),
+            *matrices,
             columns,
             int(accumulate),
         ),
@@ -167,26 +156,12 @@ def sddmm(*arguments: Any) -> None:
     each = device.THREADS // shape.lanes * NONZEROS_IN_FLIGHT
     for first in range(0, heads, MOST_HEADS):
         g, x = (G[:, first:], X[:, first:]) if heads > 1 else (G, X)
+        block = indptr, len(indptr) - 1, indices, len(indices), dense(row_scale), dense(col_scale)
+        rows = *strided(g), head_strides[0], *strided(x), head_strides[1], X.shape[-1]
         device.launch(
             instance("sddmm", X.dtype, indices.dtype, shape.vector, shape.lanes),
             (-(-len(indices) // each), min(heads - first, MOST_HEADS)),
-            (
-                indptr,
-                len(indptr) - 1,
-                indices,
-                len(indices),
-                dense(row_scale),
-                dense(col_scale),
-                g,
-                G.stride(0),
-                head_strides[0],
-                x,
-                X.stride(0),
-                head_strides[1],
-                X.shape[-1],
-                out.view(-1)[first:],
-                heads,
-            ),
+            (*block, *rows, out.view(-1)[first:], heads),
         )
 
 
@@ -223,50 +198,37 @@ def _over_rows(kernel: str, indptr: Tensor, arrays: tuple[Tensor | None, ...], o
             )
 
 
+def _launch_on_rows(
+    kernel: str,
+    dtypes: tuple[torch.dtype, ...],
+    matrices: Sequence[Tensor],
+    rows: int,
+    arguments: Sequence[device.Argument],
+    rows_of_group: int = 1,
+) -> None:
+    """As many threads for a row as its packs of columns keep busy."""
+    shape = thread_shape(matrices[0].shape[1], vector_width(*matrices))
+    blocks = -(-rows // (device.THREADS // shape.lanes * rows_of_group))
+    device.launch(instance(kernel, *dtypes, shape.vector, shape.lanes), (blocks, 1), arguments)
+
+
 def gather_rows(X: Tensor, rows: Tensor, scale: Tensor | None, out: Tensor) -> None:
     """Y[i] = scale[i] X[rows[i]], into ``out``."""
     if not out.numel():
         return
     check_range(rows, X.shape[0])
-    X = unit_stride(X)
-    vector, lanes = _row_shape(X, out)
-    device.launch(
-        instance("gather_rows", X.dtype, rows.dtype, vector, lanes),
-        (-(-len(rows) // (device.THREADS // lanes * ROWS_IN_FLIGHT)), 1),
-        (
-            X,
-            X.stride(0),
-            rows.contiguous(),
-            dense(scale),
-            out,
-            out.stride(0),
-            len(rows),
-            X.shape[1],
-        ),
-    )
+    X, dtypes = unit_stride(X), (X.dtype, rows.dtype)
+    of_rows = *strided(X), rows.contiguous(), dense(scale), *strided(out), len(rows), X.shape[1]
+    _launch_on_rows("gather_rows", dtypes, (X, out), len(rows), of_rows, ROWS_IN_FLIGHT)
 
 
 def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor) -> None:
     """X / (1 - p) where kept, 0 elsewhere, into ``out``."""
     if not out.numel():
         return
-    X = unit_stride(X)
-    vector, lanes = _row_shape(X, out)
-    device.launch(
-        instance("dropout_rows", X.dtype, vector, lanes),
-        (-(-len(vertex_ids) // (device.THREADS // lanes)), 1),
-        (
-            X,
-            X.stride(0),
-            vertex_ids.contiguous(),
-            out,
-            out.stride(0),
-            len(vertex_ids),
-            X.shape[1],
-            key,
-            *dropout_rule(p),
-        ),
-    )
+    X, ids = unit_stride(X), vertex_ids.contiguous()
+    of_rows = *strided(X), ids, *strided(out), *X.shape, key, *dropout_rule(p)
+    _launch_on_rows("dropout_rows", (X.dtype,), (X, out), len(X), of_rows)
 
 
 def check_range(rows: Tensor, limit: int) -> None:
@@ -278,65 +240,28 @@ def check_range(rows: Tensor, limit: int) -> None:
         raise InputError(f"row {low if low < 0 else high} outside [0, {limit})")
 
 
-def _row_shape(X: Tensor, out: Tensor) -> tuple[int, int]:
-    shape = thread_shape(X.shape[1], vector_width(X, out))
-    return shape.vector, shape.lanes
-
-
 def update_rows(*arguments: Any) -> None:
     """``dropout(act(Z + b))`` into ``out``, which may be Z."""
     Z, bias, vertex_ids, key, p, act, alpha, out = arguments
     if not out.numel():
         return
     Z = unit_stride(Z)
-    shape = thread_shape(Z.shape[1], vector_width(Z, out))
-    device.launch(
-        instance("update_rows", Z.dtype, shape.vector, shape.lanes),
-        (-(-len(Z) // (device.THREADS // shape.lanes)), 1),
-        (
-            Z,
-            Z.stride(0),
-            dense(bias),
-            act,
-            alpha,
-            dense(vertex_ids),
-            out,
-            out.stride(0),
-            *Z.shape,
-            key,
-            *dropout_rule(p),
-        ),
-    )
+    rule = dense(bias), act, alpha, dense(vertex_ids)
+    of_rows = *strided(Z), *rule, *strided(out), *Z.shape, key, *dropout_rule(p)
+    _launch_on_rows("update_rows", (Z.dtype,), (Z, out), len(Z), of_rows)
 
 
 def update_rows_backward(*arguments: Any) -> None:
     """Write the gradient in Z into ``dZ``, and its column sums into ``sums`` if it has columns."""
     G, Y, vertex_ids, key, p, act, alpha, dZ, sums = arguments
     G, Y = unit_stride(G), None if Y is None else unit_stride(Y)
-    shape = thread_shape(G.shape[1], vector_width(*(m for m in (G, Y, dZ) if m is not None)))
-    rows = device.THREADS // shape.lanes * ROWS_A_GROUP
-    blocks = -(-len(G) // rows)
-    partial = sums.new_empty(blocks, G.shape[1]) if len(sums) else None
-    device.launch(
-        instance("update_rows_backward", G.dtype, shape.vector, shape.lanes),
-        (blocks, 1),
-        (
-            G,
-            G.stride(0),
-            Y,
-            0 if Y is None else Y.stride(0),
-            act,
-            alpha,
-            dense(vertex_ids),
-            dZ,
-            dZ.stride(0),
-            partial,
-            *G.shape,
-            rows,
-            key,
-            *dropout_rule(p),
-        ),
-    )
+    matrices = [matrix for matrix in (G, Y, dZ) if matrix is not None]
+    rows = device.THREADS // thread_shape(G.shape[1], vector_width(*matrices)).lanes * ROWS_A_GROUP
+    partial = sums.new_empty(-(-len(G) // rows), G.shape[1]) if len(sums) else None
+    rule = act, alpha, dense(vertex_ids)
+    places = *strided(dZ), partial, *G.shape, rows
+    of_rows = *strided(G), *strided(Y), *rule, *places, key, *dropout_rule(p)
+    _launch_on_rows("update_rows_backward", (G.dtype,), matrices, len(G), of_rows, ROWS_A_GROUP)
     if partial is not None:
         torch.sum(partial, 0, out=sums)
 
@@ -344,24 +269,10 @@ def update_rows_backward(*arguments: Any) -> None:
 def extreme(*arguments: Any) -> None:
     """Largest or smallest elements into ``out``, their columns into ``arg``."""
     indptr, indices, X, largest, begun, first_column, out, arg = arguments
-    shape = thread_shape(X.shape[1], vector_width(X, out))
-    device.launch(
-        instance("extreme", X.dtype, indices.dtype, arg.dtype, shape.vector, shape.lanes),
-        (-(-len(out) // (device.THREADS // shape.lanes)), 1),
-        (
-            indptr,
-            indices,
-            X,
-            X.stride(0),
-            *out.shape,
-            int(largest),
-            int(begun),
-            first_column,
-            out,
-            out.stride(0),
-            arg,
-        ),
-    )
+    dtypes = X.dtype, indices.dtype, arg.dtype
+    rule = int(largest), int(begun), first_column
+    of_rows = indptr, indices, *strided(X), *out.shape, *rule, *strided(out), arg
+    _launch_on_rows("extreme", dtypes, (X, out), len(out), of_rows)
 
 
 def quantise_rows(*arguments: Any) -> None:
@@ -376,25 +287,10 @@ def quantise_rows(*arguments: Any) -> None:
     lanes = lanes_for(max(1, -(-columns // CHUNK)))
     blocks = -(-len(ids) // (device.THREADS // lanes))
     sums = None if lost is None else lost.new_empty(blocks, 2)
-    device.launch(
-        instance("quantise_rows", X.dtype, vector, lanes),
-        (blocks, 1),
-        (
-            X,
-            X.stride(0),
-            *listed(rows),
-            bits,
-            ids.contiguous(),
-            key,
-            int(stochastic),
-            residual,
-            0 if residual is None else residual.stride(0),
-            sums,
-            out,
-            len(ids),
-            columns,
-        ),
-    )
+    of_rows = *strided(X), *listed(rows), bits, ids.contiguous(), key, int(stochastic)
+    places = *strided(residual), sums, out, len(ids), columns
+    name = instance("quantise_rows", X.dtype, vector, lanes)
+    device.launch(name, (blocks, 1), (*of_rows, *places))
     if sums is not None:
         lost += sums.sum(0)
 
@@ -408,16 +304,6 @@ def dequantise_rows(packed: Tensor, bits: int, rows: Tensor | None, out: Tensor)
         return
     vector = vector_width(out)
     lanes = lanes_for(-(-columns // vector))
-    device.launch(
-        instance("dequantise_rows", out.dtype, vector, lanes),
-        (-(-count // (device.THREADS // lanes)), 1),
-        (
-            packed,
-            bits,
-            *listed(rows),
-            out,
-            out.stride(0),
-            count,
-            columns,
-        ),
-    )
+    of_rows = packed, bits, *listed(rows), *strided(out), count, columns
+    name = instance("dequantise_rows", out.dtype, vector, lanes)
+    device.launch(name, (-(-count // (device.THREADS // lanes)), 1), of_rows)
