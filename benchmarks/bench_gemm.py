@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from spgnn import kernels
+from spgnn.kernels.gemm import times_transposed, transposed_times
 
 WIDTHS = ["128x16", "64x64", "128x64", "128x128", "256x256", "500x64"]
 Products = dict[str, Callable[[], Tensor]]
@@ -28,9 +28,9 @@ def products(X: Tensor, W: Tensor, G: Tensor) -> dict[str, Products]:
     return {
         "torch": {"X Wᵀ": lambda: X @ W.T, "G W": lambda: G @ W, "Gᵀ X": lambda: G.T @ X},
         "spgnn": {
-            "X Wᵀ": lambda: kernels.times_transposed(X, W),
-            "G W": lambda: kernels.times_transposed(G, W.T),
-            "Gᵀ X": lambda: kernels.transposed_times(G, X),
+            "X Wᵀ": lambda: times_transposed(X, W),
+            "G W": lambda: times_transposed(G, W.T),
+            "Gᵀ X": lambda: transposed_times(G, X),
         },
     }
 

@@ -15,7 +15,7 @@ from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
-from spgnn.kernels import add_times_transposed_, times_transposed, transposed_times
+from spgnn.kernels.gemm import add_times_transposed_, times_transposed, transposed_times
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
 # early); after them only products not seen before are worth a message.

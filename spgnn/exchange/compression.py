@@ -18,6 +18,7 @@ from spgnn.errors import InputError
 from spgnn.exchange.codec import CodecSetting, squared_norm
 from spgnn.exchange.route import Route, Subset
 from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, Transport, View
+from spgnn.kernels.quantise import packed_bytes
 from spgnn.layout import Int64Array
 from spgnn.sparse import SUM_DTYPE
 
@@ -91,7 +92,7 @@ class Quantise(CodecLayer):
         bits = self._bits(step, rows.dtype)
         if bits is None or not rows.shape[1]:
             return self.inner.begin(rows, out, route, comm, step)
-        packed_width = kernels.packed_bytes(rows.shape[1], bits)
+        packed_width = packed_bytes(rows.shape[1], bits)
         packed, arriving = (
             self._pool.take(len(each), packed_width, torch.uint8, rows.device)
             for each in (rows, out)
@@ -141,7 +142,7 @@ class Quantise(CodecLayer):
         bits = self._bits(step, dtype)
         if bits is None or not width:
             return self.inner.bytes(route, width, dtype, step)
-        row_bytes = kernels.packed_bytes(width, bits)
+        row_bytes = packed_bytes(width, bits)
         return route.counts.send * row_bytes, route.counts.recv * row_bytes
 
     def _bits(self, step: Step, dtype: torch.dtype) -> int | None:

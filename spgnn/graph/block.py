@@ -16,6 +16,7 @@ from spgnn.comm import SoloCommunicator
 from spgnn.errors import InputError
 from spgnn.exchange import Plan, Stage, Step
 from spgnn.graph.protocol import Aggregation, Graph, LocalEdges, Normalisation
+from spgnn.kernels.gemm import times_transposed
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, check_degrees
@@ -148,7 +149,7 @@ class Block(Graph):
             return super()._fused(request, H, W, R)
         both = product(self.matrix(request.normalisation).beside_own(f_in), H)
         zeros = W.new_zeros(f_out, both.shape[1] - 2 * f_in)
-        return kernels.times_transposed(both, torch.cat((W, R, zeros), 1))
+        return times_transposed(both, torch.cat((W, R, zeros), 1))
 
     @cached_property
     def local_edge_index(self) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.errors import InputError
+from spgnn.kernels.gemm import times_transposed
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -60,7 +61,7 @@ def width_of(H: Features) -> int:
 
 def times(H: Tensor | CSR, W: Tensor) -> Tensor:
     """``H Wᵀ`` of dense or sparse rows H [n, f_in] and W [f_out, f_in]."""
-    return kernels.spmm(H, W.T) if isinstance(H, CSR) else kernels.times_transposed(H, W)
+    return kernels.spmm(H, W.T) if isinstance(H, CSR) else times_transposed(H, W)
 
 
 def propagate_(

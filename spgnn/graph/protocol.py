@@ -23,6 +23,7 @@ from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments
+from spgnn.kernels.gemm import add_times_transposed_
 from spgnn.kernels.library import transformed
 from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.pattern import Pattern
@@ -275,7 +276,7 @@ class Graph(ABC):
             Z = Z.float()  # as all operands under torch.autocast
         if isinstance(H, CSR):
             return Z.add_(self.own(times(H, R)))
-        return kernels.add_times_transposed_(Z, autocast(self.own(H)), autocast(R))
+        return add_times_transposed_(Z, autocast(self.own(H)), autocast(R))
 
     def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
         """True if A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from spgnn import kernels
 from spgnn.autograd import check_strided
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.graph.features import Features, times, width_of
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
+from spgnn.kernels.gemm import has_gemm, times_transposed
 from spgnn.nn.norm import Stage, run_stages
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.sparse import CSR
@@ -157,9 +157,9 @@ class Linear(nn.Linear):
 
     def forward(self, H: Tensor) -> Tensor:
         """``H Wᵀ + b`` of H [n, f_in]."""
-        if not kernels.has_gemm(H, self.weight):
+        if not has_gemm(H, self.weight):
             return super().forward(H)
-        Z = kernels.times_transposed(H, self.weight)
+        Z = times_transposed(H, self.weight)
         return Z if self.bias is None else Z.add_(self.bias)
 
     @property

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.data.graph import labelled
-from spgnn.kernels import cross_entropy_sum
+from spgnn.kernels.cross_entropy import cross_entropy_sum
 
 UNKNOWN = -1
 

@@ -17,6 +17,7 @@ from spgnn import kernels
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph.features import Features
 from spgnn.graph.protocol import AnyGraph, as_graph, dense
+from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
 from spgnn.nn.layers import GINConv, first_linear
 from spgnn.nn.norm import check_local, run_stage
@@ -192,7 +193,7 @@ class RGCNConv(Convolution):
         Z_local = (
             own.new_zeros(len(own), self.out_channels)
             if self.root is None
-            else kernels.times_transposed(own, self.root.T)
+            else times_transposed(own, self.root.T)
         )
         summed = relations.split(relations.summed(halo, self.aggr))
         for relation, (rows, targets) in enumerate(zip(summed, relations.targets, strict=True)):
@@ -208,7 +209,7 @@ class RGCNConv(Convolution):
 
     def _times_bases(self, H_local: Tensor) -> Tensor:
         """H V_b for each basis, side by side."""
-        return kernels.times_transposed(H_local, self.weight.permute(1, 0, 2).flatten(1).T)
+        return times_transposed(H_local, self.weight.permute(1, 0, 2).flatten(1).T)
 
     def _combined(self, part: Tensor, relation: int) -> Tensor:
         """Of these, the combination that a relation is."""
@@ -222,7 +223,7 @@ class RGCNConv(Convolution):
             return part @ torch.einsum("b,bio->io", self.comp[relation], self.weight)
         W = self.weight[relation]
         if self.num_blocks is None:
-            return kernels.times_transposed(part, W.T)
+            return times_transposed(part, W.T)
         blocks = part.view(len(part), self.num_blocks, W.shape[1])
         return torch.einsum("nbi,bio->nbo", blocks, W).flatten(1)
 

@@ -16,7 +16,7 @@ from spgnn import kernels
 from spgnn.errors import InputError, unknown
 from spgnn.graph.features import Features, Propagated
 from spgnn.kernels.torch_kernels import dropout_keeps
-from spgnn.kernels.update import Act
+from spgnn.kernels.update import Act, update_rows_
 from spgnn.sparse import CSR, SUM_DTYPE
 
 Activation = Callable[[Tensor], Tensor]
@@ -57,7 +57,7 @@ def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Acti
 
 @dataclass(frozen=True)
 class Rule:
-    """An activation as :func:`spgnn.kernels.update_rows_` names it; none without a name."""
+    """An activation as :func:`spgnn.kernels.update.update_rows_` names it; none without a name."""
 
     name: Act | None = None
     alpha: float = 0.0
@@ -186,7 +186,7 @@ class Update:
         if self.keys is not None and self.p:
             ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
             given |= {"vertex_ids": ids, "key": key, "p": self.p}
-        return kernels.update_rows_(Z, bias, **given)
+        return update_rows_(Z, bias, **given)
 
 
 Precision = Literal["float32", "bfloat16", "float64"]

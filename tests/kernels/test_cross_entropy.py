@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import InputError
-from spgnn.kernels import cross_entropy_sum, torch_kernels
+from spgnn.kernels import torch_kernels
+from spgnn.kernels.cross_entropy import cross_entropy_sum
 
 from .conftest import random_dense
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.kernels import packed_bytes
 from spgnn.kernels import torch_kernels as cusparse
 from spgnn.kernels.cuda import kernels as native
+from spgnn.kernels.quantise import packed_bytes
 from spgnn.sparse import SUM_DTYPE
 
 from . import oracle as reference

@@ -3,15 +3,14 @@
 import pytest
 import torch
 
-from spgnn import kernels
-from spgnn.kernels import (
+from spgnn.kernels import cpu, gemm
+from spgnn.kernels.gemm import (
+    FEWEST_ROWS,
     add_times_transposed_,
-    cpu,
-    gemm,
+    most_columns,
     times_transposed,
     transposed_times,
 )
-from spgnn.kernels.gemm import FEWEST_ROWS, most_columns
 
 from .conftest import random_dense
 
@@ -108,7 +107,7 @@ def test_derivatives_of_both_and_of_second_order():
         second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (X, W))
         return Z, *first, *second
 
-    found = derivatives(kernels.times_transposed)
+    found = derivatives(times_transposed)
     right = derivatives(lambda X, W: X @ W.T)
     for ours, theirs in zip(found, right, strict=True):
         assert torch.allclose(

@@ -18,8 +18,8 @@ from spgnn.kernels import (
     scatter_add_rows,
     sddmm,
     spmm,
-    update_rows_,
 )
+from spgnn.kernels.update import update_rows_
 from tests.comm.jobs import Forked
 
 from .conftest import random_block, random_dense

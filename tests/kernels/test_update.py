@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import dropout_rows, update_rows_
+from spgnn.kernels import dropout_rows
+from spgnn.kernels.update import update_rows_
 
 from . import oracle as reference
 from .conftest import DTYPES, SUM_DTYPE, random_dense
