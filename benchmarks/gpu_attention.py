@@ -42,11 +42,12 @@ class Case:
         features = partial(torch.randn, device=where, dtype=dtype)
         self.operands: Gat | GatV2
         if kind == "GAT":
-            ends = (torch.randn(n, heads, device=where, dtype=wide) for n in (rows, cols))
-            self.operands = Gat(*ends, features(cols, heads * width))
+            d, s = (torch.randn(n, heads, device=where, dtype=wide) for n in (rows, cols))
+            self.operands = Gat(d, s, features(cols, heads * width))
         else:
             a = torch.randn(heads, width, device=where, dtype=wide)
-            self.operands = GatV2(*(features(n, heads * width) for n in (rows, cols)), a)
+            x, y = (features(n, heads * width) for n in (rows, cols))
+            self.operands = GatV2(x, y, a)
         self.G = features(rows, heads * width)
         ids = (torch.arange(n, device=where) for n in (rows, cols))
         self.rules = Rules(0.2, None, AttentionDropout(7, dropped, *ids))

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.kernels.checks import check_dense, check_is
+from spgnn.kernels.checks import check_array, check_dense, check_is
 from spgnn.kernels.library import define, kernels_for, traced
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.spmm import make_other_side
-from spgnn.pattern import Pattern, described
+from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
 STORED, MERGED, FINISHED = range(3)  # Ending of types.hpp and heads.cuh
@@ -72,7 +72,11 @@ class Gat(NamedTuple):
     d: Tensor
     s: Tensor
     Z: Tensor
-    joint = False
+
+    @property
+    def joint(self) -> bool:
+        """Whether a head's columns are scored together."""
+        return False
 
     @property
     def features(self) -> Tensor:
@@ -94,7 +98,7 @@ class Gat(NamedTuple):
         if edges is not None:
             numbers.append(("edge_scores", edges, pattern.nnz))
         for name, array, length in numbers:
-            _check_numbers(name, array, (length, heads), self.Z)
+            check_array(name, array, (length, heads), self.Z, SUM_DTYPE[self.Z.dtype])
         if heads < 1 or self.Z.shape[0] != cols or self.Z.shape[1] % heads:
             raise InputError(f"Z must be [{cols}, {heads} · width], got {list(self.Z.shape)}")
 
@@ -111,7 +115,11 @@ class GatV2(NamedTuple):
     x: Tensor
     y: Tensor
     a: Tensor
-    joint = True
+
+    @property
+    def joint(self) -> bool:
+        """Whether a head's columns are scored together."""
+        return True
 
     @property
     def features(self) -> Tensor:
@@ -128,16 +136,12 @@ class GatV2(NamedTuple):
         _, y, a = self
         check_dense("y", y)
         check_is("a", a, Tensor)
-        _check_numbers("a", a, tuple(a.shape) if a.dim() == 2 else (1, 0), y)
+        check_array("a", a, a.shape if a.dim() == 2 else (1, 0), y, SUM_DTYPE[y.dtype])
         matrices = [("x", self.x, pattern.shape[0]), ("y", y, pattern.shape[1])]
         if edges is not None:
             matrices.append(("edge_features", edges, pattern.nnz))
         for name, array, length in matrices:
-            check_dense(name, array)
-            if array.shape != (length, a.numel()) or array.dtype != y.dtype:
-                raise InputError(
-                    f"{name} must be {y.dtype} [{length}, {a.numel()}], got {described(array)}"
-                )
+            check_array(name, array, (length, a.numel()), y, y.dtype)
 
 
 class Rules(NamedTuple):
@@ -174,21 +178,7 @@ class Rules(NamedTuple):
             raise InputError(f"p must be in [0, 1), got {self.dropout.p}")
         ids = self.dropout.row_ids, self.dropout.col_ids
         for name, array, length in zip(("row_ids", "col_ids"), ids, pattern.shape, strict=True):
-            if array.shape != (length,) or array.dtype != torch.int64:
-                raise InputError(f"{name} must be int64 [{length}], got {described(array)}")
-            if array.device != pattern.device:
-                raise InputError(f"the pattern is on {pattern.device}, {name} on {array.device}")
-
-
-def _check_numbers(name: str, array: Tensor, shape: tuple[int, ...], Z: Tensor) -> None:
-    """Refuse an array that is not of that shape and of Z's dtype of sums."""
-    check_is(name, array, Tensor)
-    wide = SUM_DTYPE[Z.dtype]
-    if array.shape != shape or array.dtype != wide or array.device != Z.device:
-        raise InputError(
-            f"{name} must be {wide} {list(shape)} on {Z.device}, "
-            f"got {described(array)} on {array.device}"
-        )
+            check_array(name, array, (length,), pattern.indptr, torch.int64)
 
 
 @dataclass(eq=False)
@@ -489,13 +479,14 @@ def _backward_of(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
     pattern, operands, rules = _read(joint, arguments)
     G, out, lse, *more = arguments[14:]
     D = head_products(G, out, operands.heads)
+    gradients: list[Any]
     *gradients, edges = attend_backward(pattern, operands, rules, G, lse, D)
     if not joint:
         P, pi = more
         # Over all nonzeros of a row, α (<g, z> − D) adds up to 0: the term in `slope` is none.
         dd = (head_products(G, P, operands.heads) - D * pi) * (1 - rules.slope)
         gradients = [dd, gradients[1], gradients[0]]
-    return *gradients, operands[0].new_empty(0) if edges is None else edges  # type: ignore[return-value]
+    return *gradients, operands[0].new_empty(0) if edges is None else edges
 
 
 def _new_gradients(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -69,15 +71,21 @@ def check_list(name: str, rows: Tensor, X: Tensor, *dtypes: torch.dtype) -> None
         raise InputError(f"{name} is on {rows.device}, X on {X.device}")
 
 
+def check_array(
+    name: str, array: Tensor, shape: Sequence[int], X: Tensor, *dtypes: torch.dtype
+) -> None:
+    """Refuse what is not of this shape, of one of these dtypes and on the device of X."""
+    check_is(name, array, Tensor)
+    if array.shape != tuple(shape) or array.dtype not in dtypes or array.device != X.device:
+        raise InputError(
+            f"{name} must be {' or '.join(map(str, dtypes))} {list(shape)} on {X.device}, "
+            f"got {described(array)} on {array.device}"
+        )
+
+
 def check_out(name: str, out: Tensor, rows: int, X: Tensor, learnt: Tensor | None = None) -> None:
     """Refuse a place for the result that does not fit, overlaps X, or whose past is recorded."""
-    check_is(name, out, Tensor)
-    shape = (rows, *X.shape[1:])
-    if out.shape != shape or out.dtype != X.dtype or out.device != X.device:
-        raise InputError(
-            f"{name} must be {X.dtype} {list(shape)} on {X.device}, "
-            f"got {out.dtype} {list(out.shape)} on {out.device}"
-        )
+    check_array(name, out, (rows, *X.shape[1:]), X, X.dtype)
     if out.stride(-1) != 1 and out.shape[-1] > 1:
         raise InputError(f"{name} must have unit column stride, got strides {out.stride()}")
     if torch.is_grad_enabled() and (

@@ -102,6 +102,7 @@ def attend(pattern: Pattern, operands: Gat | GatV2, rules: Rules, target: Target
     """Softmaxes of rows, to where the target says."""
     heads, Z = operands.heads, operands.features
     shape, own = PackedShape(heads, Z.shape[1] // heads), operands[0]
+    others: dict[str, Any]
     if operands.joint:
         others = {"first": own, "vector": operands[2], "edge_features": rules.edges}
         here = side(pattern, shape, shape.pack([Z], []), rules, **others)
@@ -124,13 +125,13 @@ def attend_backward(
         d, s, _ = operands
         ds = torch.empty_like(s, memory_format=torch.contiguous_format)
         packed = shape.pack([G], [d, lse, D])
-        own = {"first": Z, "first_numbers": s, "edge_scores": edges, "order": order}
+        own: dict[str, Any] = {"first": Z, "first_numbers": s, "edge_scores": edges, "order": order}
         here = side(pattern.T, shape, packed, rules, by_column=True, **own)
         _native.attend_backward(here, COLUMNS, dZ, ds, None, dt, None)
         return dZ, ds, dt
     x, y, a = operands
     dx, da = new_rows(x.shape[0], x), torch.zeros_like(a.contiguous())
-    both = {"vector": a, "edge_features": edges}
+    both: dict[str, Any] = {"vector": a, "edge_features": edges}
     own = {"first": x, "second": G, "first_numbers": lse, "second_numbers": D}
     rows = side(pattern, shape, shape.pack([y], []), rules, **own, **both)
     _native.attend_backward(rows, ROWS_V2, dx, None, da, None, dt)

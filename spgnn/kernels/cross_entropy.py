@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.kernels.checks import check_array
 from spgnn.kernels.library import Operator, kernels_for, traced
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import described
@@ -35,11 +36,7 @@ def cross_entropy_sum(X: Tensor, target: Tensor) -> Tensor:
     """
     if not isinstance(X, Tensor) or X.dim() != 2 or X.dtype not in _DTYPES or not X.shape[1]:
         raise InputError(f"X must be float32 or float64 [n, classes], got {described(X)}")
-    fits = isinstance(target, Tensor) and target.dtype == torch.int64
-    if not fits or target.shape != X.shape[:1] or target.device != X.device:
-        raise InputError(
-            f"target must be int64 [{X.shape[0]}] on {X.device}, got {described(target)}"
-        )
+    check_array("target", target, X.shape[:1], X, torch.int64)
     if traced():  # compilers and transforms know torch's own
         known = torch.where(target < 0, -100, target)
         return F.cross_entropy(X, known, reduction="sum", ignore_index=-100)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.kernels.checks import check_block, check_out
+from spgnn.kernels.checks import check_array, check_block, check_out
 from spgnn.kernels.library import define, kernels_for, transformed
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, described, index_dtype
@@ -101,10 +101,9 @@ def extreme(A: CSR, X: Tensor, largest: bool) -> Tensor:
 def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> None:
     out, arg = state
     check_out("state", out, pattern.shape[0], X)
-    if arg.shape != out.shape or arg.dtype not in _COLUMNS or not arg.is_contiguous():
-        raise InputError(
-            f"the state's columns must be int32 or int64 {list(out.shape)}, got {described(arg)}"
-        )
+    check_array("the state's columns", arg, out.shape, X, *_COLUMNS)
+    if not arg.is_contiguous():
+        raise InputError("the state's columns must be contiguous")
 
 
 def _compute(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
-from spgnn.kernels.checks import check_is, check_list, check_out
+from spgnn.kernels.checks import check_array, check_is, check_list, check_out
 from spgnn.kernels.library import Writer
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
@@ -91,11 +91,11 @@ def quantise_rows(
     if residual is not None:
         check_out("residual", residual, count, X)
     if lost is not None:
-        _check_array("lost", lost, (2,), torch.float64, X)
+        _check_whole("lost", lost, (2,), X, torch.float64)
     if out is None:
         out = X.new_empty(shape, dtype=torch.uint8)
     else:
-        _check_array("out", out, shape, torch.uint8, X)
+        _check_whole("out", out, shape, X, torch.uint8)
     _quantise(X, int(bits), ids, signed_key, bool(stochastic), rows, residual, lost, out)
     return out
 
@@ -140,7 +140,7 @@ def dequantise_rows(
     if dtype not in SUM_DTYPE:
         raise InputError(f"rows are unpacked to float32, float64 or bfloat16, got {dtype}")
     count, width = len(packed) if packed.dim() else 0, check_integer("width", width, 0)
-    _check_array("packed", packed, (count, packed_bytes(width, bits)), torch.uint8, packed)
+    _check_whole("packed", packed, (count, packed_bytes(width, bits)), packed, torch.uint8)
     if rows is not None:
         check_list("rows", rows, packed, torch.int32, torch.int64)
         if rows.shape[0] != count:
@@ -175,16 +175,11 @@ def _check_bits(bits: object) -> int:
     return number
 
 
-def _check_array(
-    name: str, array: Tensor, shape: tuple[int, ...], dtype: torch.dtype, X: Tensor
+def _check_whole(
+    name: str, array: Tensor, shape: tuple[int, ...], X: Tensor, dtype: torch.dtype
 ) -> None:
     """Refuse what is not exactly this, without gaps."""
-    check_is(name, array, Tensor)
-    if (array.shape, array.dtype, array.device) != (shape, dtype, X.device):
-        raise InputError(
-            f"{name} must be {dtype} {list(shape)} on {X.device}, "
-            f"got {array.dtype} {list(array.shape)} on {array.device}"
-        )
+    check_array(name, array, shape, X, dtype)
     if not array.is_contiguous():
         raise InputError(f"{name} must be contiguous, got strides {array.stride()}")
 

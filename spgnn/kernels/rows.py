@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
-from spgnn.kernels.checks import check_dense, check_list, check_out
+from spgnn.kernels.checks import check_array, check_dense, check_list, check_out
 from spgnn.kernels.library import (
     Operator,
     Writer,
@@ -139,15 +139,7 @@ def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:
     check_list("rows", rows, X, torch.int32, torch.int64)
     if scale is None:
         return
-    wanted = SUM_DTYPE[X.dtype]
-    given = scale if isinstance(scale, Tensor) else None
-    if given is None or (given.shape, given.dtype, given.device) != (rows.shape, wanted, X.device):
-        what = "" if given is None else f" {list(given.shape)} of {given.dtype} on {given.device}"
-        raise InputError(
-            f"scale must be a {wanted} {list(rows.shape)} on {X.device}, "
-            f"got {type(scale).__name__}{what}"
-            + ("; A.to(X.dtype) has it, or graph.to(X.dtype)" if wanted == X.dtype else "")
-        )
+    check_array("scale", scale, rows.shape, X, SUM_DTYPE[X.dtype])
     if scale.requires_grad and torch.is_grad_enabled():
         raise InputError("scale is a constant; it cannot require a gradient")
 

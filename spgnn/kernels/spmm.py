@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
-from spgnn.kernels.checks import check_block, check_dense, check_is, check_out
+from spgnn.kernels.checks import check_array, check_block, check_dense, check_is, check_out
 from spgnn.kernels.library import (
     Operator,
     define,
@@ -24,7 +24,7 @@ from spgnn.kernels.library import (
     with_batch,
 )
 from spgnn.kernels.recycling import new_rows
-from spgnn.pattern import Pattern, described
+from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.torch_internals import constant_when_compiled, direct
 
@@ -130,11 +130,7 @@ def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
     check_is("A", A, CSR, Pattern)
     check_dense("G", G, (2, 3))
     check_block(A, X)
-    if G.shape != (A.shape[0], *X.shape[1:]) or G.dtype != X.dtype or G.device != X.device:
-        wanted = [A.shape[0], *X.shape[1:]]
-        raise InputError(
-            f"G must be {X.dtype} {wanted} on {X.device} as X is, got {described(G)} on {G.device}"
-        )
+    check_array("G", G, (A.shape[0], *X.shape[1:]), X, X.dtype)
     pattern = A if isinstance(A, Pattern) else A.pattern
     scales = (None, None) if isinstance(A, Pattern) else (A.row_scale, A.col_scale)
     side = _other_side(pattern, X, ordered=True)

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
-from spgnn.kernels.checks import check_dense
+from spgnn.kernels.checks import check_array, check_dense
 from spgnn.kernels.library import Operator, define, kernels_for, new_like, transformed
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.rows import check_dropout, dropout_rows
-from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
 
 Act = Literal["relu", "leaky_relu", "elu"]
@@ -68,7 +67,7 @@ def update_rows_(
     check_dense("Z", Z)
     which = _number_of(act, alpha)
     if bias is not None:
-        _check_bias(bias, Z)
+        check_array("bias", bias, Z.shape[1:], Z, SUM_DTYPE[Z.dtype])
     if vertex_ids is None:
         key, p = 0, 0.0
     else:
@@ -85,14 +84,6 @@ def _number_of(act: str | None, alpha: float) -> int:
     if which > _RELU and not 0 < alpha < float("inf"):
         raise InputError(f"alpha must be positive, as the gradient asks for, got {alpha!r}")
     return which
-
-
-def _check_bias(bias: Tensor, Z: Tensor) -> None:
-    wanted = (Z.shape[1:], SUM_DTYPE[Z.dtype], Z.device)
-    if not isinstance(bias, Tensor) or (bias.shape, bias.dtype, bias.device) != wanted:
-        raise InputError(
-            f"bias must be {wanted[1]} {list(wanted[0])} on {Z.device}, got {described(bias)}"
-        )
 
 
 def _update_in_place(Z: Tensor, *rule: Any) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from spgnn import kernels
 from spgnn.attention.pieces import Partials, Pieces, pieces
 from spgnn.exchange import Codec
 from spgnn.exchange.codec import LEAST_WITH_FEEDBACK
 from spgnn.exchange.plan import Hop, Plan, Stage, Turn, Turned
+from spgnn.kernels.quantise import packed_bytes
 from spgnn.layout import Axes, Int64Array
 from spgnn.sparse import SUM_DTYPE
 
@@ -85,7 +85,7 @@ def _row_bytes(codec: Codec, width: int, itemsize: int) -> float:
             continue
         bits = max(codec.bits_at(epoch), LEAST_WITH_FEEDBACK if codec.feedback else 1)
         packed = bits < min(32, 8 * itemsize)
-        nbytes = kernels.packed_bytes(width, bits) if packed else width * itemsize
+        nbytes = packed_bytes(width, bits) if packed else width * itemsize
         # The first epoch of a delay is exact; its bins take turns from then on.
         late = bool(epoch and codec.delay and codec.delay_at(epoch))
         total += nbytes * codec.sampling_at(epoch) / (codec.bins if late else 1)

@@ -25,6 +25,8 @@ from spgnn.data.distribute import scatter
 from spgnn.exchange import Algorithm, build, layered
 from spgnn.graph.matrices import normalised
 from spgnn.kernels.attention import AttentionDropout, finish, head_products
+from spgnn.kernels.cross_entropy import cross_entropy_sum
+from spgnn.kernels.gemm import times_transposed, transposed_times
 from spgnn.memory import freed_is_kept, memory_limit, processors
 from spgnn.nn import DropoutKeys, accuracies, count_labelled, masked_cross_entropy, propagate_
 from spgnn.pattern import Pattern
@@ -327,8 +329,8 @@ def _gemm(clock: Clock) -> Gemm:
         H, W, out = clock.ones(rows, width), clock.ones(width, width), clock.ones(rows, width)
 
         def both(H: Tensor = H, W: Tensor = W, out: Tensor = out) -> None:
-            kernels.times_transposed(H, W)
-            kernels.transposed_times(out, H)
+            times_transposed(H, W)
+            transposed_times(out, H)
 
         found.append(4 * rows * width * width / clock(both))
     return Gemm(tuple(map(float, _WIDTHS)), tuple(found))
@@ -345,7 +347,7 @@ def _streams(clock: Clock) -> Streams:
 
     def loss() -> None:
         scores.grad = None
-        kernels.cross_entropy_sum(scores, target).backward()
+        cross_entropy_sum(scores, target).backward()
 
     return Streams(
         3 * one / clock(lambda: torch.ops.aten.threshold_backward(G, H, 0)),

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 
-from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
 from . import oracle as reference
+from .conftest import random_block
 
-WIDTHS = [1, 3, 16, 17, 64, 128, 129, 300, 1024]
 PARTS = [(), ("values",), ("row_scale", "col_scale"), ("values", "row_scale", "col_scale")]
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-14, torch.bfloat16: 4e-3}
 # Hub rows that cross tiles, runs of empty rows, short rows.
 SKEWED = [*[2] * 40, 700, *[0] * 300, *range(30), 0, 650, 650, 0, *[5] * 50]
 
 
-def block(lengths, cols=800, *, parts=(), dtype=torch.float32, index=torch.int32, seed=0) -> CSR:
-    rng = np.random.default_rng(seed)
-    indptr = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    columns = [np.sort(rng.choice(cols, n, replace=False)) for n in lengths]
-    indices = torch.from_numpy(np.concatenate([*columns, []])).to(index)
-    sizes = {"values": len(indices), "row_scale": len(lengths), "col_scale": cols}
-    real = SUM_DTYPE[dtype]
-    arrays = {p: torch.from_numpy(rng.standard_normal(sizes[p])).to(real) for p in parts}
-    pattern = Pattern.trusted(torch.from_numpy(indptr), indices, (len(lengths), cols))
-    return CSR(pattern, **arrays)
+def block(lengths, cols=800, *, seed=0, **options) -> CSR:
+    """A random block with these lengths of rows."""
+    return random_block(len(lengths), cols, lengths, seed, **options)
 
 
 def matrix(rows, columns, dtype=torch.float32, *, padding=0, offset=0, seed=1) -> torch.Tensor:
@@ -51,13 +42,6 @@ def multiply(module, A, X, out=None, accumulate=False) -> torch.Tensor:
         out = X.new_empty((A.shape[0], *X.shape[1:]))
     numbers = A.values, A.row_scale, A.col_scale
     module.spmm(A.indptr, A.indices, *numbers, X, out, accumulate)
-    return out
-
-
-def products(module, A, G, X) -> torch.Tensor:
-    """SDDMM by one of the implementations."""
-    out = X.new_empty((A.nnz, *X.shape[1:-1]), dtype=SUM_DTYPE[X.dtype])
-    module.sddmm(A.indptr, A.indices, A.row_scale, A.col_scale, G, X, out)
     return out
 
 

@@ -286,7 +286,7 @@ def test_bad_input_is_named():
         ),
         (
             lambda: attention(pattern, d, s, Z, dropout=AttentionDropout(1, 0.5, *ids[::-1])),
-            r"row_ids must be int64 \[4\]",
+            r"row_ids must be torch.int64 \[4\]",
         ),
         (
             lambda: attention_v2(pattern, Z, Z, torch.ones(2, 3)),

@@ -1,9 +1,5 @@
 """The CUDA kernels of attention, run on the CPU, and the way through torch, against C++."""
 
-import shutil
-import sys
-from importlib import import_module
-
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +18,7 @@ from spgnn.kernels.attention import (
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda import tiling
 
-from .conftest import random_block
+from .conftest import EMULATION, random_block, work_by
 from .cuda_cases import SKEWED
 from .test_attention import (
     KINDS,
@@ -36,9 +32,6 @@ from .test_attention import (
     with_gradients,
 )
 
-EMULATION = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
-)
 SINGLE, DOUBLE, HALF = torch.float32, torch.float64, torch.bfloat16
 # Heads, columns of each, dtype, edges, dropout; 300 are more than a group of threads holds.
 CASES = [
@@ -60,8 +53,7 @@ def use(monkeypatch, request):
     def use(chosen):
         if chosen is native:
             request.getfixturevalue("emulated")
-        module = import_module("spgnn.kernels.attention")  # also the name of a function
-        monkeypatch.setattr(module, "kernels_for", lambda _: chosen)
+        work_by(monkeypatch, chosen)
 
     return use
 

@@ -1,55 +1,44 @@
-"""The CUDA kernels on a GPU, through the public operations, against the reference on the CPU."""
+"""What only a GPU shows: sizes, streams, graphs, transforms; against the CPU.
+
+Each operation by itself is in test_implementations.
+"""
+
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from torch.func import hessian, jvp, vmap
 
-from spgnn import kernels
-from spgnn.errors import InputError
-from spgnn.kernels import torch_kernels as cusparse
-from spgnn.kernels.cuda import device
-from spgnn.sparse import SUM_DTYPE
+from spgnn import DistMatrix, Mesh, RowLayout, kernels
+from spgnn.comm import SoloCommunicator
+from spgnn.kernels import AttentionDropout, torch_kernels
+from spgnn.kernels.attention import Gat, Rules, attend_, finish
 
-from . import oracle as reference
-from .cuda_cases import (
-    PARTS,
-    ROUNDING,
-    SKEWED,
-    WIDTHS,
-    assert_product,
-    assert_products,
-    assert_softmax,
-    block,
-    matrix,
-    multiply,
-    some_scores,
+from .conftest import DTYPES, ON_GPU, moved, random_block
+from .cuda_cases import ROUNDING, SKEWED, assert_product, block, matrix
+from .test_attention import (
+    KINDS,
+    assert_near,
+    fused,
+    gat_operands,
+    numbers,
+    some_dropout,
+    split,
+    with_gradients,
 )
 
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.skipif(not device.available(), reason="needs CuPy"),
+    *ON_GPU,
+    # Torch's own, where it first differentiates in forward mode.
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),
 ]
 
-
-def on_gpu(X: torch.Tensor) -> torch.Tensor:
-    """The matrix on the GPU, with the strides it has on the CPU."""
-    whole = X.as_strided((X.untyped_storage().size() // X.element_size(),), (1,), 0).cuda()
-    return whole.as_strided(X.shape, X.stride(), X.storage_offset())
-
-
-@pytest.mark.parametrize("columns", WIDTHS)
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_any_width(columns, dtype):
-    A, X = block(SKEWED, parts=("values",), dtype=dtype), matrix(800, columns, dtype)
-    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
-
-
-@pytest.mark.parametrize("parts", PARTS)
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_any_parts(dtype, parts):
-    A, X = block(SKEWED, parts=parts, dtype=dtype), matrix(800, 64, dtype)
-    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
+GPU = "cuda"
+DOUBLE = torch.float64
+ROWS = torch.arange(900) * 7 % 800
+SHAPES = [(1, 1), (3, 5), (8, 8), (17, 8), (1, 64), (4, 64), (2, 300), (1, 1024)]
 
 
 @pytest.mark.parametrize("columns", [2000, 4099])
@@ -64,28 +53,16 @@ def test_strided_operands(padding, offset, dtype):
     A = block(SKEWED, parts=("row_scale",), dtype=dtype)
     X = matrix(800, 64, dtype, padding=padding, offset=offset)
     out = matrix(len(SKEWED), 64, dtype, padding=3 * padding, offset=offset, seed=2)
-    before, written = out.double(), on_gpu(out)
-    kernels.spmm(A.to("cuda"), on_gpu(X), written, accumulate=True)
+    before, written = out.double(), moved(out, GPU)
+    kernels.spmm(A.to("cuda"), moved(X, GPU), written, accumulate=True)
     assert_product(written.cpu(), A, X, added=before)
-
-
-def test_int64_indices():
-    A, X = block(SKEWED, index=torch.int64), matrix(800, 64)
-    assert_product(kernels.spmm(A.to("cuda"), X.cuda()).cpu(), A, X)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_transposed(dtype):
-    A = block(SKEWED, parts=("values", "row_scale", "col_scale"), dtype=dtype)
-    X = matrix(len(SKEWED), 64, dtype)
-    assert_product(kernels.spmm(A.to("cuda").T, X.cuda()).cpu(), A.T, X)
 
 
 @pytest.mark.parametrize("columns", [1, 16, 128])
 def test_a_row_of_a_million_nonzeros(columns):
     lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
     A, X = block(lengths, 1_200_000), matrix(1_200_000, columns)
-    wide = cusparse.as_torch(A, torch.float64)
+    wide = torch_kernels.as_torch(A, torch.float64)
     expected, magnitude = torch.sparse.mm(wide, X.double()), torch.sparse.mm(wide, X.double().abs())
     block_on_gpu = A.to("cuda")
     first = kernels.spmm(block_on_gpu, X.cuda())
@@ -100,7 +77,7 @@ def test_random_blocks_have_the_same_bits_every_time(seed):
     lengths = np.minimum(rng.pareto(0.8, 20_000) * rng.integers(0, 5, 20_000), 3000).astype(int)
     columns = int(rng.choice([1, 7, 16, 41, 64, 100, 256]))
     A, X = block(lengths, 3000, parts=("values",), seed=seed), matrix(3000, columns, seed=seed)
-    wide = cusparse.as_torch(A, torch.float64)
+    wide = torch_kernels.as_torch(A, torch.float64)
     magnitude = torch.sparse.mm(wide.abs(), X.double().abs())
     A_gpu, X_gpu = A.to("cuda"), X.cuda()
     first = kernels.spmm(A_gpu, X_gpu)
@@ -108,102 +85,6 @@ def test_random_blocks_have_the_same_bits_every_time(seed):
     assert bool((error <= 1e-5 * magnitude + 1e-30).all())
     for _ in range(10):
         assert torch.equal(kernels.spmm(A_gpu, X_gpu), first)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("columns", [1, 17, 64, 300])
-def test_gather_scatter_and_dropout_equal_the_cpu(dtype, columns):
-    rng = np.random.default_rng(6)
-    X, rows = matrix(500, columns, dtype), torch.from_numpy(rng.integers(0, 500, 3001))
-    scale = torch.randn(3001, dtype=SUM_DTYPE[dtype])
-    for listed in (rows, rows.int()):
-        assert torch.equal(kernels.gather_rows(X.cuda(), listed.cuda()).cpu(), X[rows])
-    scaled = kernels.gather_rows(X.cuda(), rows.cuda(), scale.cuda()).cpu()
-    expected = reference.gather_rows(X, rows, scale)
-    assert torch.allclose(scaled.double(), expected, rtol=ROUNDING[dtype], atol=0)
-
-    added = matrix(3001, columns, dtype, seed=7)
-    Y = kernels.scatter_add_rows(X.cuda(), rows.cuda(), added.cuda(), scale.cuda()).cpu()
-    expected = reference.scatter_add_rows(X, rows, added, scale)
-    magnitude = reference.scatter_add_rows(X.abs(), rows, added.abs(), scale.abs())
-    assert bool(((Y.double() - expected).abs() <= ROUNDING[dtype] * magnitude).all())
-
-    ids = torch.arange(500) * 1_000_003
-    for p in (0.0, 0.5, 0.9):
-        dropped = kernels.dropout_rows(X.cuda(), ids.cuda(), 12345, p).cpu()
-        assert torch.equal(dropped, kernels.dropout_rows(X, ids, 12345, p))
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("columns", [1, 17, 64, 300])
-def test_quantised_rows_equal_the_cpu(dtype, columns):
-    X, ids = matrix(500, columns, dtype), torch.arange(500) * 1_000_003
-    X[7, 0], X[8] = torch.inf, 2.5
-    each = torch.tensor([16, 8, 4, 2, 1] * 100, dtype=torch.uint8)
-    for bits in (16, 8, 4, 2, 1, each):
-        there = bits.cuda() if isinstance(bits, torch.Tensor) else bits
-        results = []
-        for rows, width, numbers in ((X, bits, ids), (X.cuda(), there, ids.cuda())):
-            residual, lost = rows / 4, torch.zeros(2, dtype=torch.float64, device=rows.device)
-            residual[7] = 0
-            packed = kernels.quantise_rows(
-                rows, width, numbers, 12345, residual=residual, lost=lost
-            )
-            back = kernels.dequantise_rows(packed, width, columns, dtype)
-            results.append([t.cpu().double().nan_to_num(0.5) for t in (packed, residual, back)])
-            assert lost.isnan().any()
-        assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("columns", [1, 17, 64, 300])
-def test_sddmm(dtype, columns):
-    A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
-    G, X = (matrix(n, 2 * columns, dtype, seed=n).unflatten(1, (2, columns)) for n in A.shape)
-    B = A.to("cuda")
-    assert_products(kernels.sddmm(B, G.cuda(), X.cuda()).cpu(), A, G, X)
-    first = kernels.sddmm(B, G[:, 0].cuda(), X[:, 0].cuda())
-    assert_products(first.cpu(), A, G[:, 0], X[:, 0])
-    assert torch.equal(kernels.sddmm(B, G[:, 0].cuda(), X[:, 0].cuda()), first)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("heads", [1, 3, 8])
-def test_edge_softmax(dtype, heads):
-    pattern = block([*SKEWED, 100_000], 120_000).pattern
-    scores = some_scores(pattern, heads, dtype)
-    weights = kernels.edge_softmax(pattern.to("cuda"), scores.cuda())
-    assert_softmax(weights.cpu(), pattern, scores)
-    assert torch.equal(kernels.edge_softmax(pattern.to("cuda"), scores.cuda()), weights)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("columns", [1, 16, 33])
-def test_heads(dtype, columns):
-    A = block(SKEWED, parts=("row_scale",), dtype=dtype)
-    A = A.with_values(torch.randn(A.nnz, 3, dtype=SUM_DTYPE[dtype]))
-    X = matrix(800, 3 * columns, dtype).unflatten(1, (3, columns))
-    Y = kernels.spmm(A.to("cuda"), X.cuda()).cpu()
-    for head in range(3):
-        assert_product(Y[:, head], A.with_values(A.values[:, head]), X[:, head])
-
-
-def test_gradients_equal_those_on_the_cpu():
-    """Attention over two heads: every kernel, first and second derivatives."""
-    A = block(SKEWED).to(torch.float64)
-
-    def gradients(where):
-        B = A.to(where)
-        X = matrix(800, 32, torch.float64).unflatten(1, (2, 16)).to(where).requires_grad_()
-        G = matrix(len(SKEWED), 32, torch.float64, seed=8).unflatten(1, (2, 16)).to(where)
-        weights = kernels.edge_softmax(B.pattern, kernels.sddmm(B, G, X) / 8)
-        Y = kernels.spmm(B.with_values(weights), X)
-        (first,) = torch.autograd.grad(Y.square().sum(), X, create_graph=True)
-        (second,) = torch.autograd.grad(first.square().sum(), X)
-        return Y.detach().cpu(), first.detach().cpu(), second.cpu()
-
-    for found, expected in zip(gradients("cuda"), gradients("cpu"), strict=True):
-        assert torch.allclose(found, expected, rtol=1e-9, atol=1e-9 * float(expected.abs().max()))
 
 
 def test_what_is_kept_can_be_used_on_another_stream():
@@ -252,16 +133,182 @@ def test_products_can_be_captured_in_a_graph():
     assert torch.equal(out, expected)
 
 
-def test_rows_out_of_range():
-    with pytest.raises(InputError, match="outside"):
-        kernels.gather_rows(matrix(5, 4).cuda(), torch.tensor([0, 5]).cuda())
+def square(where):
+    """A block [800, 800] with values and scalings, whose rows are as long as SKEWED's."""
+    lengths = [*SKEWED, *[0] * (800 - len(SKEWED))]
+    return block(lengths, parts=("values", "row_scale", "col_scale"), dtype=DOUBLE).to(where)
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_cusparse_agrees(dtype):
-    A, X = block(SKEWED, parts=("values", "row_scale"), dtype=dtype), matrix(800, 64, dtype)
-    assert_product(multiply(cusparse, A.to("cuda"), X.cuda()).cpu(), A, X)
-    scores = some_scores(A, 2, dtype)
-    weights = torch.empty_like(scores, device="cuda")
-    cusparse.edge_softmax(A.indptr.cuda(), scores.cuda(), weights)
-    assert_softmax(weights.cpu(), A.pattern, scores)
+def product(X):
+    return kernels.spmm(square(X.device), X)
+
+
+# By device; made outside of whatever transform is at work.
+TRANSPOSED = {}
+
+
+def adjoint(X):
+    return kernels.spmm(TRANSPOSED[X.device.type], X)
+
+
+def learnt(X):
+    A = square(X.device)
+    return kernels.spmm(A.with_values(kernels.sddmm(A, X, X).square()), X)
+
+
+def heads(X):
+    A, wide = square(X.device), X.unflatten(1, (2, -1))
+    weights = kernels.edge_softmax(A.pattern, kernels.sddmm(A.pattern, wide, wide))
+    return kernels.spmm(A.with_values(weights), wide).flatten(1)
+
+
+def gathered(X):
+    return kernels.gather_rows(X, ROWS.int().to(X.device), ROWS.to(X)).square()
+
+
+def dropped(X):
+    return kernels.dropout_rows(X, torch.arange(len(X), device=X.device), 5, 0.5).square()
+
+
+FUNCTIONS = [product, adjoint, learnt, heads, gathered, dropped]
+
+
+def assert_same_on_both(found, X):
+    """What a function makes of an operand on the GPU is what it makes of it on the CPU."""
+    TRANSPOSED.update({where: square(where).T for where in ("cpu", GPU)})
+    expected, on_gpu = found(X), found(X.to(GPU))
+    assert on_gpu.device.type == GPU
+    size = 1e-300 + float(expected.abs().max())
+    assert torch.allclose(on_gpu.cpu(), expected, rtol=1e-9, atol=1e-10 * size)
+
+
+def derivatives(function):
+    def second(X):
+        wanted = X.clone().requires_grad_()
+        (first,) = torch.autograd.grad(function(wanted).square().sum(), wanted, create_graph=True)
+        (again,) = torch.autograd.grad(first.square().sum(), wanted)
+        return torch.cat((first.detach(), again), 1)
+
+    return second
+
+
+def tangents(function):
+    return lambda X: torch.cat(jvp(function, (X,), (X.flip(0),)), 1)
+
+
+def batches(function):
+    return lambda X: vmap(function)(torch.stack((X, 2 * X, X.flip(0))))
+
+
+def compiled(function):
+    def once(X):
+        wanted = X.clone().requires_grad_()
+        graph = torch.compile(function, backend="aot_eager")
+        graph(wanted).square().sum().backward()
+        return wanted.grad
+
+    return once
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("transform", [derivatives, tangents, batches, compiled])
+def test_transforms_equal_those_on_the_cpu(function, transform):
+    assert_same_on_both(transform(function), matrix(800, 8, DOUBLE))
+
+
+def test_hessian_equals_that_on_the_cpu():
+    A = block([3, 0, 2, 1], 4, dtype=DOUBLE)
+
+    def loss(X):
+        B = A.to(X.device)
+        return kernels.spmm(B.with_values(kernels.sddmm(B, X, X).exp()), X).square().sum()
+
+    assert_same_on_both(hessian(loss), 0.3 * matrix(4, 2, DOUBLE))
+
+
+def test_a_distributed_matrix_over_one_rank():
+    A = square("cpu")
+    D = DistMatrix.build(
+        A.with_scales(A.row_scale, None),
+        RowLayout.even(800, 1),
+        Mesh.grid(SoloCommunicator()),
+        column_scale=A.col_scale,
+    )
+    on = {"cpu": D, GPU: D.to(GPU)}
+
+    def through(X):
+        return on[X.device.type] @ X
+
+    def through_halo(X):
+        matrix = on[X.device.type]
+        return kernels.spmm(matrix.local_matrix(), matrix.halo(X))
+
+    X = matrix(800, 17, DOUBLE)
+    for function in (through, through_halo):
+        assert torch.allclose(function(X), product(X))
+        assert_same_on_both(function, X)
+        assert_same_on_both(derivatives(function), X)
+
+
+@pytest.mark.parametrize(("backend", "asked"), [("auto", "auto"), ("gloo", "cuda")])
+def test_a_job_of_one_rank_takes_the_first_gpu(backend, asked):
+    code = f"from spgnn import connect; print(connect({backend!r}, {asked!r}).device)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["cuda:0"]
+
+
+def rule_on_gpu(dropout):
+    """A rule of dropout on the GPU."""
+    if dropout is None:
+        return None
+    ids = dropout.row_ids.cuda(), dropout.col_ids.cuda()
+    return AttentionDropout(dropout.key, dropout.p, *ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("with_edges_and_dropout", [False, True])
+def test_attention_equals_that_on_the_cpu(kind, dtype, shape, with_edges_and_dropout):
+    heads, width = shape
+    lengths = [*SKEWED, 5000] if width < 300 else SKEWED
+    pattern = random_block(len(lengths), 6000, lengths, 3).pattern
+    operands = KINDS[kind][0](pattern, heads, width, dtype, with_edges_and_dropout)
+    dropout = some_dropout(pattern) if with_edges_and_dropout else None
+    G = numbers(9, len(lengths), heads * width, dtype=dtype)
+    right, of_right = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
+    moved, rule = pattern.to("cuda"), rule_on_gpu(dropout)
+    for _ in range(2):
+        found, grads = with_gradients(
+            lambda o: fused(kind, moved, o, rule), moved(operands, GPU), G.cuda()
+        )
+        bits = [a.clone() for a in (found, *grads)]
+        for one, other in zip((found, *grads), (right, *of_right), strict=True):
+            assert_near(one.cpu(), other, dtype)
+    assert all(map(torch.equal, bits, (found, *grads)))
+
+
+@pytest.mark.parametrize("heads", [1, 8])
+def test_attention_to_a_million_nonzeros(heads):
+    lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
+    pattern = random_block(len(lengths), 1_200_000, lengths, 5).pattern
+    operands = gat_operands(pattern, heads, 8, torch.float32, False)
+    G = numbers(9, len(lengths), heads * 8, dtype=torch.float32)
+    right, of_right = with_gradients(lambda o: fused("gat", pattern, o, None), operands, G)
+    moved = pattern.to("cuda")
+    found, grads = with_gradients(
+        lambda o: fused("gat", moved, o, None), moved(operands, GPU), G.cuda()
+    )
+    for one, other in zip((found, *grads), (right, *of_right), strict=True):
+        assert_near(one.cpu(), other, torch.float32)
+
+
+@pytest.mark.parametrize("width", [8, 300])
+def test_blocks_of_attention_are_merged(width):
+    pattern, heads = random_block(len(SKEWED), 800, SKEWED, 3).pattern, 2
+    d, s, Z, _ = moved(gat_operands(pattern, heads, width, torch.float32, False), GPU)
+    left, right = (block.to("cuda") for block in split(pattern, 300))
+    whole, _ = finish(attend_(pattern.to("cuda"), Gat(d, s, Z), Rules()))
+    state = attend_(left, Gat(d, s[:300], Z[:300]), Rules())
+    attend_(right, Gat(d, s[300:], Z[300:]), Rules(), state)
+    assert_near(finish(state)[0], whole, torch.float32)

@@ -8,27 +8,12 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.kernels import cuda
-from spgnn.kernels import torch_kernels as cusparse
+from spgnn.kernels import cuda, sddmm, torch_kernels
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import operations as nonzeros
-from spgnn.sparse import SUM_DTYPE
 
-from . import oracle as reference
-from .cuda_cases import (
-    PARTS,
-    ROUNDING,
-    SKEWED,
-    assert_product,
-    assert_products,
-    assert_softmax,
-    assert_sums,
-    block,
-    matrix,
-    multiply,
-    products,
-    some_scores,
-)
+from .conftest import work_by
+from .cuda_cases import SKEWED, assert_product, assert_products, block, matrix, multiply
 
 
 @pytest.fixture
@@ -55,73 +40,23 @@ def test_asking_for_cupy_names_the_extra(no_cupy):
         device.cupy()
 
 
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("parts", PARTS)
-def test_products_through_torch(dtype, parts):
-    A, X = block(SKEWED, parts=parts, dtype=dtype), matrix(800, 17, dtype)
-    out = torch.full((len(SKEWED), 17), float("nan"), dtype=dtype)
-    assert_product(multiply(cusparse, A, X, out), A, X)
-    before = out.double().clone()
-    assert_product(multiply(cusparse, A, X, out, accumulate=True), A, X, added=before)
-    A = A.with_values(matrix(A.nnz, 2, SUM_DTYPE[dtype]))
-    X = matrix(800, 34, dtype).unflatten(1, (2, 17))
-    assert_product(multiply(cusparse, A, X)[:, 1], A.with_values(A.values[:, 1]), X[:, 1])
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("heads", [1, 3])
-def test_nonzeros_through_torch(dtype, heads, monkeypatch):
-    A = block(SKEWED, parts=("row_scale", "col_scale"), dtype=dtype)
-    G, X = (matrix(n, 17 * heads, dtype, seed=n).unflatten(1, (heads, 17)) for n in A.shape)
-    G, X = (G[:, 0], X[:, 0]) if heads == 1 else (G, X)
-    whole = products(cusparse, A, G, X)
-    assert_products(whole, A, G, X)
-    monkeypatch.setattr(cusparse, "GATHERED_BYTES", 1000)
-    assert torch.equal(products(cusparse, A, G, X), whole)
-
-    scores = some_scores(A, heads, dtype)
-    weights = torch.empty_like(scores)
-    cusparse.edge_softmax(A.indptr, scores, weights)
-    assert_softmax(weights, A.pattern, scores)
-    other = matrix(A.nnz, heads, dtype, seed=3)
-    cusparse.row_sums(A.indptr, weights, None, scores)
-    assert_sums(scores, A.pattern, weights)
-    cusparse.row_sums(A.indptr, weights, other, scores)
-    assert_sums(scores, A.pattern, weights.double() * other.double())
-
-
 @pytest.mark.parametrize("columns", [1, 64, 5000])
 def test_gathered_rows_stay_below_a_number_of_bytes(columns, monkeypatch):
     A, G, X = block([30] * 90, 500), matrix(90, columns), matrix(500, columns)
-    monkeypatch.setattr(cusparse, "GATHERED_BYTES", 2**16)
+    work_by(monkeypatch, torch_kernels)
+    whole = sddmm(A, G, X)
+    monkeypatch.setattr(torch_kernels, "GATHERED_BYTES", 2**16)
     largest, multiply_ = [0], torch.Tensor.__mul__
     monkeypatch.setattr(
         torch.Tensor,
         "__mul__",
         lambda a, b: largest.append(a.nbytes + b.nbytes) or multiply_(a, b),
     )
-    found = products(cusparse, A, G, X)
+    found = sddmm(A, G, X)
     monkeypatch.undo()
+    assert torch.equal(found, whole)
     assert_products(found, A, G, X)
     assert 0 < max(largest) <= max(2**16, 2 * 4 * columns)
-
-
-@pytest.mark.parametrize("dtype", ROUNDING)
-def test_rows_through_torch(dtype):
-    X, Y = matrix(6, 5, dtype), matrix(4, 5, dtype, seed=2)
-    rows, scale = torch.tensor([3, 0, 3, 3, 1, 0]), torch.randn(6).to(SUM_DTYPE[dtype])
-    for factor in (None, scale):
-        gathered = X.new_empty(6, 5)
-        cusparse.gather_rows(X, rows, factor, gathered)
-        expected = reference.gather_rows(X, rows, factor)
-        assert torch.allclose(gathered.double(), expected, rtol=ROUNDING[dtype], atol=0)
-        expected = reference.scatter_add_rows(Y, rows, X, factor)
-        added = Y.clone()
-        cusparse.scatter_add_rows(added, rows, X, factor)
-        assert torch.allclose(added.double(), expected, rtol=0, atol=10 * ROUNDING[dtype])
-    dropped = torch.empty_like(X)
-    cusparse.dropout_rows(X, torch.arange(6), 7, 0.5, dropped)
-    assert torch.equal(dropped, reference.dropout_rows(X, torch.arange(6), 7, 0.5))
 
 
 class FakeCupy:

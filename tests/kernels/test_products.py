@@ -337,7 +337,7 @@ def test_bad_input_is_named():
         (lambda: spmm(heads, torch.ones(5, 2, 6)), r"X must be \[5, 3, f\] for values \[4, 3\]"),
         (lambda: spmm(heads, X_heads, out=torch.ones(4, 18)), r"out must be .*\[4, 3, 6\]"),
         (lambda: spmm(heads, X_heads, out=X_heads[:4]), "overlap"),
-        (lambda: sddmm(A, X, X), r"G must be torch.float32 \[4, 3\] on cpu as X is, got float32"),
+        (lambda: sddmm(A, X, X), r"G must be torch.float32 \[4, 3\] on cpu, got float32"),
         (lambda: sddmm(A, G.double(), X), "G must be torch.float32"),
         (lambda: sddmm(A, G, G), r"X must be \[5, f\]"),
         (lambda: sddmm(A, G.numpy(), X), "G must be a torch.Tensor, got ndarray"),

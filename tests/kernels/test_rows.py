@@ -165,7 +165,7 @@ def test_bad_input_is_named():
         (lambda: scatter_add_rows(X, rows, X), "overlap"),
         (lambda: gather_rows(X.numpy(), rows), "X must be a torch.Tensor, got ndarray"),
         (lambda: gather_rows(X, [0, 1]), "rows must be a torch.Tensor, got list"),
-        (lambda: gather_rows(X, rows, 2.0), "scale must be a torch.float32 .* got float"),
+        (lambda: gather_rows(X, rows, 2.0), "scale must be a torch.Tensor, got float"),
         (lambda: gather_rows(X, rows, out=3), "out must be a torch.Tensor, got int"),
         (lambda: gather_rows(X, rows, torch.ones(5, requires_grad=True)), "scale is a constant"),
         (lambda: scatter_add_rows(X.numpy(), rows, X), "Y must be a torch.Tensor, got ndarray"),

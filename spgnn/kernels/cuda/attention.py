@@ -135,8 +135,7 @@ def attend(pattern: Pattern, operands: Gat | GatV2, rules: Rules, target: Target
     edges = dense(rules.edges)
     if isinstance(operands, Gat):
         d, s, Z = operands.d.contiguous(), operands.s.contiguous(), unit_stride(operands.Z)
-        of_kernel = d, s, *strided(Z), edges
-        _over_rows("attend", pattern, of_kernel, [Z], d.shape[1], rules, target)
+        _over_rows("attend", pattern, (d, s, *strided(Z), edges), [Z], d.shape[1], rules, target)
         return
     x, y, a = unit_stride(operands.x), unit_stride(operands.y), operands.a.contiguous()
     matrices = [y, x] if edges is None else [y, x, edges]
