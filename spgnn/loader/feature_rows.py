@@ -29,24 +29,13 @@ GAP = 1024  # bytes: few in vain, and a disk does only so many requests a second
 
 @dataclass
 class Counts:
-    """Rows that a table was asked for, and the cost.
-
-    Attributes
-    ----------
-    rows_needed, bytes_needed : int
-        Rows asked for, and their bytes.
-    rows_read, bytes_read : int
-        Rows that came from where the table really lies (a disk, another rank), and the bytes that
-        were moved for them: of a disk whole blocks, whatever of them was wanted.
-    hits : int
-        Of `rows_needed`, those that a cache had.
-    """
+    """Rows that a table was asked for, and the cost."""
 
     rows_needed: int = 0
-    rows_read: int = 0
+    rows_read: int = 0  # of these, from where the table really lies: a disk, another rank
     bytes_needed: int = 0
-    bytes_read: int = 0
-    hits: int = 0
+    bytes_read: int = 0  # that were moved for them: of a disk whole blocks
+    hits: int = 0  # of the rows needed, those that a cache had
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def add(self, **more: int) -> None:
@@ -93,19 +82,9 @@ class Rows(ABC):
         return self.width * self.dtype.itemsize
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Some rows.
+        """Some rows, int64 [k] in any order, in `out` (contiguous, on the CPU) or a new tensor.
 
-        Parameters
-        ----------
-        ids : Tensor int64 [k]
-            In any order; may repeat.
-        out : Tensor [k, width], optional
-            Contiguous, of this dtype, on the CPU; otherwise a new one is returned.
-
-        Raises
-        ------
-        InputError
-            If an id is not in [0, rows), `out` does not fit, or rows cannot be read.
+        An InputError says which id is no row, that `out` does not fit, or rows cannot be read.
         """
         wanted = check_ids(ids, self.rows, str(self))
         out = self._output(len(wanted), out)

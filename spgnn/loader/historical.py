@@ -35,30 +35,14 @@ Misses = Literal["drop", "fetch"]
 
 @dataclass(frozen=True)
 class History:
-    """Stale embeddings of other ranks' vertices: how many are kept, and how they get there.
+    """Stale embeddings of other ranks' vertices: how many are kept, and how they get there."""
 
-    Attributes
-    ----------
-    size : int
-        Rows of each layer's cache.
-    life : int
-        Iterations after which a row is too old.
-    delay : int
-        Rows of iteration k are used from iteration k + delay on, at least 1.
-    push : int
-        Most rows a peer, layer and iteration, those of highest degree first.
-    misses : {"drop", "fetch"}
-        Rows that are in no cache: left out with their edges, or made here.
-    dtype : torch.dtype
-        Of the rows that are sent and kept.
-    """
-
-    size: int
-    life: int
-    delay: int
-    push: int
-    misses: Misses = "drop"
-    dtype: torch.dtype = torch.float32
+    size: int  # rows of each layer's cache
+    life: int  # iterations after which a row is too old
+    delay: int  # rows of iteration k are used from iteration k + delay on, at least 1
+    push: int  # most rows a peer, layer and iteration, those of highest degree first
+    misses: Misses = "drop"  # rows in no cache: left out with their edges, or made here
+    dtype: torch.dtype = torch.float32  # of the rows that are sent and kept
 
     def __post_init__(self) -> None:
         check_choice("misses", self.misses, get_args(Misses))

@@ -65,24 +65,9 @@ class NegativeSampler(GraphSampler):
         self._vertices = vertices_in_proportion(masses, vertex_ids)
 
     def negatives(self, vertices: Tensor, count: int, draw: Draw) -> Tensor:
-        """Other ends for some vertices.
+        """So many other ends for each of some vertices, which may repeat: int64 [m, count].
 
-        Parameters
-        ----------
-        vertices : Tensor, int64 [m]
-            May repeat: each draws by itself.
-        count : int
-            How many for each.
-        draw : Draw
-
-        Returns
-        -------
-        Tensor, int64 [m, count]
-
-        Raises
-        ------
-        InputError
-            If a vertex does not exist, or has an edge with everything that can be drawn.
+        An InputError names a vertex that has an edge with everything that can be drawn.
         """
         count = check_integer("count", count, 0)
         listed = as_int64("vertices", vertices)

@@ -94,17 +94,7 @@ class PackedRows(Rows):
 
         The table is read once, from its first row to its last, and every batch grows as its rows
         come by; in memory are the numbers of the rows, as many rows as a piece has, and a page of
-        each batch.
-
-        Parameters
-        ----------
-        id_lists : sequence of Tensor int64 [k]
-            The rows of each batch.
-
-        Raises
-        ------
-        InputError
-            If an id is out of range, or the disk is full; then nothing is packed.
+        each batch. If an id is out of range or the disk is full, nothing is packed.
         """
         batches = [check_ids(ids, self.rows, str(self)) for ids in id_lists]
         self._batches, self.disk_bytes = {}, 0

@@ -41,20 +41,11 @@ class Clusters:
     Cluster-GCN (Chiang et al., KDD 2019) has no boundary; with one (GraphTheta, Liu et al. 2021) of
     as many hops as the model has layers, the rows of the clusters are exact. Seeds are all vertices
     of the clusters; only training vertices have labels.
-
-    Attributes
-    ----------
-    count : int
-        Of each rank's part.
-    each : int
-        Clusters of a batch.
-    boundary : int
-        Hops around the clusters.
     """
 
-    count: int = 16
-    each: int = 1
-    boundary: int = 0
+    count: int = 16  # of each rank's part
+    each: int = 1  # clusters of a batch
+    boundary: int = 0  # hops around the clusters
 
     def __post_init__(self) -> None:
         check_integer("clusters", self.count, 1)

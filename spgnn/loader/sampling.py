@@ -44,24 +44,15 @@ class Draw:
 class Hop:
     """One sampled matrix [targets, sources]; it has CSR form.
 
-    Attributes
-    ----------
-    indptr : Tensor int64 [targets + 1]
-    indices : Tensor int32 or int64 [edges]
-        Places in `Sample.nodes`, below ``sources``.
-    edge_ids : Tensor int64 [edges], or None
-        Places among the nonzeros of the graph.
-    weights : Tensor float32 [edges], or None
-        Factors that make a *sum* over the sampled edges an unbiased estimate of the sum over all
-        edges of the row. ``None``: all edges of a row stand for equally many.
-    sources : int
-        ``Sample.nodes[:sources]`` are its columns and ``Sample.nodes[:targets]`` its rows.
+    ``Sample.nodes[:sources]`` are its columns and ``Sample.nodes[:targets]`` its rows. `weights`
+    are factors that make a *sum* over the sampled edges an unbiased estimate of the sum over all
+    edges of the row; ``None``: all edges of a row stand for equally many.
     """
 
-    indptr: Tensor
-    indices: Tensor
-    edge_ids: Tensor | None
-    weights: Tensor | None
+    indptr: Tensor  # int64 [targets + 1]
+    indices: Tensor  # int32 or int64 [edges]: places in `Sample.nodes`, below `sources`
+    edge_ids: Tensor | None  # int64 [edges]: places among the nonzeros of the graph
+    weights: Tensor | None  # float32 [edges]
     sources: int
 
     @property
@@ -79,23 +70,14 @@ class Hop:
 class Sample:
     """The neighbourhood of some seeds.
 
-    Attributes
-    ----------
-    nodes : Tensor int64 [m]
-        Vertices of the graph: the seeds first, then the others in the order found, each once (once
-        for each seed where samples are disjoint).
-    seeds : int
-    hops : list of Hop
-        ``hops[0]`` belongs to the seeds, ``hops[-1]`` is the outermost. The sources of a hop are
-        the targets of the next one.
-    batch : Tensor int64 [m], or None
-        Which seed each node belongs to, where samples are disjoint.
+    Nodes are the seeds first, then the others in the order found, each once (once for each seed
+    where samples are disjoint). The sources of a hop are the targets of the next one.
     """
 
-    nodes: Tensor
+    nodes: Tensor  # int64 [m]: vertices of the graph
     seeds: int
-    hops: list[Hop]
-    batch: Tensor | None = None
+    hops: list[Hop]  # the seeds' hop first
+    batch: Tensor | None = None  # int64 [m]: the seed of each node, where samples are disjoint
 
 
 class Sampler(Protocol):
@@ -305,21 +287,11 @@ class NeighborSampler(GraphSampler):
         self.disjoint = disjoint or self._temporal
 
     def sample(self, seeds: Tensor, draw: Draw, times: Tensor | None = None) -> Sample:
-        """The neighbourhood of some vertices.
+        """The neighbourhood of some vertices, int64 [seeds], each different unless disjoint.
 
-        Parameters
-        ----------
-        seeds : Tensor int64 [seeds]
-            Each different, unless samples are disjoint.
-        draw : Draw
-        times : Tensor int64 [seeds], optional
-            Nothing later is drawn; the seeds' ``node_times`` if not given.
-
-        Raises
-        ------
-        InputError
-            If a seed is no vertex or is given twice, times do not fit, or the pattern is not
-            square.
+        Nothing later than `times`, int64 [seeds], is drawn: the seeds' ``node_times`` by default.
+        An InputError names a seed that is no vertex or there twice, or says that the pattern is not
+        square.
         """
         return self.sample_many([seeds], [draw], None if times is None else [times])[0]
 
@@ -363,32 +335,17 @@ class NeighborSampler(GraphSampler):
         roots: Tensor | None = None,
         times: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """One hop alone, for some rows of the pattern.
+        """One hop alone (0 is the seeds'), for some rows of the pattern, which may repeat.
 
-        Parameters
-        ----------
-        targets : Tensor int64 [targets]
-            Rows; may repeat.
-        hop : int
-            Which one: 0 is the seeds'.
-        draw : Draw
-        roots : Tensor int64 [targets], optional
-            The seed each belongs to (its place in the batch), where samples are disjoint.
-        times : Tensor int64 [targets], optional
-            That of its seed, where there are times.
+        Where samples are disjoint, `roots` are the places in the batch of the seeds that targets
+        belong to, and `times` those of these seeds, where there are any; all int64 [targets].
 
         Returns
         -------
         indptr : Tensor int64 [targets + 1]
         columns : Tensor, dtype of the pattern's indices [edges]
-            Columns of the pattern.
         edge_ids : Tensor int64 [edges], or None
         weights : Tensor float32 [edges], or None
-
-        Raises
-        ------
-        InputError
-            If a target is no row, an array is missing, or there is no such hop.
         """
         hop = check_integer("hop", hop, 0, len(self.num_neighbors) - 1)
         rows = as_int64("targets", targets)

@@ -153,18 +153,17 @@ def on_ranks(rank: int, path: Path, cases: list[str]) -> dict[str, Any]:
     return found
 
 
-def test_ranks_train_as_one_process_with_all_their_seeds(path):
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_ranks_train_as_one_process_with_all_their_seeds(path, ranks):
     """Draws and dropout are keyed by the step, and a step's loss is the mean over its seeds."""
     wanted = run_ranks(on_ranks, 1, path, list(INVARIANT))[0]
-    for ranks in (2, 4):
-        first, *others = run_ranks(on_ranks, ranks, path, list(INVARIANT))
-        for other in others:
-            assert other == first
-        for name, (history, batches) in first.items():
-            expected, steps = wanted[name]
-            assert steps <= batches <= ranks * steps, name
-            for one, same in zip(history, expected, strict=True):
-                assert one == pytest.approx(same, rel=TOLERANCE, abs=TOLERANCE), name
+    first, *others = run_ranks(on_ranks, ranks, path, list(INVARIANT))
+    assert all(other == first for other in others)
+    for name, (history, batches) in first.items():
+        expected, steps = wanted[name]
+        assert steps <= batches <= ranks * steps, name
+        for one, same in zip(history, expected, strict=True):
+            assert one == pytest.approx(same, rel=TOLERANCE, abs=TOLERANCE), name
 
 
 def test_resumed_run_is_a_straight_one(path, tmp_path):

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from spgnn._native import ring_refusal
-from spgnn.errors import InputError
 from spgnn.loader import DiskRows
 from spgnn.loader.feature_rows import finish_read, open_reader
 from tests.comm.jobs import Forked
@@ -176,14 +175,6 @@ def test_answers_that_are_shorter_than_asked(way, tmp_path):
     reader = open_reader(path)
     finish_read(reader.read(begins, ends - begins, begins, out, 0), path)
     assert np.array_equal(out, expected[:length])
-
-
-def test_an_error_says_where(way, tmp_path):
-    """Nothing is mapped at byte 8192 of the memory of this process."""
-    reader = open_reader(Path("/proc/self/mem"))
-    ticket = reader.read(np.array([8192]), np.array([100]), np.array([0]), np.empty(100, "u1"), 0)
-    with pytest.raises(InputError, match="mem: cannot be read at byte 8192: Input/output error"):
-        finish_read(ticket, Path("mem"))
 
 
 @pytest.mark.parametrize("length", [0, 1, 511, 512, 513, 262_144, 262_145, 600_000])
