@@ -300,9 +300,9 @@ class Model(Record):
         Literal["none", "last", "cat", "max"],
         rare("a linear layer makes the scores, of the last hidden layer, or of all of them"),
     ] = "none"
-    aggregate: Annotated[Literal["mean", "sum", "max"], rare("of sage: over the neighbours")] = (
-        "mean"
-    )
+    aggregate: Annotated[
+        Literal["mean", "sum", "max", "min", "std"], rare("of sage: over the neighbours")
+    ] = "mean"
     heads: Annotated[
         int, flag("of gat and gatv2; side by side they are --hidden wide", low=1, high=1024)
     ] = 1
@@ -353,7 +353,12 @@ class Model(Record):
     @property
     def propagates(self) -> bool:
         """True if the first layer begins with a product with A."""
-        return not self.attends and self.aggregate != "max"
+        return not self.attends and not self.reduces_rows
+
+    @property
+    def reduces_rows(self) -> bool:
+        """True if a reduction needs whole rows of neighbours: it is no product with A."""
+        return self.aggregate not in ("mean", "sum")
 
     @property
     def drops_features(self) -> bool:
@@ -609,15 +614,14 @@ def refused(config: TrainConfig) -> Iterator[str]:
         )
     if model.attends and hidden and model.hidden % model.heads:
         yield f"--hidden {model.hidden} must be a multiple of --heads {model.heads}"
-    if model.aggregate == "max":
+    if model.reduces_rows:
+        named = f"--aggregate {model.aggregate}"
         if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
-            yield "--aggregate max needs --algo 1d and --cover column: whole rows"
+            yield f"{named} needs --algo 1d and --cover column: whole rows"
         if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
-            yield (
-                "--aggregate max needs --hierarchy none, --schedule overlap and no --recompute-halo"
-            )
+            yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
         if config.data.normalisation not in ("auto", "none"):
-            yield "--aggregate max needs data.normalisation auto: weights do not count"
+            yield f"{named} needs data.normalisation auto: weights do not count"
     if model.attends:
         named = f"--model {model.model}"
         check_attention(how.distribution, named)
@@ -684,10 +688,9 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
             f"--model {model.model}: --boundary-sampling cannot be had with --delay {delay}: edges "
             "of rows that are left out are left out in the same epoch"
         )
-    if model.aggregate == "max" and (asked.samples or asked.delay is None):
+    if model.reduces_rows and (asked.samples or asked.delay is None):
         yield (
-            f"{named} needs --aggregate mean or sum: rows that are left out are zeros, and may "
-            "be the largest"
+            f"{named} needs --aggregate mean or sum: rows that are left out are zeros, which count"
         )
     if how.schedule == "peers":
         for kept, value in (

@@ -23,7 +23,7 @@ _UNEVEN = 1.5  # the largest chunk over the average
 _COPIES = 12  # of a chunk's rows in the widest layer: forward, backward, on their way to the disk
 _FEATURE_COPIES = 4  # of a chunk's features: as they are read, the next ones, and converted
 _NORM_COPIES = 4  # more, for each norm over all vertices in a layer
-_EXTREME_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
+_REDUCED_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
 _ATTENTION_COPIES = 4  # more, for attention: running sums, destination scores, gradients
 
 
@@ -190,7 +190,7 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
     # Of outputs that depend on all layers: what each of them makes, dropped, and its gradient.
     copies = _COPIES + 3 * len(layers) * sizes.jumps
     copies += _NORM_COPIES * max(layer.norms for layer in layers)
-    copies += _EXTREME_COPIES * all(layer.extreme for layer in layers)
+    copies += _REDUCED_COPIES * all(layer.reduces for layer in layers)
     copies += _ATTENTION_COPIES * any(layer.heads for layer in layers)
     most = 0
     for number, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""A sparse matrix whose blocks come in turn: sums, largest neighbours and attention over it.
+"""A sparse matrix whose blocks come in turn: sums, reductions and attention over it.
 
 Of an operand, a panel of columns is in memory: all of them, or as many as fit. The blocks stream by
 once for each panel.
@@ -6,7 +6,7 @@ once for each panel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -28,6 +28,7 @@ from spgnn.spmm import DistMatrix
 
 NewTable = Callable[..., Table]  # (bounds, width, extra=0): for an operand, or a product in panels
 ChunkStream = Iterator[tuple[int, Tensor]]  # the number of each chunk, and its rows
+_FEW_COLUMNS = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +213,8 @@ class ChunkMatrix:
             X[H.rows :] = self.halo.forward(X[: H.rows].contiguous())
         return X
 
-    def extremes(self, H: Table, panel: int, new: NewTable, *, largest: bool) -> ChunkStream:
-        """The largest, or smallest, of each row's neighbours; 0 without any. Collective.
+    def reductions(self, H: Table, panel: int, new: NewTable, reduction: str) -> ChunkStream:
+        """A reduction of each row's neighbours; 0 without any. Collective.
 
         Values are ignored, and there must be no separate loops; parameters are those of `products`.
         """
@@ -221,22 +222,34 @@ class ChunkMatrix:
         def of(first: int, last: int) -> ChunkStream:
             X = self.extended(H, first, last)
             for chunk, block in self.blocks.stream():
-                yield chunk, self.keep_wanted(chunk, extreme_(block.pattern, X, largest=largest)[0])
+                A = CSR(block.pattern)
+                if reduction in ("max", "min"):
+                    Z = kernels.spmm(A, X, reduce=reduction)
+                else:
+                    Z = torch.cat([kernels.spmm(A, x, reduce=reduction) for x in _pieces(X)], 1)
+                yield chunk, self.keep_wanted(chunk, Z)
 
         return _by_panels(of, self.row_bounds, H, panel, new)
 
-    def extreme_adjoints(
-        self, H: Table, G: Table, panel: int, new: NewTable, *, largest: bool
+    def reduction_adjoints(
+        self, H: Table, G: Table, panel: int, new: NewTable, reduction: str
     ) -> ChunkStream:
-        """The gradient of the operand H by that of its `extremes`, G [m, f]. Collective."""
+        """The gradient of the operand H by that of its `reductions`, G [m, f]. Collective."""
 
         def of(first: int, last: int) -> ChunkStream:
             X = self.extended(H, first, last)
             dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
             for chunk, block in self.blocks.stream():
                 here = self.spread(chunk, G.read_panel(chunk, first, last))
-                # Of equal neighbours, the first gets it.
-                add_to_extremes_(dX, here, extreme_(block.pattern, X, largest=largest)[1])
+                if reduction in ("max", "min"):  # of equal neighbours, the first gets it
+                    arg = extreme_(block.pattern, X, largest=reduction == "max")[1]
+                    add_to_extremes_(dX, here, arg)
+                    continue
+                for x, dx, dz in zip(_pieces(X), _pieces(dX), _pieces(here), strict=True):
+                    with torch.enable_grad():
+                        operand = x.detach().requires_grad_()
+                        z = kernels.spmm(CSR(block.pattern), operand, reduce=reduction)
+                    dx.add_(torch.autograd.grad(z, operand, dz)[0])
             own = dX[: H.rows]
             if self.halo is not None:
                 own += self.halo.adjoint(dX[H.rows :])
@@ -256,6 +269,12 @@ class ChunkMatrix:
         halves = torch.stack((ids >> 32, ids & 0xFFFFFFFF), 1).double()
         high, low = self.halo.forward(halves).long().unbind(1)
         return (high << 32) + low
+
+
+def _pieces(X: Tensor) -> Sequence[Tensor]:
+    """Some columns at a time: what torch makes of a reduction takes several times its operand."""
+    pieces: Sequence[Tensor] = X.split(_FEW_COLUMNS, 1)
+    return pieces
 
 
 def _times(block: CSR, X: Tensor) -> Tensor:

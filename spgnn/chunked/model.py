@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,11 +33,10 @@ from spgnn.graph.protocol import (
 from spgnn.nn import DropoutKeys, Stack
 from spgnn.nn.convolution import Convolution, layer_widths
 from spgnn.nn.gat import AttentionConv, GATv2Conv
+from spgnn.nn.layers import NEIGHBOURS
 from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages, run_until
 from spgnn.nn.rowwise import dropout
 from spgnn.sparse import CSR
-
-Extreme = Literal["max", "min"]
 
 
 class Request(NamedTuple):
@@ -277,19 +276,21 @@ class ChunkedModel:
                         f"{kind}: --memory, --spill and --chunks know attention without edge "
                         "features or a skip of its own, and with self-loops"
                     )
-            elif not layer.aggregates_once or not (layer.accepts_propagated or _extreme_of(layer)):
+            elif not layer.aggregates_once or not (
+                layer.accepts_propagated or _reduction_of(layer)
+            ):
                 raise InputError(
                     f"{kind}: --memory, --spill and --chunks need layers that are a product with "
-                    "the graph's matrix, the largest neighbour or attention"
+                    "the graph's matrix, a reduction of neighbours or attention"
                 )
 
     def reads_own(self, number: int) -> bool:
         """True if a layer reads its own input rows as well as the product."""
         return self.model.convolutions[number].uses_own_rows or len(self.model.residuals) > 0
 
-    def extreme(self, number: int) -> Extreme | None:
-        """Extreme of the neighbours that a layer takes; ``None`` if it multiplies or attends."""
-        return _extreme_of(self.model.convolutions[number])
+    def reduction(self, number: int) -> str | None:
+        """A layer's reduction of whole rows of neighbours; ``None`` if it multiplies or attends."""
+        return _reduction_of(self.model.convolutions[number])
 
     def heads(self, number: int) -> Heads | None:
         """Attention heads of a layer; ``None`` if it has none."""
@@ -312,7 +313,7 @@ class ChunkedModel:
     @property
     def multiplies(self) -> bool:
         """True if any layer multiplies with the matrix, and its adjoint with the transpose."""
-        return not all(self.extreme(n) or self.heads(n) for n in range(self.layers))
+        return not all(self.reduction(n) or self.heads(n) for n in range(self.layers))
 
     def norms(self, number: int) -> int:
         """Norms of a layer that need moments over all vertices, as the model is now."""
@@ -377,7 +378,7 @@ class ChunkedModel:
                     columns=rows,
                     reads_own=self.reads_own(number),
                     norms=self.norms(number),
-                    extreme=self.extreme(number) is not None,
+                    reduces=self.reduction(number) is not None,
                     heads=self.heads(number),
                 )
             )
@@ -481,6 +482,6 @@ class ChunkedModel:
         return logits
 
 
-def _extreme_of(layer: Convolution) -> Extreme | None:
-    aggregate = getattr(layer, "aggr", None)
-    return aggregate if aggregate in ("max", "min") else None
+def _reduction_of(layer: Convolution) -> str | None:
+    reduction = NEIGHBOURS.get(getattr(layer, "aggr", "sum"), ("sum", "none"))[0]
+    return None if reduction == "sum" else reduction

@@ -253,8 +253,8 @@ class ChunkedPass:
                 chosen = self._chosen(number, chunk) if matrix.sources is None else None
                 following.write_some(chunk, chosen, outgoing)
                 self._tell()
-            # Backward reads the operand again for an extreme or for attention.
-            again = model.extreme(number) or model.heads(number)
+            # Backward reads the operand again for a reduction or for attention.
+            again = model.reduction(number) or model.heads(number)
             learns_here = number > 0 or (self.graph.propagated is None and self._operand_learns)
             if operand is not None and learns and learns_here and again:
                 self._tables["operand", number] = operand
@@ -328,7 +328,7 @@ class ChunkedPass:
         return ((chunk, None) for chunk in range(self._chunks))
 
     def _multiplied(self, number: int, operand: Table) -> ChunkStream:
-        matrix, extreme = self._matrices[number], self.model.extreme(number)
+        matrix, reduction = self._matrices[number], self.model.reduction(number)
         heads = self.model.heads(number)
         panel, new = self._in_panels(number, operand.width)
         if heads is not None:
@@ -338,9 +338,9 @@ class ChunkedPass:
             attention = ChunkAttention(matrix, heads, request.scores, request.dropped, ids)
             self._attention[number] = attention
             return attention.products(operand, self._tables["scores", number], panel, new)
-        if extreme is None:
+        if reduction is None:
             return matrix.products(operand, panel, new)
-        return matrix.extremes(operand, panel, new, largest=extreme == "max")
+        return matrix.reductions(operand, panel, new, reduction)
 
     def _in_panels(self, number: int, width: int) -> tuple[int, NewTable]:
         """Columns of a layer's panels, and what makes tables of such panels."""
@@ -471,16 +471,16 @@ class ChunkedPass:
         """The gradient of a layer's operand, chunk after chunk. Collective."""
         G, matrix = self._tables["product", number], self._matrices[number]
         panel, new = self._in_panels(number, G.width)
-        extreme = self.model.extreme(number)
+        reduction = self.model.reduction(number)
         if number in self._attention:
             operand, scores = self._tables["operand", number], self._tables["scores", number]
             gradients = self._score_table("score gradient", number, scores.width)
             attention = self._attention[number]
             return attention.adjoints(operand, scores, G, gradients, panel, new)
-        if extreme is None:
+        if reduction is None:
             return matrix.adjoints(G, panel, new)
         operand = self._tables["operand", number]
-        return matrix.extreme_adjoints(operand, G, panel, new, largest=extreme == "max")
+        return matrix.reduction_adjoints(operand, G, panel, new, reduction)
 
     def _ends(
         self, number: int, chunk: int, H: Tensor, dO: Tensor

@@ -30,8 +30,8 @@ class LayerSizes:
         Whether it reads its own input rows as well as the product.
     norms : int
         Number of its norms that need moments over all vertices.
-    extreme : bool
-        Whether it takes the largest of its neighbours instead of a product.
+    reduces : bool
+        Whether it reduces whole rows of neighbours (max, min, std) instead of a product.
     heads : Heads, optional
         Its attention heads, if it has any.
     small : bool
@@ -45,7 +45,7 @@ class LayerSizes:
     columns: int
     reads_own: bool
     norms: int = 0
-    extreme: bool = False
+    reduces: bool = False
     heads: Heads | None = None
     small: bool = False
 
@@ -275,7 +275,7 @@ class TableBytes:
         for number, layer in enumerate(self._layers[: n + 1]):
             nbytes += self._product(number) + self._input(number)
             # Its largest rows, or its weights, get their gradients by the operand.
-            again = (layer.extreme or layer.heads) and (number or self._sizes.learns)
+            again = (layer.reduces or layer.heads) and (number or self._sizes.learns)
             if again and self._in_memory("operand", number):
                 nbytes += self._operand(number, layer.columns)
         return nbytes
@@ -304,7 +304,7 @@ class TableBytes:
             # itself, too, if it is in memory.
             whole = "operand" in self._placement.on_disk and not several
             return 2 * self._packed(n) + (0 if whole else operand * (1 + several))
-        if layer.extreme:
+        if layer.reduces:
             # The operand, its gradient, and what other ranks send for that.
             return (2 + several) * operand
         # The gradient of the product is spread over all rows.
@@ -395,7 +395,7 @@ def epoch_traffic(
         if not (number or sizes.learns):
             continue
         move(product, reads=1, writes=1)
-        if layer.extreme or layer.heads is not None:
+        if layer.reduces or layer.heads is not None:
             # The saved operand says again which rows are largest, or what they weigh.
             move(operand + scores, reads=1)
             scores = size("gradient", layer.rows, layer.heads.score_columns if layer.heads else 0)

@@ -225,11 +225,14 @@ def _propagates(config: TrainConfig, sparse: bool) -> bool:
 
 
 def dense_for_max(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
-    """Features as the largest neighbour can be taken of, if the model does."""
-    if not isinstance(X, CSR) or config.model.aggregate != "max":
+    """Features as a reduction of whole rows takes them, if the model has one."""
+    if not isinstance(X, CSR) or not config.model.reduces_rows:
         return X
     rows, width = X.shape
-    check_memory(f"--aggregate max with dense features, {rows} × {width}", 4 * rows * width)
+    check_memory(
+        f"--aggregate {config.model.aggregate} with dense features, {rows} × {width}",
+        4 * rows * width,
+    )
     return densified(X)
 
 
@@ -238,7 +241,7 @@ def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -
     propagates = _propagates(config, isinstance(X, CSR))
     needs = {
         "--order paper": how.order == "paper",
-        "--aggregate max": config.model.aggregate == "max",
+        f"--aggregate {config.model.aggregate}": config.model.reduces_rows,
         "aim.label-propagation": config.aim.label_propagation > 0,
         "--recompute-halo": propagates,
     }

@@ -60,6 +60,7 @@ CASES = {
     "max, few labels": {**MAX, "random_labels": 0.03, "dropout": 0.2, "input_dropout": False},
     "max, batch": {**MAX, "norm": "batch", "residual": True, **WIDE},
     "max, jk": {**MAX, "jk": "cat", "hidden": 5, "act": "tanh"},
+    "std": {**MAX, "aggregate": "std", "dropout": 0.2, "hidden": 7, **WIDE},
     "max, sparse": {**SPARSE, **MAX, "feature_norm": "none", "dropout": 0.2},
     "gat": {**GAT, "dropout": 0.5, "attention_dropout": 0.3},
     "gat, few labels": {**GAT, "heads": 3, "hidden": 6, "random_labels": 0.05, "dropout": 0.2},

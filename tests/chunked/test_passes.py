@@ -120,10 +120,10 @@ def test_norms_of_chunks_are_those_of_all_rows(norm, dtype, offset):
         torch.testing.assert_close(rows.grad.double(), whole.grad[chunk], rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("reduce", ["max", "min"])
-def test_gradients_of_extremes_are_those_of_memory(reduce):
+@pytest.mark.parametrize("reduce", ["max", "min", "std"])
+def test_gradients_of_reductions_are_those_of_memory(reduce):
     """With many equal neighbours, rows without any, and a few columns at a time."""
-    assert ChunkedModel(GraphSAGE(3, 4, 2, aggr=reduce)).extreme(1) == reduce
+    assert ChunkedModel(GraphSAGE(3, 4, 2, aggr=reduce)).reduction(1) == reduce
     assert not ChunkedModel(GraphSAGE(3, 4, 2, aggr=reduce)).multiplies
     rng = np.random.default_rng(5)
     A = CSR(CSR.from_scipy(sp.random_array((40, 40), density=0.1, rng=rng, format="csr")).pattern)
@@ -141,10 +141,10 @@ def test_gradients_of_extremes_are_those_of_memory(reduce):
     operand.panel(0, 5).copy_(H.detach())
     dZ.panel(0, 5).copy_(G)
     for panel in (2, 5):
-        asked = {"panel": panel, "new": table, "largest": reduce == "max"}
-        found = [Z.clone() for _, Z in matrix.extremes(operand, **asked)]
+        asked = {"panel": panel, "new": table, "reduction": reduce}
+        found = [Z.clone() for _, Z in matrix.reductions(operand, **asked)]
         assert torch.equal(torch.cat(found), expected)
-        found = [dO.clone() for _, dO in matrix.extreme_adjoints(operand, dZ, **asked)]
+        found = [dO.clone() for _, dO in matrix.reduction_adjoints(operand, dZ, **asked)]
         torch.testing.assert_close(torch.cat(found), H.grad)
 
 

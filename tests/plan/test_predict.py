@@ -74,7 +74,7 @@ LARGEST = ATTENTION | {
     "model": ("sage",),
     "heads": (1,),
     "message_dropout": (0.0,),
-    "aggregate": ("max",),
+    "aggregate": ("max", "std"),
     "algo": ("1d",),
     "cover": ("column",),
     "exchange": ("sparsity-aware",),
