@@ -160,19 +160,16 @@ def cached(
     scores: Tensor | None,
     options: argparse.Namespace,
 ) -> Way:
-    """A cache before the file; superbatches are announced half a one ahead."""
-    capacity = shape[0] * shape[1] * 4 // options.share
-    half = max(1, options.superbatch // 2)
+    """A cache before the file, asked for a superbatch at a time."""
+    capacity, size = shape[0] * shape[1] * 4 // options.share, max(1, options.superbatch)
 
     def read() -> tuple[float, int, float]:
         disk = DiskRows(path, 0, *shape, torch.float32, gap=options.gap)
         rows = CachedRows(disk, policy, capacity, scores=scores)
         began = time.perf_counter()
-        rows.prefetch(trace[:half])
-        for now, ids in enumerate(trace):
-            if now % half == 0:
-                rows.prefetch(trace[now + half : now + 2 * half])
-            rows.gather(ids)
+        for first in range(0, len(trace), size):
+            for _ in rows.gather_many(trace[first : first + size]):
+                pass
         seconds = (time.perf_counter() - began) / options.epochs
         return seconds, rows.counts.bytes_read, rows.counts.hit_rate
 
