@@ -55,10 +55,10 @@ def uniform_rows(
     streams = np.array([_stream(seed, purpose) for purpose, _ in columns], np.uint64)
     with np.errstate(over="ignore"):
         numbers = _mix(np.array([column for _, column in columns], np.uint64))
-    found = np.empty((len(ids), len(columns)), np.float32)
-    given = np.ascontiguousarray(ids, np.int64)
-    _native.uniform_rows(given, streams, numbers, found, threads)
-    return found
+    numbers_of_rows = np.empty((len(ids), len(columns)), np.float32)
+    rows = np.ascontiguousarray(ids, np.int64)
+    _native.uniform_rows(rows, streams, numbers, numbers_of_rows, threads)
+    return numbers_of_rows
 
 
 def _stream(seed: int, purpose: str) -> int:

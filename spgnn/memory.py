@@ -138,15 +138,15 @@ def processors() -> int:
 
     A part of one counts as one. A set of processors (cpuset) is in what it may run on.
     """
-    found = os.cpu_count() or 1
+    count = os.cpu_count() or 1
     with suppress(OSError):  # Some sandboxes do not tell.
-        found = len(os.sched_getaffinity(0))
+        count = len(os.sched_getaffinity(0))
     for words in _group_settings("cpu", "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"):
         with suppress(ValueError):  # "max", or no period
             quota, period = map(int, words)
             if quota > 0 and period > 0:
-                found = min(found, math.ceil(quota / period))
-    return found
+                count = min(count, math.ceil(quota / period))
+    return count
 
 
 def resident_bytes() -> int:

@@ -115,16 +115,16 @@ class Pattern:
 
         ``P.T.T is P``. A symmetric pattern is its own transpose.
         """
-        kept: Pattern | None = self.__dict__.get("_other_side")
-        if kept is None and (first := self.__dict__.get("_first_side")) is not None:
-            kept = first()
-        if kept is None:
+        other: Pattern | None = self.__dict__.get("_other_side")
+        if other is None and (first := self.__dict__.get("_first_side")) is not None:
+            other = first()
+        if other is None:
             with untraced():
-                kept = self.__dict__["_other_side"] = _transposed(self)
-            if kept is not self:
+                other = self.__dict__["_other_side"] = _transposed(self)
+            if other is not self:
                 # Weak, so that both sides go when the last user of this one does.
-                kept.__dict__["_first_side"] = weakref.ref(self)
-        return kept
+                other.__dict__["_first_side"] = weakref.ref(self)
+        return other
 
     @cached_property
     def order(self) -> Tensor:

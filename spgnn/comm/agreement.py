@@ -24,31 +24,31 @@ _ABSENT = "nothing"
 @untraced()
 def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
     """See :meth:`Communicator.check_agreement`."""
-    described = {name: _described(value) for name, value in facts.items()}
-    said = _differing(comm, json.dumps([what, described]))
-    if said is None:
+    texts_of = {name: _text_of(value) for name, value in facts.items()}
+    texts = _differing(comm, json.dumps([what, texts_of]))
+    if texts is None:
         return
-    told = [json.loads(text) for text in said]
-    places = [place for place, _ in told]
+    records = [json.loads(text) for text in texts]
+    places = [place for place, _ in records]
     if len(set(places)) > 1:
         raise InputError(_line(comm, "which check comes next", places))
     differing = [
         name
-        for name in sorted({name for _, these in told for name in these})
-        if len({these.get(name) for _, these in told}) > 1
+        for name in sorted({name for _, facts_there in records for name in facts_there})
+        if len({facts_there.get(name) for _, facts_there in records}) > 1
     ]
     more = f" (and on {', '.join(differing[1:])})" if len(differing) > 1 else ""
-    values = [these.get(differing[0], _ABSENT) for _, these in told]
+    values = [facts_there.get(differing[0], _ABSENT) for _, facts_there in records]
     raise InputError(_line(comm, f"{differing[0]} of {what}{more}", values))
 
 
 @untraced()
 def check_call(comm: Communicator, call: Call) -> None:
     """Compare a call with those of all other ranks before it starts (``SPGNN_DEBUG=1``)."""
-    said = _differing(comm, f"{call.number} {call.what}")
-    if said is not None:
+    texts = _differing(comm, f"{call.number} {call.what}")
+    if texts is not None:
         what = f"call {call.number} of group {call.group.name}"
-        line = _line(comm, what, [text.partition(" ")[2] for text in said])
+        line = _line(comm, what, [text.partition(" ")[2] for text in texts])
         raise CommunicationError(line)
 
 
@@ -85,14 +85,14 @@ def _differing(comm: Communicator, text: str) -> list[str] | None:
 
 
 def _line(comm: Communicator, what: str, values: list[str]) -> str:
-    held: dict[str, list[int]] = {}
+    ranks_with: dict[str, list[int]] = {}
     for rank, value in zip(comm.group.ranks, values, strict=True):
-        held.setdefault(value, []).append(rank)
-    shown = [f"{value} on {shown_ranks(ranks)}" for value, ranks in held.items()]
-    return f"ranks do not agree on {what}: {'; '.join(shown)}"
+        ranks_with.setdefault(value, []).append(rank)
+    values_by_rank = [f"{value} on {shown_ranks(ranks)}" for value, ranks in ranks_with.items()]
+    return f"ranks do not agree on {what}: {'; '.join(values_by_rank)}"
 
 
-def _described(value: Any) -> str:
+def _text_of(value: Any) -> str:
     """A short text that two values share only if they are equal."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().contiguous()

@@ -76,14 +76,14 @@ def find_place() -> Place | None:
         If a variable that should be a number is none, or is out of range, or if variables of two
         launchers contradict each other: those of an earlier job may have been left.
     """
-    stated = [pair for pair in _MPI if _are_set(pair)]
+    launched = [pair for pair in _MPI if _are_set(pair)]
     steps = _number(_STEP[1], 1, default=1) if _STEP[0] in os.environ else 1
-    if len(stated) == 2:
-        _check_equal(*stated)
-    if stated and steps > 1 and _number(stated[0][1], 1) < steps:
+    if len(launched) == 2:
+        _check_equal(*launched)
+    if launched and steps > 1 and _number(launched[0][1], 1) < steps:
         # Not fewer: mpiexec itself may use srun, with one task for each node.
-        _check_equal(stated[0], _STEP)
-    outer = stated[0] if stated else _STEP if steps > 1 else None
+        _check_equal(launched[0], _STEP)
+    outer = launched[0] if launched else _STEP if steps > 1 else None
     if _are_set(_TORCH):
         if outer is not None:
             _check_nested(outer)
@@ -268,9 +268,9 @@ def default_threads(ranks_here: int | None = None) -> int:
     `ranks_here` are those on this node; without it, as many as the launcher has started.
     """
     place = find_place()
-    asked = _positive("OMP_NUM_THREADS")
-    if asked > 1 or (asked == 1 and "TORCHELASTIC_RUN_ID" not in os.environ):
-        return asked
+    threads = _positive("OMP_NUM_THREADS")
+    if threads > 1 or (threads == 1 and "TORCHELASTIC_RUN_ID" not in os.environ):
+        return threads
     if place is not None and place.launcher != "torch" and _positive("SLURM_CPUS_PER_TASK"):
         return _positive("SLURM_CPUS_PER_TASK")
     if ranks_here is None:
