@@ -63,6 +63,7 @@ class Trial:
         A = random_matrix(N, 0.2, 1, weighted=False)
         self.exact, self.own = distributed(A, self.layout, self.comm, algorithm)
         self.ids = torch.arange(self.own.start, self.own.stop) * 3
+        self._named = with_codec(self.exact, Codec(), self.ids)  # once for all codecs
         self.rng = np.random.default_rng(self.comm.rank)
         self.a = torch.from_numpy(np.random.default_rng(9).standard_normal((HEADS, CHANNELS)))
         self.given = self.drawn()
@@ -76,7 +77,7 @@ class Trial:
     def on(self, asked: Codec, epochs: int = 0, errors: Errors | None = None) -> DistMatrix:
         """The matrix on codecs."""
         setting = CodecSetting(replace(asked, epochs=epochs), errors or Errors(), seed=5)
-        return with_codec(self.exact, setting, self.ids)
+        return with_codec(self._named, setting, self.ids)
 
     def attended(self, A: DistMatrix, given: Given, epoch: int = 0) -> list[Tensor]:
         """Rows, and gradients in Z, a (this rank's share) and destinations."""
