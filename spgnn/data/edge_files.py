@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,7 @@ class Edges(NamedTuple):
     weights: Float64 | None
 
 
-class EdgeFile:
+class EdgeFile(ABC):
     """A file of edges.
 
     Attributes
@@ -69,13 +70,13 @@ class EdgeFile:
     integers: bool = False
     check_symmetry: bool = False
 
+    @abstractmethod
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """All edges; what is wrong is said of a line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def vertices(self) -> int | None:
         """Number of vertices, once all pieces have been read; ``None`` if ids are names."""
-        raise NotImplementedError
 
     def decided(self) -> dict[str, str]:
         """Reasons for direction, vertices and weights; all pieces have been read."""
@@ -85,7 +86,7 @@ class EdgeFile:
         """The names of all vertices, given those that occur, each once and rising."""
         return names
 
-    def check_entries(self, entries: int) -> None:
+    def check_entries(self, entries: int) -> None:  # noqa: B027 (most files state none)
         """Refuse another number of different entries than the file states."""
 
     def check_mirrored(self, rows: sp.csr_array, mirrored: sp.csr_array, first: int) -> None:
@@ -129,8 +130,9 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     pieces = [Edges(none, none, None), *file.pieces(progress)]
     source, target = (np.concatenate([piece[end] for piece in pieces]) for end in (0, 1))
     listed = [piece.weights for piece in pieces if piece.weights is not None]
-    weights = np.concatenate(listed) if listed else np.ones(len(source), np.bool_)
-    del pieces
+    weighted = bool(listed)
+    weights = np.concatenate(listed) if weighted else np.ones(len(source), np.bool_)
+    del pieces, listed
     vertices, ids = file.vertices(), None
     if vertices is None:
         names = file.named(np.union1d(source, target).astype(np.int64))
@@ -142,7 +144,7 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
         keep = slice(None) if file.both_ends else source != target
         entries = (weights[keep], (source[keep], target[keep]))
         mirrored = sp.coo_array(entries, shape=shape).tocsr()
-    adjacency = from_entries(file.combined(rows, mirrored), weighted=bool(listed))
+    adjacency = from_entries(file.combined(rows, mirrored), weighted=weighted)
     file.check_entries(adjacency.nnz)
     return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids)
 

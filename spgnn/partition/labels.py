@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,28 +29,28 @@ def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tup
         If they are not integers, not one per vertex, or not in [0, parts).
     """
     array = integers(labels, "labels")
-    if len(array) != vertices:
-        raise InputError(f"{len(array)} labels for {vertices} vertices; there must be one for each")
-    if parts is None:
+    if parts is None and len(array) == vertices:
         parts = int(array.max()) + 1 if vertices else 1
-    parts = check_parts(parts, vertices)
-    bad = np.flatnonzero((array < 0) | (array >= parts))
-    if len(bad):
-        raise InputError(f"label {array[bad[0]]} of vertex {bad[0]} is outside [0, {parts})")
+    parts = check_parts(1 if parts is None else parts, vertices)
+    _check_range(array, vertices, parts, "label", "vertex", "vertices")
     return np.ascontiguousarray(array, dtype=np.int32), parts
 
 
 def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Array:
     """Labels of nonzeros as a copy, int32 [nnz]."""
     array = integers(labels, "edge labels")
-    if len(array) != edges:
-        raise InputError(
-            f"{len(array)} edge labels for {edges} nonzeros; there must be one for each"
-        )
+    _check_range(array, edges, parts, "edge label", "nonzero", "nonzeros")
+    return array.astype(np.int32)
+
+
+def _check_range(
+    array: npt.NDArray[Any], count: int, parts: int, label: str, one: str, several: str
+) -> None:
+    if len(array) != count:
+        raise InputError(f"{len(array)} {label}s for {count} {several}; there must be one for each")
     bad = np.flatnonzero((array < 0) | (array >= parts))
     if len(bad):
-        raise InputError(f"edge label {array[bad[0]]} of nonzero {bad[0]} is outside [0, {parts})")
-    return array.astype(np.int32)
+        raise InputError(f"{label} {array[bad[0]]} of {one} {bad[0]} is outside [0, {parts})")
 
 
 def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:

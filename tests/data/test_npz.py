@@ -401,7 +401,7 @@ def test_archives_that_unpack_to_more_than_there_is(tmp_path, monkeypatch):
 # Rows that are handed out: always those of the graph, and never all of them at once.
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.data(), st.booleans(), st.integers(1, 4))
 def test_a_source_hands_out_the_graph(tmp_path_factory, data, compressed, rows):
     graph = data.draw(graphs())

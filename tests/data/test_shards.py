@@ -38,7 +38,7 @@ def labels_of(data, n, parts):
     return np.array(data.draw(st.lists(st.integers(0, parts - 1), min_size=n, max_size=n)), int)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.data())
 def test_parts_are_blocks_of_the_relabelled_graph(tmp_path_factory, data):
     graph = data.draw(graphs())
@@ -70,7 +70,7 @@ def test_parts_are_blocks_of_the_relabelled_graph(tmp_path_factory, data):
     check_source(shards, moved, data)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(st.data())
 def test_every_source_is_cut_as_the_graph_would_be(tmp_path_factory, data):
     graph = data.draw(graphs())

@@ -48,6 +48,7 @@ WEIGHTS = st.sampled_from([0.1, 0.2, 0.3, 1e8, -1e8, 1.0])  # sums depend on the
 EDGE = st.tuples(st.integers(0, 8), st.integers(0, 8), WEIGHTS)
 
 
+@settings(max_examples=50)
 @given(
     st.lists(EDGE, min_size=1, max_size=25), st.booleans(), st.booleans(), st.booleans(),
     st.integers(1, 60), st.integers(1, 30),
