@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spgnn.comm import connect
+from spgnn.data import open_source
+from spgnn.data.shards import write_shards
 from spgnn.plan.choose import CHOSEN
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, train
@@ -76,6 +78,19 @@ def test_auto_trains_what_it_chose(tmp_path, cache):
     assert (largest["algo"], largest["cover"], largest["recompute_halo"]) == ("1d", "column", False)
     assert codecs["plan"]["bytes"] == codecs["volume"]["total_bytes"]
     assert codecs["approximation"]["codec"] == "--bits 4 --delay 1 messages.exact-means True"
+
+
+def test_labels_that_are_given_stay(tmp_path, cache):
+    """Of a graph that is cut, and of a file."""
+    graph, labels = write_graphs(tmp_path)[0], tmp_path / "labels"
+    write_shards(open_source(str(graph)), None, 2, tmp_path / "cut")
+    labels.write_text("0\n1\n" * 23 + "0\n")
+    base = {"plan": "auto", "machine": str(EXAMPLE), "dropout": 0.5}
+    for given in ({"dataset": tmp_path / "cut"}, {"dataset": graph, "partition": labels}):
+        config = TrainConfig.of(epochs=1, layers=2, **base, **given)
+        (report,) = run_ranks(trained, 2, [config])[0]
+        assert report["config"]["partition"] == config.algorithm.partition
+        assert report["plan"]["bytes"] == report["volume"]["total_bytes"] > 0
 
 
 def test_a_file_gives_its_first_plan_for_as_many_ranks(tmp_path):
