@@ -4,7 +4,7 @@
 
 A cell is a graph on so many forked ranks of this machine, which is measured first, as by `spgnn
 machine`. All plans are priced; of the fastest ones and the first of every other kind (algorithm,
-replicas, ghosts) epochs are measured, in turns, in blocks of some epochs, whose first one is not
+replicas, halo) epochs are measured, in turns, in blocks of some epochs, whose first one is not
 timed. The slowest rank counts, and the median of the rounds. Cells that are in the JSON file are
 not measured again.
 """

@@ -36,7 +36,7 @@ SCHEMES: dict[str, dict[str, object]] = {
     "1d": {},
     "1.5d": {"algo": "1.5d", "c": 2},
     "feature": {"algo": "feature", "c": 2},
-    "ghosts": {"recompute_halo": True},
+    "recomputed halo": {"recompute_halo": True},
     "minimum": {"cover": "minimum"},
     "vertex-cut": {"algo": "vertex-cut"},
 }
@@ -111,11 +111,11 @@ def compare(config: TrainConfig, cell: str, ranks: int, runtime: float) -> tuple
     worst = float(errors[np.abs(errors).argmax()])
     most = int(found.argmax())
     items = {key: values[1:][most] / 2**20 for key, values in price.memory.items()}
-    told = ", ".join(f"{key} {value:.1f}" for key, value in items.items() if value >= 0.1)
+    items_shown = ", ".join(f"{key} {value:.1f}" for key, value in items.items() if value >= 0.1)
     line = (
         f"| {cell} | {ranks} | {expected.max() / 2**20:.1f} | "
         f"{found.max() / 2**20:.1f} | {expected.max() / found.max() - 1:+.1%} | {worst:+.1%} | "
-        f"{held[1:][most] / 2**20:.1f} | {price.setup[1:][most] / 2**20:.1f} | {told} |"
+        f"{held[1:][most] / 2**20:.1f} | {price.setup[1:][most] / 2**20:.1f} | {items_shown} |"
     )
     return line, abs(float(expected.max() / found.max() - 1))
 

@@ -20,7 +20,7 @@ from spgnn.sparse import SUM_DTYPE
 NO_CODEC, COMPILED = -1, -2
 
 
-class Weighed(NamedTuple):
+class RecordedAttention(NamedTuple):
     """A record of one attention on the meta device, as products leave one."""
 
     width: int  # columns of the rows that travel: heads × channels
@@ -252,7 +252,9 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if G is None:
         return None, None, None, None, *nothing
     if G.is_meta:
-        ctx.A.record.append(Weighed(Z.shape[1], Z.dtype, True, len(a), ctx.joint, ctx.number))
+        ctx.A.record.append(
+            RecordedAttention(Z.shape[1], Z.dtype, True, len(a), ctx.joint, ctx.number)
+        )
     rules = ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, ctx.epoch, ctx.number
     dZ, d_dst, da, d_edges = torch.ops.spgnn.attend_backward(
         G.contiguous(), *operands, saved, *rules

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.attention import Attention
-from spgnn.attention.operators import NO_CODEC, Weighed, step_of
+from spgnn.attention.operators import NO_CODEC, RecordedAttention, step_of
 from spgnn.autograd import named, product
 from spgnn.exchange import Step
 from spgnn.exchange.plan import Carried
@@ -95,7 +95,7 @@ class DryMatrix:
         self.note(G_local.shape[1], G_local.dtype, step)
         return G_local.new_empty(self.columns, G_local.shape[1])
 
-    def append(self, made: Weighed) -> None:
+    def append(self, made: RecordedAttention) -> None:
         """Note attention, or its gradient."""
         step = replace(step_of(0, made.product), adjoint=made.adjoint)
         self.note(made.width, made.dtype, step, made.heads, made.joint)
@@ -145,7 +145,7 @@ class DryGraph(LayerGraph):
         gradients = torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (Z, ends, a, edges)
         )
-        matrix.append(Weighed(Z.shape[1], Z.dtype, False, len(a), scores.joint, number))
+        matrix.append(RecordedAttention(Z.shape[1], Z.dtype, False, len(a), scores.joint, number))
         # Without ids of vertices: no weight is dropped where there are no data.
         operands, how = (Z, ends, a, edges, None, None), (matrix.handle, scores.joint, scores.slope)
         made: list[Tensor] = torch.ops.spgnn.attend(*operands, *how, 0.0, 0, gradients, 0, number)

@@ -185,13 +185,7 @@ def algorithms(
 ) -> Iterator[Algorithm]:
     """Every algorithm that works on so many ranks, each once.
 
-    Parameters
-    ----------
-    ranks : int
-    ranks_a_node : int
-        Where there are several nodes, what crosses between them may be sent once.
-    most_replicas : int
-        Largest c.
+    Where there are several nodes, rows that cross between them may be sent once.
     """
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
     known: set[tuple[int, int]] = set()

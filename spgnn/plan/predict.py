@@ -162,16 +162,7 @@ def codec_of(config: TrainConfig) -> Codec | None:
 def price(
     counted: ModelCounts, epoch: Epoch, codec: Codec | None, machine: Machine | None
 ) -> Prediction:
-    """Price what has been counted.
-
-    Parameters
-    ----------
-    counted : ModelCounts
-    epoch : Epoch
-    codec : Codec, optional
-        Of the messages in training, with the epochs of the run.
-    machine : Machine, optional
-    """
+    """Price what has been counted; a codec is that of `codec_of`."""
     moved = np.zeros((3, len(LEVELS), len(counted.halo)))
     for step in epoch.products:
         own = codec if step.layer < epoch.layers else None
@@ -191,13 +182,7 @@ def price(
 def memory_of(
     counted: ModelCounts, epoch: Epoch, codec: Codec | None, machine: Machine | None
 ) -> tuple[dict[str, Int64Array], Int64Array]:
-    """Bytes in training, by item, and the most before it; parameters as those of `price`.
-
-    Returns
-    -------
-    items : dict of int64 [P]
-    setup : int64 [P]
-    """
+    """Bytes in training, by item, and the most before it: int64 [P] each."""
     config, whole = epoch.config, counted.whole
     own, halo = whole.columns, counted.halo
     every = np.ones_like(own)

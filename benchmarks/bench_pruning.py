@@ -1,6 +1,6 @@
-"""What reach leaves of the last two products of a model, with few labelled vertices: counted.
+"""Shares of the last two products that pruning leaves, with few labelled vertices: counted.
 
-    SPGNN_DATA=DIR python benchmarks/bench_reach.py [--sets NAME,…] [--labelled SHARE]
+    SPGNN_DATA=DIR python benchmarks/bench_pruning.py [--sets NAME,…] [--labelled SHARE]
         [--ranks P,…] [--output FILE.md]
 
 No ranks are run: bytes are those of the plans of all ranks, which training counts at its transport.
@@ -76,9 +76,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     lines = [
-        "# Reach",
+        "# Pruning",
         "",
-        f"`python benchmarks/bench_reach.py --sets {options.sets} --labelled {options.labelled} "
+        f"`python benchmarks/bench_pruning.py --sets {options.sets} --labelled {options.labelled} "
         f"--ranks {options.ranks}`: {LAYERS} layers, random training vertices, 1D, fast partitions "
         "by `gvb`. Shares of what a product with the whole matrix takes, all ranks together: "
         "nonzeros multiplied and bytes sent, of the last product and the one before.",
