@@ -54,13 +54,9 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 def keep_pages(most: int | None) -> None:
-    """Set the most bytes of pages, in use and kept.
+    """Set the most bytes of pages, in use and kept; what is in use may exceed it.
 
-    Parameters
-    ----------
-    most : int, optional
-        What is in use may exceed it. ``None``, as at the beginning: one piece is kept, but none of
-        those that are free now.
+    ``None``, as at the beginning: one piece is kept, but none of those that are free now.
     """
     _keeper.bound(most)
 
@@ -75,15 +71,7 @@ _LONGEST = 1 << 26  # bytes of one transfer
 
 @dataclass
 class Transfers:
-    """Bytes that were read and written, those asked for and those of whole pages.
-
-    Attributes
-    ----------
-    read, written : int
-        Bytes asked for.
-    moved_in, moved_out : int
-        Bytes transferred: whole pages.
-    """
+    """Bytes that were read and written, and of whole pages those moved in and out."""
 
     read: int = 0
     written: int = 0
@@ -92,13 +80,11 @@ class Transfers:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def count_read(self, asked: int, moved: int) -> None:
-        """One more stretch was read."""
         with self._lock:
             self.read += asked
             self.moved_in += moved
 
     def count_written(self, asked: int, moved: int) -> None:
-        """One more stretch was written."""
         with self._lock:
             self.written += asked
             self.moved_out += moved
@@ -152,15 +138,8 @@ class DirectFile:
     def read(self, offset: int, nbytes: int, buffer: Bytes | None = None) -> Bytes:
         """A stretch of the file; a view of the buffer, if one is given.
 
-        Parameters
-        ----------
-        offset, nbytes : int
-        buffer : uint8 of `page_buffer`, at least ``nbytes + 2 * PAGE`` long, optional
-
-        Raises
-        ------
-        InputError
-            If the file ends before, or the disk fails.
+        That is one of `page_buffer`, at least ``nbytes + 2 * PAGE`` long. Raises InputError if the
+        file ends before, or the disk fails.
         """
         first = offset // PAGE * PAGE
         last = padded(offset + nbytes)
@@ -180,18 +159,9 @@ class DirectFile:
         return whole[offset - first : offset - first + nbytes]
 
     def write(self, offset: int, values: npt.NDArray[Any]) -> None:
-        """Write an array's bytes; what follows them, up to the end of its page, becomes zero.
+        """Write an array's bytes at a multiple of `PAGE`; the rest of the last page becomes zero.
 
-        Parameters
-        ----------
-        offset : int
-            A multiple of `PAGE`.
-        values : array
-
-        Raises
-        ------
-        InputError
-            If the disk is full, or fails.
+        Raises InputError if the disk is full, or fails.
         """
         assert offset % PAGE == 0
         plain = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
@@ -202,21 +172,7 @@ class DirectFile:
             self.write_pages(offset + begin, staged, piece.nbytes)
 
     def write_pages(self, offset: int, pages: Bytes, nbytes: int) -> None:
-        """Write the first bytes of a `page_buffer`, from where they are.
-
-        Parameters
-        ----------
-        offset : int
-            A multiple of `PAGE`.
-        pages : uint8 of `page_buffer`, whole pages
-            What follows the bytes, up to the end of their last page, is made zero.
-        nbytes : int
-
-        Raises
-        ------
-        InputError
-            If the disk is full, or fails.
-        """
+        """The same of the first bytes of a `page_buffer`, from where they are."""
         length, done = padded(nbytes), 0
         pages[nbytes:length] = 0
         while done < length:

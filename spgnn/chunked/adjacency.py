@@ -135,23 +135,13 @@ def _without_loop(
 
 @dataclass(frozen=True)
 class MatrixStorage:
-    """Where matrices are written.
-
-    Attributes
-    ----------
-    directory : Path, optional
-        ``None`` keeps them in memory.
-    sort_bytes : int
-        Memory for building a transpose.
-    counts : Transfers
-    """
+    """The directory of matrices (``None``: memory), and memory for building a transpose."""
 
     directory: Path | None
     sort_bytes: int
     counts: Transfers
 
     def writer(self, name: str, columns: int, *, weighted: bool) -> BlockWriter:
-        """Collects the blocks of a matrix."""
         return BlockWriter(
             name, columns, weighted=weighted, directory=self.directory, counts=self.counts
         )
@@ -214,11 +204,8 @@ def _transposed(
     blocks: Blocks, bounds: Sequence[int], storage: MatrixStorage, name: str, weighted: bool
 ) -> Blocks:
     """Rows [bounds[0], bounds[-1]) of the transpose, in several passes if it is large."""
-    writer, chunks, passes = (
-        storage.writer(name, blocks.bounds[-1], weighted=weighted),
-        len(bounds) - 1,
-        1,
-    )
+    writer = storage.writer(name, blocks.bounds[-1], weighted=weighted)
+    chunks, passes = len(bounds) - 1, 1
     if storage.directory is not None:
         # Row, column, value, and the same once more while they are sorted.
         passes = max(1, min(chunks, -(-6 * blocks.nbytes // max(storage.sort_bytes, 1))))

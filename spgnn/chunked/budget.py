@@ -205,13 +205,7 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
 def freed_pages(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> FreedPages:
     """Half of what is not needed is for tables, the other half for the computation of chunks.
 
-    Parameters
-    ----------
-    sizes : Sizes
-    budget : Budget
-        What was decided for these sizes.
-    memory, itself : int, optional
-        As they were given to `decide`; without `memory`: as much again as tables need.
+    Without `memory`, which is that of `decide`: as much again as tables need.
     """
     placement, chunks = budget.placement, budget.chunks
     tables = _table_bytes(sizes, placement, budget.recomputed)

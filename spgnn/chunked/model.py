@@ -340,22 +340,14 @@ class ChunkedModel:
 
         Parameters
         ----------
-        rows, received : int
-            Own rows, and rows of other ranks that these need.
+        rows, received, itemsize, fixed_bytes : int
+            As of :class:`Sizes`.
         nonzeros : int
-            Of own rows.
-        weighted, symmetric : bool
-            The adjacency.
-        itemsize : int
-            Bytes of a number.
-        fixed_bytes : int
-            Bytes of what is in memory under every budget.
-        sparse : bool
-            Whether features are sparse.
+            Of own rows of the adjacency, which is `weighted` or `symmetric`.
+        sparse, in_files : bool
+            Features are sparse; they are read from their files.
         propagates : bool
-            Whether the first layer takes A·X, of `propagated_itemsize` bytes a number.
-        in_files : bool
-            Whether features are read from their files.
+            The first layer takes A·X, of `propagated_itemsize` bytes a number.
         """
         model = self.model
         widths = layer_widths(
@@ -423,16 +415,9 @@ class ChunkedModel:
         return layer.aggregation(H, rows, None, keys if layer.uses_keys else None)
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
-        """Output rows of a layer [rows, f].
+        """Output rows of a layer [rows, f], of its input: no rows where it does not read them.
 
-        Parameters
-        ----------
-        number : int
-        H : Tensor [rows, f] or Propagated
-            The rows that it is given. No rows where it does not read them.
-        rows : ChunkRows
-            With the product. After backward it has the product's gradient.
-        keys : DropoutKeys, optional
+        After backward, `rows` has the gradient of the product that it was given.
         """
         Z, stages = self._updated(number, H, rows, keys)
         return run_stages(stages, Z, rows, self.model.convolutions[number].shift)
@@ -442,12 +427,7 @@ class ChunkedModel:
     ) -> tuple[Norm, Tensor, Tensor | None]:
         """A norm of a layer, the rows that it is given, and a bias apart.
 
-        Parameters
-        ----------
-        number, H, rows, keys
-            As of `layer`.
-        norms : int
-            Number of norms before it, whose moments `rows` has.
+        `norms` is the number of norms before it, whose moments `rows` has.
         """
         Z, stages = self._updated(number, H, rows, keys)
         places = [

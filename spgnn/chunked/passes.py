@@ -148,8 +148,7 @@ class ChunkedPass:
                 self._save_gradients(last, chunk, rows, H_in, Z)
             for number, one in enumerate(earlier):
                 assert one.grad is not None
-                cuts, width = self._matrices[number].row_bounds, one.shape[1]
-                self._table("jump gradient", number, cuts, width).write(chunk, one.grad)
+                self._table("jump gradient", number, one.shape[1]).write(chunk, one.grad)
         with self._aside():
             self._through_norms(last)
         return total
@@ -321,7 +320,7 @@ class ChunkedPass:
             return
         for chunk, Z in self._multiplied(number, operand):
             if saves:
-                self._product_table(number, Z.shape[1]).write(chunk, Z)
+                self._table("product", number, Z.shape[1]).write(chunk, Z)
             yield chunk, Z
 
     def _saved_products(self) -> ChunkProducts:
@@ -353,8 +352,7 @@ class ChunkedPass:
         self._widths[following] = H.shape[1]
         if self.model.reads_own(following) and not self._recomputes(following):
             own = _picked(H, inside).detach()
-            cuts = self._matrices[following].row_bounds
-            self._table("input", following, cuts, own.shape[1]).write(chunk, own)
+            self._table("input", following, own.shape[1]).write(chunk, own)
         request = self._request(following, H, chunk, self._chosen(number, chunk))
         self._save_scores(following, chunk, request.scores, inside)
         return request.operand.detach()
@@ -365,16 +363,7 @@ class ChunkedPass:
         """Save the destination scores of some rows, if the layer uses attention."""
         if scores is not None:
             own = _picked(scores.destinations, inside).detach()
-            self._score_table("scores", number, own.shape[1]).write(chunk, own)
-
-    def _score_table(self, name: str, number: int, width: int) -> Table:
-        """With columns for as many heads as a panel has."""
-        heads = self.model.heads(number)
-        assert heads is not None
-        panel = self.graph.tables.panel(heads.number * heads.channels, heads.number)
-        panel = panel // heads.channels * heads.score_width
-        cuts = self._matrices[number].row_bounds
-        return self._table(name, number, cuts, width, panel=panel)
+            self._table("scores", number, own.shape[1]).write(chunk, own)
 
     def _request(self, number: int, H: Features, chunk: int, chosen: Tensor | None) -> Request:
         """Scaled operand of a layer, and its attention scores, for some rows of a chunk."""
@@ -474,7 +463,7 @@ class ChunkedPass:
         reduction = self.model.reduction(number)
         if number in self._attention:
             operand, scores = self._tables["operand", number], self._tables["scores", number]
-            gradients = self._score_table("score gradient", number, scores.width)
+            gradients = self._table("score gradient", number, scores.width)
             attention = self._attention[number]
             return attention.adjoints(operand, scores, G, gradients, panel, new)
         if reduction is None:
@@ -521,7 +510,7 @@ class ChunkedPass:
         """
         learns, dZ = number > 0 or self._operand_learns, rows.gradient
         if like is not None and learns:
-            self._product_table(number, like.shape[1])
+            self._table("product", number, like.shape[1])
         if ("product", number) in self._tables and learns:
             table = self._tables["product", number]
             if dZ is None:
@@ -532,8 +521,7 @@ class ChunkedPass:
         if number and self.model.reads_own(number):
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
-            cuts = self._matrices[number].row_bounds
-            self._table("input gradient", number, cuts, dH.shape[1]).write(chunk, dH)
+            self._table("input gradient", number, dH.shape[1]).write(chunk, dH)
 
     def _save_before_norms(
         self, number: int, chunk: int, H: Tensor, made: Tensor, rows: ChunkRows
@@ -543,10 +531,10 @@ class ChunkedPass:
         It overwrites the gradient that the next layer sends back past its product: a summand of it.
         """
         dH = torch.zeros_like(H) if made.grad is None else made.grad
-        cuts, of_next = self._matrices[number].row_bounds, ("input gradient", number + 1)
+        of_next = "input gradient", number + 1
         if of_next in self._tables:
             self._tables["output gradient", number] = self._tables[of_next]
-        self._table("output gradient", number, cuts, dH.shape[1]).write(chunk, dH)
+        self._table("output gradient", number, dH.shape[1]).write(chunk, dH)
         self._moment_gradients.add(H, dH, rows.leaves)
 
     def _through_norms(self, number: int) -> None:
@@ -576,30 +564,26 @@ class ChunkedPass:
 
     # Tables, rows and progress
 
-    def _table(
-        self,
-        name: str,
-        number: int,
-        bounds: tuple[int, ...],
-        width: int,
-        extra: int = 0,
-        *,
-        panel: int | None = None,
-        heads: int = 0,
-    ) -> Table:
-        """A table of a layer, created when it is first asked for."""
+    def _table(self, name: str, number: int, width: int) -> Table:
+        """A table of the rows that a layer makes, created when it is first asked for."""
         if (name, number) not in self._tables:
-            self._tables[name, number] = self.graph.tables.table(
-                _PURPOSES[name], bounds, width, extra, panel=panel, heads=heads
+            tables, matrix, heads = self.graph.tables, self._matrices[number], 0
+            extra, panel = 0, None
+            if name == "product":
+                heads = self.model.head_count(number)
+                # Its gradient overwrites it, which a symmetric matrix is multiplied by.
+                received = not matrix.thinned and matrix.transposed is None
+                extra = matrix.halo_rows if received else 0
+            elif name in ("scores", "score gradient"):
+                # Columns for as many heads as a panel has.
+                layer = self.model.heads(number)
+                assert layer is not None
+                panel = tables.panel(layer.number * layer.channels, layer.number)
+                panel = panel // layer.channels * layer.score_width
+            self._tables[name, number] = tables.table(
+                _PURPOSES[name], matrix.row_bounds, width, extra, panel=panel, heads=heads
             )
         return self._tables[name, number]
-
-    def _product_table(self, number: int, width: int) -> Table:
-        """For a product, then its gradient, which a symmetric matrix is multiplied by."""
-        matrix, heads = self._matrices[number], self.model.head_count(number)
-        received = not matrix.thinned and matrix.transposed is None
-        extra = matrix.halo_rows if received else 0
-        return self._table("product", number, matrix.row_bounds, width, extra, heads=heads)
 
     @property
     def _chunks(self) -> int:

@@ -99,12 +99,12 @@ class AttentionPanel:
 
     @property
     def shape(self) -> PackedShape:
-        """Heads, and the columns of each."""
         return PackedShape(*self.a.shape)
 
     def put(self, first: int, Z: Tensor) -> None:
         """Sources from number `first` on, [some, heads * channels]."""
-        numbers = [] if self.joint else [self._summed(Z, self.a)]
+        # <a, z>, head by head [some, heads].
+        numbers = [] if self.joint else [(Z.reshape(len(Z), *self.a.shape) * self.a[None]).sum(2)]
         if len(Z):
             packed = self.packed[first : first + len(Z)]
             _native.attention_pack(self.shape.heads, [Z], numbers, packed)
@@ -148,9 +148,8 @@ class AttentionPanel:
 
     def vector_gradient(self, sums: Tensor, first: int, last: int) -> Tensor:
         """The gradient of `a` by sources [first, last), once all rows have sent to them; of GAT."""
-        Z = self._unpacked(self.packed[first:last])
-        by_head = Z.view(len(Z), *self.a.shape) * self._numbers(sums[first:last])[:, :, None]
-        return by_head.sum(0)
+        Z = self._unpacked(self.packed[first:last]).view(last - first, *self.a.shape)
+        return (Z * self._numbers(sums[first:last])[:, :, None]).sum(0)
 
     def returned(self, sums: Tensor, first: int, last: int) -> Tensor:
         """The gradient of sources [first, last), [some, heads * channels]."""
@@ -184,22 +183,14 @@ class AttentionPanel:
         here = self._side(rows, pattern, None)
         _native.attend(here, self.a, arrays, ending, out, lse, self.joint)
 
-    def _packed_numbers(self, packed: Tensor) -> Tensor:
-        return packed.view(self.a.dtype)
-
     def _unpacked(self, packed: Tensor) -> Tensor:
         """Matrices of packed rows, as they are otherwise [some, heads * channels]; a copy."""
         (heads, width), padded = self.a.shape, self.shape.padded
-        found = self._packed_numbers(packed)[:, : width * padded]
+        found = packed.view(self.a.dtype)[:, : width * padded]
         by_head = found.reshape(len(packed), width, padded)[:, :, :heads].transpose(1, 2)
         return by_head.reshape(len(packed), heads * width).clone()
 
     def _numbers(self, packed: Tensor) -> Tensor:
         """Numbers of heads next to the matrices of packed rows [some, heads]; a view."""
         first = self.shape.columns
-        return self._packed_numbers(packed)[:, first : first + self.shape.heads]
-
-    @staticmethod
-    def _summed(Z: Tensor, a: Tensor) -> Tensor:
-        """<a, z>, head by head [some, heads]."""
-        return (Z.reshape(len(Z), *a.shape) * a[None]).sum(2)
+        return packed.view(self.a.dtype)[:, first : first + self.shape.heads]

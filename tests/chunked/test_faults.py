@@ -56,8 +56,15 @@ def failing(monkeypatch, name, number, after):
     monkeypatch.setattr(os, name, call)
 
 
-@pytest.mark.parametrize("model", [{}, *ATTENTION], ids=lambda model: model.get("model", "gcn"))
-@pytest.mark.parametrize("call", ["pwritev", "preadv"])
+@pytest.mark.parametrize(
+    ("call", "model"),
+    [
+        ("pwritev", {}),
+        ("preadv", ATTENTION[0]),
+        *(pytest.param("pwritev", model, marks=pytest.mark.slow) for model in ATTENTION),
+        *(pytest.param("preadv", model, marks=pytest.mark.slow) for model in ({}, ATTENTION[1])),
+    ],
+)
 def test_a_disk_that_fails_in_the_middle(call, model, tmp_path, monkeypatch):
     spill, kept = tmp_path / "spill", tmp_path / "kept"
     flags = {**model, "checkpoint": str(kept), "checkpoint_every": 1}
