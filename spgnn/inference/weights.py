@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.train.checkpoint import FILE, SUFFIX, read_weights
+from spgnn.train.checkpoint import FILE, SUFFIX, read_weights, sent_to_all
 
 State = dict[str, Tensor]
 # By these a model of layers is known, ours or PyG's.
@@ -142,14 +142,8 @@ def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communi
         On all ranks, if they are of another model.
     """
     wanted = model.state_dict()
-    result = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path)) or {}
-    for name, like in wanted.items():
-        tensor = result.get(name)
-        if tensor is None:
-            tensor = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
-        comm.broadcast(tensor, root=0).wait()
-        result[name] = tensor
-    model.load_state_dict(result)
+    fitted = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path))
+    model.load_state_dict(sent_to_all(fitted, wanted, comm))
 
 
 def outputs_of(state: State, path: str) -> int:

@@ -114,15 +114,9 @@ def load(
     path = Path(directory or "") / FILE
     wanted = _training_state(model, optimizer)
     read = comm.on_rank_zero(lambda: _checked(path, wanted, signature, steps))
-    tensors = {} if read is None else read[0]
     history, ranks = comm.broadcast_value(None if read is None else read[1:])
     own = {} if ranks is None else _own_of(path, ranks, comm)
-    for name, like in wanted.items():
-        tensor = tensors.get(name)
-        if tensor is None:
-            tensor = torch.empty_like(like, device="cpu", memory_format=torch.contiguous_format)
-        comm.broadcast(tensor, root=0).wait()
-        tensors[name] = tensor
+    tensors = sent_to_all(None if read is None else read[0], wanted, comm)
     model.load_state_dict({name: tensors[f"weight/{name}"] for name in model.state_dict()})
     moments: dict[int, dict[str, Tensor]] = {}
     for name in wanted:
@@ -133,6 +127,16 @@ def load(
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": moments, "param_groups": groups})
     return history, own
+
+
+def sent_to_all(tensors: Tensors | None, like: Tensors, comm: Communicator) -> Tensors:
+    """Rank 0's tensors, which are as those in `like`, on all ranks. Collective."""
+    result = Tensors()
+    for name, one in like.items():
+        empty = torch.empty_like(one, device="cpu", memory_format=torch.contiguous_format)
+        result[name] = empty if tensors is None else tensors[name]
+        comm.broadcast(result[name], root=0).wait()
+    return result
 
 
 def read_weights(path: Path) -> tuple[Tensors, dict[str, Any]]:
