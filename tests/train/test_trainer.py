@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import spgnn
 from spgnn import InputError
 from spgnn.testing import run_ranks
+from tests.comm.jobs import on_their_own
 from tests.training import write_dataset
 
 EPOCHS = 6
@@ -119,6 +120,27 @@ def test_checkpoints_go_on(tmp_path, codec):
     straight, stopped = run_ranks(resumed, 2, path, tmp_path / "kept", codec)[0]
     assert straight == stopped
     assert straight[-1][0] < straight[0][0]
+
+
+def test_a_guest_trains_on_the_groups_of_its_program(tmp_path):
+    """A mesh of two groups of two ranks: each trains as one process does, and nothing is ended."""
+    path = write_dataset(tmp_path / "graph.npz")
+    expected = dense_history(path, lambda p: torch.optim.Adam(p, lr=0.05), 0.0)
+
+    def program() -> None:
+        dist = torch.distributed
+        dist.init_process_group("gloo")
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+        graph = spgnn.distribute(path, partition="random", group=mesh["b"])
+        assert graph.comm.size == 2
+        history = spgnn.Trainer(Mean(), graph, lr=0.05).fit(EPOCHS)
+        found = [(one["loss"], one["val_acc"]) for one in history]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        dist.barrier()
+        dist.destroy_process_group()
+
+    ended = on_their_own(program, tmp_path, 4)
+    assert [end.status for end in ended] == [0] * 4, "\n".join(end.err for end in ended)
 
 
 def test_refusals():
