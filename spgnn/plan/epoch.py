@@ -213,7 +213,7 @@ class _SizedMatrix(DryMatrix):
         sizes = {name: self._recording.size(self._layer, name) for name in EXTRA_ROWS}
         pieces = SimpleNamespace(
             fetched=sizes["received"],
-            asked=sizes["requested"],
+            requested=sizes["requested"],
             partial_rows=sizes["partial"],
             fold=sizes["gathered"],
         )
