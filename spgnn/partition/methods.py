@@ -335,7 +335,7 @@ def stream(problem: Problem) -> Int32Array:
 # gvb --------------------------------------------------------------------------------------------
 
 MAX_PARTS = 1 << 16
-# What is not named has the default of Options in options.hpp.
+# What is not named has the default of Options in cut_partition.hpp.
 _EFFORT: dict[Preset, dict[str, int]] = {
     "fast": {"starts": 1, "cycles": 0, "peak_rounds": 1},
     "default": {},

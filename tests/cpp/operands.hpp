@@ -7,9 +7,9 @@
 #include <random>
 #include <vector>
 
-#include "bfloat16.hpp"
 #include "kernel_table.hpp"
 #include "spmm.hpp"
+#include "types.hpp"
 
 namespace {
 

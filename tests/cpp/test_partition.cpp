@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "derived.hpp"
-#include "gvb/cover.hpp"
-#include "minimum_volume.hpp"
+#include "adjacency.hpp"
+#include "gvb/multilevel.hpp"
 #include "stream.hpp"
 #include "vertex_cut.hpp"
 #include "volume.hpp"

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "bfloat16.hpp"
 #include "kernel_table.hpp"
 #include "operands.hpp"
 #include "rows.hpp"
+#include "types.hpp"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "read_queue.hpp"
 #include "reading_pool.hpp"
-#include "row_reader.hpp"
 
 namespace {
 

@@ -12,8 +12,7 @@
 #include "lanes.hpp"
 #include "negatives.hpp"
 #include "neighbors.hpp"
-#include "order.hpp"
-#include "walks.hpp"
+#include "rows.hpp"
 
 namespace {
 

@@ -1,63 +1,31 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 
-#include <string>
-
+#include "arrays.hpp"
 #include "numbers.hpp"
 #include "random_graphs.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using namespace spgnn::python;
 
 namespace {
-
-template <class T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// Lets Ctrl-C through and reports progress; runs on the thread that Python called from.
-spgnn::Tick make_tick(nb::object progress) {
-  return [progress](std::int64_t done, std::int64_t all) {
-    nb::gil_scoped_acquire acquired;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!progress.is_none()) progress(done, all);
-  };
-}
-
-template <class Holder, class T>
-nb::object to_numpy(Holder&& values, T* data, std::size_t size, std::size_t offset = 0) {
-  auto* kept = new Holder(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Holder*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(data + offset, {size}, owner));
-}
 
 template <class Model>
 nb::object count_degrees(const Model& model, std::uint64_t vertices, std::uint64_t edges,
                          int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::BigArray<std::int32_t> degrees;
-  {
-    nb::gil_scoped_release released;
-    degrees = spgnn::count_degrees(model, vertices, edges, threads, tick);
-  }
-  std::int32_t* data = degrees.data();
-  std::size_t size = degrees.size();
-  return to_numpy(std::move(degrees), data, size);
+  return to_numpy(
+      unlocked([&] { return spgnn::count_degrees(model, vertices, edges, threads, tick); }));
 }
 
 template <class Model>
 nb::tuple draw_rows(const Model& model, std::uint64_t first, Array<std::int32_t> degrees,
                     std::uint64_t edges, int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::RowRange range;
-  {
-    nb::gil_scoped_release released;
-    range = spgnn::draw_rows(model, first, {degrees.data(), degrees.size()}, edges, threads, tick);
-  }
-  std::int32_t *lengths = range.lengths.data(), *columns = range.columns.data();
-  std::size_t rows = range.lengths.size();
-  return nb::make_tuple(to_numpy(std::move(range.lengths), lengths, rows),
-                        to_numpy(std::move(range.columns), columns, range.nonzeros));
+  auto range = unlocked(
+      [&] { return spgnn::draw_rows(model, first, span_of(degrees), edges, threads, tick); });
+  return nb::make_tuple(to_numpy(std::move(range.lengths)),
+                        to_numpy(std::move(range.columns), range.nonzeros));
 }
 
 template <class Model>
@@ -78,13 +46,6 @@ class ArrayBlockModel : public spgnn::BlockModel {
                    hub, seed) {}
 };
 
-template <class T>
-nb::object vector_to_numpy(std::vector<T>&& values) {
-  T* data = values.data();
-  std::size_t size = values.size();
-  return to_numpy(std::move(values), data, size);
-}
-
 nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string& head,
                       const std::string& cycle, const std::string& separators,
                       const std::string& comments, bool blank_rows) {
@@ -92,15 +53,11 @@ nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string
   spgnn::Grammar grammar{head, cycle, separators, comments, blank_rows};
   spgnn::Rows rows;
   std::string_view view(text.c_str(), text.size());
-  {
-    nb::gil_scoped_release released;
-    spgnn::LineParser(view, grammar, rows).run(first_line);
-  }
+  unlocked([&] { spgnn::LineParser(view, grammar, rows).run(first_line); });
   nb::tuple fault = nb::make_tuple(kFaults[static_cast<int>(rows.fault)], rows.line, rows.begin,
                                    rows.end, rows.fields);
-  return nb::make_tuple(
-      vector_to_numpy(std::move(rows.integers)), vector_to_numpy(std::move(rows.reals)),
-      vector_to_numpy(std::move(rows.counts)), vector_to_numpy(std::move(rows.lines)), fault);
+  return nb::make_tuple(to_numpy(std::move(rows.integers)), to_numpy(std::move(rows.reals)),
+                        to_numpy(std::move(rows.counts)), to_numpy(std::move(rows.lines)), fault);
 }
 
 }  // namespace

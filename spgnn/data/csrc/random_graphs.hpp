@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "big_array.hpp"
+#include "inlined.hpp"
 #include "parallel.hpp"
 
 namespace spgnn {
@@ -20,24 +21,16 @@ namespace spgnn {
 // A stream of random numbers per (seed, index): SplitMix64 (Steele, Lea, Flood 2014).
 class Stream {
  public:
-  Stream(std::uint64_t seed, std::uint64_t index)
-      : state_(mix(seed + kStep) ^ mix(index * kStep)) {}
+  Stream(std::uint64_t seed, std::uint64_t index) : state_(mixed(seed) ^ mix64(index * kGolden)) {}
 
-  std::uint64_t bits() { return mix(state_ += kStep); }
+  std::uint64_t bits() { return mix64(state_ += kGolden); }
   // In [0, n), by multiplication (Lemire 2019) without the rejection step: n is far below 2⁶⁴.
   std::uint64_t below(std::uint64_t n) {
     return static_cast<std::uint64_t>((static_cast<unsigned __int128>(bits()) * n) >> 64);
   }
   double unit() { return static_cast<double>(bits() >> 11) * 0x1p-53; }
 
-  static std::uint64_t mix(std::uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-
  private:
-  static constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15;
   std::uint64_t state_;
 };
 
@@ -50,7 +43,7 @@ class Shuffle {
     right_bits_ = bits / 2;
     left_mask_ = (std::uint64_t{1} << (bits - right_bits_)) - 1;
     right_mask_ = (std::uint64_t{1} << right_bits_) - 1;
-    for (auto& key : keys_) key = Stream::mix(seed = Stream::mix(seed + 1)) | 1;
+    for (auto& key : keys_) key = mix64(seed = mix64(seed + 1)) | 1;
   }
 
   std::uint64_t operator()(std::uint64_t x) const {

@@ -1,31 +1,16 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
-
-#include <string>
-
 #include "agents.hpp"
+#include "arrays.hpp"
 #include "demand.hpp"
 #include "minimum_cover.hpp"
 
 namespace nb = nanobind;
+using spgnn::python::Array, spgnn::python::span_of, spgnn::python::to_numpy,
+    spgnn::python::unlocked;
 
 namespace {
 
-template <class T>
-using Input = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Output = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <class T>
-Output<T> to_numpy(spgnn::Array<T>&& array) {
-  const auto size = static_cast<std::size_t>(array.size());
-  T* data = array.release();
-  nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
-  return Output<T>(data, {size}, owner);
-}
-
 template <class Position>
-nb::tuple to_numpy(spgnn::SplitBlock<Position>&& block) {
+nb::tuple block_tuple(spgnn::SplitBlock<Position>&& block) {
   return nb::make_tuple(to_numpy(std::move(block.indptr)), to_numpy(std::move(block.indices)),
                         to_numpy(std::move(block.sources)));
 }
@@ -34,15 +19,13 @@ template <class Index, class Position>
 nb::tuple inspect(const spgnn::Rows<Index>& rows, const spgnn::Owners& owners,
                   std::int64_t own_first, std::int64_t own_last, spgnn::Cover cover,
                   bool weighted) {
-  spgnn::Inspected<Position> found;
-  {
-    nb::gil_scoped_release released;
-    found =
-        spgnn::Inspector<Index, Position>(rows, owners, own_first, own_last, weighted).run(cover);
-  }
+  auto found = unlocked([&] {
+    return spgnn::Inspector<Index, Position>(rows, owners, own_first, own_last, weighted)
+        .run(cover);
+  });
   auto& demand = found.demand;
   return nb::make_tuple(
-      to_numpy(std::move(found.L)), to_numpy(std::move(found.R)),
+      block_tuple(std::move(found.L)), block_tuple(std::move(found.R)),
       nb::make_tuple(to_numpy(std::move(demand.rows_by_peer)),
                      to_numpy(std::move(demand.entries_by_peer)),
                      to_numpy(std::move(demand.lengths)), to_numpy(std::move(demand.columns)),
@@ -50,8 +33,8 @@ nb::tuple inspect(const spgnn::Rows<Index>& rows, const spgnn::Owners& owners,
 }
 
 template <class Index>
-nb::tuple demand(Input<std::int64_t> indptr, Input<Index> indices, Input<std::int64_t> offsets,
-                 Input<std::int64_t> members, std::int64_t me, int cover, bool weighted) {
+nb::tuple demand(Array<std::int64_t> indptr, Array<Index> indices, Array<std::int64_t> offsets,
+                 Array<std::int64_t> members, std::int64_t me, int cover, bool weighted) {
   const auto parts = static_cast<std::int64_t>(offsets.size()) - 1;
   const spgnn::Owners owners(offsets.data(), parts, members.data(),
                              static_cast<std::int64_t>(members.size()));
@@ -66,34 +49,21 @@ nb::tuple demand(Input<std::int64_t> indptr, Input<Index> indices, Input<std::in
   return inspect<Index, std::int64_t>(rows, owners, first, last, chosen, weighted);
 }
 
-nb::tuple minimum_vertex_cover(Input<std::int64_t> begin, Input<std::int64_t> columns,
+nb::tuple minimum_vertex_cover(Array<std::int64_t> begin, Array<std::int64_t> columns,
                                std::int64_t num_columns) {
   std::vector<std::uint8_t> row_cover, column_cover;
-  {
-    nb::gil_scoped_release released;
-    const spgnn::BipartiteGraph<std::int64_t> graph{
-        {begin.data(), begin.size()}, {columns.data(), columns.size()}, num_columns};
+  unlocked([&] {
+    const spgnn::BipartiteGraph<std::int64_t> graph{span_of(begin), span_of(columns), num_columns};
     spgnn::MinimumVertexCover<std::int64_t>()(graph, row_cover, column_cover);
-  }
-  const auto mask = [](const std::vector<std::uint8_t>& cover) {
-    spgnn::Array<std::uint8_t> copy(static_cast<std::int64_t>(cover.size()));
-    std::copy(cover.begin(), cover.end(), copy.data());
-    return to_numpy(std::move(copy));
-  };
-  return nb::make_tuple(mask(row_cover), mask(column_cover));
+  });
+  return nb::make_tuple(to_numpy(std::move(row_cover)), to_numpy(std::move(column_cover)));
 }
 
-Output<std::int64_t> choose_agents(Input<std::int64_t> block, Input<std::int64_t> home,
-                                   Input<std::int64_t> begin, Input<std::int64_t> candidate,
-                                   std::int64_t blocks, std::int64_t ranks) {
-  const auto agents = spgnn::choose_agents({{block.data(), block.size()},
-                                            {home.data(), home.size()},
-                                            {begin.data(), begin.size()},
-                                            {candidate.data(), candidate.size()}},
-                                           blocks, ranks);
-  spgnn::Array<std::int64_t> copy(static_cast<std::int64_t>(agents.size()));
-  std::copy(agents.begin(), agents.end(), copy.data());
-  return to_numpy(std::move(copy));
+nb::object choose_agents(Array<std::int64_t> block, Array<std::int64_t> home,
+                         Array<std::int64_t> begin, Array<std::int64_t> candidate,
+                         std::int64_t blocks, std::int64_t ranks) {
+  return to_numpy(spgnn::choose_agents(
+      {span_of(block), span_of(home), span_of(begin), span_of(candidate)}, blocks, ranks));
 }
 
 }  // namespace

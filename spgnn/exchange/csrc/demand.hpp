@@ -137,7 +137,6 @@ class Array {
   T* data() { return data_.get(); }
   const T* data() const { return data_.get(); }
   std::int64_t size() const { return size_; }
-  T* release() { return data_.release(); }
 
  private:
   std::unique_ptr<T[]> data_;

@@ -130,15 +130,6 @@ void attend_backward(const KernelTable& table, const AttentionOperands<T>& a,
   }
 }
 
-// Calls work(span) for spans of some rows each.
-template <class Work>
-void for_each_rows(std::int64_t rows, int threads, const Work& work) {
-  constexpr std::int64_t kRows = 256;
-  for_each_task((rows + kRows - 1) / kRows, threads, [&](std::int64_t task) {
-    work(Span{task * kRows, std::min((task + 1) * kRows, rows)});
-  });
-}
-
 // Attention backward by rows, on threads: rows in batches, whose nonzeros are weighed first, row by
 // row, and then sent to their sources, each of which has one owner. Sums are added in the order of
 // rows, whoever adds them.

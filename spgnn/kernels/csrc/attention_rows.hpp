@@ -4,9 +4,8 @@
 #include <type_traits>
 #include <utility>
 
-#include "prefetch.hpp"
+#include "exponential.hpp"
 #include "rows_kernel.hpp"
-#include "segments_kernel.hpp"
 #include "simd.hpp"
 #include "types.hpp"
 
@@ -15,11 +14,6 @@ namespace spgnn::SPGNN_ISA {
 // Heads in the lanes of vectors. Rows of features are packed [width][heads], the heads padded to a
 // power of two or a multiple of 16: then one vector of weights serves all packs of a row, and a sum
 // over the width of every head needs no shuffles but at its end.
-
-template <class S>
-using LanesOf = std::conditional_t<sizeof(S) == 4, FloatVector, DoubleVector>;
-template <class S>
-inline constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(S));
 
 // As many heads as a vector holds, or all if they are fewer.
 template <class S, int kCount>
@@ -90,16 +84,6 @@ template <class S, int kCount>
   }
 }
 
-// Neighbouring features, widened.
-template <class S, class T>
-[[gnu::always_inline]] inline LanesOf<S> load_wide(const T* p) {
-  if constexpr (std::is_same_v<S, T>) {
-    return load_vector<LanesOf<S>>(p);
-  } else {
-    return NarrowBfloat16Pack::load(p).v;
-  }
-}
-
 // The first lanes of a vector, zeros after them.
 template <class S>
 [[gnu::always_inline]] inline LanesOf<S> first_lanes(LanesOf<S> v, std::int64_t lanes) {
@@ -111,7 +95,7 @@ template <class S>
   return load_vector<Numbers>(kNumbers) < bound + Numbers{} ? v : LanesOf<S>{};
 }
 
-// exp(x) for x ≤ 0 in every lane, as exp_of_negative of segments_kernel.hpp.
+// exp(x) for x ≤ 0 in every lane, as exp_of_negative.
 template <class S>
 [[gnu::always_inline]] inline LanesOf<S> exp_of_negatives(LanesOf<S> x) {
   using V = LanesOf<S>;
@@ -163,8 +147,17 @@ class Room {
   std::uintptr_t at_;
 };
 
-inline std::int64_t number_at(const Numbers& numbers, std::int64_t i) {
-  return numbers.narrow ? numbers.narrow[i] : numbers.wide ? numbers.wide[i] : i;
+// Calls f.operator()<kCount>(), kCount the heads of a part: all of them, or as many as a vector
+// holds.
+template <class S, int kCount = 1, class Function>
+[[gnu::always_inline]] inline void by_heads(std::int64_t padded, const Function& f) {
+  if constexpr (kCount == kLanesOf<S>) {
+    f.template operator()<kCount>();
+  } else if (padded == kCount) {
+    f.template operator()<kCount>();
+  } else {
+    by_heads<S, 2 * kCount>(padded, f);
+  }
 }
 
 // From [heads][width] to [width][padded heads] and back.
@@ -282,18 +275,19 @@ struct Neighbours {
     }
   }
 
-  // What dropout multiplies weights with. `own` is the row, `first` its first nonzero here.
-  void make_factors(std::int64_t own, Span nonzeros) {
+  // What dropout multiplies the weights of some nonzeros of row `own` with; other(e) is the e-th
+  // one's row on the other side.
+  template <class Other>
+  void make_factors(std::int64_t own, std::int64_t count, S* place, const Other& other_row) const {
     const EdgeDropout& rule = a.dropout;
     const S factor = static_cast<S>(rule.factor);
     const auto own_id = static_cast<std::uint64_t>(rule.own_ids[own]);
     const auto heads = static_cast<std::uint64_t>(a.heads);
     std::uint64_t stream = mix64(rule.seed + kGolden * (own_id + 1));
-    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
-      const auto other = static_cast<std::uint64_t>(rule.other_ids[number_at(a.indices, e)]);
+    for (std::int64_t e = 0; e < count; ++e, place += a.padded) {
+      const auto other = static_cast<std::uint64_t>(rule.other_ids[other_row(e)]);
       if (rule.by_column) stream = mix64(rule.seed + kGolden * (other + 1));
       const std::uint64_t first = (rule.by_column ? own_id : other) * heads;
-      S* place = factors + (e - nonzeros.begin) * a.padded;
       for (std::uint64_t h = 0; h < heads; ++h) {
         const std::uint64_t bits = mix64(stream + kGolden * ((first + h) / 2 + 1));
         const std::uint64_t half = (first + h) % 2 ? bits >> 32 : bits & 0xffffffffu;
@@ -301,6 +295,10 @@ struct Neighbours {
       }
       for (std::int64_t h = a.heads; h < a.padded; ++h) place[h] = 1;
     }
+  }
+  void make_factors(std::int64_t own, Span nonzeros) {
+    make_factors(own, nonzeros.end - nonzeros.begin, factors,
+                 [&](std::int64_t e) { return a.indices[nonzeros.begin + e]; });
   }
 
   // sums[0] += w · x, and sums[1] += u · x, over some nonzeros and `kPacks` packs from pack k on.
@@ -322,7 +320,7 @@ struct Neighbours {
       }
 #pragma GCC unroll 16
       for (int i = 0; i < kPacks; ++i) {
-        const V features = load_wide<S>(x + i * L);
+        const V features = load_wide(x + i * L);
         if constexpr (kCount == L) {
           weight = weights_of(w + e * a.padded, k + i);
           if constexpr (kTwice) other = weights_of(u + e * a.padded, k + i);

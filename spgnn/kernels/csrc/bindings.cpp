@@ -409,6 +409,8 @@ struct AttentionSide {
   }
 };
 
+constexpr std::int64_t kRowsOfSpan = 256;  // of a task of attention, where rows are by themselves
+
 template <class T>
 const AttentionKernels<T>& attention_kernels() {
   return std::get<AttentionKernels<T>>(*current_table().attention);
@@ -430,7 +432,8 @@ void attention_pack(std::int64_t heads, const std::vector<Rows>& matrices,
       a.numbers[i] = numbers_of_heads[i].as<Sum<T>>();
     }
     Released released;
-    for_each_rows(first.rows(), threads, [&](Span span) { attention_kernels<T>().pack(a, span); });
+    for_each_span(first.rows(), kRowsOfSpan, threads,
+                  [&](std::int64_t, Span span) { attention_kernels<T>().pack(a, span); });
   });
 }
 
@@ -493,7 +496,7 @@ void attention_finish(const Dense& m, const Dense& n, const Dense& o, const Tens
     using S = Sum<T>;
     const AttentionTarget<T> target{{}, Ending::kFinished, out.as<T>(), lse.as<S>()};
     Released released;
-    for_each_rows(lse.rows(), threads, [&](Span span) {
+    for_each_span(lse.rows(), kRowsOfSpan, threads, [&](std::int64_t, Span span) {
       for (std::int64_t i = span.begin; i < span.end; ++i) {
         const Triples<S> row{m.as<S>() + i * heads, n.as<S>() + i * heads, o.as<S>() + i * columns,
                              nullptr, nullptr};
@@ -512,7 +515,7 @@ void head_products(const Rows& x, const Rows& y, const Tensor& products) {
     const std::int64_t width = heads ? x.columns() / heads : 0;
     const auto& kernels = attention_kernels<T>();
     Released released;
-    for_each_rows(products.rows(), threads, [&](Span span) {
+    for_each_span(products.rows(), kRowsOfSpan, threads, [&](std::int64_t, Span span) {
       for (std::int64_t i = span.begin; i < span.end; ++i) {
         const T* row = x.as<T>() + i * x.stride[0];
         S* place = products.as<S>() + i * heads;

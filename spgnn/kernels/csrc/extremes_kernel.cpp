@@ -8,36 +8,11 @@ inline constexpr int kExtremesAhead = 8;  // nonzeros whose rows are fetched
 
 using PlaceVector [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
 
-// Lanes of numbers, and beside each which nonzero of the row it is of.
-template <class T>
-struct ExtremeLanes {
-  using Vector = FloatVector;
-  using Places = PlaceVector;
-};
-template <>
-struct ExtremeLanes<double> {
-  using Vector = DoubleVector;
-  using Places = LongVector;
-};
-template <class T>
-inline constexpr int kExtremeLanes = kVectorBytes / static_cast<int>(sizeof(Sum<T>));
-
-template <class T>
-inline typename ExtremeLanes<T>::Vector load_wide(const T* p, int lanes) {
-  constexpr int kAll = kExtremeLanes<T>;
-  if constexpr (sizeof(T) == 2) {
-    return lanes == kAll ? NarrowBfloat16Pack::load(p).v : NarrowBfloat16Pack::load(p, lanes).v;
-  } else {
-    using Vector = typename ExtremeLanes<T>::Vector;
-    return lanes == kAll ? load_vector<Vector>(p) : load_vector<Vector>(p, lanes);
-  }
-}
-
 // Best so far, and where: all ones where a number is better than another, of which the first stays.
 template <class T, bool kLargest>
 struct Best {
-  using Vector = typename ExtremeLanes<T>::Vector;
-  using Places = typename ExtremeLanes<T>::Places;
+  using Vector = LanesOf<Sum<T>>;
+  using Places = std::conditional_t<sizeof(Sum<T>) == 4, PlaceVector, LongVector>;  // in the row
   Vector number{};
   Places place{};
 
@@ -68,7 +43,7 @@ inline void set_arg(const ExtremeOperands<T, Index>& a, std::int64_t at, std::in
 template <bool kLargest, int kVectors, class T, class Index>
 inline void extreme_columns(const ExtremeOperands<T, Index>& a, std::int64_t row,
                             std::int64_t first, int last_lanes) {
-  constexpr int kLanes = kExtremeLanes<T>;
+  constexpr int kLanes = kLanesOf<Sum<T>>;
   const std::int64_t begin = a.indptr[row], end = a.indptr[row + 1];
   const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
   Best<T, kLargest> best[kVectors];
@@ -102,7 +77,7 @@ inline void extreme_columns(const ExtremeOperands<T, Index>& a, std::int64_t row
 
 template <bool kLargest, class T, class Index>
 inline void extreme_of(const ExtremeOperands<T, Index>& a, Span rows) {
-  constexpr int kLanes = kExtremeLanes<T>, kVectors = 4;
+  constexpr int kLanes = kLanesOf<Sum<T>>, kVectors = 4;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     if (a.indptr[row] == a.indptr[row + 1]) {
       if (a.begun) continue;

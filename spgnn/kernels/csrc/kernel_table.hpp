@@ -8,6 +8,14 @@
 
 namespace spgnn {
 
+// Kernels for each type of elements, and for each of indices as well.
+template <template <class> class Of>
+using ByType = std::tuple<Of<float>, Of<double>, Of<Bfloat16>>;
+template <template <class, class> class Of>
+using ByIndex =
+    std::tuple<Of<float, std::int32_t>, Of<float, std::int64_t>, Of<double, std::int32_t>,
+               Of<double, std::int64_t>, Of<Bfloat16, std::int32_t>, Of<Bfloat16, std::int64_t>>;
+
 template <class T, class Index>
 struct SpmmKernels {
   // Finished rows of Y.
@@ -37,9 +45,6 @@ struct UpdateKernels {
   // `sums` [columns], if not null, become those of these rows.
   void (*gradients)(const UpdateGradients<T>&, Span rows, Sum<T>* sums);
 };
-
-using UpdateTable =
-    std::tuple<UpdateKernels<float>, UpdateKernels<double>, UpdateKernels<Bfloat16>>;
 
 struct GemmKernels {
   std::int64_t lanes;  // of a vector
@@ -87,9 +92,6 @@ struct AttentionKernels {
                                 Sum<T>* products);
 };
 
-using AttentionTable =
-    std::tuple<AttentionKernels<float>, AttentionKernels<double>, AttentionKernels<Bfloat16>>;
-
 // Packed rows of a span lie one after another, from the address given on.
 template <class T>
 struct QuantiseKernels {
@@ -97,19 +99,11 @@ struct QuantiseKernels {
   void (*dequantise)(const DequantiseOperands<T>&, Span rows, const std::uint8_t* packed);
 };
 
-using QuantiseTable =
-    std::tuple<QuantiseKernels<float>, QuantiseKernels<double>, QuantiseKernels<Bfloat16>>;
-
 template <class T, class Index>
 struct ExtremeKernels {
   void (*extremes)(const ExtremeOperands<T, Index>&, Span rows);
   void (*adjoint)(const ExtremeAdjoint<T>&, Span columns);
 };
-
-using ExtremeTable =
-    std::tuple<ExtremeKernels<float, std::int32_t>, ExtremeKernels<float, std::int64_t>,
-               ExtremeKernels<double, std::int32_t>, ExtremeKernels<double, std::int64_t>,
-               ExtremeKernels<Bfloat16, std::int32_t>, ExtremeKernels<Bfloat16, std::int64_t>>;
 
 template <class T>
 struct CrossEntropyKernels {
@@ -119,17 +113,16 @@ struct CrossEntropyKernels {
 
 using CrossEntropyTable = std::tuple<CrossEntropyKernels<float>, CrossEntropyKernels<double>>;
 
+using UpdateTable = ByType<UpdateKernels>;
+using AttentionTable = ByType<AttentionKernels>;
+using QuantiseTable = ByType<QuantiseKernels>;
+using ExtremeTable = ByIndex<ExtremeKernels>;
+
 struct KernelTable {
-  std::tuple<SpmmKernels<float, std::int32_t>, SpmmKernels<float, std::int64_t>,
-             SpmmKernels<double, std::int32_t>, SpmmKernels<double, std::int64_t>,
-             SpmmKernels<Bfloat16, std::int32_t>, SpmmKernels<Bfloat16, std::int64_t>>
-      spmm;
-  std::tuple<RowKernels<float, std::int32_t>, RowKernels<float, std::int64_t>,
-             RowKernels<double, std::int32_t>, RowKernels<double, std::int64_t>,
-             RowKernels<Bfloat16, std::int32_t>, RowKernels<Bfloat16, std::int64_t>>
-      rows;
-  std::tuple<DropoutKernel<float>, DropoutKernel<double>, DropoutKernel<Bfloat16>> dropout;
-  std::tuple<SegmentKernels<float>, SegmentKernels<double>, SegmentKernels<Bfloat16>> segments;
+  ByIndex<SpmmKernels> spmm;
+  ByIndex<RowKernels> rows;
+  ByType<DropoutKernel> dropout;
+  ByType<SegmentKernels> segments;
   const AttentionTable* attention;
   const WeighingTable* weighing;
   const QuantiseTable* quantise;

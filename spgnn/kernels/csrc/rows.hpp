@@ -22,27 +22,26 @@ bool in_range(const Index* rows, std::int64_t count, std::int64_t limit) {
   return !outside;
 }
 
-// The finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), for the seed of a mask.
-inline std::uint64_t mix64(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+// Calls work(task, span) for spans of `each` rows. They do not depend on the number of threads, so
+// neither do sums that are taken span by span.
+template <class Work>
+void for_each_span(std::int64_t rows, std::int64_t each, int threads, const Work& work) {
+  for_each_task((rows + each - 1) / each, threads, [&](std::int64_t task) {
+    work(task, Span{task * each, std::min((task + 1) * each, rows)});
+  });
 }
 
-// Calls work(span) for spans of about 64 KiB of rows each.
-template <class T, class Index, class Work>
-void for_each_span(const RowOperands<T, Index>& a, int threads, const Work& work) {
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, a.columns * sizeof(T));
-  const std::int64_t rows = std::max<std::int64_t>(16, (std::int64_t{64} << 10) / row_bytes);
-  for_each_task((a.count + rows - 1) / rows, threads, [&](std::int64_t task) {
-    work(Span{task * rows, std::min((task + 1) * rows, a.count)});
-  });
+// So many rows are about 64 KiB; at least sixteen.
+inline std::int64_t rows_of_span(std::int64_t row_bytes) {
+  return std::max<std::int64_t>(16,
+                                (std::int64_t{64} << 10) / std::max<std::int64_t>(1, row_bytes));
 }
 
 template <class T, class Index>
 void gather_rows(const KernelTable& table, const RowOperands<T, Index>& a, int threads) {
   const auto& kernels = std::get<RowKernels<T, Index>>(table.rows);
-  for_each_span(a, threads, [&](Span listed) { kernels.gather(a, listed); });
+  for_each_span(a.count, rows_of_span(a.columns * sizeof(T)), threads,
+                [&](std::int64_t, Span listed) { kernels.gather(a, listed); });
 }
 
 // Every thread walks the whole list and adds the rows it owns, so each row of Y receives its
@@ -61,25 +60,15 @@ template <class T>
 void dropout_rows(const KernelTable& table, const RowOperands<T, std::int64_t>& a,
                   const DropoutRule& rule, int threads) {
   const auto& kernel = std::get<DropoutKernel<T>>(table.dropout);
-  for_each_span(a, threads, [&](Span listed) { kernel(a, rule, listed); });
-}
-
-// Bias, activation and dropout of rows, and their gradient, on threads.
-
-// Rows of a task: by their width alone, so that sums do not depend on the number of threads.
-template <class T>
-std::int64_t update_task(std::int64_t columns) {
-  const std::int64_t row_bytes = std::max<std::int64_t>(1, columns * sizeof(T));
-  return std::max<std::int64_t>(16, (std::int64_t{64} << 10) / row_bytes);
+  for_each_span(a.count, rows_of_span(a.columns * sizeof(T)), threads,
+                [&](std::int64_t, Span listed) { kernel(a, rule, listed); });
 }
 
 template <class T>
 void update_rows(const KernelTable& table, const UpdateOperands<T>& a, int threads) {
   const auto& kernels = std::get<UpdateKernels<T>>(*table.update);
-  const std::int64_t rows = update_task<T>(a.columns);
-  for_each_task((a.count + rows - 1) / rows, threads, [&](std::int64_t task) {
-    kernels.update(a, {task * rows, std::min((task + 1) * rows, a.count)});
-  });
+  for_each_span(a.count, rows_of_span(a.columns * sizeof(T)), threads,
+                [&](std::int64_t, Span rows) { kernels.update(a, rows); });
 }
 
 // `sums` [columns], if not null: of dx, by columns.
@@ -87,38 +76,30 @@ template <class T>
 void update_gradients(const KernelTable& table, const UpdateGradients<T>& a, Sum<T>* sums,
                       int threads) {
   const auto& kernels = std::get<UpdateKernels<T>>(*table.update);
-  const std::int64_t rows = update_task<T>(a.columns);
-  const std::int64_t tasks = (a.count + rows - 1) / rows;
+  const std::int64_t each = rows_of_span(a.columns * sizeof(T));
+  const std::int64_t tasks = (a.count + each - 1) / each;
   std::vector<Sum<T>> partial(sums ? tasks * a.columns : 0);
-  for_each_task(tasks, threads, [&](std::int64_t task) {
-    kernels.gradients(a, {task * rows, std::min((task + 1) * rows, a.count)},
-                      sums ? partial.data() + task * a.columns : nullptr);
+  for_each_span(a.count, each, threads, [&](std::int64_t task, Span rows) {
+    kernels.gradients(a, rows, sums ? partial.data() + task * a.columns : nullptr);
   });
-  if (!sums) return;
-  std::vector<double> total(a.columns);
-  for (std::int64_t task = 0; task < tasks; ++task) {
-    for (std::int64_t c = 0; c < a.columns; ++c) total[c] += partial[task * a.columns + c];
+  for (std::int64_t c = 0; sums && c < a.columns; ++c) {
+    double total = 0;
+    for (std::int64_t task = 0; task < tasks; ++task) total += partial[task * a.columns + c];
+    sums[c] = static_cast<Sum<T>>(total);
   }
-  std::transform(total.begin(), total.end(), sums,
-                 [](double sum) { return static_cast<Sum<T>>(sum); });
 }
 
-// Softmax cross-entropy and its gradient, on threads.
-
-// Rows of a task: by their width alone, so that sums do not depend on the number of threads.
-inline std::int64_t cross_entropy_task(std::int64_t columns) {
+inline std::int64_t rows_of_entropies(std::int64_t columns) {
   return std::max<std::int64_t>(16, 16384 / std::max<std::int64_t>(1, columns));
 }
 
 template <class T>
 double cross_entropy(const KernelTable& table, const CrossEntropyOperands<T>& a, int threads) {
   const auto& kernels = std::get<CrossEntropyKernels<T>>(*table.cross_entropy);
-  const std::int64_t rows = cross_entropy_task(a.columns);
-  const std::int64_t tasks = (a.count + rows - 1) / rows;
-  std::vector<double> losses(tasks);
-  for_each_task(tasks, threads, [&](std::int64_t task) {
-    losses[task] = kernels.loss(a, {task * rows, std::min((task + 1) * rows, a.count)});
-  });
+  const std::int64_t each = rows_of_entropies(a.columns);
+  std::vector<double> losses((a.count + each - 1) / each);
+  for_each_span(a.count, each, threads,
+                [&](std::int64_t task, Span rows) { losses[task] = kernels.loss(a, rows); });
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
@@ -126,10 +107,8 @@ template <class T>
 void cross_entropy_gradient(const KernelTable& table, const CrossEntropyGradient<T>& a,
                             int threads) {
   const auto& kernels = std::get<CrossEntropyKernels<T>>(*table.cross_entropy);
-  const std::int64_t rows = cross_entropy_task(a.of.columns);
-  for_each_task((a.of.count + rows - 1) / rows, threads, [&](std::int64_t task) {
-    kernels.gradient(a, {task * rows, std::min((task + 1) * rows, a.of.count)});
-  });
+  for_each_span(a.of.count, rows_of_entropies(a.of.columns), threads,
+                [&](std::int64_t, Span rows) { kernels.gradient(a, rows); });
 }
 
 // The largest and smallest of listed rows, and their adjoint, on threads.
@@ -143,16 +122,7 @@ void extreme_rows(const KernelTable& table, const ExtremeOperands<T, Index>& a, 
   const auto weight = [&](std::int64_t row) { return a.indptr[row] + row; };
   const std::int64_t tasks = (weight(a.rows) + kTask - 1) / kTask;
   const auto first_row = [&](std::int64_t task) {
-    std::int64_t low = 0, high = a.rows;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low) / 2;
-      if (weight(middle) < task * kTask) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
+    return first_where(0, a.rows, [&](std::int64_t row) { return weight(row) >= task * kTask; });
   };
   for_each_task(tasks, threads, [&](std::int64_t task) {
     kernels.extremes(a, {first_row(task), first_row(task + 1)});
@@ -166,9 +136,8 @@ void extreme_adjoint(const KernelTable& table, const ExtremeAdjoint<T>& a, int t
   const auto& kernels = std::get<ExtremeKernels<T, std::int32_t>>(*table.extremes);
   const std::int64_t each =
       std::max<std::int64_t>(kLine, (a.columns + threads - 1) / threads / kLine * kLine);
-  for_each_task((a.columns + each - 1) / each, threads, [&](std::int64_t task) {
-    kernels.adjoint(a, {task * each, std::min((task + 1) * each, a.columns)});
-  });
+  for_each_span(a.columns, each, threads,
+                [&](std::int64_t, Span columns) { kernels.adjoint(a, columns); });
 }
 
 // Dense products of many rows with a matrix of few, on threads.
@@ -192,9 +161,8 @@ inline void gemm_product(const KernelTable& table, GemmProduct a, const float* w
     }
   }
   a.w = packed.data();
-  for_each_task((a.count + kRows - 1) / kRows, threads, [&](std::int64_t task) {
-    kernels.product(a, {task * kRows, std::min((task + 1) * kRows, a.count)});
-  });
+  for_each_span(a.count, kRows, threads,
+                [&](std::int64_t, Span rows) { kernels.product(a, rows); });
 }
 
 // sums [columns, depth] = gᵀ x. Tasks depend on the shapes alone, and so do the bits.
@@ -210,10 +178,9 @@ inline void gemm_gradient(const KernelTable& table, GemmGradient a, float* sums,
   const std::int64_t rows = std::max(kRows, (a.count + most - 1) / most);
   const std::int64_t tasks = (a.count + rows - 1) / rows;
   std::vector<float> partial(tasks * size);
-  for_each_task(tasks, threads, [&](std::int64_t task) {
+  for_each_span(a.count, rows, threads, [&](std::int64_t task, Span some) {
     std::vector<float> room(a.panel * width);
-    kernels.gradient(a, {task * rows, std::min((task + 1) * rows, a.count)}, room.data(),
-                     partial.data() + task * size);
+    kernels.gradient(a, some, room.data(), partial.data() + task * size);
   });
   for_each_task(a.columns, size * tasks < 1 << 16 ? 1 : threads, [&](std::int64_t j) {
     std::vector<double> total(a.depth);
@@ -231,18 +198,9 @@ inline std::int64_t packed_row_bytes(std::int64_t columns, int bits) {
   return bits == 16 ? 2 * columns : 4 + (columns * bits + 7) / 8;
 }
 
-// Calls work(number of a span, span, its first packed byte) for spans of about 64 KiB of unpacked
-// rows, at least sixteen; spans do not depend on the number of threads.
-template <class Work>
-void for_each_span(std::int64_t rows, std::int64_t columns, std::int64_t bytes_of_one, int bits,
-                   int threads, const Work& work) {
-  const std::int64_t row_bytes = columns * bytes_of_one + 1;
-  const std::int64_t each =
-      std::max<std::int64_t>(16, (std::int64_t{64} << 10) / row_bytes / 16 * 16);
-  for_each_task((rows + each - 1) / each, threads, [&](std::int64_t i) {
-    work(i, Span{i * each, std::min((i + 1) * each, rows)},
-         i * each * packed_row_bytes(columns, bits));
-  });
+template <class Operands>
+std::int64_t rows_of_packing(const Operands& a, std::int64_t bytes_of_one) {
+  return rows_of_span(a.columns * bytes_of_one + 1) / 16 * 16;
 }
 
 // Adds what was lost of every span, in their order, to `lost` unless it is null.
@@ -250,11 +208,11 @@ template <class T>
 void quantise_rows(const KernelTable& table, const QuantiseOperands<T>& a, double* lost,
                    int threads) {
   const auto& kernel = std::get<QuantiseKernels<T>>(*table.quantise).quantise;
+  const std::int64_t bytes = packed_row_bytes(a.columns, a.bits);
   std::vector<Lost> of_spans(lost ? (a.count + 15) / 16 : 0);
-  for_each_span(a.count, a.columns, sizeof(T), a.bits, threads,
-                [&](std::int64_t i, Span rows, std::int64_t begin) {
-                  kernel(a, rows, a.packed + begin, lost ? &of_spans[i] : nullptr);
-                });
+  for_each_span(a.count, rows_of_packing(a, sizeof(T)), threads, [&](std::int64_t i, Span rows) {
+    kernel(a, rows, a.packed + rows.begin * bytes, lost ? &of_spans[i] : nullptr);
+  });
   for (const Lost& one : of_spans) {
     lost[0] += one.error;
     lost[1] += one.size;
@@ -264,9 +222,9 @@ void quantise_rows(const KernelTable& table, const QuantiseOperands<T>& a, doubl
 template <class T>
 void dequantise_rows(const KernelTable& table, const DequantiseOperands<T>& a, int threads) {
   const auto& kernel = std::get<QuantiseKernels<T>>(*table.quantise).dequantise;
-  for_each_span(
-      a.count, a.columns, sizeof(T), a.bits, threads,
-      [&](std::int64_t, Span rows, std::int64_t begin) { kernel(a, rows, a.packed + begin); });
+  const std::int64_t bytes = packed_row_bytes(a.columns, a.bits);
+  for_each_span(a.count, rows_of_packing(a, sizeof(T)), threads,
+                [&](std::int64_t, Span rows) { kernel(a, rows, a.packed + rows.begin * bytes); });
 }
 
 }  // namespace spgnn

@@ -85,14 +85,6 @@ void scatter_add_rows(const RowOperands<T, Index>& a, std::uint32_t owner, std::
   }
 }
 
-// The finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014).
-inline std::uint64_t mix64(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-inline constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;
-
 // Chosen after it was rounded: otherwise compilers round zeros apart, with a branch.
 template <class T>
 inline T if_kept(bool kept, T x) {

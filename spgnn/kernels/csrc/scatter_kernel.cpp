@@ -1,8 +1,7 @@
 // The inner loops of attention, backward by rows: a row has all of its scores at hand, makes its
 // weights again, and sends to its sources what these get. Nothing of forward is needed:
 // D_i = Σ_j α_ij <g_i, z_j> is made of the products that the gradients of scores need anyway.
-#include "attention_kernel.hpp"
-#include "types.hpp"
+#include "attention_rows.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
@@ -53,7 +52,7 @@ struct Weighing : Neighbours<T, kCount> {
   }
 
   [[gnu::always_inline]] V argument(const T* row, std::int64_t k) const {
-    return load_vector<V>(x + k * L) + load_wide<S>(row + k * L);
+    return load_vector<V>(x + k * L) + load_wide(row + k * L);
   }
 
   // Of some nonzeros of a row: sources, what scores are made of (GATv2: scores), products with g.
@@ -62,7 +61,7 @@ struct Weighing : Neighbours<T, kCount> {
     const std::int64_t count = nonzeros.end - nonzeros.begin;
     for (std::int64_t e = 0; e < count; ++e) {
       const std::int64_t number = nonzeros.begin + e;
-      sources[e] = number < listed ? number_at(a.indices, begin + number) : loops.columns[row];
+      sources[e] = number < listed ? a.indices[begin + number] : loops.columns[row];
       at[e] = a.others.data + sources[e] * a.others.stride;
     }
     for (std::int64_t e = count; e < count + kAttentionAhead; ++e) at[e] = a.others.data;
@@ -83,27 +82,11 @@ struct Weighing : Neighbours<T, kCount> {
             [&](std::int64_t h) { store_part(scores + place + h, load_part<P>(s + h)); });
       }
       this->sum_packs(products + place, [&](std::int64_t k) {
-        return load_vector<V>(g + k * L) * load_wide<S>(source + k * L);
+        return load_vector<V>(g + k * L) * load_wide(source + k * L);
       });
     }
-    if (a.dropout.own_ids) drop(row, count);
-  }
-
-  // What dropout multiplies weights with: as make_factors has it, of listed sources.
-  void drop(std::int64_t row, std::int64_t count) {
-    const EdgeDropout& rule = a.dropout;
-    const auto own_id = static_cast<std::uint64_t>(rule.own_ids[row]);
-    const auto heads = static_cast<std::uint64_t>(a.heads);
-    const std::uint64_t stream = mix64(rule.seed + kGolden * (own_id + 1));
-    for (std::int64_t e = 0; e < count; ++e) {
-      const auto first = static_cast<std::uint64_t>(rule.other_ids[sources[e]]) * heads;
-      S* place = kept + e * a.padded;
-      for (std::uint64_t h = 0; h < heads; ++h) {
-        const std::uint64_t bits = mix64(stream + kGolden * ((first + h) / 2 + 1));
-        const std::uint64_t half = (first + h) % 2 ? bits >> 32 : bits & 0xffffffffu;
-        place[h] = half < rule.threshold ? S{0} : static_cast<S>(rule.factor);
-      }
-      for (std::int64_t h = a.heads; h < a.padded; ++h) place[h] = 1;
+    if (a.dropout.own_ids) {
+      this->make_factors(row, count, kept, [&](std::int64_t e) { return sources[e]; });
     }
   }
 
@@ -292,19 +275,12 @@ struct Weighing : Neighbours<T, kCount> {
   }
 };
 
-template <class T, bool kV2, int kCount>
-void weigh_by_heads(const AttentionOperands<T>& a, const AttentionLoops& loops,
-                    const AttentionSent<T>& sent, const WeighedRows<Sum<T>>& weighed,
-                    const WeighingTask<Sum<T>>& task, char* room) {
-  Weighing<T, kCount, kV2>(a, loops, room).run(sent, weighed, task);
-}
-
 template <class T, bool kV2>
 void weigh(const AttentionOperands<T>& a, const AttentionLoops& loops, const AttentionSent<T>& sent,
            const WeighedRows<Sum<T>>& weighed, const WeighingTask<Sum<T>>& task, char* room) {
-#define SPGNN_CALL(count) weigh_by_heads<T, kV2, count>(a, loops, sent, weighed, task, room)
-  SPGNN_BY_HEADS(T, a.padded, SPGNN_CALL)
-#undef SPGNN_CALL
+  by_heads<Sum<T>>(a.padded, [&]<int kCount>() {
+    Weighing<T, kCount, kV2>(a, loops, room).run(sent, weighed, task);
+  });
 }
 
 extern const WeighingTable weighing_table;

@@ -287,39 +287,67 @@ struct NarrowBfloat16Pack {
   void scale(float w) { v = rounded(w * v); }
 };
 
-// One number at a time, as bfloat16.hpp does for what is compiled once.
-inline float widen(float x) { return x; }
-inline double widen(double x) { return x; }
-inline float widen(Bfloat16 x) { return __builtin_bit_cast(float, std::uint32_t{x.bits} << 16); }
-inline Bfloat16 round_to_bfloat16(float x) {
-  const auto bits = __builtin_bit_cast(std::uint32_t, x);
-  if (x != x) return {static_cast<std::uint16_t>((bits | 0x400000u) >> 16)};
-  return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
-}
+// A vector of numbers in which sums are taken, and of how many.
+template <class S>
+using LanesOf = std::conditional_t<sizeof(S) == 4, FloatVector, DoubleVector>;
+template <class S>
+inline constexpr int kLanesOf = kVectorBytes / static_cast<int>(sizeof(S));
+
 template <class T>
-inline T narrow(Sum<T> x) {
-  if constexpr (sizeof(T) == 2) {
-    return round_to_bfloat16(x);
+using Pack =
+    std::conditional_t<std::is_same_v<T, Bfloat16>, Bfloat16Pack, NativePack<T, LanesOf<T>>>;
+
+// Neighbouring numbers, widened: a whole vector, or the first lanes and zeros after them.
+template <class T>
+[[gnu::always_inline]] inline LanesOf<Sum<T>> load_wide(const T* p, int lanes = kLanesOf<Sum<T>>) {
+  using Vector = LanesOf<Sum<T>>;
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    return lanes == kLanesOf<float> ? NarrowBfloat16Pack::load(p).v
+                                    : NarrowBfloat16Pack::load(p, lanes).v;
   } else {
-    return x;
+    return lanes == kLanesOf<T> ? load_vector<Vector>(p) : load_vector<Vector>(p, lanes);
   }
 }
 
-template <class T>
-struct PackOf;
-template <>
-struct PackOf<float> {
-  using type = NativePack<float, FloatVector>;
+// Asking for memory before it is needed.
+
+inline constexpr int kCacheLine = 64;
+
+constexpr int lines_of(std::int64_t bytes) {
+  return static_cast<int>((bytes + kCacheLine - 1) / kCacheLine);
+}
+
+// Functions that do nothing but fetch must be inlined: GCC takes them to have no effect, and drops
+// calls of them.
+[[gnu::always_inline]] inline void prefetch_lines(const void* p, int lines) {
+  for (int i = 0; i < lines; ++i) {
+    __builtin_prefetch(static_cast<const char*>(p) + i * kCacheLine);
+  }
+}
+
+// Rows that do not begin at a cache line may reach into one more.
+[[gnu::always_inline]] inline void prefetch_last_line(const void* p, std::int64_t bytes) {
+  __builtin_prefetch(static_cast<const char*>(p) + bytes - 1);
+}
+
+// A place in an array, which may lie beyond its end.
+class Stream {
+ public:
+  Stream() = default;
+  template <class Element>
+  Stream(const Element* array, std::int64_t from)
+      : address_(reinterpret_cast<std::uintptr_t>(array) + from * sizeof(Element)),
+        bytes_(sizeof(Element)) {}
+
+  [[gnu::always_inline]] void prefetch(std::int64_t e) const {
+    // Fetching never faults, but a pointer past an array must not even be computed.
+    __builtin_prefetch(reinterpret_cast<const void*>(  // NOLINT(performance-no-int-to-ptr)
+        address_ + static_cast<std::uintptr_t>(e) * bytes_));
+  }
+
+ private:
+  std::uintptr_t address_ = 0;
+  std::uintptr_t bytes_ = 0;
 };
-template <>
-struct PackOf<double> {
-  using type = NativePack<double, DoubleVector>;
-};
-template <>
-struct PackOf<Bfloat16> {
-  using type = Bfloat16Pack;
-};
-template <class T>
-using Pack = typename PackOf<T>::type;
 
 }  // namespace spgnn::SPGNN_ISA

@@ -14,7 +14,6 @@ inline constexpr int kGroup = 16;
 #define SPGNN_INLINE [[gnu::always_inline]] inline
 
 using Bytes [[gnu::vector_size(16)]] = std::uint8_t;
-using SomeBytes [[gnu::vector_size(kVectorBytes / 4)]] = std::uint8_t;
 using IntVector [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
 
 template <class Each>

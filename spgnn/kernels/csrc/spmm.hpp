@@ -2,10 +2,6 @@
 // do not depend on the number of threads.
 #pragma once
 
-#if __has_include(<unistd.h>)
-
-#endif
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "bfloat16.hpp"
 #include "kernel_table.hpp"
 #include "parallel.hpp"
+#include "rows.hpp"
 
 namespace spgnn {
 
@@ -27,13 +23,14 @@ inline constexpr std::int64_t kTaskSize = 2048;
 // Rows in tasks, and the rows that are too long for one.
 class Schedule {
  public:
-  Schedule(const std::int64_t* indptr, std::int64_t rows) : indptr_(indptr), rows_(rows) {
+  Schedule(const std::int64_t* indptr, std::int64_t rows) : indptr_(indptr) {
     const std::int64_t tasks = (work_before(rows) + kTaskSize - 1) / kTaskSize;
     first_row_.reserve(tasks + 1);
     first_piece_.push_back(0);
     std::int64_t row = 0;
     for (std::int64_t task = 0; task < tasks; ++task) {
-      row = first_row_at(task * kTaskSize, row);
+      row = first_where(row, rows,
+                        [&](std::int64_t r) { return work_before(r) >= task * kTaskSize; });
       first_row_.push_back(row);
       // A long row holds a task boundary, so looking at the row before each finds them all.
       if (row > 0 && is_long(row - 1) && (long_rows_.empty() || long_rows_.back() != row - 1)) {
@@ -71,19 +68,6 @@ class Schedule {
   std::int64_t work_before(std::int64_t row) const { return indptr_[row] + row; }
   bool is_long(std::int64_t row) const { return indptr_[row + 1] - indptr_[row] > kTaskSize; }
 
-  std::int64_t first_row_at(std::int64_t work, std::int64_t from) const {
-    std::int64_t low = from, high = rows_;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low) / 2;
-      if (work_before(middle) < work) {
-        low = middle + 1;
-      } else {
-        high = middle;
-      }
-    }
-    return low;
-  }
-
   void add_long_row(std::int64_t row) {
     const std::int64_t length = indptr_[row + 1] - indptr_[row];
     long_rows_.push_back(row);
@@ -91,7 +75,6 @@ class Schedule {
   }
 
   const std::int64_t* indptr_;
-  std::int64_t rows_;
   std::vector<std::int64_t> first_row_, long_rows_, first_piece_;
 };
 
@@ -166,14 +149,13 @@ void sddmm(const KernelTable& table, const SddmmOperands<T, Index>& a, const Hea
            int threads) {
   constexpr std::int64_t kTask = 2048;
   const auto& kernels = std::get<SpmmKernels<T, Index>>(table.spmm);
-  const std::int64_t nonzeros = a.indptr[a.rows];
-  for_each_task((nonzeros + kTask - 1) / kTask, threads, [&](std::int64_t task) {
+  for_each_span(a.indptr[a.rows], kTask, threads, [&](std::int64_t, Span nonzeros) {
     for (std::int64_t head = 0; head < heads.count; ++head) {
       auto one = a;
       one.x += head * heads.x_stride;
       one.g += head * heads.y_stride;
       one.products += head;
-      kernels.sddmm(one, {task * kTask, std::min((task + 1) * kTask, nonzeros)});
+      kernels.sddmm(one, nonzeros);
     }
   });
 }

@@ -281,21 +281,6 @@ inline Sum<T> dot(const T* x, const T* g, std::int64_t columns) {
   return sum.total();
 }
 
-// The row that holds a nonzero.
-template <class T, class Index>
-std::int64_t row_of(const SddmmOperands<T, Index>& a, std::int64_t nonzero) {
-  std::int64_t low = 0, high = a.rows - 1;
-  while (low < high) {
-    const std::int64_t middle = low + (high - low) / 2;
-    if (a.indptr[middle + 1] <= nonzero) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
 // At most kBlock nonzeros.
 template <class T, class Index>
 void sddmm(const SddmmOperands<T, Index>& a, Span nonzeros) {
@@ -303,7 +288,8 @@ void sddmm(const SddmmOperands<T, Index>& a, Span nonzeros) {
   point_at_rows(a, nonzeros, a.x, x_rows);
   const int lines = lines_of(a.columns * static_cast<std::int64_t>(sizeof(T)));
   const int ahead = rows_ahead(lines);
-  std::int64_t row = row_of(a, nonzeros.begin);
+  std::int64_t row =
+      first_where(0, a.rows - 1, [&](std::int64_t r) { return a.indptr[r + 1] > nonzeros.begin; });
   for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
     while (a.indptr[row + 1] <= e) ++row;
     const T* const* x = x_rows + (e - nonzeros.begin);

@@ -1,10 +1,12 @@
-// Plain data that the drivers and the instruction-set-specific kernels share. No functions that are
-// not constant expressions: code compiled for AVX-512 must never stand in for the same inline
-// function of another file.
+// Plain data that the drivers and the instruction-set-specific kernels share. No functions but
+// constant expressions and those that are always inlined (inlined.hpp says why).
 #pragma once
 
 #include <cstdint>
 #include <tuple>
+#include <type_traits>
+
+#include "inlined.hpp"
 
 namespace spgnn {
 
@@ -13,16 +15,29 @@ struct Bfloat16 {
   std::uint16_t bits;
 };
 
+template <class T>  // the type in which sums of T are taken
+using Sum = std::conditional_t<std::is_same_v<T, Bfloat16>, float, T>;
+
 template <class T>
-struct SumOf {
-  using type = T;
-};
-template <>
-struct SumOf<Bfloat16> {
-  using type = float;
-};
+[[gnu::always_inline]] inline Sum<T> widen(T x) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    return __builtin_bit_cast(float, std::uint32_t{x.bits} << 16);
+  } else {
+    return x;
+  }
+}
+
+// Rounds to nearest, ties to even; a NaN stays one.
 template <class T>
-using Sum = typename SumOf<T>::type;  // the type in which sums of T are taken
+[[gnu::always_inline]] inline T narrow(Sum<T> x) {
+  if constexpr (std::is_same_v<T, Bfloat16>) {
+    const auto bits = __builtin_bit_cast(std::uint32_t, x);
+    if (x != x) return {static_cast<std::uint16_t>((bits | 0x400000u) >> 16)};
+    return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
+  } else {
+    return x;
+  }
+}
 
 // Y = diag(row_scale) B diag(col_scale) X, or Y += the same. Null means all ones.
 template <class T, class Index>
@@ -71,6 +86,9 @@ struct Heads {
 struct Numbers {
   const std::int32_t* narrow;
   const std::int64_t* wide;
+  [[gnu::always_inline]] std::int64_t operator[](std::int64_t i) const {
+    return narrow ? narrow[i] : wide ? wide[i] : i;
+  }
 };
 
 // Some rows, nonzeros or columns.
@@ -96,8 +114,6 @@ struct DropoutRule {
   std::uint64_t threshold;  // dropped where the 32-bit hash is below it
   double factor;            // 1 / (1 - p)
 };
-
-// Plain data of attention, which drivers and kernels share.
 
 // Rows that are gathered, at byte data + i · stride: matrices [width][padded heads], filled up with
 // zeros to packed_columns(…), then numbers [padded heads].
@@ -191,8 +207,6 @@ constexpr std::int64_t attention_room(std::int64_t padded, std::int64_t width,
   return 64 * 40 + pointers + bytes_of_sum * (scores + chunks + rows);
 }
 
-// Plain data of attention backward by rows, which drivers and kernels share.
-
 // One more nonzero of some rows, after those of the pattern.
 struct AttentionLoops {
   const bool* there;            // [rows], or null: there are none
@@ -250,8 +264,6 @@ struct WeighingKernels {
 
 using WeighingTable = std::tuple<WeighingKernels<float>, WeighingKernels<double>>;
 
-// Plain data for rows in few bits (see types.hpp for why there are no functions here).
-
 template <class T>
 struct QuantiseOperands {
   const T* x;
@@ -283,9 +295,6 @@ struct DequantiseOperands {
 struct Lost {
   double error, size;
 };
-
-// Plain data for bias, activation and dropout in one pass (see types.hpp for why there are no
-// functions here).
 
 // What is made of a number x. Where it is not positive: 0, alpha · x, alpha · (exp(x) − 1).
 enum class Act : int { kNone, kRelu, kLeakyRelu, kElu };
@@ -323,9 +332,6 @@ struct UpdateGradients {
   DropoutRule rule;                // of which the factor counts with y as well
 };
 
-// Plain data for the largest or smallest of listed rows (see types.hpp for why there are no
-// functions here).
-
 // out[i, c] = max or min of x[j, c] over the nonzeros (i, j), arg[i, c] = first_column + the first
 // j that has it. What is no number comes before all that are; rows without nonzeros have 0 and −1.
 template <class T, class Index>
@@ -357,9 +363,6 @@ struct ExtremeAdjoint {
   T* dx;  // [columns of A, columns]
 };
 
-// Plain data for dense products of many rows with a matrix of few (see types.hpp for why there are
-// no functions here).
-
 // A tile of sums that stays in registers: so many rows of so many vectors.
 inline constexpr std::int64_t kGemmRows = 6, kGemmVectors = 2;
 
@@ -389,8 +392,6 @@ struct GemmGradient {
   std::int64_t sums_height;  // columns and depth, whole tiles of them
   std::int64_t sums_stride;
 };
-
-// Plain data for softmax cross-entropy (see types.hpp for why there are no functions here).
 
 // Of the rows whose target is not negative: Σ log Σ_c exp(x[i, c]) − x[i, target[i]].
 template <class T>

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 
-#include "prefetch.hpp"
 #include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {

@@ -1,50 +1,22 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 
-#include "derived.hpp"
+#include "arrays.hpp"
 #include "label_file.hpp"
-#include "minimum_volume.hpp"
 #include "stream.hpp"
 #include "vertex_cut.hpp"
 #include "volume.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using namespace spgnn::python;
 
 namespace {
 
-template <class T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Output = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Pattern = Array<std::int64_t>;
+using Indices = Array<std::int32_t>;
 
-template <class T>
-std::span<const T> view(const Array<T>& array) {
-  return {array.data(), array.size()};
-}
-
-template <class T>
-nb::object to_numpy(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
-nb::object big_to_numpy(spgnn::BigArray<std::int32_t>&& values, std::int32_t* data,
-                        std::size_t size) {
-  using Holder = spgnn::BigArray<std::int32_t>;
-  auto* kept = new Holder(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<Holder*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>>(data, {size}, owner));
-}
-
-// Lets Ctrl-C through and reports progress; runs on the thread that Python called from.
-spgnn::Tick make_tick(nb::object progress) {
-  return [progress](std::int64_t done, std::int64_t all) {
-    nb::gil_scoped_acquire acquired;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (!progress.is_none()) progress(done, all);
-  };
+spgnn::Adjacency adjacency_of(const Pattern& indptr, const Indices& indices) {
+  return {span_of(indptr), span_of(indices)};
 }
 
 nb::tuple volume_tuple(spgnn::CoverVolume&& volume) {
@@ -52,106 +24,76 @@ nb::tuple volume_tuple(spgnn::CoverVolume&& volume) {
                         to_numpy(std::move(volume.blocks)));
 }
 
-nb::tuple count_volumes(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                        Array<std::int32_t> labels, std::int64_t parts, int threads,
-                        std::int64_t table_bytes, nb::object progress) {
+nb::tuple count_volumes(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
+                        int threads, std::int64_t table_bytes, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::VolumeCount count{spgnn::CoverVolume(0), spgnn::CoverVolume(0)};
-  {
-    nb::gil_scoped_release released;
-    count = spgnn::VolumeCounter({view(indptr), view(indices)}, view(labels), parts, threads,
-                                 table_bytes, tick)();
-  }
+  auto count = unlocked([&] {
+    return spgnn::VolumeCounter(adjacency_of(indptr, indices), span_of(labels), parts, threads,
+                                table_bytes, tick)();
+  });
   return nb::make_tuple(volume_tuple(std::move(count.column)), volume_tuple(std::move(count.row)),
                         count.edge_cut);
 }
 
-nb::tuple count_minimum_covers(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                               Array<std::int32_t> labels, std::int64_t parts, int threads,
-                               nb::object progress) {
+nb::tuple count_minimum_covers(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
+                               int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::CoverVolume volume(0);
-  {
-    nb::gil_scoped_release released;
-    volume = spgnn::count_minimum_covers({view(indptr), view(indices)}, view(labels), parts,
-                                         threads, tick);
-  }
-  return volume_tuple(std::move(volume));
+  return volume_tuple(unlocked([&] {
+    return spgnn::count_minimum_covers(adjacency_of(indptr, indices), span_of(labels), parts,
+                                       threads, tick);
+  }));
 }
 
 template <spgnn::Graph (*Derive)(const spgnn::Adjacency&)>
-nb::tuple derived(Array<std::int64_t> indptr, Array<std::int32_t> indices) {
-  spgnn::Graph graph;
-  {
-    nb::gil_scoped_release released;
-    graph = Derive({view(indptr), view(indices)});
-  }
+nb::tuple derived(Pattern indptr, Indices indices) {
+  auto graph = unlocked([&] { return Derive(adjacency_of(indptr, indices)); });
   return nb::make_tuple(to_numpy(std::move(graph.indptr)), to_numpy(std::move(graph.indices)));
 }
 
-nb::object stream_partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                            Array<std::int64_t> weights, std::int64_t parts, double imbalance,
-                            std::uint64_t seed, int cluster_passes, int refine_passes, int attempts,
-                            nb::object initial, int threads, nb::object progress) {
+nb::object stream_partition(Pattern indptr, Indices indices, Array<std::int64_t> weights,
+                            std::int64_t parts, double imbalance, std::uint64_t seed,
+                            int cluster_passes, int refine_passes, int attempts,
+                            std::optional<Indices> initial, int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   spgnn::StreamOptions options{parts,         imbalance, seed,   cluster_passes,
                                refine_passes, attempts,  threads};
-  spgnn::BigArray<std::int32_t> labels;
-  bool given = !initial.is_none();
-  if (given) {
-    auto array = nb::cast<Array<std::int32_t>>(initial);
-    labels = spgnn::BigArray<std::int32_t>(array.size());
-    std::copy(array.data(), array.data() + array.size(), labels.begin());
-  }
-  {
-    nb::gil_scoped_release released;
-    spgnn::StreamPartitioner partitioner({view(indptr), view(indices)}, view(weights), options,
+  return to_numpy(unlocked([&] {
+    spgnn::StreamPartitioner partitioner(adjacency_of(indptr, indices), span_of(weights), options,
                                          tick);
-    if (given) {
-      partitioner.refine(labels);
-    } else {
-      labels = partitioner.partition();
-    }
-  }
-  std::int32_t* data = labels.data();
-  std::size_t size = labels.size();
-  return big_to_numpy(std::move(labels), data, size);
+    if (!initial) return partitioner.partition();
+    spgnn::BigArray<std::int32_t> labels(initial->size());
+    std::copy_n(initial->data(), initial->size(), labels.begin());
+    partitioner.refine(labels);
+    return labels;
+  }));
 }
 
-void libra_add(spgnn::Libra& libra, std::int64_t first, Array<std::int64_t> indptr,
-               Array<std::int32_t> columns, Output<std::int32_t> labels) {
-  nb::gil_scoped_release released;
-  libra.add(first, view(indptr), view(columns), {labels.data(), labels.size()});
+void libra_add(spgnn::Libra& libra, std::int64_t first, Pattern indptr, Indices columns,
+               Output<std::int32_t> labels) {
+  unlocked([&] { libra.add(first, span_of(indptr), span_of(columns), span_of(labels)); });
 }
 
-nb::object lower_degree_labels(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                               Array<std::int32_t> owners, int threads) {
-  std::vector<std::int32_t> labels(indices.size());
-  {
-    nb::gil_scoped_release released;
-    spgnn::lower_degree_labels({view(indptr), view(indices)}, view(owners), threads, labels);
-  }
-  return to_numpy(std::move(labels));
+nb::object lower_degree_labels(Pattern indptr, Indices indices, Indices owners, int threads) {
+  return to_numpy(unlocked([&] {
+    std::vector<std::int32_t> labels(indices.size());
+    spgnn::lower_degree_labels(adjacency_of(indptr, indices), span_of(owners), threads, labels);
+    return labels;
+  }));
 }
 
-nb::tuple count_cut(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                    Array<std::int32_t> labels, nb::object given, std::int64_t parts,
-                    std::int64_t most_vertices, int threads) {
-  const spgnn::Adjacency adjacency{view(indptr), view(indices)};
+nb::tuple count_cut(Pattern indptr, Indices indices, Indices labels, std::optional<Indices> given,
+                    std::int64_t parts, std::int64_t most_vertices, int threads) {
+  const spgnn::Adjacency adjacency = adjacency_of(indptr, indices);
   std::vector<std::int32_t> owners;
-  if (!given.is_none()) {
-    auto array = nb::cast<Array<std::int32_t>>(given);
-    owners.assign(array.data(), array.data() + array.size());
-  }
-  spgnn::CutCount count(0);
-  {
-    nb::gil_scoped_release released;
-    const spgnn::Touching touching(adjacency, view(labels), parts, threads);
+  auto count = unlocked([&] {
+    const spgnn::Touching touching(adjacency, span_of(labels), parts, threads);
+    const auto known = span_of(given);
+    owners.assign(known.begin(), known.end());
     if (owners.empty()) {
       owners = spgnn::Masters(touching, adjacency.vertices(), parts, most_vertices)();
     }
-    count = spgnn::count_cut(adjacency, view(labels), owners, touching, parts, threads);
-  }
+    return spgnn::count_cut(adjacency, span_of(labels), owners, touching, parts, threads);
+  });
   return nb::make_tuple(to_numpy(std::move(owners)), to_numpy(std::move(count.nonzeros)),
                         to_numpy(std::move(count.touched)), to_numpy(std::move(count.expand_send)),
                         to_numpy(std::move(count.expand_receive)),
@@ -159,15 +101,12 @@ nb::tuple count_cut(Array<std::int64_t> indptr, Array<std::int32_t> indices,
                         to_numpy(std::move(count.fold_receive)));
 }
 
-nb::tuple count_levels(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                       Array<std::int32_t> labels, std::int64_t parts, std::int64_t parts_per_node,
-                       int threads) {
-  spgnn::LevelCount count(0, 0);
-  {
-    nb::gil_scoped_release released;
-    count = spgnn::count_levels({view(indptr), view(indices)}, view(labels), parts, parts_per_node,
-                                threads);
-  }
+nb::tuple count_levels(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
+                       std::int64_t parts_per_node, int threads) {
+  auto count = unlocked([&] {
+    return spgnn::count_levels(adjacency_of(indptr, indices), span_of(labels), parts,
+                               parts_per_node, threads);
+  });
   return nb::make_tuple(
       to_numpy(std::move(count.flat_send)), to_numpy(std::move(count.flat_receive)),
       to_numpy(std::move(count.once_send)), to_numpy(std::move(count.once_receive)),
@@ -175,11 +114,11 @@ nb::tuple count_levels(Array<std::int64_t> indptr, Array<std::int32_t> indices,
 }
 
 void parse_labels(nb::bytes text, std::int64_t parts, Output<std::int32_t> labels) {
-  spgnn::parse_labels({text.c_str(), text.size()}, parts, {labels.data(), labels.size()});
+  spgnn::parse_labels({text.c_str(), text.size()}, parts, span_of(labels));
 }
 
-nb::bytes format_labels(Array<std::int32_t> labels) {
-  std::string text = spgnn::format_labels(view(labels));
+nb::bytes format_labels(Indices labels) {
+  std::string text = spgnn::format_labels(span_of(labels));
   return nb::bytes(text.data(), text.size());
 }
 

@@ -12,7 +12,6 @@
 
 #include "adjacency.hpp"
 #include "big_array.hpp"
-#include "groups.hpp"
 #include "parallel.hpp"
 
 namespace spgnn {

@@ -11,7 +11,7 @@
 
 #include "adjacency.hpp"
 #include "big_array.hpp"
-#include "gvb/random.hpp"
+#include "gvb/graphs.hpp"
 #include "parallel.hpp"
 
 namespace spgnn {

@@ -1,48 +1,23 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
-#include <vector>
-
+#include "arrays.hpp"
 #include "negatives.hpp"
 #include "neighbors.hpp"
-#include "order.hpp"
-#include "walks.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using namespace spgnn::python;
 
 namespace {
 
-template <class T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = Array<std::int64_t>;
 using Keys = nb::ndarray<const std::uint64_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 
 template <class T>
-std::span<const T> span_of(const Array<T>& array) {
-  return {array.data(), array.size()};
-}
-
-template <class T>
-std::span<const T> span_of(const std::optional<Array<T>>& array) {
-  return array ? span_of(*array) : std::span<const T>();
-}
-
-template <class T>
 const T* data_of(const std::optional<Array<T>>& array) {
   return array ? array->data() : nullptr;
-}
-
-template <class T>
-nb::object to_numpy(spgnn::Buffer<T>&& values) {
-  auto* kept = new spgnn::Buffer<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<spgnn::Buffer<T>*>(p); });
-  const auto size = static_cast<std::size_t>(kept->size());
-  return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {size}, owner));
 }
 
 template <class T>
@@ -131,12 +106,10 @@ class Graph {
                 bool edge_ids, int threads) const {
     const spgnn::HopOptions options{
         static_cast<spgnn::Strategy>(strategy), replace, false, true, true, edge_ids};
-    spgnn::Entries<Index> entries;
-    {
-      nb::gil_scoped_release released;
-      entries = spgnn::sample_hop(view_, span_of(targets), span_of(roots), span_of(limits), fanout,
-                                  hop, draw_of(draw, 0), options, threads);
-    }
+    auto entries = unlocked([&] {
+      return spgnn::sample_hop(view_, span_of(targets), span_of(roots), span_of(limits), fanout,
+                               hop, draw_of(draw, 0), options, threads);
+    });
     return nb::make_tuple(to_numpy(std::move(entries.indptr)), to_numpy(std::move(entries.columns)),
                           to_numpy_if(edge_ids, std::move(entries.edge_ids)),
                           to_numpy_if(entries.weighted, std::move(entries.weights)));
@@ -187,23 +160,17 @@ class Graph {
   }
 
   nb::object walks(Ints starts, std::int64_t length, Keys draw, int threads) const {
-    spgnn::Buffer<std::int64_t> walks;
-    {
-      nb::gil_scoped_release released;
-      walks = spgnn::random_walks(view_, span_of(starts), length, draw_of(draw, 0), threads);
-    }
-    return to_numpy(std::move(walks));
+    return to_numpy(unlocked([&] {
+      return spgnn::random_walks(view_, span_of(starts), length, draw_of(draw, 0), threads);
+    }));
   }
 
   nb::object negatives(Ints sources, std::int64_t count, const Graph& vertices, bool by_weight,
                        bool excluded, Keys draw, int threads) const {
-    spgnn::Buffer<std::int64_t> drawn;
-    {
-      nb::gil_scoped_release released;
+    return to_numpy(unlocked([&] {
       const spgnn::Negatives<Index> negatives(view_, vertices.view_, by_weight, excluded);
-      drawn = negatives.draw(span_of(sources), count, draw_of(draw, 0), threads);
-    }
-    return to_numpy(std::move(drawn));
+      return negatives.draw(span_of(sources), count, draw_of(draw, 0), threads);
+    }));
   }
 
  private:
@@ -218,24 +185,17 @@ class Graph {
 
 template <class Index>
 nb::tuple relabel(Ints targets, Array<Index> columns, int threads) {
-  spgnn::Buffer<std::int64_t> nodes;
-  spgnn::Buffer<std::int32_t> indices;
-  {
-    nb::gil_scoped_release released;
-    std::tie(nodes, indices) = spgnn::relabel(span_of(targets), span_of(columns), threads);
-  }
+  auto [nodes, indices] =
+      unlocked([&] { return spgnn::relabel(span_of(targets), span_of(columns), threads); });
   return nb::make_tuple(to_numpy(std::move(nodes)), to_numpy(std::move(indices)));
 }
 
 template <class Index>
 nb::object row_order(Ints indptr, Array<Index> indices, std::optional<Ints> ids,
                      std::optional<Ints> times, int threads) {
-  spgnn::Buffer<std::int64_t> order;
-  {
-    nb::gil_scoped_release released;
-    order =
-        spgnn::row_order(span_of(indptr), indices.data(), data_of(ids), data_of(times), threads);
-  }
+  auto order = unlocked([&] {
+    return spgnn::row_order(span_of(indptr), indices.data(), data_of(ids), data_of(times), threads);
+  });
   const bool moved = order.data() != nullptr;
   return to_numpy_if(moved, std::move(order));
 }

@@ -18,38 +18,6 @@
 
 namespace spgnn {
 
-// Offsets in a row that were chosen, at most `kRoom`: all of them are compared, without a branch.
-// They stay in registers, for a vector that was written number by number is slow to load.
-template <int kRoom>
-class ScannedSet {
- public:
-  ScannedSet() {
-    for (std::uint32_t i = 0; i < kRoom / 4; ++i) {
-      chosen_[i] = ~Four{};
-      places_[i] = Four{4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3};
-    }
-  }
-  bool has(std::uint32_t offset) const {
-    Four found{};
-    for (const Four& four : chosen_) found |= four == offset;
-    const auto halves = reinterpret_cast<Two>(found);
-    return (halves[0] | halves[1]) != 0;
-  }
-  void add(std::uint32_t offset) {
-    for (int i = 0; i < kRoom / 4; ++i) {
-      const auto here = reinterpret_cast<Four>(places_[i] == count_);
-      chosen_[i] = (chosen_[i] & ~here) | (here & offset);
-    }
-    ++count_;
-  }
-
- private:
-  using Four [[gnu::vector_size(16)]] = std::uint32_t;
-  using Two [[gnu::vector_size(16)]] = std::uint64_t;
-  Four chosen_[kRoom / 4], places_[kRoom / 4];
-  std::uint32_t count_ = 0;
-};
-
 // Marks of offsets, which a new row makes all invalid without a pass over them.
 class Marks {
  public:
@@ -89,7 +57,7 @@ class MarkedSet {
 // compared.
 class FilteredSet {
  public:
-  static constexpr std::int64_t kMost = 64;  // and one
+  static constexpr std::int64_t kMost = 65;
 
   explicit FilteredSet(Marks& marks) : marks_(marks) { marks_.next_row(); }
   bool has(std::uint32_t offset, const std::uint32_t* chosen, std::int64_t count) const {
@@ -120,9 +88,9 @@ class HashedSet {
     shift_ = 64 - std::countr_zero(size);
     slots_.assign(size, kFree);
   }
-  bool has(std::uint32_t offset) const { return slots_[place(offset)] == offset; }
-  void add(std::uint32_t offset) { slots_[place(offset)] = offset; }
-  bool has(std::uint32_t offset, const std::uint32_t*, std::int64_t) const { return has(offset); }
+  bool has(std::uint32_t offset, const std::uint32_t*, std::int64_t) const {
+    return slots_[place(offset)] == offset;
+  }
   bool insert(std::uint32_t offset, const std::uint32_t*, std::int64_t) {
     std::uint32_t& slot = slots_[place(offset)];
     const bool fresh = slot != offset;
@@ -142,14 +110,21 @@ class HashedSet {
   int shift_;
 };
 
-// choose(set) with an empty set for at most so many offsets.
-template <class Choose>
-auto with_set(std::int64_t most, std::vector<std::uint32_t>& memory, const Choose& choose) {
-  if (most <= 8) return choose(ScannedSet<8>());
-  if (most <= 16) return choose(ScannedSet<16>());
-  if (most <= 32) return choose(ScannedSet<32>());
-  return choose(HashedSet(memory, most));
-}
+// choose(set) with an empty set for at most `most` offsets of a row.
+class OffsetSets {
+ public:
+  template <class Choose>
+  [[gnu::always_inline]] auto with_set(std::int64_t degree, std::int64_t most,
+                                       const Choose& choose) {
+    if (most > FilteredSet::kMost) return choose(HashedSet(memory_, most));
+    if (degree <= Marks::kCount) return choose(MarkedSet(marks_));
+    return choose(FilteredSet(marks_));
+  }
+
+ private:
+  Marks marks_;
+  std::vector<std::uint32_t> memory_;
+};
 
 // The first k of a random order of the row, so fewer entries are some of those that more would be:
 // a vertex that draws for several layers finds no others. Short rows are shuffled; of longer ones
@@ -167,12 +142,14 @@ class UniformWithoutReplacement {
       std::memcpy(order, kInOrder.data(), kShort);
       shuffle(order, start, degree, k, draws, positions);
     } else if (2 * k > degree) {
-      memory_.resize(degree);
-      std::iota(memory_.begin(), memory_.end(), 0);
-      shuffle(memory_.data(), start, degree, k, draws, positions);
+      offsets_.resize(degree);
+      std::iota(offsets_.begin(), offsets_.end(), 0);
+      shuffle(offsets_.data(), start, degree, k, draws, positions);
     } else {
-      with_set(k, memory_,
-               [&](auto&& chosen) { return by_set(chosen, start, degree, k, draws, positions); });
+      offsets_.resize(k);
+      sets_.with_set(degree, k, [&](auto&& chosen) {
+        by_set(chosen, start, degree, k, draws, offsets_.data(), positions);
+      });
     }
   }
 
@@ -197,17 +174,18 @@ class UniformWithoutReplacement {
 
   template <class Set>
   static void by_set(Set& chosen, std::int64_t start, std::int64_t degree, std::int64_t k,
-                     VertexDraws draws, std::int64_t* positions) {
+                     VertexDraws draws, std::uint32_t* offsets, std::int64_t* positions) {
     std::uint64_t column = 0;
     for (std::int64_t j = 0; j < k; ++j) {
-      auto drawn = static_cast<std::uint32_t>(below(draws[column++], degree));
-      while (chosen.has(drawn)) drawn = static_cast<std::uint32_t>(below(draws[column++], degree));
-      chosen.add(drawn);
-      positions[j] = start + drawn;
+      do {
+        offsets[j] = static_cast<std::uint32_t>(below(draws[column++], degree));
+      } while (!chosen.insert(offsets[j], offsets, j));
+      positions[j] = start + offsets[j];
     }
   }
 
-  std::vector<std::uint32_t> memory_;
+  OffsetSets sets_;
+  std::vector<std::uint32_t> offsets_;
 };
 
 // Drawn one by one.

@@ -6,16 +6,9 @@
 
 #include <cstdint>
 
+#include "inlined.hpp"
+
 namespace spgnn {
-
-inline constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
-
-inline std::uint64_t mixed(std::uint64_t z) {
-  z += kGolden;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  return z ^ (z >> 31);
-}
 
 // What every draw of a sample is a hash of, beside hop, vertex and column.
 struct Draw {

@@ -6,11 +6,9 @@
 
 #include "buffer.hpp"
 #include "hash.hpp"
-#include "lanes_types.hpp"
+#include "lanes.hpp"
 
 namespace spgnn::SPGNN_ISA {
-
-// What instruction sets do differently about eight weighted draws; a part of lanes_kernel.hpp.
 
 namespace {
 
@@ -39,69 +37,6 @@ SPGNN_INLINE Places finished(__m256i buckets, __m256i fractions, __m256i randoms
   const __m256 within = _mm256_mul_ps(_mm256_cvtepi32_ps(low), _mm256_set1_ps(0x1p-24F));
   return {_mm256_slli_epi32(buckets, 5), fractions, within};
 }
-
-#ifdef __AVX512F__
-
-// VertexDraws and AliasDrawer::place of draws first, first + 1, …
-SPGNN_INLINE Places placed_at(const LaneRow& row, std::uint64_t first) {
-  constexpr std::uint64_t kStep = VertexDraws::kStep;
-  const __m512i steps =
-      _mm512_setr_epi64(0, kStep, 2 * kStep, 3 * kStep, 4 * kStep, 5 * kStep, 6 * kStep, 7 * kStep);
-  const __m512i low_half = _mm512_set1_epi64(0xFFFFFFFF);
-  const __m512i x = _mm512_add_epi64(_mm512_set1_epi64(row.state + first * kStep), steps);
-  const __m512i y = _mm512_xor_si512(x, _mm512_set1_epi64(VertexDraws::kMask));
-  const __m512i x_high = _mm512_srli_epi64(x, 32), y_high = _mm512_srli_epi64(y, 32);
-  const __m512i low = _mm512_mul_epu32(x, y), one = _mm512_mul_epu32(x, y_high);
-  const __m512i other = _mm512_mul_epu32(x_high, y), high = _mm512_mul_epu32(x_high, y_high);
-  const __m512i middle = _mm512_add_epi64(
-      _mm512_srli_epi64(low, 32),
-      _mm512_add_epi64(_mm512_and_si512(one, low_half), _mm512_and_si512(other, low_half)));
-  const __m512i upper =
-      _mm512_add_epi64(_mm512_add_epi64(high, _mm512_srli_epi64(middle, 32)),
-                       _mm512_add_epi64(_mm512_srli_epi64(one, 32), _mm512_srli_epi64(other, 32)));
-  const __m512i lower = _mm512_mask_blend_epi32(0xAAAA, low, _mm512_slli_epi64(middle, 32));
-  const __m512i random = _mm512_xor_si512(upper, lower);
-  const __m512i count = _mm512_set1_epi64(row.count);
-  const __m512i place = _mm512_add_epi64(_mm512_mul_epu32(_mm512_srli_epi64(random, 32), count),
-                                         _mm512_srli_epi64(_mm512_mul_epu32(random, count), 32));
-  return finished(_mm512_cvtepi64_epi32(_mm512_srli_epi64(place, 32)), _mm512_cvtepi64_epi32(place),
-                  _mm512_cvtepi64_epi32(random));
-}
-
-// Lanes that equal none before them, nor any of `others`.
-SPGNN_INLINE std::uint32_t fresh_lanes(__m256i offsets, const __m256i* others, int count) {
-  if (count == 0) {
-    const __m256i equal = _mm256_conflict_epi32(offsets);
-    return _mm256_testn_epi32_mask(equal, equal);
-  }
-  std::uint32_t fresh = 0xFF;
-  for (int i = 0; i < count; ++i) {
-    const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(loaded(others + i)), offsets, 1);
-    const __m512i equal = _mm512_conflict_epi32(both);
-    fresh &= static_cast<std::uint32_t>(_mm512_testn_epi32_mask(equal, equal)) >> 8;
-  }
-  return fresh;
-}
-
-// Of sixteen lanes, those that equal none before them.
-SPGNN_INLINE std::uint32_t fresh_sixteen(__m256i first, __m256i second) {
-  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-  const __m512i equal = _mm512_conflict_epi32(both);
-  return _mm512_testn_epi32_mask(equal, equal);
-}
-
-class Compaction {
- public:
-  explicit Compaction(std::uint32_t kept) : kept_(static_cast<__mmask8>(kept)) {}
-  SPGNN_INLINE __m256i operator()(__m256i lanes) const {
-    return _mm256_maskz_compress_epi32(kept_, lanes);
-  }
-
- private:
-  __mmask8 kept_;
-};
-
-#else
 
 struct Randoms {
   __m256i random, place;
@@ -217,12 +152,6 @@ class Compaction {
  private:
   __m256i order_;
 };
-
-#endif
-
-}  // namespace
-
-namespace {
 
 using Lanes = Vectors<32>::Floats;
 static_assert(sizeof(Bucket<std::int32_t>) == 32);

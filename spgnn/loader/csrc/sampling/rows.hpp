@@ -1,33 +1,21 @@
-// The rows that are sampled from, and what is drawn of them.
+// The rows that are sampled from, with what is made of them once: order, sums and tables of
+// weights; and what is drawn of them.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
 
+#include "big_array.hpp"
 #include "buffer.hpp"
 #include "hash.hpp"
+#include "lanes.hpp"
+#include "parallel.hpp"
 
 namespace spgnn {
-
-// Three entries of a row, with what an alias table (Walker, 1977) says of them together: the bucket
-// stands for itself with a chance of keep / 2^32, else for the row's bucket `other`. Columns and
-// shares of the row's weights come along, so that mostly one line of the cache says everything. A
-// row's first bucket has the places at its beginning empty that are left over; row i's begins at
-// (indptr[i] + 2 i) / 3, which leaves room enough for all.
-template <class Index>
-struct alignas(sizeof(Index) == 4 ? 32 : 16) Bucket {
-  static constexpr std::int64_t kPlaces = 3;
-
-  std::uint32_t keep, other;
-  Index columns[kPlaces];
-  float shares[kPlaces];
-
-  static constexpr std::int64_t of(std::int64_t entries) {
-    return (entries + kPlaces - 1) / kPlaces;
-  }
-  static constexpr std::int64_t begin(std::int64_t row, std::int64_t start) {
-    return (start + (kPlaces - 1) * row) / kPlaces;
-  }
-};
 
 // Columns of each row in a canonical order, so that what is drawn depends on the graph alone.
 // Pointers but the first two may be null.
@@ -93,5 +81,104 @@ class Sink {
  protected:
   ~Sink() = default;
 };
+
+inline constexpr std::int64_t kRowsPerTask = 4096;
+
+// Calls row(i, start, degree) for all rows, on all threads.
+template <class Row>
+void for_each_row(const std::int64_t* indptr, std::int64_t rows, int threads, const Row& row) {
+  for_each_task((rows + kRowsPerTask - 1) / kRowsPerTask, threads, [&](std::int64_t task) {
+    const std::int64_t end = std::min((task + 1) * kRowsPerTask, rows);
+    for (std::int64_t i = task * kRowsPerTask; i < end; ++i) {
+      row(i, indptr[i], indptr[i + 1] - indptr[i]);
+    }
+  });
+}
+
+// Sums of the weights of each row up to and with each entry.
+inline Buffer<double> row_sums(const std::int64_t* indptr, std::int64_t rows, const double* weights,
+                               int threads) {
+  Buffer<double> sums(indptr[rows]);
+  for_each_row(indptr, rows, threads, [&](std::int64_t, std::int64_t start, std::int64_t degree) {
+    double sum = 0;
+    for (std::int64_t e = start; e < start + degree; ++e) sums[e] = sum += weights[e];
+  });
+  return sums;
+}
+
+// The alias tables of all rows (Vose, IEEE Transactions on Software Engineering, 1991), of buckets.
+template <class Index>
+BigArray<Bucket<Index>> alias_tables(const std::int64_t* indptr, const Index* indices,
+                                     std::int64_t rows, const double* weights, int threads) {
+  using Of = Bucket<Index>;
+  BigArray<Of> tables(Of::begin(rows, indptr[rows]));
+  for_each_row(indptr, rows, threads, [&](std::int64_t i, std::int64_t start, std::int64_t degree) {
+    Of* row = tables.data() + Of::begin(i, start);
+    const std::int64_t count = Of::of(degree), empty = count * Of::kPlaces - degree;
+    double sum = 0;
+    for (std::int64_t j = 0; j < degree; ++j) sum += weights[start + j];
+    std::vector<double> chances(count);  // in units of 1 / count
+    for (std::int64_t j = 0; j < degree; ++j) {
+      const double share = weights[start + j] / sum;
+      const std::int64_t place = j + empty;
+      Of& bucket = row[place / Of::kPlaces];
+      bucket.columns[place % Of::kPlaces] = indices[start + j];
+      bucket.shares[place % Of::kPlaces] = static_cast<float>(share);
+      chances[place / Of::kPlaces] += share * static_cast<double>(count);
+    }
+    std::vector<std::uint32_t> small, large;
+    for (std::int64_t j = 0; j < count; ++j) {
+      const auto number = static_cast<std::uint32_t>(j);
+      row[j].keep = ~std::uint32_t{0};
+      row[j].other = number;
+      (chances[j] < 1 ? small : large).push_back(number);
+    }
+    while (!small.empty() && !large.empty()) {
+      const std::uint32_t little = small.back(), much = large.back();
+      small.pop_back();
+      row[little].keep = static_cast<std::uint32_t>(chances[little] * 0x1p32);
+      row[little].other = much;
+      chances[much] -= 1 - chances[little];
+      if (chances[much] >= 1) continue;
+      large.pop_back();
+      small.push_back(much);
+    }
+  });
+  return tables;
+}
+
+// The order in which the samplers read a row: by time, then by original id.
+
+// Entries of each row in order; nothing if they are. `ids` (of columns) and `times` (of entries)
+// may be null.
+template <class Index>
+Buffer<std::int64_t> row_order(std::span<const std::int64_t> indptr, const Index* indices,
+                               const std::int64_t* ids, const std::int64_t* times, int threads) {
+  const auto before = [=](std::int64_t a, std::int64_t b) {
+    if (times && times[a] != times[b]) return times[a] < times[b];
+    const std::int64_t left = ids ? ids[indices[a]] : static_cast<std::int64_t>(indices[a]);
+    const std::int64_t right = ids ? ids[indices[b]] : static_cast<std::int64_t>(indices[b]);
+    return left < right;
+  };
+  const auto rows = static_cast<std::int64_t>(indptr.size()) - 1;
+  std::atomic<bool> ordered{true};
+  for_each_row(indptr.data(), rows, threads,
+               [&](std::int64_t, std::int64_t start, std::int64_t degree) {
+                 for (std::int64_t e = start + 1; e < start + degree; ++e) {
+                   if (before(e, e - 1)) ordered.store(false, std::memory_order_relaxed);
+                 }
+               });
+  if (ordered) return {};
+  Buffer<std::int64_t> order(indptr[rows]);
+  for_each_row(indptr.data(), rows, threads,
+               [&](std::int64_t, std::int64_t start, std::int64_t degree) {
+                 std::int64_t* row = order.data() + start;
+                 std::iota(row, row + degree, start);
+                 std::sort(row, row + degree, [&](std::int64_t a, std::int64_t b) {
+                   return before(a, b) || (!before(b, a) && a < b);
+                 });
+               });
+  return order;
+}
 
 }  // namespace spgnn

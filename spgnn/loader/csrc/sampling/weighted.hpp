@@ -1,94 +1,98 @@
-// Weighted draws, one after the other and several at once.
+// Weighted draws, one after the other and several at once; and factors that make sums over them
+// unbiased, from shares of a row's weights.
+//
+// If entries arrive as a Poisson process of rate 1, entry i arrives first after an exponential time
+// of rate share(i), by itself. So with t the arrival of the first entry that is *not* taken, an
+// entry was taken with probability 1 − exp(−share·t) given the others, and one over that makes sums
+// unbiased (bottom-k sketches: Cohen & Kaplan, PODC 2007; Duffield, Lund & Thorup, J. ACM 2007).
+// Where only the number of arrivals is known, the mean of that over t does as well.
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "alias.hpp"
-#include "buffer.hpp"
 #include "choose.hpp"
-#include "factors.hpp"
+#include "drawers.hpp"
 #include "hash.hpp"
 #include "lanes.hpp"
-#include "picks.hpp"
 #include "rows.hpp"
 
 namespace spgnn {
 
+// An exponential number from 64 random bits.
+inline double exponential(std::uint64_t random) { return -std::log(unit(random)); }
+
+// The same to seven digits, without a branch: log x = n·log 2 + 2·artanh((m − 1) / (m + 1)).
+inline float quick_exponential(std::uint64_t random) {
+  const auto bits = static_cast<std::int32_t>(random >> 33) | 1;
+  const auto x = std::bit_cast<std::int32_t>(static_cast<float>(bits));
+  const std::int32_t shifted = x - 0x3F3504F3;  // so that m is in [√½, √2)
+  const float m = std::bit_cast<float>((shifted & 0x007FFFFF) + 0x3F3504F3);
+  const auto n = static_cast<float>((shifted >> 23) - 31);
+  const float s = (m - 1) / (m + 1), t = s * s;
+  return -(n * 0.693147181F +
+           2 * s * (1 + t * (1.0F / 3 + t * (1.0F / 5 + t * (1.0F / 7 + t / 9)))));
+}
+
+using FourLanes = Vectors<16>::Floats;
+
+// The mean of 1 / (1 − exp(−share·t)) where t is the sum of n ≥ 2 exponential numbers: it is
+// Σ_j (1 + j·share)^−n, for a light share by Euler and Maclaurin, to five digits.
+class MeanFactor {
+ public:
+  constexpr explicit MeanFactor(std::int64_t arrivals) : terms_() {
+    terms_.arrivals = arrivals;
+    const auto n = static_cast<float>(arrivals);
+    terms_.most = 3.1F / (n + 6);
+    // Terms are written in x = n·share, which keeps their coefficients small.
+    const float step = 1 / n;
+    float c = 1.0F / 12;
+    spread(terms_.times, n);
+    spread(terms_.integral, n / (n - 1));
+    spread(terms_.coefficients[0], c);
+    for (int i = 1; i < FactorTerms::kTerms; ++i) {
+      const auto odd = static_cast<float>(2 * i - 1);
+      c *= (1 + odd * step) * (1 + (odd + 1) * step) * kRatios[i - 1];
+      spread(terms_.coefficients[i], c);
+    }
+  }
+
+  // Of some shares; whole vectors are read and written.
+  void of(std::int64_t count, const float* shares, float* factors) const {
+    each_lanes<FourLanes>(count, shares, factors,
+                          [&](FourLanes four) { return mean_factors(terms_, four); });
+  }
+  const FactorTerms& terms() const { return terms_; }
+
+ private:
+  static constexpr void spread(float* lanes, float value) {
+    for (int lane = 0; lane < FactorTerms::kWidest; ++lane) lanes[lane] = value;
+  }
+
+  // B_2p / (2p)! over the one before.
+  static constexpr float kRatios[FactorTerms::kTerms - 1] = {-12.0F / 720,
+                                                             -720.0F / 30240,
+                                                             -30240.0F / 1209600,
+                                                             -1209600.0F / 47900160,
+                                                             -5.28419014e-10F * 47900160,
+                                                             1.33825365e-11F / -5.28419014e-10F};
+
+  FactorTerms terms_;
+};
+
+// Of usual numbers of arrivals, made once; by number.
+inline constexpr auto kMeanFactors = []<std::size_t... kNumbers>(std::index_sequence<kNumbers...>) {
+  return std::array{MeanFactor(std::max<std::int64_t>(kNumbers, 2))...};
+}(std::make_index_sequence<129>());
+
 // Streams of hashes of one vertex, which must not overlap.
 inline constexpr std::uint64_t kWaits = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kKeys = std::uint64_t{2} << 40;
-
-// A row that entries are drawn from.
-struct DrawnRow {
-  std::int64_t number, start, degree;
-};
-
-template <class Index>
-[[gnu::always_inline]] inline void set_pick(const Picks<Index>& picks, std::int64_t j,
-                                            const Entry<Index>& entry) {
-  picks.columns[j] = entry.column;
-  picks.offsets[j] = entry.offset;
-  picks.shares[j] = entry.share;
-}
-
-// A row that is drawn from soon.
-template <class Drawer>
-struct ComingRow {
-  static constexpr std::int64_t kMostPlaces = 65;
-
-  Drawer drawer;
-  VertexDraws draws;
-  bool placed;  // whether its first places are known, for it is too long to be fetched whole
-  Place places[kMostPlaces];
-};
-
-// Rows are drawn from in three steps, with what other rows need on its way from memory meanwhile:
-// of the row that comes in kFar rows it is known where random numbers point, of that in kNear rows
-// to which entries that leads.
-template <class Index, class Drawer>
-class ComingRows {
- public:
-  static constexpr std::int64_t kFar = 16, kNear = 8;
-  using Coming = ComingRow<Drawer>;
-
-  explicit ComingRows(const Rows<Index>& rows) : rows_(rows) {}
-
-  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t count,
-                                    VertexDraws draws) {
-    Coming& coming = coming_[i % kKept];
-    const Drawer drawer(rows_, row.number, row.start, row.degree);
-    coming.drawer = drawer;
-    coming.draws = draws;
-    coming.placed = drawer.lines() > count && count <= Coming::kMostPlaces;
-    if (!coming.placed) {
-      if (drawer.lines() <= count) drawer.prefetch_row();
-      return;
-    }
-    for (std::int64_t j = 0; j < count; ++j) {
-      coming.places[j] = drawer.place(draws[j]);
-      drawer.prefetch(coming.places[j]);
-    }
-  }
-  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t count) {
-    Coming& coming = coming_[i % kKept];
-    if (!coming.placed) return;
-    const Drawer drawer = coming.drawer;
-    for (std::int64_t j = 0; j < count; ++j) {
-      coming.places[j] = drawer.settled(coming.places[j]);
-      drawer.prefetch(coming.places[j]);
-    }
-  }
-  const Coming& operator[](std::int64_t i) const { return coming_[i % kKept]; }
-
- private:
-  static constexpr std::int64_t kKept = 2 * kFar;
-
-  const Rows<Index>& rows_;
-  Coming coming_[kKept];
-};
 
 // Drawn one by one, each in proportion to its weight among those that are left.
 //
@@ -114,14 +118,14 @@ class WeightedWithoutReplacement {
                       const Picks<Index>& picks) {
     const Coming& coming = coming_[i];
     if (wants_most(degree, k)) return {0, draw_all(coming, degree, k, picks)};
-    return with_set(degree, k,
-                    [&](auto&& chosen) { return draw_some(chosen, coming, degree, k, picks); });
+    return sets_.with_set(
+        degree, k + 1, [&](auto&& chosen) { return draw_some(chosen, coming, degree, k, picks); });
   }
 
   // The rest of k of a row's entries, after so many draws.
   Arrivals go_on(const Drawer& drawer, VertexDraws draws, std::int64_t degree, std::int64_t k,
                  std::int64_t taken, std::int64_t drawn, const Picks<Index>& picks) {
-    return with_set(degree, k, [&](auto&& chosen) {
+    return sets_.with_set(degree, k + 1, [&](auto&& chosen) {
       for (std::int64_t j = 0; j < taken; ++j) chosen.insert(picks.offsets[j], picks.offsets, j);
       return draw_rest(chosen, drawer, draws, degree, k, taken, drawn, picks);
     });
@@ -149,13 +153,6 @@ class WeightedWithoutReplacement {
   // Rows of at most so many entries may all be looked at.
   static constexpr std::int64_t kShort = 64;
 
-  template <class Choose>
-  [[gnu::always_inline]] Arrivals with_set(std::int64_t degree, std::int64_t k,
-                                           const Choose& choose) {
-    if (k > FilteredSet::kMost) return choose(HashedSet(memory_, k + 1));
-    if (degree <= Marks::kCount) return choose(MarkedSet(marks_));
-    return choose(FilteredSet(marks_));
-  }
   static std::int64_t patience(std::int64_t k) { return 8 * k + 32; }
 
   // Most of the row is wanted: drawing one by one would mostly meet what was drawn before. When
@@ -246,8 +243,7 @@ class WeightedWithoutReplacement {
   }
 
   ComingRows<Index, Drawer> coming_;
-  Marks marks_;
-  std::vector<std::uint32_t> memory_;
+  OffsetSets sets_;
   std::vector<std::pair<double, std::uint32_t>> arrivals_;
 };
 

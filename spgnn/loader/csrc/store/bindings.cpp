@@ -1,5 +1,3 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
@@ -7,17 +5,19 @@
 #include <memory>
 #include <string>
 
+#include "arrays.hpp"
 #include "cache_table.hpp"
 #include "reading_pool.hpp"
-#include "row_reader.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using spgnn::python::Array, spgnn::python::Output, spgnn::python::span_of, spgnn::python::to_numpy,
+    spgnn::python::unlocked;
 
 namespace {
 
-using Ids = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Ids = Array<std::int64_t>;
+using Bytes = Output<std::uint8_t>;
 
 // Reads under way; holds on to the memory that they fill.
 class Ticket {
@@ -43,10 +43,7 @@ class Ticket {
   std::string wait() {
     if (is_inherited()) begin_again();
     for (bool done = false; !done;) {
-      {
-        nb::gil_scoped_release released;
-        done = job_->done_within(100);
-      }
+      done = unlocked([&] { return job_->done_within(100); });
       if (!done && PyErr_CheckSignals() != 0) throw nb::python_error();
     }
     return job_->error();
@@ -108,14 +105,12 @@ class Reader {
  private:
   template <class StretchOf>
   Ticket start(std::size_t size, Bytes out, std::int64_t gap, const StretchOf& stretch_of) const {
-    std::shared_ptr<spgnn::StretchJob> job;
     char* data = reinterpret_cast<char*>(out.data());
-    {
-      nb::gil_scoped_release released;
+    auto job = unlocked([&] {
       std::vector<spgnn::Stretch> stretches(size);
       for (std::size_t i = 0; i < size; ++i) stretches[i] = stretch_of(i, data);
-      job = std::make_shared<spgnn::StretchJob>(file_, std::move(stretches), gap);
-    }
+      return std::make_shared<spgnn::StretchJob>(file_, std::move(stretches), gap);
+    });
     return Ticket(std::move(job), std::move(out), depth_, ring);
   }
 
@@ -123,7 +118,7 @@ class Reader {
   int depth_;
 };
 
-using ConstBytes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstBytes = Array<std::uint8_t>;
 
 // Row from_row[i] of one table becomes row to_row[i] of another.
 void copy_rows(ConstBytes source, Ids from_row, Bytes target, Ids to_row, std::int64_t row_bytes) {
@@ -146,38 +141,24 @@ void copy_stretches(ConstBytes source, Ids begins, Ids lengths, Ids to, Bytes ta
   }
 }
 
-using Scores = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-nb::object to_numpy(std::vector<std::int64_t>&& values) {
-  auto* kept = new std::vector<std::int64_t>(std::move(values));
-  nb::capsule owner(kept,
-                    [](void* p) noexcept { delete static_cast<std::vector<std::int64_t>*>(p); });
-  return nb::cast(
-      nb::ndarray<nb::numpy, std::int64_t, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
-}
-
 std::unique_ptr<spgnn::CacheTable> make_table(const std::string& policy, std::int64_t rows,
-                                              std::int64_t slots, Scores scores) {
+                                              std::int64_t slots, Array<float> scores) {
   using Made = std::unique_ptr<spgnn::CacheTable>;
   if (policy == "lru") return Made(new spgnn::LruTable(rows, slots));
   return Made(new spgnn::BeladyTable(rows, slots, {scores.data(), scores.data() + scores.size()}));
 }
 
 std::unique_ptr<spgnn::CacheTable> make_fixed_table(std::int64_t rows, Ids kept) {
-  return std::make_unique<spgnn::FixedTable>(rows, spgnn::Ids(kept.data(), kept.size()));
+  return std::make_unique<spgnn::FixedTable>(rows, span_of(kept));
 }
 
 void announce(spgnn::CacheTable& table, Ids ids) {
   nb::gil_scoped_release released;
-  table.announce({ids.data(), ids.size()});
+  table.announce(span_of(ids));
 }
 
 nb::tuple plan(spgnn::CacheTable& table) {
-  spgnn::Change change(0);
-  {
-    nb::gil_scoped_release released;
-    change = table.plan();
-  }
+  auto change = unlocked([&] { return table.plan(); });
   return nb::make_tuple(to_numpy(std::move(change.from)), to_numpy(std::move(change.to)));
 }
 

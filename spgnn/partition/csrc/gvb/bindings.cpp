@@ -1,32 +1,19 @@
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
-#include "cover.hpp"
+#include "arrays.hpp"
 #include "multilevel.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace spgnn::gvb;
+using namespace spgnn::python;
 
 namespace {
 
-template <class T>
-using Array = nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-template <class T>
-using Numpy = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
-
-template <class T>
-Numpy<T> to_numpy(std::vector<T>&& values) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return Numpy<T>(kept->data(), {kept->size()}, owner);
-}
-
 spgnn::Adjacency adjacency_of(const Array<std::int64_t>& indptr,
                               const Array<std::int32_t>& indices) {
-  return {{indptr.data(), indptr.size()}, {indices.data(), indices.size()}};
+  return {span_of(indptr), span_of(indices)};
 }
 
 std::vector<Part> run(const spgnn::Adjacency& adjacency, const WeightedVertices& vertices,
@@ -41,27 +28,23 @@ std::vector<Part> run(const spgnn::Adjacency& adjacency, const WeightedVertices&
   return initial ? multilevel.improve(*initial) : multilevel();
 }
 
-Numpy<Part> partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                      Array<std::int64_t> weights, const Options& options, bool cover,
-                      std::optional<Array<Part>> initial, nb::object progress) {
-  std::vector<Part> labels;
+nb::object partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                     Array<std::int64_t> weights, const Options& options, bool cover,
+                     std::optional<Array<Part>> initial, nb::object progress) {
   Options watched = options;
   watched.progress = [&](const char* stage, double fraction) {
     nb::gil_scoped_acquire acquired;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (!progress.is_none()) progress(stage, fraction);
   };
-  {
-    nb::gil_scoped_release released;
+  return to_numpy(unlocked([&] {
     const WeightedVertices vertices{static_cast<Vertex>(indptr.size() - 1),
                                     static_cast<int>(options.max_weight.size()),
                                     {weights.data(), weights.data() + weights.size()}};
     std::vector<Part> start;
     if (initial) start.assign(initial->data(), initial->data() + initial->size());
-    labels =
-        run(adjacency_of(indptr, indices), vertices, watched, cover, initial ? &start : nullptr);
-  }
-  return to_numpy(std::move(labels));
+    return run(adjacency_of(indptr, indices), vertices, watched, cover, initial ? &start : nullptr);
+  }));
 }
 
 bool canonical(Array<std::int64_t> indptr, Array<std::int32_t> indices) {
@@ -90,8 +73,8 @@ nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<
 }
 
 // Rows that each part sends under minimum vertex covers.
-Numpy<std::int64_t> cover_send(Array<std::int64_t> indptr, Array<std::int32_t> indices,
-                               Array<Part> labels, Part parts) {
+nb::object cover_send(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<Part> labels,
+                      Part parts) {
   const std::vector<Part> part(labels.data(), labels.data() + labels.size());
   Split split(indices.size(), 0);
   return to_numpy(cover_blocks(adjacency_of(indptr, indices), part, parts, split));

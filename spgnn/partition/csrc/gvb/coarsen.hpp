@@ -10,11 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cut_graph.hpp"
-#include "groups.hpp"
-#include "hypergraph.hpp"
-#include "random.hpp"
-#include "vertices.hpp"
+#include "graphs.hpp"
 
 namespace spgnn::gvb {
 
@@ -100,9 +96,10 @@ class NetContraction {
   // measured on the finest.
   bool merged(std::size_t first, std::int32_t weight) {
     const std::size_t size = coarse_.pins.size() - first;
-    std::uint64_t key = rooted_ ? mix(static_cast<std::uint64_t>(coarse_.pins[first]) << 32) : size;
-    for (auto i = first; i < coarse_.pins.size(); ++i) key += mix(coarse_.pins[i]);
-    std::size_t slot = mix(key) & (slot_.size() - 1);
+    std::uint64_t key =
+        rooted_ ? mixed(static_cast<std::uint64_t>(coarse_.pins[first]) << 32) : size;
+    for (auto i = first; i < coarse_.pins.size(); ++i) key += mixed(coarse_.pins[i]);
+    std::size_t slot = mixed(key) & (slot_.size() - 1);
     for (; slot_[slot] >= 0; slot = (slot + 1) & (slot_.size() - 1)) {
       if (key_[slot_[slot]] != key) continue;
       coarse_.net_weight[slot_[slot]] += weight;

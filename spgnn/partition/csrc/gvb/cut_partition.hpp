@@ -1,19 +1,66 @@
-// A first k-way partition, for the edge cut of a graph that stands in for the volume.
+// A first k-way partition, for the edge cut of a graph that stands in for the volume; and what a
+// caller chooses about gvb, with the constants of its steps.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "coarsen.hpp"
-#include "random.hpp"
-#include "refine_greedy.hpp"
 #include "two_way.hpp"
 
 namespace spgnn::gvb {
+
+// Greedy k-way refinement: moves each vertex to its best part if that pays; after the first round
+// only vertices next to a move are looked at again. What moves cost is a Moves: CutMoves for the
+// cut of graphs, VolumeMoves of refine.hpp for the volumes of hypergraphs. It has
+//   bool kQueuedAtFirst             whether vertices that are still to come in the first round
+//   count
+//                                   as queued, or else may be queued for the second one as well
+//   std::vector<Vertex> boundary()  the vertices whose move can pay
+//   void begin_round(), bool end_round()   the latter says whether the round paid for another
+//   Part try_move(v)                makes the best move of v, if that pays; the part it left, or −1
+//   void for_affected(v, from, f)   calls f(u) for the vertices whose gain that can have raised
+template <class Moves>
+class GreedyRefiner {
+ public:
+  GreedyRefiner(Moves moves, Vertex num_vertices, Random& random)
+      : moves_(std::move(moves)), random_(random), queued_(num_vertices, 0) {}
+
+  void run(int max_rounds) { run(max_rounds, moves_.boundary()); }
+
+  // The first round looks at the vertices of `active` alone.
+  void run(int max_rounds, std::vector<Vertex> active) {
+    for (Vertex v : active) queued_[v] = Moves::kQueuedAtFirst;
+    for (int round = 0; round < max_rounds && !active.empty(); ++round) {
+      random_.shuffle(active);
+      moves_.begin_round();
+      std::vector<Vertex> next;
+      for (Vertex v : active) {
+        queued_[v] = 0;
+        const Part from = moves_.try_move(v);
+        if (from < 0) continue;
+        moves_.for_affected(v, from, [&](Vertex u) {
+          if (queued_[u]) return;
+          queued_[u] = 1;
+          next.push_back(u);
+        });
+      }
+      active = std::move(next);
+      if (!moves_.end_round()) break;
+    }
+    for (Vertex v : active) queued_[v] = 0;
+  }
+
+ private:
+  Moves moves_;
+  Random& random_;
+  std::vector<std::uint8_t> queued_;
+};
 
 // Moves that lower the edge cut, as GreedyRefiner wants them.
 class CutMoves {
@@ -159,5 +206,37 @@ inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound 
                      lower_cut(finer, finer_labels, parts, max_weight, options.rounds, random);
                    });
 }
+
+struct Options {
+  Part parts = 1;
+  std::vector<std::int64_t> max_weight;  // of a part, per constraint
+  std::uint64_t seed = 0;
+  bool receive = false;  // also balance received rows
+  int threads = 1;       // the labels do not depend on it
+  int starts = 3;        // first partitions, combined two by two
+  int cycles = 1;        // V-cycles from the result
+  CutOptions cut;
+  // The last of several starts bisects the nets, if more than this share of pins is away from the
+  // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
+  double net_start_above = 0.1;
+  Vertex net_vertices_per_part = 100;  // of the level it does that on
+  BisectionOptions net_bisection{30, 4, 400};
+  Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
+  // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
+  double slack = 0.1;
+  std::int64_t pair_budget = 6;
+  std::int32_t max_members = 4;
+  int greedy_rounds = 3;
+  int search_passes = 2;
+  std::int32_t patience = 30;
+  std::int64_t search_budget = 6;  // units of work per pin and level
+  double alpha_coarse = 0.15, alpha_fine = 0.4, alpha_last = 0.9;  // of the potential, by stage
+  int peak_rounds = 8;  // at most; in which only parts close to the maximum pay more
+  // The maximum is not pressed below this many averages: it would take time, and rows of the total,
+  // for little.
+  double even = 1.12;
+  // Called between steps with a stage and the share of it that is done; may throw to interrupt.
+  std::function<void(const char*, double)> progress;
+};
 
 }  // namespace spgnn::gvb

@@ -8,10 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "heap.hpp"
-#include "options.hpp"
-#include "random.hpp"
-#include "refine_greedy.hpp"
+#include "cut_partition.hpp"
 #include "volume_state.hpp"
 
 namespace spgnn::gvb {

@@ -11,10 +11,6 @@
 #include <vector>
 
 #include "coarsen.hpp"
-#include "cut_graph.hpp"
-#include "heap.hpp"
-#include "hypergraph.hpp"
-#include "random.hpp"
 
 namespace spgnn::gvb {
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "hypergraph.hpp"
+#include "graphs.hpp"
 
 namespace spgnn::gvb {
 

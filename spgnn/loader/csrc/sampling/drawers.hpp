@@ -1,14 +1,13 @@
-// How one entry of a row is drawn in proportion to its weight: by an alias table, or by a search.
+// How one entry of a row is drawn in proportion to its weight: by an alias table, or by a search;
+// and rows that are drawn from soon.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
-#include "big_array.hpp"
 #include "buffer.hpp"
 #include "hash.hpp"
-#include "parallel.hpp"
+#include "lanes.hpp"
 #include "rows.hpp"
 
 namespace spgnn {
@@ -128,69 +127,73 @@ class SumDrawer {
   std::int64_t degree_ = 0;
 };
 
-inline constexpr std::int64_t kRowsPerTask = 4096;
+// A row that entries are drawn from.
+struct DrawnRow {
+  std::int64_t number, start, degree;
+};
 
-// Calls row(i, start, degree) for all rows, on all threads.
-template <class Row>
-void for_each_row(const std::int64_t* indptr, std::int64_t rows, int threads, const Row& row) {
-  for_each_task((rows + kRowsPerTask - 1) / kRowsPerTask, threads, [&](std::int64_t task) {
-    const std::int64_t end = std::min((task + 1) * kRowsPerTask, rows);
-    for (std::int64_t i = task * kRowsPerTask; i < end; ++i) {
-      row(i, indptr[i], indptr[i + 1] - indptr[i]);
-    }
-  });
-}
-
-// Sums of the weights of each row up to and with each entry.
-inline Buffer<double> row_sums(const std::int64_t* indptr, std::int64_t rows, const double* weights,
-                               int threads) {
-  Buffer<double> sums(indptr[rows]);
-  for_each_row(indptr, rows, threads, [&](std::int64_t, std::int64_t start, std::int64_t degree) {
-    double sum = 0;
-    for (std::int64_t e = start; e < start + degree; ++e) sums[e] = sum += weights[e];
-  });
-  return sums;
-}
-
-// The alias tables of all rows (Vose, IEEE Transactions on Software Engineering, 1991), of buckets.
 template <class Index>
-BigArray<Bucket<Index>> alias_tables(const std::int64_t* indptr, const Index* indices,
-                                     std::int64_t rows, const double* weights, int threads) {
-  using Of = Bucket<Index>;
-  BigArray<Of> tables(Of::begin(rows, indptr[rows]));
-  for_each_row(indptr, rows, threads, [&](std::int64_t i, std::int64_t start, std::int64_t degree) {
-    Of* row = tables.data() + Of::begin(i, start);
-    const std::int64_t count = Of::of(degree), empty = count * Of::kPlaces - degree;
-    double sum = 0;
-    for (std::int64_t j = 0; j < degree; ++j) sum += weights[start + j];
-    std::vector<double> chances(count);  // in units of 1 / count
-    for (std::int64_t j = 0; j < degree; ++j) {
-      const double share = weights[start + j] / sum;
-      const std::int64_t place = j + empty;
-      Of& bucket = row[place / Of::kPlaces];
-      bucket.columns[place % Of::kPlaces] = indices[start + j];
-      bucket.shares[place % Of::kPlaces] = static_cast<float>(share);
-      chances[place / Of::kPlaces] += share * static_cast<double>(count);
-    }
-    std::vector<std::uint32_t> small, large;
-    for (std::int64_t j = 0; j < count; ++j) {
-      const auto number = static_cast<std::uint32_t>(j);
-      row[j].keep = ~std::uint32_t{0};
-      row[j].other = number;
-      (chances[j] < 1 ? small : large).push_back(number);
-    }
-    while (!small.empty() && !large.empty()) {
-      const std::uint32_t little = small.back(), much = large.back();
-      small.pop_back();
-      row[little].keep = static_cast<std::uint32_t>(chances[little] * 0x1p32);
-      row[little].other = much;
-      chances[much] -= 1 - chances[little];
-      if (chances[much] >= 1) continue;
-      large.pop_back();
-      small.push_back(much);
-    }
-  });
-  return tables;
+[[gnu::always_inline]] inline void set_pick(const Picks<Index>& picks, std::int64_t j,
+                                            const Entry<Index>& entry) {
+  picks.columns[j] = entry.column;
+  picks.offsets[j] = entry.offset;
+  picks.shares[j] = entry.share;
 }
+
+// A row that is drawn from soon.
+template <class Drawer>
+struct ComingRow {
+  static constexpr std::int64_t kMostPlaces = 65;
+
+  Drawer drawer;
+  VertexDraws draws;
+  bool placed;  // whether its first places are known, for it is too long to be fetched whole
+  Place places[kMostPlaces];
+};
+
+// Rows are drawn from in three steps, with what other rows need on its way from memory meanwhile:
+// of the row that comes in kFar rows it is known where random numbers point, of that in kNear rows
+// to which entries that leads.
+template <class Index, class Drawer>
+class ComingRows {
+ public:
+  static constexpr std::int64_t kFar = 16, kNear = 8;
+  using Coming = ComingRow<Drawer>;
+
+  explicit ComingRows(const Rows<Index>& rows) : rows_(rows) {}
+
+  [[gnu::always_inline]] void fetch(std::int64_t i, const DrawnRow& row, std::int64_t count,
+                                    VertexDraws draws) {
+    Coming& coming = coming_[i % kKept];
+    const Drawer drawer(rows_, row.number, row.start, row.degree);
+    coming.drawer = drawer;
+    coming.draws = draws;
+    coming.placed = drawer.lines() > count && count <= Coming::kMostPlaces;
+    if (!coming.placed) {
+      if (drawer.lines() <= count) drawer.prefetch_row();
+      return;
+    }
+    for (std::int64_t j = 0; j < count; ++j) {
+      coming.places[j] = drawer.place(draws[j]);
+      drawer.prefetch(coming.places[j]);
+    }
+  }
+  [[gnu::always_inline]] void settle(std::int64_t i, std::int64_t count) {
+    Coming& coming = coming_[i % kKept];
+    if (!coming.placed) return;
+    const Drawer drawer = coming.drawer;
+    for (std::int64_t j = 0; j < count; ++j) {
+      coming.places[j] = drawer.settled(coming.places[j]);
+      drawer.prefetch(coming.places[j]);
+    }
+  }
+  const Coming& operator[](std::int64_t i) const { return coming_[i % kKept]; }
+
+ private:
+  static constexpr std::int64_t kKept = 2 * kFar;
+
+  const Rows<Index>& rows_;
+  Coming coming_[kKept];
+};
 
 }  // namespace spgnn

@@ -1,12 +1,9 @@
 // Rows packed into few bits, and unpacked; docs/kernels.md defines every one of them.
 
 #include "codes.hpp"
-#include "prefetch.hpp"
 #include "row_scales.hpp"
 
 namespace spgnn::SPGNN_ISA {
-
-// Rows packed into few bits; docs/kernels.md defines every one of them.
 
 inline constexpr std::int64_t kBatchBytes = 16 << 10;  // of rows that are read twice: in the cache
 inline constexpr std::int64_t kCachedBytes = 4 << 20;  // rows that are likely to be in a cache
@@ -17,10 +14,6 @@ inline constexpr int kHeaderBytes = 4;
 
 SPGNN_INLINE std::int64_t packed_bytes(std::int64_t columns, int bits) {
   return bits == 16 ? 2 * columns : kHeaderBytes + (columns * bits + 7) / 8;
-}
-
-SPGNN_INLINE std::int64_t listed_row(const Numbers& rows, std::int64_t i) {
-  return rows.narrow ? rows.narrow[i] : rows.wide ? rows.wide[i] : i;
 }
 
 // What all random words have in common. Where nothing is drawn, every word is kOne · kHalves: two
@@ -201,7 +194,7 @@ void refuse_row(const QuantisedRow<T>& row, std::int64_t columns, LostLanes& sum
 
 template <class T>
 SPGNN_INLINE const T* x_row(const QuantiseOperands<T>& a, std::int64_t i) {
-  return a.x + listed_row(a.rows, i) * a.x_stride;
+  return a.x + a.rows[i] * a.x_stride;
 }
 
 // Listed rows lie where the processor does not look for them by itself; and while rows are packed
@@ -433,7 +426,7 @@ void unpack_rows(const DequantiseOperands<T>& given, Span rows, const std::uint8
   on_columns(a.columns, [&](auto columns) __attribute__((always_inline)) {
     const std::int64_t bytes = packed_bytes(columns, kBits);
     for (std::int64_t i = rows.begin; i < rows.end; ++i, from += bytes) {
-      unpack_row<T, kBits>(from, columns, a.y + listed_row(a.rows, i) * a.y_stride);
+      unpack_row<T, kBits>(from, columns, a.y + a.rows[i] * a.y_stride);
     }
   });
 }

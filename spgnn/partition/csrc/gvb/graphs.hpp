@@ -1,0 +1,352 @@
+// What gvb works on: vertices with weights, hypergraphs whose nets know who pays (the volume model
+// of a sparse product), and graphs whose edge cut stands in for volume where moves must be cheap.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "adjacency.hpp"
+#include "inlined.hpp"
+
+namespace spgnn::gvb {
+
+// Numbers of SplitMix64 (Steele, Lea, Flood 2014): the same from a seed with every compiler.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(mixed(seed)) {}
+
+  std::uint64_t next() { return mixed(state_ += kGolden); }
+
+  // Uniform in [0, bound); the bias of the multiplication is below 2^-32.
+  std::uint32_t below(std::uint32_t bound) {
+    return static_cast<std::uint32_t>(((next() >> 32) * bound) >> 32);
+  }
+
+  // A generator of its own for a subproblem, independent of how this one is used later.
+  Random split(std::uint64_t key) const { return Random(mixed(state_ ^ mixed(key))); }
+
+  template <class T>
+  void shuffle(std::vector<T>& items) {
+    for (std::size_t i = items.size(); i > 1; --i) {
+      std::swap(items[i - 1], items[below(static_cast<std::uint32_t>(i))]);
+    }
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// What graphs and hypergraphs share: vertices with weights, and the weights of parts of them.
+
+using Vertex = std::int32_t;
+using Part = std::int32_t;
+using Bound = std::vector<std::int64_t>;  // largest weight, per constraint
+
+struct WeightedVertices {
+  Vertex num_vertices = 0;
+  int constraints = 1;
+  std::vector<std::int64_t> vertex_weight{};  // [vertices × constraints]
+
+  std::span<const std::int64_t> weight_of(Vertex v) const {
+    return {vertex_weight.data() + static_cast<std::int64_t>(v) * constraints,
+            static_cast<std::size_t>(constraints)};
+  }
+  std::vector<std::int64_t> total_weight() const {
+    std::vector<std::int64_t> total(constraints, 0);
+    for (std::size_t i = 0; i < vertex_weight.size(); ++i) {
+      total[i % constraints] += vertex_weight[i];
+    }
+    return total;
+  }
+};
+
+// The weight of each part in each constraint, kept up to date under moves of vertices.
+class PartWeights {
+ public:
+  template <class Labels>
+  PartWeights(const WeightedVertices& vertices, const Labels& part, Part parts)
+      : vertices_(vertices),
+        constraints_(vertices.constraints),
+        weight_(static_cast<std::size_t>(parts) * vertices.constraints, 0) {
+    for (Vertex v = 0; v < vertices.num_vertices; ++v) add(v, part[v], 1);
+  }
+
+  std::int64_t operator()(Part p, int constraint) const {
+    return weight_[p * constraints_ + constraint];
+  }
+  void add(Vertex v, Part p, int sign) {
+    const auto weight = vertices_.weight_of(v);
+    for (std::int64_t c = 0; c < constraints_; ++c) {
+      weight_[p * constraints_ + c] += sign * weight[c];
+    }
+  }
+  void move(Vertex v, Part from, Part to) {
+    add(v, from, -1);
+    add(v, to, 1);
+  }
+
+  // Whether p keeps its bound with v as well.
+  bool fits(Vertex v, Part p, const Bound& bound) const {
+    const auto weight = vertices_.weight_of(v);
+    for (std::int64_t c = 0; c < constraints_; ++c) {
+      if (weight_[p * constraints_ + c] + weight[c] > bound[c]) return false;
+    }
+    return true;
+  }
+  bool within(Part p, const Bound& bound) const {
+    for (std::int64_t c = 0; c < constraints_; ++c) {
+      if (weight_[p * constraints_ + c] > bound[c]) return false;
+    }
+    return true;
+  }
+  // Weight above the bound, summed over parts and constraints.
+  std::int64_t overload(const Bound& bound) const {
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < weight_.size(); ++i) {
+      sum += std::max<std::int64_t>(0, weight_[i] - bound[i % constraints_]);
+    }
+    return sum;
+  }
+
+ private:
+  const WeightedVertices& vertices_;
+  std::int64_t constraints_;
+  std::vector<std::int64_t> weight_;  // [parts × constraints]
+};
+
+using Net = std::int32_t;
+
+// A net's first pin is its root. With λ the number of parts among its pins, a net of weight w costs
+// w · (λ − 1) rows. Nets [0, num_scatter) are scattered: the root's part sends to each other part
+// (a row of H; one net per column). The rest are gathered: each other part sends one row to the
+// root's part (a partial sum; one net per row).
+struct Hypergraph : WeightedVertices {
+  std::vector<std::int64_t> net_begin{0};  // [nets + 1]
+  std::vector<Vertex> pins{};
+  std::vector<std::int32_t> net_weight{};
+  Net num_scatter = 0;
+  std::vector<std::int64_t> incident_begin{0};  // [vertices + 1]
+  std::vector<Net> incident{};                  // nets of each vertex, rising
+
+  Net num_nets() const { return static_cast<Net>(net_weight.size()); }
+  Vertex root(Net e) const { return pins[net_begin[e]]; }
+  std::int64_t size(Net e) const { return net_begin[e + 1] - net_begin[e]; }
+  std::span<const Vertex> pins_of(Net e) const {
+    return {pins.data() + net_begin[e], pins.data() + net_begin[e + 1]};
+  }
+  std::span<const Net> nets_of(Vertex v) const {
+    return {incident.data() + incident_begin[v], incident.data() + incident_begin[v + 1]};
+  }
+
+  // Ends the net whose pins were appended since the last one. A net of one pin costs nothing and
+  // is dropped.
+  void close_net(std::int32_t weight) {
+    if (std::ssize(pins) - net_begin.back() < 2) {
+      pins.resize(net_begin.back());
+      return;
+    }
+    net_begin.push_back(std::ssize(pins));
+    net_weight.push_back(weight);
+  }
+
+  void build_incidence() {
+    incident_begin.assign(static_cast<std::size_t>(num_vertices) + 1, 0);
+    for (Vertex v : pins) ++incident_begin[v + 1];
+    for (Vertex v = 0; v < num_vertices; ++v) incident_begin[v + 1] += incident_begin[v];
+    incident.resize(pins.size());
+    std::vector<std::int64_t> next(incident_begin.begin(), incident_begin.end() - 1);
+    for (Net e = 0; e < num_nets(); ++e) {
+      for (Vertex v : pins_of(e)) incident[next[v]++] = e;
+    }
+  }
+};
+
+// One scattered net per column v: v and the rows that need it, as far as column_pays(nonzero).
+// Without incidence yet.
+template <class ColumnPays>
+Hypergraph nets_of_columns(const Adjacency& adjacency, const ColumnPays& column_pays) {
+  const auto n = static_cast<Vertex>(adjacency.vertices());
+  // Transpose, each column's owner first.
+  std::vector<std::int64_t> begin(static_cast<std::size_t>(n) + 1, 0);
+  for (std::int64_t e = 0; e < adjacency.edges(); ++e) {
+    begin[adjacency.indices[e] + 1] += column_pays(e);
+  }
+  for (Vertex v = 0; v < n; ++v) begin[v + 1] += begin[v] + 1;
+  std::vector<Vertex> pins(begin[n]);
+  std::vector<std::int64_t> next(begin.begin(), begin.end() - 1);
+  for (Vertex v = 0; v < n; ++v) pins[next[v]++] = v;
+  for (Vertex i = 0; i < n; ++i) {
+    for (std::int64_t e = adjacency.indptr[i]; e < adjacency.indptr[i + 1]; ++e) {
+      const Vertex v = adjacency.indices[e];
+      if (v != i && column_pays(e)) pins[next[v]++] = i;
+    }
+  }
+  Hypergraph h;
+  h.num_vertices = n;
+  h.net_begin.reserve(static_cast<std::size_t>(n) + 1);
+  std::int64_t end = 0;
+  for (Vertex v = 0; v < n; ++v) {
+    if (next[v] - begin[v] < 2) continue;
+    std::copy(pins.begin() + begin[v], pins.begin() + next[v], pins.begin() + end);
+    end += next[v] - begin[v];
+    h.net_begin.push_back(end);
+  }
+  pins.resize(end);
+  h.pins = std::move(pins);
+  h.net_weight.assign(h.net_begin.size() - 1, 1);
+  h.num_scatter = h.num_nets();
+  return h;
+}
+
+// The hypergraph of the column objective: every column pays.
+inline Hypergraph column_hypergraph(const Adjacency& adjacency) {
+  Hypergraph h = nets_of_columns(adjacency, [](std::int64_t) { return true; });
+  h.build_incidence();
+  return h;
+}
+
+struct CutGraph : WeightedVertices {
+  struct Edge {
+    Vertex to;
+    std::int32_t weight;
+  };
+
+  std::vector<std::int64_t> begin{0};  // [vertices + 1]
+  std::vector<Edge> edges{};           // both directions, no loops, one per pair
+
+  std::span<const Edge> edges_of(Vertex v) const {
+    return {edges.data() + begin[v], edges.data() + begin[v + 1]};
+  }
+};
+
+// Gathers weighted neighbours of one vertex after another, adding up those that come twice.
+class EdgeCollector {
+ public:
+  explicit EdgeCollector(CutGraph& graph) : graph_(graph), place_(graph.num_vertices, -1) {}
+
+  void add(Vertex to, std::int64_t weight) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+    std::int64_t& place = place_[to];
+    if (place < first_) {
+      place = std::ssize(graph_.edges);
+      graph_.edges.push_back({to, 0});
+    }
+    std::int32_t& sum = graph_.edges[place].weight;
+    sum = static_cast<std::int32_t>(std::min(kMost, sum + weight));
+  }
+
+  void close_vertex() {
+    first_ = std::ssize(graph_.edges);
+    graph_.begin.push_back(first_);
+  }
+
+ private:
+  CutGraph& graph_;
+  std::vector<std::int64_t> place_;
+  std::int64_t first_ = 0;  // of the vertex at hand
+};
+
+// A star per net, from its root to its other pins. Cutting one edge of a net of d + 1 pins costs a
+// row only if no other pin lies there, which for many pins is unlikely: with k parts an edge
+// weighs k / (k + d).
+inline CutGraph star_graph(const Hypergraph& h, Part parts) {
+  constexpr double kScale = 1024;
+  const auto weight_in = [&](Net e) {
+    const double share = parts / static_cast<double>(parts + h.size(e) - 1);
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(kScale * h.net_weight[e] * share));
+  };
+  CutGraph graph{{h}};
+  graph.edges.reserve(h.pins.size());
+  EdgeCollector collector(graph);
+  for (Vertex v = 0; v < h.num_vertices; ++v) {
+    for (Net e : h.nets_of(v)) {
+      const std::int64_t weight = weight_in(e);
+      if (h.root(e) != v) {
+        collector.add(h.root(e), weight);
+      } else {
+        for (Vertex pin : h.pins_of(e).subspan(1)) collector.add(pin, weight);
+      }
+    }
+    collector.close_vertex();
+  }
+  return graph;
+}
+
+// A binary heap of vertices whose keys can change.
+template <class Key>
+class VertexHeap {
+ public:
+  explicit VertexHeap(Vertex n) : place_(n, -1), key_(n) {}
+
+  bool empty() const { return heap_.empty(); }
+  bool contains(Vertex v) const { return place_[v] >= 0; }
+  Vertex top() const { return heap_[0]; }
+  Key key(Vertex v) const { return key_[v]; }
+
+  // Inserts a vertex or changes its key.
+  void set(Vertex v, Key key) {
+    if (contains(v)) {
+      const bool up = key_[v] < key;
+      key_[v] = key;
+      up ? rise(place_[v]) : sink(place_[v]);
+      return;
+    }
+    key_[v] = key;
+    heap_.push_back(v);
+    place_[v] = static_cast<std::int32_t>(heap_.size()) - 1;
+    rise(place_[v]);
+  }
+
+  void remove(Vertex v) {
+    const std::int32_t i = place_[v];
+    const Vertex last = heap_.back();
+    heap_.pop_back();
+    place_[v] = -1;
+    if (last == v) return;
+    put(last, i);
+    rise(i);
+    sink(place_[last]);
+  }
+
+  void clear() {
+    for (Vertex v : heap_) place_[v] = -1;
+    heap_.clear();
+  }
+
+ private:
+  void put(Vertex v, std::int32_t i) {
+    heap_[i] = v;
+    place_[v] = i;
+  }
+
+  void rise(std::int32_t i) {
+    const Vertex v = heap_[i];
+    while (i > 0 && key_[heap_[(i - 1) / 2]] < key_[v]) {
+      put(heap_[(i - 1) / 2], i);
+      i = (i - 1) / 2;
+    }
+    put(v, i);
+  }
+
+  void sink(std::int32_t i) {
+    const Vertex v = heap_[i];
+    const auto size = static_cast<std::int32_t>(heap_.size());
+    for (std::int32_t child = 2 * i + 1; child < size; child = 2 * i + 1) {
+      if (child + 1 < size && key_[heap_[child]] < key_[heap_[child + 1]]) ++child;
+      if (!(key_[v] < key_[heap_[child]])) break;
+      put(heap_[child], i);
+      i = child;
+    }
+    put(v, i);
+  }
+
+  std::vector<Vertex> heap_;
+  std::vector<std::int32_t> place_;
+  std::vector<Key> key_;
+};
+
+}  // namespace spgnn::gvb
