@@ -32,7 +32,9 @@ from spgnn.data.splits import with_split
 from spgnn.loader import History, NeighborLoader
 from spgnn.loader.batch_training import average_gradients
 from spgnn.loader.historical import hidden_widths
-from spgnn.nn import GraphSAGE
+from spgnn.nn import (
+    GraphSAGE,
+)
 from spgnn.testing import run_ranks
 
 # What each graph is trained with; nothing was tuned for historical rows.

@@ -17,7 +17,11 @@ from spgnn.exchange.codec import BITS
 from spgnn.exchange.needs import Cover
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
-from spgnn.nn import MODELS, Order, Precision, Stack
+from spgnn.nn import (
+    Stack,
+)
+from spgnn.nn.models import MODELS, Order
+from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 
 Number = TypeVar("Number", int, float)

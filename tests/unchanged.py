@@ -17,7 +17,12 @@ from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator, RowCounts
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.codec import CodecSetting, Errors
-from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
+from spgnn.nn import (
+    BatchNorm,
+    GraphNorm,
+    LayerNorm,
+    PairNorm,
+)
 from spgnn.nn.loss import CrossEntropy, count_labelled
 from spgnn.nn.metrics import (
     accuracies,

@@ -30,7 +30,10 @@ from spgnn.graph.protocol import (
     Matrix,
     Normalisation,
 )
-from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn import (
+    DropoutKeys,
+    Stack,
+)
 from spgnn.nn.convolution import Convolution, layer_widths
 from spgnn.nn.gat import AttentionConv, GATv2Conv
 from spgnn.nn.layers import NEIGHBOURS

@@ -34,7 +34,9 @@ from spgnn.chunked.model import (
 from spgnn.chunked.tables import Table, release
 from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import AttentionScores
-from spgnn.nn import DropoutKeys
+from spgnn.nn import (
+    DropoutKeys,
+)
 from spgnn.nn.rowwise import keys_on
 from spgnn.sparse import CSR, take_rows
 

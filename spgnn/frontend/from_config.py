@@ -28,12 +28,17 @@ from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.features import Features
 from spgnn.graph.protocol import Normalisation as Kind
 from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.memory import check_memory
-from spgnn.nn import Features, densified, propagate_, stored_in, weights_of
+from spgnn.nn import (
+    densified,
+    propagate_,
+)
 from spgnn.nn.loss import UNKNOWN
+from spgnn.nn.rowwise import stored_in, weights_of
 from spgnn.progress import ProgressBar, working
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix

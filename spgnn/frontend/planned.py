@@ -18,7 +18,7 @@ from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_choice, check_integer, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend.sources import Opened, Placement
-from spgnn.nn import MODELS
+from spgnn.nn.models import MODELS
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.plan import Choice, Machine, Planner, PricedPlan, read_machine

@@ -17,7 +17,7 @@ from spgnn.graph.vertices import write_npy, write_parts
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
-from spgnn.nn import multiplied_in, weights_of
+from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import Record, flag
 from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.run import OWN_FLAGS, resolved

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer
 from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.features import Features
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
-from spgnn.nn import Features, Stack
+from spgnn.nn import (
+    Stack,
+)
 from spgnn.spmm import DistMatrix
 
 

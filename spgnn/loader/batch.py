@@ -15,7 +15,9 @@ from spgnn.errors import InputError
 from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.sampled_graph import GraphTables, entries_of
 from spgnn.loader.sampling import Hop, Sample, offsets_of
-from spgnn.nn import DropoutKeys
+from spgnn.nn import (
+    DropoutKeys,
+)
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 

@@ -41,8 +41,12 @@ from spgnn.loader.minibatch_data import Dataset
 from spgnn.loader.rank_batches import Clusters, RankBatches
 from spgnn.loader.sampled_graph import SampledGraph
 from spgnn.loader.sampling import relabel
-from spgnn.nn import MODELS, BatchNorm, Stack
+from spgnn.nn import (
+    BatchNorm,
+    Stack,
+)
 from spgnn.nn.links import pairs_cross_entropy
+from spgnn.nn.models import MODELS
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.train import Task, Trainer

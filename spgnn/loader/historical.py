@@ -26,7 +26,10 @@ from spgnn.loader.remote_rows import Requests, rows_of_ranks, take
 from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, offsets_of, relabel
 from spgnn.loader.stale import EmbeddingCache, HaloFeatures, LayerRows, Push
 from spgnn.loader.threads import in_order
-from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn import (
+    DropoutKeys,
+    Stack,
+)
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spgnn.graph.features import Features, Propagated, densified, propagate_
+from spgnn.graph.features import Propagated, densified, propagate_
 from spgnn.nn.convolution import Convolution
 from spgnn.nn.gat import GATConv, GATv2Conv
 from spgnn.nn.layers import (
@@ -16,20 +16,11 @@ from spgnn.nn.layers import (
     SGConv,
     TAGConv,
 )
-from spgnn.nn.loss import count_labelled, masked_cross_entropy
-from spgnn.nn.metrics import accuracies
-from spgnn.nn.mlp import MLP
-from spgnn.nn.models import GAT, GCN, GIN, JUMPS, MODELS, GATv2, GraphSAGE, Order, Stack
-from spgnn.nn.norm import NORMS, BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
+from spgnn.nn.models import GAT, GCN, GIN, GATv2, GraphSAGE, Stack
+from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.relational import GINEConv, RGCNConv
 from spgnn.nn.rowwise import (
-    PRECISIONS,
     DropoutKeys,
-    Precision,
-    dtype_of,
-    multiplied_in,
-    stored_in,
-    weights_of,
 )
 
 __all__ = [
@@ -37,15 +28,9 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
-    "JUMPS",
-    "MLP",
-    "MODELS",
-    "NORMS",
-    "PRECISIONS",
     "BatchNorm",
     "Convolution",
     "DropoutKeys",
-    "Features",
     "GATConv",
     "GATv2",
     "GATv2Conv",
@@ -58,23 +43,13 @@ __all__ = [
     "GraphSAGE",
     "LGConv",
     "LayerNorm",
-    "Norm",
-    "Order",
     "PairNorm",
-    "Precision",
     "Propagated",
     "RGCNConv",
     "SAGEConv",
     "SGConv",
     "Stack",
     "TAGConv",
-    "accuracies",
-    "count_labelled",
     "densified",
-    "dtype_of",
-    "masked_cross_entropy",
-    "multiplied_in",
     "propagate_",
-    "stored_in",
-    "weights_of",
 ]

@@ -17,16 +17,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spgnn.config import TrainConfig
 from spgnn.exchange import Step as ExchangeStep
 from spgnn.graph.dry import DryGraph, DryMatrix
+from spgnn.graph.features import Features
 from spgnn.nn import (
     DropoutKeys,
-    Features,
     Propagated,
     Stack,
-    dtype_of,
-    masked_cross_entropy,
-    weights_of,
 )
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
+from spgnn.nn.loss import masked_cross_entropy
+from spgnn.nn.rowwise import dtype_of, weights_of
 from spgnn.pattern import Pattern
 from spgnn.plan.counts import EXTRA_ROWS, Float64Array, Product
 from spgnn.sparse import CSR, SUM_DTYPE

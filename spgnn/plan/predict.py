@@ -14,7 +14,7 @@ from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange import Codec
 from spgnn.layout import Int64Array
-from spgnn.nn import dtype_of
+from spgnn.nn.rowwise import dtype_of
 from spgnn.plan.counts import LEVELS, MatrixCounts, Moved, Product, total_of
 from spgnn.plan.epoch import Epoch, trace
 from spgnn.plan.graphs import Dataset

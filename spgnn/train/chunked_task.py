@@ -20,7 +20,10 @@ from spgnn.config import TrainConfig
 from spgnn.direct import Transfers, keep_pages
 from spgnn.errors import memory_for
 from spgnn.files import scratch_directory
-from spgnn.nn import DropoutKeys, weights_of
+from spgnn.nn import (
+    DropoutKeys,
+)
+from spgnn.nn.rowwise import weights_of
 from spgnn.progress import working
 from spgnn.train.chunked_data import open_dataset
 from spgnn.train.measure import gathered

@@ -19,8 +19,8 @@ from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.vertices import write_npz
 from spgnn.memory import FreedMemory
-from spgnn.nn import multiplied_in, weights_of
 from spgnn.nn.loss import LossFunction
+from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
 from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback

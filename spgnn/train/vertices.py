@@ -17,7 +17,11 @@ from spgnn.frontend.from_config import masks_of
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.training import TrainingGraph
 from spgnn.hashing import uniform
-from spgnn.nn import Convolution, DropoutKeys, Stack
+from spgnn.nn import (
+    Convolution,
+    DropoutKeys,
+    Stack,
+)
 from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import (
     UNKNOWN,

@@ -18,7 +18,9 @@ from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.graph.moments import moments
 from spgnn.kernels.extremes import add_to_extremes_
-from spgnn.nn import GraphSAGE
+from spgnn.nn import (
+    GraphSAGE,
+)
 from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.sparse import CSR
 from tests.chunked.runs import task_of

@@ -14,7 +14,7 @@ import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.inference.weights import load_weights
-from spgnn.nn import MODELS
+from spgnn.nn.models import MODELS
 from spgnn.testing import run_ranks
 
 N, FEATURES, HIDDEN, CLASSES = 61, 13, 8, 5

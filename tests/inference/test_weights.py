@@ -9,7 +9,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.inference.weights import load_weights, read_state
-from spgnn.nn import GCN
+from spgnn.nn import (
+    GCN,
+)
 
 
 def model(seed: int = 0) -> GCN:

@@ -18,7 +18,10 @@ from spgnn.loader.batch_training import (
     average_gradients,
     average_parameters,
 )
-from spgnn.nn import BatchNorm, GraphSAGE
+from spgnn.nn import (
+    BatchNorm,
+    GraphSAGE,
+)
 from spgnn.testing import run_ranks
 from tests.loader.graphs import CLASSES, F_IN, N
 from tests.loader.test_ranks import graph

@@ -21,7 +21,9 @@ from spgnn.loader.rank_batches import cluster_labels
 from spgnn.loader.rank_graph import Metadata, RankGraph
 from spgnn.loader.remote_rows import rows_of_ranks
 from spgnn.loader.threads import in_turns, last
-from spgnn.nn import GraphSAGE
+from spgnn.nn import (
+    GraphSAGE,
+)
 from spgnn.testing import run_ranks
 from tests.loader.graphs import CLASSES, F_IN, N, directed
 from tests.matrices import random_matrix, uneven_layout

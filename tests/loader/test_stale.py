@@ -14,7 +14,11 @@ from spgnn.loader.historical import hidden_widths
 from spgnn.loader.rank_graph import Boundary
 from spgnn.loader.sampling import Draw
 from spgnn.loader.stale import EmbeddingCache, Push
-from spgnn.nn import GCN, GIN, GraphSAGE
+from spgnn.nn import (
+    GCN,
+    GIN,
+    GraphSAGE,
+)
 from spgnn.testing import run_ranks
 from tests.loader.graphs import CLASSES, F_IN, N
 from tests.loader.test_ranks import distributed as given_on

@@ -19,7 +19,11 @@ from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
 from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask
-from spgnn.nn import DropoutKeys, Propagated, propagate_
+from spgnn.nn import (
+    DropoutKeys,
+    Propagated,
+    propagate_,
+)
 from spgnn.testing import run_ranks
 from tests.products import moved
 

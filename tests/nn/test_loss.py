@@ -8,8 +8,16 @@ import torch.nn.functional as F
 
 from spgnn import RowLayout
 from spgnn.comm import connect
-from spgnn.nn import accuracies, count_labelled, masked_cross_entropy
-from spgnn.nn.loss import BinaryCrossEntropy, CrossEntropy, Loss, Residual, label_weights
+from spgnn.nn.loss import (
+    BinaryCrossEntropy,
+    CrossEntropy,
+    Loss,
+    Residual,
+    count_labelled,
+    label_weights,
+    masked_cross_entropy,
+)
+from spgnn.nn.metrics import accuracies
 from spgnn.testing import run_ranks
 
 N, CLASSES = 37, 5

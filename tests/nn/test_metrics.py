@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from spgnn import RowLayout
 from spgnn.comm import connect
-from spgnn.nn import metrics
+from spgnn.nn import (
+    metrics,
+)
 from spgnn.nn.metrics import Score
 from spgnn.testing import run_ranks
 

@@ -17,7 +17,9 @@ import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
 from spgnn.comm import connect
-from spgnn.nn import Stack
+from spgnn.nn import (
+    Stack,
+)
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, training_graph
 from tests.training import write_dataset

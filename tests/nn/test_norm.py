@@ -13,7 +13,13 @@ from spgnn import InputError
 from spgnn.autograd import all_reduced
 from spgnn.comm import connect
 from spgnn.graph import LayerGraph
-from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, Norm, PairNorm
+from spgnn.nn import (
+    BatchNorm,
+    GraphNorm,
+    LayerNorm,
+    PairNorm,
+)
+from spgnn.nn.norm import Norm
 from spgnn.testing import run_ranks
 from tests.matrices import uneven_layout
 

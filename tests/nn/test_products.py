@@ -16,7 +16,16 @@ import spgnn
 from spgnn import CSR, DistMatrix, InputError, Mesh, _native
 from spgnn.comm import Communicator, connect
 from spgnn.graph.dry import recorded_products
-from spgnn.nn import GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack, densified, propagate_
+from spgnn.nn import (
+    GCN,
+    GIN,
+    DropoutKeys,
+    GCNConv,
+    GraphSAGE,
+    Stack,
+    densified,
+    propagate_,
+)
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N = 29

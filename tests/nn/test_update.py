@@ -14,7 +14,15 @@ from spgnn import CSR
 from spgnn.autograd import product, product_beside_itself
 from spgnn.config import TrainConfig
 from spgnn.graph.block import Block, LocalMatrix, block_pattern
-from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
+from spgnn.nn import (
+    GAT,
+    GCN,
+    GIN,
+    DropoutKeys,
+    GCNConv,
+    GraphSAGE,
+    Stack,
+)
 from spgnn.plan.epoch import Pass, trace
 from tests.matrices import random_matrix
 

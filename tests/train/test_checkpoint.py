@@ -14,7 +14,9 @@ import torch
 
 from spgnn import InputError
 from spgnn.comm import SoloCommunicator, connect
-from spgnn.nn import GCN
+from spgnn.nn import (
+    GCN,
+)
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, checkpoint
 from tests.train.command import check_refused, run

@@ -18,7 +18,10 @@ from spgnn.loader.batch_training import VertexBatches
 from spgnn.loader.minibatch import main as minibatch
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
-from spgnn.nn import GCNConv, SGConv
+from spgnn.nn import (
+    GCNConv,
+    SGConv,
+)
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, training_graph
