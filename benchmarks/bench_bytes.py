@@ -21,8 +21,10 @@ from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.files import atomic_file
-from spgnn.plan import Dataset, Partitions, predict
-from spgnn.plan.graphs import cache_directory
+from spgnn.plan import (
+    predict,
+)
+from spgnn.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.progress import ProgressBar
 
 WIDTHS = (300, 16, 16, 24)

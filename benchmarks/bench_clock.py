@@ -17,10 +17,17 @@ from time import perf_counter
 
 import torch
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed, keep_freed
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
 from spgnn.train.measure import CLOCKED_EVERY, Measurements, timed
+from spgnn.train.vertices import NodeClassification
 
 CPU = torch.device("cpu")
 STRETCH = 2 * CLOCKED_EVERY + 1  # epochs: two of them are clocked, one is the first

@@ -39,10 +39,18 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import torch
 from slow_link import Throttled, throttled
 
-from spgnn.comm import Communicator, connect, guarded
+from spgnn.comm import (
+    Communicator,
+    connect,
+    guarded,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.graph.protocol import matrices_of
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.train import TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
 from spgnn.train.run import task_of
 from spgnn.train.task import GraphTask
 

@@ -25,11 +25,16 @@ import torch
 import torch.nn.functional as F
 
 import spgnn
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data.load import load_dataset
 from spgnn.data.normalise import row_normalise_features
 from spgnn.data.splits import with_split
-from spgnn.loader import History, NeighborLoader
+from spgnn.loader import (
+    History,
+    NeighborLoader,
+)
 from spgnn.loader.batch_training import average_gradients
 from spgnn.loader.historical import hidden_widths
 from spgnn.nn import (

@@ -22,15 +22,27 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import open_source
 from spgnn.data.source import GraphSource, MemorySource
+from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
-from spgnn.plan import Dataset, Prediction, predict, read_machine
+from spgnn.plan import (
+    Prediction,
+    predict,
+    read_machine,
+)
+from spgnn.plan.graphs import Dataset
 from spgnn.plan.measure import runtime_bytes
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train.vertices import NodeClassification
 
 SCHEMES: dict[str, dict[str, object]] = {
     "1d": {},

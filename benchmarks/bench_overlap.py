@@ -24,7 +24,12 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import CSR, kernels
-from spgnn.comm import Communicator, RowCounts, connect, guarded
+from spgnn.comm import (
+    Communicator,
+    connect,
+    guarded,
+)
+from spgnn.comm.traffic import RowCounts
 
 WIDTH = 64
 ROW_BYTES = 4 * WIDTH

@@ -19,10 +19,17 @@ from typing import NamedTuple
 
 import torch
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train.vertices import NodeClassification
 
 TURNS = 9
 WIDTH = 16

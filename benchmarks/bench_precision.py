@@ -19,9 +19,17 @@ from statistics import median
 import torch
 from bench_epoch import prepare
 
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.memory import keep_freed
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train.vertices import NodeClassification
 
 WARM_UP = 3
 

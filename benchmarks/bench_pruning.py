@@ -18,8 +18,8 @@ import torch
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.partition import partition
-from spgnn.plan import Dataset
 from spgnn.plan.counts import MatrixCounts, Product
+from spgnn.plan.graphs import Dataset
 from spgnn.plan.ranks import VirtualRanks
 
 LAYERS, WIDTH = 3, 16

@@ -31,7 +31,9 @@ import torch
 
 from spgnn._native import ring_refusal
 from spgnn.files import atomic_file
-from spgnn.loader import DiskRows
+from spgnn.loader import (
+    DiskRows,
+)
 
 WAYS = {"threads": "0", "io_uring": "1"}
 

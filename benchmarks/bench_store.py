@@ -45,8 +45,13 @@ from torch import Tensor
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.files import atomic_file
-from spgnn.loader import CachedRows, DiskRows, PackedRows, degrees_of
+from spgnn.loader import (
+    CachedRows,
+    DiskRows,
+)
 from spgnn.loader.cached_rows import PolicyName, hits
+from spgnn.loader.disk_pattern import degrees_of
+from spgnn.loader.packed_rows import PackedRows
 from spgnn.loader.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR
 

@@ -22,9 +22,16 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from spgnn.comm import Communicator, RowCounts, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
+from spgnn.train import (
+    TrainConfig,
+    train,
+)
 
 ROOT = Path(__file__).parents[1]
 BACKENDS = ("gloo", "shm")

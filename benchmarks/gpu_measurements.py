@@ -16,7 +16,9 @@ from torch import Tensor
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops, degree_scales
-from spgnn.kernels import torch_kernels
+from spgnn.kernels import (
+    torch_kernels,
+)
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import operations as host
 from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items

@@ -13,8 +13,12 @@ from gpu_measurements import Blocks, Calls, Clock, is_near, measure
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm import SoloCommunicator
-from spgnn.kernels import torch_kernels as plain
+from spgnn.comm import (
+    SoloCommunicator,
+)
+from spgnn.kernels import (
+    torch_kernels as plain,
+)
 
 HEADS = ((8, 8), (4, 64))  # heads and columns of each, as attention has them
 DERIVATIVES_TOLERANCE = 1e-4  # of the norm, float32, through a dozen operations

@@ -6,9 +6,12 @@ import time
 
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.comm.communicator import Reduction, Wait
 from spgnn.comm.failure import Call, Group
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 
 

@@ -29,14 +29,22 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 from rich.table import Table
 
 from spgnn import command
-from spgnn.comm import Communicator, run_job
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError
 from spgnn.files import check_writable, write_file
+from spgnn.frontend.from_config import training_graph
 from spgnn.options import read_options
 from spgnn.partition.plot import check_plot
-from spgnn.train import report as reporting
-from spgnn.train import train, training_graph
+from spgnn.train import (
+    report as reporting,
+)
+from spgnn.train import (
+    train,
+)
 from spgnn.train.report import AT_BEST, SHARES, final_scores
 from spgnn.train.run import resolved
 

@@ -12,17 +12,25 @@ die_with_torchrun()
 
 if TYPE_CHECKING:
     from spgnn.autograd import product
-    from spgnn.comm import Mesh, connect
+    from spgnn.comm import (
+        Mesh,
+        connect,
+    )
     from spgnn.errors import InputError
     from spgnn.frontend.distribute import distribute
     from spgnn.graph.distgraph import DistGraph
     from spgnn.inference import infer
     from spgnn.layout import Axes, RowLayout
-    from spgnn.loader import LinkNeighborLoader, NeighborLoader
+    from spgnn.loader import (
+        LinkNeighborLoader,
+        NeighborLoader,
+    )
     from spgnn.pattern import Pattern
     from spgnn.sparse import CSR
     from spgnn.spmm import DistMatrix
-    from spgnn.train import Trainer
+    from spgnn.train import (
+        Trainer,
+    )
 
 __all__ = [
     "CSR",

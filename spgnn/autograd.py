@@ -11,7 +11,9 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from spgnn.attention.pieces import check_attention
-from spgnn.comm import BACKENDS
+from spgnn.comm.place import BACKENDS
 from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.exchange import Codec

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
-from spgnn.comm import Mesh
+from spgnn.comm import (
+    Mesh,
+)
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Executor, Plan, Step, build
 from spgnn.exchange.algorithm import Algo

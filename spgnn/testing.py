@@ -8,7 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spgnn.comm import connect, guarded, launch
+from spgnn.comm import (
+    connect,
+    guarded,
+    launch,
+)
 
 
 def run_ranks(

@@ -12,7 +12,10 @@ import torch
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
-from spgnn.comm import Communicator, Ledger
+from spgnn.comm import (
+    Communicator,
+    Ledger,
+)
 from spgnn.exchange import Algorithm, Plan
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Level, Traffic, Volume, carried_by_level

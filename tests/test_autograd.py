@@ -12,7 +12,10 @@ import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import all_reduced, paper_layer, product, product_beside_itself
-from spgnn.comm import Ledger, connect
+from spgnn.comm import (
+    Ledger,
+    connect,
+)
 from spgnn.exchange import Algorithm
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix

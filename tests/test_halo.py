@@ -7,9 +7,14 @@ import pytest
 import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.exchange import Algorithm
-from spgnn.kernels import spmm
+from spgnn.kernels import (
+    spmm,
+)
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved

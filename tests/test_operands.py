@@ -10,7 +10,9 @@ import torch
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import FIRST_COMPARED
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.testing import run_ranks
 from tests import unchanged
 from tests.matrices import block_row, random_matrix

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix
 from tests.products import cases, check, check_algorithms, check_all, check_nodes, check_random

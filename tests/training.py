@@ -12,14 +12,23 @@ import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.data.normalise import WITH_LOOPS
+from spgnn.frontend.from_config import training_graph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn.layers import EDGES
 from spgnn.nn.rowwise import DropoutKeys
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
-from spgnn.train import report as reporting
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train import (
+    report as reporting,
+)
 from spgnn.train.run import resolved
+from spgnn.train.vertices import NodeClassification
 
 EPOCHS = 6
 TOLERANCE = 1e-4

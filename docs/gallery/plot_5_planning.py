@@ -12,7 +12,10 @@ import matplotlib.pyplot as plt
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.partition import partition
-from spgnn.plan import Dataset, predict
+from spgnn.plan import (
+    predict,
+)
+from spgnn.plan.graphs import Dataset
 
 # %%
 # A configuration is that of the training command: here three layers of a GCN, and three schemes.

@@ -38,7 +38,10 @@ from spgnn.command import run
 from spgnn.errors import InputError, check_choice
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition.methods import PRESETS
-from spgnn.plan import Machine, read_machine
+from spgnn.plan import (
+    Machine,
+    read_machine,
+)
 from spgnn.plan.graphs import Partitions, cache_directory
 from spgnn.progress import Progress, ProgressBar
 

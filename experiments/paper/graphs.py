@@ -8,7 +8,7 @@ from spgnn.config import TrainConfig
 from spgnn.data.generators import STAND_INS, Shape, block_model
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice
-from spgnn.plan import Dataset
+from spgnn.plan.graphs import Dataset
 
 # Scales at which a command takes minutes. Below, classes of a stand-in have fewer vertices than its
 # vertices have neighbours, and fill up.

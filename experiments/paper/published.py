@@ -12,7 +12,9 @@ from statistics import fmean
 from paper.graphs import PaperGraph
 from paper.times import BY_NAME, Model, Point, predicted
 from spgnn.errors import InputError
-from spgnn.plan import Machine
+from spgnn.plan import (
+    Machine,
+)
 from spgnn.plan.graphs import Partitions
 
 # The abstract: "up to 14X improvement on 256 GPUs", of everything over the oblivious baseline.

@@ -10,8 +10,12 @@ import numpy as np
 
 from paper.graphs import PaperGraph
 from spgnn.config import TrainConfig
-from spgnn.plan import Machine, Partitions, Prediction
+from spgnn.plan import (
+    Machine,
+    Prediction,
+)
 from spgnn.plan.epoch import trace
+from spgnn.plan.graphs import Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.progress import Progress

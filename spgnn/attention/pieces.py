@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from spgnn.comm import RowCounts
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Plan, Stage
 from spgnn.exchange.plan import Hop

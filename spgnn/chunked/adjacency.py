@@ -17,7 +17,10 @@ from torch import Tensor
 from spgnn.chunked.blocks import Blocks, BlockWriter, MemoryBlocks, rows_of
 from spgnn.chunked.matrix import ChunkMatrix
 from spgnn.chunked.sizes import OWN_MATRIX
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import (
+    Communicator,
+    Mesh,
+)
 from spgnn.data.normalise import Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build

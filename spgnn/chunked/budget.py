@@ -8,7 +8,9 @@ from typing import Literal
 
 from spgnn.chunked.sizes import Sizes, TableBytes, Traffic, epoch_traffic
 from spgnn.chunked.tables import FreedPages, Placement
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 
 Recompute = Literal["auto", "never", "always"]

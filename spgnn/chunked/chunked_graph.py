@@ -39,7 +39,10 @@ from spgnn.chunked.tables import (
     panels_of,
     release,
 )
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import (
+    Communicator,
+    Mesh,
+)
 from spgnn.config import TrainConfig
 from spgnn.data.graph import VertexData
 from spgnn.data.normalise import Normalisation, row_normalise_features

@@ -18,7 +18,9 @@ from torch import Tensor
 from spgnn.autograd import with_backward
 from spgnn.chunked.matrix import Heads
 from spgnn.chunked.sizes import LayerSizes, Sizes
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments

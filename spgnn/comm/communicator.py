@@ -19,7 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import agreement
+from spgnn.comm import (
+    agreement,
+)
 from spgnn.comm.failure import (
     Call,
     CommunicationError,

@@ -11,7 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, inverse_permutation
 from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.codec import CodecSetting, squared_norm
 from spgnn.exchange.route import Route, Subset

@@ -28,7 +28,10 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.plan import Carried
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import RowCounts
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.compression import CodecLayer
 from spgnn.exchange.executor import (

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import RowCounts
+from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.rounds import Rounds
 from spgnn.exchange.route import Names, Route
 from spgnn.layout import LOCAL, Axes, Int64Array

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from spgnn.comm import RowCounts
+from spgnn.comm.traffic import RowCounts
 from spgnn.layout import Int64Array
 
 # A group can hold this part, at least, of what any pair exchanges: each group costs a message, a

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import RowCounts
+from spgnn.comm.traffic import RowCounts
 from spgnn.layout import Int64Array
 
 # Of keys of draws.

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import RowCounts
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.needs import (
     Cover,

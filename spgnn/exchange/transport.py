@@ -10,7 +10,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.exchange.route import Route
 from spgnn.layout import Int64Array
 

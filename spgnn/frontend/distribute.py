@@ -10,7 +10,10 @@ from typing import Any
 import numpy.typing as npt
 from torch import nn
 
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.config import TrainConfig
 from spgnn.data.distribute import RankShare
 from spgnn.data.source import GraphSource

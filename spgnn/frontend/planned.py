@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.command import nbytes, say
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
@@ -21,7 +23,13 @@ from spgnn.frontend.sources import Opened, Placement
 from spgnn.nn.models import MODELS
 from spgnn.partition import METHODS, read_labels
 from spgnn.partition.adjacency import Int32Array
-from spgnn.plan import Choice, Machine, Planner, PricedPlan, read_machine
+from spgnn.plan import (
+    Choice,
+    Machine,
+    Planner,
+    PricedPlan,
+    read_machine,
+)
 from spgnn.plan.choose import CHOSEN, CLOSE
 from spgnn.plan.epoch import edges_of
 from spgnn.plan.measure import measure

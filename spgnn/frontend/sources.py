@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.data import (
     Graph,
     GraphBlock,

@@ -12,7 +12,9 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
-from spgnn.comm import SoloCommunicator
+from spgnn.comm import (
+    SoloCommunicator,
+)
 from spgnn.errors import InputError
 from spgnn.exchange import Plan, Stage, Step
 from spgnn.graph.protocol import Aggregation, Graph, LocalEdges, Normalisation

@@ -10,7 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.codec import CodecSetting, Errors, Policy, relative_errors

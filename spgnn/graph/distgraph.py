@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.data.distribute import RankShare, induced
 from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.data.adapters import EdgeList
 from spgnn.data.graph import inverse_permutation
 from spgnn.graph.vertices import collected, dealt

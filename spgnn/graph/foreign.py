@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from spgnn.comm import world
+from spgnn.comm.failure import world
 from spgnn.errors import InputError
 
 # Of PyG: what looks at all vertices it is given, in training and afterwards.

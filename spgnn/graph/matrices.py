@@ -9,7 +9,10 @@ from typing import cast, get_args
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Mesh
+from spgnn.comm import (
+    Communicator,
+    Mesh,
+)
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.data.normalise import add_self_loops, degree_scales

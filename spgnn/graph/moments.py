@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 
 
 @dataclass(frozen=True)

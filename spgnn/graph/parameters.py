@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.graph.foreign import pad_alike, refuse_one_rank
 

@@ -19,7 +19,9 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention import Attention, EdgeDropout, attend
 from spgnn.autograd import Linear, Operands, autocast, product, product_beside_itself
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments

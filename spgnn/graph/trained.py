@@ -9,7 +9,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.exchange import Codec
 from spgnn.exchange.plan import Traffic
 from spgnn.graph.codecs import GraphCodecs

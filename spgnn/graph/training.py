@@ -12,7 +12,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.exchange import Plan, build, layered, swap_rows
 from spgnn.exchange.layers import Layered
 from spgnn.graph.distgraph import DistGraph

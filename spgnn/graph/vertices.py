@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import check_strided
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout

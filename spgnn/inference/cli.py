@@ -7,7 +7,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spgnn.comm import Communicator, run_job
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.launch import run_job
 from spgnn.command import say
 from spgnn.config import DESCRIBED, Model, TrainConfig
 from spgnn.errors import InputError, memory_for

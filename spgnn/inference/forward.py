@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features

@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.train.checkpoint import FILE, SUFFIX, read_weights, sent_to_all
 

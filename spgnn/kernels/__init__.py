@@ -5,16 +5,14 @@ Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its 
 
 # Modules whose operators are registered as well.
 from spgnn.kernels import cross_entropy, gemm, reductions, update  # noqa: F401
-from spgnn.kernels.attention import AttentionDropout, attention, attention_v2
+from spgnn.kernels.attention import attention
 from spgnn.kernels.quantise import dequantise_rows, quantise_rows
 from spgnn.kernels.rows import dropout_rows, gather_rows, scatter_add_rows
 from spgnn.kernels.softmax import edge_softmax
 from spgnn.kernels.spmm import sddmm, spmm
 
 __all__ = [
-    "AttentionDropout",
     "attention",
-    "attention_v2",
     "dequantise_rows",
     "dropout_rows",
     "edge_softmax",

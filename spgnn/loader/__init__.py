@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from spgnn.loader.batch import Batch
 from spgnn.loader.cached_rows import CachedRows
-from spgnn.loader.disk_pattern import DiskPattern, degrees_of
+from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.feature_rows import DiskRows, MemoryRows
 from spgnn.loader.historical import History
 from spgnn.loader.link_loader import LinkNeighborLoader
 from spgnn.loader.loader import NeighborLoader
-from spgnn.loader.packed_rows import PackedRows
-from spgnn.loader.rank_batches import Clusters
 from spgnn.loader.remote_rows import RemoteRows
-from spgnn.loader.subgraphs import ClusterSampler, SaintSampler
+from spgnn.loader.subgraphs import ClusterSampler
 
 __all__ = [
     "Batch",
     "CachedRows",
     "ClusterSampler",
-    "Clusters",
     "DiskPattern",
     "DiskRows",
     "History",
     "LinkNeighborLoader",
     "MemoryRows",
     "NeighborLoader",
-    "PackedRows",
     "RemoteRows",
-    "SaintSampler",
-    "degrees_of",
 ]

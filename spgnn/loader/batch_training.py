@@ -12,7 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from spgnn import kernels
-from spgnn.comm import Communicator, SoloCommunicator
+from spgnn.comm import (
+    Communicator,
+    SoloCommunicator,
+)
 from spgnn.config import Training
 from spgnn.data.graph import inverse_permutation, labelled
 from spgnn.data.source import GraphMeta
@@ -49,7 +52,10 @@ from spgnn.nn.links import pairs_cross_entropy
 from spgnn.nn.models import MODELS
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
-from spgnn.train import Task, Trainer
+from spgnn.train import (
+    Task,
+    Trainer,
+)
 from spgnn.train.callbacks import Callback
 from spgnn.train.links import HELD_OUT, LinkModel, LinkScores, purpose_of
 from spgnn.train.task import Predictions, Scores, decaying_first
@@ -290,9 +296,9 @@ class VertexBatches(BatchTask):
 class LinkBatches(BatchTask):
     """Learns to tell links from made-up pairs; seeds are ends of training links.
 
-    The pairs that are held out, and those they are ranked among, are those of
-    `spgnn.train.LinkPrediction`. A training link meets other sources at its target that have no
-    edge to it, drawn anew in each epoch. The graph has no links but those for training.
+    The pairs that are held out, and those they are ranked among, are those of full-graph training
+    (`train/links.py`). A training link meets other sources at its target that have no edge to it,
+    drawn anew in each epoch. The graph has no links but those for training.
     """
 
     def __init__(self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset) -> None:

@@ -12,7 +12,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.command import LARGEST
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice

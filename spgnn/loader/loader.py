@@ -11,7 +11,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph.distgraph import DistGraph

@@ -10,7 +10,10 @@ from typing import Any
 
 from rich.table import Table
 
-from spgnn.comm import Communicator, run_job
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.launch import run_job
 from spgnn.command import plural, show_table
 from spgnn.errors import memory_for
 from spgnn.files import check_writable, write_file
@@ -23,8 +26,12 @@ from spgnn.loader.minibatch_data import open_dataset
 from spgnn.loader.packed_rows import PackedRows
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.partition.plot import check_plot
-from spgnn.train import report as reporting
-from spgnn.train import train as train_whole
+from spgnn.train import (
+    report as reporting,
+)
+from spgnn.train import (
+    train as train_whole,
+)
 from spgnn.train.callbacks import Callback, logs_in
 from spgnn.train.measure import gathered
 from spgnn.train.run import OWN_FLAGS, check_targets

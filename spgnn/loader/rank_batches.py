@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform

@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import needs_of, swap_rows

@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
 from spgnn.exchange.needs import swap_counts

@@ -10,7 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator, Pending, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.communicator import Pending
+from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError, check_integer
 from spgnn.loader.rank_graph import Boundary, RankGraph, as_dtype, rows_as_bytes
 from spgnn.loader.remote_rows import rows_of_ranks, take

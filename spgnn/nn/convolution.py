@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from spgnn.autograd import check_strided
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.graph.features import Features, times, width_of
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from spgnn.plan.choose import Choice, Planner, PricedPlan
-from spgnn.plan.graphs import Dataset, Partitions
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.predict import Prediction, predict
 
 __all__ = [
     "Choice",
-    "Dataset",
     "Machine",
-    "Partitions",
     "Planner",
     "Prediction",
     "PricedPlan",

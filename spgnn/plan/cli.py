@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from spgnn.comm import (
-    BACKENDS,
     Communicator,
     connect,
-    run_job,
 )
+from spgnn.comm.launch import run_job
+from spgnn.comm.place import BACKENDS
 from spgnn.config import Job, TrainConfig
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice, memory_for
@@ -20,13 +20,14 @@ from spgnn.files import atomic_file, check_writable
 from spgnn.memory import resident_bytes
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition import METHODS
+from spgnn.partition.plot import check_plot
 from spgnn.plan.choose import Planner
 from spgnn.plan.disk import Disk, speed_of
 from spgnn.plan.epoch import edges_of
 from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import EDGES, measure
 from spgnn.plan.predict import codec_of
-from spgnn.plan.show import check_plot, plot_choices, show_choice, show_machine
+from spgnn.plan.show import plot_choices, show_choice, show_machine
 from spgnn.progress import ProgressBar
 from spgnn.testing import run_ranks
 

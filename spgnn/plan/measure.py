@@ -18,7 +18,11 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention.scores import Block, Scores, Whole
 from spgnn.autograd import product
-from spgnn.comm import Communicator, Mesh, RowCounts
+from spgnn.comm import (
+    Communicator,
+    Mesh,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.distribute import scatter

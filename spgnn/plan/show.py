@@ -148,6 +148,3 @@ def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:
             best[name] = min(place, best.get(name, place))
     shown = sorted(found, key=lambda name: best[name])[:_MOST_LINES]
     return {name: list(found[name].values()) for name in shown}
-
-
-__all__ = ["check_plot", "lines", "plot_choices"]

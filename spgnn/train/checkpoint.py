@@ -20,7 +20,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, check_writable, digest
 

@@ -15,7 +15,9 @@ from torch import Tensor
 from spgnn.chunked.adjacency import even_bounds
 from spgnn.chunked.blocks import FileBlocks, MemoryBlocks, Stretch
 from spgnn.chunked.chunked_graph import ChunkedDataset, Labels, ids_of
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.config import TrainConfig
 from spgnn.data import open_shards
 from spgnn.data.graph import VertexData, labelled

@@ -15,7 +15,9 @@ from spgnn.chunked.chunked_graph import ChunkedGraph, Labels
 from spgnn.chunked.model import ChunkedModel
 from spgnn.chunked.passes import ChunkedPass
 from spgnn.chunked.tables import memory_rows
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.config import TrainConfig
 from spgnn.direct import Transfers, keep_pages
 from spgnn.errors import memory_for

@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spgnn.comm import Communicator, Ledger
+from spgnn.comm import (
+    Communicator,
+    Ledger,
+)
 from spgnn.torch_internals import below_modes
 
 # What the exchange of rows costs; gradients are summed apart.

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.command import plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError

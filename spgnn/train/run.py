@@ -13,7 +13,10 @@ from statistics import median
 
 import torch
 
-from spgnn.comm import Communicator, run_job
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig, Training
 from spgnn.errors import InputError
 from spgnn.files import check_writable
@@ -21,8 +24,12 @@ from spgnn.frontend.from_config import training_graph
 from spgnn.frontend.planned import fill_in
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
-from spgnn.train import checkpoint
-from spgnn.train import report as reporting
+from spgnn.train import (
+    checkpoint,
+)
+from spgnn.train import (
+    report as reporting,
+)
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.links import LinkPrediction

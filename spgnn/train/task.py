@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.config import TrainConfig
 from spgnn.data.source import GraphMeta
 from spgnn.exchange.plan import Carried, carried_by_level

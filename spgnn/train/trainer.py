@@ -22,7 +22,9 @@ from spgnn.memory import FreedMemory
 from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
-from spgnn.train import checkpoint
+from spgnn.train import (
+    checkpoint,
+)
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
 from spgnn.train.task import Scores, Task

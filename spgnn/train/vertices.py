@@ -9,7 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import Communicator
+from spgnn.comm import (
+    Communicator,
+)
 from spgnn.config import RESIDUALS, Aim, TrainConfig, check_metric
 from spgnn.data.graph import MASKS, VertexData, label_kind, labelled
 from spgnn.errors import InputError

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.config import TrainConfig
 from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.run import train

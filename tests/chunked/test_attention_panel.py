@@ -8,8 +8,10 @@ import scipy.sparse as sp
 import torch
 
 from spgnn.errors import InputError
-from spgnn.kernels import attention, attention_v2
-from spgnn.kernels.attention import AttentionDropout
+from spgnn.kernels import (
+    attention,
+)
+from spgnn.kernels.attention import AttentionDropout, attention_v2
 from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR

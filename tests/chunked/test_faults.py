@@ -17,7 +17,9 @@ import torch
 from spgnn.chunked.blocks import BlockWriter, FileBlocks, Stretch
 from spgnn.chunked.model import MomentGradients
 from spgnn.chunked.passes import ChunkedPass
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
 from spgnn.data.shards import write_shards
@@ -27,7 +29,9 @@ from spgnn.files import scratch_directory
 from spgnn.inference.cli import InferConfig
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train import chunked_data
+from spgnn.train import (
+    chunked_data,
+)
 from spgnn.train.run import train
 from tests.chunked.runs import SMALL, check_equal, reports, task_of
 from tests.comm.jobs import Forked

@@ -12,7 +12,9 @@ import torch
 from spgnn.chunked import chunked_graph
 from spgnn.chunked.budget import ORDER, Budget
 from spgnn.chunked.tables import Placement
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import Graph
 from spgnn.data.load import load_dataset
 from spgnn.data.npz import write_npz

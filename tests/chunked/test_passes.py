@@ -14,7 +14,9 @@ from spgnn.chunked.blocks import MemoryBlocks
 from spgnn.chunked.matrix import ChunkMatrix
 from spgnn.chunked.model import ChunkedModel, ChunkRows, MomentGradients, MomentSums
 from spgnn.chunked.tables import MemoryTable
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.errors import InputError
 from spgnn.graph.moments import moments
 from spgnn.kernels.extremes import add_to_extremes_

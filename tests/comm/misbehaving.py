@@ -16,7 +16,13 @@ from pathlib import Path
 import torch
 
 from spgnn import InputError
-from spgnn.comm import Communicator, Pending, RowCounts, connect, guarded
+from spgnn.comm import (
+    Communicator,
+    connect,
+    guarded,
+)
+from spgnn.comm.communicator import Pending
+from spgnn.comm.traffic import RowCounts
 
 MESSAGE = "the seventh bridge is missing"
 LONG = "a call with a name that MPI does not send before somebody receives it " * 3000

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import torch
 
-from spgnn.comm import CommunicationError, Communicator, connect, guarded
+from spgnn.comm import (
+    CommunicationError,
+    Communicator,
+    connect,
+    guarded,
+)
 from spgnn.comm.mpi import MPIJob
 from tests import products, training, unchanged
 from tests.comm import misbehaving as quarrels

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from spgnn.comm import Communicator, Pending, RowCounts
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.comm.communicator import Pending
+from spgnn.comm.traffic import RowCounts
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 

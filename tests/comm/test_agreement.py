@@ -12,7 +12,11 @@ import torch
 import torch.distributed as dist
 
 from spgnn import InputError
-from spgnn.comm import CommunicationError, connect, launch
+from spgnn.comm import (
+    CommunicationError,
+    connect,
+    launch,
+)
 from spgnn.testing import run_ranks
 from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program
 from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel

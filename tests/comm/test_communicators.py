@@ -16,7 +16,15 @@ import torch
 
 from spgnn import InputError
 from spgnn._native import Endpoint
-from spgnn.comm import CommunicationError, Communicator, Pending, RowCounts, connect, launch, shared
+from spgnn.comm import (
+    CommunicationError,
+    Communicator,
+    connect,
+    launch,
+    shared,
+)
+from spgnn.comm.communicator import Pending
+from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
 from tests.comm import protocol
 from tests.comm.jobs import MPIEXEC, ROOT, Forked, needs_mpi, run_program
@@ -130,7 +138,9 @@ def check():
         os._exit(1)
 
 atexit.register(check)
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 connect("gloo").barrier()
 assert threads() > 0, "gloo calls its threads something else now"
 """

@@ -17,7 +17,12 @@ from pathlib import Path
 import pytest
 
 from spgnn import InputError, signals
-from spgnn.comm import SoloCommunicator, connect, guarded, launch
+from spgnn.comm import (
+    SoloCommunicator,
+    connect,
+    guarded,
+    launch,
+)
 from spgnn.comm.failure import Lifelines
 from tests.comm import misbehaving
 from tests.comm.jobs import (

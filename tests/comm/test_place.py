@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect, place
+from spgnn.comm import (
+    connect,
+    place,
+)
 from spgnn.comm.connect import first_host, meet, step_port
 from spgnn.comm.place import (
     NO_GPU,

@@ -25,8 +25,11 @@ import torch
 from torch.distributed import TCPStore
 
 from spgnn import InputError
-from spgnn.comm import connect, launch, world
-from spgnn.comm.failure import Job, Lifelines
+from spgnn.comm import (
+    connect,
+    launch,
+)
+from spgnn.comm.failure import Job, Lifelines, world
 from spgnn.testing import run_ranks
 from spgnn.train.run import main
 from tests import products

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
-from spgnn.comm import Communicator, RowCounts, SoloCommunicator
+from spgnn.comm import (
+    Communicator,
+    SoloCommunicator,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec, Plan, Stage
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.plan import Hop

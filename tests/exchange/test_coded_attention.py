@@ -15,7 +15,9 @@ from torch import Tensor
 from spgnn import DistMatrix, InputError
 from spgnn.attention import EdgeDropout, attend
 from spgnn.attention.scores import Scores
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting, Errors
 from spgnn.testing import run_ranks

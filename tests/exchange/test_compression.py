@@ -11,7 +11,9 @@ import torch
 from scipy.stats import norm
 
 from spgnn import kernels
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.compression import CodecLayer, Quantise

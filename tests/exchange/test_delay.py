@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from spgnn import RowLayout
-from spgnn.comm import RowCounts, connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.compression import ExactMeans

@@ -10,7 +10,10 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import DistMatrix, Mesh
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.exchange import Algorithm, build, build_all, layered
 from spgnn.exchange import layers as module
 from spgnn.exchange.layers import Layered

@@ -9,16 +9,22 @@ import pytest
 import torch
 
 from spgnn import CSR, Axes, InputError, RowLayout
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.data.load import load_dataset
 from spgnn.exchange import build_all
 from spgnn.exchange.plan import Volume
 from spgnn.exchange.schemes import vertex_cut
+from spgnn.frontend.from_config import training_graph
 from spgnn.partition import cut_vertices, write_labels
 from spgnn.partition.labels import write_edge_labels
 from spgnn.partition.vertex_cut import VertexCut
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, training_graph
+from spgnn.train import (
+    TrainConfig,
+)
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.training import reference_history, run, write_dataset
 

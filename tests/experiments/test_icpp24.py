@@ -18,7 +18,10 @@ from paper.times import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_HALO, Model, Po
 from paper.volumes import volumes
 
 from spgnn.data import load_dataset
-from spgnn.plan import Machine, write_machine
+from spgnn.plan import (
+    Machine,
+    write_machine,
+)
 from spgnn.plan.graphs import Partitions
 from spgnn.plan.machine import (
     Conditions,

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data.adapters import from_pyg
 from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks

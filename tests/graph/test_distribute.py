@@ -14,14 +14,18 @@ from torch.utils.data import Dataset
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import Graph, from_scipy, write_shards
 from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm
 from spgnn.frontend import planned
 from spgnn.graph.distgraph import DistGraph
 from spgnn.layout import RowLayout
-from spgnn.plan import read_machine
+from spgnn.plan import (
+    read_machine,
+)
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix
 from tests.plan.configurations import EXAMPLE

@@ -12,9 +12,14 @@ import pytest
 import torch
 
 from spgnn.__main__ import main
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.inference.cli import InferConfig
-from spgnn.train import TrainConfig, train
+from spgnn.train import (
+    TrainConfig,
+    train,
+)
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, without_torch

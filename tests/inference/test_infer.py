@@ -12,7 +12,9 @@ from torch import nn
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.inference.weights import load_weights
 from spgnn.nn.models import MODELS
 from spgnn.testing import run_ranks

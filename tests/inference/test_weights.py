@@ -7,7 +7,9 @@ import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.inference.weights import load_weights, read_state
 from spgnn.nn import (
     GCN,

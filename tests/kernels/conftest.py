@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from spgnn import _native
-from spgnn.kernels import torch_kernels
+from spgnn.kernels import (
+    torch_kernels,
+)
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import kernels as native
 from spgnn.pattern import Pattern

@@ -6,13 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import AttentionDropout, attention, attention_v2, torch_kernels
+from spgnn.kernels import (
+    attention,
+    torch_kernels,
+)
 from spgnn.kernels.attention import (
+    AttentionDropout,
     Gat,
     GatV2,
     Rules,
     attend_,
     attend_backward,
+    attention_v2,
     finish,
     head_products,
 )

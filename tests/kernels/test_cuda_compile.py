@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from spgnn.kernels import torch_kernels as cusparse
+from spgnn.kernels import (
+    torch_kernels as cusparse,
+)
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda.device import WARP, instance, thread_shape

@@ -12,9 +12,13 @@ import torch
 from torch.func import hessian, jvp, vmap
 
 from spgnn import DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm import SoloCommunicator
-from spgnn.kernels import AttentionDropout, torch_kernels
-from spgnn.kernels.attention import Gat, Rules, attend_, finish
+from spgnn.comm import (
+    SoloCommunicator,
+)
+from spgnn.kernels import (
+    torch_kernels,
+)
+from spgnn.kernels.attention import AttentionDropout, Gat, Rules, attend_, finish
 
 from .conftest import DTYPES, ON_GPU, moved, random_block
 from .cuda_cases import ROUNDING, SKEWED, assert_product, block, matrix

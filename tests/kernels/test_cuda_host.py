@@ -8,7 +8,11 @@ import pytest
 import torch
 
 from spgnn.errors import InputError
-from spgnn.kernels import cuda, sddmm, torch_kernels
+from spgnn.kernels import (
+    cuda,
+    sddmm,
+    torch_kernels,
+)
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import operations as nonzeros
 

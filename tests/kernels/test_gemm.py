@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from spgnn.kernels import cpu, gemm
+from spgnn.kernels import (
+    cpu,
+    gemm,
+)
 from spgnn.kernels.gemm import (
     FEWEST_ROWS,
     add_times_transposed_,

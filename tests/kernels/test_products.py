@@ -7,7 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import edge_softmax, sddmm, spmm
+from spgnn.kernels import (
+    edge_softmax,
+    sddmm,
+    spmm,
+)
 from spgnn.sparse import CSR
 
 from . import oracle

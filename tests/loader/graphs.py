@@ -11,7 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 from spgnn import CSR
-from spgnn.loader import DiskRows
+from spgnn.loader import (
+    DiskRows,
+)
 from spgnn.pattern import Pattern
 from tests.matrices import random_matrix
 

@@ -16,8 +16,11 @@ from spgnn import nn as ours
 from spgnn.data import Graph
 from spgnn.exchange import Step
 from spgnn.graph.block import Block, Degrees, block_pattern
-from spgnn.loader import ClusterSampler, SaintSampler
+from spgnn.loader import (
+    ClusterSampler,
+)
 from spgnn.loader.sampled_graph import sampled_graph
+from spgnn.loader.subgraphs import SaintSampler
 from tests.loader.graphs import CLASSES, F_IN, N, attributes, directed
 
 SEEDS = torch.tensor([7, 5, 31, 0, 58, 12])

@@ -11,10 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.errors import InputError
 from spgnn.layout import RowLayout
-from spgnn.loader import CachedRows, DiskRows, MemoryRows, RemoteRows
+from spgnn.loader import (
+    CachedRows,
+    DiskRows,
+    MemoryRows,
+    RemoteRows,
+)
 from spgnn.loader.cached_rows import POLICIES, hits
 from spgnn.testing import run_ranks
 from tests.loader.graphs import batches, on_disk, skewed_trace, table, written

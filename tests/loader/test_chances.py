@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy import stats
 
-from spgnn.loader import SaintSampler
 from spgnn.loader.link_loader import NegativeSampler
 from spgnn.loader.sampling import Draw, FastGCNSampler, LaborSampler, LadiesSampler, NeighborSampler
+from spgnn.loader.subgraphs import SaintSampler
 from spgnn.pattern import Pattern
 from tests.loader.graphs import LEAST, agree, random_graph, small_graph, successive, unbiased
 

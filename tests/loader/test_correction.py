@@ -9,9 +9,13 @@ import torch.nn.functional as F
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.config import Training
-from spgnn.loader import NeighborLoader
+from spgnn.loader import (
+    NeighborLoader,
+)
 from spgnn.loader.batch_training import (
     Correction,
     average_buffers,

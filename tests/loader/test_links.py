@@ -14,13 +14,17 @@ from torch import Tensor
 import spgnn
 from spgnn import CSR, InputError, LinkNeighborLoader
 from spgnn import nn as ours
-from spgnn.comm import SoloCommunicator
+from spgnn.comm import (
+    SoloCommunicator,
+)
 from spgnn.data import Graph, load_dataset, write_shards
 from spgnn.loader.batch_training import LinkBatches
 from spgnn.loader.minibatch import train
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
-from spgnn.train import train as train_whole
+from spgnn.train import (
+    train as train_whole,
+)
 from tests.loader.graphs import F_IN, N, directed
 from tests.training import TOLERANCE, write_dataset
 

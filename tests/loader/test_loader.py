@@ -17,7 +17,11 @@ import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
 from spgnn.data import Graph
-from spgnn.loader import Batch, DiskRows, PackedRows
+from spgnn.loader import (
+    Batch,
+    DiskRows,
+)
+from spgnn.loader.packed_rows import PackedRows
 from spgnn.loader.sampling import Draw, NeighborSampler, Sample
 from tests.loader.graphs import CLASSES, F_IN, N, directed
 

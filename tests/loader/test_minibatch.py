@@ -12,7 +12,10 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import SoloCommunicator, connect
+from spgnn.comm import (
+    SoloCommunicator,
+    connect,
+)
 from spgnn.data import load_dataset, write_shards
 from spgnn.data.generators import block_model
 from spgnn.frontend.from_config import share_of
@@ -21,7 +24,9 @@ from spgnn.loader.minibatch import main, train
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
 from spgnn.testing import run_ranks
-from spgnn.train import train as train_whole
+from spgnn.train import (
+    train as train_whole,
+)
 from tests.comm.jobs import Forked
 from tests.real import each
 from tests.train.command import check_refused, without_torch

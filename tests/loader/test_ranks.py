@@ -14,10 +14,14 @@ import torch
 
 import spgnn
 from spgnn import CSR
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import Graph
-from spgnn.loader import Clusters, NeighborLoader
-from spgnn.loader.rank_batches import cluster_labels
+from spgnn.loader import (
+    NeighborLoader,
+)
+from spgnn.loader.rank_batches import Clusters, cluster_labels
 from spgnn.loader.rank_graph import Metadata, RankGraph
 from spgnn.loader.remote_rows import rows_of_ranks
 from spgnn.loader.threads import in_turns, last

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from spgnn._native import ring_refusal
-from spgnn.loader import DiskRows
+from spgnn.loader import (
+    DiskRows,
+)
 from spgnn.loader.feature_rows import finish_read, open_reader
 from tests.comm.jobs import Forked
 

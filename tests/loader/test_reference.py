@@ -12,8 +12,12 @@ from torch import Tensor
 
 import spgnn
 from spgnn import InputError
-from spgnn.loader import Batch, ClusterSampler, SaintSampler
+from spgnn.loader import (
+    Batch,
+    ClusterSampler,
+)
 from spgnn.loader.sampled_graph import sampled_graph_of
+from spgnn.loader.subgraphs import SaintSampler
 
 pytest.importorskip("torch_geometric")
 

@@ -11,7 +11,9 @@ import torch
 
 from spgnn import CSR, _native
 from spgnn.errors import InputError
-from spgnn.loader import ClusterSampler, SaintSampler
+from spgnn.loader import (
+    ClusterSampler,
+)
 from spgnn.loader.link_loader import NegativeSampler
 from spgnn.loader.sampling import (
     Draw,
@@ -23,6 +25,7 @@ from spgnn.loader.sampling import (
     relabel,
     sums_of_parts,
 )
+from spgnn.loader.subgraphs import SaintSampler
 from spgnn.pattern import Pattern
 from tests.loader.graphs import arrays, assert_equal, random_graph
 

@@ -8,8 +8,13 @@ import torch
 from torch import Tensor
 
 from spgnn import InputError
-from spgnn.comm import connect
-from spgnn.loader import History, NeighborLoader
+from spgnn.comm import (
+    connect,
+)
+from spgnn.loader import (
+    History,
+    NeighborLoader,
+)
 from spgnn.loader.historical import hidden_widths
 from spgnn.loader.rank_graph import Boundary
 from spgnn.loader.sampling import Draw

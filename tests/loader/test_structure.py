@@ -12,7 +12,11 @@ import spgnn
 from spgnn import InputError
 from spgnn.data import open_shards, write_shards
 from spgnn.data.generators import block_model
-from spgnn.loader import DiskPattern, degrees_of, growth
+from spgnn.loader import (
+    DiskPattern,
+    growth,
+)
+from spgnn.loader.disk_pattern import degrees_of
 from spgnn.loader.link_loader import LinkNeighborLoader
 
 

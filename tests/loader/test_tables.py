@@ -20,11 +20,11 @@ from spgnn.loader import (
     DiskPattern,
     DiskRows,
     MemoryRows,
-    PackedRows,
-    degrees_of,
     packed_rows,
 )
+from spgnn.loader.disk_pattern import degrees_of
 from spgnn.loader.feature_rows import Counts, finish_read, open_reader
+from spgnn.loader.packed_rows import PackedRows
 from spgnn.testing import run_ranks
 from tests.loader.graphs import batches, on_disk, some_ids, table, written
 

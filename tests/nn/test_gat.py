@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import SoloCommunicator, connect
+from spgnn.comm import (
+    SoloCommunicator,
+    connect,
+)
 from spgnn.exchange import Algorithm, Plan, Stage, build
 from spgnn.graph import LayerGraph
 from spgnn.kernels.torch_kernels import dropout_keeps

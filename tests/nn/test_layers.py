@@ -16,7 +16,10 @@ from torch.utils.checkpoint import checkpoint
 import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn import (

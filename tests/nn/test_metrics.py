@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import RowLayout
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.nn import (
     metrics,
 )

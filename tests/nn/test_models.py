@@ -16,12 +16,17 @@ from torch import Tensor, nn
 import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.nn import (
     Stack,
 )
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, training_graph
+from spgnn.train import (
+    TrainConfig,
+)
 from tests.training import write_dataset
 
 geometric = pytest.importorskip("torch_geometric.nn")

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from spgnn import InputError
 from spgnn.autograd import all_reduced
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.graph import LayerGraph
 from spgnn.nn import (
     BatchNorm,

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import CSR, DistMatrix, InputError, Mesh, _native
-from spgnn.comm import Communicator, connect
+from spgnn.comm import (
+    Communicator,
+    connect,
+)
 from spgnn.graph.dry import recorded_products
 from spgnn.nn import (
     GCN,

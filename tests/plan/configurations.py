@@ -13,8 +13,14 @@ from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES
 from spgnn.partition import partition
-from spgnn.plan import Dataset, Prediction, predict
-from spgnn.train import TrainConfig
+from spgnn.plan import (
+    Prediction,
+    predict,
+)
+from spgnn.plan.graphs import Dataset
+from spgnn.train import (
+    TrainConfig,
+)
 
 EXAMPLE = Path(__file__).parents[2] / "experiments" / "machines" / "perlmutter_a100.json"
 

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import open_source
 from spgnn.data.shards import write_shards
 from spgnn.plan.choose import CHOSEN
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
+from spgnn.train import (
+    TrainConfig,
+    train,
+)
 from tests.plan.configurations import EXAMPLE, predicted, write_graphs
 from tests.train.command import check_refused, run
 

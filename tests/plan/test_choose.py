@@ -13,12 +13,19 @@ from spgnn.__main__ import main
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm, Codec
 from spgnn.partition import partition
-from spgnn.plan import Dataset, Partitions, Planner, predict, read_machine
+from spgnn.plan import (
+    Planner,
+    predict,
+    read_machine,
+)
 from spgnn.plan.choose import algorithms, candidates
 from spgnn.plan.counts import Product
+from spgnn.plan.graphs import Dataset, Partitions
 from spgnn.plan.ranks import VirtualRanks
 from spgnn.plan.show import lines
-from spgnn.train import TrainConfig
+from spgnn.train import (
+    TrainConfig,
+)
 from tests.plan.configurations import EXAMPLE, predicted, write_graphs
 
 CONTRACT = {"ranks", "algo", "c", "cover", "recompute_halo", "prune", "order", "partition"}

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 
 from spgnn import InputError
-from spgnn.comm import connect
-from spgnn.plan import Machine, read_machine, write_machine
+from spgnn.comm import (
+    connect,
+)
+from spgnn.plan import (
+    Machine,
+    read_machine,
+    write_machine,
+)
 from spgnn.plan.machine import EdgeRates, Spmm, between
 from spgnn.plan.measure import groups_by_node, measure
 from spgnn.testing import run_ranks

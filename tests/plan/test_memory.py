@@ -8,14 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn.comm import RowCounts, connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.comm.traffic import RowCounts
 from spgnn.data import open_source
-from spgnn.plan import Dataset, predict
+from spgnn.plan import (
+    predict,
+)
 from spgnn.plan.epoch import trace
+from spgnn.plan.graphs import Dataset
 from spgnn.plan.measure import exercise, runtime_bytes
 from spgnn.plan.ranks import VirtualRanks
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig
+from spgnn.train import (
+    TrainConfig,
+)
 
 RANKS = 4
 BASE = TrainConfig.of(layers=2, hidden=8, random_features=24, random_classes=4)

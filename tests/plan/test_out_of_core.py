@@ -9,17 +9,25 @@ import pytest
 
 from spgnn.__main__ import main
 from spgnn.chunked.budget import LIBRARIES, ORDER
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.config import Storage
 from spgnn.data import open_source
 from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import write_shards
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
-from spgnn.plan import Planner, PricedPlan, read_machine
+from spgnn.plan import (
+    Planner,
+    PricedPlan,
+    read_machine,
+)
 from spgnn.plan.disk import Disk
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig
+from spgnn.train import (
+    TrainConfig,
+)
 from spgnn.train.run import train
 from tests.chunked.runs import check_bytes, reports
 from tests.plan.configurations import EXAMPLE, write_graphs

@@ -10,17 +10,28 @@ import pytest
 import torch
 
 from spgnn import Axes, InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm, build_all
 from spgnn.exchange.needs import COVERS
+from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products
-from spgnn.plan import Dataset, Prediction, predict, read_machine
+from spgnn.plan import (
+    Prediction,
+    predict,
+    read_machine,
+)
 from spgnn.plan.counts import Product, count
 from spgnn.plan.epoch import trace
+from spgnn.plan.graphs import Dataset
 from spgnn.plan.machine import Level, Levels, Link, Overhead
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
 from spgnn.train.report import assemble
 from spgnn.train.run import task_of
 from tests.exchange.test_plans import schemes

@@ -14,9 +14,15 @@ from unittest.mock import patch
 import numpy as np
 
 from spgnn import memory
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, train
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+    train,
+)
 
 _PR_SET_THP_DISABLE = 41
 

@@ -13,12 +13,18 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import SoloCommunicator, connect
+from spgnn.comm import (
+    SoloCommunicator,
+    connect,
+)
 from spgnn.nn import (
     GCN,
 )
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, checkpoint
+from spgnn.train import (
+    TrainConfig,
+    checkpoint,
+)
 from tests.train.command import check_refused, run
 from tests.training import TOLERANCE, write_dataset
 from tests.training import run as train

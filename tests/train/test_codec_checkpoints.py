@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, checkpoint
+from spgnn.train import (
+    TrainConfig,
+    checkpoint,
+)
 from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, run, without_torch

@@ -12,15 +12,22 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect
-from spgnn.config import Record, options_of
+from spgnn.comm import (
+    connect,
+)
+from spgnn.config import Record, Training, options_of
 from spgnn.exchange import Codec
+from spgnn.frontend.from_config import training_graph
 from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.loader.minibatch import train as train_batches
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.plan.cli import PlanConfig
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, Training, train, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+    train,
+)
 from spgnn.train.run import main
 from tests.comm.jobs import Ended
 from tests.train.command import check_refused, run

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig
+from spgnn.train import (
+    TrainConfig,
+)
 from tests.training import (
     attending,
     check_history,

@@ -10,13 +10,20 @@ import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.errors import InputError
+from spgnn.frontend.from_config import training_graph
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
 from spgnn.testing import run_ranks
-from spgnn.train import LabelPropagation, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
 from spgnn.train.report import assemble
+from spgnn.train.vertices import LabelPropagation
 from tests.training import (
     EPOCHS,
     TOLERANCE,

@@ -11,15 +11,22 @@ import torch
 import torch.nn.functional as F
 
 from spgnn import CSR, RowLayout
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import Graph
 from spgnn.data.distribute import scatter
 from spgnn.data.splits import Directory, held_out
 from spgnn.errors import InputError
+from spgnn.frontend.from_config import training_graph
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
 from spgnn.testing import run_ranks
-from spgnn.train import LinkPrediction, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train.links import LinkPrediction
 from spgnn.train.report import assemble
 from tests.training import EPOCHS, TOLERANCE, dense_layer, dense_matrix, initial_parameters
 

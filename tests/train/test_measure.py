@@ -10,11 +10,23 @@ import torch
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend
-from spgnn.comm import Ledger, SoloCommunicator
-from spgnn.kernels import gather_rows, scatter_add_rows, sddmm, spmm
+from spgnn.comm import (
+    Ledger,
+    SoloCommunicator,
+)
+from spgnn.kernels import (
+    gather_rows,
+    scatter_add_rows,
+    sddmm,
+    spmm,
+)
 from spgnn.spmm import product as distributed
-from spgnn.train import measure
-from spgnn.train import measure as clocks
+from spgnn.train import (
+    measure,
+)
+from spgnn.train import (
+    measure as clocks,
+)
 from spgnn.train.measure import CATEGORIES, Measurements, OperatorClock, timed
 
 CPU = torch.device("cpu")

@@ -15,9 +15,14 @@ import torch
 
 from spgnn import InputError, memory
 from spgnn import memory as limits
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
+from spgnn.train import (
+    TrainConfig,
+    train,
+)
 from tests.comm.jobs import ROOT
 from tests.train.command import check_refused, run
 from tests.training import write_dataset

@@ -12,8 +12,11 @@ import torch
 import spgnn
 from spgnn import InputError, NeighborLoader
 from spgnn.__main__ import main as spgnn_main
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.data import Graph
+from spgnn.frontend.from_config import training_graph
 from spgnn.loader.batch_training import VertexBatches
 from spgnn.loader.minibatch import main as minibatch
 from spgnn.loader.minibatch_config import MiniBatchConfig
@@ -24,7 +27,9 @@ from spgnn.nn import (
 )
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, training_graph
+from spgnn.train import (
+    TrainConfig,
+)
 from spgnn.train.chunked_task import ChunkedTask
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused, without_torch

@@ -7,9 +7,13 @@ import os
 import numpy as np
 import pytest
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig
+from spgnn.train import (
+    TrainConfig,
+)
 from spgnn.train.run import resolved
 from tests.train.command import losses_of, report_of, run
 from tests.training import run as train

@@ -10,11 +10,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.errors import InputError
+from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
 from spgnn.train.report import best as best_of
+from spgnn.train.vertices import NodeClassification
 from tests.training import EPOCHS, TOLERANCE, reference_history, run, write_dataset
 
 N = 61

@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import NodeClassification, TrainConfig, Trainer, training_graph
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train.vertices import NodeClassification
 from tests.training import reference_history, run, variants, write_dataset
 
 WAYS = (

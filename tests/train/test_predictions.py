@@ -9,10 +9,18 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.config import Training
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer, Training
-from spgnn.train import train as command
+from spgnn.train import (
+    TrainConfig,
+    Trainer,
+)
+from spgnn.train import (
+    train as command,
+)
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.train.command import check_refused, run
 from tests.train.test_task import Line

@@ -9,9 +9,14 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.config import Training
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Training
+from spgnn.train import (
+    TrainConfig,
+)
 from spgnn.train.trainer import apply_rates, rate_factor
 from tests.training import reference_history, write_dataset
 from tests.training import run as train

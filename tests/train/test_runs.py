@@ -8,9 +8,15 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train, training_graph
+from spgnn.train import (
+    TrainConfig,
+    train,
+)
 from spgnn.train.report import final_scores
 from tests.train.command import check_refused, run
 from tests.training import write_dataset

@@ -11,9 +11,15 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
+from spgnn.config import Training
 from spgnn.testing import run_ranks
-from spgnn.train import Task, Trainer, Training
+from spgnn.train import (
+    Task,
+    Trainer,
+)
 from spgnn.train.report import measurements
 from tests.training import write_dataset
 

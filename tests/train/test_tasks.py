@@ -7,9 +7,14 @@ import json
 import numpy as np
 import pytest
 
-from spgnn.comm import connect
+from spgnn.comm import (
+    connect,
+)
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
+from spgnn.train import (
+    TrainConfig,
+    train,
+)
 from tests.train.command import check_refused, run
 from tests.training import write_dataset
 

@@ -6,7 +6,9 @@ import warnings
 from functools import cache
 from types import ModuleType
 
-from spgnn.kernels import torch_kernels
+from spgnn.kernels import (
+    torch_kernels,
+)
 from spgnn.kernels.cuda import device, kernels
 
 
