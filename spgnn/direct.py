@@ -194,3 +194,11 @@ class DirectFile:
 
     def _wrong(self, what: str, error: OSError) -> InputError:
         return InputError(f"{self.path}: cannot be {what}: {error.strerror or error}")
+
+
+def as_bytes(values: Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a contiguous tensor of any dtype."""
+    # One number may be contiguous with any stride.
+    flat = values.detach().reshape(-1).as_strided((values.numel(),), (1,))
+    numbers: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return numbers

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args, get_type_hints
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
-from rich.console import Console
 
 from spgnn.command import LARGEST, nbytes, say
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
@@ -267,6 +266,8 @@ def read_options(
     app = _app(options.values(), program, about)
     if "--help" in given or "-h" in given:
         text = io.StringIO()
+        from rich.console import Console  # for help alone
+
         app.help_print([], console=Console(file=text, width=_WIDTH))
         say(text.getvalue().rstrip())
         raise SystemExit(0)

@@ -246,7 +246,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 
 def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
-    operands, saved = ctx.saved_tensors[:6], list(ctx.saved_tensors[6:])
+    everything = ctx.saved_tensors  # once: a recomputed tensor is unpacked a single time
+    operands, saved = everything[:6], list(everything[6:])
     nothing = (None,) * 10
     G, (Z, _, a, edges, *_) = grads[0], operands
     if G is None:

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.chunked.tables import as_bytes
-from spgnn.direct import PAGE, Bytes, DirectFile, Transfers, padded, page_buffer
+from spgnn.direct import PAGE, Bytes, DirectFile, Transfers, as_bytes, padded, page_buffer
 from spgnn.errors import InputError
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
@@ -83,7 +82,7 @@ def rows_of(matrix: CSR, first: int, last: int) -> CSR:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class FileExtent:
     """Position of an array's numbers in a file."""
 
     path: Path
@@ -93,7 +92,7 @@ class Stretch:
 class _FileArray:
     """Numbers of one dtype in a file, and two buffers that stretches of it are read into."""
 
-    def __init__(self, where: Stretch, dtype: torch.dtype, counts: Transfers) -> None:
+    def __init__(self, where: FileExtent, dtype: torch.dtype, counts: Transfers) -> None:
         self.path, self.dtype = where.path, dtype
         self._offset, self._file = where.offset, DirectFile(where.path, counts)
         self._buffers: dict[int, Bytes] = {}
@@ -119,7 +118,7 @@ class FileBlocks(Blocks):
     Parameters
     ----------
     bounds, columns
-    indptr, indices, values : Stretch
+    indptr, indices, values : FileExtent
         Row offsets, int64, from 0; columns, int32 where they fit; float32.
     counts : Transfers
     checked : bool
@@ -131,9 +130,9 @@ class FileBlocks(Blocks):
         bounds: Sequence[int],
         columns: int,
         *,
-        indptr: Stretch,
-        indices: Stretch,
-        values: Stretch | None,
+        indptr: FileExtent,
+        indices: FileExtent,
+        values: FileExtent | None,
         counts: Transfers,
         checked: bool = False,
     ) -> None:
@@ -251,7 +250,7 @@ class BlockWriter:
         for array, file in enumerate(self._files):
             self._flush(array, len(self._pending[array]))
             file.close()
-        indptr, indices, *values = map(Stretch, self._paths)
+        indptr, indices, *values = map(FileExtent, self._paths)
         return FileBlocks(
             self._bounds,
             self._columns,

@@ -20,7 +20,7 @@ from spgnn.chunked.adjacency import (
     statistics_of,
     whole_matrix,
 )
-from spgnn.chunked.blocks import Blocks, Stretch, rows_of
+from spgnn.chunked.blocks import Blocks, FileExtent, rows_of
 from spgnn.chunked.budget import (
     LIBRARIES,
     Budget,
@@ -94,7 +94,7 @@ class ChunkedDataset:
         Original ids; if they are consecutive, the first one.
     data : VertexData
         Labels and masks of all own vertices.
-    X : Tensor or CSR, Stretch of float32, or callable
+    X : Tensor or CSR, FileExtent of float32, or callable
         Features; a function of original ids [rows] and columns [first, last) if they are drawn.
     row_normalise : bool
         Whether each row of features is divided by its sum.
@@ -112,7 +112,7 @@ class ChunkedDataset:
     starts: Callable[[int], int]
     ids: Tensor | int
     data: VertexData
-    X: Tensor | CSR | Stretch | Callable[[Tensor, int, int], Tensor] | None
+    X: Tensor | CSR | FileExtent | Callable[[Tensor, int, int], Tensor] | None
     row_normalise: bool = False
     normalisation: Normalisation = "none"
     loops: bool = False
@@ -188,7 +188,7 @@ class ChunkedGraph:
         self.dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
         first, last = dataset.layout.range(comm.rank)
         rows = last - first
-        self._file = DirectFile(X.path, counts) if isinstance(X, Stretch) else None
+        self._file = DirectFile(X.path, counts) if isinstance(X, FileExtent) else None
         # More chunks than rows would be empty, and each takes its time.
         chunks = min(storage.chunks, comm.agree(rows)) or None
         adjacency = dataset.adjacency(even_bounds(dataset.starts, rows, chunks or 64))

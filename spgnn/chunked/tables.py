@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.direct import DirectFile, Transfers, keep_pages, padded, page_buffer, pages_held
+from spgnn.direct import (
+    DirectFile,
+    Transfers,
+    keep_pages,
+    padded,
+    page_buffer,
+    pages_held,
+)
 from spgnn.errors import InputError
 from spgnn.memory import give_back_holes, resident_bytes
 
@@ -352,14 +358,6 @@ def memory_rows(rows: int, width: int, dtype: torch.dtype) -> Tensor:
 def panels_of(width: int, panel: int) -> list[tuple[int, int]]:
     """Columns [first, last) of each panel."""
     return [(first, min(first + panel, width)) for first in range(0, width, max(panel, 1))]
-
-
-def as_bytes(values: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """The bytes of a contiguous tensor of any dtype."""
-    # One number may be contiguous with any stride.
-    flat = values.detach().reshape(-1).as_strided((values.numel(),), (1,))
-    numbers: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = flat.view(torch.uint8).numpy()
-    return numbers
 
 
 class MappedRows:

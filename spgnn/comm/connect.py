@@ -158,7 +158,7 @@ def _allow_descriptors() -> None:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """A job's meeting place."""
 
     store: Any  # torch.distributed.Store
@@ -167,7 +167,7 @@ class Meeting:
     patience: float  # seconds until the launcher, if it does so, has ended a job that lost a rank
 
 
-def meet(place: Place, interface: str | None = None) -> Meeting:
+def meet(place: Place, interface: str | None = None) -> Rendezvous:
     """Connect to the job's store, or on rank 0 make it, and wait until all ranks have come.
 
     Some rank without the `interface` that the user names is an error on all ranks. So is one that
@@ -214,7 +214,7 @@ def meet(place: Place, interface: str | None = None) -> Meeting:
     # The local launcher gives ranks that are asked to end some seconds, in which others are lost.
     own = supervised and place.launcher == "torch" and "TORCHELASTIC_RUN_ID" not in os.environ
     patience = END_SECONDS + 1.0 if own else 3.0 if supervised else 0.5
-    return Meeting(store, host, None if address is None else interface_of(address), patience)
+    return Rendezvous(store, host, None if address is None else interface_of(address), patience)
 
 
 def local_address(host: str) -> str | None:

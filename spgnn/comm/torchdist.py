@@ -17,7 +17,7 @@ import torch.distributed.nn
 from torch import Tensor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
-from spgnn.comm.connect import Meeting, has_address, least, meet
+from spgnn.comm.connect import Rendezvous, has_address, least, meet
 from spgnn.comm.failure import Group, Job, Lifelines, StartError
 from spgnn.comm.place import Place, choose
 from spgnn.comm.traffic import RowCounts
@@ -37,7 +37,11 @@ class TorchJob(Job):
     """
 
     def __init__(
-        self, rank: int, ranks: Sequence[int], device: torch.device, meeting: Meeting | None = None
+        self,
+        rank: int,
+        ranks: Sequence[int],
+        device: torch.device,
+        meeting: Rendezvous | None = None,
     ) -> None:
         super().__init__(rank, len(ranks), device)
         self.ranks = ranks

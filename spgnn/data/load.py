@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
-EDGE_FILES: dict[str, type[MatrixMarket | MetisGraph | EdgeList]] = {
+EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
     ".mtx": MatrixMarket,
     ".graph": MetisGraph,
     **dict.fromkeys((".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel"), EdgeList),

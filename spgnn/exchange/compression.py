@@ -208,7 +208,7 @@ class Sample(CodecLayer):
         return self._pool.take(rows, *kind_of(of))[: len(numbers)]
 
 
-class Fresh(CodecLayer):
+class SkipUnchanged(CodecLayer):
     """Each row is sent only if it is farther than a share of its norm from what was last sent.
 
     As in Sancus (Peng et al., PVLDB 15, 2022) and CDFGNN (2024), but row by row, in both

@@ -30,7 +30,7 @@ class Parcel:
 
 
 @dataclass(eq=False)
-class Line:
+class DelayQueue:
     """State of the same product of all epochs, in one direction."""
 
     opened: int  # the first epoch
@@ -52,7 +52,7 @@ class Delay(CodecLayer):
     def forget(self) -> None:
         super().forget()
         self._bins: dict[tuple[bool, int], Subset] = {}
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, DelayQueue] = {}
         self._buffer: Tensor | None = None
 
     def send_buffer(self, rows: int, like: Tensor, step: Step) -> Tensor | None:
@@ -119,7 +119,7 @@ class Delay(CodecLayer):
         kept, self.kept, self._lines = self.kept, {}, {}
         for name in [key.removesuffix(".stale") for key in kept if key.endswith(".stale")]:
             # Buffers of their own, for they are written to again once these rows have been used.
-            line = Line(
+            line = DelayQueue(
                 int(kept[f"{name}.opened"]),
                 kept[f"{name}.stale"].clone(),
                 kept.get(f"{name}.times"),
@@ -130,7 +130,7 @@ class Delay(CodecLayer):
                 line.parcels.append(Parcel(epoch, places, rows.clone(), None))
             self._lines[name] = line
 
-    def use(self, line: Line, parcel: Parcel, step: Step) -> None:
+    def use(self, line: DelayQueue, parcel: Parcel, step: Step) -> None:
         """Replace the stale rows by those of a parcel."""
         self._arrive(parcel)
         rows, places, smoothing = parcel.rows, parcel.places, self.setting.codec.smoothing
@@ -161,7 +161,7 @@ class Delay(CodecLayer):
             self._pool.give(buffer)
         return self._pool.take(len(rows), *kind_of(rows)).copy_(rows)
 
-    def _line(self, out: Tensor, step: Step) -> Line | None:
+    def _line(self, out: Tensor, step: Step) -> DelayQueue | None:
         """The line of a product, opened if there is none; ``None`` while nothing is delayed."""
         codec = self.setting.codec
         line, delay = self._lines.get(step.name), codec.delay_at(step.epoch)
@@ -178,7 +178,7 @@ class Delay(CodecLayer):
         times = None
         if codec.smoothing:
             times = torch.ones(len(out), dtype=torch.int32, device=out.device)
-        line = self._lines[step.name] = Line(step.epoch, torch.empty_like(out), times)
+        line = self._lines[step.name] = DelayQueue(step.epoch, torch.empty_like(out), times)
         return line
 
     def _subset(self, route: Route, step: Step) -> Subset | None:
@@ -203,7 +203,7 @@ class Delay(CodecLayer):
 class _Stale(View):
     """Rows of an earlier epoch, which have had all the time since."""
 
-    def __init__(self, codec: Delay, line: Line, step: Step, out: Tensor) -> None:
+    def __init__(self, codec: Delay, line: DelayQueue, step: Step, out: Tensor) -> None:
         super().__init__(out)
         self._codec, self._line, self._step = codec, line, step
         self._until = step.epoch - codec.setting.codec.delay_at(step.epoch)
@@ -215,7 +215,7 @@ class _Stale(View):
         return self._line.stale
 
 
-class Never(CodecLayer):
+class SendNothing(CodecLayer):
     """Nothing is sent (0c of DistGNN): rows of others are zero, until epochs that are exact."""
 
     def begin(

@@ -214,7 +214,7 @@ class Exchange:
         rows = self.stage.received[-1]
         return self.executor.workspace.rows(("receive", self.first), rows, like)
 
-    def returned(self, hop: int, like: Tensor) -> Tensor:
+    def send_rows(self, hop: int, like: Tensor) -> Tensor:
         """The buffer of rows to send by one of the stage's hops, and of those that come back."""
         role = "send", self.first + hop
         return self.executor.workspace.rows(role, self.rows_sent[hop], like)
@@ -273,7 +273,7 @@ class Arriving:
                 codec = exchange.executor.codecs[place]
                 rows = codec.send_buffer(count, self._H, step.at(place))
             if rows is None:
-                rows = exchange.returned(number, self._H)
+                rows = exchange.send_rows(number, self._H)
             if hop.passed_rows is not None:
                 kernels.gather_rows(before, hop.passed_rows, out=rows)
             else:
@@ -310,7 +310,7 @@ class Returning:
         for number in reversed(range(len(exchange.stage.hops))):
             hop = exchange.stage.hops[number]
             if out is None:
-                G_recv = exchange.returned(number, R_G)
+                G_recv = exchange.send_rows(number, R_G)
             else:
                 assert hop.run is not None
                 G_recv = out[hop.run : hop.run + exchange.rows_sent[number]]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.exchange.codec import CodecSetting
-from spgnn.exchange.compression import CodecLayer, ExactMeans, Fresh, Quantise, Sample
-from spgnn.exchange.delay import Delay, Never
+from spgnn.exchange.compression import CodecLayer, ExactMeans, Quantise, Sample, SkipUnchanged
+from spgnn.exchange.delay import Delay, SendNothing
 from spgnn.exchange.needs import Communicators, swap_rows
 from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Turned
 from spgnn.exchange.route import Names
@@ -35,11 +35,11 @@ def stack(setting: CodecSetting, *, attended: bool = False) -> Transport:
     if codec.samples and not attended:
         transport = Sample(transport, setting)
     if codec.fresh:
-        transport = Fresh(transport, setting)
+        transport = SkipUnchanged(transport, setting)
     if codec.delay:
         transport = Delay(transport, setting)
     if codec.delay is None and not attended:
-        transport = Never(transport, setting)
+        transport = SendNothing(transport, setting)
     return ExactMeans(transport, setting) if codec.sends_means and not attended else transport
 
 

@@ -95,7 +95,7 @@ def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
             layers=model.layers,
             wanted=looked_at if prune else None,
             recompute_halo=how.recompute_halo,
-            propagated=_propagates(config, isinstance(given.x, CSR)),
+            propagated=config.propagates_once(sparse=isinstance(given.x, CSR)),
         )
 
     building = working("building what ranks exchange", shown=comm.rank == 0)
@@ -221,17 +221,7 @@ def random_features(vertex_ids: Tensor, first: int, last: int, seed: int) -> Ten
     return torch.from_numpy(uniform_rows(vertex_ids.numpy(), seed, columns, threads))
 
 
-def _propagates(config: TrainConfig, sparse: bool) -> bool:
-    """True if A·X is computed once; of sparse X, which fills in, only for a recomputed halo."""
-    how = config.algorithm
-    if how.order != "auto" or config.model.drops_features or not config.model.propagates:
-        return False
-    if config.aim.label_propagation:  # labels are added to X, other ones in each epoch
-        return False
-    return how.recompute_halo or not sparse
-
-
-def dense_for_max(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
+def dense_for_reduction(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
     """Features as a reduction of whole rows takes them, if the model has one."""
     if not isinstance(X, CSR) or not config.model.reduces_rows:
         return X
@@ -245,7 +235,7 @@ def dense_for_max(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
 
 def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -> Features:
     how, device = config.algorithm, A.mesh.everyone.device
-    propagates = _propagates(config, isinstance(X, CSR))
+    propagates = config.propagates_once(sparse=isinstance(X, CSR))
     needs = {
         "--order paper": how.order == "paper",
         f"--aggregate {config.model.aggregate}": config.model.reduces_rows,

@@ -24,7 +24,7 @@ from spgnn.errors import InputError, check_integer, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend.from_config import (
     check_weights_of,
-    dense_for_max,
+    dense_for_reduction,
     labels_of,
     masks_of,
     share_of,
@@ -218,7 +218,9 @@ class VertexBatches(BatchTask):
         )
         self.criterion = self.objective.criterion
         with memory_for(f"the features of {share.meta.name}"):
-            x = comm.on_every_rank(lambda: dense_for_max(whole, features_of_share(whole, share)))
+            x = comm.on_every_rank(
+                lambda: dense_for_reduction(whole, features_of_share(whole, share))
+            )
         y = as_taken(self.objective.kind, y)
         data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
+from spgnn.direct import as_bytes
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels.recycling import new_rows
@@ -19,7 +20,6 @@ from spgnn.loader.feature_rows import (
     Counts,
     DiskRows,
     Rows,
-    as_bytes,
     check_ids,
     finish_read,
     open_reader,

@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn import _native, kernels
+from spgnn.direct import as_bytes
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels.recycling import new_rows
@@ -291,8 +291,3 @@ def copy_rows(
         every if to_row is None else to_row,
         source.shape[1] * source.dtype.itemsize,
     )
-
-
-def as_bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
-    """The memory of a contiguous tensor."""
-    return tensor.detach().view(-1).view(torch.uint8).numpy()

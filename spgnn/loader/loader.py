@@ -447,11 +447,13 @@ def _sampler(
         return DiskSampler(graph.pattern, name, num_neighbors, **common)
     if name == "labor":
         return LaborSampler(graph.structure, num_neighbors, **common)
-    if name != "neighbor":
+    if name in ("ladies", "fastgcn"):
         kind = LadiesSampler if name == "ladies" else FastGCNSampler
         weight = graph.edge_weight
         values = None if weight is None else weight.abs()
         return kind(graph.structure, num_neighbors, values=values, **common)
+    if name != "neighbor":
+        raise InputError(f"sampler {name} is not among those that a loader makes")
     weights, times = None, rare["time_attr"]
     if rare["weight_attr"] is not None:
         weights = _edge_weights(graph, rare["weight_attr"])

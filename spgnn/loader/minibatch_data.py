@@ -22,7 +22,7 @@ from spgnn.data.source import GraphMeta, GraphSource
 from spgnn.data.splits import Pairs, held_out_of, seeded_split
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, scratch_directory
-from spgnn.frontend.from_config import dense_for_max, made_up_labels, random_features
+from spgnn.frontend.from_config import dense_for_reduction, made_up_labels, random_features
 from spgnn.loader.cached_rows import CachedRows
 from spgnn.loader.disk_pattern import DiskPattern, degrees_of
 from spgnn.loader.feature_rows import DiskRows, Rows
@@ -109,7 +109,7 @@ def _features(
             raise InputError(f"{graph.name} has no features; --random-features F makes some up")
         check_memory(f"--random-features {width}", 4 * graph.vertices * width)
         x = random_features(vertex_ids_of(graph), 0, width, config.training.seed)
-    x = dense_for_max(config.of_whole_graph(), x)
+    x = dense_for_reduction(config.of_whole_graph(), x)
     norm = config.data.feature_norm
     normalised = norm == "row" or (norm == "auto" and opened.meta.bag_of_words)
     if storage.store == "memory":

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.direct import PAGE, DirectFile, Transfers, padded
+from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, padded
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath, digest
 from spgnn.layout import Int64Array
@@ -23,7 +23,6 @@ from spgnn.loader.feature_rows import (
     Counts,
     Rows,
     Wait,
-    as_bytes,
     check_ids,
     copy_rows,
     finish_read,

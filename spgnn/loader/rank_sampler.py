@@ -118,6 +118,8 @@ class RankSampler:
         if name == "fastgcn":
             self._sampler: NeighborSampler | FastGCNHops = FastGCNHops(counts, ranks)
             return
+        if name not in ("neighbor", "labor", "ladies"):
+            raise InputError(f"sampler {name} does not sample the graph of all ranks")
         pattern = ranks.boundary.compact(block)
         if self._is_whole:
             hop_counts("num_nodes" if name == "ladies" else "num_neighbors", self._counts)

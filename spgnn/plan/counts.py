@@ -50,7 +50,7 @@ class Product(NamedTuple):
         return self.width * self.dtype.itemsize / torch.float32.itemsize
 
 
-class CodecMeans(NamedTuple):
+class MeanRowBytes(NamedTuple):
     """Effect of a codec on a row in a mean epoch of the run.
 
     Bits, delays and bins are functions of the epoch, so the bytes of a row are known for every
@@ -62,7 +62,7 @@ class CodecMeans(NamedTuple):
     messages: Any = 1  # to a peer that gets any
 
     @classmethod
-    def of(cls, codec: Codec | None, width: Width, dtype: torch.dtype) -> CodecMeans:
+    def of(cls, codec: Codec | None, width: Width, dtype: torch.dtype) -> MeanRowBytes:
         """Of rows of one width, or of a width on each rank; without a codec they are exact."""
         itemsize = dtype.itemsize
         if codec is None:
@@ -107,7 +107,7 @@ class HopCounts:
         self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
     ) -> Moved:
         """Traffic of rows of some width, forward or in the adjoint; with a codec in the mean."""
-        row, mean, messages = CodecMeans.of(codec, width, dtype)
+        row, mean, messages = MeanRowBytes.of(codec, width, dtype)
         sent = self.sent * row + self.messages * mean
         received = self.received * row + self.returned * mean
         messages = messages * (np.asarray(width) > 0)

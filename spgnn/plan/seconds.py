@@ -12,10 +12,10 @@ from spgnn.exchange import Codec
 from spgnn.layout import Int64Array
 from spgnn.plan.counts import (
     AttentionCounts,
-    CodecMeans,
     Float64Array,
     HopCounts,
     MatrixCounts,
+    MeanRowBytes,
     Product,
     StageCounts,
     total_of,
@@ -160,7 +160,7 @@ class _Pricing:
 
     def _hop(self, hop: HopCounts, width: int) -> Float64Array:
         """The exchange itself; what is sent and what is received do not share a rank's link."""
-        row = CodecMeans.of(self.codec, width, self.step.dtype).row
+        row = MeanRowBytes.of(self.codec, width, self.step.dtype).row
         messages = hop.returned if self.step.adjoint else hop.messages
         return self._moving(messages, row * np.maximum(hop.sent, hop.received))
 
@@ -193,7 +193,7 @@ class _Pricing:
         rows = hop.sent_rows + hop.received_rows
         if self.codec is None or not self.codec.quantises:
             return np.zeros(len(rows))
-        both = (CodecMeans.of(each, width, self.step.dtype).row for each in (None, self.codec))
+        both = (MeanRowBytes.of(each, width, self.step.dtype).row for each in (None, self.codec))
         return np.asarray(rows * sum(both) / self._stream)
 
     def _largest(self) -> dict[str, Float64Array]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.chunked.adjacency import even_bounds
-from spgnn.chunked.blocks import FileBlocks, MemoryBlocks, Stretch
+from spgnn.chunked.blocks import FileBlocks, FileExtent, MemoryBlocks
 from spgnn.chunked.chunked_graph import ChunkedDataset, Labels, ids_of
 from spgnn.comm import (
     Communicator,
@@ -27,7 +27,7 @@ from spgnn.data.through_disk import is_edge_file, open_through_disk
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import (
-    dense_for_max,
+    dense_for_reduction,
     made_up_labels,
     masks_of,
     normalisation_of,
@@ -99,7 +99,7 @@ def open_dataset(
     if X is None:
         X = partial(random_features, seed=config.training.seed)
     elif isinstance(X, CSR):
-        X = dense_for_max(config, X)
+        X = dense_for_reduction(config, X)
     return replace(
         rows,
         meta=replace(meta, features=features, classes=classes),
@@ -144,7 +144,9 @@ def _in_directory(
         )
     rank, meta = comm.rank, shards.meta
     places = {name: shards.place(rank, name) for name in ("indptr", "indices", "values", "x")}
-    stretch = {name: None if place is None else Stretch(*place) for name, place in places.items()}
+    stretch = {
+        name: None if place is None else FileExtent(*place) for name, place in places.items()
+    }
     first, last = shards.layout.range(rank)
     indptr, indices = stretch["indptr"], stretch["indices"]
     assert indptr is not None

@@ -8,7 +8,6 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from spgnn.comm import (
     Communicator,
@@ -178,6 +177,8 @@ def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
 def show(report: Report) -> None:
     """Print the table of a report."""
     graph, config, last = report["graph"], report["config"], (report["history"] or [{}])[-1]
+    from rich.table import Table  # which the library does without
+
     table = Table(
         title=f"{graph['name']}: {graph['vertices']:,} vertices, {graph['edges']:,} edges, "
         f"{plural(report['world_size'], 'rank')}, {config['algo']}, c = {config['c']}",

@@ -214,7 +214,7 @@ class GraphTask(Task):
         self.messages: list[Moving] = []
         self.planned: list[tuple[int, int, int]] = []
         self.codecs: GraphCodecs | None = None
-        widths = widths_of(config, whole.num_features, outputs)
+        widths = config.widths(whole.num_features, outputs)
         size = f"{whole.num_nodes} vertices and {whole.num_edges} edges"
         self._signature = {
             **config.model.described,
@@ -350,11 +350,6 @@ def graph_section(meta: GraphMeta) -> dict[str, Any]:
 _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Adam
 
 
-def widths_of(config: TrainConfig, features: int, classes: int) -> list[int]:
-    """Features, widths of the hidden layers, classes."""
-    return [features, *[config.model.hidden] * (config.model.layers - 1), classes]
-
-
 def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
     """The model on so many features and classes, its weights drawn from the seed.
 
@@ -363,16 +358,7 @@ def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
     InputError
         If the weights could never fit into memory.
     """
-    kind, widths = MODELS[config.model.model], widths_of(config, features, classes)
-    shown = "→".join(map(str, widths))
-    options: dict[str, Any] = dict(config.model.options)
-    check_memory(f"the weights of layers {shown}", _COPIES * 4 * kind.size(widths, **options))
-    if config.model.model == "gcn":  # the others know one order only
-        options["order"] = config.algorithm.order
-    return kind.of(
-        widths,
-        dropout=config.model.dropout,
-        input_dropout=config.model.input_dropout,
-        seed=config.training.seed,
-        **options,
-    )
+    widths = config.widths(features, classes)
+    size = MODELS[config.model.model].size(widths, **config.model.options)
+    check_memory(f"the weights of layers {'→'.join(map(str, widths))}", _COPIES * 4 * size)
+    return config.network(features, classes)

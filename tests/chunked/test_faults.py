@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn.chunked.blocks import BlockWriter, FileBlocks, Stretch
+from spgnn.chunked.blocks import BlockWriter, FileBlocks, FileExtent
 from spgnn.chunked.model import MomentGradients
 from spgnn.chunked.passes import ChunkedPass
 from spgnn.comm import (
@@ -183,7 +183,7 @@ def test_columns_that_do_not_exist(tmp_path):
     writer.add(A)
     writer.finish()
     (tmp_path / "A.indices").write_bytes(np.array([0, 1, 2], np.int32).tobytes())
-    where = {name: Stretch(tmp_path / f"A.{name}") for name in ("indptr", "indices")}
+    where = {name: FileExtent(tmp_path / f"A.{name}") for name in ("indptr", "indices")}
     blocks = FileBlocks((0, 1, 2), 2, **where, values=None, counts=Transfers())
     with pytest.raises(InputError, match=r"A\.indices: columns must be in \[0, 2\)"):
         list(blocks.stream())

@@ -18,7 +18,7 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.compression import ExactMeans
-from spgnn.exchange.delay import Never
+from spgnn.exchange.delay import SendNothing
 from spgnn.exchange.route import Route
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
@@ -186,7 +186,7 @@ def check_messages(rank: int) -> None:
     comm, peers = connect(), range(4)
     sizes = [3 * (rank + peer) for peer in peers]
     setting = CodecSetting(Codec(delay=None, exact_means=True))
-    codec = ExactMeans(Never(Transport(), setting), setting)
+    codec = ExactMeans(SendNothing(Transport(), setting), setting)
     route = Route(RowCounts(sizes, sizes, 3 * 6))
     rows, before = torch.from_numpy(np.concatenate(messages_of(rank))), comm.ledger.copy()
     out = torch.full_like(rows, torch.nan)
