@@ -263,7 +263,7 @@ class Storage(Record):
     ] = 0
     spill: Annotated[str | None, flag("what does not fit goes there, and is removed", "DIR")] = None
     chunks: Annotated[
-        int, flag("work through a rank's rows in K chunks; 0: as many as fit", "K")
+        int, flag("work through a rank's rows in K chunks; 0: as few as fit", "K")
     ] = 0
     spill_dtype: Annotated[
         Literal["float32", "bfloat16"], key("of features and of A·X on the disk")

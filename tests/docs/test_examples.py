@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,8 @@ from tests.docs.pages import PAGES, ROOT, blocks, name_of
 ELSEWHERE = ("docs/kernels.md",)
 PROGRAMS = [page for page in PAGES if name_of(page) not in ELSEWHERE and blocks(page, "python")]
 COMMANDS = [page for page in PAGES if blocks(page, "sh")]
+slow = pytest.mark.slow
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),  # PyG
 ]
 
@@ -29,12 +31,27 @@ def run(rank, sources, page):
         exec(compile(source, page, "exec"), scope)
 
 
+def test_programs_import_what_there_is():
+    """The programs themselves run in the slow set."""
+    for page in PAGES:
+        for source in blocks(page, "python"):
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("spgnn"):
+                    module = import_module(node.module)
+                    for name in node.names:
+                        assert hasattr(module, name.name), (
+                            f"{name_of(page)}: {node.module} {name.name}"
+                        )
+
+
+@slow
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("page", PROGRAMS, ids=name_of)
 def test_programs(page, ranks):
     run_ranks(run, ranks, blocks(page, "python"), str(page))
 
 
+@slow
 @pytest.mark.parametrize("page", COMMANDS, ids=name_of)
 def test_commands(page, tmp_path):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -50,6 +67,7 @@ def test_commands(page, tmp_path):
         assert done.returncode == 0, done.stderr
 
 
+@slow
 @pytest.mark.parametrize(
     "program", sorted((ROOT / "docs" / "gallery").glob("*.py")), ids=lambda program: program.stem
 )
