@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.chunked import tables
-from spgnn.chunked.tables import DiskTable, FreedPages, MappedRows, MemoryTable, as_bytes
-from spgnn.direct import PAGE, DirectFile, Transfers, keep_pages, page_buffer, pages_held
+from spgnn.chunked.tables import DiskTable, FreedPages, MappedRows, MemoryTable
+from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, keep_pages, page_buffer, pages_held
 from spgnn.errors import InputError
 
 
