@@ -19,16 +19,17 @@ from tests.train.command import without_torch
 EPOCHS, SECONDS = 5, 15.0
 KILLED_IN = 3  # a checkpoint each epoch: that of two epochs is there
 SAGE = {"model": "sage", "norm": "batch"}
-GAT = {"model": "gat", "heads": 2, "hidden": 6, "dropout": 0.5, "attention_dropout": 0.3}
+GAT = {"model": "gat", "heads": 2, "hidden": 6, "dropout": 0.5}  # of edges, too
 
 
 def flags_of(directory: Path, backend: str, model: dict[str, object]) -> list[str]:
     given = {**SMALL, **model, "chunks": 3, "epochs": EPOCHS}
-    given |= {"checkpoint": directory / "kept", "checkpoint_every": 1, "nproc": 2, "threads": 1}
+    given |= {"checkpoint": directory / "kept", "nproc": 2, "threads": 1}
     given |= {"spill": directory / "spill", "backend": backend, "json": directory / "report.json"}
     # Validation goes by running moments, which hold biases that are rounding in float32.
     given |= {"partition": "random", "dtype": "float64"}
-    return [word for n, v in given.items() for word in (f"--{n.replace('_', '-')}", str(v))]
+    flags = [word for n, v in given.items() for word in (f"--{n.replace('_', '-')}", str(v))]
+    return [*flags, "--set", "training.checkpoint-every=1"]
 
 
 def started(directory: Path, backend: str, model, *more: str, spoil=None) -> Ended:
