@@ -241,6 +241,8 @@ def damage_bytes(whole: bytes, rng: random.Random) -> bytes:
     """Flipped, cut, doubled, moved or overwritten."""
     data = bytearray(whole)
     for _ in range(rng.choice([1, 1, 1, 2, 8])):
+        if not data:  # nothing is left to damage
+            break
         at, length = rng.randrange(len(data)), rng.choice([1, 1, 2, 4, 16, 200])
         piece = bytes(data[at : at + length])
         match rng.randrange(7):
