@@ -71,7 +71,7 @@ def in_backward() -> bool:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """What is done within is no tracer's or transform's business: it is done once, and kept."""
+    """Hide from tracers and transforms whatever is computed within: once, and kept."""
     with _disable_current_modes(), torch._C._DisableFuncTorch():
         yield
 

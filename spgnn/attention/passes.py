@@ -44,7 +44,7 @@ Dropouts = tuple[AttentionDropout | None, AttentionDropout | None, AttentionDrop
 """For the block at hand, that of fetched sources, and that of partials for others."""
 
 EdgeParts = tuple[Tensor | None, Tensor | None]
-"""What edges contribute, for those of the local block and for those of fetched sources."""
+"""Contributions of edges: those of the local block, and those of fetched sources."""
 
 
 class Payload(NamedTuple):

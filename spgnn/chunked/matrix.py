@@ -83,7 +83,7 @@ class ChunkMatrix:
 
     @property
     def adjoint_blocks(self) -> list[Blocks]:
-        """What the adjoint reads."""
+        """Blocks that the adjoint reads."""
         if self.transposed is None:
             return [self.blocks]
         return [self.transposed, *([] if self.to_others is None else [self.to_others])]

@@ -406,7 +406,7 @@ class ChunkedModel:
             return self.request(number, H, nobody, None).operand
 
     def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
-        """What a layer aggregates, of the rows that it is given [rows, f] with their ids."""
+        """A layer's request for the rows that it is given [rows, f], with their ids."""
         rows = ChunkRows(ids)
         H = self.model.entering(number, H, rows, keys)
         request = self._aggregation(number, H, rows, keys)

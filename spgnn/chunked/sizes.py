@@ -94,7 +94,7 @@ class Sizes:
 
     @property
     def reads_own(self) -> list[bool]:
-        """Whether each layer reads its own input rows as well as the product."""
+        """True for each layer that reads its own input rows as well as the product."""
         return [layer.reads_own for layer in self.layers]
 
     def passes(self, number: int) -> int:
@@ -270,7 +270,7 @@ class TableBytes:
         return self._operand(n + 1, self._layers[n + 1].columns)
 
     def _saved(self, n: int) -> int:
-        """What all layers up to this one save for backward."""
+        """Memory of what all layers up to this one save for backward."""
         nbytes = 0
         for number, layer in enumerate(self._layers[: n + 1]):
             nbytes += self._product(number) + self._input(number)

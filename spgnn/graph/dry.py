@@ -7,6 +7,7 @@ data, nothing is computed and nothing moves.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -63,7 +64,7 @@ class Recorded(NamedTuple):
         return self.A.attention.carried(self.width, self.heads, self.dtype, step, joint=self.joint)
 
 
-class DryMatrix:
+class DryMatrix(ABC):
     """The shape of a matrix, which notes its products; linear, as autograd requires.
 
     Parameters
@@ -77,9 +78,9 @@ class DryMatrix:
         self.record = self  # that attention's gradient appends to
 
     @property
+    @abstractmethod
     def attention(self) -> Any:
         """The sizes of attention over its nonzeros, and what it refuses."""
-        raise NotImplementedError
 
     def next_step(self, H_local: Tensor) -> Step:
         """The step of a product that is about to begin."""
@@ -100,11 +101,11 @@ class DryMatrix:
         step = replace(step_of(0, made.product), adjoint=made.adjoint)
         self.note(made.width, made.dtype, step, made.heads, made.joint)
 
+    @abstractmethod
     def note(
         self, width: int, dtype: torch.dtype, step: Step, heads: int = 0, joint: bool = False
     ) -> None:
         """Note what a `Recorded` says."""
-        raise NotImplementedError
 
 
 class DryGraph(LayerGraph):

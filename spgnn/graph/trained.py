@@ -96,7 +96,7 @@ class Trained:
 
     @property
     def codec(self) -> Codec:
-        """What may be lost of messages in training."""
+        """Settings of what messages lose in training."""
         return self._codecs.codec
 
     def next_epoch(self) -> int:

@@ -1,4 +1,4 @@
-"""What the layers of a model work on in training, and the graph that it is evaluated on.
+"""A graph in training: rows for each layer of a model, and the whole graph for evaluation.
 
 Training needs fewer rows than evaluation: the receptive field of the labelled vertices. It may need
 other ones too: those of a recomputed halo, or of the subgraph of the training vertices alone.

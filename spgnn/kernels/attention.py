@@ -75,7 +75,7 @@ class Gat(NamedTuple):
 
     @property
     def joint(self) -> bool:
-        """Whether a head's columns are scored together."""
+        """True if a head's columns are scored together."""
         return False
 
     @property
@@ -118,7 +118,7 @@ class GatV2(NamedTuple):
 
     @property
     def joint(self) -> bool:
-        """Whether a head's columns are scored together."""
+        """True if a head's columns are scored together."""
         return True
 
     @property

@@ -118,7 +118,7 @@ class CachedRows(Rows):
         self._table = cache_table(self.policy, self.rows, self.slots, self._scores)
 
     def _planned(self, ids: Sequence[Tensor]) -> deque[_Plan]:
-        """What becomes of each batch, in order, and of the cache."""
+        """The fate of each batch, in order, and of the cache."""
         if self._is_busy:
             raise InputError(f"{self}: batches of another iterator are under way, which must end")
         asked = [check_ids(batch, self.rows, str(self)) for batch in ids]

@@ -300,7 +300,7 @@ def _dimension(name: str, table: Tensor) -> int:
 
 
 def tensor_of(values: Any, wanted: str) -> Tensor:
-    """What a user gave as a tensor in memory; else an InputError that says what is wanted."""
+    """A user's argument as a tensor in memory; else an InputError that says what is wanted."""
     try:
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError):

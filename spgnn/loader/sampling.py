@@ -171,7 +171,8 @@ class GraphSampler:
         return self._samples(batches, self._draw, batches, draw_keys(draws))
 
     def _draw(self, seeds: list[Int64Array], draws: npt.NDArray[np.uint64]) -> Any:
-        raise NotImplementedError
+        # Of negatives, for one; other samplers have this, or a `sample_many` of their own.
+        raise InputError(f"{type(self).__name__} draws no neighbourhoods of seeds")
 
     def _samples(self, seeds: list[Int64Array], draw: Any, *arguments: Any) -> list[Sample]:
         try:

@@ -59,7 +59,9 @@ class Convolution(nn.Module):
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
     ) -> Aggregation:
         """The request for `graph`, of the rows H [columns, f_in] that the layer is given."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} defines neither `aggregation` nor a `forward` of its own"
+        )
 
     def update(self, Z: Tensor, H: Features, graph: Graph) -> Tensor:
         """Rows of the layer, of the aggregated ones [rows, f]; by default the same.

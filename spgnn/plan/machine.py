@@ -243,7 +243,7 @@ def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 
 def _read(kind: Any, value: Any, where: str, name: str) -> Any:
-    """What JSON holds, as a field of a record.
+    """A value of JSON as a field of a record.
 
     Of texts, integers of at least 1, numbers of at least 0, lists of numbers above 0, and other
     records; an `InputError` names the field.

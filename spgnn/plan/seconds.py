@@ -189,7 +189,7 @@ class _Pricing:
         return found + self._rounding(hop, width)
 
     def _rounding(self, hop: HopCounts, width: int) -> Float64Array:
-        """What is sent is packed into fewer bits, what arrives unpacked: a pass over both."""
+        """Pack what is sent into fewer bits, and unpack what arrives: a pass over both."""
         rows = hop.sent_rows + hop.received_rows
         if self.codec is None or not self.codec.quantises:
             return np.zeros(len(rows))

@@ -226,7 +226,7 @@ def _checked(
 
 
 def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> Tensors:
-    """What this rank kept, if the checkpoint was made on as many ranks. Collective."""
+    """The state of this rank, if the checkpoint was made on as many ranks. Collective."""
     digests = ranks["digests"]
     if len(digests) != comm.size:
         raise InputError(

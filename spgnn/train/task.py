@@ -130,7 +130,7 @@ class Task(Protocol):
         return {}
 
     def state(self) -> dict[str, Tensor]:
-        """What this rank keeps from epoch to epoch besides the model, for a checkpoint.
+        """State of this rank between epochs besides the model, for a checkpoint.
 
         Called on all ranks; may be collective.
         """
@@ -141,7 +141,7 @@ class Task(Protocol):
         return
 
     def sections(self) -> dict[str, Any]:
-        """What a report says of this task besides what is measured. Collective."""
+        """Sections of the report about this task, besides what is measured. Collective."""
         return {}
 
 

@@ -121,7 +121,7 @@ def _aligned(array: Tensor | None, vector: int) -> bool:
 def _walk(
     pattern: Pattern, tiling: Tiling, operands: Sequence[Argument], rules: Rules, shape: HeadShape
 ) -> tuple[Argument, ...]:
-    """What kernels that walk along the tiles of a pattern take first."""
+    """First arguments of kernels that walk along the tiles of a pattern."""
     block = pattern.indptr, pattern.indices, tiling.tiles
     drops = rules.drops
     drawn: tuple[Argument, ...] = (None, None, 0, 0, 1.0)
