@@ -48,7 +48,7 @@ def test_pictures_are_what_the_script_draws():
 
 
 def test_every_room_with_public_names_has_a_page():
-    """A door is a package, or the one module that users import, that says what is public."""
+    """A door is a package that says what is public; a page may show modules of its room too."""
     pages = (ROOT / "docs" / "api").glob("*.md")
     shown = {
         module
@@ -61,7 +61,9 @@ def test_every_room_with_public_names_has_a_page():
         for file in folder.glob("*/__init__.py")
         if "__all__" in file.read_text(encoding="utf-8")
     }
-    assert shown == {spgnn.__name__, "spgnn.testing", *doors}
+    doors |= {spgnn.__name__, "spgnn.testing"}
+    assert doors <= shown
+    assert {".".join(module.split(".")[:2]) for module in shown} <= doors
 
 
 def test_every_page_in_docs_is_in_the_menu():
