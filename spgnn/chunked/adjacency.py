@@ -59,7 +59,7 @@ class RowStatistics:
     ----------
     loops : Tensor float32 [own rows], optional
         1 for each row that needs a self-loop added; ``None`` if no row does.
-    row_scale, column_scale : Tensor float32 [own rows], optional
+    row_scale, column_scale : Tensor [own rows], optional
         Scalings that normalise the matrix.
     needed : Tensor int64
         Rows of other ranks that own rows need, rising.
@@ -78,6 +78,7 @@ def statistics_of(
     *,
     loops: bool,
     ids: Tensor | int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> RowStatistics:
     """Look through all rows once. Collective.
 
@@ -90,6 +91,8 @@ def statistics_of(
         Whether every vertex is to have a self-loop.
     ids : Tensor int64 [own rows], or int
         Original ids, or that of the first row, for messages.
+    dtype : torch.float32 or torch.float64
+        Of the scalings.
 
     Raises
     ------
@@ -113,10 +116,9 @@ def statistics_of(
     scale = None
     if kind != "none":
         comm.on_every_rank(lambda: check_degrees(degree, ids))
-        powers = np.zeros(last - first, np.float32)
-        power = -0.5 if kind == "sym" else -1.0
-        np.power(degree, power, out=powers, where=degree > 0, casting="same_kind")
-        scale = torch.from_numpy(powers)
+        powers = np.zeros(last - first)
+        np.power(degree, -0.5 if kind == "sym" else -1.0, out=powers, where=degree > 0)
+        scale = torch.from_numpy(powers).to(dtype)
     return RowStatistics(
         torch.from_numpy(missing) if loops and missing.any() else None,
         scale,

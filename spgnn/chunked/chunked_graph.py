@@ -193,7 +193,12 @@ class ChunkedGraph:
         chunks = min(storage.chunks, comm.agree(rows)) or None
         adjacency = dataset.adjacency(even_bounds(dataset.starts, rows, chunks or 64))
         statistics = statistics_of(
-            adjacency, comm, dataset.normalisation, loops=dataset.loops, ids=dataset.ids
+            adjacency,
+            comm,
+            dataset.normalisation,
+            loops=dataset.loops,
+            ids=dataset.ids,
+            dtype=self.dtype,
         )
         stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else self.dtype
         sparse = isinstance(X, CSR)
@@ -243,8 +248,7 @@ class ChunkedGraph:
             MatrixStorage(directory if on_disk else None, self.budget.bytes // 4, counts),
             multiplied=model.multiplies,
         )
-        scales = statistics.row_scale, statistics.column_scale
-        self.row_scale, self.column_scale = (s if s is None else s.to(self.dtype) for s in scales)
+        self.row_scale, self.column_scale = statistics.row_scale, statistics.column_scale
         self._received_ids = self.matrix.received_ids(dataset.ids) if model.drops_edges else None
         self.propagated = self._propagate(stored, memory) if propagates else None
         self.whole = [self.matrix] * model.layers

@@ -81,7 +81,10 @@ def first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> 
 
 
 def degree_scales(
-    block: CSR, kind: Normalisation, ids: Tensor | int = 0
+    block: CSR,
+    kind: Normalisation,
+    ids: Tensor | int = 0,
+    dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Scalings that normalise a block: Â = diag(row_scale) · B · diag(col_scale).
 
@@ -97,10 +100,12 @@ def degree_scales(
         neighbours); ``none``: B.
     ids : Tensor int64 [rows], or int
         Original ids of the vertices, for messages; or that of row 0, where they follow it.
+    dtype : torch.float32 or torch.float64
+        Of the scalings.
 
     Returns
     -------
-    row_scale, own_scale : Tensor float32 [rows] or None
+    row_scale, own_scale : Tensor [rows] or None
         ``col_scale`` of a column is ``own_scale`` of its vertex, at the rank that owns it.
 
     Raises
@@ -116,7 +121,7 @@ def degree_scales(
     check_degrees(degree, ids)
     scale = np.zeros_like(degree)
     np.power(degree, -0.5 if kind == "sym" else -1.0, out=scale, where=degree > 0)
-    row_scale = torch.from_numpy(scale.astype(np.float32))
+    row_scale = torch.from_numpy(scale).to(dtype)
     return row_scale, row_scale if kind == "sym" else None
 
 

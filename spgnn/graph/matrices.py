@@ -21,7 +21,7 @@ from spgnn.exchange import Algorithm
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.protocol import Normalisation
 from spgnn.layout import RowLayout
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.spmm import DistMatrix
 
 
@@ -37,11 +37,6 @@ class NormalisedRows:
     column_scale: Tensor | None
     edge_labels: Tensor | None
 
-    def to(self, dtype: torch.dtype) -> NormalisedRows:
-        """The same for operands of a dtype."""
-        scale = None if self.column_scale is None else self.column_scale.to(dtype)
-        return replace(self, block=self.block.to(dtype), column_scale=scale)
-
     def matrix(self, layout: RowLayout, mesh: Mesh, algorithm: Algorithm) -> DistMatrix:
         """The distributed matrix. Collective."""
         return DistMatrix.build(
@@ -54,10 +49,18 @@ class NormalisedRows:
         )
 
 
-def normalised(share: RankShare, rank: int, kind: Scaling, *, loops: int) -> NormalisedRows:
+def normalised(
+    share: RankShare,
+    rank: int,
+    kind: Scaling,
+    *,
+    loops: int,
+    dtype: torch.dtype = torch.float32,
+) -> NormalisedRows:
     """Own rows of the adjacency, or of A + I, normalised ("sym", "row" or "none").
 
-    `loops` is the weight of the self-loop that a vertex without one gets; 0: none.
+    `loops` is the weight of the self-loop that a vertex without one gets; 0: none. Operands will be
+    of the dtype.
 
     Raises
     ------
@@ -69,7 +72,8 @@ def normalised(share: RankShare, rank: int, kind: Scaling, *, loops: int) -> Nor
     if loops:
         block = add_self_loops(block, share.layout.range(rank)[0], loops)
     edge_labels = _edge_labels(share, block, rank)
-    row_scale, own_scale = degree_scales(block, kind, share.vertex_ids)
+    block = block.to(dtype)
+    row_scale, own_scale = degree_scales(block, kind, share.vertex_ids, SUM_DTYPE[dtype])
     return NormalisedRows(block.with_scales(row_scale, None), own_scale, edge_labels)
 
 
@@ -154,9 +158,10 @@ class GraphMatrices:
     def rows(self, kind: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, as the matrix of a kind is built from them. Collective."""
         loops, scaling = _RECIPES[kind]
-        share, rank = self._share_for(kind), self._comm.rank
-        rows = self._comm.on_every_rank(lambda: normalised(share, rank, scaling, loops=loops))
-        return rows.to(self._dtype)
+        share, rank, dtype = self._share_for(kind), self._comm.rank, self._dtype
+        return self._comm.on_every_rank(
+            lambda: normalised(share, rank, scaling, loops=loops, dtype=dtype)
+        )
 
     def release(self) -> None:
         """Let go of the adjacency; what is built stays, and nothing else can be."""
@@ -168,6 +173,9 @@ class GraphMatrices:
 
     def to(self, target: torch.device | torch.dtype) -> None:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
+        if target == torch.float64 != self._dtype and self._share.adjacency is not None:
+            # Scalings were rounded to float32: they are made again where they are asked for.
+            self._built = {k: A for k, A in self._built.items() if _RECIPES[k][1] == "none"}
         self._built = {kind: A.to(target) for kind, A in self._built.items()}
         for kind, A in self._built.items():
             self._codecs.replace(kind, A)

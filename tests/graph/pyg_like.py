@@ -29,20 +29,20 @@ def multigraph(*, weighted: bool, repeated: bool, attr: bool = True) -> Any:
     )
 
 
-def dense_of(data: Any, kind: str) -> Tensor:
+def dense_of(data: Any, kind: str, dtype: torch.dtype = torch.float32) -> Tensor:
     """A matrix [N, N] by PyG's own words: row = destination."""
     source, target = data.edge_index
     weight = data.edge_weight
-    weight = torch.ones(len(source)) if weight is None else weight
+    weight = torch.ones(len(source), dtype=dtype) if weight is None else weight.to(dtype)
     if kind in ("sym", "loops"):
         # add_remaining_self_loops: one loop for each vertex, the last of its own if it has any.
         loop = source == target
-        own = torch.ones(N)
+        own = torch.ones(N, dtype=dtype)
         own[source[loop]] = weight[loop]
         source = torch.cat((source[~loop], torch.arange(N)))
         target = torch.cat((target[~loop], torch.arange(N)))
         weight = torch.cat((weight[~loop], own))
-    A = torch.zeros(N, N).index_put((target, source), weight, accumulate=True)
+    A = torch.zeros(N, N, dtype=dtype).index_put((target, source), weight, accumulate=True)
     degree = A.sum(1)
     if kind == "sym":
         scale = torch.where(degree > 0, degree.rsqrt(), 0)

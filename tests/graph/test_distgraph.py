@@ -46,6 +46,24 @@ def test_matrices_are_those_of_one_process():
     run_ranks(check_matrices, 4)
 
 
+def check_double(rank: int, built: bool) -> None:
+    data = multigraph(weighted=True, repeated=False)
+    graph = spgnn.distribute(data)
+    if built:
+        graph.matrix("sym")
+    graph.to(torch.float64)
+    H = torch.randn(N, 3, generator=seeded(), dtype=torch.float64)
+    for kind in KINDS:
+        Z = graph.matrix(kind) @ H[graph.vertex_ids]
+        expected = (dense_of(data, kind, H.dtype) @ H)[graph.vertex_ids]
+        torch.testing.assert_close(Z, expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("built", [False, True])
+def test_scalings_of_a_float64_graph_are_not_rounded_to_float32(built):
+    run_ranks(check_double, 2, built)
+
+
 def check_repeated(rank: int) -> None:
     """PyG sees repeated edges as often as they are there, and leaves one self-loop of several."""
     for weighted in (False, True):
