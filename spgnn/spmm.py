@@ -42,6 +42,8 @@ class DistMatrix:
     layout : RowLayout
         Which rank owns which rows of H.
     mesh : Mesh
+    row_layout : RowLayout, optional
+        Which rank makes which rows of ``A @ H``, where A is not square.
     schedule : {"overlap", "peers"}
         All rows at once, or those of a few peers at a time.
     buffer : int
@@ -58,12 +60,14 @@ class DistMatrix:
         layout: RowLayout,
         mesh: Mesh,
         *,
+        row_layout: RowLayout | None = None,
         schedule: Schedule = "overlap",
         buffer: int = 0,
         workspace: Workspace | None = None,
         setting: CodecSetting | None = None,
     ) -> None:
         self.layout, self.mesh = layout, mesh
+        self.row_layout = layout if row_layout is None else row_layout
         self.schedule, self.buffer = schedule, buffer
         self.rows, self.columns = plan.shape
         self.handle = named(self)
@@ -116,6 +120,7 @@ class DistMatrix:
         layout: RowLayout,
         mesh: Mesh,
         *,
+        row_layout: RowLayout | None = None,
         exchange: Strategy = "sparsity-aware",
         cover: Cover = "column",
         algorithm: Algorithm | None = None,
@@ -124,17 +129,19 @@ class DistMatrix:
         schedule: Schedule = "overlap",
         buffer: int = 0,
     ) -> DistMatrix:
-        """Inspect this rank's rows of a square matrix. Collective.
+        """Inspect this rank's rows of a matrix. Collective.
 
         Parameters
         ----------
-        block : CSR [own rows, n]
+        block : CSR [own rows of A, n]
             Global columns; may carry values and a ``row_scale``. These are copied; the pattern,
             which cannot change, is shared where this rank has all columns.
         layout : RowLayout
             Rows of H over all P ranks.
         mesh : Mesh
             Of :meth:`Mesh.grid`, P/c × c ranks; or of the axes that an `algorithm` asks for.
+        row_layout : RowLayout, optional
+            Rows of A over all P ranks; by default A is square, and `layout` is that of its rows.
         exchange, cover
             See :func:`spgnn.exchange.schemes.grid`.
         algorithm : Algorithm, optional
@@ -161,24 +168,27 @@ class DistMatrix:
         comm.check_agreement(
             "DistMatrix.build",
             layout=layout.offsets,
+            row_layout=None if row_layout is None else row_layout.offsets,
             **vars(algorithm),
             values=None if block.values is None else block.values.dtype,
             column_scale=None if column_scale is None else column_scale.dtype,
             edge_labels=edge_labels is not None,
         )
-        comm.on_every_rank(lambda: _check_block(block, layout, mesh, algorithm, column_scale))
+        rows = layout if row_layout is None else row_layout
+        comm.on_every_rank(lambda: _check_block(block, layout, rows, mesh, algorithm, column_scale))
         if edge_labels is not None:
             comm.on_every_rank(lambda: check_labels(edge_labels, block, layout))
         block = block.with_own_numbers()
         column_scale = None if column_scale is None else column_scale.clone()
         scheme = algorithm.scheme(block, layout, mesh.rank, column_scale, edge_labels=edge_labels)
         plan = build(scheme, mesh).ready()
-        return cls(plan, layout, mesh, schedule=algorithm.schedule, buffer=algorithm.buffer)
+        how: dict[str, Any] = {"schedule": algorithm.schedule, "buffer": algorithm.buffer}
+        return cls(plan, layout, mesh, row_layout=rows, **how)
 
     @property
     def shape(self) -> tuple[int, int]:
         """Shape of the whole matrix."""
-        return self.layout.rows, self.layout.rows
+        return self.row_layout.rows, self.layout.rows
 
     @property
     def own_rows(self) -> int:
@@ -336,7 +346,8 @@ class DistMatrix:
 
     @property
     def _how(self) -> dict[str, Any]:
-        return {"schedule": self.schedule, "buffer": self.buffer}
+        how = {"schedule": self.schedule, "buffer": self.buffer}
+        return how | {"row_layout": self.row_layout}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
         return self._with(self.plan)
@@ -349,21 +360,22 @@ class DistMatrix:
 def _check_block(
     block: CSR,
     layout: RowLayout,
+    row_layout: RowLayout,
     mesh: Mesh,
     algorithm: Algorithm,
     column_scale: Tensor | None,
 ) -> None:
     ranks = mesh.axes.ranks
     algorithm.check(ranks)
-    if layout.parts != ranks:
-        raise InputError(f"layout has {layout.parts} parts, the mesh {ranks} ranks")
+    for one in (layout, row_layout):
+        if one.parts != ranks:
+            raise InputError(f"layout has {one.parts} parts, the mesh {ranks} ranks")
     if mesh.axes != algorithm.axes(ranks):
         raise InputError(f"{algorithm} needs a mesh of {algorithm.axes(ranks)}, got {mesh.axes}")
     own = int(layout.sizes[mesh.rank])
-    if block.shape != (own, layout.rows):
-        raise InputError(
-            f"this rank's rows are {block.shape}, the layout asks for {(own, layout.rows)}"
-        )
+    asked = int(row_layout.sizes[mesh.rank]), layout.rows
+    if block.shape != asked:
+        raise InputError(f"this rank's rows are {block.shape}, the layout asks for {asked}")
     if block.col_scale is not None:
         raise InputError(
             "a rank's rows have no col_scale: it would have to know that of remote columns; pass "

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import islice
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
-from spgnn import DistMatrix, InputError, Mesh, RowLayout
+from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.exchange import Algorithm
+from spgnn.exchange.needs import COVERS
 from spgnn.testing import run_ranks
-from tests.matrices import block_row, random_matrix
+from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import cases, check, check_algorithms, check_all, check_nodes, check_random
 
 
@@ -127,3 +132,37 @@ def test_wrong_shapes_are_refused_before_any_exchange():
     matrix = DistMatrix.build(block_row(A, 0, 6), RowLayout.even(6, 1), mesh)
     with pytest.raises(InputError, match=r"holds 6 rows, the operand has shape \[5, 2\]"):
         matrix.forward(torch.zeros(5, 2))
+
+
+def rectangular(rank: int) -> int:
+    """More columns than rows, in layouts of their own, under every scheme and cover."""
+    comm, (rows, columns, width) = connect(), (23, 41, 5)
+    A = sp.random(rows, columns, 0.15, "csr", random_state=2, dtype=np.float64)
+    of_rows, layout = uneven_layout(rows, 4, seed=1), uneven_layout(columns, 4, seed=2)
+    made, own = slice(*of_rows.range(rank)), slice(*layout.range(rank))
+    H, G = (np.random.default_rng(0).standard_normal((n, width)) for n in (columns, rows))
+    hows = [Algorithm("1d", cover=cover, node_size=size) for cover in COVERS for size in (1, 2)]
+    hows += [Algorithm(algo, 2) for algo in ("1.5d", "feature", "2d", "3d")]
+    hows += [Algorithm("vertex-cut"), Algorithm(exchange="oblivious"), Algorithm("1.5d", 4)]
+    for how in hows:
+        mesh = Mesh.build(comm, how.axes(4))
+        block = CSR.from_scipy(A[made])
+        matrix = DistMatrix.build(block, layout, mesh, row_layout=of_rows, algorithm=how)
+        assert matrix.shape == copy.deepcopy(matrix).shape == (rows, columns)
+        H_local = torch.from_numpy(H[own]).requires_grad_()
+        G_local = torch.from_numpy(G[made]).requires_grad_()
+        Z_local = matrix @ H_local
+        np.testing.assert_allclose(Z_local.detach(), (A @ H)[made], atol=1e-12)
+        (dH,) = torch.autograd.grad(Z_local, H_local, G_local, create_graph=True)
+        np.testing.assert_allclose(dH.detach(), (A.T @ G)[own], atol=1e-12)
+        (ddG,) = torch.autograd.grad(dH, G_local, torch.from_numpy(H[own]))
+        np.testing.assert_allclose(ddG, (A @ H)[made], atol=1e-12)
+    with pytest.raises(InputError, match=r"this rank's rows are .*, the layout asks for"):
+        DistMatrix.build(block, layout, Mesh.grid(comm))
+    with pytest.raises(InputError, match="layout has 3 parts, the mesh 4 ranks"):
+        DistMatrix.build(block, layout, Mesh.grid(comm), row_layout=RowLayout.even(rows, 3))
+    return len(hows)
+
+
+def test_a_matrix_need_not_be_square():
+    assert min(run_ranks(rectangular, 4)) == 13
