@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import prod
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from spgnn.autograd import all_reduced
 from spgnn.comm import (
     Communicator,
 )
@@ -22,12 +19,12 @@ from spgnn.data.splits import Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.dist_vertices import DistVertices
 from spgnn.graph.edges import Edges, edges_of_pattern
 from spgnn.graph.matrices import GraphMatrices, NormalisedRows
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
-from spgnn.graph.vertices import added, gather_rows, scatter_rows
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -35,7 +32,7 @@ from spgnn.spmm import DistMatrix
 FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
 
 
-class DistGraph(Trained, Graph):
+class DistGraph(Trained, DistVertices, Graph):
     """One rank's vertices of a graph that is distributed over all ranks.
 
     Made by :func:`spgnn.distribute`. Row i of everything here is the vertex that stood at
@@ -177,11 +174,6 @@ class DistGraph(Trained, Graph):
         """Largest class + 1 over the whole graph, 0 without labels."""
         return self.meta.classes
 
-    @property
-    def own_rows(self) -> int:
-        """Vertices of this rank."""
-        return len(self.vertex_ids)
-
     def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """The adjacency as a distributed matrix; ``A @ H`` is differentiable. Collective.
 
@@ -218,73 +210,13 @@ class DistGraph(Trained, Graph):
         self._matrices.release()
 
     @property
+    def _has_halo(self) -> bool:
+        return "none" in self._matrices
+
+    @property
     def A(self) -> DistMatrix:
         """The adjacency as it is, ``matrix("none")``. Collective when first used."""
         return self.matrix("none")
-
-    def halo(self, H_local: Tensor) -> Tensor:
-        """Own rows of H, then the rows of others that edges of own vertices start at. Collective.
-
-        Differentiable at every order: the gradient of a row that others received is added up.
-        ``conv((graph.halo(H), H), graph.edge_index)`` is exact for any convolution that takes
-        (sources, destinations).
-
-        Parameters
-        ----------
-        H_local : Tensor [own rows, …]
-            Integers and booleans as well, exactly up to 2⁵³; their halo has their dtype.
-
-        Returns
-        -------
-        Tensor [own + received, …]
-            Where nothing is received, one row of zeros takes its place: so a halo never has as
-            many rows as there are own vertices, unless the rank is alone.
-
-        Raises
-        ------
-        InputError
-            If the graph was not distributed with ``algo="1d"`` and ``cover="column"``.
-        """
-        if not isinstance(H_local, Tensor) or not H_local.dim():
-            given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
-            raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
-        rows = F.pad(self._exchanged(self.A.halo, _as_rows(H_local)), (0, 0, 0, self._padding))
-        return rows.reshape(self.halo_rows, *H_local.shape[1:])
-
-    def _exchanged(self, exchange: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        """Rows of any dtype through an exchange of floating ones; integers exactly up to 2⁵³."""
-        if rows.is_floating_point():
-            return exchange(rows.float() if rows.dtype == torch.float16 else rows).to(rows.dtype)
-        with self.exact():
-            return exchange(rows.double()).to(rows.dtype)
-
-    @property
-    def halo_rows(self) -> int:
-        """Rows of a halo, own ones included. Collective when first used."""
-        return self.own_rows + self.A.volume.receive + self._padding
-
-    def _received(self, rows: Tensor) -> Tensor:
-        """A halo without padding. Collective."""
-        return self.halo(rows)[: self.halo_rows - self._padding]
-
-    @property
-    def _padding(self) -> int:
-        return int(self.comm.size > 1 and not self.A.volume.receive)
-
-    def halo_sum(self, G_halo: Tensor) -> Tensor:
-        """The adjoint of :meth:`halo`: rows of the halo, added up at their owners. Collective.
-
-        Parameters
-        ----------
-        G_halo : Tensor [halo rows, …]
-            Integers and booleans as well, whose sums are exact up to 2⁵³.
-
-        Returns
-        -------
-        Tensor [own rows, …]
-        """
-        G = _as_rows(G_halo)[: self.halo_rows - self._padding]
-        return self._exchanged(self.A.halo_sum, G).reshape(self.own_rows, *G_halo.shape[1:])
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -347,76 +279,6 @@ class DistGraph(Trained, Graph):
         """Sources and destinations of the edges that `edge_attr` is of."""
         return self.local_edge_index
 
-    def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The sum over the vertices of all ranks, the same on each; differentiable. Collective.
-
-        Parameters
-        ----------
-        t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
-            A scalar is what this rank adds.
-        mask : Tensor bool [own rows], optional
-
-        Returns
-        -------
-        Tensor […]
-        """
-        halo_rows = self.halo_rows if "none" in self._matrices else None
-        return all_reduced(added(t, mask, self.own_rows, halo_rows), self.comm)
-
-    def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The mean over the vertices of all ranks, the same on each; differentiable. Collective.
-
-        A loss computed from it is the same number on all ranks. Each calls ``backward`` on it, and
-        then the gradients have to be averaged over the ranks: by :meth:`average_gradients`, or by
-        ``DistributedDataParallel``.
-
-        Parameters
-        ----------
-        t : Tensor [own rows, …] or [rows of the mask, …]
-            Losses of labels that are unknown outside the mask, −1 or NaN, are those of its rows:
-            ``graph.mean(cross_entropy(out[mask], y[mask], reduction="none"), mask)``.
-        mask : Tensor bool [own rows], optional
-            Of the vertices that count.
-
-        Returns
-        -------
-        Tensor […]
-            NaN if no vertex counts.
-        """
-        if not t.dim():
-            raise InputError(f"a mean is of a tensor [{self.own_rows}, …], got a scalar; see sum")
-        floating = t if t.is_floating_point() else t.float()
-        total = self.sum(floating, mask)
-        counted = self.own_rows if mask is None else int(mask.sum())
-        return total / self.comm.agree(counted, "sum")
-
-    def scatter(self, rows: Tensor | None) -> Tensor:
-        """Send rank 0's rows, one a vertex in the source's order, to their owners. Collective.
-
-        Parameters
-        ----------
-        rows : Tensor [all vertices, …] on rank 0
-            Of any dtype; what other ranks pass does not count.
-
-        Returns
-        -------
-        Tensor [own rows, …]
-        """
-        return scatter_rows(rows, self.vertex_ids, self.layout, self.comm).to(self.device)
-
-    def gather(self, rows: Tensor) -> Tensor | None:
-        """The rows of all vertices on rank 0, in the source's order. Collective.
-
-        Parameters
-        ----------
-        rows : Tensor [own rows, …]
-
-        Returns
-        -------
-        Tensor [all vertices, …], in memory of the CPU; ``None`` on other ranks
-        """
-        return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
-
     def to(self, target: torch.device | torch.dtype | str) -> DistGraph:
         """Move everything to a device, or to a floating dtype, in place; returns the graph.
 
@@ -455,7 +317,3 @@ def _cast(values: FloatsOrIntegers, dtype: torch.dtype | None) -> FloatsOrIntege
     """Floating numbers in a dtype, if there is one; integers as they are."""
     integers = isinstance(values, Tensor) and not values.is_floating_point()
     return values if dtype is None or integers else values.to(dtype)
-
-
-def _as_rows(t: Tensor) -> Tensor:
-    return t if t.dim() == 2 else t.reshape(len(t), prod(t.shape[1:]))

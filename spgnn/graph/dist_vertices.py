@@ -1,0 +1,198 @@
+"""Vertices that are distributed over ranks: their halo, their sums, their rows on rank 0."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spgnn.autograd import all_reduced
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.graph.vertices import added, gather_rows, scatter_rows
+from spgnn.layout import RowLayout
+from spgnn.spmm import DistMatrix
+
+
+class DistVertices(ABC):
+    """One rank's vertices, those of a graph or of one type of vertices.
+
+    Attributes
+    ----------
+    comm : Communicator
+        All ranks.
+    vertex_ids : Tensor int64 [own rows]
+        Where these vertices stood in the source.
+    device : torch.device
+    """
+
+    comm: Communicator
+    vertex_ids: Tensor
+    device: torch.device
+
+    @property
+    @abstractmethod
+    def layout(self) -> RowLayout:
+        """The layout of rows over ranks."""
+
+    @property
+    @abstractmethod
+    def A(self) -> DistMatrix:
+        """A matrix whose columns are these vertices, and whose halo they have. Collective."""
+
+    @abstractmethod
+    def exact(self) -> AbstractContextManager[None]:
+        """Inside, rows arrive as they were sent."""
+
+    @property
+    def _has_halo(self) -> bool:
+        """Whether A is built already."""
+        return True
+
+    @property
+    def own_rows(self) -> int:
+        """Vertices of this rank."""
+        return len(self.vertex_ids)
+
+    def halo(self, H_local: Tensor) -> Tensor:
+        """Own rows of H, then the rows of others that edges of own vertices start at. Collective.
+
+        Differentiable at every order: the gradient of a row that others received is added up.
+        ``conv((graph.halo(H), H), graph.edge_index)`` is exact for any convolution that takes
+        (sources, destinations).
+
+        Parameters
+        ----------
+        H_local : Tensor [own rows, …]
+            Integers and booleans as well, exactly up to 2⁵³; their halo has their dtype.
+
+        Returns
+        -------
+        Tensor [own + received, …]
+            Where nothing is received, one row of zeros takes its place: so a halo never has as
+            many rows as there are own vertices, unless the rank is alone.
+
+        Raises
+        ------
+        InputError
+            If the graph was not distributed with ``algo="1d"`` and ``cover="column"``.
+        """
+        if not isinstance(H_local, Tensor) or not H_local.dim():
+            given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
+            raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
+        rows = F.pad(self._exchanged(self.A.halo, _as_rows(H_local)), (0, 0, 0, self._padding))
+        return rows.reshape(self.halo_rows, *H_local.shape[1:])
+
+    def _exchanged(self, exchange: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """Rows of any dtype through an exchange of floating ones; integers exactly up to 2⁵³."""
+        if rows.is_floating_point():
+            return exchange(rows.float() if rows.dtype == torch.float16 else rows).to(rows.dtype)
+        with self.exact():
+            return exchange(rows.double()).to(rows.dtype)
+
+    @property
+    def halo_rows(self) -> int:
+        """Rows of a halo, own ones included. Collective when first used."""
+        return self.own_rows + self.A.volume.receive + self._padding
+
+    def _received(self, rows: Tensor) -> Tensor:
+        """A halo without padding. Collective."""
+        return self.halo(rows)[: self.halo_rows - self._padding]
+
+    @property
+    def _padding(self) -> int:
+        return int(self.comm.size > 1 and not self.A.volume.receive)
+
+    def halo_sum(self, G_halo: Tensor) -> Tensor:
+        """The adjoint of :meth:`halo`: rows of the halo, added up at their owners. Collective.
+
+        Parameters
+        ----------
+        G_halo : Tensor [halo rows, …]
+            Integers and booleans as well, whose sums are exact up to 2⁵³.
+
+        Returns
+        -------
+        Tensor [own rows, …]
+        """
+        G = _as_rows(G_halo)[: self.halo_rows - self._padding]
+        return self._exchanged(self.A.halo_sum, G).reshape(self.own_rows, *G_halo.shape[1:])
+
+    def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The sum over the vertices of all ranks, the same on each; differentiable. Collective.
+
+        Parameters
+        ----------
+        t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
+            A scalar is what this rank adds.
+        mask : Tensor bool [own rows], optional
+
+        Returns
+        -------
+        Tensor […]
+        """
+        halo_rows = self.halo_rows if self._has_halo else None
+        return all_reduced(added(t, mask, self.own_rows, halo_rows), self.comm)
+
+    def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The mean over the vertices of all ranks, the same on each; differentiable. Collective.
+
+        A loss computed from it is the same number on all ranks. Each calls ``backward`` on it, and
+        then the gradients have to be averaged over the ranks: by :meth:`average_gradients`, or by
+        ``DistributedDataParallel``.
+
+        Parameters
+        ----------
+        t : Tensor [own rows, …] or [rows of the mask, …]
+            Losses of labels that are unknown outside the mask, −1 or NaN, are those of its rows:
+            ``graph.mean(cross_entropy(out[mask], y[mask], reduction="none"), mask)``.
+        mask : Tensor bool [own rows], optional
+            Of the vertices that count.
+
+        Returns
+        -------
+        Tensor […]
+            NaN if no vertex counts.
+        """
+        if not t.dim():
+            raise InputError(f"a mean is of a tensor [{self.own_rows}, …], got a scalar; see sum")
+        floating = t if t.is_floating_point() else t.float()
+        total = self.sum(floating, mask)
+        counted = self.own_rows if mask is None else int(mask.sum())
+        return total / self.comm.agree(counted, "sum")
+
+    def scatter(self, rows: Tensor | None) -> Tensor:
+        """Send rank 0's rows, one a vertex in the source's order, to their owners. Collective.
+
+        Parameters
+        ----------
+        rows : Tensor [all vertices, …] on rank 0
+            Of any dtype; what other ranks pass does not count.
+
+        Returns
+        -------
+        Tensor [own rows, …]
+        """
+        return scatter_rows(rows, self.vertex_ids, self.layout, self.comm).to(self.device)
+
+    def gather(self, rows: Tensor) -> Tensor | None:
+        """The rows of all vertices on rank 0, in the source's order. Collective.
+
+        Parameters
+        ----------
+        rows : Tensor [own rows, …]
+
+        Returns
+        -------
+        Tensor [all vertices, …], in memory of the CPU; ``None`` on other ranks
+        """
+        return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
+
+
+def _as_rows(t: Tensor) -> Tensor:
+    return t if t.dim() == 2 else t.reshape(len(t), prod(t.shape[1:]))
