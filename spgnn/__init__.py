@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spgnn.errors import InputError
     from spgnn.frontend.distribute import distribute
     from spgnn.graph.distgraph import DistGraph
-    from spgnn.inference import infer
+    from spgnn.inference import Embeddings, infer
     from spgnn.layout import Axes, RowLayout
     from spgnn.loader import (
         LinkNeighborLoader,
@@ -37,6 +37,7 @@ __all__ = [
     "Axes",
     "DistGraph",
     "DistMatrix",
+    "Embeddings",
     "InputError",
     "LinkNeighborLoader",
     "Mesh",
@@ -57,6 +58,7 @@ _HOMES = {
     "Axes": "layout",
     "DistGraph": "graph.distgraph",
     "DistMatrix": "spmm",
+    "Embeddings": "inference",
     "InputError": "errors",
     "LinkNeighborLoader": "loader",
     "Mesh": "comm",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -25,6 +26,7 @@ from spgnn.graph.matrices import GraphMatrices, NormalisedRows
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
+from spgnn.graph.updates import ChangingEdges, changes_given
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -74,6 +76,8 @@ class DistGraph(Trained, DistVertices, Graph):
     attributes : dict of Tensor [own rows, …]
         Whatever else the source has a row of for each vertex; ``graph.pos`` is
         ``graph.attributes["pos"]``, unless a graph has something else of that name.
+    version : int
+        How often it was updated.
     """
 
     def __init__(
@@ -112,6 +116,9 @@ class DistGraph(Trained, DistVertices, Graph):
         self.vertex_ids: Tensor = share.vertex_ids
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
+        self.version = 0
+        self._changing: ChangingEdges | None = None
+        self._settled, self._written = True, set[str]()  # rows that are no longer the caller's
         self.device = torch.device("cpu")
         self._dtype: torch.dtype | None = (
             None  # of floating features and weights, if one is asked for
@@ -147,6 +154,7 @@ class DistGraph(Trained, DistVertices, Graph):
     @property
     def share(self) -> RankShare:
         """The rank's share of the data, in memory of the CPU."""
+        self._settle()
         return self._share
 
     @property
@@ -190,10 +198,12 @@ class DistGraph(Trained, DistVertices, Graph):
         InputError
             If ranks ask for different ones, or there is no such thing.
         """
+        self._settle()
         return self._matrices.get(normalisation)
 
     def normalised_rows(self, normalisation: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, normalised: what a matrix is built from. Collective."""
+        self._settle()
         return self._matrices.rows(normalisation)
 
     def subgraph(self, keep: Tensor) -> DistGraph:
@@ -201,17 +211,122 @@ class DistGraph(Trained, DistVertices, Graph):
 
         Without features.
         """
+        self._settle()
         share = replace(self._share, data=replace(self._share.data, x=None))
         return DistGraph(induced(share, keep.cpu(), self.comm), self.comm, self.algorithm)
 
+    def update(
+        self,
+        add_edges: Any = None,
+        drop_edges: Any = None,
+        *,
+        edge_weight: Any = None,
+        x: Any = None,
+        y: Any = None,
+    ) -> int:
+        """Change edges and rows of vertices, in time proportional to the change. Collective.
+
+        Vertices are called by their ids in the source. Each rank gives any changes, or none; they
+        go to the owners of their vertices. Of an undirected edge, give both directions. If any
+        change is refused, nothing changes on any rank.
+
+        A matrix that was asked for before stays what it was, and so do gradients through it;
+        `matrix`, `halo` and `edge_index` are of the new graph, and made anew when they are next
+        asked for. Rows of x and y are overwritten; autograd refuses to go on with a step that
+        needs the old ones.
+
+        Parameters
+        ----------
+        add_edges, drop_edges : integers [2, edges], optional
+            Sources and targets.
+        edge_weight : floating [added edges], optional
+            On a graph with weights.
+        x, y : (integers [k], Tensor [k, …]), optional
+            Vertices, and their new rows, of the dtype and width of the graph's.
+
+        Returns
+        -------
+        int
+            The graph's `version` from now on.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if there is no such vertex, an edge that is added is there already, one
+            that is dropped is not, or something is given twice; if the graph has a codec, edges
+            with attributes or repetitions, or a vertex cut, or let go of its adjacency.
+        """
+        self.comm.check_agreement("graph.update", version=self.version)
+        changing = self.changing_edges()
+        rows = {"x": (x, self.x), "y": (y, self.y)}
+        changes = self.comm.on_every_rank(
+            lambda: changes_given(self.meta, add_edges, drop_edges, edge_weight, rows)
+        )
+        self.comm.check_agreement("graph.update", rows_of=sorted(changes.rows))
+        symmetric = self.meta.directed or changing.symmetric(changes.edges)
+        for name, (at, values) in changing.apply(changes).items():
+            self._overwrite(name, torch.from_numpy(at), values)
+        dropped = int(changes.edges[:, 2].sum())
+        more = self.comm.agree(len(changes.edges) - 2 * dropped, "sum")
+        meta = replace(
+            self.meta, edges=self.meta.edges + more, directed=not symmetric or self.meta.directed
+        )
+        self._share = replace(self._share, meta=meta)
+        self._settled = False
+        for name in ("edge_index", "_edges"):
+            self.__dict__.pop(name, None)
+        self.version += 1
+        return self.version
+
+    def changing_edges(self) -> ChangingEdges:
+        """The edges in a form that can change; made when it is first asked for. Collective."""
+        if self._changing is None:
+            self.comm.on_every_rank(self._check_can_change)
+            self._changing = ChangingEdges(self._share, self.comm)
+        return self._changing
+
+    def _check_can_change(self) -> None:
+        refused = {
+            "has a codec, which keeps rows of its messages": not self.codec.exact,
+            "has edges with attributes, repetitions or an order": self._given_edges is not None,
+            "has repeated edges": bool(self._matrices.parallel),
+            "is cut by edges (a vertex cut)": self._share.edge_labels is not None,
+            "has let go of its adjacency": self._share.adjacency is None,
+        }
+        for what, holds in refused.items():
+            if holds:
+                raise InputError(f"a graph that {what} cannot be updated: distribute it again")
+
+    def _overwrite(self, name: str, at: Tensor, values: Tensor) -> None:
+        """Write rows of x or y, which are the graph's own from the first time on."""
+        if name not in self._written:
+            self._written.add(name)
+            own = getattr(self, name).clone()
+            setattr(self, name, own)
+            data = replace(self._share.data, **{name: own.cpu()})
+            self._share = replace(self._share, data=data)
+        mine, kept = getattr(self, name), getattr(self._share.data, name)
+        mine.index_copy_(0, at.to(mine.device), values.to(mine.device))
+        if mine.data_ptr() != kept.data_ptr():
+            kept.index_copy_(0, at, values.to(kept.dtype))
+
+    def _settle(self) -> None:
+        """Bring the adjacency up to date, for matrices of its own."""
+        if not self._settled:
+            assert self._changing is not None
+            self._share = replace(self._share, adjacency=self._changing.adjacency())
+            self._matrices = self._matrices.of(self._share)
+            self._settled = True
+
     def release(self) -> None:
         """Let go of the adjacency, once the matrices that are needed are built: it is in them."""
+        self._settle()
         self._share = replace(self._share, adjacency=None)
         self._matrices.release()
 
     @property
     def _has_halo(self) -> bool:
-        return "none" in self._matrices
+        return self._settled and "none" in self._matrices
 
     @property
     def A(self) -> DistMatrix:
@@ -233,9 +348,10 @@ class DistGraph(Trained, DistVertices, Graph):
         operation that would mean something else on ranks is refused. `local_edge_index` has the
         numbers alone, and on one process these are all there is to know.
         """
-        return (
-            self.local_edge_index if self.comm.size == 1 else tracked(self.local_edge_index, self)
-        )
+        if self.comm.size == 1:
+            return self.local_edge_index
+        # A copy goes on with the matrices of now: after an update, this is of the graph before.
+        return tracked(self.local_edge_index, copy(self))
 
     @property
     def local_edge_index(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
@@ -100,7 +101,7 @@ def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
 
 MATRICES: tuple[str, ...] = get_args(Normalisation)
 # The weight of a self-loop that a vertex without one gets, and how rows and columns are scaled.
-_RECIPES: dict[str, tuple[int, Scaling]] = {
+RECIPES: dict[str, tuple[int, Scaling]] = {
     "sym": (1, "sym"),
     "row": (0, "row"),
     "none": (0, "none"),
@@ -128,7 +129,7 @@ class GraphMatrices:
         codecs: GraphCodecs,
     ) -> None:
         self._share, self._comm, self._algorithm = share, comm, algorithm
-        self._parallel, self._codecs = parallel, codecs
+        self.parallel, self._codecs = parallel, codecs
         self._built: dict[str, DistMatrix] = {}
         self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
@@ -157,11 +158,17 @@ class GraphMatrices:
 
     def rows(self, kind: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, as the matrix of a kind is built from them. Collective."""
-        loops, scaling = _RECIPES[kind]
+        loops, scaling = RECIPES[kind]
         share, rank, dtype = self._share_for(kind), self._comm.rank, self._dtype
         return self._comm.on_every_rank(
             lambda: normalised(share, rank, scaling, loops=loops, dtype=dtype)
         )
+
+    def of(self, share: RankShare) -> GraphMatrices:
+        """The same of another share, none of them built; these stay what they are."""
+        other = copy(self)
+        other._share, other._built = share, {}
+        return other
 
     def release(self) -> None:
         """Let go of the adjacency; what is built stays, and nothing else can be."""
@@ -175,7 +182,7 @@ class GraphMatrices:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
         if target == torch.float64 != self._dtype and self._share.adjacency is not None:
             # Scalings were rounded to float32: they are made again where they are asked for.
-            self._built = {k: A for k, A in self._built.items() if _RECIPES[k][1] == "none"}
+            self._built = {k: A for k, A in self._built.items() if RECIPES[k][1] == "none"}
         self._built = {kind: A.to(target) for kind, A in self._built.items()}
         for kind, A in self._built.items():
             self._codecs.replace(kind, A)
@@ -187,14 +194,14 @@ class GraphMatrices:
     def _share_for(self, kind: Normalisation) -> RankShare:
         """The share that a matrix of a kind is built from; parallel edges are one entry of it."""
         share = self._share
-        if not self._parallel or kind in ("none", "row", "plain"):
+        if not self.parallel or kind in ("none", "row", "plain"):
             return share
         if kind == "loops":
             raise InputError(
                 'matrix("loops"): attention sees each edge, and this graph has several between the '
                 "same vertices: coalesce them, or give edge_index to a layer of PyG"
             )
-        if self._parallel == "summed":
+        if self.parallel == "summed":
             return share
         # As in PyG, of several self-loops one is left.
         assert share.adjacency is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from spgnn.inference.embeddings import Embeddings
 from spgnn.inference.forward import infer
 
-__all__ = ["infer"]
+__all__ = ["Embeddings", "infer"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
+from spgnn.inference.embeddings import Embeddings, evaluating
 from spgnn.nn import (
     Stack,
 )
@@ -29,6 +28,7 @@ def infer(
     x: Features | None = None,
     *,
     layer: int | None = None,
+    since: Embeddings | None = None,
 ) -> Tensor:
     """Run a model on all vertices, without gradients, in evaluation mode. Collective.
 
@@ -46,6 +46,9 @@ def infer(
     layer : int, optional
         Return what this layer hands to the next one, after norm and activation: embeddings. By
         default, and for the last one, what the model returns. Other layers are asked of a `Stack`.
+    since : Embeddings, optional
+        Of this model and graph: those rows alone are computed that updates of the graph reached
+        since, in place. Return its ``outputs``.
 
     Returns
     -------
@@ -59,14 +62,33 @@ def infer(
         vertex, or there is no such layer.
     """
     comm = graph.mesh.everyone if isinstance(graph, DistMatrix) else graph.comm
+    comm.check_agreement("infer", since=since is not None)
+    if since is not None:
+        comm.on_every_rank(lambda: _check_since(model, graph, x, layer, since))
+        since.update()
+        return since.outputs
     features = comm.on_every_rank(lambda: _checked(model, graph, x, layer))
     check_replicated(model, comm)
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad():
         if layer is None or not isinstance(model, Stack) or layer == len(model.convs):
             outputs = model(features, graph)
         else:
             outputs = _before(model, layer, features, graph)
     return _of_own_rows(outputs, graph.own_rows, comm)
+
+
+def _check_since(model: Any, graph: Any, x: object, layer: object, since: object) -> None:
+    if not isinstance(since, Embeddings):
+        raise InputError(
+            f"infer: since must be spgnn.Embeddings(model, graph), got a {type(since).__name__}"
+        )
+    if since.model is not model or since.graph is not graph:
+        raise InputError("infer: since is of another model or graph")
+    if x is not None or layer is not None:
+        raise InputError(
+            "infer: with since, features are the graph's, and layers are since.layers: give "
+            "neither x nor layer"
+        )
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:
@@ -91,18 +113,6 @@ def _before(model: Stack, layer: int, features: Features, graph: Any) -> Tensor:
         H = model.run_layer(number, model.entering(number, H, on, None), on)
     assert isinstance(H, Tensor)
     return H
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every part is as it was afterwards."""
-    before = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
 
 
 def _of_own_rows(outputs: Any, rows: int, comm: Communicator) -> Tensor:
