@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spgnn.errors import InputError
     from spgnn.frontend.distribute import distribute
     from spgnn.graph.distgraph import DistGraph
+    from spgnn.halo import Halo
     from spgnn.inference import Embeddings, infer
     from spgnn.layout import Axes, RowLayout
     from spgnn.loader import (
@@ -38,6 +39,7 @@ __all__ = [
     "DistGraph",
     "DistMatrix",
     "Embeddings",
+    "Halo",
     "InputError",
     "LinkNeighborLoader",
     "Mesh",
@@ -59,6 +61,7 @@ _HOMES = {
     "DistGraph": "graph.distgraph",
     "DistMatrix": "spmm",
     "Embeddings": "inference",
+    "Halo": "halo",
     "InputError": "errors",
     "LinkNeighborLoader": "loader",
     "Mesh": "comm",

@@ -233,6 +233,15 @@ def demand(
     cover: int,
     weighted: bool,
 ) -> tuple[_Block, _Block, _Demand]: ...
+def halo_edges(
+    sources: _Array,
+    targets: _Array,
+    source_offsets: _Int64,
+    source_numbers: _Int32 | None,
+    target_offsets: _Int64,
+    target_numbers: _Int32 | None,
+    me: int,
+) -> tuple[_Int64, _Int64, _Int32]: ...
 def minimum_vertex_cover(
     begin: _Int64, columns: _Int64, num_columns: int
 ) -> tuple[_Bytes, _Bytes]: ...

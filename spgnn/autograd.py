@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -84,40 +84,40 @@ class Operands:
 
     def check(self, dense: object, rows: int, **facts: object) -> None:
         """Check what belongs to a product that has been. Collective."""
-        check_operand(dense, rows)
-        assert isinstance(dense, Tensor)
-        if self._dry:
-            return
-        if self._comm.size > 1:
-            self._compare(dense, facts)
-        if dense.is_meta:
-            raise InputError("the operand has no data: it is on the device meta")
+        wrong = _why_no_operand(dense, rows)
+        if self._comm.size > 1 and not self._dry:
+            self._compare(dense, wrong, facts)
+        if not wrong and dense.is_meta and not self._dry:  # type: ignore[attr-defined]
+            wrong = "the operand has no data: it is on the device meta"
+        if wrong:
+            raise InputError(wrong)
 
-    def _compare(self, dense: Tensor, facts: dict[str, object]) -> None:
+    def _compare(self, dense: Any, wrong: str, facts: dict[str, object]) -> None:
+        what = "the operand of a product"
+        if wrong:  # perhaps on this rank alone: the others hear of it, and wait for no rows
+            with suppress(InputError):
+                self._comm.check_agreement(what, shape=wrong)
+            return
         needs_gradient = dense.requires_grad and torch.is_grad_enabled()
         kind = dense.shape[1], dense.dtype, dense.device.type, needs_gradient, *facts.values()
         if kind in self._known and self._compared >= FIRST_COMPARED:
             return
         self._compared += 1
-        self._comm.check_agreement(
-            "the operand of a product",
-            **dict(zip(("width", "dtype", "device", "requires_grad", *facts), kind, strict=True)),
-        )
+        names = ("width", "dtype", "device", "requires_grad", *facts)
+        numbers = dict(zip(names, kind, strict=True))
+        self._comm.check_agreement(what, shape="as it should be", **numbers)
         self._known.add(kind)
 
 
-def check_operand(dense: object, rows: int) -> None:
-    """Refuse what cannot be multiplied: an operand is a tensor [rows, f].
-
-    Raises
-    ------
-    InputError
-    """
+def _why_no_operand(dense: object, rows: int) -> str:
+    """Why something is no operand, a tensor [rows, f] with data; else nothing."""
     if not isinstance(dense, Tensor):
-        raise InputError(f"the operand must be a torch tensor, got {type(dense).__name__}")
-    check_strided("the operand", dense)
+        return f"the operand must be a torch tensor, got {type(dense).__name__}"
+    if dense.layout != torch.strided:
+        return f"the operand must be dense, got layout {dense.layout}: take to_dense()"
     if dense.dim() != 2 or dense.shape[0] != rows:
-        raise InputError(f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}")
+        return f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}"
+    return ""
 
 
 def check_strided(name: str, rows: Tensor) -> None:
@@ -330,7 +330,11 @@ def product(A: Linear, H_local: Tensor, step: Step | None = None) -> Tensor:
     -------
     Tensor [A.rows, f]
     """
-    H_local = autocast(H_local)
+    return product_as_is(A, autocast(H_local), step)
+
+
+def product_as_is(A: Linear, H_local: Tensor, step: Step | None = None) -> Tensor:
+    """The same of rows that torch.autocast does not cast: for what moves them and no more."""
     if torch.compiler.is_compiling():
         Z_local: Tensor = torch.ops.spgnn.product(H_local, A.handle, A.rows, A.columns, False)
         return Z_local
@@ -447,19 +451,28 @@ def named(A: object) -> int:
 
 
 def with_name(handle: int) -> Any:
-    """The matrix of a number."""
-    return _by_handle[handle]
+    """The matrix of a number.
+
+    Raises
+    ------
+    InputError
+        If it is gone, as where a halo was planned again between forward and backward.
+    """
+    A = _by_handle.get(handle)
+    if A is None:
+        raise InputError("a compiled function names a matrix or a halo that is there no more")
+    return A
 
 
 @torch.library.custom_op("spgnn::product", mutates_args=())
 def _product(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: bool) -> Tensor:
     """The product as compiled graphs call it; they see its shape and nothing else."""
     A = with_name(handle)
-    step = A.next_step(H_local)
-    if adjoint:
-        found: Tensor = A.adjoint(H_local, step.reversed())
-        return found
-    found = A.forward(H_local, step)
+    found: Tensor = (
+        A.adjoint(H_local, EXACT.reversed())  # as its forward, where autograd did not record
+        if adjoint
+        else A.forward(H_local, A.next_step(H_local))
+    )
     return found
 
 

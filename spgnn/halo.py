@@ -1,119 +1,300 @@
-"""The halo: own rows followed by the rows of others that this rank's rows of A need."""
+"""The halo: own rows followed by the rows of others that this rank's edges start at."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.autograd import Operands, named
+from spgnn import _native
+from spgnn.autograd import Linear, Operands, product_as_is
+from spgnn.comm import Communicator, Mesh, connect
 from spgnn.errors import InputError
-from spgnn.exchange import Executor, Stage, Step
-from spgnn.exchange.executor import Exchange
-from spgnn.exchange.stacks import Codecs
-from spgnn.pattern import Selection
-from spgnn.sparse import CSR
+from spgnn.exchange import Algorithm, Executor, Plan, Stage, build
+from spgnn.exchange.needs import Needs
+from spgnn.exchange.plan import Hop, Volume
+from spgnn.layout import EVERYONE, Int64Array, RowLayout, grouped_order
+from spgnn.pattern import INT32_LIMIT, Pattern, Selection, described
+from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.spmm import DistMatrix, HaloMap
+
+# What torch adds.
+_ADDED = {torch.float16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_ADDED |= SUM_DTYPE.keys()
 
 
 class Halo:
-    """H to [own rows of H, received rows of H]; linear, its adjoint adds what comes back.
+    """Own rows of a tensor, then those of other ranks that this rank's edges start at.
 
-    Parameters
+    Made by :meth:`build` from edges, owners and a group of ranks; it needs neither a graph nor a
+    matrix. Sources and targets of the edges may be the same vertices, or different sets with owners
+    of their own.
+
+    Attributes
     ----------
-    executor : Executor
-        Of a matrix whose only stage receives rows of H, as under the column cover in 1D.
-    operands : Operands
-        Those of the matrix, whose products and halos are counted together.
-    codecs : Codecs, optional
-        Those of the matrix.
-
-    Raises
-    ------
-    InputError
-        If the plan receives anything else.
+    local_edge_index : Tensor int64 [2, e]
+        The edges in the order in which they were given. Row 0 numbers rows of ``halo(x)``, row 1
+        this rank's targets.
+    own, received : int
+        Own source rows, and rows of others: ``halo(x)`` has both.
+    own_targets : int
+        Targets that this rank owns.
+    comm : Communicator
     """
 
-    def __init__(
-        self, executor: Executor, operands: Operands, codecs: Codecs | None = None
-    ) -> None:
-        plan = executor.plan
-        stage = plan.stages[0]
-        if (
-            len(plan.stages) > 1
-            or not isinstance(stage, Stage)
-            or any(hop.selected_rows is None for hop in stage.hops)
-        ):
-            raise InputError(
-                "a halo needs whole rows of H: build a 1D matrix, with cover='column' and c = 1"
-            )
-        self.stage = stage
-        own, device = stage.local.shape[1], stage.local.device
-        identity = CSR(Selection(torch.arange(own, device=device), own))
-        hops = (replace(hop, send=hop.send.with_scales(None, None)) for hop in stage.hops)
-        fetched = Stage(identity, None, tuple(hops))
-        self._codecs = codecs
-        self.executor, self._exchange = executor, Exchange(fetched, 0, executor)
-        self.columns, self.rows = own, own + stage.received[-1]
-        self.handle = named(self)
-        self.operands = operands
+    own: int
+    received: int
+    local_edge_index: Tensor
 
-    def next_step(self, H_local: Tensor) -> Step:
-        """Check and count a halo that is about to be fetched. Collective."""
-        return self.operands.next(H_local, self.columns)
+    def __init__(self, comm: Communicator, sources: OwnedIds, targets: OwnedIds) -> None:
+        self.comm, self._sources, self._targets = comm, sources, targets
+        self.own_targets = int(targets.layout.sizes[comm.rank])
 
-    def forward(self, H_local: Tensor, step: Step) -> Tensor:
-        """H_local [own, f] to [own + received, f]. Collective."""
-        halo = H_local.new_empty(self.rows, H_local.shape[1])
-        step = self._begun(H_local, step)
-        arriving = self._exchange.begin(H_local.contiguous(), step, halo[self.columns :])
-        try:
-            halo[: self.columns] = H_local
-        finally:
-            arriving.wait()
+    @classmethod
+    def build(
+        cls,
+        edge_index: Tensor,
+        owner: npt.ArrayLike | Tensor | RowLayout,
+        group: Any = None,
+        *,
+        target_owner: npt.ArrayLike | Tensor | RowLayout | None = None,
+    ) -> Halo:
+        """Plan the exchange of this rank's edges. Collective.
+
+        Parameters
+        ----------
+        edge_index : Tensor int64 or int32 [2, e]
+            Global ids, sources and targets, of the edges that end at this rank's own targets, in
+            any order. The halo lives on their device.
+        owner : integers in [0, P), [n], or RowLayout
+            The rank that owns each source id, or contiguous ids for each rank; the same on all
+            ranks. A rank's rows are those of its ids in rising order.
+        group : Communicator, ProcessGroup or DeviceMesh, optional
+            The ranks; by default those of :func:`spgnn.connect`.
+        target_owner : as owner, optional
+            The same of the targets, if they are another set of vertices.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if an id is out of range, an edge ends at what another rank owns, an owner
+            is no rank, or ranks do not agree on the owners.
+        """
+        if not isinstance(group, Communicator):
+            on_gpu = isinstance(edge_index, Tensor) and edge_index.is_cuda
+            group = connect(group=group, device="cuda" if on_gpu else "cpu")
+        comm: Communicator = group
+
+        def owners() -> tuple[OwnedIds, OwnedIds]:
+            sources = OwnedIds.of("owner", owner, comm.size)
+            if target_owner is None:
+                return sources, sources
+            return sources, OwnedIds.of("target_owner", target_owner, comm.size)
+
+        sources, targets = comm.on_every_rank(owners)
+        comm.check_agreement(
+            "Halo.build",
+            owner=sources.layout.offsets if sources.numbers is None else sources.numbers,
+            target_owner=targets.layout.offsets if targets.numbers is None else targets.numbers,
+            bipartite=target_owner is not None,
+        )
+        halo = cls(comm, sources, targets)
+        halo.rebuild(edge_index)
         return halo
 
-    def adjoint(self, G_halo: Tensor, step: Step) -> Tensor:
-        """Add up what belongs to each own row: [own + received, f] to [own, f]. Collective."""
-        G_halo = G_halo.contiguous()
-        step = self._begun(G_halo, step)
-        flight = self._exchange.begin_adjoint(G_halo[self.columns :], step)
-        try:
-            dH_local = G_halo[: self.columns].clone()
-        finally:
-            flight.wait()
-        flight.add_to(dH_local)
-        return dH_local
+    def rebuild(self, edge_index: Tensor) -> None:
+        """Plan again, for other edges of the same vertices and owners. Collective.
 
-    def _begun(self, rows: Tensor, step: Step) -> Step:
-        if step.exact or self._codecs is None:
-            return step
-        width, dtype = rows.shape[1], rows.dtype
-        return self._codecs.begin(step, lambda at: self.executor.carried(width, dtype, at))
+        In place: a backward of what was computed before still goes the old way. Takes two passes
+        over the edges and one exchange of the ids that are needed.
 
-    @cached_property
-    def T(self) -> HaloSum:
-        """Its adjoint."""
-        return HaloSum(self)
+        Parameters
+        ----------
+        edge_index : Tensor int64 or int32 [2, e]
+            As of :meth:`build`.
+
+        Raises
+        ------
+        InputError
+            As of :meth:`build`; the halo stays as it was.
+        """
+        comm, sources, targets = self.comm, self._sources, self._targets
+
+        def inspect() -> tuple[npt.NDArray[np.int64], Int64Array, npt.NDArray[np.int32]]:
+            if not isinstance(edge_index, Tensor) or (
+                edge_index.dtype not in (torch.int64, torch.int32)
+                or edge_index.dim() != 2
+                or len(edge_index) != 2
+            ):
+                raise InputError(
+                    f"edge_index must be int64 or int32 [2, edges], got {described(edge_index)}"
+                )
+            starts, ends = edge_index.detach().cpu().contiguous().numpy()
+            return _native.halo_edges(
+                *(starts, ends),
+                *(sources.layout.offsets, sources.numbers),
+                *(targets.layout.offsets, targets.numbers),
+                comm.rank,
+            )
+
+        edges, rows, columns = comm.on_every_rank(inspect)
+        own, device = int(sources.layout.sizes[comm.rank]), edge_index.device
+        needs = Needs(rows, rows, None, torch.from_numpy(columns), None)
+        hops: tuple[Hop, ...] = ()
+        if comm.size > 1:
+            send, counts = build(needs.exchange(EVERYONE, own), {EVERYONE: comm})
+            hops = (Hop(EVERYONE, send, counts),)
+        stage = Stage(CSR(Selection(torch.arange(own), own)), None, hops)
+        executor = Executor(Plan((stage.to(device),)), {EVERYONE: comm})
+        self._map = HaloMap(executor, Operands(comm))
+        self._needs = needs
+        self.own, self.received = own, len(columns)
+        self.local_edge_index = torch.from_numpy(edges).view(2, -1).to(device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Own rows, then those received, in the order of their owners and ids. Collective.
+
+        Differentiable at every order. Nothing is rounded, whatever the dtype.
+
+        Parameters
+        ----------
+        x : Tensor [own, …]
+            Of any dtype and trailing shape, both the same on all ranks.
+
+        Returns
+        -------
+        Tensor [own + received, …]
+        """
+        return _exchanged(self._map, x)
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        """The transpose: rows of a halo, added up at their owners. Collective.
+
+        Differentiable at every order. Of booleans it is ``or``; float16 and bfloat16 are added in
+        float32 and rounded once.
+
+        Parameters
+        ----------
+        g : Tensor [own + received, …]
+
+        Returns
+        -------
+        Tensor [own, …]
+        """
+        if isinstance(g, Tensor) and g.dtype not in _ADDED and not g.is_complex():
+            raise InputError(f"rows of {g.dtype} cannot be added up: pass another dtype")
+        return _exchanged(self._map.T, g)
+
+    @property
+    def volume(self) -> Volume:
+        """Rows that this rank sends and receives in one call; the adjoint swaps them."""
+        return self._map.executor.plan.volume
+
+    @property
+    def ids(self) -> Tensor:
+        """The id of each row of ``halo(x)``, int64 [own + received]."""
+        return self._sources.ids_of(self._numbers)
+
+    @property
+    def target_ids(self) -> Tensor:
+        """The id of each own target, int64 [own_targets]."""
+        return self._targets.ids_of(np.arange(*self._targets.layout.range(self.comm.rank)))
+
+    @property
+    def _numbers(self) -> Int64Array:
+        """Numbers of the rows of the halo, among those of all ranks."""
+        layout, needs = self._sources.layout, self._needs
+        received = np.repeat(layout.offsets[:-1], needs.rows) + needs.columns.numpy()
+        return np.concatenate((np.arange(*layout.range(self.comm.rank)), received))
+
+    def matrix(self, values: Tensor | None = None, **how: Any) -> DistMatrix:
+        """The edges as a distributed matrix, under any cover or hierarchy. Collective.
+
+        ``halo.matrix(values) @ x`` adds ``values[e] · x[source of e]`` at the target of each edge:
+        [own, f] to [own_targets, f]. Under ``cover="minimum"`` partial sums travel where they are
+        fewer than rows.
+
+        Parameters
+        ----------
+        values : Tensor [e], optional
+            By default, ones.
+        **how
+            Fields of :class:`spgnn.exchange.Algorithm`, as ``cover``, ``node_size``, ``c``.
+        """
+        comm, algorithm = self.comm, Algorithm(**how)
+        starts, ends = self.local_edge_index.cpu()
+
+        def block() -> CSR:
+            algorithm.check(comm.size)
+            if values is not None and values.shape != starts.shape:
+                raise InputError(f"values must be [{len(starts)}], one for each edge")
+            order = torch.argsort(ends, stable=True)
+            columns = torch.from_numpy(self._numbers)[starts[order]]
+            indptr = torch.zeros(self.own_targets + 1, dtype=torch.int64)
+            torch.cumsum(torch.bincount(ends, minlength=self.own_targets), 0, out=indptr[1:])
+            pattern = Pattern(indptr, columns, (self.own_targets, self._sources.layout.rows))
+            return CSR(pattern, None if values is None else values.detach().cpu()[order])
+
+        mine = comm.on_every_rank(block)
+        mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        layouts: dict[str, RowLayout] = {
+            "layout": self._sources.layout,
+            "row_layout": self._targets.layout,
+        }
+        A = DistMatrix.build(mine, mesh=mesh, algorithm=algorithm, **layouts)
+        return A.to(self.local_edge_index.device)
 
 
-class HaloSum:
-    """[own rows, received rows] to own rows: the adjoint of a halo, whose adjoint is the halo."""
+@dataclass(frozen=True, eq=False)
+class OwnedIds:
+    """Ids in [0, n), and the rank that owns each of them.
 
-    def __init__(self, halo: Halo) -> None:
-        self._halo = halo
-        self.columns, self.rows = halo.rows, halo.columns
-        self.handle = named(self)
+    Numbers of the same vertices lie owner by owner, ids of one owner in their order.
+    """
 
-    def next_step(self, G_halo: Tensor) -> Step:
-        """Check and count a sum that is about to begin. Collective."""
-        return self._halo.operands.next(G_halo, self.columns)
+    layout: RowLayout  # of the numbers
+    numbers: npt.NDArray[np.int32] | None = None  # [n], of each id; ``None`` if ids are numbers
+    order: Int64Array | None = None  # [n], the id of each number
 
-    def forward(self, G_halo: Tensor, step: Step) -> Tensor:
-        """[own + received, f] to [own, f]. Collective."""
-        return self._halo.adjoint(G_halo, step.reversed())
+    @classmethod
+    def of(cls, name: str, owner: npt.ArrayLike | Tensor | RowLayout, ranks: int) -> OwnedIds:
+        """From labels or a layout, which are checked."""
+        if isinstance(owner, RowLayout):
+            if owner.parts != ranks:
+                raise InputError(f"{name} is a layout of {owner.parts} parts for {ranks} ranks")
+            return cls(owner)
+        labels = owner.detach().cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
+        if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) >= INT32_LIMIT:
+            raise InputError(
+                f"{name} must be integers [vertices], fewer than 2^31, or a RowLayout, got "
+                f"{labels.dtype} {list(labels.shape)}"
+            )
+        if len(labels) and not 0 <= labels.min() <= labels.max() < ranks:
+            wrong = int(np.flatnonzero((labels < 0) | (labels >= ranks))[0])
+            raise InputError(
+                f"{name}[{wrong}] is {labels[wrong]}, no rank of {ranks}; the first id of each "
+                "rank and the end are RowLayout(offsets)"
+            )
+        order = grouped_order(labels, ranks)
+        numbers = np.empty(len(labels), np.int32)
+        numbers[order] = np.arange(len(labels), dtype=np.int32)
+        return cls(RowLayout.from_labels(labels, ranks), numbers, order)
 
-    def adjoint(self, H_local: Tensor, step: Step) -> Tensor:
-        """[own, f] to [own + received, f]. Collective."""
-        return self._halo.forward(H_local, step.reversed())
+    def ids_of(self, numbers: Int64Array) -> Tensor:
+        """The ids that have these numbers."""
+        return torch.from_numpy(numbers if self.order is None else self.order[numbers])
+
+
+def _exchanged(A: Linear, rows: Tensor) -> Tensor:
+    """Rows of any dtype and trailing shape through a halo, or through its adjoint."""
+    if not isinstance(rows, Tensor) or rows.layout != torch.strided or not rows.dim():
+        return product_as_is(A, rows)  # which refuses them, on all ranks
+    if rows.is_complex():
+        return torch.view_as_complex(_exchanged(A, torch.view_as_real(rows.resolve_conj())))
+    flat = rows if rows.dim() == 2 else rows.reshape(rows.shape[0], prod(rows.shape[1:]))
+    return product_as_is(A, flat).reshape(A.rows, *rows.shape[1:])

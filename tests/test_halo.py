@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from spgnn import DistMatrix, InputError, Mesh, RowLayout
+from spgnn import DistMatrix, Halo, InputError, Mesh, RowLayout
 from spgnn.comm import (
     Communicator,
     connect,
@@ -141,3 +143,280 @@ def test_an_unmodified_convolution_is_exact_through_the_halo(layer):
     for losses, gradients in run_ranks(attention_losses, 4, layer):
         np.testing.assert_allclose(losses, alone[0], rtol=1e-10)
         np.testing.assert_allclose(gradients, alone[1], rtol=1e-8, atol=1e-10)
+
+
+# Halos of edges, without a matrix.
+
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.complex64)
+EXACT_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.bool)
+
+
+def problem(ranks: int, seed: int) -> tuple[torch.Tensor, list[Any]]:
+    """Edges of all ranks, and the owners of sources and targets; ``None`` where they are the same.
+
+    Square and bipartite, labels and layouts, no vertices and fewer than ranks, repeated edges.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = [int(rng.choice((1, max(ranks - 1, 1), 5, 60))) for _ in range(2)]
+    if seed % 2:
+        sizes[1] = sizes[0]
+    edges = int(rng.choice((0, 3, 300))) if min(sizes) else 0
+    index = torch.from_numpy(np.stack([rng.integers(n, size=edges) for n in sizes]).reshape(2, -1))
+    owners: list[Any] = []
+    for n in sizes:
+        labels = rng.integers(ranks, size=n)
+        owners.append(RowLayout.from_labels(labels, ranks) if seed % 3 else labels)
+    return index, [owners[0], None if seed % 2 else owners[1]]
+
+
+def owned(owner: Any, rank: int) -> torch.Tensor:
+    """Ids of a rank, by the definition."""
+    if isinstance(owner, RowLayout):
+        return torch.arange(*owner.range(rank))
+    return torch.from_numpy(np.flatnonzero(owner == rank))
+
+
+def halo_of(comm: Communicator, seed: int) -> tuple[Halo, torch.Tensor, torch.Tensor, Any]:
+    """A halo, the edges of all ranks and this rank's, and the owners."""
+    index, (owner, target_owner) = problem(comm.size, seed)
+    ends = owner if target_owner is None else target_owner
+    mine = index[:, torch.isin(index[1], owned(ends, comm.rank))]
+    given = mine.int() if seed % 5 == 0 else mine
+    return Halo.build(given, owner, comm, target_owner=target_owner), index, mine, (owner, ends)
+
+
+def check_edges(comm: Communicator, seed: int) -> None:
+    """Ids, every dtype exactly, the transpose, counted bytes and planned ones."""
+    halo, _, mine, (owner, ends) = halo_of(comm, seed)
+    n = owner.rows if isinstance(owner, RowLayout) else len(owner)
+    own, sources, targets = owned(owner, comm.rank), *halo.local_edge_index
+    ids = halo.ids
+    assert torch.equal(ids[: halo.own], own)
+    assert torch.equal(halo.target_ids, owned(ends, comm.rank))
+    assert torch.equal(torch.stack((ids[sources], halo.target_ids[targets])), mine)
+    remote = np.setdiff1d(mine[0], own)
+    assert sorted(ids[halo.own :].tolist()) == remote.tolist()
+    assert halo.volume.receive == halo.received == len(remote)
+
+    draw = torch.Generator().manual_seed(seed)
+    whole = torch.randint(-9, 9, (n, 2, 3), generator=draw)
+    for dtype in (*FLOATING, *EXACT_DTYPES):
+        for x in (whole.to(dtype), whole[:, 0].to(dtype), whole[:, 0, 0].to(dtype), whole[:, :0]):
+            before = comm.ledger.copy()
+            rows = halo(x[own])
+            nbytes = x.nbytes // n
+            bytes_moved = halo.volume.send * nbytes, halo.volume.receive * nbytes
+            assert moved(comm.ledger.since(before)) == bytes_moved
+            assert rows.dtype == x.dtype
+            assert torch.equal(rows, x[ids])
+            # Every rank's halo, added up: each row as often as ranks have it.
+            count = torch.zeros(n, dtype=torch.int64).index_add_(
+                0, ids, torch.ones(len(ids)).long()
+            )
+            comm.all_reduce(count).wait()
+            times = count[own].view(-1, *[1] * (x.dim() - 1))
+            expected = x[own] if dtype == torch.bool else (x[own] * times).to(x.dtype)
+            assert torch.equal(halo.adjoint(rows), expected)
+
+
+def energy(rows: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """A sum over edges that is not linear in the rows."""
+    factor = (1.5 + ends).view(-1, *[1] * (rows.dim() - 1)) / 10
+    return (rows[starts] * factor).square().add(1).log().sum()
+
+
+def check_derivatives(comm: Communicator, seed: int) -> None:
+    """Gradients of two orders are those of one process."""
+    halo, index, mine, (owner, _) = halo_of(comm, seed)
+    own = owned(owner, comm.rank)
+    n = owner.rows if isinstance(owner, RowLayout) else len(owner)
+    draw = torch.Generator().manual_seed(seed)
+    for shape, dtype in ((n,), torch.float64), ((n, 5), torch.float32), ((n, 2, 3), torch.float64):
+        X, V = torch.randn(2, *shape, generator=draw, dtype=dtype)
+        X.requires_grad_()
+        (dX,) = torch.autograd.grad(energy(X, *index), X, create_graph=True)
+        (ddX,) = torch.autograd.grad(dX, X, V)
+        x = X.detach()[own].requires_grad_()
+        (dx,) = torch.autograd.grad(
+            energy(halo(x), halo.local_edge_index[0], mine[1]), x, create_graph=True
+        )
+        (ddx,) = torch.autograd.grad(dx, x, V[own])
+        torch.testing.assert_close(dx, dX[own])
+        torch.testing.assert_close(ddx, ddX[own])
+
+
+def check_problems(rank: int, seeds: range) -> int:
+    comm = connect()
+    for seed in seeds:
+        check_edges(comm, seed)
+        check_derivatives(comm, seed)
+    return len(seeds)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seeds"),
+    [
+        (1, 3),
+        (2, 4),
+        (3, 8),
+        *(pytest.param(ranks, 60, marks=pytest.mark.slow) for ranks in (4, 5, 8)),
+    ],
+)
+def test_halos_of_edges_are_exact(ranks, seeds):
+    assert run_ranks(check_problems, ranks, range(seeds)) == [seeds] * ranks
+
+
+def check_compiled_and_planned_again(rank: int) -> None:
+    """No graph for each plan; a backward goes the way of its forward."""
+    comm, n = connect(), 40
+    owner = torch.arange(n) % comm.size
+    own = owned(owner.numpy(), rank)
+
+    def edges(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        draw = torch.Generator().manual_seed(seed)
+        index = torch.randint(n, (2, 100 + seed), generator=draw)
+        return index, index[:, owner[index[1]] == rank]
+
+    halo = Halo.build(edges(0)[1], owner, comm)
+    X = torch.randn(n, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    X.requires_grad_()
+
+    def function(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return energy(halo(x), halo.local_edge_index[0], ends) + halo.adjoint(halo(x)).sum()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for seed in range(6):
+        index, mine = edges(seed)
+        halo.rebuild(mine)
+        grads = []
+        for run in (function, compiled):
+            x = X.detach()[own].requires_grad_()
+            grads.append(torch.autograd.grad(run(x, mine[1]), x)[0])
+        torch.testing.assert_close(*grads)
+    # One for the first plan, then one for each number that is seen to change: at most two.
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+
+    x = X.detach()[own].requires_grad_()
+    index, mine = edges(1)
+    halo.rebuild(mine)
+    total = energy(halo(x), halo.local_edge_index[0], mine[1])
+    (dX,) = torch.autograd.grad(energy(X, *index), X)
+    with pytest.raises(InputError, match="edge 0 starts at -1"):
+        halo.rebuild(torch.full((2, 1), -1))  # stays as it was
+    halo.rebuild(edges(2)[1])
+    torch.testing.assert_close(torch.autograd.grad(total, x)[0], dX[own])
+    batch = torch.func.vmap(halo, in_dims=2, out_dims=2)(X.detach()[own, :, None].expand(-1, -1, 3))
+    assert torch.equal(batch[..., 2], X.detach()[halo.ids])
+
+
+def test_halos_are_compiled_once_and_planned_again():
+    run_ranks(check_compiled_and_planned_again, 2)
+
+
+def check_matrices(rank: int) -> None:
+    comm = connect()
+    for seed in range(4):
+        halo, _, mine, _ = halo_of(comm, seed)
+        values = torch.rand(mine.shape[1], dtype=torch.float64)
+        x = torch.rand(halo.own, 3, dtype=torch.float64)
+        expected = torch.zeros(halo.own_targets, 3, dtype=torch.float64)
+        starts, ends = halo.local_edge_index
+        expected.index_add_(0, ends, values[:, None] * halo(x)[starts])
+        for how in ({}, {"cover": "minimum"}, {"cover": "row", "node_size": 2}, {"algo": "2d"}):
+            torch.testing.assert_close(halo.matrix(values, **how) @ x, expected)
+
+
+def test_edges_are_a_matrix_under_any_cover():
+    run_ranks(check_matrices, 4)
+
+
+OWNER = np.array([0, 0, 1, 1, 2, 2])
+
+
+def bad_inputs(rank: int) -> list[str]:
+    """What each call is refused with; only rank 1 does something wrong."""
+    comm = connect()
+    mine = torch.tensor([[0, 5], [2 * rank, 2 * rank + 1]])
+
+    def build(edges: Any = mine, owner: Any = OWNER, **more: Any) -> Halo:
+        return Halo.build(edges, owner, comm, **more)
+
+    def odd(usual: Any, other: Any) -> Any:
+        return other if rank == 1 else usual
+
+    halo = build()
+    x = torch.zeros(2, 3)
+    calls = [
+        lambda: build(odd(mine, mine + 6)),
+        lambda: build(odd(mine, mine - 4)),
+        lambda: build(odd(mine, mine.flip(0))),
+        lambda: build(odd(mine, mine.double())),
+        lambda: build(odd(mine, mine[0])),
+        lambda: build(odd(mine, None)),
+        lambda: halo.rebuild(odd(mine, mine + 2)),
+        lambda: build(owner=odd(OWNER, OWNER[::-1].copy())),
+        lambda: build(owner=odd(OWNER, OWNER[:5])),
+        lambda: build(owner=OWNER + 1),
+        lambda: build(owner=OWNER - 1),
+        lambda: build(owner=OWNER / 2),
+        lambda: build(owner=[0, 2, 4, 6]),
+        lambda: build(owner=RowLayout.even(6, 2)),
+        lambda: build(**odd({}, {"target_owner": OWNER})),
+        lambda: build(target_owner=OWNER[:5]),
+        lambda: halo(odd(x, x[:1])),
+        lambda: halo(odd(x, None)),
+        lambda: halo(torch.tensor(1.0)),
+        lambda: halo(odd(x, x.to_sparse())),
+        lambda: halo(odd(x, x.double())),
+        lambda: halo(odd(x, x[:, :2])),
+        lambda: halo.adjoint(x),
+        lambda: halo.adjoint(torch.zeros(4, dtype=torch.uint16)),
+        lambda: halo.matrix(odd(None, torch.zeros(3))),
+        lambda: halo.matrix(cover="any"),
+    ]
+    found = []
+    for call in calls:
+        with pytest.raises(InputError) as refused:
+            call()
+        found.append(str(refused.value))
+        assert torch.equal(halo(x), x.new_zeros(2 + halo.received, 3))  # and all goes on
+    return found
+
+
+REFUSALS = """
+edge 0 starts at 6, outside [0, 6)
+edge 0 starts at -4, outside [0, 6)
+edge 0 ends at 0, which rank 0 owns, not rank 1: each rank passes the edges that end at its own
+edge_index must be int64 or int32 [2, edges], got float64 [2, 2]
+edge_index must be int64 or int32 [2, edges], got int64 [2]
+edge_index must be int64 or int32 [2, edges], got NoneType
+edge 0 ends at 4, which rank 2 owns
+ranks do not agree on owner of Halo.build
+ranks do not agree on owner of Halo.build
+owner[4] is 3, no rank of 3; the first id of each rank and the end are RowLayout(offsets)
+owner[0] is -1, no rank of 3
+owner must be integers [vertices], fewer than 2^31, or a RowLayout, got float64 [6]
+owner[2] is 4, no rank of 3
+owner is a layout of 2 parts for 3 ranks
+ranks do not agree on bipartite of Halo.build
+ends at 5, outside [0, 5)
+the operand has shape [1, 3]
+the operand must be a torch tensor, got NoneType
+the operand has shape []
+the operand must be dense, got layout torch.sparse_coo
+ranks do not agree on dtype of the operand
+ranks do not agree on width of the operand
+the operand has shape [2, 3]
+rows of torch.uint16 cannot be added up
+values must be [2], one for each edge
+choose one of column, row, minimum
+"""
+
+
+def test_bad_input_is_one_line_on_every_rank():
+    wanted = REFUSALS.strip().splitlines()
+    for found in run_ranks(bad_inputs, 3):
+        assert len(found) == len(wanted)
+        for said, words in zip(found, wanted, strict=True):
+            assert words in said
+            assert "\n" not in said

@@ -37,6 +37,9 @@ def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
         for name in sorted({name for _, facts_there in records for name in facts_there})
         if len({facts_there.get(name) for _, facts_there in records}) > 1
     ]
+    # What all have a value of says more than what some ranks know nothing of.
+    shared = [name for name in differing if all(name in facts for _, facts in records)]
+    differing = shared or differing
     more = f" (and on {', '.join(differing[1:])})" if len(differing) > 1 else ""
     values = [facts_there.get(differing[0], _ABSENT) for _, facts_there in records]
     raise InputError(_line(comm, f"{differing[0]} of {what}{more}", values))

@@ -12,6 +12,7 @@ from spgnn.exchange.needs import Communicators
 from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Stage, Turn, Turned
 from spgnn.exchange.transport import Broadcast, Handle, Step, Transport, View
 from spgnn.kernels.recycling import new_rows
+from spgnn.sparse import SUM_DTYPE
 
 
 class Workspace:
@@ -429,6 +430,8 @@ def pack(hop: Hop, H_local: Tensor, out: Tensor) -> Tensor:
     """``S·H``, in `out`."""
     if hop.selected_rows is None:
         return kernels.spmm(hop.send, H_local, out=out)
+    if H_local.dtype not in SUM_DTYPE:  # which kernels do not know
+        return torch.index_select(H_local, 0, hop.selected_rows, out=out)
     return kernels.gather_rows(H_local, hop.selected_rows, scale=hop.selected_scale, out=out)
 
 
@@ -436,5 +439,9 @@ def unpack_add(hop: Hop, G_recv: Tensor, dH_local: Tensor) -> None:
     """``dH += Sᵀ·G``, in place."""
     if (first := hop.run) is not None:
         dH_local[first : first + hop.send.shape[0]] += G_recv
+    elif G_recv.dtype not in SUM_DTYPE and hop.selected_rows is not None:
+        wide = torch.float32 if G_recv.dtype == torch.float16 else G_recv.dtype
+        sums = dH_local.to(wide).index_add_(0, hop.selected_rows, G_recv.to(wide))
+        dH_local.copy_(sums)
     elif hop.send.nnz:
         kernels.spmm(hop.send.T, G_recv, out=dH_local, accumulate=True)

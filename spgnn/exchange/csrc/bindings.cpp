@@ -1,6 +1,9 @@
+#include <nanobind/stl/optional.h>
+
 #include "agents.hpp"
 #include "arrays.hpp"
 #include "demand.hpp"
+#include "halo_edges.hpp"
 #include "minimum_cover.hpp"
 
 namespace nb = nanobind;
@@ -49,6 +52,21 @@ nb::tuple demand(Array<std::int64_t> indptr, Array<Index> indices, Array<std::in
   return inspect<Index, std::int64_t>(rows, owners, first, last, chosen, weighted);
 }
 
+template <class Id>
+nb::tuple halo_edges(Array<Id> from, Array<Id> to, Array<std::int64_t> source_offsets,
+                     std::optional<Array<std::int32_t>> source_numbers,
+                     Array<std::int64_t> target_offsets,
+                     std::optional<Array<std::int32_t>> target_numbers, std::int64_t me) {
+  const auto parts = static_cast<std::int64_t>(source_offsets.size()) - 1;
+  const spgnn::OwnedIds sources{source_offsets.data(), parts, span_of(source_numbers)};
+  const spgnn::OwnedIds targets{target_offsets.data(), parts, span_of(target_numbers)};
+  auto found = unlocked([&] {
+    return spgnn::HaloInspector<Id>(sources, targets, me).run(span_of(from), span_of(to));
+  });
+  return nb::make_tuple(to_numpy(std::move(found.edges)), to_numpy(std::move(found.rows_by_peer)),
+                        to_numpy(std::move(found.columns)));
+}
+
 nb::tuple minimum_vertex_cover(Array<std::int64_t> begin, Array<std::int64_t> columns,
                                std::int64_t num_columns) {
   std::vector<std::uint8_t> row_cover, column_cover;
@@ -75,6 +93,11 @@ void bind_exchange(nb::module_& m) {
       "minimum.";
   m.def("demand", &demand<std::int32_t>, doc);
   m.def("demand", &demand<std::int64_t>, doc);
+  const char* halo =
+      "(edges [2 · e], rows by peer, columns): edges in the numbers of a rank's halo, and what it "
+      "needs of its peers. Raises InputError for edges that do not end at its own ids.";
+  m.def("halo_edges", &halo_edges<std::int32_t>, halo);
+  m.def("halo_edges", &halo_edges<std::int64_t>, halo);
   m.def("minimum_vertex_cover", &minimum_vertex_cover, nb::arg("begin"), nb::arg("columns"),
         nb::arg("num_columns"), "Masks (rows, columns), uint8, of one minimum vertex cover.");
   m.def("choose_agents", &choose_agents, nb::arg("block"), nb::arg("home"), nb::arg("begin"),
