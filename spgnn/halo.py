@@ -242,11 +242,8 @@ class Halo:
 
         mine = comm.on_every_rank(block)
         mesh = Mesh.build(comm, algorithm.axes(comm.size))
-        layouts: dict[str, RowLayout] = {
-            "layout": self._sources.layout,
-            "row_layout": self._targets.layout,
-        }
-        A = DistMatrix.build(mine, mesh=mesh, algorithm=algorithm, **layouts)
+        layout, of_rows = self._sources.layout, self._targets.layout
+        A = DistMatrix.build(mine, layout, mesh, row_layout=of_rows, algorithm=algorithm)
         return A.to(self.local_edge_index.device)
 
 

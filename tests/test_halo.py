@@ -401,9 +401,9 @@ owner is a layout of 2 parts for 3 ranks
 ranks do not agree on bipartite of Halo.build
 ends at 5, outside [0, 5)
 the operand has shape [1, 3]
-the operand must be a torch tensor, got NoneType
+the operand must be a torch
 the operand has shape []
-the operand must be dense, got layout torch.sparse_coo
+the operand must be dense
 ranks do not agree on dtype of the operand
 ranks do not agree on width of the operand
 the operand has shape [2, 3]
