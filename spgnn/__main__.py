@@ -178,7 +178,8 @@ def _shard(options: Shard) -> None:
             source = open_source(options.graph, options.data_dir, progress=progress)
             check_parts(options.parts, source.meta.vertices, "--parts")
             if options.symmetrise and source.meta.directed:
-                source = MemorySource(source.graph().symmetrised())
+                graph = source.graph().symmetrised()
+                source = MemorySource(graph, write_ids=source.write_ids)
             _cut(source, options, progress)
             return
         beside = Path(options.output).absolute().parent

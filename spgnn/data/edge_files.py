@@ -9,14 +9,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 import torch
+from torch import Tensor
 
-from spgnn.data.graph import WEIGHT, Graph, fits_float32
+from spgnn.data.graph import WEIGHT, Graph, VertexData, fits_float32
 from spgnn.data.reading import (
     Grammar,
     Head,
@@ -29,8 +30,10 @@ from spgnn.data.reading import (
     reading,
     refuse_first,
 )
+from spgnn.data.source import GraphMeta
 from spgnn.data.structure import added, from_entries, pattern_of, without_ones
 from spgnn.errors import InputError, shortened
+from spgnn.files import AnyPath
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import EXACT, exact_in_float32
@@ -49,6 +52,23 @@ class Edges(NamedTuple):
     weights: Float64 | None
 
 
+class VertexRows(Protocol):
+    """The data of vertices, handed out by neighbouring rows."""
+
+    meta: GraphMeta
+
+    @property
+    def vertex_ids(self) -> Tensor | None:
+        """Names of the vertices, int64 [n], where they are not their numbers."""
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are read at once."""
+
+    def rows(self, ids: slice, /) -> VertexData:
+        """The data of some vertices."""
+
+
 class EdgeFile(ABC):
     """A file of edges.
 
@@ -62,6 +82,10 @@ class EdgeFile(ABC):
         Whether weights are whole numbers, which stay exact or are refused.
     check_symmetry : bool
         Once all pieces have been read: whether `check_mirrored` has anything to look for.
+    ranks : int64 array or None
+        Once all pieces have been read: the vertices that their numbers mean, if others.
+    vertex_table : VertexRows or None
+        Features, labels and masks that come with the edges.
     """
 
     path: Path
@@ -69,6 +93,8 @@ class EdgeFile(ABC):
     both_ends: bool = False
     integers: bool = False
     check_symmetry: bool = False
+    ranks: Int64 | None = None
+    vertex_table: VertexRows | None = None
 
     @abstractmethod
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
@@ -85,6 +111,9 @@ class EdgeFile(ABC):
     def named(self, names: Int64) -> Int64:
         """The names of all vertices, given those that occur, each once and rising."""
         return names
+
+    def write_ids(self, path: AnyPath) -> None:  # noqa: B027 (most are integers)
+        """Write the ids of all vertices to a Parquet file, if they are strings."""
 
     def check_entries(self, entries: int) -> None:  # noqa: B027 (most files state none)
         """Refuse another number of different entries than the file states."""
@@ -138,6 +167,12 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
         names = file.named(np.union1d(source, target).astype(np.int64))
         source, target = np.searchsorted(names, source), np.searchsorted(names, target)
         vertices, ids = len(names), torch.from_numpy(names)
+    if file.ranks is not None:
+        source, target = file.ranks[source], file.ranks[target]
+    data: dict[str, Any] = {}
+    if file.vertex_table is not None:
+        ids = file.vertex_table.vertex_ids
+        data = file.vertex_table.rows(slice(0, vertices)).take(slice(None))
     shape, mirrored = (vertices, vertices), None
     rows = sp.coo_array((weights, (target, source)), shape=shape).tocsr()
     if not file.directed:
@@ -146,7 +181,7 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
         mirrored = sp.coo_array(entries, shape=shape).tocsr()
     adjacency = from_entries(file.combined(rows, mirrored), weighted=weighted)
     file.check_entries(adjacency.nnz)
-    return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids)
+    return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids, **data)
 
 
 def _check_weights(path: Path, lines: Int64, weights: Float64, *, declared_real: bool) -> None:
@@ -172,9 +207,9 @@ _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+[a-z]+\s*$", re.MULTILINE)
 # A number with whatever may group its digits.
 _STATED = r"\b{}:\s*([0-9](?:[0-9 ,.'_\u00a0\u2009\u202f]*[0-9])?)"
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
-_SOURCES = {"source", "src", "from"}
-_TARGETS = {"target", "tgt", "destination", "dest", "dst", "to"}
-_WEIGHTS = {"weight", "weights"}
+SOURCE_WORDS = {"source", "src", "from"}
+TARGET_WORDS = {"target", "tgt", "destination", "dest", "dst", "to"}
+WEIGHT_WORDS = {"weight", "weights"}
 
 
 class EdgeList(EdgeFile):
@@ -199,8 +234,8 @@ class EdgeList(EdgeFile):
             raise InputError(f"{path}, line {head.line}: {columns} columns; {_WANTED}")
         if names:
             first, second = (set(re.split(r"[\W\d_]+", name.lower())) for name in names[:2])
-            turned = first & _TARGETS and second & _SOURCES
-            if "" in names or turned or (first | second) & _WEIGHTS:
+            turned = first & TARGET_WORDS and second & SOURCE_WORDS
+            if "" in names or turned or (first | second) & WEIGHT_WORDS:
                 shown = shortened(", ".join(names), 60)
                 raise InputError(f"{path}, line {head.line}: the columns are '{shown}'; {_WANTED}")
         self.path = path

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.data.columns import SUFFIXES as TABULAR
 from spgnn.data.downloads import FILES as PLANETOID_SETS
 from spgnn.data.downloads import SETS as OGB_SETS
 from spgnn.data.downloads import load_ogb, load_planetoid, load_reddit
@@ -20,6 +21,7 @@ from spgnn.data.generators import NAMES as GENERATED
 from spgnn.data.generators import generate
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.npz import NpzSource, read_npz, write_npz
+from spgnn.data.parquet import TabularEdges, is_tabular
 from spgnn.data.reading import PACKED, check_regular, unpacked
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource, MemorySource
@@ -33,6 +35,7 @@ EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
     ".mtx": MatrixMarket,
     ".graph": MetisGraph,
     **dict.fromkeys((".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel"), EdgeList),
+    **dict.fromkeys(TABULAR, TabularEdges),
 }
 FORMATS = (".npz", *EDGE_FILES)
 _NOT_UNPACKED = (".zst", ".zip", ".7z", ".lz4", ".z", ".tar", ".tgz", ".tbz", ".txz")
@@ -41,7 +44,7 @@ _NOT_UNPACKED = (".zst", ".zip", ".7z", ".lz4", ".z", ".tar", ".tgz", ".tbz", ".
 def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -> Graph:
     """Read a graph file: .npz, .mtx, .graph (METIS), or edges in one of the other `FORMATS`.
 
-    Text may be packed, as .gz, .bz2 or .xz.
+    Text may be packed, as .gz, .bz2 or .xz. Of Parquet and Arrow, it may be a folder or a pattern.
 
     Raises
     ------
@@ -56,6 +59,8 @@ def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -
 
 def edge_file(path: Path) -> EdgeFile | None:
     """A file of edges, opened by the reader that its suffix names; ``None`` for an .npz file."""
+    if is_tabular(path):
+        return TabularEdges(path)
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
@@ -183,7 +188,7 @@ def load_dataset(
     place = _find(text, data_dir, seed, progress)
     if isinstance(place, Graph):
         return place
-    return open_shards(place).graph() if os.path.isdir(place) else read_graph(place, progress)
+    return open_shards(place).graph() if _is_directory(place) else read_graph(place, progress)
 
 
 @contextmanager
@@ -215,13 +220,13 @@ def open_source(
     place = _find(text, data_dir, seed, progress)
     if isinstance(place, Graph):
         return MemorySource(place)
-    if os.path.isdir(place):
+    if _is_directory(place):
         return open_shards(place)
     file = edge_file(place)
     if file is None:
         return NpzSource(place)
     with _memory_of(place):
-        return MemorySource(read_edges(file, progress), file.decided())
+        return MemorySource(read_edges(file, progress), file.decided(), file.write_ids)
 
 
 def download(
@@ -250,6 +255,11 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return Path(home) if home else Path.home() / ".cache" / "spgnn"
 
 
+def _is_directory(place: Path) -> bool:
+    """True for a graph directory, or what can be no other; a folder may hold tables."""
+    return os.path.isdir(place) and (is_graph_directory(place) or not is_tabular(place))
+
+
 def _several(text: str) -> list[str]:
     """The data sets that a text joins; none, if it names one."""
     if BETWEEN not in text or os.path.exists(text):
@@ -266,7 +276,7 @@ def _find(
         return generated
     path = Path(text)
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
-    there = os.path.isfile(path) or is_graph_directory(path)
+    there = os.path.isfile(path) or is_graph_directory(path) or is_tabular(path)
     if text and (there or path.parent != Path() or suffix_of(path) in FORMATS):
         return path
     home = data_directory(data_dir)

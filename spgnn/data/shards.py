@@ -1,6 +1,7 @@
 """Graph directories: parts of neighbouring rows, an .npy file an array, mapped when needed.
 
     DIR/meta.json               sizes of the graph, and a digest of each part's description
+    DIR/ids.parquet             the ids of the source's vertices, if they are strings
     DIR/part-00000/part.json    the arrays of the part, with their digests
     DIR/part-00000/NAME.npy     indptr, indices, [values], [vertex_ids], [y], [masks],
                                 [x | x_indptr, x_indices, x_values]
@@ -12,9 +13,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,6 +48,7 @@ from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
 META, PART = "meta.json", "part.json"
+IDS = "ids.parquet"  # strings: row i has the id of the vertex that vertex_ids call i
 FORMAT, VERSION = "spgnn-graph", 2
 _SPARSE_X = ("x_indptr", "x_indices", "x_values")
 # Arrays that a description may name: nothing else is opened, wherever a name may lead.
@@ -223,6 +227,8 @@ class ShardDirectory(GraphSource):
     ) -> None:
         self.directory, self.meta, self.made = directory, meta, made
         self._digests = digests
+        if (directory / IDS).exists():
+            self.write_ids = partial(shutil.copyfile, directory / IDS)
         self._parts: dict[int, Part] = {}
 
     @property
@@ -471,6 +477,8 @@ def write_shards(
             writer.end_part()
             if progress is not None:
                 progress("writing parts", part + 1, parts)
+        if source.write_ids is not None:
+            source.write_ids(writer.folder / IDS)
         writer.finish(replace(source.meta, offsets=offsets, splits=splits))
 
 

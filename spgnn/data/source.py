@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from spgnn.data.graph import Graph, VertexData
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.structure import select_rows
 from spgnn.errors import InputError, printable
+from spgnn.files import AnyPath
 from spgnn.sparse import CSR
 
 _LARGEST = 2**53  # JSON's integers are safe up to here, and no size is larger
@@ -131,10 +132,13 @@ class GraphSource(ABC):
     meta : GraphMeta
     decided : mapping of str
         What in a file decides its direction, vertices and weights; empty for what is no file.
+    write_ids : callable (path) or None
+        Writes the ids of all vertices to a Parquet file, if they are strings.
     """
 
     meta: GraphMeta
     decided: Mapping[str, str] = MappingProxyType({})
+    write_ids: Callable[[AnyPath], object] | None = None
 
     @property
     def vertex_ids(self) -> Tensor | None:
@@ -191,8 +195,13 @@ class GraphSource(ABC):
 class MemorySource(GraphSource):
     """A graph that is in memory."""
 
-    def __init__(self, graph: Graph, decided: Mapping[str, str] | None = None) -> None:
-        self._graph, self.decided = graph, decided or {}
+    def __init__(
+        self,
+        graph: Graph,
+        decided: Mapping[str, str] | None = None,
+        write_ids: Callable[[AnyPath], object] | None = None,
+    ) -> None:
+        self._graph, self.decided, self.write_ids = graph, decided or {}, write_ids
         self.meta = describe(graph)
 
     @property

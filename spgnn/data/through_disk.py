@@ -18,11 +18,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from spgnn.data.edge_files import EdgeFile, Edges
+from spgnn.data.edge_files import EdgeFile, Edges, VertexRows
 from spgnn.data.graph import VertexData, narrow
-from spgnn.data.load import EDGE_FILES, open_source, suffix_of
+from spgnn.data.load import EDGE_FILES, edge_file, open_source, suffix_of
+from spgnn.data.parquet import is_tabular
 from spgnn.data.reading import PIECE, errors_of, name_in
-from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
+from spgnn.data.shards import IDS, ShardDirectory, directory_writer, is_graph_directory, open_shards
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, shown_name
 from spgnn.data.structure import from_entries, row_ranges, slice_rows, union
 from spgnn.errors import InputError
@@ -72,12 +73,13 @@ def open_through_disk(
         is not enough.
     """
     if is_edge_file(name_or_path):
-        file = EDGE_FILES[suffix_of(Path(name_or_path))](Path(name_or_path))
+        file = edge_file(Path(name_or_path))
+        assert file is not None
         return _sorted_rows(file, None, directory, memory, symmetrise, progress)
     source = open_source(name_or_path, data_dir, progress=progress)
     if symmetrise and source.meta.directed:
         if isinstance(source, MemorySource):
-            return MemorySource(source.graph().symmetrised())
+            return MemorySource(source.graph().symmetrised(), write_ids=source.write_ids)
         return _sorted_rows(_SourceEdges(source), source, directory, memory, True, progress)
     if source.random_access:
         return source
@@ -97,7 +99,9 @@ def open_through_disk(
 
 def is_edge_file(path: AnyPath) -> bool:
     """True if this is a file of edges, which is read piece by piece."""
-    return os.path.isfile(path) and suffix_of(Path(path)) in EDGE_FILES
+    return (os.path.isfile(path) and suffix_of(Path(path)) in EDGE_FILES) or (
+        is_tabular(path) and not is_graph_directory(path)
+    )
 
 
 class _SourceEdges(EdgeFile):
@@ -132,7 +136,7 @@ def _sorted_rows(
     symmetrise: bool,
     progress: Progress | None,
 ) -> ShardDirectory:
-    """Sort edges into rows of a graph directory; ``source`` has the data of vertices, if any do.
+    """Sort edges into rows of a graph directory; ``source`` is what the edges are of, if any is.
 
     The directory appears whole or not at all, and nothing else is left.
     """
@@ -153,7 +157,9 @@ def _sorted_rows(
     with directory_writer(directory) as writer:
         scratch = writer.folder / "sorting"
         scratch.mkdir()
-        log = EdgeLog(scratch / "edges", file.pieces(progress), progress)
+        # Names are in memory.
+        pieces = (edges for edges in file.pieces(progress) if left(0) >= 0)
+        log = EdgeLog(scratch / "edges", pieces, progress)
         weighted = log.weighted if source is None else source.meta.weighted
         vertices, names = file.vertices(), None
         if vertices is None:
@@ -165,11 +171,14 @@ def _sorted_rows(
 
         def read(what: str) -> Iterator[Edges]:
             for edges in log.read(what):
-                if names is None:
-                    yield edges
-                else:
-                    source_rows, target_rows = (np.searchsorted(names, end) for end in edges[:2])
-                    yield Edges(source_rows, target_rows, edges.weights)
+                source_rows, target_rows, weights = edges
+                if names is not None:
+                    source_rows, target_rows = (
+                        np.searchsorted(names, end) for end in (source_rows, target_rows)
+                    )
+                elif file.ranks is not None:
+                    source_rows, target_rows = file.ranks[source_rows], file.ranks[target_rows]
+                yield Edges(source_rows, target_rows, weights)
 
         per_vertex = _VERTEX_BYTES * vertices
         per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
@@ -179,8 +188,9 @@ def _sorted_rows(
         buckets.fill(read, mirrored=both, loops_mirrored=loops, limit=room // per_entry)
         log.path.unlink()
         ids = None if names is None else torch.from_numpy(names)
-        if source is not None:
-            ids = source.vertex_ids
+        table: VertexRows | None = source or file.vertex_table
+        if table is not None:
+            ids = table.vertex_ids
         stored, all_ones = 0, True
         for first, rows, mirrored in buckets.rows(both, progress):
             A = file.combined(rows, None if symmetrise else mirrored, first)
@@ -194,11 +204,11 @@ def _sorted_rows(
                 block = narrow(block, name_in(file.path), first)
             stored += block.nnz
             # With the data of their vertices, a piece at a time.
-            step = max(block.shape[0], 1) if source is None else source.piece_rows
+            step = max(block.shape[0], 1) if table is None else table.piece_rows
             for begin in range(0, max(block.shape[0], 1), step):
                 end = min(begin + step, block.shape[0])
                 piece = slice(first + begin, first + end)
-                data = VertexData() if source is None else source.rows(piece)
+                data = VertexData() if table is None else table.rows(piece)
                 some = slice_rows(block, slice(begin, end))
                 writer.append_rows(some, None if ids is None else ids[piece], data)
         # Weights that are all 1 say nothing; those of a source are what they are.
@@ -209,12 +219,13 @@ def _sorted_rows(
         file.check_entries(stored)
         sizes: dict[str, Any] = {"edges": stored, "offsets": (0, vertices)}
         sizes["directed"] = file.directed and not symmetrise
-        if source is None:
+        if table is None:
             name = shown_name(name_in(file.path))
             meta = GraphMeta(name=name, vertices=vertices, weighted=weighted, **sizes)
         else:
-            meta = replace(source.meta, **sizes)
+            meta = replace(table.meta, weighted=weighted, **sizes)
         writer.finish(meta)
+        file.write_ids(writer.folder / IDS)
         scratch.rmdir()
     return open_shards(directory)
 

@@ -1,6 +1,7 @@
 #include <nanobind/stl/string.h>
 
 #include "arrays.hpp"
+#include "names.hpp"
 #include "numbers.hpp"
 #include "random_graphs.hpp"
 
@@ -60,12 +61,45 @@ nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string
                         to_numpy(std::move(rows.counts)), to_numpy(std::move(rows.lines)), fault);
 }
 
+nb::object number_names(spgnn::NameTable& table, Array<std::int64_t> begins,
+                        Array<std::uint8_t> bytes, bool all_known) {
+  std::vector<std::int64_t> numbers(begins.size() - 1);
+  unlocked([&] {
+    table.number(span_of(begins), reinterpret_cast<const char*>(bytes.data()), all_known,
+                 numbers.data());
+  });
+  return to_numpy(std::move(numbers));
+}
+
+nb::tuple take_names(const spgnn::NameTable& table, Array<std::int64_t> numbers) {
+  std::vector<std::int64_t> begins{0};
+  std::vector<std::uint8_t> bytes;
+  for (const std::int64_t number : span_of(numbers)) {
+    const auto name = table[static_cast<std::size_t>(number)];
+    bytes.insert(bytes.end(), name.begin(), name.end());
+    begins.push_back(static_cast<std::int64_t>(bytes.size()));
+  }
+  return nb::make_tuple(to_numpy(std::move(begins)), to_numpy(std::move(bytes)));
+}
+
 }  // namespace
 
 void bind_data(nb::module_& m) {
   m.def("parse_lines", &parse_lines, "text"_a, "first_line"_a, "head"_a, "cycle"_a, "separators"_a,
         "comments"_a, "blank_rows"_a,
         "(integers, reals, counts, lines, (fault, line, begin, end, fields)) of some lines.");
+  nb::class_<spgnn::NameTable>(m, "NameTable", "Numbers of names, in the order they first occur.")
+      .def(nb::init<>())
+      .def("number", &number_names, "begins"_a, "bytes"_a, "all_known"_a,
+           "The number of each name; new ones get the next, or -1 if all are to be known.")
+      .def("take", &take_names, "numbers"_a, "(begins, bytes) of the names of some numbers.")
+      .def(
+          "order",
+          [](const spgnn::NameTable& table) {
+            return to_numpy(unlocked([&] { return table.order(); }));
+          },
+          "Numbers in rising order of their names' bytes.")
+      .def("__len__", &spgnn::NameTable::size);
   auto rmat = nb::class_<spgnn::Rmat>(m, "Rmat", "R-MAT with quadrant probabilities a, b, c.");
   rmat.def(nb::init<std::uint64_t, double, double, double, std::uint64_t>(), "vertices"_a, "a"_a,
            "b"_a, "c"_a, "seed"_a);

@@ -1,0 +1,293 @@
+"""Columns of Parquet and Arrow files, a batch of rows at a time; what is wrong is said of a row."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spgnn._native import NameTable
+from spgnn.data.reading import check_regular, reading
+from spgnn.errors import InputError, shortened
+from spgnn.progress import Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+PARQUET, ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc")
+SUFFIXES = (*PARQUET, *ARROW)
+BATCH_ROWS = 1 << 20  # of a batch
+_IDS = "an id is a string, or an integer of at least 0"
+
+
+def require_arrow(what: object) -> ModuleType:
+    """The package pyarrow; ``InputError`` about `what` without it."""
+    try:
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        said = "needs the package pyarrow: pip install 'spgnn[arrow]'"
+        raise InputError(f"{what}: {said}") from None
+
+
+class Batch(NamedTuple):
+    """Some rows of a file: the number of the first, from 0, and the columns by name."""
+
+    path: Path
+    first: int
+    columns: dict[str, pa.Array]
+
+    def refuse(self, name: str, good: Array, shown: Any, rule: str) -> None:
+        """Refuse the first row that is not good; ``shown(row)`` is what stands there."""
+        if not good.all():
+            row = int(np.argmin(good))
+            where = f"{self.path}, row {self.first + row}, column '{name}'"
+            raise InputError(f"{where}: {shortened(str(shown(row)), 60)} is not {rule}")
+
+    def check_nulls(self, name: str, column: pa.Array, rule: str, per_row: int = 1) -> None:
+        """Refuse the first row with a null."""
+        if column.null_count:
+            row = int(np.argmin(column.is_valid().to_numpy(zero_copy_only=False))) // per_row
+            where = f"{self.path}, row {self.first + row}, column '{name}'"
+            raise InputError(f"{where}: there is none (null); it must be {rule}")
+
+    def numbers(self, name: str, missing: float | None = None) -> Array:
+        """A column of numbers, [rows], or of lists of equally many, [rows, width].
+
+        Integers, floating numbers or bool as they are stored; with `missing`, that in place of
+        nulls, in floating numbers NaN.
+        """
+        arrow = require_arrow(self.path)
+        column, types, width = self.columns[name], arrow.types, 0
+        if types.is_fixed_size_list(column.type) or is_list(column.type):
+            self.check_nulls(name, column, "a list of numbers")
+            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            width = int(lengths[0]) if len(lengths) else 0
+            rule = f"{width}, as in row {self.first}"
+            self.refuse(name, lengths == width, lambda row: f"a list of {lengths[row]}", rule)
+            column = column.flatten()
+        kind = column.type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+            raise InputError(f"{self.path}: column '{name}' is {kind}; it must be numbers")
+        if missing is None:
+            self.check_nulls(name, column, "a number", width or 1)
+        elif column.null_count and types.is_boolean(kind):
+            column = column.cast(arrow.int8())
+        if column.null_count:
+            column = column.fill_null(np.nan if types.is_floating(kind) else int(missing or 0))
+        values: Array = column.to_numpy(zero_copy_only=False)
+        lists = is_list(self.columns[name].type)
+        return values.reshape(-1, width) if lists else values
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """True for a type of lists, of fixed size or not."""
+    types = require_arrow("lists").types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """True for a type of strings or bytes, also where a dictionary has them."""
+    types = require_arrow("strings").types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+class ColumnFiles:
+    """Files of one table, one after another.
+
+    Attributes
+    ----------
+    paths : list of Path
+    types : dict of str to pyarrow type
+        Of the columns of the first file; those that are read are the same in all.
+    rows : list of int
+        Of each file.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = list(paths)
+        self._types: list[dict[str, Any]] = []
+        self.rows: list[int] = []
+        for path in paths:
+            check_regular(path)
+            schema, rows, _ = _open(path)
+            repeated = [name for name in schema.names if schema.names.count(name) > 1]
+            if repeated:
+                raise InputError(f"{path}: two columns are called '{repeated[0]}'")
+            self._types.append(dict(zip(schema.names, schema.types, strict=True)))
+            self.rows.append(rows)
+        self.types = self._types[0]
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse files that lack one of these columns, or have it with another type."""
+        for path, types in zip(self.paths, self._types, strict=True):
+            for name in columns:
+                if name not in types:
+                    known = shortened(", ".join(types), 80)
+                    raise InputError(f"{path}: no column '{name}'; it has {known or 'none'}")
+                if types[name] != self.types[name]:
+                    raise InputError(
+                        f"{path}: column '{name}' is {types[name]}, but {self.types[name]} in "
+                        f"{self.paths[0]}"
+                    )
+
+    def batches(self, columns: Sequence[str], progress: Progress | None = None) -> Iterator[Batch]:
+        """All rows of some columns, at most `BATCH_ROWS` at a time."""
+        self.check(columns)
+        done, total = 0, sum(self.rows)
+        for path in self.paths:
+            first = 0
+            _, _, batches = _open(path, columns)
+            while True:
+                with _decoding(path):
+                    batch = next(batches, None)
+                    if batch is None:
+                        break
+                    # Damaged lengths and text would be met as crashes.
+                    batch.validate(full=True)
+                for begin in range(0, batch.num_rows, BATCH_ROWS):
+                    some = batch.slice(begin, BATCH_ROWS)
+                    named = {name: some.column(name) for name in columns}
+                    yield Batch(path, first + begin, named)
+                first += batch.num_rows
+                done += batch.num_rows
+                if progress is not None:
+                    progress(f"reading {path.name}", done, total)
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """As `reading`; sizes in a damaged file may be such that no memory has them."""
+    try:
+        with reading(path):
+            yield
+    except (InputError, MemoryError) as error:
+        fault = "" if isinstance(error, InputError) else f"{path}: damaged, or too large: "
+        raise InputError(" ".join(f"{fault}{error}".split())) from None
+
+
+def _open(path: Path, columns: Sequence[str] | None = None) -> tuple[Any, int, Iterator[Any]]:
+    """Schema, number of rows, and record batches of some columns, of a file."""
+    arrow = require_arrow(path)
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no such file")
+    with _decoding(path):
+        if path.suffix.lower() in PARQUET:
+            # A row group may be the whole file: pages are read when their turn has come.
+            file = arrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            batches = file.iter_batches(BATCH_ROWS, columns=columns) if columns else iter(())
+            return file.schema_arrow, file.metadata.num_rows, batches
+        mapped = arrow.memory_map(str(path))
+        if mapped.read(6) == b"ARROW1":
+            reader = arrow.ipc.open_file(mapped)
+            numbers = range(reader.num_record_batches)
+            rows = sum(reader.get_batch(number).num_rows for number in numbers)
+            return reader.schema, rows, (reader.get_batch(number) for number in numbers)
+        mapped.seek(0)
+        rows = sum(batch.num_rows for batch in arrow.ipc.open_stream(mapped))
+        mapped.seek(0)
+        reader = arrow.ipc.open_stream(mapped)
+        return reader.schema, rows, iter(reader)
+
+
+class Ids:
+    """Numbers of ids, strings or integers, in the order in which they first occur."""
+
+    def __init__(self, kind: pa.DataType, where: str) -> None:
+        self.text = is_text(kind)
+        self._kind, self._table = kind, NameTable()
+        if not self.text and not require_arrow(where).types.is_integer(kind):
+            raise InputError(f"{where} is {kind}; {_IDS}")
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def number(self, batch: Batch, name: str, known: str = "") -> Int64:
+        """The number of each id of a column; `known`, if given, says where all must occur."""
+        if self.text:
+            begins, content = _bytes_of(batch, name)
+        else:
+            integers = integers_of(batch, name)
+            begins, content = _bytes_of_integers(integers)
+        numbers = self._table.number(begins, content, bool(known))
+        if known:
+            column = batch.columns[name]
+            rule = f"an id of {known}"
+            batch.refuse(name, numbers >= 0, lambda row: f"'{column[row].as_py()}'", rule)
+        return numbers
+
+    def add(self, ids: pa.Array, where: str) -> None:
+        """Number the ids of an array."""
+        self.number(Batch(Path(where), 0, {"id": ids}), "id")
+
+    def ranks(self) -> tuple[Int64, Int64]:
+        """The place of each number in the rising order of ids, and the numbers in that order."""
+        order = self._table.order()
+        ranks = np.empty_like(order)
+        ranks[order] = np.arange(len(order))
+        return ranks, order
+
+    def arrays(self, order: Int64) -> Iterator[pa.Array]:
+        """The ids of some numbers, in their own type, a stretch at a time."""
+        arrow = require_arrow("ids")
+        for first in range(0, max(len(order), 1), BATCH_ROWS):
+            begins, content = self._table.take(order[first : first + BATCH_ROWS])
+            if self.text:
+                buffers = [None, arrow.py_buffer(begins), arrow.py_buffer(content)]
+                array = arrow.Array.from_buffers(arrow.large_binary(), len(begins) - 1, buffers)
+                kind = self._kind
+                if arrow.types.is_dictionary(kind):
+                    kind = kind.value_type
+                yield array if "binary" in str(kind) else array.cast(arrow.large_string())
+            else:
+                yield arrow.array(content.view(">i8").astype(np.int64))
+
+
+def integers_of(batch: Batch, name: str) -> Int64:
+    """A column of ids that are integers, int64."""
+    arrow, column = require_arrow(batch.path), batch.columns[name]
+    batch.check_nulls(name, column, "an integer of at least 0")
+    if arrow.types.is_uint64(column.type):
+        unsigned = column.to_numpy(zero_copy_only=False)
+        small = unsigned <= np.iinfo(np.int64).max
+        batch.refuse(name, small, lambda row: unsigned[row], "an integer of 63 bits")
+    integers: Int64 = column.to_numpy(zero_copy_only=False).astype(np.int64)
+    rule = "a vertex id, an integer of at least 0"
+    batch.refuse(name, integers >= 0, lambda row: integers[row], rule)
+    return integers
+
+
+def _bytes_of_integers(integers: Int64) -> tuple[Int64, npt.NDArray[np.uint8]]:
+    """As names: of eight bytes, the first the highest, so that they are sorted as integers are."""
+    return np.arange(len(integers) + 1) * 8, integers.astype(">i8").view(np.uint8)
+
+
+def _bytes_of(batch: Batch, name: str) -> tuple[Int64, npt.NDArray[np.uint8]]:
+    """Where the bytes of each string of a column begin and the last one ends, and the bytes."""
+    arrow, column = require_arrow(batch.path), batch.columns[name]
+    batch.check_nulls(name, column, "a string")
+    if arrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    column = column.cast(arrow.large_binary())
+    _, begins, content = column.buffers()
+    if not len(column):
+        return np.zeros(1, np.int64), np.empty(0, np.uint8)
+    where = np.frombuffer(begins, np.int64, len(column) + 1, 8 * column.offset)
+    held = np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    return where, held

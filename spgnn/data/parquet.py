@@ -1,0 +1,535 @@
+"""Graphs in Parquet and Arrow files: tables of edges, and of vertices, read a batch at a time."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn.data.columns import (
+    SUFFIXES,
+    Batch,
+    ColumnFiles,
+    Ids,
+    integers_of,
+    is_text,
+    require_arrow,
+)
+from spgnn.data.edge_files import (
+    SOURCE_WORDS,
+    SPARSE_IDS,
+    TARGET_WORDS,
+    WEIGHT_WORDS,
+    EdgeFile,
+    Edges,
+)
+from spgnn.data.graph import MASKS, WEIGHT, VertexData, fits_float32, labels_of_table
+from spgnn.data.normalise import is_bag_of_words
+from spgnn.data.npz import LABEL_GAPS
+from spgnn.data.reading import check_vertices, errors_of, name_in
+from spgnn.data.source import PIECE_BYTES, GraphMeta, shown_name
+from spgnn.errors import InputError, shortened
+from spgnn.files import AnyPath, atomic_file
+from spgnn.pattern import numpy_index_dtype
+from spgnn.progress import Progress
+from spgnn.sparse import EXACT, exact_in_float32
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
+_EDGES = re.compile(r"edges?\b", re.IGNORECASE)
+_WORDS = {
+    "source": SOURCE_WORDS,
+    "target": TARGET_WORDS,
+    "weight": WEIGHT_WORDS,
+    "id": {"id", "vertex", "node"},
+    "label": {"y", "label", "labels"},
+    "user": {"user", "users", "customer", "reader"},
+    "item": {"item", "items", "product", "movie", "book", "artist", "track"},
+    "rating": {"weight", "rating", "count"},
+}
+_GIVEN = re.compile(r"(?P<path>.+)@(?P<columns>[a-z]+=[^,=]+(?:,[a-z]+=[^,=]+)*)", re.DOTALL)
+
+
+class Place(NamedTuple):
+    """Files of edges and of vertices, and the columns that the user named for something."""
+
+    edges: list[Path]
+    vertices: list[Path]
+    columns: dict[str, str]
+
+
+def is_tabular(path: AnyPath) -> bool:
+    """True if a path leads to Parquet or Arrow: a file, a folder or a pattern of such files."""
+    return place_of(path) is not None
+
+
+def place_of(path: AnyPath) -> Place | None:
+    """The files that a path means: a file, a folder of them, or a pattern such as ``e-*.parquet``.
+
+    ``PATH@source=from_id,target=to_id`` names columns. In a folder, files and folders whose name
+    begins with ``vertices`` or ``nodes`` hold vertices; those that begin with ``edges``, or where
+    there are none all others, hold edges.
+    """
+    text, columns = os.fspath(path), dict[str, str]()
+    match = None if os.path.exists(text) else _GIVEN.fullmatch(text)
+    if match:
+        text = match["path"]
+        columns = dict(pair.split("=") for pair in match["columns"].split(","))
+    if os.path.isdir(text):
+        parts = _tables_in(Path(text))
+        vertices = [part for part in parts if _VERTICES.match(part.name)]
+        edges = [part for part in parts if _EDGES.match(part.name)]
+        edges = edges or [part for part in parts if part not in vertices]
+        place = Place(_files(edges), _files(vertices), columns)
+        return place if place.edges or place.vertices else None
+    if Path(text).suffix.lower() not in SUFFIXES:
+        return None
+    pattern = not os.path.exists(text) and glob.has_magic(text)
+    files = sorted(map(Path, glob.glob(text))) if pattern else [Path(text)]
+    if not files:
+        raise InputError(f"{text}: no such files")
+    return Place(files, [], columns)
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """Files of tables in a folder, and folders; none that begin with a dot or an underscore."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name[0] not in "._" and (path.suffix.lower() in SUFFIXES or path.is_dir())
+    ]
+
+
+def _files(parts: Iterable[Path]) -> list[Path]:
+    """The files, those in folders included."""
+    files: list[Path] = []
+    for part in parts:
+        files += _files(_tables_in(part)) if part.is_dir() else [part]
+    return files
+
+
+class _Columns:
+    """The columns of a table by what they are for."""
+
+    def __init__(self, files: ColumnFiles, given: Mapping[str, str]) -> None:
+        self.files, self._given = files, given
+
+    def find(self, role: str) -> str | None:
+        """The column that is named for a role, or whose name has a word for it; there is one."""
+        if role in self._given:
+            self.files.check([self._given[role]])
+            return self._given[role]
+        if role in self.files.types:
+            return role
+        words = _WORDS.get(role, {role})
+        names = [
+            name
+            for name in self.files.types
+            if words & set(re.split(r"[\W\d_]+", name.lower())) and name not in MASKS
+        ]
+        if len(names) > 1:
+            said = f"columns '{names[0]}' and '{names[1]}' may both be the {role}"
+            raise InputError(f"{self.files.paths[0]}: {said}; name one: FILE@{role}={names[0]}")
+        return names[0] if names else None
+
+    def pair(self, first: str, second: str) -> tuple[str, str]:
+        """Two columns of ids: by their names, or the only two."""
+        types = self.files.types
+        names = [self.find(role) for role in (first, second)]
+        if names == [None, None] and len(types) == 2:
+            names = list(types)
+        for role, name in zip((first, second), names, strict=True):
+            if name is None:
+                known = shortened(", ".join(types), 80)
+                raise InputError(
+                    f"{self.files.paths[0]}: no column is named {role}; it has {known or 'none'}. "
+                    f"Name two: FILE@{first}=COLUMN,{second}=COLUMN"
+                )
+        return str(names[0]), str(names[1])
+
+
+class TabularEdges(EdgeFile):
+    """Rows of two ids, source and target, and of a weight if there is one.
+
+    Ids that are integers are vertex numbers and stay what they are, as in an `EdgeList`; strings,
+    and integers of which few occur, are numbered in rising order. With a table of vertices, they
+    are numbered as its rows are, and each id of an edge must occur there.
+    """
+
+    directed = True
+    vertex_table: VertexTable | None = None
+
+    def __init__(self, path: Path) -> None:
+        place = place_of(path)
+        assert place is not None
+        if not place.edges:
+            raise InputError(f"{path}: a table of vertices alone; there is none of edges")
+        self.path, self._files = path, ColumnFiles(place.edges)
+        columns = _Columns(self._files, place.columns)
+        self._ends = columns.pair("source", "target")
+        self._weight = columns.find("weight")
+        types = self._files.types
+        wheres = [f"{place.edges[0]}: column '{name}'" for name in self._ends]
+        self._ids, other = (
+            Ids(types[name], where) for name, where in zip(self._ends, wheres, strict=True)
+        )
+        if self._ids.text != other.text:
+            kinds = (f"'{name}' is {types[name]}" for name in self._ends)
+            raise InputError(f"{place.edges[0]}: {', '.join(kinds)}; ids are of one kind")
+        self.integers = self._weight is not None and "int" in str(types[self._weight])
+        self._largest, self._edges = -1, 0
+        if place.vertices:
+            self.vertex_table = VertexTable(
+                path, place.vertices, place.columns, text=self._ids.text
+            )
+            self._ids = self.vertex_table.ids or self._ids
+        used = {*self._ends, self._weight}
+        self.not_read = [name for name in types if name not in used]
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
+        """All edges; the numbers of ids that are strings change once all are known: `ranks`."""
+        table, known = self.vertex_table, ""
+        if table is not None:
+            known = str(table.files.paths[0])
+        names = [*self._ends] if self._weight is None else [*self._ends, self._weight]
+        for batch in self._files.batches(names, progress):
+            if self._ids.text or (table is not None and table.ids is not None):
+                source, target = (self._ids.number(batch, name, known) for name in self._ends)
+                vertices = len(self._ids)
+            else:
+                source, target = (integers_of(batch, name) for name in self._ends)
+                for name, end in zip(self._ends, (source, target), strict=True):
+                    if table is not None:
+                        rule = f"a vertex of {known}, in [0, {table.meta.vertices})"
+                        batch.refuse(name, end < table.meta.vertices, end.__getitem__, rule)
+                    self._largest = max(self._largest, int(end.max(initial=-1)))
+                vertices = self._largest + 1
+            index = numpy_index_dtype(max(vertices, 1))
+            self._edges += len(source)
+            weights = None if self._weight is None else _weights(batch, self._weight)
+            yield Edges(source.astype(index), target.astype(index), weights)
+        if not self._edges:
+            raise InputError(f"{self.path}: holds no edges")
+        if self._ids.text and table is None:
+            self.ranks, _ = self._ids.ranks()
+
+    def vertices(self) -> int | None:
+        """Rows of the table of vertices, ids, or as many as integers reach, unless few occur."""
+        if self.vertex_table is not None:
+            return self.vertex_table.meta.vertices
+        if self._ids.text:
+            return len(self._ids)
+        if self._largest >= 2 * self._edges * SPARSE_IDS:
+            return None
+        check_vertices(str(self.path), self._largest + 1)
+        return self._largest + 1
+
+    def decided(self) -> dict[str, str]:
+        """Columns, and reasons for numbers."""
+        if self.vertex_table is not None:
+            vertices = f"rows of {self.vertex_table.files.paths[0].name}"
+        elif self._ids.text or self.vertices() is None:
+            vertices = "ids are names, and numbered in rising order"
+        else:
+            vertices = f"ids reach {self._largest}"
+        weight = f"column '{self._weight}', unless all are 1"
+        reasons = {
+            "direction by": "'{}' → '{}'".format(*self._ends),
+            "vertices by": vertices,
+            "weights by": weight if self._weight else "there is no such column",
+        }
+        table = [] if self.vertex_table is None else self.vertex_table.not_read
+        if unread := [*self.not_read, *table]:
+            reasons["not read"] = shortened(", ".join(unread), 80)
+        return reasons
+
+    def write_ids(self, path: AnyPath) -> None:
+        """Write the strings of all vertices in the order of their numbers, if ids are strings."""
+        if not self._ids.text:
+            return
+        order = np.arange(len(self._ids))
+        if self.ranks is not None:
+            order[self.ranks] = order.copy()
+        arrow = require_arrow(path)
+
+        with atomic_file(path) as file:
+            writer = None
+            for ids in self._ids.arrays(order):
+                batch = arrow.record_batch([ids], ["id"])
+                writer = writer or arrow.parquet.ParquetWriter(file, batch.schema)
+                writer.write_batch(batch)
+            assert writer is not None
+            writer.close()
+
+
+def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
+    stored = batch.numbers(name)
+    if stored.ndim != 1:
+        raise InputError(f"{batch.path}: column '{name}' holds lists; a weight is one number")
+    weights = stored.astype(np.float64)
+    batch.refuse(name, np.isfinite(weights), weights.__getitem__, "a finite number")
+    batch.refuse(name, fits_float32(weights), weights.__getitem__, WEIGHT)
+    if stored.dtype.kind != "f":
+        batch.refuse(name, exact_in_float32(stored), stored.__getitem__, EXACT)
+    return weights
+
+
+class VertexTable:
+    """Features, labels and masks, a row a vertex; labels and masks are in memory.
+
+    Attributes
+    ----------
+    files : ColumnFiles
+    meta : GraphMeta
+        Its edges are not counted.
+    ids : Ids or None
+        ``None`` if row i is vertex i.
+    vertex_ids : Tensor int64 [n] or None
+        Ids that are integers, where they are not the numbers of the rows.
+    """
+
+    def __init__(
+        self, path: Path, files: Sequence[Path], given: Mapping[str, str], *, text: bool
+    ) -> None:
+        self.files = ColumnFiles(files)
+        self.ids: Ids | None = None
+        self.vertex_ids: Tensor | None = None
+        columns = _Columns(self.files, given)
+        identity, label = columns.find("id"), columns.find("label")
+        types = self.files.types
+        if text and (identity is None or not is_text(types[identity])):
+            raise InputError(f"{files[0]}: no column 'id' of strings, which edges name vertices by")
+        if not text and identity is not None and is_text(types[identity]):
+            kind = types[identity]
+            raise InputError(f"{files[0]}: column '{identity}' is {kind}, but edges name integers")
+        masks = [name for name in MASKS if name in types]
+        rest = [name for name in types if name not in (identity, label, *masks)]
+        numeric = [name for name in rest if name == "x" or _is_number(types[name])]
+        self._features = ["x"] if "x" in rest else numeric
+        self.not_read = [name for name in rest if name not in self._features]
+        read = [name for name in (identity, label, *masks) if name is not None]
+        self._data = self._read(read, identity, label, text=text)
+        self._width = 0
+        self._cursor: Iterator[Array] = iter(())
+        self._at, self._rest = -1, np.empty((0, 0), np.float32)
+        name, n = shown_name(name_in(path)), sum(self.files.rows)
+        data, splits = self._data, max((m.splits for m in [self._data]), default=0)
+        classes = 0
+        if data.y is not None:
+            classes = int(data.y.shape[1]) if data.y.dim() == 2 else max(int(data.y.max()) + 1, 0)
+        if self._features and n:
+            self._width = next(self._feature_rows()).shape[1]
+        words = (torch.from_numpy(rows) for rows in self._feature_rows())
+        self.meta = GraphMeta(
+            name=name,
+            vertices=n,
+            edges=0,
+            features=self._width,
+            classes=classes,
+            directed=True,
+            weighted=False,
+            offsets=(0, n),
+            bag_of_words=bool(self._width) and is_bag_of_words(words),
+            labelled=data.y is not None,
+            splits=splits,
+        )
+
+    def _read(
+        self, read: list[str], identity: str | None, label: str | None, *, text: bool
+    ) -> VertexData:
+        """Labels and masks; ids are numbered."""
+        parts: dict[str, list[Array]] = {name: [] for name in read}
+        ids = None
+        if identity is not None:
+            ids = Ids(self.files.types[identity], f"{self.files.paths[0]}: column '{identity}'")
+        for batch in self.files.batches(read) if read else ():
+            for name in read:
+                if name == identity:
+                    assert ids is not None
+                    before = len(ids)
+                    numbers = ids.number(batch, name)
+                    new = numbers == before + np.arange(len(numbers))
+                    column = batch.columns[name]
+                    rule = "an id that no row before it has"
+                    batch.refuse(name, new, lambda row, c=column: f"'{c[row].as_py()}'", rule)
+                    if not text:
+                        parts[name].append(integers_of(batch, name))
+                elif name == label:
+                    parts[name].append(batch.numbers(name, missing=-1))
+                else:
+                    mask = batch.numbers(name)
+                    if mask.dtype != np.bool_:
+                        raise InputError(f"{batch.path}: column '{name}' must be bool")
+                    parts[name].append(mask)
+        data: dict[str, Tensor] = {}
+        for name, arrays in parts.items():
+            array = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+            if name == label:
+                with errors_of(f"{self.files.paths[0]}: column '{name}'"):
+                    data["y"] = _labels(array)
+            elif name == identity:
+                if text:
+                    self.ids = ids
+                elif not np.array_equal(array, np.arange(len(array))):
+                    self.ids, self.vertex_ids = ids, torch.from_numpy(array)
+            else:
+                data[name] = torch.from_numpy(array)
+        return VertexData(**data)
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are read at once, as the width of features suggests."""
+        return max(1, PIECE_BYTES // (4 * self._width + 16))
+
+    def rows(self, rows: slice) -> VertexData:
+        """The data of neighbouring vertices; cheap if they follow those of the call before."""
+        first, last, _ = rows.indices(self.meta.vertices)
+        data = self._data.take(slice(first, last))
+        if self._width:
+            if first != self._at:
+                self._cursor, self._at = self._feature_rows(), 0
+                self._rest = np.empty((0, self._width), np.float32)
+                self._next(first)
+            data["x"] = torch.from_numpy(self._next(last - first))
+        return VertexData(**data)
+
+    def _next(self, count: int) -> Array:
+        """The next rows of features."""
+        pieces, missing = [self._rest[:0]], count
+        while missing:
+            if not len(self._rest):
+                self._rest = next(self._cursor)
+            pieces.append(self._rest[:missing])
+            self._rest = self._rest[missing:]
+            missing -= len(pieces[-1])
+        self._at += count
+        return np.concatenate(pieces)
+
+    def _feature_rows(self) -> Iterator[Array]:
+        """Features of all vertices, float32 [rows, width] a batch."""
+        for batch in self.files.batches(self._features) if self._features else ():
+            columns = []
+            for name in self._features:
+                values = batch.numbers(name)
+                with np.errstate(over="ignore", under="ignore"):
+                    single = values.astype(np.float32)
+                floating = values.dtype.kind == "f"
+                good = np.isfinite(single) if floating else exact_in_float32(values)
+                each = good if good.ndim == 1 else np.all(good, axis=1)
+                batch.refuse(
+                    name, np.asarray(each), values.__getitem__, f"finite in float32, or {EXACT}"
+                )
+                columns.append(single[:, None] if single.ndim == 1 else single)
+            table = np.concatenate(columns, axis=1)
+            if self._width and table.shape[1] != self._width:
+                where = f"{batch.path}, row {batch.first}, column '{self._features[0]}'"
+                raise InputError(
+                    f"{where}: a list of {table.shape[1]} is not {self._width}, as in the first row"
+                )
+            yield table
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    types = require_arrow("numbers").types
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _labels(labels: Array) -> Tensor:
+    """Classes, of integers; numbers; or several labels a vertex."""
+    if labels.ndim == 2 or labels.dtype.kind == "f":
+        return torch.from_numpy(labels_of_table(labels))
+    y = labels.astype(np.int64)
+    classes = LABEL_GAPS * len(np.unique(y[y >= 0])) + 8
+    good = (y >= -1) & (y < classes)
+    if not good.all():
+        row = int(np.argmin(good))
+        rule = f"a class, or null where it is not known, must be in [0, {classes})"
+        raise InputError(f"row {row} is {y[row]}; {rule}")
+    return torch.from_numpy(y)
+
+
+# Pairs of two sides -----------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """Pairs of ids of two sides, such as users and items.
+
+    `first` and `second` are numbers, int64 [n], in rising order of the ids of their side, which
+    `first_ids` and `second_ids` have, strings or int64.
+    """
+
+    first: Int64
+    second: Int64
+    weights: npt.NDArray[np.float64] | None
+    first_ids: pa.Array
+    second_ids: pa.Array
+
+
+def read_pairs(
+    path: AnyPath,
+    columns: tuple[str, str, str] = ("user", "item", "rating"),
+    known: tuple[pa.Array, pa.Array] | None = None,
+    progress: Progress | None = None,
+) -> Pairs:
+    """Read pairs from Parquet or Arrow: a file, a folder or a pattern.
+
+    Parameters
+    ----------
+    path : path
+        ``FILE@user=COLUMN,item=COLUMN,rating=COLUMN`` names columns.
+    columns : three str
+        What the columns of both sides and of weights are for; of the last there may be none.
+    known : two arrays, optional
+        Ids of both sides, in the order of their numbers. Others are then refused.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, no such column or no pair; names the row of an id or a weight that
+        is missing, or wrong, or not known.
+    """
+    place = place_of(path)
+    if place is None or not place.edges:
+        shown = ", ".join(SUFFIXES)
+        raise InputError(f"{path}: neither a {shown} file, nor a folder or a pattern of such files")
+    files = ColumnFiles(place.edges)
+    roles = _Columns(files, place.columns)
+    names, weight = roles.pair(*columns[:2]), roles.find(columns[2])
+    sides = [Ids(files.types[name], f"{place.edges[0]}: column '{name}'") for name in names]
+    where = ""
+    if known is not None:
+        where = "the ids that are known"
+        for side, ids in zip(sides, known, strict=True):
+            side.add(ids, where)
+    numbers: tuple[list[Int64], list[Int64]] = ([], [])
+    weights: list[npt.NDArray[np.float64]] = []
+    for batch in files.batches([*names] if weight is None else [*names, weight], progress):
+        for side, name, parts in zip(sides, names, numbers, strict=True):
+            parts.append(side.number(batch, name, where))
+        if weight is not None:
+            weights.append(_weights(batch, weight))
+    if not any(map(len, numbers[0])):
+        raise InputError(f"{path}: holds no pairs")
+    arrow = require_arrow(path)
+    first, second = (np.concatenate(parts) for parts in numbers)
+    listed = np.concatenate(weights) if weights else None
+    if known is not None:
+        return Pairs(first, second, listed, *known)
+    (ranks, order), (others, of_others) = (side.ranks() for side in sides)
+    ids = [
+        arrow.concat_arrays(list(side.arrays(rising)))
+        for side, rising in zip(sides, (order, of_others), strict=True)
+    ]
+    return Pairs(ranks[first], others[second], listed, *ids)

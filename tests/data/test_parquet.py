@@ -1,0 +1,263 @@
+"""Parquet and Arrow: graphs and pairs against the same arrays in memory; what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import scipy.sparse as sp
+import torch
+
+from spgnn import InputError
+from spgnn.__main__ import main
+from spgnn.data import columns, load_dataset, open_shards
+from spgnn.data.parquet import read_pairs
+from spgnn.data.through_disk import open_through_disk
+from tests.data.test_through_disk import MEMORY, same_graph
+
+
+def write(path, table, rows_a_group=7):
+    """A table as a file, in the format of the suffix."""
+    table = pa.table(table)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, row_group_size=rows_a_group)
+    elif path.suffix == ".feather":
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(str(path), table.schema, options=options) as file:
+            file.write_table(table, max_chunksize=rows_a_group)
+    else:
+        with pa.ipc.new_stream(str(path), table.schema) as file:
+            file.write_table(table, max_chunksize=rows_a_group)
+    return path
+
+
+def names_of(numbers):
+    """Ids as strings: of many lengths, with a common beginning, and not in the numbers' order."""
+    return np.array([f"https://{'é' * (i % 5)}{7 * i % 101}/{i}" for i in range(200)])[numbers]
+
+
+IDS = {
+    "integers": lambda numbers: pa.array(numbers.astype(np.int32)),
+    "sparse": lambda numbers: pa.array(numbers.astype(np.uint64) * 10**12 + 5),
+    "strings": lambda numbers: pa.array(names_of(numbers)),
+    "large": lambda numbers: pa.array(names_of(numbers), pa.large_string()),
+    "bytes": lambda numbers: pa.array([name.encode() for name in names_of(numbers)], pa.binary()),
+    "dictionary": lambda numbers: pa.array(names_of(numbers)).dictionary_encode(),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(columns, "BATCH_ROWS", 16)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather"])
+@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_edges_are_those_of_the_columns(tmp_path, kind, suffix, weighted):
+    rng = np.random.default_rng(len(kind))
+    source, target = rng.integers(0, 40, (2, 150))
+    source[:40] = np.arange(40)  # every vertex occurs
+    weights = np.where(rng.random(150) < 0.5, 0.1, 2.5)
+    table = {"dst_id": IDS[kind](target), "src_id": IDS[kind](source)}
+    if weighted:
+        table["weight"] = pa.array(weights)
+    table = pa.table(table)
+    for number, rows in enumerate((slice(0, 60), slice(60, 61), slice(61, 150))):
+        length = rows.stop - rows.start
+        write(tmp_path / "g" / f"part-{number}{suffix}", table.slice(rows.start, length))
+    (tmp_path / "g" / "_SUCCESS").touch()
+
+    ids = IDS[kind](np.arange(40)).to_pylist()
+    order = np.argsort(np.argsort(ids)) if kind != "dictionary" else None
+    if order is None:
+        order = np.argsort(np.argsort(names_of(np.arange(40))))
+    wanted = sp.coo_array(
+        (weights if weighted else np.ones(150), (order[target], order[source])), shape=(40, 40)
+    ).tocsr()
+    for name in ("g", f"g/part-*{suffix}"):
+        graph = load_dataset(tmp_path / name)
+        found = graph.adjacency.to_scipy()
+        assert (found != 0).nnz == ((found != 0).multiply(wanted != 0)).nnz == wanted.nnz
+        if weighted:
+            assert np.allclose(found.toarray(), wanted.toarray())
+        if kind == "sparse":
+            assert graph.vertex_ids.tolist() == sorted(ids)
+    uncut = open_through_disk(tmp_path / "g", directory=tmp_path / "uncut", memory=MEMORY)
+    same_graph(uncut.graph(), load_dataset(tmp_path / "g"))
+    if kind in ("integers", "sparse"):
+        assert not (tmp_path / "uncut" / "ids.parquet").exists()
+    else:
+        kept = pq.read_table(tmp_path / "uncut" / "ids.parquet")["id"].to_pylist()
+        assert kept == sorted(ids)
+
+
+def vertex_table(ids, rng):
+    n = len(ids)
+    x = rng.normal(size=(n, 3)).astype(np.float32)
+    return {
+        "id": ids,
+        "name": pa.array(["…"] * n),
+        "x": pa.FixedSizeListArray.from_arrays(x.ravel(), 3),
+        "label": pa.array(np.arange(n) % 3, mask=np.arange(n) == 4),
+        "train_mask": np.arange(n) < 9,
+        "val_mask": np.arange(n) > 20,
+    }, x
+
+
+@pytest.mark.parametrize("kind", ["integers", "sparse", "strings"])
+def test_a_table_of_vertices_numbers_them(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(0, 30, (2, 100))
+    folder, order = tmp_path / "g", rng.permutation(30)
+    ends = {"source": IDS[kind](order[source]), "target": IDS[kind](order[target])}
+    write(folder / "edges.parquet", ends)
+    table, x = vertex_table(IDS[kind](order), rng)
+    whole = pa.table(table)
+    write(folder / "nodes" / "a.parquet", whole.slice(0, 11))
+    write(folder / "nodes" / "b.parquet", whole.slice(11))
+    graph = load_dataset(folder)
+    wanted = sp.coo_array((np.ones(100), (target, source)), shape=(30, 30)).tocsr()
+    assert ((graph.adjacency.to_scipy() != 0) != (wanted != 0)).nnz == 0
+    assert np.array_equal(graph.x, x)
+    assert graph.y.tolist() == [-1 if i == 4 else i % 3 for i in range(30)]
+    assert int(graph.train_mask.sum()) == 9
+    assert graph.test_mask is None
+    if kind != "strings":
+        assert graph.vertex_ids.tolist() == IDS[kind](order).to_pylist()
+    uncut = open_through_disk(folder, directory=tmp_path / "uncut", memory=MEMORY)
+    same_graph(uncut.graph(), graph)
+    assert torch.equal(uncut.graph().x, graph.x)
+
+
+def test_several_columns_are_features(tmp_path):
+    write(tmp_path / "edges.parquet", {"a": [0, 1], "b": [1, 2]})
+    write(tmp_path / "nodes.parquet", {"age": [3, 4, 5], "rich": [True, False, True]})
+    graph = load_dataset(tmp_path)
+    assert graph.x.tolist() == [[3, 1], [4, 0], [5, 1]]
+    assert graph.vertex_ids is None
+
+
+@pytest.mark.parametrize("more", [[], ["--memory", "3GB"]])
+def test_ids_stay_beside_the_parts(tmp_path, capsys, more):
+    path = write(tmp_path / "e.parquet", {"u": ["b", "a", "d"], "v": ["c", "b", "a"]})
+    arguments = ["shard", f"{path}@source=u,target=v", "--parts", "2", "--output"]
+    labels = tmp_path / "labels"
+    labels.write_text("1\n0\n1\n0\n")
+    assert main([*arguments, str(tmp_path / "out"), "--partition", str(labels), *more]) == 0
+    again = tmp_path / "again"
+    assert main(["shard", str(tmp_path / "out"), "--parts", "1", "--output", str(again)]) == 0
+    for directory in (tmp_path / "out", again):
+        ids = pq.read_table(directory / "ids.parquet")["id"].to_pylist()
+        assert ids == ["a", "b", "c", "d"]
+        graph = open_shards(directory).graph()
+        stood = [ids[i] for i in graph.vertex_ids]
+        rows = zip(stood, graph.adjacency.to_scipy().toarray(), strict=True)
+        edges = {(stood[int(np.argmax(row))], vertex) for vertex, row in rows if row.any()}
+        assert edges == {("b", "c"), ("a", "b"), ("d", "a")}
+
+
+def test_pairs_have_numbers_of_their_own(tmp_path):
+    table = {"user_id": ["eve", "bob", "bob"], "movie": [70, 9, 70], "rating": [1, 5, 2]}
+    pairs = read_pairs(write(tmp_path / "train.parquet", table))
+    assert (pairs.first.tolist(), pairs.second.tolist()) == ([1, 0, 0], [1, 0, 1])
+    assert pairs.first_ids.to_pylist() == ["bob", "eve"]
+    assert pairs.second_ids.to_pylist() == [9, 70]
+    assert pairs.weights.tolist() == [1, 5, 2]
+    known = (pairs.first_ids, pairs.second_ids)
+    test = write(tmp_path / "test.parquet", {"user": ["eve", "bob"], "item": [9, 9]})
+    again = read_pairs(test, known=known)
+    assert (again.first.tolist(), again.second.tolist(), again.weights) == ([1, 0], [0, 0], None)
+    write(test, {"user": ["eve", "mallory"], "item": [9, 9]})
+    with pytest.raises(InputError, match=r"test.parquet, row 1, column 'user': 'mallory' is not"):
+        read_pairs(test, known=known)
+
+
+EDGES = {"src": [0, 1, 2], "dst": [1, 2, 0]}
+BAD = {
+    "null": ({"src": [0, None, 2], "dst": [1, 2, 0]}, "row 1, column 'src': there is none (null)"),
+    "negative": ({"src": [0, 1, 2], "dst": [1, -7, 0]}, "row 1, column 'dst': -7 is not a vertex"),
+    "floating": ({"src": [0.0, 1.0], "dst": [1, 2]}, "column 'src' is double; an id is"),
+    "kinds": ({"src": ["a"], "dst": [1]}, "ids are of one kind"),
+    "one": ({"src": [1]}, "no column is named target; it has src. Name two"),
+    "three": ({"a": [1], "b": [2], "c": [3]}, "no column is named source"),
+    "two": ({"src": [1], "from": [1], "dst": [2]}, "may both be the source; name one: FILE@"),
+    "none": ({"src": pa.array([], pa.int64()), "dst": pa.array([], pa.int64())}, "holds no edges"),
+    "weight": ({**EDGES, "weight": [1, float("inf"), 2]}, "row 1, column 'weight': inf is not"),
+    "large": ({**EDGES, "weight": [1, 2, 2**24 + 1]}, "row 2, column 'weight': 16777217 is not"),
+    "words": ({**EDGES, "weight": ["1", "2", "3"]}, "column 'weight' is string; it must be num"),
+    "unsigned": ({"src": pa.array([2**64 - 1], pa.uint64()), "dst": [0]}, "integer of 63 bits"),
+}
+VERTICES = {
+    "missing": ({"id": [0, 2], "x": [1, 2]}, "row 1, column 'src': '1' is not an id of"),
+    "short": ({"x": [1, 2]}, "row 2, column 'src': 2 is not a vertex of"),
+    "twice": ({"id": [0, 1, 1, 2]}, "row 2, column 'id': '1' is not an id that no row before"),
+    "lists": ({"x": [[1, 2], [1, 2], [3]]}, "row 2, column 'x': a list of 1 is not 2"),
+    "nan": ({"x": [1.0, float("nan"), 2.0]}, "row 1, column 'x': nan is not finite"),
+    "gap": ({"y": [0, 1, 10**6]}, "column 'y': row 2 is 1000000; a class"),
+    "mask": ({"train_mask": [0, 1, 1]}, "column 'train_mask' must be bool"),
+    "strings": ({"id": ["a", "b", "c"]}, "column 'id' is string, but edges name integers"),
+    "labels": ({"y": ["a", "b", "c"]}, "column 'y' is string; it must be numbers"),
+}
+
+
+@pytest.mark.parametrize("disk", [False, True])
+@pytest.mark.parametrize("case", [*BAD, *VERTICES])
+def test_bad_tables_are_one_line(tmp_path, case, disk):
+    table, words = BAD.get(case) or VERTICES[case]
+    write(tmp_path / "g" / "edges.parquet", EDGES if case in VERTICES else table)
+    if case in VERTICES:
+        write(tmp_path / "g" / "vertices.parquet", table)
+    read = partial(open_through_disk, directory=tmp_path / "out", memory=MEMORY)
+    with pytest.raises(InputError) as error:
+        (read if disk else load_dataset)(tmp_path / "g")
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+    assert ".parquet" in str(error.value) or case == "none"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["g"]
+
+
+def test_files_of_one_table_agree(tmp_path):
+    write(tmp_path / "a.parquet", EDGES)
+    write(tmp_path / "b.parquet", {"src": ["0"], "dst": ["1"]})
+    with pytest.raises(InputError, match=r"b.parquet: column 'src' is string, but int64 in"):
+        load_dataset(tmp_path / "*.parquet")
+    write(tmp_path / "b.parquet", {"src": [0], "to": [1]})
+    with pytest.raises(InputError, match=r"b.parquet: no column 'dst'; it has src, to"):
+        load_dataset(tmp_path)
+    with pytest.raises(InputError, match=r"no such files"):
+        load_dataset(tmp_path / "c-*.parquet")
+    with pytest.raises(InputError, match=r"no column 'u'; it has src, dst"):
+        load_dataset(f"{tmp_path / 'a.parquet'}@source=u,target=v")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather"])
+def test_damaged_files_are_one_line(tmp_path, suffix):
+    """Wherever a byte is wrong: the graph as it was, or one that is valid, or one line."""
+    path = write(tmp_path / f"e{suffix}", {"src": ["a", "b"] * 20, "dst": ["b", "c"] * 20})
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"e\.\w+: (truncated or damaged|holds no edges)"):
+        load_dataset(path)
+    lines = []
+    for place in rng.integers(0, len(whole), 60):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << int(rng.integers(8))
+        path.write_bytes(damaged)
+        try:
+            load_dataset(path)
+        except InputError as error:
+            lines.append(str(error))
+    assert not any("\n" in line for line in lines)
+
+
+def test_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    path = tmp_path / "e.parquet"
+    path.touch()
+    with pytest.raises(InputError, match=r"e.parquet: needs the package pyarrow: pip install"):
+        load_dataset(path)
