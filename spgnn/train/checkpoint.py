@@ -230,8 +230,8 @@ def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> Tens
     digests = ranks["digests"]
     if len(digests) != comm.size:
         raise InputError(
-            f"{checkpoint}: was made on {len(digests)} ranks, not {comm.size}; its codecs keep "
-            "rows of each rank"
+            f"{checkpoint}: was made on {len(digests)} ranks, not {comm.size}; it keeps rows of "
+            "each rank"
         )
     content = digests[comm.rank]
     path = checkpoint.with_name(_rank_file(ranks["epochs"], comm.rank, content))

@@ -125,6 +125,8 @@ class Trainer:
             parameter.data = parameter.data.contiguous()
         groups = self.task.parameter_groups()
         self._parameters = [p for group in groups for p in group["params"] if p.requires_grad]
+        # A task may have parameters of its own, at their owners.
+        self._device = self._parameters[0].device if self._parameters else self.comm.device
         if callable(optimizer):
             self.optimizer = optimizer(self._parameters)
         else:
@@ -132,7 +134,7 @@ class Trainer:
         kind = type(self.optimizer).__name__.lower()
         self.signature = {**self.task.signature, "optimizer": kind}
         self.history: list[dict[str, Any]] = []
-        self.measured = Measurements(self.comm.ledger, self._parameters[0].device)
+        self.measured = Measurements(self.comm.ledger, self._device)
         self.failure: str | None = None
         self.first_epoch = 0
         self.freed: FreedMemory | None = None
@@ -239,7 +241,7 @@ class Trainer:
             self.task.model.train()
 
     def _precision(self) -> AbstractContextManager[object]:
-        return multiplied_in(self.options.dtype, self._parameters[0].device)
+        return multiplied_in(self.options.dtype, self._device)
 
     @torch.no_grad()
     def write_predictions(self, path: str) -> None:

@@ -1,0 +1,22 @@
+"""Train LightGCN on the whole graph of users and items.
+
+One process:      python experiments/lightgcn.py --dataset interactions-1000-500-20000
+Forked ranks:     python experiments/lightgcn.py --nproc 4 --dataset train.csv
+torchrun:         torchrun --nproc-per-node 4 experiments/lightgcn.py --dataset train.csv
+MPI:              mpiexec -n 4 python experiments/lightgcn.py --dataset train.csv
+Published recipe: python experiments/lightgcn.py --dataset gowalla/ --recipe gowalla
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Hundreds of ranks would each log that a client's host name is unknown, or a group is destroyed.
+# Read when torch is imported, hence before it.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+from spgnn.recommend import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Exact top-K over all items, whose rows travel around the ranks in blocks; Recall and NDCG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from spgnn.comm import Communicator
+from spgnn.recommend.share import Share
+from spgnn.sparse import CSR, take_rows
+
+_ITEMS, _USERS = 8192, 1024  # scores of so many at once
+
+
+def top_items(
+    users: Tensor, items: Tensor, known: CSR, share: Share, k: int, comm: Communicator
+) -> tuple[Tensor, Tensor]:
+    """The k items with the largest scores u · i for each own user. Collective.
+
+    Parameters
+    ----------
+    users : Tensor [u, d]
+    items : Tensor [own items, d]
+    known : CSR [u, items]
+        Places of items that are left out.
+    share : Share
+        Whose layout the items have.
+    k : int
+    comm : Communicator
+
+    Returns
+    -------
+    places : Tensor int64 [u, min(k, items)]
+        The best first; −1 where there are no more.
+    scores : Tensor [u, min(k, items)]
+    """
+    k = min(k, share.items)
+    best = users.new_full((len(users), k), -torch.inf)
+    places = torch.full((len(users), k), -1)
+    # Entries of each group of users by place, so that those of a block follow each other.
+    entries = [_by_place(known, rows) for rows in torch.arange(len(users)).split(_USERS)]
+    for first, block in _blocks(items, share, comm):
+        for number, begin in enumerate(range(0, len(users), _USERS)):
+            here = slice(begin, begin + _USERS)
+            scores = users[here] @ block.T
+            place, row = entries[number]
+            low, high = torch.searchsorted(
+                place, torch.tensor([first, first + len(block)])
+            ).tolist()
+            scores[row[low:high], place[low:high] - first] = -torch.inf
+            value, column = scores.topk(min(k, len(block)))
+            both = torch.cat((best[here], value), 1)
+            numbers = torch.cat((places[here], column + first), 1)
+            best[here], chosen = both.topk(k)
+            places[here] = numbers.gather(1, chosen)
+    places[best == -torch.inf] = -1
+    return places, best
+
+
+def _by_place(known: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:
+    part = take_rows(known, rows)
+    row = torch.arange(len(rows)).repeat_interleave(part.row_lengths)
+    place, order = part.indices.long().sort()
+    return place, row[order]
+
+
+def _blocks(items: Tensor, share: Share, comm: Communicator) -> Iterator[tuple[int, Tensor]]:
+    """Rows of all items in turn, with the place of the first; on every rank. Collective."""
+    for owner in range(comm.size):
+        begin, end = share.layout.range(owner)
+        for first in range(begin, end, _ITEMS):
+            count = min(_ITEMS, end - first)
+            if owner == comm.rank:
+                block = items[first - begin : first - begin + count].contiguous()
+            else:
+                block = items.new_empty(count, items.shape[1])
+            comm.broadcast(block, owner).wait()
+            yield first, block
+
+
+def recall_and_ndcg(
+    users: Tensor, items: Tensor, share: Share, k: int, comm: Communicator
+) -> tuple[float, float] | None:
+    """Recall@k and NDCG@k, means over users with test items; training items left out. Collective.
+
+    Recall is the share of a user's test items among its k; NDCG weighs the i-th of these by
+    1 / log₂(i + 1), relative to the best order that there is. ``None`` if there is nothing to test.
+    """
+    lengths = share.test.row_lengths
+    tested = (lengths > 0).nonzero()[:, 0]
+    known, wanted = take_rows(share.train, tested), take_rows(share.test, tested)
+    places, _ = top_items(users[tested], items, known, share, k, comm)
+    row = torch.arange(len(tested))
+    keys = row.repeat_interleave(wanted.row_lengths) * share.items + wanted.indices
+    mine = row[:, None] * share.items + places
+    at = torch.searchsorted(keys, mine).clamp(max=max(len(keys) - 1, 0))
+    hit = (
+        (keys[at] == mine) & (places >= 0)
+        if len(keys)
+        else torch.zeros_like(mine, dtype=torch.bool)
+    )
+    gains = 1 / torch.arange(2, k + 2).double().log2()
+    counts = lengths[tested]
+    ideal = gains.cumsum(0)[counts.clamp(max=k) - 1]
+    recall = (hit.sum(1).double() / counts).sum()
+    ndcg = ((hit * gains[: hit.shape[1]]).sum(1) / ideal).sum()
+    sums = torch.stack((recall, ndcg, torch.tensor(float(len(tested)), dtype=torch.float64)))
+    comm.all_reduce(sums).wait()
+    return None if not sums[2] else (float(sums[0] / sums[2]), float(sums[1] / sums[2]))

@@ -1,0 +1,263 @@
+"""Embeddings of users and items, learnt from pairs on the whole graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.comm import Communicator, Mesh
+from spgnn.data.source import GraphSource, MemorySource
+from spgnn.errors import InputError, memory_for
+from spgnn.exchange import Algorithm, build
+from spgnn.exchange.schemes import fetch
+from spgnn.frontend.sources import Placement, scattered_share
+from spgnn.graph.distgraph import DistGraph
+from spgnn.memory import check_memory
+from spgnn.pattern import Selection
+from spgnn.recommend.config import RecommendConfig
+from spgnn.recommend.interactions import Interactions, open_interactions
+from spgnn.recommend.pairs import Pairs, PairSampler, pair_loss
+from spgnn.recommend.propagation import Propagation
+from spgnn.recommend.ranking import recall_and_ndcg
+from spgnn.recommend.share import Share
+from spgnn.recommend.tables import RowUpdate, initial_rows
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+from spgnn.train import Task, Trainer
+from spgnn.train.callbacks import Callback
+from spgnn.train.task import Criterion, Predictions, Scores
+
+
+class Recommendation(Task):
+    """Embeddings of users and items, their propagation, and a loss of pairs. Collective.
+
+    Each rank owns the rows of its vertices, their gradient and their optimiser's state. A step
+    takes pairs of all ranks: one propagation forward, one back. Original ids, and nothing else,
+    decide what is drawn and where embeddings begin, so that any number of ranks has one history.
+
+    Parameters
+    ----------
+    config : RecommendConfig
+    comm : Communicator
+    interactions : Interactions, optional
+        On rank 0, in place of the data set of the configuration.
+    """
+
+    def __init__(
+        self,
+        config: RecommendConfig,
+        comm: Communicator,
+        interactions: Interactions | None = None,
+    ) -> None:
+        data, how, seed = config.data, config.algorithm, config.training.seed
+        self.config, self.comm, self.model = config, comm, nn.Module()
+        opened = [] if interactions is None else [interactions]
+
+        def read() -> Interactions:
+            if not opened:
+                with memory_for(data.dataset):
+                    opened.append(
+                        open_interactions(
+                            data.dataset,
+                            test_share=data.test_share,
+                            seed=seed,
+                            form=data.form,
+                            least_rating=data.least_rating,
+                        )
+                    )
+            return opened[0]
+
+        def source() -> GraphSource:
+            return MemorySource(read().graph())
+
+        users = int(comm.from_rank_zero(lambda: read().shape[0]))
+        placement = Placement(how.distribution, how.partition, imbalance=how.imbalance, seed=seed)
+        share, self.partition_report = scattered_share(data.dataset, source, placement, comm)
+        self.meta, self.vertex_ids = share.meta, share.vertex_ids
+        self.share = Share.of(share, users, read, comm)
+        opened.clear()
+        graph = DistGraph(share, comm, how.distribution)
+        self.propagation = Propagation(graph, config.model.of_layers)
+        graph.release()
+        self._mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
+        self.sampler = PairSampler(
+            self.share,
+            comm,
+            batch_size=config.sampling.batch_size,
+            negatives=0 if config.sampling.loss == "in-batch" else config.sampling.negatives,
+            seed=seed,
+            draw=config.sampling.draw,
+        )
+        self.update = RowUpdate(config.training.optimizer)
+        width, rows = config.model.dim, len(self.vertex_ids)
+        widths = self.update.widths(width)
+        what = f"{rows} embeddings of {width} numbers with --optimizer {self.update.kind}"
+        comm.on_every_rank(
+            lambda: check_memory(what, 4 * rows * (4 * width + sum(widths.values())))
+        )
+        with memory_for(what):
+            self.rows = initial_rows(self.vertex_ids, width, seed)
+            self.moments = {n: torch.zeros(rows, columns) for n, columns in widths.items()}
+        self.criterion = Criterion(f"test_ndcg@{config.sampling.k}", higher=True)
+
+    def train_epoch(self, epoch: int, lr: float) -> Tensor:
+        """All steps; the mean of their losses. Collective."""
+        steps = self.sampler.steps
+        losses = torch.zeros((), dtype=torch.float64)
+        for step in range(steps):
+            loss, gradient = self.gradient(self.sampler.pairs(epoch, step))
+            losses += loss
+            self.update.step_(self.rows, gradient, self.moments, lr, epoch * steps + step + 1)
+        return losses / max(steps, 1)
+
+    @torch.no_grad()
+    def gradient(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Loss of the pairs of all ranks, and the gradient of own embeddings. Collective."""
+        E, share, how, comm = self.rows, self.share, self.config.sampling, self.comm
+        numbers, pairs, total = self._items_of(pairs)
+        fetched = self._fetch(numbers)
+        # Vertices of the step, and how often each occurs.
+        of_items = torch.bincount(
+            torch.cat((pairs.positives, pairs.negatives.flatten())), minlength=len(numbers)
+        )
+        often = fetched.adjoint(of_items.float()[:, None])[:, 0]
+        of_users = torch.bincount(pairs.users, minlength=len(share.user_rows))
+        users, items = of_users.nonzero()[:, 0], often.nonzero()[:, 0]
+        rows = torch.cat((share.user_rows[users], share.item_rows[items]))
+        few = self.propagation.rows_of(rows)
+        F = self.propagation.forward(E, rows, few)
+        own_items = F.new_zeros(len(share.item_rows), F.shape[1])
+        own_items[items] = F[len(users) :]
+        if how.loss == "in-batch":
+            counts = self._on_all_ranks(torch.bincount(pairs.positives, minlength=len(numbers)))
+        else:
+            counts = of_items
+        place = torch.empty_like(of_users)
+        place[users] = torch.arange(len(users))
+        pairs = pairs._replace(users=place[pairs.users])
+        loss, d_users, d_items = pair_loss(
+            how.loss,
+            F[: len(users)],
+            fetched.forward(own_items),
+            counts,
+            pairs,
+            max(total, 1),
+            how.temperature,
+        )
+        G = torch.cat((d_users, fetched.adjoint(d_items)[items]))
+        gradient = self.propagation.adjoint(G, rows, few)
+        decay = self.config.training.weight_decay / max(total, 1)
+        if decay:
+            weight = decay * torch.cat((of_users[users].float(), often[items]))[:, None]
+            chosen = E[rows]
+            loss = loss + (weight * chosen.square()).sum().double() / 2
+            gradient.index_add_(0, rows, weight * chosen)
+        loss = loss.reshape(1)
+        comm.all_reduce(loss).wait()
+        return loss[0], gradient
+
+    def _items_of(self, pairs: Pairs) -> tuple[Tensor, Pairs, int]:
+        """Places of the items of a step, which pairs then number, and its pairs on all ranks."""
+        used = torch.zeros(self.share.items, dtype=torch.bool)
+        used[pairs.positives] = True
+        used[pairs.negatives.flatten()] = True
+        if self.config.sampling.loss == "in-batch":
+            used = self._on_all_ranks(used.int()) > 0
+        places = used.nonzero()[:, 0]
+        number = used.cumsum(0) - 1
+        numbered = Pairs(pairs.users, number[pairs.positives], number[pairs.negatives])
+        return places, numbered, self.comm.agree(len(pairs.users), "sum")
+
+    def _on_all_ranks(self, counts: Tensor) -> Tensor:
+        self.comm.all_reduce(counts).wait()
+        return counts
+
+    def _fetch(self, places: Tensor) -> DistMatrix:
+        """From own items to those at some places. Collective."""
+        layout = self.share.layout
+        plan = build(fetch(CSR(Selection(places, layout.rows)), layout, self.comm.rank), self._mesh)
+        return DistMatrix(plan.ready(), layout, self._mesh)
+
+    def loss(self, epoch: int) -> Tensor:
+        """Of the first step of an epoch, of all ranks together; nothing is learnt. Collective."""
+        return self.gradient(self.sampler.pairs(epoch, 0))[0] / self.comm.size
+
+    def scores(self) -> Scores:
+        """Recall@K and NDCG@K over test items. Collective."""
+        k, share = self.config.sampling.k, self.share
+        F = self.propagation.forward(self.rows)
+        users, items = F[share.user_rows], F[share.item_rows]
+        del F
+        both = recall_and_ndcg(users, items, share, k, self.comm) or (None, None)
+        return {f"test_recall@{k}": both[0], f"test_ndcg@{k}": both[1]}
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, pairs, seed, and sizes."""
+        how, sampling = self.config.model, self.config.sampling
+        return {
+            "embeddings": f"{how.dim} wide, {how.layers} layers, weights {how.weights}",
+            "pairs": f"{sampling.loss} of {sampling.batch_size} {sampling.draw} with "
+            f"{sampling.negatives} negatives",
+            "rows by": self.update.kind,
+            "seed": self.config.training.seed,
+            "a graph of": f"{self.meta.vertices} vertices and {self.meta.edges} edges",
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Own rows, their moments and the vertices that they are of."""
+        return {"rows": self.rows, "vertex_ids": self.vertex_ids, **self.moments}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state`. Collective."""
+
+        def check() -> None:
+            if not torch.equal(state["vertex_ids"], self.vertex_ids):
+                raise InputError("its rows are those of another partition")
+
+        self.comm.on_every_rank(check)
+        for name, table in ({"rows": self.rows} | self.moments).items():
+            table.copy_(state[name])
+
+    def sections(self) -> dict[str, Any]:
+        """The graph and its interactions. Collective."""
+        return {
+            "graph": {
+                "name": self.meta.name,
+                "users": self.share.users,
+                "items": self.share.items,
+                "interactions": self.sampler.interactions,
+                "test_interactions": self.comm.agree(self.share.test.nnz, "sum"),
+            },
+            "steps_per_epoch": self.sampler.steps,
+            "partition": self.partition_report,
+        }
+
+    def predictions(self) -> Predictions:
+        """The embedding of every user, and then of every item. Collective."""
+        return Predictions(self.vertex_ids, {"embedding": self.propagation.forward(self.rows)})
+
+
+class RowTrainer(Trainer):
+    """Takes the steps of a task whose rows lie at their owners: no gradient is summed up."""
+
+    task: Recommendation
+
+    def __init__(
+        self, task: Recommendation, config: RecommendConfig, callbacks: Sequence[Callback] = ()
+    ) -> None:
+        lr = config.training.lr
+        super().__init__(
+            task,
+            options=config.training,
+            optimizer=lambda none: torch.optim.SGD([{"params": none}], lr=lr),
+            callbacks=callbacks,
+        )
+        self.steps_per_epoch = task.sampler.steps
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """All steps of an epoch; the mean of their losses. Collective."""
+        return self.task.train_epoch(epoch, self.optimizer.param_groups[0]["lr"])

@@ -1,0 +1,213 @@
+"""Recommenders: histories, gradients and rankings of one dense process, whatever the ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spgnn.comm import connect
+from spgnn.layout import RowLayout
+from spgnn.recommend import Interactions, RecommendConfig
+from spgnn.recommend.pairs import PairSampler
+from spgnn.recommend.recommendation import Recommendation, RowTrainer
+from spgnn.recommend.share import Share
+from spgnn.recommend.tables import RowUpdate, initial_rows
+from spgnn.sparse import CSR
+from spgnn.testing import run_ranks
+
+USERS, ITEMS, WIDTH, EPOCHS = 23, 17, 5, 2
+
+
+def interactions() -> Interactions:
+    rng = np.random.default_rng(3)
+    dense = rng.random((USERS, ITEMS)) < 0.25
+    dense[4] = dense[:, 6] = False  # a user and an item without any
+    dense[5, :-1] = True  # a user who has almost all
+    test = dense & (rng.random(dense.shape) < 0.3)
+    return Interactions("small", sp.csr_array(dense & ~test), sp.csr_array(test))
+
+
+def config(**options: object) -> RecommendConfig:
+    small = {"dim": WIDTH, "epochs": EPOCHS, "batch_size": 20, "lr": 0.05, "weight_decay": 0.1}
+    small |= {"eval_every": 1, "k": 4, "partition": "random", "negatives": 2}
+    return RecommendConfig.of(**{**small, **options})
+
+
+def train(rank: int, options: dict[str, object]) -> tuple[list[dict[str, float]], np.ndarray]:
+    comm, how = connect(), config(**options)
+    task = Recommendation(how, comm, interactions())
+    own = len(task.vertex_ids)
+    assert task.rows.shape == (own, WIDTH)
+    assert all(len(table) == own for table in task.moments.values())
+    history = RowTrainer(task, how).fit()
+    rows = torch.zeros(USERS + ITEMS, WIDTH)
+    rows[task.vertex_ids] = task.rows
+    comm.all_reduce(rows).wait()
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in history], rows.numpy()
+
+
+def share_of_one() -> Share:
+    """What one rank has of it, without a graph: places are the items' own numbers."""
+    data, items = interactions(), torch.arange(ITEMS)
+    train, test = CSR.from_scipy(data.train), CSR.from_scipy(data.test)
+    layout = RowLayout(np.array([0, ITEMS]))
+    users = torch.arange(USERS)
+    return Share(users, items + USERS, users, items, items, layout, train, test, USERS)
+
+
+def normalised() -> Tensor:
+    R = torch.from_numpy(interactions().train.toarray()).double()
+    A = torch.zeros(USERS + ITEMS, USERS + ITEMS, dtype=torch.float64)
+    A[:USERS, USERS:], A[USERS:, :USERS] = R, R.T
+    scale = A.sum(1).pow(-0.5).nan_to_num(posinf=0)
+    return scale[:, None] * A * scale
+
+
+def propagated(E: Tensor, weights: tuple[float, ...]) -> Tensor:
+    A, power, out = normalised(), E, weights[0] * E
+    for weight in weights[1:]:
+        power = A @ power
+        out = out + weight * power
+    return out
+
+
+def dense_scores(E: Tensor, how: RecommendConfig) -> tuple[float, float]:
+    data, k = interactions(), how.sampling.k
+    Z = propagated(E, how.model.of_layers)
+    scores = (Z[:USERS] @ Z[USERS:].T).numpy()
+    scores[data.train.toarray()] = -np.inf
+    recalls, gains = [], []
+    for user, truth in enumerate(data.test.toarray()):
+        if truth.any():
+            best = [i for i in np.argsort(-scores[user])[:k] if scores[user, i] > -np.inf]
+            hits = [i for i, item in enumerate(best) if truth[item]]
+            recalls.append(len(hits) / truth.sum())
+            best_gain = sum(1 / np.log2(i + 2) for i in range(min(k, truth.sum())))
+            gains.append(sum(1 / np.log2(i + 2) for i in hits) / best_gain)
+    return float(np.mean(recalls)), float(np.mean(gains))
+
+
+def dense_history(options: dict[str, object]) -> tuple[list[tuple[float, float, float]], Tensor]:
+    """The same by autograd on whole float64 arrays, with the pairs of one rank."""
+    how = config(**options)
+    kind, temperature = how.sampling.loss, how.sampling.temperature
+    sampler = PairSampler(
+        share_of_one(),
+        connect(),
+        batch_size=how.sampling.batch_size,
+        negatives=0 if kind == "in-batch" else how.sampling.negatives,
+        seed=how.training.seed,
+        draw=how.sampling.draw,
+    )
+    E = initial_rows(torch.arange(USERS + ITEMS), WIDTH, how.training.seed).double()
+    E.requires_grad_()
+    update, history, step = RowUpdate(how.training.optimizer), [], 0
+    adam = torch.optim.Adam([E], lr=how.training.lr)
+    first, second = torch.zeros_like(E), torch.zeros(len(E), 1, dtype=torch.float64)
+    for epoch in range(EPOCHS):
+        losses = []
+        for number in range(sampler.steps):
+            users, positives, negatives = sampler.pairs(epoch, number)
+            Z = propagated(E, how.model.of_layers)
+            u, i, total = Z[users], Z[USERS + positives], len(users)
+            others = Z[USERS + negatives]
+            if kind == "bpr":
+                apart = (u * i).sum(1, keepdim=True) - (u[:, None] * others).sum(-1)
+                loss = F.softplus(-apart).mean(1).sum() / total
+            elif kind == "softmax":
+                every = torch.cat((i[:, None], others), 1)
+                scores = (u[:, None] * every).sum(-1) / temperature
+                loss = (scores.logsumexp(1) - scores[:, 0]).sum() / total
+            else:
+                scores = u @ i.T / temperature
+                same = positives[:, None] == positives
+                same.fill_diagonal_(False)  # what is left: other pairs of the same item
+                scores = scores.masked_fill(same, -torch.inf)
+                loss = (scores.logsumexp(1) - scores.diag()).sum() / total
+            touched = torch.cat((users, USERS + positives, USERS + negatives.flatten()))
+            loss = loss + how.training.weight_decay / 2 / total * E[touched].square().sum()
+            adam.zero_grad()
+            loss.backward()
+            losses.append(float(loss.detach()))
+            step += 1
+            G = E.grad
+            if update.kind == "adam":
+                adam.step()
+                continue
+            with torch.no_grad():
+                mean = G.square().mean(1, keepdim=True)
+                if update.kind == "row-adagrad":
+                    second += mean
+                    E -= how.training.lr * G / (second.sqrt() + 1e-8)
+                else:
+                    first, second = 0.9 * first + 0.1 * G, 0.999 * second + 0.001 * mean
+                    corrected = (second / (1 - 0.999**step)).sqrt() + 1e-8
+                    E -= how.training.lr * first / (1 - 0.9**step) / corrected
+        history.append((float(np.mean(losses)), *dense_scores(E.detach(), how)))
+    return history, E.detach()
+
+
+CASES = [
+    ({}, 1),
+    ({}, 2),
+    ({"optimizer": "row-adam", "loss": "softmax", "temperature": 0.5}, 3),
+    ({"optimizer": "row-adagrad", "loss": "in-batch", "negatives": 1, "temperature": 0.5}, 2),
+    ({"draw": "users", "batch_size": 0, "weights": "ppr:0.2", "cover": "minimum"}, 2),
+    ({"layers": 1, "algo": "1.5d", "c": 2, "weights": "0.3,0.7"}, 2),
+    ({"layers": 2, "weights": "0.5,0,2", "weight_decay": 0.0}, 4),
+    ({"layers": 0}, 2),
+]
+
+
+@pytest.mark.parametrize(("options", "ranks"), CASES)
+def test_history_is_that_of_one_dense_process(options: dict[str, object], ranks: int) -> None:
+    truth, rows = dense_history(options)
+    for history, mine in run_ranks(train, ranks, options):
+        np.testing.assert_allclose(mine, rows.numpy(), atol=2e-4)
+        for record, (loss, recall, ndcg) in zip(history, truth, strict=True):
+            assert record["loss"] == pytest.approx(loss, abs=1e-5)
+            assert record["test_recall@4"] == pytest.approx(recall, abs=1e-9)
+            assert record["test_ndcg@4"] == pytest.approx(ndcg, abs=1e-9)
+
+
+def pairs(rank: int, draw: str) -> list[np.ndarray]:
+    comm = connect()
+    task = Recommendation(config(draw=draw), comm, interactions())
+    share, result = task.share, []
+    for step in range(task.sampler.steps):
+        users, positives, negatives = task.sampler.pairs(1, step)
+        items = [share.item_ids[places] for places in (positives[:, None], negatives)]
+        result.append(torch.cat((share.user_ids[users, None], *items), 1).numpy())
+    return result
+
+
+@pytest.mark.parametrize("draw", ["interactions", "users"])
+def test_draws_do_not_depend_on_ranks_and_negatives_are_new(draw: str) -> None:
+    (one,), many = run_ranks(pairs, 1, draw), run_ranks(pairs, 3, draw)
+    known = interactions().train.toarray()
+    for step, rows in enumerate(one):
+        union = np.concatenate([of_rank[step] for of_rank in many])
+        assert sorted(map(tuple, rows)) == sorted(map(tuple, union))
+        assert known[rows[:, 0], rows[:, 1]].all()
+        assert not known[rows[:, :1], rows[:, 2:]].any()
+    if draw == "interactions":  # each once
+        every = np.concatenate(one)[:, :2]
+        assert sorted(map(tuple, every)) == sorted(zip(*known.nonzero(), strict=True))
+
+
+def resumed(rank: int, directory: str, epochs: int, resume: bool) -> list[dict[str, float]]:
+    how = config(checkpoint=directory, epochs=epochs, resume=resume, optimizer="row-adam")
+    history = RowTrainer(Recommendation(how, connect(), interactions()), how).fit()
+    return [{k: v for k, v in record.items() if k != "seconds"} for record in history]
+
+
+def test_a_resumed_run_goes_on_as_a_straight_one(tmp_path: Path) -> None:
+    straight = run_ranks(resumed, 2, str(tmp_path / "a"), 4, False)
+    run_ranks(resumed, 2, str(tmp_path / "b"), 2, False)
+    assert run_ranks(resumed, 2, str(tmp_path / "b"), 4, True) == straight
