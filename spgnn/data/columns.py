@@ -32,6 +32,7 @@ _IDS = "an id is a string, or an integer of at least 0"
 def require_arrow(what: object) -> ModuleType:
     """The package pyarrow; ``InputError`` about `what` without it."""
     try:
+        importlib.import_module("pyarrow.parquet")  # an attribute of the package, once it is loaded
         return importlib.import_module("pyarrow")
     except ImportError:
         said = "needs the package pyarrow: pip install 'spgnn[arrow]'"
