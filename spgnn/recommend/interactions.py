@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -15,6 +18,7 @@ import scipy.sparse as sp
 import torch
 
 from spgnn.data import Graph
+from spgnn.data.parquet import is_tabular, read_pairs
 from spgnn.data.reading import (
     Grammar,
     check_regular,
@@ -26,7 +30,7 @@ from spgnn.data.reading import (
     refuse_first,
     unpacked,
 )
-from spgnn.errors import InputError, shortened, unknown
+from spgnn.errors import InputError, shortened
 from spgnn.hashing import uniform
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
@@ -37,7 +41,7 @@ _LOGGER = logging.getLogger(__name__)
 _PAIR = "an interaction is 'user item [rating [time]]'"
 _LIST = Grammar("i", "i", row="a line is 'user item item …'", separators=' \t\r,;"', comments="#%")
 _MADE_UP = re.compile(r"interactions-([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,10})")
-_SUFFIXES = (".txt", ".csv", ".tsv", ".dat", ".inter", ".parquet")
+_SUFFIXES = (".txt", ".csv", ".tsv", ".dat", ".parquet", ".arrow")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,11 +81,18 @@ class Interactions:
         return Graph(self.name, CSR(pattern), directed=False)
 
 
-class Listed(NamedTuple):
-    """Interactions as a file lists them: names of users and items, and ratings where it has any."""
+class Side(NamedTuple):
+    """Users, or items, of listed interactions: numbers [n], of names if these are not the names."""
 
-    users: Array
-    items: Array
+    numbers: Array
+    names: Array | None = None
+
+
+class Listed(NamedTuple):
+    """Interactions as a file lists them, with ratings where it has any."""
+
+    users: Side
+    items: Side
     ratings: npt.NDArray[np.float64] | None = None
 
 
@@ -120,16 +131,15 @@ def open_interactions(
     if made_up is not None and not path.exists():
         users, items, count = map(int, made_up.groups())
         return _divided(dataset, make_up(users, items, count, seed=seed), test_share, seed)
-    if not path.exists():
+    if not path.exists() and not is_tabular(dataset):
         known = "a file, a directory with train.txt and test.txt, or interactions-1000-500-20000"
         raise InputError(f"{dataset}: there is no such file; interactions are {known}")
     paths = [path]
-    if path.is_dir():
+    if path.is_dir() and not (is_tabular(dataset) and not list(path.glob("test.*"))):
         paths = [_file_of(path, "train"), _file_of(path, "test")]
     files = [_read(each, form, least_rating) for each in paths]
-    for each, listed in zip(paths, files, strict=True):
-        if not len(listed.users) and each is paths[0]:
-            raise InputError(f"{each}: holds no interactions; {_PAIR}")
+    if not len(files[0].users.numbers):
+        raise InputError(f"{paths[0]}: holds no interactions; {_PAIR}")
     user_names, rows = _numbered([listed.users for listed in files])
     item_names, columns = _numbered([listed.items for listed in files])
     shape = _size(user_names, rows), _size(item_names, columns)
@@ -236,16 +246,20 @@ def _matrix(users: Array, items: Array, shape: tuple[int, int], path: Path) -> s
     return matrix
 
 
-def _numbered(columns: Sequence[Array]) -> tuple[Array | None, list[Array]]:
+def _numbered(sides: Sequence[Side]) -> tuple[Array | None, list[Array]]:
     """Names that occur, rising, and their numbers; integers from 0 with few gaps stay."""
-    every = np.concatenate(columns)
-    if every.dtype.kind in "iu":
-        largest = int(every.max(initial=-1))
-        if largest < 2 * len(every) + 1000:
-            return None, list(columns)
-    names, numbers = np.unique(every, return_inverse=True)
-    ends = np.cumsum([len(column) for column in columns])[:-1]
-    return names, np.split(numbers.reshape(-1), ends)
+    if all(side.names is None or side.names.dtype.kind in "iu" for side in sides):
+        every = [s.numbers if s.names is None else s.names[s.numbers] for s in sides]
+        largest = max(int(numbers.max(initial=-1)) for numbers in every)
+        if largest < 2 * sum(map(len, every)) + 1000:
+            return None, every
+        sides = [Side(*np.unique(numbers, return_inverse=True)[::-1]) for numbers in every]
+    known = [side.names for side in sides if side.names is not None]
+    if len({names.dtype.kind for names in known}) > 1 or len(known) < len(sides):
+        raise InputError("names are integers in one file and texts in the other")
+    names = np.unique(np.concatenate(known))
+    places = [np.searchsorted(names, own) for own in known]
+    return names, [place[side.numbers] for place, side in zip(places, sides, strict=True)]
 
 
 def _size(names: Array | None, columns: Sequence[Array]) -> int:
@@ -263,10 +277,12 @@ def _file_of(directory: Path, stem: str) -> Path:
 
 
 def _read(path: Path, form: Form, least_rating: float | None) -> Listed:
-    check_regular(path)
-    if path.suffix == ".parquet":
-        listed = _parquet(path)
+    if is_tabular(path):
+        pairs = read_pairs(path)
+        names = (_names(pairs.first_ids), _names(pairs.second_ids))
+        listed = Listed(Side(pairs.first, names[0]), Side(pairs.second, names[1]), pairs.weights)
     else:
+        check_regular(path)
         fields = _fields(path, form)
         listed = _lists(path) if not fields else _pairs(path, fields)
     if least_rating is None:
@@ -274,30 +290,48 @@ def _read(path: Path, form: Form, least_rating: float | None) -> Listed:
     if listed.ratings is None:
         raise InputError(f"{path}: has no ratings for data.least-rating {least_rating:g}")
     good = listed.ratings >= least_rating
-    return Listed(listed.users[good], listed.items[good])
+    users, items = (Side(s.numbers[good], s.names) for s in (listed.users, listed.items))
+    return Listed(users, items)
+
+
+def _names(ids: Any) -> Array:
+    names: Array = ids.to_numpy(zero_copy_only=False)
+    return names if names.dtype.kind in "iu" else names.astype(str)
 
 
 _LOOKED_AT = 1000  # lines that tell pairs from lists
+_HEADINGS = ("user", "users", "userid", "usertoken", "uid", "reviewer", "reviewerid", "customerid")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The fields of each line that has any, with its number; texts may have blanks, and quotes."""
+    text = read_head(path, _LIST).text
+    separator = next((c for c in ",;\t" if c in text), " ")
+    with open_bytes(path) as (file, _), reading(path):
+        for line, raw in enumerate(file, start=1):
+            if _LIST.is_comment(raw) or not raw.strip():
+                continue
+            text = raw.decode("utf-8", "replace").strip()
+            words = text.split()
+            if separator != " ":
+                (words,) = csv.reader([text], delimiter=separator, skipinitialspace=True)
+            yield line, [word.strip() for word in words]
 
 
 def _fields(path: Path, form: Form) -> int:
     """Fields of each line of pairs; 0 of lists."""
     if form == "lists":
         return 0
-    counts = set[int]()
-    table = str.maketrans(dict.fromkeys(_LIST.separators, " "))
-    with open_bytes(path) as (file, _), reading(path):
-        for raw in iter(lambda: file.readline(1 << 20), b""):
-            words = raw.decode("utf-8", "replace").translate(table).split()
-            if words and not _LIST.is_comment(raw):
-                counts.add(len(words))
-                if len(counts) > 1 and form == "auto":
-                    return 0
-                if len(counts) > _LOOKED_AT:
-                    break
-    if form == "auto" and counts and counts.isdisjoint((2, 3, 4)):
-        return 0
-    return max(counts, default=2)
+    counts = Counter(len(words) for _, words in islice(_lines(path), _LOOKED_AT))
+    ((fields, lines),) = counts.most_common(1) or ((2, 0),)
+    if form == "pairs" or lines >= 0.9 * counts.total():  # of lines that differ, pairs are refused
+        return fields if form == "pairs" or 2 <= fields <= 4 else 0
+    if max(counts) <= 4:
+        raise InputError(
+            f"{path}: lines of {min(counts)} to {max(counts)} fields may be pairs or lists; say "
+            "which by data.form"
+        )
+    return 0
 
 
 def _lists(path: Path) -> Listed:
@@ -310,7 +344,7 @@ def _lists(path: Path) -> Listed:
         refuse_first(path, numbers.integers >= 0, lines, numbers.integers, _ID)
         users.append(np.repeat(numbers.integers[first], numbers.counts - 1))
         items.append(numbers.integers[~first])
-    return Listed(np.concatenate(users), np.concatenate(items))
+    return Listed(Side(np.concatenate(users)), Side(np.concatenate(items)))
 
 
 _ID = "the number of a user or an item, an integer of at least 0"
@@ -325,91 +359,50 @@ def _pairs(path: Path, fields: int) -> Listed:
         separators=_LIST.separators,
         comments=_LIST.comments,
     )
-    head = read_head(path, grammar)
-    words = head.fields[:2]
-    if len(words) == 2 and not all(word.lstrip("-").isdecimal() for word in words):
-        after = read_head(path, grammar, head.line)
-        if not all(word.lstrip("-").isdecimal() for word in after.fields[:2]):
+    head, skip = read_head(path, grammar), 0
+    numbers = [word.lstrip("-").isdecimal() for word in head.fields[:2]]
+    if not all(numbers):
+        following = read_head(path, grammar, head.line).fields[:2]
+        if any(numbers) or not all(word.lstrip("-").isdecimal() for word in following):
             return _texts(path, fields)
         skip = head.line  # names of columns
-    else:
-        skip = 0
     users, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     ratings = [np.empty(0)]
-    for numbers in read_numbers(path, grammar, skip):
-        ends = numbers.integers.reshape(-1, 2)
+    for read in read_numbers(path, grammar, skip):
+        ends = read.integers.reshape(-1, 2)
         worst = ends.min(axis=1)
-        refuse_first(path, worst >= 0, numbers.lines, worst, _ID)
+        refuse_first(path, worst >= 0, read.lines, worst, _ID)
         if fields > 2:
-            given = numbers.reals.reshape(-1, fields - 2)[:, 0]
-            refuse_first(path, np.isfinite(given), numbers.lines, given, "a rating")
+            given = read.reals.reshape(-1, fields - 2)[:, 0]
+            refuse_first(path, np.isfinite(given), read.lines, given, "a rating")
             ratings.append(given)
         users.append(ends[:, 0])
         items.append(ends[:, 1])
     every = np.concatenate(ratings) if fields > 2 else None
-    return Listed(np.concatenate(users), np.concatenate(items), every)
+    return Listed(Side(np.concatenate(users)), Side(np.concatenate(items)), every)
 
 
 def _texts(path: Path, fields: int) -> Listed:
-    """Pairs whose names are texts; a first line of other words than a rating's is a header."""
-    table = str.maketrans(dict.fromkeys(_LIST.separators, " "))
-    users, items, ratings = list[str](), list[str](), list[float]()
-    with open_bytes(path) as (file, _), reading(path):
-        for line, raw in enumerate(file, start=1):
-            words = raw.decode("utf-8", "replace").translate(table).split()
-            if not words or _LIST.is_comment(raw):
-                continue
-            if len(words) != fields:
-                raise InputError(
-                    f"{path}, line {line}: {len(words)} columns; the first has {fields} ({_PAIR})"
-                )
-            if not users and words[0].lower() in ("user", "user_id", "userid", "reviewerid"):
-                continue
-            if fields > 2:
-                try:
-                    ratings.append(float(words[2]))
-                except ValueError:
-                    shown = shortened(words[2], 40)
-                    raise InputError(f"{path}, line {line}: '{shown}' is not a number") from None
-            users.append(words[0])
-            items.append(words[1])
-    return Listed(np.array(users), np.array(items), np.array(ratings) if fields > 2 else None)
-
-
-def _parquet(path: Path) -> Listed:
-    """Columns named user, item and rating (or user_id, …), or the first three."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise InputError(f"{path}: Parquet needs pyarrow: pip install 'spgnn[arrow]'") from None
-    with reading(path):
-        names = pq.read_schema(path).names
-    columns = []
-    for place, wanted in enumerate(("user", "item", "rating")):
-        named = [name for name in names if name.lower().removesuffix("_id") == wanted]
-        if not named and place < 2 and len(names) > place:
-            named = [names[place]]
-        columns += named[:1]
-    if len(columns) < 2:
-        raise unknown(f"{path}: column", "item", names)
-    with reading(path):
-        read = pq.read_table(path, columns=columns)
-    arrays = []
-    for name, column in zip(columns, read.columns, strict=True):
-        if column.null_count:
-            raise InputError(f"{path}: column '{name}' has {column.null_count} empty entries")
-        kind = column.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            arrays.append(column.to_numpy().astype(str))
-        else:
-            arrays.append(column.to_numpy())
-    for name, array in zip(columns[:2], arrays, strict=False):
-        if array.dtype.kind not in "iuU":
-            raise InputError(f"{path}: column '{name}' must hold integers or texts")
-        if array.dtype.kind == "i" and int(array.min(initial=0)) < 0:
-            raise InputError(f"{path}: column '{name}' holds {array.min()}, which is not {_ID}")
-    if len(arrays) > 2 and arrays[2].dtype.kind not in "iuf":
-        raise InputError(f"{path}: column '{columns[2]}' must hold numbers: ratings")
-    ratings = arrays[2].astype(np.float64) if len(arrays) > 2 else None
-    return Listed(arrays[0], arrays[1], ratings)
+    """Pairs whose names are texts."""
+    names: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    users, items, ratings = list[int](), list[int](), list[float]()
+    for line, words in _lines(path):
+        if len(words) != fields:
+            raise InputError(
+                f"{path}, line {line}: {len(words)} columns; the first has {fields} ({_PAIR})"
+            )
+        if not users and re.sub(r"[\W_]", "", words[0].lower()) in _HEADINGS:
+            continue
+        if "" in words[:2]:
+            raise InputError(f"{path}, line {line}: a name is missing; {_PAIR}")
+        if fields > 2:
+            try:
+                ratings.append(float(words[2]))
+            except ValueError:
+                shown = shortened(words[2], 40)
+                raise InputError(f"{path}, line {line}: '{shown}' is not a number") from None
+        users.append(names[0].setdefault(words[0], len(names[0])))
+        items.append(names[1].setdefault(words[1], len(names[1])))
+    ends = (np.array(numbers, np.int64) for numbers in (users, items))
+    first, second = map(Side, ends, (np.array(list(known)) for known in names))
+    return Listed(first, second, np.array(ratings) if fields > 2 else None)
