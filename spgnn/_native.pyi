@@ -241,7 +241,9 @@ def halo_edges(
     target_offsets: _Int64,
     target_numbers: _Int32 | None,
     me: int,
-) -> tuple[_Int64, _Int64, _Int32]: ...
+    rows: _Int64,
+    ends: _Int64,
+) -> tuple[_Int64, _Int32]: ...
 def minimum_vertex_cover(
     begin: _Int64, columns: _Int64, num_columns: int
 ) -> tuple[_Bytes, _Bytes]: ...

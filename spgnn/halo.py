@@ -18,6 +18,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Executor, Plan, Stage, build
 from spgnn.exchange.needs import Needs
 from spgnn.exchange.plan import Hop, Volume
+from spgnn.kernels.recycling import new_rows
 from spgnn.layout import EVERYONE, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import INT32_LIMIT, Pattern, Selection, described
 from spgnn.sparse import CSR, SUM_DTYPE
@@ -125,7 +126,7 @@ class Halo:
         """
         comm, sources, targets = self.comm, self._sources, self._targets
 
-        def inspect() -> tuple[npt.NDArray[np.int64], Int64Array, npt.NDArray[np.int32]]:
+        def inspect() -> tuple[Tensor, Needs]:
             if not isinstance(edge_index, Tensor) or (
                 edge_index.dtype not in (torch.int64, torch.int32)
                 or edge_index.dim() != 2
@@ -134,17 +135,19 @@ class Halo:
                 raise InputError(
                     f"edge_index must be int64 or int32 [2, edges], got {described(edge_index)}"
                 )
-            starts, ends = edge_index.detach().cpu().contiguous().numpy()
-            return _native.halo_edges(
-                *(starts, ends),
+            given = edge_index.detach().cpu().contiguous()
+            local = new_rows(2, given.new_empty(0, given.shape[1], dtype=torch.int64))
+            rows, columns = _native.halo_edges(
+                *given.numpy(),
                 *(sources.layout.offsets, sources.numbers),
                 *(targets.layout.offsets, targets.numbers),
                 comm.rank,
+                *local.numpy(),
             )
+            return local, Needs(rows, rows, None, torch.from_numpy(columns), None)
 
-        edges, rows, columns = comm.on_every_rank(inspect)
+        local, needs = comm.on_every_rank(inspect)
         own, device = int(sources.layout.sizes[comm.rank]), edge_index.device
-        needs = Needs(rows, rows, None, torch.from_numpy(columns), None)
         hops: tuple[Hop, ...] = ()
         if comm.size > 1:
             send, counts = build(needs.exchange(EVERYONE, own), {EVERYONE: comm})
@@ -153,8 +156,8 @@ class Halo:
         executor = Executor(Plan((stage.to(device),)), {EVERYONE: comm})
         self._map = HaloMap(executor, Operands(comm))
         self._needs = needs
-        self.own, self.received = own, len(columns)
-        self.local_edge_index = torch.from_numpy(edges).view(2, -1).to(device)
+        self.own, self.received = own, len(needs.columns)
+        self.local_edge_index = local.to(device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Own rows, then those received, in the order of their owners and ids. Collective.

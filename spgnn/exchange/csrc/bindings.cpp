@@ -7,7 +7,7 @@
 #include "minimum_cover.hpp"
 
 namespace nb = nanobind;
-using spgnn::python::Array, spgnn::python::span_of, spgnn::python::to_numpy,
+using spgnn::python::Array, spgnn::python::Output, spgnn::python::span_of, spgnn::python::to_numpy,
     spgnn::python::unlocked;
 
 namespace {
@@ -56,14 +56,16 @@ template <class Id>
 nb::tuple halo_edges(Array<Id> from, Array<Id> to, Array<std::int64_t> source_offsets,
                      std::optional<Array<std::int32_t>> source_numbers,
                      Array<std::int64_t> target_offsets,
-                     std::optional<Array<std::int32_t>> target_numbers, std::int64_t me) {
+                     std::optional<Array<std::int32_t>> target_numbers, std::int64_t me,
+                     Output<std::int64_t> rows, Output<std::int64_t> ends) {
   const auto parts = static_cast<std::int64_t>(source_offsets.size()) - 1;
   const spgnn::OwnedIds sources{source_offsets.data(), parts, span_of(source_numbers)};
   const spgnn::OwnedIds targets{target_offsets.data(), parts, span_of(target_numbers)};
   auto found = unlocked([&] {
-    return spgnn::HaloInspector<Id>(sources, targets, me).run(span_of(from), span_of(to));
+    return spgnn::HaloInspector<Id>(sources, targets, me)
+        .run(span_of(from), span_of(to), rows.data(), ends.data());
   });
-  return nb::make_tuple(to_numpy(std::move(found.edges)), to_numpy(std::move(found.rows_by_peer)),
+  return nb::make_tuple(to_numpy(std::move(found.rows_by_peer)),
                         to_numpy(std::move(found.columns)));
 }
 
@@ -94,8 +96,8 @@ void bind_exchange(nb::module_& m) {
   m.def("demand", &demand<std::int32_t>, doc);
   m.def("demand", &demand<std::int64_t>, doc);
   const char* halo =
-      "(edges [2 · e], rows by peer, columns): edges in the numbers of a rank's halo, and what it "
-      "needs of its peers. Raises InputError for edges that do not end at its own ids.";
+      "Writes edges in the numbers of a rank's halo; (rows by peer, columns) that it needs of its "
+      "peers. Raises InputError for edges that do not end at its own ids.";
   m.def("halo_edges", &halo_edges<std::int32_t>, halo);
   m.def("halo_edges", &halo_edges<std::int64_t>, halo);
   m.def("minimum_vertex_cover", &minimum_vertex_cover, nb::arg("begin"), nb::arg("columns"),

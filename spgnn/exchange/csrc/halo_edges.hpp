@@ -19,11 +19,13 @@ struct OwnedIds {
   bool has(std::int64_t id) const {
     return static_cast<std::uint64_t>(id) < static_cast<std::uint64_t>(size());
   }
+  void prefetch(std::int64_t id) const {
+    if (!numbers.empty() && has(id)) __builtin_prefetch(numbers.data() + id);
+  }
   std::int64_t number(std::int64_t id) const { return numbers.empty() ? id : numbers[id]; }
 };
 
-struct HaloEdges {
-  Array<std::int64_t> edges;         // [2 · e]: rows of the halo, then own targets
+struct HaloNeeds {
   Array<std::int64_t> rows_by_peer;  // [parts]
   Array<std::int32_t> columns;       // what is needed: numbers among each peer's own
 };
@@ -34,14 +36,15 @@ class HaloInspector {
   HaloInspector(const OwnedIds& sources, const OwnedIds& targets, std::int64_t me)
       : sources_(sources), targets_(targets), me_(me) {}
 
-  HaloEdges run(std::span<const Id> from, std::span<const Id> to) const {
+  // Writes the edges to `row` and `end`, [e] each: rows of the halo, and own targets.
+  HaloNeeds run(std::span<const Id> from, std::span<const Id> to, std::int64_t* row,
+                std::int64_t* end) const {
     const auto edges = static_cast<std::int64_t>(from.size());
     const std::int64_t first = sources_.offsets[me_], own = sources_.offsets[me_ + 1] - first;
     const std::int64_t target = targets_.offsets[me_], made = targets_.offsets[me_ + 1] - target;
-    HaloEdges found{Array<std::int64_t>(2 * edges), Array<std::int64_t>(sources_.parts, 0), {}};
-    std::int64_t *row = found.edges.data(), *end = row + edges;
     ColumnSet needed(sources_.size());
     for (std::int64_t e = 0; e < edges; ++e) {
+      sources_.prefetch(from[std::min(e + kAhead, edges - 1)]);
       if (!sources_.has(from[e]) || !targets_.has(to[e])) out_of_range(e, from[e], to[e]);
       end[e] = targets_.number(to[e]) - target;
       if (static_cast<std::uint64_t>(end[e]) >= static_cast<std::uint64_t>(made)) {
@@ -54,7 +57,7 @@ class HaloInspector {
         row[e] = ~number;  // negative until all that is needed is known
       }
     }
-    found.columns = Array<std::int32_t>(needed.finish());
+    HaloNeeds found{Array<std::int64_t>(sources_.parts, 0), Array<std::int32_t>(needed.finish())};
     for (std::int64_t e = 0; e < edges; ++e) {
       if (row[e] < 0) row[e] = own + needed.rank(~row[e]);
     }
@@ -68,6 +71,8 @@ class HaloInspector {
   }
 
  private:
+  static constexpr std::int64_t kAhead = 16;
+
   [[noreturn]] void out_of_range(std::int64_t edge, std::int64_t from, std::int64_t to) const {
     const bool starts = !sources_.has(from);
     throw InputError("edge " + std::to_string(edge) + (starts ? " starts at " : " ends at ") +
