@@ -37,6 +37,7 @@ from spgnn.partition.labels import (
     write_labels,
 )
 from spgnn.partition.methods import BALANCES, METHODS, Objective, Preset, partition
+from spgnn.partition.morton import MORTON, read_positions
 from spgnn.partition.plot import check_plot, plot_volumes
 from spgnn.partition.vertex_cut import VertexCut, cut_vertices
 from spgnn.partition.volume import Report, Volumes, count_volumes, report
@@ -58,8 +59,14 @@ class Options(Record):
     parts: Annotated[int, flag("number of parts", "K", low=1)]
     method: Annotated[
         str,
-        flag("libra is a vertex cut: it gives parts to nonzeros", choices=(*METHODS, LIBRA)),
+        flag(
+            "libra is a vertex cut: it gives parts to nonzeros; morton needs --positions",
+            choices=(*METHODS, LIBRA, MORTON),
+        ),
     ] = "gvb"
+    positions: Annotated[
+        str | None, flag("of morton: numbers [vertices, 2 or 3] (.npy)", "FILE")
+    ] = None
     objective: Annotated[
         Objective, flag("of gvb: rows moved when columns pay, or under minimum covers")
     ] = "column"
@@ -129,7 +136,7 @@ def _check_names(options: Options) -> None:
     for name in options.balance.split(","):
         check_choice("--balance", name, BALANCES)
     for name in [] if options.compare is None else options.compare.split(","):
-        check_choice("--compare", name, METHODS)
+        check_choice("--compare", name, (*METHODS, MORTON))
     if options.labels is not None and options.refine_from is not None:
         raise InputError("--labels only reports on labels, --refine-from refines them: give one")
     if options.edge_labels is not None and options.refine_from is not None:
@@ -194,6 +201,8 @@ def _results(
         if chosen or name == "gvb":
             chosen |= {"objective": options.objective, "receive": options.receive}
             chosen |= {"nodes": options.nodes}
+        if name == MORTON and options.positions is not None:
+            chosen |= {"positions": read_positions(options.positions)}
         chosen |= {"preset": options.preset, "train_mask": train_mask, **numbers, **counting}
         return partition(matrix, parts, name, **chosen)
 

@@ -32,6 +32,7 @@ from spgnn.partition.adjacency import (
     without_duplicates,
 )
 from spgnn.partition.labels import check_labels
+from spgnn.partition.morton import MORTON, morton
 from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
 from spgnn.progress import Progress, stage
 
@@ -57,6 +58,7 @@ def partition(
     nodes: int | None = None,
     minimum: bool | None = None,
     threads: int | None = None,
+    positions: npt.ArrayLike | None = None,
     progress: Progress | None = None,
 ) -> tuple[Int32Array, Report]:
     """Give each vertex of a square matrix to one of k parts.
@@ -69,7 +71,7 @@ def partition(
     k : int
         Parts stay empty where k > n. At most 65,536, or four times as many as vertices.
     method : str
-        One of `METHODS`; docs/partition.md says which when.
+        One of `METHODS`, or ``"morton"``; docs/partition.md says which when.
     objective : {"column", "cover"}
         What gvb minimises: rows moved when columns pay, or under minimum vertex covers.
     imbalance : float
@@ -93,6 +95,8 @@ def partition(
         Whether the report counts minimum covers; see `spgnn.partition.volume.count_volumes`.
     threads : int, optional
         By default all cores this process may run on; at most 1024.
+    positions : real numbers [n, 2] or [n, 3], optional
+        Where the vertices are, for method morton.
     progress : callable (stage, done, all), optional
 
     Returns
@@ -108,7 +112,7 @@ def partition(
     MemoryError
         Says for what.
     """
-    check_choice("method", method, METHODS)
+    check_choice("method", method, (*METHODS, MORTON))
     check_choice("objective", objective, get_args(Objective))
     check_choice("preset", preset, PRESETS)
     adjacency = Adjacency.of(A)
@@ -133,8 +137,14 @@ def partition(
         raise InputError(f"method {method} cannot refine labels; use gvb or stream")
     if nodes is not None and (method != "gvb" or initial is not None):
         raise InputError("nodes needs method gvb, and no labels to refine")
+    if (positions is None) == (method == MORTON):
+        raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
+    if positions is not None and len(np.asarray(positions)) != n:
+        raise InputError(f"positions of {len(np.asarray(positions))} vertices for a graph of {n}")
     started = time.perf_counter()
-    if parts == 1 or parts >= n or adjacency.edges == 0:
+    if positions is not None:
+        labels = morton(positions, parts, problem.weight)
+    elif parts == 1 or parts >= n or adjacency.edges == 0:
         # Nothing can be chosen, so that no library has to cope with it.
         labels = random(problem) if method == "random" else block(problem)
     else:
