@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import random
@@ -35,6 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Where other programs compute as well, anything may take long; tests compare what is on stderr.
 progress.LONG_SECONDS = math.inf
+importlib.import_module("spgnn.comm.connect").NOTE_SECONDS = math.inf
 
 # No test is timed, and none draws other examples today than it did yesterday.
 settings.register_profile(

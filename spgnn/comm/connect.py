@@ -10,6 +10,7 @@ import re
 import resource
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -18,13 +19,22 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
-from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, visit, world
+from spgnn.comm.failure import (
+    SETUP_SECONDS,
+    Job,
+    StartError,
+    join,
+    shown_ranks,
+    visit,
+    world,
+)
 from spgnn.comm.place import (
     BACKENDS,
     DEVICES,
@@ -43,6 +53,8 @@ AGENT_SECONDS = 60.0
 # What rank 0 takes to reach itself, and a name to be found.
 REACH_SECONDS = 20.0
 NAME_SECONDS = 20.0
+# Who waits longer for other ranks says so.
+NOTE_SECONDS = 20.0
 # A rank that is refused gives rank 0 so long to say why.
 LINGER_SECONDS = 2.0
 LOCALHOST = "127.0.0.1"
@@ -175,15 +187,15 @@ def meet(place: Place, interface: str | None = None) -> Rendezvous:
     """
     start = seconds("SPGNN_START_SECONDS", START_SECONDS)
     if "MASTER_ADDR" in os.environ or place.launcher == "torch":
-        store, host = _meet_at(place, *_master(), start)
+        host, port = _master()
+        store, host = _meet_at(place, [host], port, start)
     elif place.launcher == "slurm":
-        nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
-        store, host = _meet_at(place, first_host(nodes), step_port(), start)
+        store, host = _meet_at(place, step_hosts(place), step_port(), start)
     elif importlib.util.find_spec("mpi4py") is not None and not mpi_lacks_room(place):
         store, host = _meet_by_mpi(place, start)
     elif place.local_size == place.size:
         # The process that started all of them, and that no other job has.
-        store, host = _meet_at(place, LOCALHOST, _FIRST_PORT + os.getppid() % _PORTS, start)
+        store, host = _meet_at(place, [LOCALHOST], _FIRST_PORT + os.getppid() % _PORTS, start)
     else:
         raise InputError(
             "ranks on several nodes need mpi4py to find each other, or MASTER_ADDR and MASTER_PORT "
@@ -227,19 +239,25 @@ def local_address(host: str) -> str | None:
     return None
 
 
+def addresses() -> list[tuple[str, str]]:
+    """Network interfaces of this machine, each with its first IPv4 and all its IPv6 addresses."""
+    found = [(name, _ipv4_of(name) or "") for _, name in socket.if_nameindex()]
+    with suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            number, *_, name = line.split()
+            found.append((name, str(ipaddress.IPv6Address(int(number, 16)))))
+    return [(name, address) for name, address in found if address]
+
+
 def interface_of(address: str) -> str | None:
-    """The network interface that has an IPv4 address, or is the loopback."""
-    wanted = LOCALHOST if _is_loopback(address) else address
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in names if _ipv4_of(name) == wanted), None)
+    """The network interface that has an address, or is the loopback."""
+    wanted = LOCALHOST if _is_loopback(address) else address.partition("%")[0]
+    return next((name for name, one in addresses() if one == wanted), None)
 
 
 def has_address(interfaces: str) -> bool:
     """True if each of some network interfaces, with commas between them, has an address."""
-    with suppress(OSError):
-        v6 = Path("/proc/net/if_inet6").read_text().split()
-        return all(_ipv4_of(name) or name in v6 for name in interfaces.split(","))
-    return all(_ipv4_of(name) for name in interfaces.split(","))
+    return set(interfaces.split(",")) <= {name for name, _ in addresses()}
 
 
 def _ipv4_of(interface: str) -> str | None:
@@ -267,12 +285,42 @@ def least(store: Any, size: int, name: str) -> Callable[[int], int]:
     return agree
 
 
-def first_host(nodes: str) -> str:
-    """The first of SLURM's ``rack[1-2]node[03,07-9],login``: ``rack1node03``."""
-    found = re.match(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
-    if found is None:
+def expand_nodes(nodes: str) -> list[str]:
+    """Names of the nodes of SLURM's ``rack[1-2]node[03,07-9],login``."""
+    names = []
+    for pattern in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes):
+        choices = []
+        for number, piece in enumerate(re.split(r"\[(.*?)\]", pattern)):
+            ranges = [one.partition("-") for one in piece.split(",")] if number % 2 else []
+            choices.append(
+                [
+                    f"{value:0{len(first)}}"
+                    for first, _, last in ranges
+                    for value in range(int(first), int(last or first) + 1)
+                ]
+                or [piece]
+            )
+        names += ["".join(choice) for choice in product(*choices)]
+    return names
+
+
+def step_hosts(place: Place) -> list[str]:
+    """Nodes of this step of SLURM where rank 0 may be; most often there is one.
+
+    The sorted list of nodes does not say which one if the user places tasks (``-m arbitrary``),
+    or if the step is heterogeneous (``srun … : …``).
+    """
+    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
+    try:
+        names = expand_nodes(nodes)
+    except ValueError:
+        names = []
+    if not names:
         raise InputError(f"SLURM_STEP_NODELIST={nodes} in the environment: should name the nodes")
-    return re.sub(r"\[([^\],-]*)[^\]]*\]", r"\1", found[0])
+    if place.rank == 0 and os.environ.get("SLURMD_NODENAME") in names:
+        return [os.environ["SLURMD_NODENAME"]]
+    mixed = "SLURM_HET_SIZE" in os.environ or "SLURM_PACK_SIZE" in os.environ
+    return names if mixed or os.environ.get("SLURM_DISTRIBUTION") == "arbitrary" else names[:1]
 
 
 def step_port() -> int:
@@ -292,31 +340,46 @@ def _master() -> tuple[str, int]:
     return host, int(port)
 
 
-def _meet_at(place: Place, host: str, port: int, start: float) -> tuple[Any, str]:
-    _check_name(host)
+def _meet_at(place: Place, hosts: list[str], port: int, start: float) -> tuple[Any, str]:
+    hosts = [_resolvable(host, place) for host in hosts]
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         # The launcher's store is there before any rank is, or never again.
-        return _store(place, host, port, False, min(start, AGENT_SECONDS)), host
-    return _store(place, host, port, place.rank == 0, start), host
+        return _store(place, hosts, port, False, min(start, AGENT_SECONDS))
+    return _store(place, hosts, port, place.rank == 0, start)
 
 
-def _check_name(host: str) -> None:
-    """Find out in good time whether a name leads to an address; new machines' may need some."""
+def _resolvable(host: str, place: Place) -> str:
+    """A name as it is, or the address that SLURM has for it; new machines' may need some time."""
     end, reason = time.monotonic() + NAME_SECONDS, ""
     while (left := end - time.monotonic()) > 0:
         try:
             _within(left, lambda: socket.getaddrinfo(host, None))
-            return
+            return host
         except TimeoutError:
             reason = "no name server answers"
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "no name of a machine"
+            if place.launcher == "slurm" and (address := _node_address(host)):
+                return address
             time.sleep(0.2)
     source = "MASTER_ADDR" if "MASTER_ADDR" in os.environ else "SLURM_STEP_NODELIST"
+    remedy = "set MASTER_ADDR to its name or number"
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        remedy = "there, give torchrun the address as --local-addr"
     raise StartError(
         f"{host}, where rank 0 should be according to {source}, leads to no address "
-        f"({reason}); set MASTER_ADDR to its name or number"
+        f"({reason}); {remedy}"
     )
+
+
+def _node_address(node: str) -> str:
+    """Where SLURM's own daemons reach a node (``NodeAddr``); empty if it does not say."""
+    command = ["scontrol", "--oneliner", "show", "node", node]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        found = re.search(r"\bNodeAddr=(\S+)", said.stdout)
+        return found[1] if found and found[1] != node else ""
+    return ""
 
 
 def _within(seconds: float, work: Callable[[], Result]) -> Result:
@@ -350,34 +413,45 @@ def _meet_by_mpi(place: Place, start: float) -> tuple[Any, str]:
 
     world = world_of(place)
     if place.rank != 0:
-        host, port = world.bcast(None)
-        return _store(place, host, port, False, start), host
-    host = LOCALHOST if place.local_size == place.size else socket.gethostname()
-    store = _store(place, host, 0, True, start)
-    world.bcast((host, store.port))
+        hosts, port = world.bcast(None)
+        return _store(place, hosts, port, False, start)
+    hosts = [LOCALHOST]
+    if place.local_size < place.size:
+        # Other nodes may not know this one's name, which here may lead to the loopback.
+        others = [address for _, address in addresses() if not _is_loopback(address)]
+        hosts = [socket.gethostname(), *(one for one in others if not one.startswith("fe80"))]
+    store, host = _store(place, hosts, 0, True, start)
+    world.bcast((hosts, store.port))
     return store, host
 
 
-def _store(place: Place, host: str, port: int, hosts: bool, start: float) -> Any:
-    """The store at a port: on rank 0 a new one if it `hosts`, else rank 0's or the launcher's."""
-    if hosts:
+def _store(
+    place: Place, hosts: list[str], port: int, serves: bool, start: float
+) -> tuple[Any, str]:
+    """The store at a port of one of some hosts, and which: on rank 0 a new one if it `serves`."""
+    if serves:
         with _listen(port, 2 * place.size) as listener:
             port = listener.getsockname()[1]
-            if not _leads_to(listener, host, min(start, REACH_SECONDS)):
+            patience = min(start, REACH_SECONDS) / len(hosts)
+            host = next((one for one in hosts if _leads_to(listener, one, patience)), None)
+            if host is None:
                 raise StartError(
-                    f"rank 0 listens on port {port}, but {host}:{port} leads elsewhere or nowhere; "
-                    "set MASTER_ADDR to the machine of rank 0"
+                    f"rank 0 listens on port {port}, but {hosts[0]}:{port} leads elsewhere or "
+                    "nowhere; set MASTER_ADDR to the machine of rank 0"
                 )
-            return _connected(host, port, start, listener.detach())
+            return _connected(host, port, start, listener.detach()), host
     there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     patience = min(start, REACH_SECONDS) if there else start
     end = time.monotonic() + patience
+    noted = "" if there or place.local_rank else f"rank {place.rank} waits for rank 0 at"
     try:
-        _reach(host, port, end).close()
-        return _connected(host, port, max(end - time.monotonic(), 0.1) + start - patience)
+        line, host = _reach(hosts, port, end, noted)
+        line.close()
+        return _connected(host, port, max(end - time.monotonic(), 0.1) + start - patience), host
     except (OSError, *_STORE_ERRORS):
         raise StartError(
-            f"rank {place.rank} did not reach rank 0's store at {host}:{port} within {patience:g} s"
+            f"rank {place.rank} did not reach rank 0's store at {', '.join(hosts)}:{port} within "
+            f"{patience:g} s"
         ) from None
 
 
@@ -412,7 +486,7 @@ def _listen(port: int, backlog: int) -> socket.socket:
 def _leads_to(listener: socket.socket, host: str, patience: float) -> bool:
     """True if a connection to this port of that host comes out at a socket of ours."""
     end = time.monotonic() + patience
-    with suppress(OSError), _reach(host, listener.getsockname()[1], end) as probe:
+    with suppress(OSError), _reach([host], listener.getsockname()[1], end)[0] as probe:
         while (left := end - time.monotonic()) > 0:
             listener.settimeout(left)
             # Ranks that came early may be first; they try again.
@@ -424,16 +498,30 @@ def _leads_to(listener: socket.socket, host: str, patience: float) -> bool:
     return False
 
 
-def _reach(host: str, port: int, end: float) -> socket.socket:
-    """Connect as soon as somebody listens; here, because Ctrl-C does not end C++."""
+def _reach(hosts: list[str], port: int, end: float, note: str = "") -> tuple[socket.socket, str]:
+    """Connect as soon as somebody listens on one of the hosts, and say which.
+
+    Here, because Ctrl-C does not end C++. What takes long is noted once, in the words of `note`.
+    """
+    noted_at = time.monotonic() + NOTE_SECONDS
     while True:
-        left = max(end - time.monotonic(), 0.1)
-        try:
-            return socket.create_connection((host, port), min(left, REACH_SECONDS))
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
+        for host in hosts:
+            left = max(end - time.monotonic(), 0.1)
+            try:
+                return socket.create_connection((host, port), min(left, REACH_SECONDS)), host
+            except OSError as error:
+                failure = error
+        if time.monotonic() > end:
+            raise failure
+        if note and time.monotonic() > noted_at:
+            _say_note(f"{note} {', '.join(hosts)}:{port} ({failure.strerror or failure})", end)
+            note = ""
+        time.sleep(0.1)
+
+
+def _say_note(what: str, end: float) -> None:
+    left = max(end - time.monotonic(), 0.0)
+    print(f"note: {what}, for {left:.0f} s more", file=sys.stderr, flush=True)
 
 
 def _refuse(store: Any, why: str) -> None:
@@ -452,11 +540,17 @@ def _wait_for_all(store: Any, place: Place, start: float) -> None:
         if store.add("came", 1) == place.size:
             store.set("all came", "1")
         end, pause = time.monotonic() + start, 0.005
+        noted_at = time.monotonic() + NOTE_SECONDS if place.rank == 0 else end
         while not store.check(["all came"]):
             if time.monotonic() > end:
                 raise StartError(
                     f"rank {place.rank} waited {start:g} s for all {place.size} ranks to start"
                 )
+            if time.monotonic() > noted_at:
+                ranks = range(place.size)
+                missing = [rank for rank in ranks if not store.check([f"came/{rank}"])]
+                _say_note(f"rank 0 waits for {shown_ranks(missing or ranks)} to start", end)
+                noted_at = end
             time.sleep(pause)
             pause = min(1.5 * pause, 0.25)
         if not store.check(["refused"]):

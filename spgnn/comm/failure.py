@@ -11,8 +11,8 @@ line there, or that there will be no more:
 ``["over"]``        upon which they end without a word
 ``["ended", …]``    a rank leaves in good order, after so many calls in each group; rank 0 passes it
                     on, so that all know for certain which calls wait for it in vain
-end of connection   the rank is dead: the system closes its connections however it ends. No
-                    heartbeat, hence no time-out that a busy machine could miss
+end of connection   the rank is dead: the system closes its connections however it ends. Ranks send
+                    no heartbeat, which a busy one could miss; systems of machines do, in TCP
 ==================  ================================================================================
 
 So it is under every launcher and with every backend. A launcher that sees its processes end (ours,
@@ -66,6 +66,14 @@ SPEAKER_SECONDS, OTHERS_SECONDS = 0.5, 0.75
 # Other ranks leave it to rank 0 to say that all were terminated.
 FIRST_SECONDS = 1.0
 _TOKEN_BYTES = 16
+# A machine that is silent for 30 s is lost: after 15 s this one asks every 5 s, and the kernel of
+# the other, not its ranks, would answer.
+_KEEP_ALIVE = (
+    (socket.TCP_KEEPIDLE, 15),
+    (socket.TCP_KEEPINTVL, 5),
+    (socket.TCP_KEEPCNT, 3),
+    (socket.TCP_USER_TIMEOUT, 30_000),
+)
 
 
 class CommunicationError(RuntimeError):
@@ -367,6 +375,10 @@ class Lifelines:
         self._selector.close()
 
     def _welcome(self, line: socket.socket) -> None:
+        # A machine that loses power or its network closes nothing: then no system answers for it.
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEP_ALIVE:
+            line.setsockopt(socket.IPPROTO_TCP, option, value)
         self._unread[line] = bytearray()
         self._selector.register(line, selectors.EVENT_READ)
 

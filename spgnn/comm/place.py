@@ -150,6 +150,10 @@ def _local(rank: int, size: int, launcher: str) -> tuple[int, int]:
     """Rank and size on this node, in the launcher's own words if it has any."""
     for source in (launcher, "mpi", "slurm", "torch"):
         if source == "slurm":
+            if _are_set(("SLURM_LOCALID", "SLURM_GTIDS")):
+                # In a heterogeneous step the list below is not in the order of node numbers.
+                here = len(os.environ["SLURM_GTIDS"].split(","))
+                return _number("SLURM_LOCALID", 0, here - 1), here
             if _are_set(("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE")):
                 nodes = _tasks_per_node(os.environ["SLURM_STEP_TASKS_PER_NODE"])
                 here = nodes[_number("SLURM_NODEID", 0, len(nodes) - 1, default=0)]

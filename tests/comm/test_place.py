@@ -14,7 +14,7 @@ from spgnn.comm import (
     connect,
     place,
 )
-from spgnn.comm.connect import first_host, meet, step_port
+from spgnn.comm.connect import meet, step_hosts, step_port
 from spgnn.comm.place import (
     NO_GPU,
     OWN_GPUS,
@@ -84,6 +84,17 @@ OPEN_MPI = {
         (STEP, Place(3, 6, 1, 2, "slurm")),
         (STEP | {"SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, Place(3, 6, 0, 1, "slurm")),
         (STEP | {"PMIX_RANK": "3"}, Place(3, 6, 1, 2, "mpi")),
+        # The first component of a heterogeneous step is on the second of the sorted nodes.
+        (
+            STEP
+            | {
+                "SLURM_STEP_TASKS_PER_NODE": "2,4",
+                "SLURM_NODEID": "0",
+                "SLURM_GTIDS": "0,1,2,3",
+                "SLURM_LOCALID": "3",
+            },
+            Place(3, 6, 3, 4, "slurm"),
+        ),
         # A batch script that srun has not started, and a shell that salloc has.
         (BATCH, None),
         (BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, None),
@@ -186,22 +197,35 @@ def test_the_command_says_so_in_one_line(tmp_path, environment):
     assert "in the environment" in ended.err
 
 
-@pytest.mark.parametrize(
-    ("nodes", "first"),
-    [
-        ("node7", "node7"),
-        ("login,node[1-3]", "login"),
-        ("node[001-003,7],gpu1", "node001"),
-        ("node[4,6]", "node4"),
-        ("rack[1-2]node[03,07-9],login", "rack1node03"),
-        ("a[0-1].cluster.edu,b", "a0.cluster.edu"),
-    ],
-)
-def test_first_host(nodes, first):
-    assert first_host(nodes) == first
-    for nothing in ("", ",a", "[", "]"):
+ZERO, FIVE = (Place(rank, 6, 0, 1, "slurm") for rank in (0, 5))
+HOSTS = [
+    (FIVE, "login,node[1-3]", {}, ["login"]),
+    (FIVE, "rack[1-2]node[03,07-9],login", {}, ["rack1node03"]),
+    (FIVE, "a[0-1].cluster.edu,b", {"SLURM_DISTRIBUTION": "block"}, ["a0.cluster.edu"]),
+    # Rank 0 is on any node, and knows on which.
+    (
+        FIVE,
+        "node[098-100,7],r[1-2]c[1,3],x",
+        {"SLURM_DISTRIBUTION": "arbitrary"},
+        ["node098", "node099", "node100", "node7", "r1c1", "r1c3", "r2c1", "r2c3", "x"],
+    ),
+    (FIVE, "node[1-2]", {"SLURM_HET_SIZE": "2"}, ["node1", "node2"]),
+    (ZERO, "node[1-2]", {"SLURM_PACK_SIZE": "2", "SLURMD_NODENAME": "node2"}, ["node2"]),
+    (ZERO, "node[1-2]", {"SLURMD_NODENAME": "elsewhere"}, ["node1"]),
+]
+
+
+@pytest.mark.parametrize(("place", "nodes", "more", "hosts"), HOSTS)
+def test_hosts_where_rank_0_may_be(given, place, nodes, more, hosts):
+    given({"SLURM_STEP_NODELIST": nodes} | more)
+    assert step_hosts(place) == hosts
+
+
+def test_lists_of_nodes_that_name_none(given):
+    for nodes in ("", ",", "[", "]", "node[a-b]"):
+        given({"SLURM_STEP_NODELIST": nodes})
         with pytest.raises(InputError, match="should name the nodes"):
-            first_host(nothing)
+            step_hosts(ZERO)
 
 
 def test_steps_of_a_job_meet_at_different_ports(given):

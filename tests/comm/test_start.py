@@ -8,7 +8,6 @@ import json
 import os
 import queue
 import resource
-import shutil
 import signal
 import socket
 import subprocess
@@ -356,56 +355,6 @@ def test_a_guest_of_a_program_with_its_own_groups(tmp_path):
     ended = on_their_own(program, tmp_path, 4)
     assert [end.status for end in ended] == [0] * 4, "\n".join(end.err for end in ended)
     assert [end.out for end in ended] == ["4\n"] * 4
-
-
-NAMESPACES = """
-set -e
-ip netns add spgnn-a; ip netns add spgnn-b
-ip -n spgnn-a link add eth7 type veth peer name eth8 netns spgnn-b
-ip -n spgnn-a addr add 10.77.0.1/24 dev eth7; ip -n spgnn-b addr add 10.77.0.2/24 dev eth8
-ip -n spgnn-a link set eth7 up; ip -n spgnn-b link set eth8 up
-ip -n spgnn-a link set lo up; ip -n spgnn-b link set lo up
-"""
-
-
-@pytest.fixture
-def two_machines():
-    """Their names; a network joins them. Only root makes such, where iproute2 is installed."""
-    names = ["spgnn-a", "spgnn-b"]
-    remove = ["sh", "-c", "".join(f"ip netns del {name} 2>/dev/null;" for name in names)]
-    if shutil.which("ip") is None or os.getuid() != 0:
-        pytest.skip("needs root, and ip of iproute2")
-    subprocess.run(remove, check=False)
-    made = subprocess.run(["sh", "-c", NAMESPACES], check=False, capture_output=True, text=True)
-    try:
-        if made.returncode:
-            pytest.skip(f"no network namespaces here: {made.stderr.strip()}")
-        yield names
-    finally:
-        subprocess.run(remove, check=False)
-
-
-def test_two_machines_whose_own_names_lead_to_their_loopback(tmp_path, two_machines):
-    """As Debian sets up: gloo would tell the other machine to come to 127.0.1.1."""
-
-    def body() -> object:
-        name = two_machines[int(os.environ["RANK"])]
-        with open(f"/run/netns/{name}") as network:
-            assert ctypes.CDLL(None).setns(network.fileno(), 0) == 0
-        comm = connect("gloo")
-        part = comm.subgroup([[0, 1]])
-        said = comm.agree(comm.rank + 1, "sum"), part.agree(1, "sum"), os.environ[INTERFACE]
-        comm.close()
-        return *said, comm.job.rank
-
-    port = free_port()
-    patient = {"SPGNN_START_SECONDS": "600", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    places = [
-        rank_of_two(0, port, **patient, MASTER_ADDR="127.0.1.1"),
-        rank_of_two(1, port, **patient, MASTER_ADDR="10.77.0.1"),
-    ]
-    said = of_each(tmp_path, body, *places)
-    assert said == ["(3, 2, 'eth7', 0)", "(3, 2, 'eth8', 1)"]
 
 
 # Other launchers.
