@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +80,7 @@ def partition(
     seed : int
         Non-negative; the same seed gives the same labels.
     preset : {"fast", "default", "strong"}
-        How much time to spend; used by gvb, stream and mtkahypar.
+        How much time to spend; used by gvb, stream, mtkahypar and kaminpar.
     receive : bool
         Whether gvb also minimises the maximum receive volume.
     balance : sequence of {"nnz", "vertices", "train"}
@@ -280,17 +281,16 @@ def kahypar(problem: Problem) -> Int32Array:
     return np.fromiter(blocks, np.int32, problem.adjacency.vertices)
 
 
-def mtkahypar(problem: Problem) -> Int32Array:
+def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
     """Mt-KaHyPar, least total volume (km1); `strong` is its quality preset, with flows."""
     library = _require("mtkahypar")
     nets, pins = _cut_nets(problem.adjacency)
     if len(pins) == 0:
         return block(problem)
     initializer = _mtkahypar_threads(problem.threads)
-    presets = library.PresetType
-    context = initializer.context_from_preset(
-        presets.QUALITY if problem.preset == "strong" else presets.DEFAULT
-    )
+    name = "QUALITY" if problem.preset == "strong" else "" if deterministic else "DEFAULT"
+    name = "_".join(filter(None, ("DETERMINISTIC" if deterministic else "", name)))
+    context = initializer.context_from_preset(getattr(library.PresetType, name))
     context.set_partitioning_parameters(problem.parts, problem.imbalance, library.Objective.KM1)
     context.logging = False
     library.set_seed(problem.seed)
@@ -303,6 +303,28 @@ def mtkahypar(problem: Problem) -> Int32Array:
         [1] * (len(nets) - 1),
     )
     return np.asarray(hypergraph.partition(context).get_partition(), dtype=np.int32)
+
+
+def kaminpar(problem: Problem) -> Int32Array:
+    """KaMinPar: least edge cut, in parallel, in little memory."""
+    library = _require("kaminpar")
+    indptr, indices = problem.adjacency.undirected
+    # It takes graphs from files: ParHIP's, all numbers of 64 bits, with weights of vertices alone.
+    head = np.array([1, len(indptr) - 1, len(indices)], np.uint64)
+    begins = 8 * (len(head) + len(indptr) + indptr.astype(np.uint64))
+    with tempfile.NamedTemporaryFile(suffix=".parhip") as file:
+        weight = np.maximum(problem.weight, 1)
+        for array in (head, begins, indices.astype(np.uint64), weight):
+            file.write(array.data)
+        file.flush()
+        graph = library.load_graph(file.name, library.GraphFileFormat.PARHIP)
+    library.reseed(problem.seed % 2**31)
+    context = library.context_by_name(problem.preset)
+    solver = library.KaMinPar(problem.threads, context)
+    # An imbalance of 0 would mean none given to it.
+    most = part_bounds(weight.sum(keepdims=True), problem.parts, problem.imbalance)
+    labels = solver.compute_partition(graph, most.tolist() * problem.parts)
+    return np.asarray(labels, dtype=np.int32)
 
 
 @cache
@@ -486,6 +508,8 @@ METHODS: dict[str, Callable[[Problem], Int32Array]] = {
     "metis-volume": partial(metis, volume=True),
     "kahypar": kahypar,
     "mtkahypar": mtkahypar,
+    "mtkahypar-deterministic": partial(mtkahypar, deterministic=True),
+    "kaminpar": kaminpar,
     "gvb": gvb,
     "stream": stream,
 }

@@ -28,7 +28,7 @@ from spgnn.partition.labels import part_sizes
 from tests.data.graphs import rewrite
 from tests.partition.oracle import community_graph, matrices, uneven_communities
 
-DETERMINISTIC = ("block", "random", "gvb", "stream", "metis", "metis-volume", "kahypar")
+DETERMINISTIC = set(METHODS) - {"mtkahypar", "kaminpar"}
 
 
 def _odd_graphs() -> dict[str, sp.csr_array]:
@@ -136,7 +136,7 @@ def test_out_of_memory_says_for_what(monkeypatch):
         _native.count_volumes(A.indptr, A.indices, np.zeros(100, np.int32), 2**50, 1, 1 << 20, None)
 
 
-@pytest.mark.parametrize("method", ["metis", "kahypar", "mtkahypar"])
+@pytest.mark.parametrize("method", ["metis", "kahypar", "mtkahypar", "kaminpar"])
 def test_a_missing_package_is_named_with_its_extra(method, monkeypatch):
     def missing(name):
         raise ImportError(name)
