@@ -19,11 +19,13 @@ from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.through_disk import open_through_disk
 from spgnn.errors import InputError, shortened, suggestion, unknown
-from spgnn.files import check_new_directory, scratch_directory
+from spgnn.files import check_new_directory, check_writable, scratch_directory
 from spgnn.inference.cli import run_infer
+from spgnn.inference.weights import read_state, write_state
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.plan.cli import run_machine, run_plan
 from spgnn.progress import ProgressBar
+from spgnn.train.checkpoint import SUFFIX
 
 Read = TypeVar("Read", bound=Record)
 
@@ -69,6 +71,14 @@ class Shard(Record):
             in_bytes=True,
         ),
     ] = None
+
+
+@dataclass(frozen=True)
+class Weights(Record):
+    """Write the weights of a checkpoint, or of a file of torch, as plain safetensors."""
+
+    weights: Annotated[str, positional("a directory of --checkpoint, or a file of weights")]
+    output: Annotated[str, flag("a name that ends in .safetensors", "FILE")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -238,6 +248,15 @@ def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None
     return read_labels(options.partition, source.meta.vertices, options.parts)
 
 
+def _weights(options: Weights) -> None:
+    if not options.output.endswith(SUFFIX):
+        raise InputError(f"--output {options.output}: its name must end in {SUFFIX}")
+    check_writable(options.output, "--output")
+    state, _ = read_state(options.weights)
+    write_state(state, options.output, f"--output {options.output}")
+    say(f"{options.output}: {plural(len(state), 'array')}")
+
+
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "info": _reading(Info, _info),
     "download": _reading(Download, _download),
@@ -245,6 +264,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "machine": ("Measure this machine.", run_machine),
     "plan": ("Rank all configurations of training a graph by predicted seconds.", run_plan),
     "infer": ("Run a trained model on a whole graph.", run_infer),
+    "weights": _reading(Weights, _weights),
 }
 
 

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from spgnn.inference.embeddings import Embeddings
 from spgnn.inference.forward import infer
+from spgnn.inference.weights import load_weights, save_weights
 
-__all__ = ["Embeddings", "infer"]
+__all__ = ["Embeddings", "infer", "load_weights", "save_weights"]

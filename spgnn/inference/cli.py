@@ -33,7 +33,7 @@ class Inference(Record):
 
     weights: Annotated[
         str | None,
-        flag("a directory of --checkpoint, or a state_dict of torch.save", "FILE_OR_DIR"),
+        flag("a directory of --checkpoint, or a state_dict (safetensors, torch)", "FILE_OR_DIR"),
     ] = None
     output: Annotated[
         str | None,
@@ -66,7 +66,7 @@ class InferConfig(TrainConfig):
         """
         if self.inference.weights is None:
             raise InputError(
-                "--weights FILE is needed: a checkpoint, or a state_dict of torch.save"
+                "--weights FILE is needed: a checkpoint, or a state_dict (safetensors, torch)"
             )
         if self.inference.output is None:
             raise InputError("--output FILE is needed: an .npy file, or a new directory")

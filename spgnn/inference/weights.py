@@ -1,4 +1,4 @@
-"""Weights from a checkpoint of ours, or from a file of torch: a state_dict, of PyG or of ours."""
+"""Weights in files: a checkpoint of ours, or a state_dict in safetensors or as torch saves it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.errors import InputError
+from spgnn.files import write_file
 from spgnn.train.checkpoint import FILE, SUFFIX, read_weights, sent_to_all
 
 State = dict[str, Tensor]
@@ -29,8 +31,9 @@ _AVERAGED = "n_averaged"
 def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
     """Give the model the weights of a file, on all ranks. Collective.
 
-    A directory of checkpoints, a checkpoint, or a ``state_dict`` that ``torch.save`` wrote. Rank 0
-    reads it. Nothing in it is run: files of torch are loaded as tensors alone.
+    A directory of checkpoints, a checkpoint, or a ``state_dict`` as ``.safetensors`` or as
+    ``torch.save`` wrote it. Rank 0 reads it. Nothing in it is run: files of torch are loaded as
+    tensors alone.
 
     Raises
     ------
@@ -55,10 +58,19 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
         path = os.path.join(path, FILE)
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
+    loaded: Any = None
     if path.endswith(SUFFIX):
-        return read_weights(Path(path))
+        try:
+            with safetensors.safe_open(path, "pt") as file:
+                if "digest" not in (file.metadata() or {}):  # of a checkpoint
+                    loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except Exception:
+            loaded = None
+        if loaded is None:
+            return read_weights(Path(path))  # and says what is wrong
     try:
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+        if loaded is None:
+            loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # Readers of archives and of pickles raise a dozen types; what they advise is not safe.
         raise InputError(
@@ -78,6 +90,30 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
             what = "has no numbers" if value.is_meta else f"is {value.layout}, not dense"
             raise InputError(f"{path}: '{name}' {what}")
     return _unwrapped(state, first, path), {}
+
+
+def save_weights(model: nn.Module, path: str, comm: Communicator) -> None:
+    """Write the ``state_dict`` of a model that all ranks have, as safetensors. Collective.
+
+    Rank 0 writes, aside, and renames; :func:`load_weights` reads it, and so does any program that
+    knows the format.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if it cannot be written.
+    """
+    comm.on_rank_zero(lambda: write_state(model.state_dict(), path, path))
+
+
+def write_state(state: Mapping[str, Tensor], path: str, what: str) -> None:
+    """Write arrays by name as safetensors; an error calls the file `what`."""
+    # The format has no arrays that share memory.
+    own = {
+        name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, t in state.items()
+    }
+    write_file(path, [safetensors.torch.save(own)], what)
 
 
 def _states(loaded: Any, first: str, place: str = "", depth: int = 0) -> dict[str, Any]:

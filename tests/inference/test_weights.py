@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import safetensors.torch
 import torch
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spgnn import InputError
+from spgnn.__main__ import main
 from spgnn.comm import (
     connect,
 )
-from spgnn.inference.weights import load_weights, read_state
+from spgnn.inference.weights import load_weights, read_state, save_weights
 from spgnn.nn import (
     GCN,
 )
@@ -66,15 +68,40 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 def test_files_of_weights(tmp_path, kind):
     """What training scripts of others write; with and without the model at hand."""
-    path = str(tmp_path / "w.pt")
+    path, plain = str(tmp_path / "w.pt"), str(tmp_path / "w.safetensors")
     torch.save(FILES[kind], path)
     found = model()
     load_weights(found, path, connect())
+    assert main(["weights", path, "--output", plain]) == 0
+    again = model()
+    load_weights(again, plain, connect())
     state, _ = read_state(path)
     assert list(state) == list(model().state_dict())
     for name, t in model(1).state_dict().items():
         assert torch.equal(found.state_dict()[name], t)
+        assert torch.equal(again.state_dict()[name], t)
         assert torch.equal(state[name], t)
+
+
+def test_safetensors_of_others(tmp_path, capsys):
+    """With wrappers' names; what shares memory; what is damaged, of another model or of none."""
+    path = str(tmp_path / "w.safetensors")
+    wrapped = torch.nn.Sequential(model(1))
+    safetensors.torch.save_file({**named("module._orig_mod.")}, path, {"format": "pt"})
+    found = model()
+    load_weights(found, path, connect())
+    save_weights(found, path, connect())
+    assert all(map(torch.equal, read_state(path)[0].values(), wrapped[0].state_dict().values()))
+    tied = torch.ones(3)
+    save_weights(torch.nn.ParameterList([tied, tied[:2]]), path, connect())
+    assert [len(t) for t in safetensors.torch.load_file(path).values()] == [3, 2]
+    with pytest.raises(InputError, match="these are the weights of another model"):
+        load_weights(found, path, connect())
+    (tmp_path / "w.safetensors").write_bytes(b"\x08" + bytes(20))
+    with pytest.raises(InputError, match="not a checkpoint, or a damaged one"):
+        load_weights(found, path, connect())
+    assert main(["weights", path, "--output", str(tmp_path / "w.pt")]) == 2
+    assert "must end in .safetensors" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
