@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -220,9 +222,9 @@ class DistGraph(Trained, DistVertices, Graph):
         add_edges: Any = None,
         drop_edges: Any = None,
         *,
-        edge_weight: Any = None,
         x: Any = None,
         y: Any = None,
+        **of_edges: Any,
     ) -> int:
         """Change edges and rows of vertices, in time proportional to the change. Collective.
 
@@ -239,10 +241,11 @@ class DistGraph(Trained, DistVertices, Graph):
         ----------
         add_edges, drop_edges : integers [2, edges], optional
             Sources and targets.
-        edge_weight : floating [added edges], optional
-            On a graph with weights.
         x, y : (integers [k], Tensor [k, …]), optional
             Vertices, and their new rows, of the dtype and width of the graph's.
+        of_edges
+            ``edge_weight``, ``edge_attr`` and whatever else the graph knows of its edges,
+            [added edges, …].
 
         Returns
         -------
@@ -253,18 +256,32 @@ class DistGraph(Trained, DistVertices, Graph):
         ------
         InputError
             On all ranks, if there is no such vertex, an edge that is added is there already, one
-            that is dropped is not, or something is given twice; if the graph has a codec, edges
-            with attributes or repetitions, or a vertex cut, or let go of its adjacency.
+            that is dropped is not, or something is given twice; if the graph has a codec,
+            repeated edges or a vertex cut, or let go of its adjacency.
         """
         self.comm.check_agreement("graph.update", version=self.version)
         changing = self.changing_edges()
         rows = {"x": (x, self.x), "y": (y, self.y)}
+        known = {"edge_weight": torch.empty(0)} if self.meta.weighted else {}
+        known = known if self._given_edges is None else self._given_edges.attributes
+        classes = self.num_classes
         changes = self.comm.on_every_rank(
-            lambda: changes_given(self.meta, add_edges, drop_edges, edge_weight, rows)
+            lambda: changes_given(add_edges, drop_edges, of_edges, known, rows, classes)
         )
-        self.comm.check_agreement("graph.update", rows_of=sorted(changes.rows))
-        symmetric = self.meta.directed or changing.symmetric(changes.edges)
-        for name, (at, values) in changing.apply(changes).items():
+        # Who gives no rows, where others do, gives none of their width.
+        given = torch.tensor([name in changes.rows for name in rows], dtype=torch.int64)
+        self.comm.all_reduce(given, "max").wait()
+        every = {}
+        for name, (_, like) in compress(rows.items(), given.tolist()):
+            assert isinstance(like, Tensor)
+            nothing = np.empty(0, np.int64), like[:0].detach().cpu()
+            every[name] = changes.rows.get(name, nothing)
+        changes = replace(changes, rows=every)
+        symmetric = self.meta.directed or changing.symmetric(changes)
+        mine = changing.apply(changes)
+        if self._given_edges is not None:
+            self._given_edges = self._given_edges.changed(mine.edges, mine.attributes)
+        for name, (at, values) in mine.rows.items():
             self._overwrite(name, torch.from_numpy(at), values)
         dropped = int(changes.edges[:, 2].sum())
         more = self.comm.agree(len(changes.edges) - 2 * dropped, "sum")
@@ -288,7 +305,6 @@ class DistGraph(Trained, DistVertices, Graph):
     def _check_can_change(self) -> None:
         refused = {
             "has a codec, which keeps rows of its messages": not self.codec.exact,
-            "has edges with attributes, repetitions or an order": self._given_edges is not None,
             "has repeated edges": bool(self._matrices.parallel),
             "is cut by edges (a vertex cut)": self._share.edge_labels is not None,
             "has let go of its adjacency": self._share.adjacency is None,

@@ -15,7 +15,7 @@ from spgnn.comm import (
 from spgnn.data.adapters import EdgeList
 from spgnn.data.graph import inverse_permutation
 from spgnn.graph.vertices import collected, dealt
-from spgnn.layout import RowLayout
+from spgnn.layout import Int64Array, RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -50,6 +50,27 @@ class Edges:
         order = rows.argsort()
         place = order[torch.searchsorted(rows[order], self.index[0])]
         return replace(self, index=torch.stack((place, self.index[1] - own[0])))
+
+    def changed(self, changes: Int64Array, attributes: dict[str, Tensor]) -> Edges:
+        """Without edges that are dropped; new ones come after all others of their destination.
+
+        Parameters
+        ----------
+        changes : int64 [k, ≥ 3]
+            Source, destination, and 1 where an edge is dropped.
+        attributes : dict of Tensor [k, …]
+        """
+        ends, dropped = torch.from_numpy(changes[:, :2].T), torch.from_numpy(changes[:, 2] == 1)
+        most = int(torch.cat((self.index, ends), 1).max()) + 1 if len(changes) else 1
+        keys, gone = (of[1] * most + of[0] for of in (self.index, ends[:, dropped]))
+        stays = ~torch.isin(keys, gone)
+        index = torch.cat((self.index[:, stays], ends[:, ~dropped]), 1)
+        order = index[1].argsort(stable=True)
+        found = {
+            name: torch.cat((t[stays], attributes[name][~dropped]))[order]
+            for name, t in self.attributes.items()
+        }
+        return Edges(index[:, order], found)
 
     def to(self, device: torch.device) -> Edges:
         """The same on a device."""

@@ -46,30 +46,46 @@ class Neighbours:
             np.concatenate((array, none)) for array in (self.lengths, self._room, self._starts)
         )
 
-    def find(self, row: int, column: int, skip: int = 0) -> int:
-        """The place of an entry, the first few of the row left out; −1 if it is not there."""
-        begin = self._starts[row]
-        places = np.flatnonzero(self.columns[begin + skip : begin + self.lengths[row]] == column)
-        return int(begin + skip + places[0]) if len(places) else -1
+    def find(self, rows: Int64, columns: Int64, skip: int = 0) -> Int64:
+        """The places of entries, the first few of each row left out; −1 for what is not there."""
+        found = np.full(len(rows), -1)
+        begins, ends = self._starts[rows] + skip, self._starts[rows] + self.lengths[rows]
+        ranges = zip(begins.tolist(), ends.tolist(), columns.tolist(), strict=True)
+        for number, (begin, end, column) in enumerate(ranges):
+            if end > begin:
+                there = self.columns[begin:end] == column
+                place = there.argmax()
+                if there[place]:
+                    found[number] = begin + place
+        return found
 
-    def add(self, row: int, column: int, weight: float = 1.0) -> None:
-        """Add an entry, the last one of its row."""
-        length = self.lengths[row]
-        if length == self._room[row]:
-            self._move(row, 2 * int(length) + 2)
-        place = self._starts[row] + length
-        self.columns[place] = column
-        if self.weights is not None:
-            self.weights[place] = weight
-        self.lengths[row] = length + 1
+    def add(self, rows: Int64, columns: Int64, weights: Float32 | None = None) -> None:
+        """Add entries at the ends of their rows."""
+        order = np.argsort(rows, kind="stable")
+        rows, columns = rows[order], columns[order]
+        every, counts = np.unique(rows, return_counts=True)
+        needed = self.lengths[every] + counts
+        self._make_room(every, needed)
+        number = np.arange(len(rows)) - (np.cumsum(counts) - counts).repeat(counts)
+        places = self._starts[rows] + self.lengths[rows] + number
+        self.columns[places] = columns
+        if self.weights is not None and weights is not None:
+            self.weights[places] = weights[order]
+        self.lengths[every] = needed
 
-    def drop(self, row: int, place: int) -> None:
-        """Drop the entry at a place."""
-        self.lengths[row] -= 1
-        last = self._starts[row] + self.lengths[row]
-        self.columns[place] = self.columns[last]
-        if self.weights is not None:
-            self.weights[place] = self.weights[last]
+    def drop(self, rows: Int64, places: Int64) -> None:
+        """Drop the entries of these rows at these places."""
+        order = np.lexsort((-places, rows))  # the last of each row first
+        while len(order):
+            first = np.ones(len(order), np.bool_)
+            first[1:] = rows[order[1:]] != rows[order[:-1]]
+            row, place = rows[order[first]], places[order[first]]
+            self.lengths[row] -= 1
+            last = self._starts[row] + self.lengths[row]
+            self.columns[place] = self.columns[last]
+            if self.weights is not None:
+                self.weights[place] = self.weights[last]
+            order = order[~first]
 
     def take(
         self, rows: Int64, skip: npt.NDArray[np.bool_] | None = None
@@ -92,16 +108,22 @@ class Neighbours:
             return indptr, columns, None
         return indptr, columns, torch.from_numpy(self.weights).index_select(0, places)
 
-    def _move(self, row: int, room: int) -> None:
-        """Give a row more room at the end."""
-        if self._end + room > len(self.columns):
-            self._pack(room)
-        start, length, self._starts[row] = self._starts[row], self.lengths[row], self._end
-        self._room[row] = room
-        for array in (self.columns, self.weights):
-            if array is not None:
-                array[self._end : self._end + length] = array[start : start + length]
-        self._end += room
+    def _make_room(self, rows: Int64, needed: Int64) -> None:
+        """Move rows without room for so many entries to the end, where they get twice that."""
+        if self._end + 2 * int(needed.sum()) > len(self.columns):
+            self._pack(2 * int(needed.sum()))
+        full = needed > self._room[rows]
+        rows, rooms = rows[full], 2 * needed[full]
+        starts = self._end + np.cumsum(rooms) - rooms
+        indptr, columns, weights = self.take(rows)
+        places = np.repeat(starts - indptr.numpy()[:-1], self.lengths[rows]) + np.arange(
+            len(columns)
+        )
+        self.columns[places] = columns.numpy()
+        if self.weights is not None and weights is not None:
+            self.weights[places] = weights.numpy()
+        self._starts[rows], self._room[rows] = starts, rooms
+        self._end += int(rooms.sum())
 
     def _pack(self, room: int) -> None:
         """Take together what rows left behind, into an array with a quarter to spare."""

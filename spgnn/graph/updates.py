@@ -8,6 +8,7 @@ an update touches.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
@@ -21,7 +22,6 @@ from spgnn.comm import (
 )
 from spgnn.comm.traffic import RowCounts
 from spgnn.data.distribute import RankShare
-from spgnn.data.source import GraphMeta
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
 from spgnn.graph.neighbours import Float32, Int64, Neighbours
@@ -49,14 +49,14 @@ class Changes:
     ----------
     edges : int64 [k, 3]
         Source, target, and whether the edge is added or dropped.
-    weights : Tensor float32 [k]
-        Of those that are added.
+    attributes : dict of Tensor [k, …]
+        Of edges that are added, by name; zeros for others.
     rows : dict of (int64 [m], Tensor [m, …])
         Vertices and their new rows, by the name of what they are rows of.
     """
 
     edges: Int64
-    weights: Tensor
+    attributes: dict[str, Tensor]
     rows: dict[str, tuple[Int64, Tensor]] = field(default_factory=dict)
 
 
@@ -133,8 +133,14 @@ class ChangingEdges:
         values = None if weights is None else weights[order]
         return CSR.of(indptr, indices, (len(rows), self._layout.rows), values)
 
-    def apply(self, changes: Changes) -> dict[str, tuple[Int64, Tensor]]:
-        """Carry an update out: new rows of own vertices, (rows, values) by name. Collective.
+    def apply(self, changes: Changes) -> Changes:
+        """Carry an update out. Collective.
+
+        Returns
+        -------
+        Changes
+            Those of own vertices: numbers of rows of all ranks in the place of ids of edges, and
+            of own rows in that of other ids.
 
         Raises
         ------
@@ -152,7 +158,10 @@ class ChangingEdges:
         # The source's id, for messages, is with the edge; the target's is its owner's.
         edges = np.column_stack((source, target, changes.edges[:, 2], changes.edges[:, 0]))
         (edges,), counts, order = self._routed(owner, edges)
-        weights = swap_rows(self._comm, changes.weights[torch.from_numpy(order)], counts)
+        attributes = {
+            name: swap_rows(self._comm, values[torch.from_numpy(order)].contiguous(), counts)
+            for name, values in changes.attributes.items()
+        }
         rows = {}
         for name, (ids, values) in changes.rows.items():
             mine, given = np.split(given, [len(ids)])
@@ -160,18 +169,21 @@ class ChangingEdges:
             sent = values[torch.from_numpy(order)].contiguous()
             rows[name] = at - self._first, swap_rows(self._comm, sent, counts)
         self._comm.on_every_rank(lambda: self._check(edges, {n: at for n, (at, _) in rows.items()}))
-        self._change(edges, weights.numpy())
+        weights = attributes.get("edge_weight", torch.ones(len(edges)))
+        self._change(edges, weights.reshape(-1).float().numpy())
         for watcher in self.watchers:
             if "x" in rows:
                 watcher.features_changed(rows["x"][0])
-        return rows
+        return Changes(edges, attributes, rows)
 
-    def symmetric(self, edges: Int64) -> bool:
+    def symmetric(self, changes: Changes) -> bool:
         """True if all ranks together change both directions of each edge alike. Collective."""
-        source, target, kind = edges.T
+        source, target, kind = changes.edges.T
+        weights = changes.attributes.get("edge_weight", torch.zeros(len(kind)))
+        label = 2 * weights.reshape(-1).double().numpy().view(np.int64) + kind
         with np.errstate(over="ignore"):
-            forth = _mixed(_mixed(source) + target) * (1 + 2 * kind)
-            back = _mixed(_mixed(target) + source) * (1 + 2 * kind)
+            forth = _mixed(_mixed(_mixed(source) + target) + label)
+            back = _mixed(_mixed(_mixed(target) + source) + label)
             difference = torch.tensor([int((forth - back).sum())])
         self._comm.all_reduce(difference).wait()
         return int(difference) == 0
@@ -189,30 +201,27 @@ class ChangingEdges:
             for row in found[times > 1][:1]:
                 raise InputError(f"update: {name} of vertex {self._ids[row]} is given twice")
         there = self.columns_of(edges[:, 0])
-        for edge, column in zip(edges, there, strict=True):
-            row = edge[1] - self._first
-            missing = column < 0 or self.sources.find(row, column, 1) < 0
-            if missing and edge[2] == DROPPED:
-                raise InputError(f"update: edge {self._shown(edge)} is not there to be dropped")
-            if not missing and edge[2] == ADDED:
-                raise InputError(f"update: edge {self._shown(edge)} is there already")
+        found = np.zeros(len(edges), np.bool_)
+        known = np.flatnonzero(there >= 0)
+        targets = edges[known, 1] - self._first
+        found[known] = self.sources.find(targets, there[known], 1) >= 0
+        for edge in edges[found == (edges[:, 2] == ADDED)][:1]:
+            what = "there already" if edge[2] == ADDED else "not there to be dropped"
+            raise InputError(f"update: edge {self._shown(edge)} is {what}")
 
     def _change(self, edges: Int64, weights: Float32) -> None:
         """Add and drop edges of own vertices, and tell whoever watches. Collective."""
         self._take_in(edges[:, 0])
         columns = self.columns_of(edges[:, 0])
         rows = edges[:, 1] - self._first
-        for row, column, kind, weight in zip(
-            rows.tolist(), columns.tolist(), edges[:, 2].tolist(), weights.tolist(), strict=True
-        ):
-            if kind == ADDED:
-                self.sources.add(row, column, weight)
-                self.targets.add(column, row)
-            else:
-                self.sources.drop(row, self.sources.find(row, column, 1))
-                self.targets.drop(column, self.targets.find(column, row))
-            if row == column:
-                self.looped[row] = kind == ADDED
+        added = edges[:, 2] == ADDED
+        row, column = rows[~added], columns[~added]
+        self.sources.drop(row, self.sources.find(row, column, 1))
+        self.targets.drop(column, self.targets.find(column, row))
+        self.sources.add(rows[added], columns[added], weights[added])
+        self.targets.add(columns[added], rows[added])
+        loops = rows == columns
+        self.looped[rows[loops]] = added[loops]
         touched = np.unique(rows)
         self._sum_degrees(touched)
         receivers = self._subscribe(np.unique(columns[columns >= self.own_rows]) - self.own_rows)
@@ -248,11 +257,8 @@ class ChangingEdges:
         (received,), counts, _ = self._routed(self._layout.owner(numbers), sent)
         ranks = np.repeat(np.arange(self._comm.size), counts.recv)
         rows, begins = received[:, 0] - self._first, received[:, 1] > 0
-        for row, rank, begin in zip(rows.tolist(), ranks.tolist(), begins.tolist(), strict=True):
-            if begin:
-                self.receivers.add(row, rank)
-            else:
-                self.receivers.drop(row, self.receivers.find(row, rank))
+        self.receivers.add(rows[begins], ranks[begins])
+        self.receivers.drop(rows[~begins], self.receivers.find(rows[~begins], ranks[~begins]))
         return np.stack((rows[begins], ranks[begins]))
 
     def columns_of(self, numbers: Int64) -> Int64:
@@ -315,13 +321,17 @@ def _mixed(numbers: Int64) -> Int64:
 
 
 def changes_given(
-    meta: GraphMeta,
     add_edges: object,
     drop_edges: object,
-    edge_weight: object,
-    rows: dict[str, tuple[object, Tensor | CSR | None]],
+    of_edges: Mapping[str, object],
+    known: Mapping[str, Tensor],
+    rows: Mapping[str, tuple[object, Tensor | CSR | None]],
+    classes: int,
 ) -> Changes:
-    """The arguments of an update, checked as far as one rank can; rows are by name (given, known).
+    """The arguments of an update, checked as far as one rank can.
+
+    `of_edges` are given for new edges, `known` what the graph knows of its edges; `rows` are
+    (given, known) by name.
 
     Raises
     ------
@@ -330,24 +340,38 @@ def changes_given(
     added, dropped = _edges("add_edges", add_edges), _edges("drop_edges", drop_edges)
     kinds = np.repeat((ADDED, DROPPED), (len(added), len(dropped)))
     edges = np.column_stack((np.concatenate((added, dropped)), kinds))
-    weights = torch.zeros(len(edges))
-    if edge_weight is not None and not meta.weighted:
-        raise InputError("update: edge_weight: the edges of this graph have no weights")
-    if meta.weighted and len(added):
-        given = torch.as_tensor(edge_weight) if edge_weight is not None else None
-        if given is None or given.shape != (len(added),) or not given.is_floating_point():
-            got = "none" if given is None else described(given)
-            raise InputError(
-                f"update: edge_weight must be floating [{len(added)}], one a new edge, got {got}"
-            )
-        if not bool(given.isfinite().all()):
-            raise InputError("update: edge_weight must be finite")
-        weights[: len(added)] = given.detach().cpu()
+    attributes = {}
+    for name in of_edges:
+        if of_edges[name] is not None and name not in known:
+            raise InputError(f"update: {name}: the edges of this graph have none")
+    for name, like in known.items():
+        values = attributes[name] = like.new_zeros((len(edges), *like.shape[1:]), device="cpu")
+        given = of_edges.get(name)
+        if given is None and len(added):
+            raise InputError(f"update: {name} of new edges is missing, {list(like.shape[1:])} each")
+        if given is not None:
+            new = _tensor(given)
+            wanted = [len(added), *like.shape[1:]]
+            if new.is_floating_point() != like.is_floating_point() or list(new.shape) != wanted:
+                what = f"{str(like.dtype).removeprefix('torch.')} {wanted}"
+                raise InputError(f"update: {name} must be {what}, got {described(new)}")
+            if new.is_floating_point() and not bool(new.isfinite().all()):
+                raise InputError(f"update: {name} must be finite")
+            values[: len(added)] = new
     result = {}
-    for name, (given_rows, known) in rows.items():
+    for name, (given_rows, known_rows) in rows.items():
         if given_rows is not None:
-            result[name] = _rows(name, given_rows, known, meta.classes)
-    return Changes(edges, weights, result)
+            result[name] = _rows(name, given_rows, known_rows, classes)
+    return Changes(edges, attributes, result)
+
+
+def _tensor(given: object) -> Tensor:
+    try:
+        return torch.as_tensor(given).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"update: numbers are given as a tensor, got {described(given)}"
+        ) from error
 
 
 def _edges(name: str, edges: object) -> Int64:
@@ -361,16 +385,12 @@ def _edges(name: str, edges: object) -> Int64:
 
 
 def _integers(name: str, shape: str, given: object) -> Tensor:
-    try:
-        array = torch.as_tensor(given)
-    except (TypeError, ValueError, RuntimeError):
-        array = None
-    if array is not None and array.numel() == 0:
+    array = _tensor(given)
+    if array.numel() == 0:
         array = array.long()  # an empty list is one of floating numbers
-    if array is None or array.dtype not in (torch.int32, torch.int64):
-        got = described(given if array is None else array)
-        raise InputError(f"update: {name} must be integers {shape}, got {got}")
-    return array.detach().cpu().long()
+    if array.dtype not in (torch.int32, torch.int64):
+        raise InputError(f"update: {name} must be integers {shape}, got {described(array)}")
+    return array.long()
 
 
 def _rows(
@@ -383,7 +403,7 @@ def _rows(
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise InputError(f"update: {name} must be (ids, rows), got {described(given)}")
     ids = _integers(f"ids of {name}", "[vertices]", given[0])
-    rows = given[1] if isinstance(given[1], Tensor) else torch.as_tensor(given[1])
+    rows = _tensor(given[1])
     wanted = (len(ids), *known.shape[1:]), known.dtype
     if ids.dim() != 1 or (tuple(rows.shape), rows.dtype) != wanted:
         what = f"{str(known.dtype).removeprefix('torch.')} {list(wanted[0])}"
@@ -392,4 +412,4 @@ def _rows(
         raise InputError("update: x must be finite")
     if name == "y" and classes and len(rows) and int(rows.max()) >= classes:
         raise InputError(f"update: y is {int(rows.max())}, the graph has {classes} classes")
-    return ids.numpy(), rows.detach().cpu()
+    return ids.numpy(), rows

@@ -115,6 +115,12 @@ class Embeddings:
     _receivers: Int64
 
     def __init__(self, model: Stack, graph: DistGraph) -> None:
+        given: object = graph
+        if not isinstance(given, DistGraph):
+            kind = type(given).__name__
+            raise InputError(
+                f"Embeddings: give a graph that spgnn.distribute returns, not a {kind}"
+            )
         graph.comm.on_every_rank(lambda: _check(model, graph))
         self.model, self.graph, self.version = model, graph, -1
         self._edges: ChangingEdges = graph.changing_edges()
@@ -163,7 +169,8 @@ class Embeddings:
         parameters, self._parameters = self._parameters, []
         for number, layer in enumerate(self._layers):
             changed = self._run(number, H, changed, structure)
-            joined = np.union1d(joined, changed)
+            if model.jk_mode is not None:
+                joined = np.union1d(joined, changed)
             assert layer.output is not None
             H = layer.output
         self.outputs = self.layers[-1]
@@ -331,13 +338,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             part.training = training
 
 
-def _check(model: object, graph: object) -> None:
+def _check(model: object, graph: DistGraph) -> None:
     """Refuse what cannot be brought up to date row by row."""
-    if not isinstance(graph, DistGraph):
-        raise InputError(
-            "Embeddings: the graph must be what spgnn.distribute returns, got a "
-            f"{type(graph).__name__}"
-        )
     if graph.x is None:
         raise InputError("Embeddings: the graph has no features")
     if not isinstance(model, Stack):

@@ -8,9 +8,11 @@ import scipy.sparse as sp
 import torch
 
 import spgnn
+from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
+from spgnn.graph.neighbours import Neighbours
 from spgnn.nn import GAT, GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
 
@@ -179,3 +181,240 @@ def test_training_goes_on_with_the_new_graph(options):
 
     for name, (ours, theirs) in run_ranks(body, ranks)[0].items():
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_rows_travel_where_they_changed():
+    """Bytes of a call are those of each layer's changed rows, to each rank that needs them."""
+    ranks = 3
+
+    def body(rank: int) -> tuple:
+        ours, comm = Changing(3), connect()
+        graph = ours.graph(partition="random")
+        model = trained_like("sage")
+        served = spgnn.Embeddings(model, graph)
+        spgnn.infer(model, graph, since=served)  # nothing changed
+        before = [graph.x.clone(), *(layer.clone() for layer in served.layers)]
+        edges = np.array(sorted(ours.weights))
+        given = ours.share(ours.batch(2, 1), rank, ranks)
+        start = comm.ledger.copy()
+        graph.update(**given)
+        middle = comm.ledger.copy()
+        spgnn.infer(model, graph, since=served)
+        counted = comm.ledger.since(middle).of("alltoall").sent_bytes
+        assert middle.since(start).of("alltoall").sent_bytes < 3000
+        changed = [
+            graph.gather((old != new).any(1))
+            for old, new in zip(before, [graph.x, *served.layers], strict=True)
+        ]
+        owner = graph.gather(torch.full((graph.own_rows,), rank))
+        return counted, changed, owner, edges, np.array(sorted(ours.weights))
+
+    results = run_ranks(body, ranks)
+    _, changed, owner, old, new = results[0]
+    holders = [{(int(s), int(owner[t])) for s, t in edges if owner[s] != owner[t]}
+               for edges in (old, new)]  # fmt: skip
+    widths = [8, 8, CLASSES]  # of H W, which travels
+    for rank, (counted, *_) in enumerate(results):
+        planned = 0
+        for rows, width in zip(changed, widths, strict=False):
+            sent = {(s, r) for s, r in holders[1] if rows[s] or (s, r) not in holders[0]}
+            planned += sum(8 + 4 * width for s, _ in sent if owner[s] == rank)
+        assert counted == planned + len(widths) * (ranks - 1) * 8  # and how many rows
+
+
+BAD = [
+    ({"add_edges": [[1], [11]]}, {"add_edges": [[1], [11]]}, "edge 1 → 11 is given twice"),
+    ({"add_edges": [[1], [11]]}, {"drop_edges": [[1], [11]]}, "edge 1 → 11 is added and dropped"),
+    ({"drop_edges": [[11], [11]]}, {}, "edge 11 → 11 is not there to be dropped"),
+    ({"add_edges": [[4], [3]]}, {}, "edge 4 → 3 is there already"),
+    ({"add_edges": [[0], [-1]]}, {}, "vertex -1 is outside [0, 60)"),
+    ({}, {"drop_edges": [[60], [0]]}, "vertex 60 is outside [0, 60)"),
+    (
+        {},
+        {"add_edges": [[0.5], [1.0]]},
+        "add_edges must be integers [2, edges], got float32 [2, 1]",
+    ),
+    ({"add_edges": [[0, 1]]}, {}, "add_edges must be integers [2, edges], got int64 [1, 2]"),
+    ({"drop_edges": object()}, {}, "numbers are given as a tensor, got object"),
+    ({"edge_weight": [1.0]}, {}, "edge_weight: the edges of this graph have none"),
+    ({"x": ([1], torch.zeros(1, 5))}, {}, "x must be float32 [1, 7], one row an id, got float32"),
+    ({"x": ([1], torch.zeros(2, 7))}, {}, "x must be float32 [1, 7]"),
+    ({"x": ([1], torch.zeros(1, 7).double())}, {}, "one row an id, got float64 [1, 7]"),
+    ({"x": ([1], torch.full((1, 7), np.nan))}, {}, "x must be finite"),
+    ({"x": torch.zeros(1, 7)}, {}, "x must be (ids, rows), got float32 [1, 7]"),
+    ({"x": ([1, 1], torch.zeros(2, 7))}, {}, "x of vertex 1 is given"),
+    ({"y": ([1], torch.tensor([4]))}, {}, "y is 4, the graph has 4 classes"),
+]
+
+
+def test_bad_updates_are_one_line_on_every_rank_and_change_nothing():
+    def body(rank: int) -> list[str]:
+        ours = Changing(4)
+        graph = ours.graph(partition="random")
+        model = trained_like("sage")
+        served = spgnn.Embeddings(model, graph)
+        before, lines = served.outputs.clone(), []
+        for first, second, _ in BAD:
+            given = second if rank else first
+            with pytest.raises(InputError) as error:
+                graph.update(**given)
+            lines.append(str(error.value))
+        assert graph.version == 0
+        assert torch.equal(spgnn.infer(model, graph, since=served), before)
+        assert not len(served.changed)
+        assert graph.num_edges == len(ours.weights)
+        return lines
+
+    for lines in run_ranks(body, 2):
+        for (*_, words), line in zip(BAD, lines, strict=True):
+            assert words in line
+            assert "\n" not in line
+
+
+def test_edges_with_features_and_an_edge_index_of_before():
+    """Other people's layers see the new edges with what is known of them; the old, the old ones."""
+    torch_geometric = pytest.importorskip("torch_geometric")
+    conv = torch_geometric.nn.GATv2Conv(FEATURES, 5, edge_dim=2, add_self_loops=False)
+
+    def body(rank: int) -> list:
+        ours = Changing(5)
+        rng = np.random.default_rng(5)
+        features = {edge: rng.random(2).tolist() for edge in sorted(ours.weights)}
+
+        def distributed() -> spgnn.DistGraph:
+            listed = sorted(features)
+            data = torch_geometric.data.Data(
+                x=torch.from_numpy(ours.x.copy()),
+                edge_index=torch.tensor(listed).T,
+                edge_attr=torch.tensor([features[edge] for edge in listed]),
+            )
+            return spgnn.distribute(data, partition="random")
+
+        def run(graph: spgnn.DistGraph, index: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return graph.gather(conv(graph.x, index, attr))
+
+        graph, found = distributed(), []
+        before, attr = graph.edge_index, graph.edge_attr
+        first = run(graph, before, attr)
+        for _ in range(2):
+            batch = ours.batch(4, 0)
+            features |= {edge: rng.random(2).tolist() for edge in batch["add"]}
+            given = ours.share(batch, rank, 2)
+            given["edge_attr"] = torch.tensor([features[edge] for edge in batch["add"][rank::2]])
+            for edge in batch["drop"]:
+                del features[edge]
+            graph.update(**given)
+            new = distributed()
+            found.append((run(graph, before, attr), first))
+            wanted = run(new, new.edge_index, new.edge_attr)
+            found.append((run(graph, graph.edge_index, graph.edge_attr), wanted))
+        with pytest.raises(InputError, match="edge_attr of new edges is missing"):
+            graph.update([[0], [11]])
+        return found
+
+    for mine, theirs in run_ranks(body, 2)[0]:
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("vertices", [1, 3])
+def test_ranks_without_vertices(ranks, vertices):
+    def body(rank: int) -> tuple:
+        ours = Changing(6, vertices=12)
+        ours.n, ours.x, ours.y = vertices, ours.x[:vertices], ours.y[:vertices]
+        ours.weights = {}
+        graph = ours.graph(partition="block")
+        model = trained_like("gat")
+        served = spgnn.Embeddings(model, graph)
+        edges = [(s, t) for s in range(vertices) for t in range(vertices)]
+        for edge in edges:
+            graph.update([[edge[0]], [edge[1]]] if rank == 0 else None)
+        spgnn.infer(model, graph, since=served)
+        graph.update(drop_edges=torch.tensor(edges[::2]).T if rank == 0 else None)
+        kept = graph.gather(spgnn.infer(model, graph, since=served))
+        ours.weights = dict.fromkeys(edges[1::2], 1.0)
+        new = ours.graph(partition="block")
+        return kept, new.gather(spgnn.infer(model, new))
+
+    kept, new = run_ranks(body, ranks)[0]
+    torch.testing.assert_close(kept, new, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_updated_says_why():
+    ours = Changing(7)
+    graph, model = ours.graph(), trained_like("sage")
+    served = spgnn.Embeddings(model, graph)
+    coded = ours.graph(codec={"bits": 8})
+    freed = ours.graph()
+    freed.release()
+    repeated = spgnn.distribute(Repeated())
+    norm = GCN(FEATURES, 8, 2, CLASSES, norm="graph")
+    several = GCN(FEATURES, 8, 2, CLASSES)
+    several.convs[0].register_forward_hook(lambda *given: None)
+    for call, words in [
+        (coded.update, "has a codec"),
+        (freed.update, "has let go of its adjacency"),
+        (repeated.update, "has repeated edges"),
+        (lambda: spgnn.Embeddings(norm, graph), "GraphNorm looks at all vertices"),
+        (lambda: spgnn.Embeddings(several, graph), "does more than one aggregation"),
+        (lambda: spgnn.Embeddings(torch.nn.Linear(7, 4), graph), "must be one of spgnn.nn"),
+        (lambda: spgnn.Embeddings(GCN(-1, 8, 2, CLASSES), graph), "does not know its widths"),
+        (lambda: spgnn.Embeddings(model, graph.A), "not a DistMatrix"),
+        (lambda: spgnn.infer(model, graph, since=3), "since must be spgnn.Embeddings"),
+        (lambda: spgnn.infer(norm, graph, since=served), "since is of another model or graph"),
+        (lambda: spgnn.infer(model, graph, layer=1, since=served), "give neither x nor layer"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            call()
+
+
+class Repeated:
+    """Data as PyG's, of which one edge is there twice."""
+
+    edge_index = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    x, num_nodes = torch.zeros(2, 1), 2
+
+
+def test_a_step_that_needs_rows_of_before_is_refused_by_autograd():
+    ours = Changing(8)
+    graph, model = ours.graph(), trained_like("sage")
+    graph.update(x=([0], torch.zeros(1, FEATURES)))  # the graph's own from now on
+    loss = model(graph.x, graph).square().mean()
+    graph.update(x=([1], torch.zeros(1, FEATURES)))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_lists_are_as_sets_are(weighted):
+    """Many changes of a few lists, hubs among them, against dictionaries."""
+    rng = np.random.default_rng(9)
+    lists = [dict.fromkeys(range(size), 1.0) for size in (0, 1, 40, 3)]
+    lengths = np.array([len(one) for one in lists])
+    columns = np.concatenate([np.array(list(one), np.int32) for one in lists])
+    mine = Neighbours(lengths, columns, np.ones(len(columns), np.float32) if weighted else None)
+    for step in range(60):
+        drawn = [(r, c) for r, one in enumerate(lists) for c in one if rng.random() < 0.3]
+        rows, gone = np.array(drawn, np.int64).reshape(-1, 2).T
+        mine.drop(rows, mine.find(rows, gone))
+        for row, column in zip(rows, gone, strict=True):
+            del lists[row][column]
+        new = [
+            (int(rng.integers(len(lists))), 100 * step + 100 + k) for k in range(rng.integers(30))
+        ]
+        at, added = np.array(new, np.int64).reshape(-1, 2).T
+        weights = rng.random(len(at)).astype(np.float32)
+        mine.add(at, added, weights)
+        for row, column, weight in zip(at, added, weights, strict=True):
+            lists[row][column] = float(weight) if weighted else 1.0
+        if step % 20 == 0:
+            mine.extend(1)
+            lists.append({})
+        indptr, found, values = mine.take(np.arange(len(lists)))
+        values = torch.ones(len(found)) if values is None else values
+        for row, one in enumerate(lists):
+            part = slice(*indptr[row : row + 2].tolist())
+            pairs = zip(found[part].tolist(), values[part].tolist(), strict=True)
+            assert sorted(pairs) == sorted(one.items())
+    assert (mine.find(np.array([0]), np.array([-5])) == -1).all()
