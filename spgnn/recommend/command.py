@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 from rich.table import Table
@@ -12,7 +13,8 @@ from spgnn.comm.launch import run_job
 from spgnn.command import plural, show_table
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.recommend.config import RECIPES, RecommendConfig
-from spgnn.recommend.recommendation import Recommendation, RowTrainer
+from spgnn.recommend.recommendation import PairTask, Recommendation, RowTrainer
+from spgnn.recommend.spilled import SpilledRecommendation
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, logs_in
 from spgnn.train.run import OWN_FLAGS, check_targets
@@ -46,13 +48,28 @@ def train(
     comm.on_rank_zero(lambda: check_targets(config.job, config.training, read))
     give_back_freed()
     idle = resident_bytes()
-    task = Recommendation(config, comm)
+    with ExitStack() as stack:
+        task: PairTask
+        if config.storage.spill is None:
+            task = Recommendation(config, comm)
+        else:
+            task = stack.enter_context(closing(SpilledRecommendation.of(config)))
+        return _trained(config, task, callbacks, idle)
+
+
+def _trained(
+    config: RecommendConfig, task: PairTask, callbacks: Sequence[Callback], idle: int
+) -> Report:
+    comm = task.comm
     logs = logs_in(config.job.log) if config.job.log and comm.rank == 0 else []
     trainer = RowTrainer(task, config, [*callbacks, *logs])
-    trainer.freed = FreedMemory(comm.size, comm.ranks_here)
-    trainer.freed.begin()
+    if config.storage.spill is None:
+        trainer.freed = FreedMemory(comm.size, comm.ranks_here)
+        trainer.freed.begin()
     comm.settled()
     trainer.run()
+    if config.job.predictions is not None and trainer.failure is None:
+        trainer.write_predictions(config.job.predictions)
     return {
         "config": config.flat(),
         "world_size": comm.size,

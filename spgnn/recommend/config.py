@@ -155,7 +155,7 @@ class Training(Usual):
     eval_every: Annotated[int, rare("evaluate each N-th epoch", "N", low=1)] = 10
 
 
-_FIXED = ("dtype", "runs", "clip", "patience", "device", "predictions")
+_FIXED = ("dtype", "runs", "clip", "patience", "device")
 
 
 @dataclass(frozen=True)
@@ -199,5 +199,16 @@ class RecommendConfig(Configuration):
             raise InputError("--negatives: with --loss in-batch they are the items of other pairs")
         if self.sampling.temperature != 1 and self.sampling.loss == "bpr":
             raise InputError("sampling.temperature needs --loss softmax or in-batch")
-        if self.storage.spill is not None and ranks > 1:
+        if self.storage.spill is not None:
+            self._check_spill(ranks)
+
+    def _check_spill(self, ranks: int) -> None:
+        if ranks > 1:
             raise InputError(f"--spill needs one rank, not {ranks}: ranks have memory of their own")
+        if self.sampling.loss == "in-batch":
+            raise InputError("--spill needs --loss bpr or softmax: steps are larger than memory")
+        if self.algorithm != Algorithm():
+            raise InputError("--spill needs --algo 1d and no partition: there is one rank")
+        for name in ("checkpoint", "predictions"):
+            if getattr(self.training if name == "checkpoint" else self.job, name) is not None:
+                raise InputError(f"--spill: embeddings on a disk are not copied: no --{name}")

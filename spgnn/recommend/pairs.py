@@ -48,6 +48,8 @@ class PairSampler:
         Of each pair, none of which the user has interacted with, unless it has with almost all.
     seed : int
     draw : {"interactions", "users"}
+    interactions : int, optional
+        Of training, if the share has not all of this rank's users.
 
     Attributes
     ----------
@@ -64,18 +66,23 @@ class PairSampler:
         negatives: int,
         seed: int,
         draw: Draw = "interactions",
+        interactions: int | None = None,
     ) -> None:
         self._share, self._negatives, self._seed, self._draw = share, negatives, seed, draw
-        self.interactions = comm.agree(share.train.nnz, "sum")
+        self.interactions = interactions or comm.agree(share.train.nnz, "sum")
         self._batch = min(batch_size or self.interactions, self.interactions)
         self.steps = -(-self.interactions // max(self._batch, 1))
         # Own interactions with items by their own numbers, which rise in each row: what is drawn
         # must not depend on places.
-        self._indptr, items = share.train.indptr.numpy(), share.item_ids[share.train.indices.long()]
+        self._indptr = share.train.indptr.numpy()
         own = np.arange(len(share.user_ids))
         self._user_of = own.repeat(np.diff(self._indptr))
-        keys = np.sort(self._user_of * max(share.items, 1) + items.numpy())
-        self._items = (keys % max(share.items, 1)).astype(np.int32)
+        if torch.equal(share.item_ids, torch.arange(share.items)):
+            self._items = share.train.indices.numpy()
+        else:
+            items = share.item_ids[share.train.indices.long()].numpy()
+            keys = np.sort(self._user_of * share.items + items)
+            self._items = (keys % share.items).astype(np.int32)
         if draw == "users":
             self._number = np.full(share.users, -1, np.int64)
             self._number[share.user_ids.numpy()] = own

@@ -82,11 +82,15 @@ def _blocks(items: Tensor, share: Share, comm: Communicator) -> Iterator[tuple[i
 
 def recall_and_ndcg(
     users: Tensor, items: Tensor, share: Share, k: int, comm: Communicator
-) -> tuple[float, float] | None:
-    """Recall@k and NDCG@k, means over users with test items; training items left out. Collective.
+) -> Tensor:
+    """Sums of Recall@k and NDCG@k over own users with test items, and their number. Collective.
 
-    Recall is the share of a user's test items among its k; NDCG weighs the i-th of these by
-    1 / log₂(i + 1), relative to the best order that there is. ``None`` if there is nothing to test.
+    Recall is the share of a user's test items among its k best; NDCG weighs the i-th of these by
+    1 / log₂(i + 1), relative to the best order that there is. Training items are left out.
+
+    Returns
+    -------
+    Tensor float64 [3]
     """
     lengths = share.test.row_lengths
     tested = (lengths > 0).nonzero()[:, 0]
@@ -106,6 +110,4 @@ def recall_and_ndcg(
     ideal = gains.cumsum(0)[counts.clamp(max=k) - 1]
     recall = (hit.sum(1).double() / counts).sum()
     ndcg = ((hit * gains[: hit.shape[1]]).sum(1) / ideal).sum()
-    sums = torch.stack((recall, ndcg, torch.tensor(float(len(tested)), dtype=torch.float64)))
-    comm.all_reduce(sums).wait()
-    return None if not sums[2] else (float(sums[0] / sums[2]), float(sums[1] / sums[2]))
+    return torch.stack((recall, ndcg, recall.new_tensor(len(tested))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,7 +32,78 @@ from spgnn.train.callbacks import Callback
 from spgnn.train.task import Criterion, Predictions, Scores
 
 
-class Recommendation(Task):
+class PairTask(Task):
+    """What is learnt of pairs of users and items, wherever embeddings lie.
+
+    Attributes
+    ----------
+    steps : int
+        Of an epoch.
+    sizes : dict of int
+        Users, items, and interactions for training and testing, of all ranks.
+    """
+
+    config: RecommendConfig
+    steps: int
+    sizes: dict[str, int]
+    name: str
+
+    @abstractmethod
+    def train_epoch(self, epoch: int, lr: float) -> Tensor:
+        """All steps; the mean of their losses, of all ranks together. Collective."""
+
+    @abstractmethod
+    def sums(self) -> Tensor:
+        """Of this rank's users with test items: as `recall_and_ndcg`. Collective."""
+
+    def scores(self) -> Scores:
+        """Recall@K and NDCG@K over test items. Collective."""
+        k, sums = self.config.sampling.k, self.sums()
+        self.comm.all_reduce(sums).wait()
+        recall, ndcg = (float(s / sums[2]) if sums[2] else None for s in sums[:2])
+        return {f"test_recall@{k}": recall, f"test_ndcg@{k}": ndcg}
+
+    @property
+    def criterion(self) -> Criterion:  # type: ignore[override]
+        """NDCG@K."""
+        return Criterion(f"test_ndcg@{self.config.sampling.k}", higher=True)
+
+    def loss(self, epoch: int) -> Tensor:
+        """None by itself: epochs have steps of their own."""
+        raise NotImplementedError
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, pairs, seed, and sizes."""
+        how, sampling = self.config.model, self.config.sampling
+        return {
+            "embeddings": f"{how.dim} wide, {how.layers} layers, weights {how.weights}",
+            "pairs": f"{sampling.loss} of {sampling.batch_size} {sampling.draw} with "
+            f"{sampling.negatives} negatives",
+            "rows by": self.config.training.optimizer,
+            "seed": self.config.training.seed,
+            "a graph of": ", ".join(f"{count} {name}" for name, count in self.sizes.items()),
+        }
+
+    def sections(self) -> dict[str, Any]:
+        """The graph of interactions. Collective."""
+        return {"graph": {"name": self.name, **self.sizes}, "steps_per_epoch": self.steps}
+
+
+def interactions_of(config: RecommendConfig) -> Interactions:
+    """The data set of a configuration."""
+    data = config.data
+    with memory_for(data.dataset):
+        return open_interactions(
+            data.dataset,
+            test_share=data.test_share,
+            seed=config.training.seed,
+            form=data.form,
+            least_rating=data.least_rating,
+        )
+
+
+class Recommendation(PairTask):
     """Embeddings of users and items, their propagation, and a loss of pairs. Collective.
 
     Each rank owns the rows of its vertices, their gradient and their optimiser's state. A step
@@ -58,16 +130,7 @@ class Recommendation(Task):
 
         def read() -> Interactions:
             if not opened:
-                with memory_for(data.dataset):
-                    opened.append(
-                        open_interactions(
-                            data.dataset,
-                            test_share=data.test_share,
-                            seed=seed,
-                            form=data.form,
-                            least_rating=data.least_rating,
-                        )
-                    )
+                opened.append(interactions_of(config))
             return opened[0]
 
         def source() -> GraphSource:
@@ -76,7 +139,7 @@ class Recommendation(Task):
         users = int(comm.from_rank_zero(lambda: read().shape[0]))
         placement = Placement(how.distribution, how.partition, imbalance=how.imbalance, seed=seed)
         share, self.partition_report = scattered_share(data.dataset, source, placement, comm)
-        self.meta, self.vertex_ids = share.meta, share.vertex_ids
+        self.name, self.vertex_ids = share.meta.name, share.vertex_ids
         self.share = Share.of(share, users, read, comm)
         opened.clear()
         graph = DistGraph(share, comm, how.distribution)
@@ -101,11 +164,16 @@ class Recommendation(Task):
         with memory_for(what):
             self.rows = initial_rows(self.vertex_ids, width, seed)
             self.moments = {n: torch.zeros(rows, columns) for n, columns in widths.items()}
-        self.criterion = Criterion(f"test_ndcg@{config.sampling.k}", higher=True)
+        self.steps = self.sampler.steps
+        self.sizes = {
+            "users": users,
+            "items": self.share.items,
+            "interactions": self.sampler.interactions,
+            "test_interactions": comm.agree(self.share.test.nnz, "sum"),
+        }
 
     def train_epoch(self, epoch: int, lr: float) -> Tensor:
-        """All steps; the mean of their losses. Collective."""
-        steps = self.sampler.steps
+        steps = self.steps
         losses = torch.zeros((), dtype=torch.float64)
         for step in range(steps):
             loss, gradient = self.gradient(self.sampler.pairs(epoch, step))
@@ -181,31 +249,11 @@ class Recommendation(Task):
         plan = build(fetch(CSR(Selection(places, layout.rows)), layout, self.comm.rank), self._mesh)
         return DistMatrix(plan.ready(), layout, self._mesh)
 
-    def loss(self, epoch: int) -> Tensor:
-        """Of the first step of an epoch, of all ranks together; nothing is learnt. Collective."""
-        return self.gradient(self.sampler.pairs(epoch, 0))[0] / self.comm.size
-
-    def scores(self) -> Scores:
-        """Recall@K and NDCG@K over test items. Collective."""
-        k, share = self.config.sampling.k, self.share
-        F = self.propagation.forward(self.rows)
+    def sums(self) -> Tensor:
+        F, share = self.propagation.forward(self.rows), self.share
         users, items = F[share.user_rows], F[share.item_rows]
         del F
-        both = recall_and_ndcg(users, items, share, k, self.comm) or (None, None)
-        return {f"test_recall@{k}": both[0], f"test_ndcg@{k}": both[1]}
-
-    @property
-    def signature(self) -> Mapping[str, Any]:
-        """Model, pairs, seed, and sizes."""
-        how, sampling = self.config.model, self.config.sampling
-        return {
-            "embeddings": f"{how.dim} wide, {how.layers} layers, weights {how.weights}",
-            "pairs": f"{sampling.loss} of {sampling.batch_size} {sampling.draw} with "
-            f"{sampling.negatives} negatives",
-            "rows by": self.update.kind,
-            "seed": self.config.training.seed,
-            "a graph of": f"{self.meta.vertices} vertices and {self.meta.edges} edges",
-        }
+        return recall_and_ndcg(users, items, share, self.config.sampling.k, self.comm)
 
     def state(self) -> dict[str, Tensor]:
         """Own rows, their moments and the vertices that they are of."""
@@ -223,18 +271,8 @@ class Recommendation(Task):
             table.copy_(state[name])
 
     def sections(self) -> dict[str, Any]:
-        """The graph and its interactions. Collective."""
-        return {
-            "graph": {
-                "name": self.meta.name,
-                "users": self.share.users,
-                "items": self.share.items,
-                "interactions": self.sampler.interactions,
-                "test_interactions": self.comm.agree(self.share.test.nnz, "sum"),
-            },
-            "steps_per_epoch": self.sampler.steps,
-            "partition": self.partition_report,
-        }
+        """The graph and its partition. Collective."""
+        return {**super().sections(), "partition": self.partition_report}
 
     def predictions(self) -> Predictions:
         """The embedding of every user, and then of every item. Collective."""
@@ -244,10 +282,10 @@ class Recommendation(Task):
 class RowTrainer(Trainer):
     """Takes the steps of a task whose rows lie at their owners: no gradient is summed up."""
 
-    task: Recommendation
+    task: PairTask
 
     def __init__(
-        self, task: Recommendation, config: RecommendConfig, callbacks: Sequence[Callback] = ()
+        self, task: PairTask, config: RecommendConfig, callbacks: Sequence[Callback] = ()
     ) -> None:
         lr = config.training.lr
         super().__init__(
@@ -256,7 +294,7 @@ class RowTrainer(Trainer):
             optimizer=lambda none: torch.optim.SGD([{"params": none}], lr=lr),
             callbacks=callbacks,
         )
-        self.steps_per_epoch = task.sampler.steps
+        self.steps_per_epoch = task.steps
 
     def train_epoch(self, epoch: int) -> Tensor:
         """All steps of an epoch; the mean of their losses. Collective."""

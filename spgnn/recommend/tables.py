@@ -12,7 +12,7 @@ from spgnn.hashing import uniform_rows
 
 RowOptimizer = Literal["adam", "row-adam", "row-adagrad"]
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
-_ROWS = 4096  # at once: what an update reads and writes stays in a cache
+_ROWS = 16384  # at once: what an update reads and writes stays in a cache
 
 
 def initial_rows(ids: Tensor, width: int, seed: int, std: float = 0.1) -> Tensor:

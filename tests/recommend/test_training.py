@@ -17,6 +17,7 @@ from spgnn.recommend import Interactions, RecommendConfig
 from spgnn.recommend.pairs import PairSampler
 from spgnn.recommend.recommendation import Recommendation, RowTrainer
 from spgnn.recommend.share import Share
+from spgnn.recommend.spilled import SpilledRecommendation
 from spgnn.recommend.tables import RowUpdate, initial_rows
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
@@ -199,6 +200,20 @@ def test_draws_do_not_depend_on_ranks_and_negatives_are_new(draw: str) -> None:
     if draw == "interactions":  # each once
         every = np.concatenate(one)[:, :2]
         assert sorted(map(tuple, every)) == sorted(zip(*known.nonzero(), strict=True))
+
+
+def test_a_run_on_a_disk_is_that_in_memory(tmp_path: Path) -> None:
+    for options in ({}, {"optimizer": "row-adagrad", "loss": "softmax", "batch_size": 0}):
+        truth, _ = dense_history(options)
+        how = config(spill=str(tmp_path), chunks=3, **options, partition="gvb")
+        task = SpilledRecommendation.of(how, interactions())
+        history = RowTrainer(task, how).fit()
+        task.close()
+        for record, (loss, recall, ndcg) in zip(history, truth, strict=True):
+            assert record["loss"] == pytest.approx(loss, abs=1e-5)
+            assert record["test_recall@4"] == pytest.approx(recall, abs=1e-9)
+            assert record["test_ndcg@4"] == pytest.approx(ndcg, abs=1e-9)
+        assert not list(tmp_path.iterdir())
 
 
 def resumed(rank: int, directory: str, epochs: int, resume: bool) -> list[dict[str, float]]:
