@@ -15,7 +15,11 @@ import sys
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from spgnn.train.run import main
+from spgnn.signals import die_with_torchrun
+
+die_with_torchrun()  # which may be killed in the seconds that importing torch takes
+
+from spgnn.train.run import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -5,11 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from spgnn.signals import die_with_torchrun
-
-# Importing torch takes seconds, in which torchrun may be killed.
-die_with_torchrun()
-
 if TYPE_CHECKING:
     from spgnn.autograd import product
     from spgnn.comm import (

@@ -86,6 +86,42 @@ def set_timeout(process_group: Any, timeout: timedelta) -> None:
     torch.distributed.distributed_c10d._set_pg_timeout(timeout, process_group)
 
 
+def store_of(process_group: Any) -> Any:
+    """The store through which the members of a process group met; ``None`` if they had none."""
+    return torch.distributed.distributed_c10d._world.pg_map[process_group][1]
+
+
+def timeout_of(process_group: Any, device: torch.device) -> timedelta:
+    """How long a process group waits for what moves tensors of a device."""
+    timeout: timedelta = process_group._get_backend(device).options._timeout
+    return timeout
+
+
+def unlisted_group(
+    store: Any, rank: int, size: int, name: str, timeout: timedelta, cuda: bool
+) -> Any:
+    """A process group of gloo, with `cuda` also of NCCL, that torch does not list.
+
+    ``torch.distributed.new_group`` lists its groups, and calls later ones after their number: those
+    of the program, too. This one ends with the last reference to it.
+    """
+    dist: Any = torch.distributed
+    made, kinds = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType
+    made._set_default_backend(kinds.NCCL if cuda else kinds.GLOO)
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout)
+    gloo._set_sequence_number_for_group()
+    made._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    if cuda:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        nccl = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
+        nccl._set_sequence_number_for_group()
+        made._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+    made._set_group_name(name)
+    made._set_group_desc(name)
+    return made
+
+
 def plain_tensors() -> AbstractContextManager[None]:
     """Within it subclasses of Tensor are tensors, and nothing asks them what to do."""
     guard: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()

@@ -32,7 +32,6 @@ from spgnn.comm.failure import (
     StartError,
     join,
     shown_ranks,
-    visit,
     world,
 )
 from spgnn.comm.place import (
@@ -85,7 +84,8 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
         takes GPUs if every rank has its own.
     group : torch.distributed.ProcessGroup or DeviceMesh, optional
         Ranks that the calling program has made a group of: spgnn is its guest, starts nothing, and
-        neither watches nor ends its ranks.
+        neither watches nor ends its ranks. Of a mesh of several axes, one: ``mesh["data"]``.
+        Collective over the group; each call returns a communicator of its own.
 
     Raises
     ------
@@ -96,9 +96,11 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
     check_choice("--backend", backend, BACKENDS)
     check_choice("--device", device, DEVICES)
     if group is not None:
-        from spgnn.comm.torchdist import TorchCommunicator
+        from spgnn.comm.guest import visit
 
-        return visit(TorchCommunicator.guest(group, device))
+        if backend != "auto":
+            raise InputError(f"backend={backend}: the group has its own; leave one of them out")
+        return visit(group, device)
     comm = world()
     if comm is None:
         comm = _connect(backend, device)

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
 
 import torch
 
@@ -118,6 +119,7 @@ class Job:
     """A rank's share in its job; all its communicators have one and the same."""
 
     lifelines: Lifelines | None = None  # None in a job of one rank, and in that of a guest
+    is_guest = False  # the process is a program's that made the ranks' group, and stays as it is
 
     def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.size = rank, size
@@ -481,6 +483,8 @@ class Lifelines:
 
 # By process: a fork of one that has connected is a rank of its own.
 _world: dict[int, Communicator] = {}
+# Communicators of a guest, which live as long as somebody uses them.
+guests: WeakSet[Communicator] = WeakSet()
 
 
 def world() -> Communicator | None:
@@ -508,18 +512,6 @@ def guarded(comm: Communicator) -> Iterator[None]:
                 raise  # The local launcher asked, and says so.
             comm.job.terminated()
     _world.clear()
-
-
-def visit(comm: Communicator) -> Communicator:
-    """Make `comm` this process's :func:`world` if it has none; its end is the program's own."""
-    _world.setdefault(os.getpid(), comm)
-
-    def forget() -> None:
-        _world.clear()
-        comm.release()
-
-    atexit.register(forget)
-    return comm
 
 
 def join(comm: Communicator) -> None:

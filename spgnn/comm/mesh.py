@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spgnn.comm.communicator import Communicator
-from spgnn.comm.failure import world
+from spgnn.comm.failure import guests, world
 from spgnn.errors import InputError
 from spgnn.layout import EVERYONE, Axes
 
@@ -72,14 +72,17 @@ class Mesh:
 
 
 def _known_mesh(axes: Axes) -> Mesh:
-    everyone = world()
-    known = {} if everyone is None else _meshes_of(everyone)
-    if axes not in known:
-        shape = " × ".join(map(str, axes.sizes))
+    own = world()
+    groups = [_meshes_of(comm) for comm in ([own] if own else guests)]
+    found = [known[axes] for known in groups if axes in known]
+    shape = " × ".join(map(str, axes.sizes))
+    if not found:
         raise InputError(
             f"what is unpickled lives on {shape} ranks; build a Mesh of that shape first, on all"
         )
-    return known[axes]
+    if len(found) > 1:
+        raise InputError(f"what is unpickled lives on {shape} ranks; several groups here have them")
+    return found[0]
 
 
 def _meshes_of(everyone: Communicator) -> dict[Axes, Mesh]:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# torch.optim imports it too, but later: its functions take the world of that moment as a default
-# argument, which would keep the group, and gloo's threads, alive beyond close().
-import torch.distributed.nn
 from torch import Tensor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
@@ -30,26 +26,13 @@ _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pa
 
 
 class TorchJob(Job):
-    """A job whose ranks have process groups of torch.
+    """A job whose ranks have process groups of torch."""
 
-    Without a `meeting` it is a guest in the program that made the group, which alone decides how
-    long ranks wait and how they end. `ranks` are their numbers in torch's world.
-    """
-
-    def __init__(
-        self,
-        rank: int,
-        ranks: Sequence[int],
-        device: torch.device,
-        meeting: Rendezvous | None = None,
-    ) -> None:
-        super().__init__(rank, len(ranks), device)
-        self.ranks = ranks
+    def __init__(self, rank: int, size: int, device: torch.device, meeting: Rendezvous) -> None:
+        super().__init__(rank, size, device)
         self.members: list[TorchCommunicator] = []
         self.under_way = 0  # operations that were begun and not waited for yet
-        self._left = meeting is None
-        if meeting is None:
-            return
+        self._left = False
         self._store = store = meeting.store  # On rank 0, it may itself live in this process.
 
         def publish(text: str | None) -> str:
@@ -96,7 +79,7 @@ class TorchCommunicator(Communicator):
     """Ranks of a torch.distributed process group (the world, or a subgroup of it)."""
 
     def __init__(self, job: TorchJob, group: Group, process_group: Any) -> None:
-        super().__init__(dist.get_rank(process_group), job, group)
+        super().__init__(process_group.rank(), job, group)
         self.process_group = process_group
         self.moves_cuda = "nccl" in str(dist.get_backend_config(process_group))
         self._torch_job = job
@@ -122,7 +105,10 @@ class TorchCommunicator(Communicator):
         backend, chosen = choose(group, device, place, agree)
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        job = TorchJob(place.rank, range(place.size), chosen, meeting)
+        # torch.optim imports it too, but later: its functions take the world of that moment as a
+        # default argument, which would keep the group, and gloo's threads, alive beyond close().
+        import_module("torch.distributed.nn")
+        job = TorchJob(place.rank, place.size, chosen, meeting)
         # A plain name, because torch does not know the hooks of a group with several backends
         # once any plugin is registered, and warns of that when the group is destroyed.
         try:
@@ -138,52 +124,34 @@ class TorchCommunicator(Communicator):
             raise StartError(f"rank {place.rank} cannot connect to the others: {reason}") from None
         return cls(job, job.everyone(), dist.group.WORLD)
 
-    @classmethod
-    def guest(cls, group: Any, device: str) -> Communicator:
-        """The ranks of a process group, or of a DeviceMesh of one dimension, of the caller's."""
-        group = group.get_group() if hasattr(group, "get_group") else group
-        rank = dist.get_rank(group)
-        if rank < 0:
-            raise InputError("connect(group=…): this process is no member of the group")
-        config = str(dist.get_backend_config(group))
-        if "cpu:" not in config:
-            raise InputError(
-                f"connect(group=…): its backend is {config}, which moves no numbers of the host; "
-                'use init_process_group("cpu:gloo,cuda:nccl")'
-            )
-        on_gpu = device == "cuda" or (device == "auto" and "nccl" in config)
-        chosen = torch.device("cpu")
-        if on_gpu:
-            chosen = torch.device("cuda", torch.cuda.current_device())
-        job = TorchJob(rank, dist.get_process_group_ranks(group), chosen)
-        return cls(job, job.everyone(), group) if job.size > 1 else SoloCommunicator(job)
-
     def release(self) -> None:
         """Let go of all process groups of the job."""
         self._torch_job.forget()
 
+    def _group_for(self, buffer: Tensor) -> Any:
+        """The process group that moves a tensor."""
+        return self.process_group
+
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
-        group, sizes = self.process_group, (counts.recv_list, counts.send_list)
-        work = dist.all_to_all_single(recv, send, *sizes, group=group, async_op=True)
-        return self._waiter(work, recv)
+        group, sizes = self._group_for(recv), (counts.recv_list, counts.send_list)
+        return self._waiter(group.alltoall_base(recv, send, *sizes, dist.AllToAllOptions()), recv)
 
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
-        group = self.process_group
-        work = dist.broadcast(buffer, group=group, group_src=root, async_op=True)
-        return self._waiter(work, buffer)
+        options = dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        return self._waiter(self._group_for(buffer).broadcast([buffer], options), buffer)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
-        group = self.process_group
         if self.rank != root and not buffer.is_cuda:
             buffer = buffer.clone()  # gloo adds up in it what passes through this rank
-        work = dist.reduce(buffer, group=group, group_dst=root, async_op=True)
-        return self._waiter(work, buffer)
+        options = dist.ReduceOptions()
+        options.rootRank = root
+        return self._waiter(self._group_for(buffer).reduce([buffer], options), buffer)
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
-        group = self.process_group
-        reduction = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
-        work = dist.all_reduce(buffer, reduction, group=group, async_op=True)
-        return self._waiter(work, buffer)
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.SUM if op == "sum" else dist.ReduceOp.MAX
+        return self._waiter(self._group_for(buffer).allreduce([buffer], options), buffer)
 
     def _split(self, group: Group) -> Communicator:
         job, span = self._torch_job, _span(self.job.timeout)
@@ -193,7 +161,7 @@ class TorchCommunicator(Communicator):
         self.maximise_uncounted(most)
         if len(group.ranks) == 1:
             return SoloCommunicator(job, group)
-        mine, own = [job.ranks[rank] for rank in group.ranks], [job.ranks[job.rank]]
+        mine, own = list(group.ranks), [job.rank]
         while groups_made() < int(most):
             dist.new_group(own, timeout=span, use_local_synchronization=True)
         made = dist.new_group(mine, timeout=span, use_local_synchronization=True)

@@ -140,6 +140,8 @@ def distribute(
     InputError
         On all ranks, if anything is wrong with the data or the options, or ranks do not agree.
     """
+    if comm is not None and group is not None:
+        raise InputError("comm= and group=: give one of them")
     comm = comm or connect(backend, device, group)
     algorithm = Algorithm(algo, c, exchange, cover, node_size)
     how = Placement(

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from spgnn.comm.failure import world
+from spgnn.comm import Communicator
+from spgnn.comm.failure import guests, world
 from spgnn.errors import InputError
 
 # Of PyG: what looks at all vertices it is given, in training and afterwards.
@@ -53,7 +54,7 @@ _NEED_NEIGHBOURS = {
     "SetTransformerAggregation",
     "SortAggregation",
 }
-_BEFORE = "_spgnn_vertex_before"
+_BEFORE, _RANKS = "_spgnn_vertex_before", "_spgnn_ranks"
 
 
 def refuse_one_rank(model: nn.Module) -> None:
@@ -104,13 +105,34 @@ def refuse_callers() -> None:
         frame = frame.f_back
 
 
-def pad_alike(model: nn.Module) -> None:
+class _Ranks:
+    """The ranks of the graph that a module was given to, as long as there are any."""
+
+    def __init__(self, comm: Communicator | None = None) -> None:
+        self._comm = None if comm is None else ref(comm)
+
+    def __call__(self) -> Communicator | None:
+        comm = world() if self._comm is None else self._comm()
+        if self._comm is None and comm is None and guests:
+            raise InputError("a model that was unpickled: call graph.replicate(model) first")
+        return comm
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Ranks:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Ranks, ()  # of the job that unpickles it
+
+
+def pad_alike(model: nn.Module, comm: Communicator) -> None:
     """Tell modules that pad neighbours, from now on, the largest number of them on any rank.
 
     Those that need a bound on all edges' weights refuse to be called without one. Those that need
     some neighbour of the first vertex get a vertex before it, which has two.
     """
     for module in model.modules():
+        if _is_padded(module) or _asks_all_edges(module):
+            module.__dict__[_RANKS] = _Ranks(comm)
         if _is_padded(module) and not _knows(module):
             module.register_forward_pre_hook(_with_largest, with_kwargs=True)
         if _asks_all_edges(module) and not _knows(module):
@@ -159,7 +181,7 @@ def _with_largest(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Say the largest number of neighbours, if the caller does not. Collective."""
-    comm, index, ptr = world(), kwargs.get("index"), kwargs.get("ptr")
+    comm, index, ptr = module.__dict__[_RANKS](), kwargs.get("index"), kwargs.get("ptr")
     if comm is None or kwargs.get("max_num_elements") is not None:
         return args, kwargs
     if index is None:
@@ -179,7 +201,7 @@ def _with_bound(
     It is twice the largest entry of the Laplacian: 2, where that is normalised and no weight is
     negative.
     """
-    comm = world()
+    comm = module.__dict__[_RANKS]()
     if comm is None or comm.size == 1 or _argument(args, kwargs, 4, "lambda_max") is not None:
         return None
     weight = _argument(args, kwargs, 2, "edge_weight")

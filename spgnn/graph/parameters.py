@@ -36,7 +36,7 @@ def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     InputError
         If they differ in more than values; if the model takes statistics over one rank's rows.
     """
-    pad_alike(model)
+    pad_alike(model, comm)
     _check_model(model, comm)
     with torch.no_grad():
         for _, tensor in _tensors(model):
@@ -46,8 +46,8 @@ def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     _checked[model] = True
     if comm.size > 1:
         if model not in _replicas:
-            _replicas[model] = _Replica(model, comm)
-        _replicas[model].hook(model)
+            _replicas[model] = _Replica(model)
+        _replicas[model].hook(model, comm)
     return model
 
 
@@ -83,16 +83,17 @@ class _Replica:
     is averaged once at its end, where the model is synchronised.
     """
 
-    def __init__(self, model: nn.Module, comm: Communicator) -> None:
-        # Hooks of parameters live until the interpreter ends; the communicator must end before.
-        self._model, self._comm = ref(model), ref(comm)
+    def __init__(self, model: nn.Module) -> None:
+        self._model = ref(model)
         self.averages = False
         self._known: dict[int, ref[Tensor]] = {}
         self._returned: dict[str, Tensor] = {}  # or added up in .grad, which is not known yet
         self._added_up = False
 
-    def hook(self, model: nn.Module) -> None:
-        """Register hooks of the parameters that have none."""
+    def hook(self, model: nn.Module, comm: Communicator) -> None:
+        """Register hooks of the parameters that have none; `comm` averages from now on."""
+        # Hooks of parameters live until the interpreter ends; the communicator must end before.
+        self._comm = ref(comm)
         for name, p in model.named_parameters():
             known = self._known.get(id(p))
             if p.requires_grad and (known is None or known() is not p):

@@ -31,7 +31,6 @@ from spgnn.comm import (
 from spgnn.comm.failure import Job, Lifelines, world
 from spgnn.testing import run_ranks
 from spgnn.train.run import main
-from tests import products
 from tests.comm.jobs import (
     MPIEXEC,
     PATIENCE,
@@ -323,38 +322,6 @@ def test_a_process_group_of_the_programs_own(tmp_path):
 
     ended = on_their_own(program, tmp_path, 2, LOCAL_WORLD_SIZE="2", LOCAL_RANK="0")
     assert [end.status for end in ended] == [0, 0]
-
-
-def test_a_guest_of_a_program_with_its_own_groups(tmp_path):
-    """Products on a group, on a DeviceMesh and on subgroups; groups made on some ranks alone."""
-
-    def program() -> None:
-        dist = torch.distributed
-        dist.init_process_group("gloo")
-        rank = dist.get_rank()
-        if rank == 1:
-            dist.new_group([1], use_local_synchronization=True)
-        threads = threading.active_count()
-        assert products.check_all(connect(group=dist.group.WORLD), every=20) > 0
-        odd = dist.new_group([1, 3])
-        if rank % 2:
-            comm = connect(group=odd)
-            assert (comm.rank, comm.size, comm.agree(rank)) == (rank // 2, 2, 3)
-            assert comm.apart().agree(1, "sum") == 2
-            assert products.check_all(comm, every=20) > 0
-        else:
-            with pytest.raises(InputError, match="no member of the group"):
-                connect(group=odd)
-        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-        assert connect(group=mesh["b"]).agree(rank, "sum") == 4 * (rank // 2) + 1
-        assert threading.active_count() == threads, "nothing is started"
-        print(world().size)
-        dist.barrier()
-        dist.destroy_process_group()
-
-    ended = on_their_own(program, tmp_path, 4)
-    assert [end.status for end in ended] == [0] * 4, "\n".join(end.err for end in ended)
-    assert [end.out for end in ended] == ["4\n"] * 4
 
 
 # Other launchers.
