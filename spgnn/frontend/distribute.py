@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy.typing as npt
 from torch import nn
@@ -22,6 +23,7 @@ from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.needs import Cover
 from spgnn.exchange.schemes import Strategy
+from spgnn.frontend.hetero_data import distribute_types
 from spgnn.frontend.planned import AUTO, planned_model, planned_placement
 from spgnn.frontend.sources import (
     APART,
@@ -81,15 +83,15 @@ def distribute(
     Parameters
     ----------
     data
-        A PyG ``Data``, a ``DGLGraph``, an OGB dataset of either flavour, a SciPy matrix (with `x`,
-        `y` and masks as arguments), a `spgnn.data.Graph`, the name or path of a data set, or a
-        directory of parts. Rank 0's counts: the others may pass the same, or nothing. Or on every
-        rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's. What is written to
-        its arrays afterwards changes nothing here, but for the features of a `GraphBlock`: they
-        may be mapped files, or most of the memory there is, and are shared.
+        A PyG ``Data`` or ``HeteroData``, a ``DGLGraph``, an OGB dataset of either flavour, a SciPy
+        matrix (with `x`, `y` and masks as arguments), a `spgnn.data.Graph`, the name or path of a
+        data set, or a directory of parts. Rank 0's counts: the others may pass the same, or
+        nothing. Or on every rank a `spgnn.data.GraphBlock`: its rows, one rank's after another's.
+        What is written to its arrays afterwards changes nothing here, but for the features of a
+        `GraphBlock`: they may be mapped files, or most of the memory there is, and are shared.
     partition : str or int [n]
-        A method of ``spgnn.partition``, a file of labels, or the labels themselves. Rank 0's
-        counts.
+        A method of ``spgnn.partition``, a file of labels, or the labels themselves, by vertex type
+        where there are several. Rank 0's counts.
     algo, c, exchange, cover, node_size
         Who computes what: see :class:`spgnn.exchange.Algorithm`. Only ``"1d"`` with whole rows, as
         by default, has a halo.
@@ -134,6 +136,7 @@ def distribute(
     Returns
     -------
     DistGraph
+        Of a ``HeteroData``, a :class:`~spgnn.graph.hetero.HeteroDistGraph`.
 
     Raises
     ------
@@ -176,6 +179,22 @@ def distribute(
         memory=memory,
     )
     kind = _agreed_kind(data, how, comm)
+    if kind == "hetero":
+        several = {"plan": plan, "codec": codec, "symmetrise": symmetrise or None, **apart}
+        check = partial(_check_types, algorithm, several)
+        comm.on_every_rank(check)
+        hetero = distribute_types(
+            data,
+            comm,
+            algorithm=algorithm,
+            how=partition,
+            imbalance=imbalance,
+            seed=seed,
+            split=split,
+        )
+        if model is not None:
+            hetero.synchronise(model)
+        return cast(DistGraph, hetero)  # the data say which, and only when they are there
     cut = False
     if kind == "name":
         path = comm.from_rank_zero(lambda: os.fspath(data))
@@ -212,7 +231,21 @@ def distribute(
     return graph
 
 
-_SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
+def _check_types(algorithm: Algorithm, given: dict[str, Any]) -> None:
+    """Refuse what is not there for several vertex types."""
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
+    if algorithm != Algorithm(cover=algorithm.cover):
+        raise InputError(f'several vertex types need algo="1d" and any cover, got {algorithm}')
+
+
+_SHOWN = {
+    "nothing": "nothing",
+    "block": "a GraphBlock",
+    "pyg": "a PyG Data",
+    "hetero": "a HeteroData",
+}
 
 
 def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:

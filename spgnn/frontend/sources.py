@@ -111,6 +111,7 @@ def kind_of(data: Any) -> str:
         "scipy": sp.issparse(data),
         "ogb": hasattr(data, "get_idx_split"),
         "dgl": hasattr(data, "ndata"),
+        "hetero": hasattr(data, "node_types") and hasattr(data, "edge_types"),
         "pyg": hasattr(data, "edge_index"),
     }
     result = [kind for kind, there in signs.items() if there]
@@ -119,8 +120,6 @@ def kind_of(data: Any) -> str:
     if result:
         return result[0]
     kind = type(data).__name__
-    if hasattr(data, "edge_types"):
-        raise InputError("heterogeneous data are not distributed: take data.to_homogeneous()")
     if isinstance(data, list | tuple | Dataset):
         several = f"a {kind} may hold several graphs"
         raise InputError(f"{several}, and one is distributed: give that, as data[0]")

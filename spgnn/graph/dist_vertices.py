@@ -34,6 +34,7 @@ class DistVertices(ABC):
     comm: Communicator
     vertex_ids: Tensor
     device: torch.device
+    bipartite = False  # its edges start and end at vertices of the same numbers
 
     @property
     @abstractmethod
@@ -58,6 +59,11 @@ class DistVertices(ABC):
     def own_rows(self) -> int:
         """Vertices of this rank."""
         return len(self.vertex_ids)
+
+    @property
+    def row_counts(self) -> frozenset[int]:
+        """How many rows tensors of own vertices may have."""
+        return frozenset((self.own_rows,))
 
     def halo(self, H_local: Tensor) -> Tensor:
         """Own rows of H, then the rows of others that edges of own vertices start at. Collective.

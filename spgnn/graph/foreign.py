@@ -248,8 +248,8 @@ class Rows(Protocol):
     """The part of a graph that this module needs."""
 
     @property
-    def own_rows(self) -> int:
-        """Vertices of this rank."""
+    def row_counts(self) -> frozenset[int]:
+        """How many rows tensors of own vertices may have: a number for each type of them."""
 
 
 # Functions of a tensor, and the place of the dimension among their arguments.
@@ -276,7 +276,7 @@ _SHAPED |= {"view", "reshape", "unsqueeze", "flatten"}
 class _Watch(TorchFunctionMode):
     """Follows tensors that come from own rows, and refuses what takes all of them at once."""
 
-    def __init__(self, rows: int, module: nn.Module) -> None:
+    def __init__(self, rows: frozenset[int], module: nn.Module) -> None:
         super().__init__()
         self._rows, self._module = rows, module
         self._known: dict[int, tuple[ref[Tensor], int | None]] = {}
@@ -324,7 +324,7 @@ class _Watch(TorchFunctionMode):
                 return _EDGES if _EDGES in dims else None
             if name not in _SHAPED and 0 in alike:
                 return 0
-        places = [dim for dim, size in enumerate(made.shape) if size == self._rows]
+        places = [dim for dim, size in enumerate(made.shape) if size in self._rows]
         return places[0] if len(places) == 1 else None
 
     def _check(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -335,7 +335,7 @@ class _Watch(TorchFunctionMode):
             along = self._known[id(source)][1] if self._is_known(source) else None
             dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
             if along is not None and dim % args[0].dim() == along:
-                self._refuse(name, args[0].shape[along] != self._rows)
+                self._refuse(name, args[0].shape[along] not in self._rows)
             return
         if name in _PRODUCTS and len(args) == 2 and all(map(self._is_known, args)):
             left, right = (self._known[id(t)][1] for t in args)
@@ -406,12 +406,13 @@ class _Once:
         if graph is None:
             return
         given = [*args, *kwargs.values()]
-        own = [t for t in _tensors(given) if t.dim() and len(t) == graph.own_rows]
+        rows = graph.row_counts
+        own = [t for t in _tensors(given) if t.dim() and len(t) in rows]
         if not own and not any(value is graph for value in given):
             return
-        self._watch = _Once.active = _Watch(graph.own_rows, module)
+        self._watch = _Once.active = _Watch(rows, module)
         for t in (*own, *_tensors(vars(graph).values())):
-            if t.dim() and len(t) == graph.own_rows:
+            if t.dim() and len(t) in rows:
                 self._watch.note(t, 0)
         self._watch.__enter__()  # type: ignore[no-untyped-call]
 

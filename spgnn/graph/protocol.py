@@ -193,12 +193,15 @@ class Graph(ABC):
         All ranks; ``None`` if there is one only.
     vertex_ids : Tensor int64 [columns] or None
         Original ids of the rows that a layer is given. Dropout is a function of them.
+    targets : Tensor [rows, f] or None
+        Rows of the vertices that a layer makes, where these are of another type than its sources.
     updates_norms : bool
         Whether a norm in training updates its running moments when it is called.
     """
 
     comm: Communicator | None = None
     vertex_ids: Tensor | None = None
+    targets: Tensor | None = None
     updates_norms: bool = True
 
     @property

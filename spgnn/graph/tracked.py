@@ -28,6 +28,10 @@ class Halo(Protocol):
     """The part of a graph that tracked sources need."""
 
     @property
+    def bipartite(self) -> bool:
+        """Whether sources and destinations are of different types, so numbers are not alike."""
+
+    @property
     def own_rows(self) -> int:
         """Vertices of this rank."""
 
@@ -112,8 +116,18 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
     )
 
 
+def _compared(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Equality, which finds self-loops: own rows have the same numbers on both sides."""
+    operands = (one for one in args if isinstance(one, TrackedIndex))
+    return NotImplemented if any(map(_bipartite, operands)) else _read(func, args, kwargs)
+
+
+def _bipartite(index: TrackedIndex) -> bool:
+    return index.graph.bipartite
+
+
 def _read(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Operations that the numbers do not matter to: shapes, types, fresh tensors, equality."""
+    """Operations that the numbers do not matter to: shapes, types, fresh tensors."""
     return func(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
 
 
@@ -136,9 +150,12 @@ def _same(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _largest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """The number of vertices is asked for as the largest number plus one: that of own ones."""
-    if len(args) > 1 or kwargs or not isinstance(args[0], TrackedIndex):
+    index = args[0]
+    if len(args) > 1 or kwargs or not isinstance(index, TrackedIndex):
         return NotImplemented
-    return torch.tensor(args[0].graph.own_rows - 1, device=args[0].device)
+    if index.kind != SOURCES and _bipartite(index):
+        return NotImplemented
+    return torch.tensor(index.graph.own_rows - 1, device=index.device)
 
 
 def _smallest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -175,7 +192,7 @@ def _joined(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     known = [piece for piece in pieces if isinstance(piece, TrackedIndex)]
     kinds = {piece.kind for piece in known}
-    if len(kinds) != 1:
+    if len(kinds) != 1 or any(map(_bipartite, known)):  # self-loops, of which there are none
         return NotImplemented
     along = 0 if kinds == {SOURCES} else 1
     if dim not in (along, -1):
@@ -333,13 +350,14 @@ def _four(args: Any, kwargs: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 _READ = """
     size dim ndimension numel nelement __len__ stride is_contiguous element_size get_device
     is_floating_point is_complex is_sparse new_zeros new_ones new_empty new_full new_tensor
-    zeros_like ones_like empty_like full_like eq ne __eq__ __ne__ is_same_size __hash__
+    zeros_like ones_like empty_like full_like is_same_size __hash__
     .shape .dtype .device .layout .ndim .is_cuda .is_sparse .is_sparse_csr .is_meta .requires_grad
     .is_quantized .is_leaf .grad .grad_fn .is_nested .is_mps .is_xpu .is_cpu .itemsize .nbytes
     .names .is_mkldnn .is_xla .is_vulkan .is_ipu .is_mtia .is_maia .is_sparse_csr
 """
 _HANDLERS: dict[str, Callable[[Callable[..., Any], Any, Any], Any]] = {
     **dict.fromkeys(_READ.split(), _read),
+    **dict.fromkeys(("eq", "ne", "__eq__", "__ne__"), _compared),
     **dict.fromkeys(("clone", "contiguous", "to", "cpu", "cuda", "long", "detach"), _same),
     **dict.fromkeys(("view", "reshape", "expand", "expand_as", "unsqueeze", "flatten"), _same),
     **dict.fromkeys(("max", "amax"), _largest),

@@ -24,7 +24,7 @@ class Trained:
     """A graph on which models are trained."""
 
     comm: Communicator
-    own_rows: Any  # a property of the graph
+    row_counts: Any  # a property of the graph
     _matrices: GraphMatrices
     _codecs: GraphCodecs
 

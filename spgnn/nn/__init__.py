@@ -5,6 +5,7 @@ from __future__ import annotations
 from spgnn.graph.features import Propagated, densified, propagate_
 from spgnn.nn.convolution import Convolution
 from spgnn.nn.gat import GATConv, GATv2Conv
+from spgnn.nn.hetero_layers import HANConv, HeteroConv, HGTConv
 from spgnn.nn.layers import (
     APPNP,
     GCN2Conv,
@@ -41,6 +42,9 @@ __all__ = [
     "GraphConv",
     "GraphNorm",
     "GraphSAGE",
+    "HANConv",
+    "HGTConv",
+    "HeteroConv",
     "LGConv",
     "LayerNorm",
     "PairNorm",

@@ -150,10 +150,15 @@ class Linear(nn.Linear):
         −1 if it is not known yet.
     f_out : int
     bias : bool
+    of_targets : bool
+        Whether it is of the vertices that a layer makes, where these are of another type.
     """
 
-    def __init__(self, f_in: int, f_out: int, *, bias: bool = True) -> None:
+    def __init__(
+        self, f_in: int, f_out: int, *, bias: bool = True, of_targets: bool = False
+    ) -> None:
         super().__init__(max(f_in, 1), f_out, bias=bias)
+        self.of_targets = of_targets
         if f_in < 0:
             self.in_features, self.weight = -1, UninitializedParameter()
         if bias:
@@ -203,9 +208,18 @@ def initialise(module: nn.Module) -> None:
                 reset()
 
 
-def linear(f_in: int, f_out: int, *, bias: bool = True) -> Linear:
+def linear(f_in: int, f_out: int, *, bias: bool = True, of_targets: bool = False) -> Linear:
     """A linear layer whose bias is zero."""
-    return Linear(f_in, f_out, bias=bias)
+    return Linear(f_in, f_out, bias=bias, of_targets=of_targets)
+
+
+# Of the features of sources and targets, which may be of two vertex types.
+Channels = int | tuple[int, int]
+
+
+def both(in_channels: Channels) -> tuple[int, int]:
+    """The width of sources and that of targets."""
+    return in_channels if isinstance(in_channels, tuple) else (in_channels, in_channels)
 
 
 def glorot_(matrix: Tensor, generator: torch.Generator | None = None) -> None:
@@ -263,14 +277,20 @@ def layer_widths(
     return [int(width) for width in widths if width is not None]
 
 
-def check_channels(name: str, **channels: int) -> None:
+def check_channels(name: str, **channels: Channels) -> None:
     """Refuse widths that cannot be; −1 stands for an ``in_channels`` that is found later.
+
+    A pair is of sources and targets.
 
     Raises
     ------
     InputError
     """
     for what, width in channels.items():
+        if what == "in_channels" and isinstance(width, tuple) and len(width) == 2:
+            for one in width:
+                check_channels(name, in_channels=one)
+            continue
         lowest = -1 if what == "in_channels" else 1
         if isinstance(width, bool) or not isinstance(width, int) or width < lowest or not width:
             later = ", or -1 to find it at the first call" if lowest < 0 else ""
@@ -323,10 +343,12 @@ def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, An
     if not lazy:
         return
     H_local, graph = signature(layer.forward).bind(*given, **named).args[:2]
+    on = as_graph(graph)
     for part in lazy:
-        part.materialise(width_of(H_local))
+        targets = on.targets if part.of_targets else None
+        part.materialise(width_of(H_local if targets is None else targets))
     layer.reset()
-    comm = as_graph(graph).comm
+    comm = on.comm
     if comm is not None and not lazy[0].weight.is_meta:
         copy_from_rank_zero(layer, comm)
 

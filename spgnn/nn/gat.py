@@ -22,7 +22,10 @@ from spgnn.graph.protocol import (
     Normalisation,
 )
 from spgnn.nn.convolution import (
+    Channels,
     Convolution,
+    Linear,
+    both,
     check_channels,
     check_options,
     lazy_parts,
@@ -45,7 +48,7 @@ class AttentionConv(Convolution):
     Parameters
     ----------
     in_channels : int
-        −1 finds them in the first call.
+        −1 finds them in the first call; a pair is of sources and targets of two types.
     out_channels : int
         Of each head.
     heads : int
@@ -83,7 +86,7 @@ class AttentionConv(Convolution):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: Channels,
         out_channels: int,
         heads: int = 1,
         concat: bool = True,
@@ -117,7 +120,9 @@ class AttentionConv(Convolution):
         width = heads * out_channels
         self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
         total = width if concat else out_channels
-        self.res = linear(in_channels, total, bias=False) if residual else None
+        self.res = None
+        if residual:
+            self.res = linear(both(in_channels)[1], total, bias=False, of_targets=True)
         self.bias = nn.Parameter(torch.zeros(total)) if bias else None
         self.uses_own_rows = residual
         self._edge_order = EdgeOrder()
@@ -126,7 +131,7 @@ class AttentionConv(Convolution):
             self.reset()
 
     @abstractmethod
-    def _add_weights(self, in_channels: int, width: int, *, bias: bool) -> None:
+    def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:
         """Add the weights of features and scores."""
 
     @property
@@ -244,9 +249,14 @@ class GATConv(AttentionConv):
 
     messages_last = False
 
-    def _add_weights(self, in_channels: int, width: int, *, bias: bool) -> None:
+    def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:
         shape = 1, self.heads, self.out_channels
-        self.lin = linear(in_channels, width, bias=False)
+        self.lin = self.lin_src = self.lin_dst = None
+        if isinstance(in_channels, int):
+            self.lin = linear(in_channels, width, bias=False)
+        else:
+            self.lin_src = linear(in_channels[0], width, bias=False)
+            self.lin_dst = linear(in_channels[1], width, bias=False, of_targets=True)
         self.att_src = nn.Parameter(torch.zeros(shape))
         self.att_dst = nn.Parameter(torch.zeros(shape))
         self.att_edge = None if self.edge_dim is None else nn.Parameter(torch.zeros(shape))
@@ -254,9 +264,16 @@ class GATConv(AttentionConv):
     def _scored(
         self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
     ) -> tuple[Tensor, AttentionScores]:
-        Z, a = autocast(linear_of(self.lin, H)), self.att_src[0]
+        of_sources, of_targets = self.lin_src or self.lin, self.lin_dst or self.lin
+        assert isinstance(of_sources, Linear)
+        assert isinstance(of_targets, Linear)
+        Z, a = autocast(linear_of(of_sources, H)), self.att_src[0]
         wide = SUM_DTYPE.get(Z.dtype, Z.dtype)
-        d = head_scores(graph.own(Z), self.att_dst[0].to(wide))
+        if of_sources is of_targets and graph.targets is None:
+            own = graph.own(Z)
+        else:
+            own = autocast(linear_of_own(of_targets, H, graph))
+        d = head_scores(own, self.att_dst[0].to(wide))
         of_edges = None
         if edges is not None and self.att_edge is not None:
             of_edges = head_scores(edges, self.att_edge[0].to(wide))
@@ -287,7 +304,7 @@ class GATv2Conv(AttentionConv):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: Channels,
         out_channels: int,
         heads: int = 1,
         concat: bool = True,
@@ -320,18 +337,22 @@ class GATv2Conv(AttentionConv):
             **options,
         )
 
-    def _add_weights(self, in_channels: int, width: int, *, bias: bool) -> None:
-        self.lin_l = linear(in_channels, width, bias=bias)
+    def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:
+        sources, targets = both(in_channels)
+        self.lin_l = linear(sources, width, bias=bias)
         self.lin_r = self.lin_l
         if not self.share_weights:
-            self.lin_r = linear(in_channels, width, bias=bias)
+            self.lin_r = linear(targets, width, bias=bias, of_targets=True)
         self.att = nn.Parameter(torch.zeros(1, self.heads, self.out_channels))
 
     def _scored(
         self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
     ) -> tuple[Tensor, AttentionScores]:
         Y, a = autocast(linear_of(self.lin_l, H)), self.att[0]
-        X = graph.own(Y) if self.share_weights else autocast(linear_of_own(self.lin_r, H, graph))
+        if self.share_weights and graph.targets is None:
+            X = graph.own(Y)
+        else:
+            X = autocast(linear_of_own(self.lin_r, H, graph))
         messages = self.messages(Y, graph, keys)
         if messages is not None:
             # Messages travel next to the rows that are scored, in columns that a does not look at.

@@ -30,8 +30,10 @@ from spgnn.graph.protocol import (
 )
 from spgnn.kernels.reductions import REDUCTIONS
 from spgnn.nn.convolution import (
+    Channels,
     Convolution,
     Linear,
+    both,
     check_channels,
     check_options,
     glorot_,
@@ -145,7 +147,7 @@ class SAGEConv(Convolution):
     Parameters
     ----------
     in_channels, out_channels : int
-        −1 finds `in_channels` in the first call.
+        −1 finds `in_channels` in the first call; a pair is of sources and targets of two types.
     aggr : {"mean", "sum", "max", "min", "std"}
     normalize : bool
         Divide each row by its length.
@@ -160,7 +162,7 @@ class SAGEConv(Convolution):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: Channels,
         out_channels: int,
         aggr: str = "mean",
         normalize: bool = False,
@@ -173,12 +175,15 @@ class SAGEConv(Convolution):
         check_channels("SAGEConv", in_channels=in_channels, out_channels=out_channels)
         check_options(self, options)
         check_choice("SAGEConv aggr", aggr, tuple(NEIGHBOURS))
-        if project and in_channels < 0:
+        sources, targets = both(in_channels)
+        if project and sources < 0:
             raise InputError("SAGEConv: project=True needs in_channels")
         self.aggr, self.normalize = aggr, normalize
-        self.lin = linear(in_channels, in_channels) if project else None
-        self.lin_l = linear(in_channels, out_channels, bias=bias)
-        self.lin_r = linear(in_channels, out_channels, bias=False) if root_weight else None
+        self.lin = linear(sources, sources) if project else None
+        self.lin_l = linear(sources, out_channels, bias=bias)
+        self.lin_r = None
+        if root_weight:
+            self.lin_r = linear(targets, out_channels, bias=False, of_targets=True)
         self.accepts_propagated = NEIGHBOURS[aggr][0] == "sum" and not project
         self.uses_own_rows = root_weight
 
@@ -218,7 +223,7 @@ class GraphConv(Convolution):
     Parameters
     ----------
     in_channels, out_channels : int
-        −1 finds `in_channels` in the first call.
+        −1 finds `in_channels` in the first call; a pair is of sources and targets of two types.
     aggr : {"add", "sum", "mean", "max", "min", "std"}
         Only sums know weights.
     bias : bool
@@ -230,7 +235,7 @@ class GraphConv(Convolution):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: Channels,
         out_channels: int,
         aggr: str = "add",
         bias: bool = True,
@@ -241,8 +246,9 @@ class GraphConv(Convolution):
         check_options(self, options)
         check_choice("GraphConv aggr", aggr, tuple(NEIGHBOURS))
         self.aggr = aggr
-        self.lin_rel = linear(in_channels, out_channels, bias=bias)
-        self.lin_root = linear(in_channels, out_channels, bias=False)
+        sources, targets = both(in_channels)
+        self.lin_rel = linear(sources, out_channels, bias=bias)
+        self.lin_root = linear(targets, out_channels, bias=False, of_targets=True)
         self.accepts_propagated = NEIGHBOURS[aggr][0] == "sum"
 
     def aggregation(

@@ -16,7 +16,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from spgnn import kernels
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph.features import Features
-from spgnn.graph.protocol import AnyGraph, as_graph, dense
+from spgnn.graph.hetero import HeteroDistGraph
+from spgnn.graph.protocol import Aggregation, AnyGraph, Normalisation, as_graph, dense
 from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
 from spgnn.nn.layers import GINConv, first_linear
@@ -91,6 +92,8 @@ class RGCNConv(Convolution):
 
     All relations share one halo, that of all edges together, so each row that any of them needs
     arrives once. With a basis decomposition, H moves or H times the bases, whichever is narrower.
+    On a graph of several vertex types it takes ``x_dict`` and returns such a dictionary; relations
+    have the order of ``graph.edge_types``, and all types rows of the same width.
     Parameters are those of PyG's layer of that name, and so are their names: ``weight``, ``comp``,
     ``root`` and ``bias``.
 
@@ -158,10 +161,10 @@ class RGCNConv(Convolution):
     def forward(
         self,
         H_local: Features,
-        graph: AnyGraph,
+        graph: AnyGraph | HeteroDistGraph,
         edge_type: Tensor | None = None,
         keys: DropoutKeys | None = None,
-    ) -> Tensor:
+    ) -> Any:
         """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
 
         Parameters
@@ -179,6 +182,8 @@ class RGCNConv(Convolution):
         InputError
             If H is sparse or propagated; if there are no types, or some are out of range.
         """
+        if isinstance(graph, HeteroDistGraph):
+            return self._of_types(H_local, graph)
         H, on = dense(H_local, "RGCNConv"), as_graph(graph)
         edges = on.local_edges()
         given = on.edge_type if edge_type is None else edge_type
@@ -200,6 +205,48 @@ class RGCNConv(Convolution):
             message = self._combined(rows, relation) if inner else self._mapped(rows, relation)
             Z_local = Z_local.index_add(0, targets, message.to(Z_local.dtype))
         return Z_local if self.bias is None else Z_local + self.bias.to(Z_local.dtype)
+
+    def _of_types(self, x_dict: Any, graph: HeteroDistGraph) -> dict[str, Tensor]:
+        """The rows of each type, [own rows, f_out], of those of each. Collective."""
+        if len(graph.edge_types) != self.num_relations:
+            raise InputError(
+                f"RGCNConv: num_relations is {self.num_relations}, the graph has "
+                f"{len(graph.edge_types)} relations"
+            )
+        results: dict[str, Tensor] = {}
+        for name in graph.node_types:
+            x = x_dict.get(name)
+            if not isinstance(x, Tensor) or x.shape[1:] != (self.in_channels,):
+                got = "none" if x is None else list(x.shape)
+                raise InputError(
+                    f"RGCNConv: all types have rows [own rows, {self.in_channels}], as one graph "
+                    f"of all types has; got {got} of {name!r}"
+                )
+            results[name] = x.new_zeros(len(x), self.out_channels)
+            if self.root is not None:
+                results[name] = times_transposed(x, self.root.T)
+        normalisation: Normalisation = "row" if self.aggr == "mean" else "none"
+        reduce = "max" if self.aggr == "max" else "sum"
+        for number, (source, name, target) in enumerate(graph.edge_types):
+            on = graph.relation((source, name, target))
+            if on.edge_weight is not None:
+                raise InputError("RGCNConv: relations with weights are not supported")
+            H = graph.rows(source, x_dict[source])
+            request = Aggregation(
+                H, self._matrix(number).T, normalisation=normalisation, reduce=reduce
+            )
+            Z = on.between(H, x_dict[target]).aggregate(request)
+            results[target] = results[target] + Z
+        if self.bias is None:
+            return results
+        return {name: Z + self.bias.to(Z.dtype) for name, Z in results.items()}
+
+    def _matrix(self, relation: int) -> Tensor:
+        """W_r [in_channels, out_channels]."""
+        if self.comp is not None:
+            return torch.einsum("b,bio->io", self.comp[relation], self.weight)
+        W = self.weight[relation]
+        return W if self.num_blocks is None else torch.block_diag(*W)
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw all matrices again (Glorot & Bengio 2010, uniform)."""

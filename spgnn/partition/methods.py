@@ -55,6 +55,7 @@ def partition(
     receive: bool = False,
     balance: Sequence[str] = ("nnz",),
     train_mask: npt.NDArray[np.bool_] | None = None,
+    weights: Int64Array | None = None,
     initial: npt.ArrayLike | None = None,
     nodes: int | None = None,
     minimum: bool | None = None,
@@ -87,6 +88,8 @@ def partition(
         What every part gets an equal share of. More than one with gvb only.
     train_mask : bool [n], optional
         The training vertices, for ``balance="train"``.
+    weights : int64 [n], optional
+        What every part gets an equal share of, in place of `balance`; not negative.
     initial : integers in [0, k), [n], optional
         A partition to refine (gvb and stream).
     nodes : int, optional
@@ -121,7 +124,9 @@ def partition(
     problem = Problem(
         adjacency,
         parts=parts,
-        weights=_balanced_weights(adjacency, balance, train_mask),
+        weights=_balanced_weights(adjacency, balance, train_mask)
+        if weights is None
+        else np.asarray(weights, np.int64)[:, None],
         imbalance=check_number("imbalance", imbalance, 0, LARGEST_IMBALANCE),
         seed=check_integer("seed", seed, 0, LARGEST_SEED),
         preset=preset,
