@@ -53,6 +53,8 @@ class HeteroArrays:
             If a type has no number of vertices, or an edge ends nowhere.
         """
         arrays = cls({}, {}, {}, {})
+        if not hasattr(data, "node_stores"):
+            raise InputError(f"a {type(data).__name__} is distributed already; give a HeteroData")
         for name in data.node_types:
             arrays._read_vertices(str(name), dict(data[name].items()), split)
         if not sum(arrays.sizes.values()):

@@ -145,6 +145,11 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
     if given and kind != "scipy":
         raise InputError(f"{next(iter(given))}= belongs to a SciPy matrix; this data has its own")
     match kind:
+        case "hetero":
+            raise InputError(
+                "this takes graphs of one vertex type; spgnn.distribute takes a HeteroData, and "
+                "docs/hetero.md says what works on the graph that it makes"
+            )
         case "nothing":
             raise InputError("data: rank 0 has none; it has to hold the graph")
         case "name":

@@ -222,11 +222,20 @@ class _Relation(Graph):
         if not self.bipartite:
             return super().own(H)
         if H is not self._given or self.targets is None:
-            raise InputError(
-                f"this layer takes the rows of targets from those of sources, and {self._name} is "
-                "between two types: SAGEConv, GraphConv, GATConv and GATv2Conv work there"
-            )
+            raise self._needs_one_type()
         return self.targets
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """As any graph; but between two types, no row is its own neighbour."""
+        if self.bipartite and request.self_loop is not None:
+            raise self._needs_one_type()
+        return super().aggregate(request)
+
+    def _needs_one_type(self) -> InputError:
+        return InputError(
+            f"this layer takes the rows of targets from those of sources, and {self._name} is "
+            "between two types: SAGEConv, GraphConv, GATConv and GATv2Conv work there"
+        )
 
     def edge_dropout(self, dropped: DroppedEdges) -> Any:
         """Refuse between two types, whose vertex ids have nothing in common."""
@@ -341,6 +350,13 @@ class CoveredRelation(_Relation):
             self._rows = self._rows.with_values(None)
         self._dtype = torch.float32
         self._matrices: dict[tuple[str, torch.dtype], DistMatrix] = {}
+
+    @property
+    def pattern(self) -> Pattern:
+        """Refused, as `edge_index`: sources are not at hand."""
+        return self.sources.A.local_pattern  # which raises
+
+    edge_index = pattern
 
     def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """A or D^-1 A. Collective when it is asked for first."""

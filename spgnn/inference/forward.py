@@ -13,23 +13,26 @@ from spgnn.comm import (
 from spgnn.errors import InputError, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features
+from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
 from spgnn.inference.embeddings import Embeddings, evaluating
 from spgnn.nn import (
+    Convolution,
     Stack,
 )
+from spgnn.nn.hetero_layers import HeteroLayer
 from spgnn.spmm import DistMatrix
 
 
 def infer(
     model: nn.Module,
-    graph: DistGraph | DistMatrix,
+    graph: DistGraph | HeteroDistGraph | DistMatrix,
     x: Features | None = None,
     *,
     layer: int | None = None,
     since: Embeddings | None = None,
-) -> Tensor:
+) -> Any:
     """Run a model on all vertices, without gradients, in evaluation mode. Collective.
 
     A model of ours works layer by layer over the whole graph: besides the features, the output
@@ -40,7 +43,9 @@ def infer(
     ----------
     model : Module
         The same on all ranks; called as ``model(x, graph)``.
-    graph : DistGraph or DistMatrix
+    graph : DistGraph, HeteroDistGraph or DistMatrix
+        Of several vertex types, the model is called with ``graph.x_dict`` and, if it has no layer
+        of ours, ``graph.edge_index_dict``.
     x : Tensor or CSR [own rows, f], or Propagated, optional
         By default the graph's features.
     layer : int, optional
@@ -53,7 +58,8 @@ def infer(
     Returns
     -------
     Tensor [own rows, …]
-        Row i is the vertex ``graph.vertex_ids[i]``.
+        Row i is the vertex ``graph.vertex_ids[i]``. Of several vertex types, whatever the model
+        returns: rows of one type, or a dictionary of those of several.
 
     Raises
     ------
@@ -61,6 +67,9 @@ def infer(
         On all ranks, if the ranks' models differ, the model does not return one row for each own
         vertex, or there is no such layer.
     """
+    if isinstance(graph, HeteroDistGraph):
+        given = {"x": x, "layer": layer, "since": since}
+        return _of_types(model, graph, [name for name, one in given.items() if one is not None])
     comm = graph.mesh.everyone if isinstance(graph, DistMatrix) else graph.comm
     comm.check_agreement("infer", since=since is not None)
     if since is not None:
@@ -89,6 +98,23 @@ def _check_since(model: Any, graph: Any, x: object, layer: object, since: object
             "infer: with since, features are the graph's, and layers are since.layers: give "
             "neither x nor layer"
         )
+
+
+def _of_types(model: Any, graph: HeteroDistGraph, given: list[str]) -> Any:
+    """What a model makes of a graph of several vertex types. Collective."""
+
+    def check() -> None:
+        if not isinstance(model, nn.Module):
+            kind = type(model).__name__
+            raise InputError(f"infer: the model must be a torch.nn.Module, got {kind}")
+        if given:
+            raise InputError(f"infer: {given[0]}= is for graphs of one vertex type")
+
+    graph.comm.on_every_rank(check)
+    check_replicated(model, graph.comm)
+    ours = any(isinstance(part, Convolution | HeteroLayer) for part in model.modules())
+    with evaluating(model), torch.no_grad():
+        return model(graph.x_dict, graph if ours else graph.edge_index_dict)
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:

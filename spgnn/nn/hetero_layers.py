@@ -33,7 +33,11 @@ def key_of(name: str | EdgeType) -> str:
     return (f"<{key}>" if hasattr(nn.ModuleDict, key) else key).replace(".", "#")
 
 
-class HeteroConv(nn.Module):
+class HeteroLayer(nn.Module):
+    """A layer that is called with the rows of each type and the graph."""
+
+
+class HeteroConv(HeteroLayer):
     """A layer of its own for each relation; what ends at one type is added up.
 
     Parameters
@@ -158,7 +162,7 @@ class TypedLinear(nn.Module):
         return layer
 
 
-class _Attention(nn.Module):
+class _Attention(HeteroLayer):
     """What HGT and HAN share: widths by type, and their draws."""
 
     def __init__(

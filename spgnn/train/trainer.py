@@ -110,8 +110,11 @@ class Trainer:
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
         if isinstance(model, nn.Module):
-            if graph is None:
-                raise InputError("Trainer(model, graph): give the graph that spgnn.distribute made")
+            if not isinstance(graph, DistGraph):
+                raise InputError(
+                    "Trainer(model, graph): give the graph that spgnn.distribute made, of one "
+                    f"vertex type, got {type(graph).__name__}; docs/hetero.md has the loop for more"
+                )
             seed, decay = options.seed, options.weight_decay
             self.task: Task = GivenModel(
                 model, graph, loss, forward=forward, seed=seed, weight_decay=decay

@@ -18,7 +18,7 @@ SCHEMAS = {
         },
     ),
     "fraud": (
-        {"user": (50, 8), "device": (30, 4), "card": (33, 6), "shop": (4, 2), "order": (70, 9)},
+        {"user": (50, 24), "device": (30, 4), "card": (33, 6), "shop": (4, 2), "order": (70, 9)},
         {
             ("user", "places", "order"): 70,
             ("order", "rev_places", "user"): 70,

@@ -230,7 +230,6 @@ def check_refused(rank: int) -> None:
         (dict(data=whole, seed=-1), "seed must be an integer of at least 0"),
         (dict(data=block, symmetrise=True), "symmetrise: blocks are ready-made"),
         (dict(data=SimpleNamespace(edge_index=torch.zeros(3, 2), num_nodes=2)), "edge_index must"),
-        (dict(data=SimpleNamespace(edge_types=[])), "heterogeneous data are not distributed"),
         (
             dict(data=[whole]),
             r"a list may hold several graphs, and one is distributed: .* data\[0\]",
