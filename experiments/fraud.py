@@ -9,6 +9,8 @@ nearly all. Expected test accuracy: 0.95. A network that sees features alone has
 trusts everyone 0.75.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch_geometric.data import HeteroData
@@ -62,7 +64,7 @@ class Detector(torch.nn.Module):
         )
         self.out = torch.nn.Linear(hidden, 2)
 
-    def forward(self, x, graph):
+    def forward(self, x: dict[str, torch.Tensor], graph: Any) -> Any:
         for layer in self.layers:
             x = {name: rows.relu() for name, rows in layer(x, graph).items()}
         return self.out(x["transaction"])
@@ -72,7 +74,7 @@ def main(epochs: int = 60) -> float:
     """Train, and return the accuracy on transactions for testing."""
     torch.manual_seed(0)
     model = Detector()
-    graph = spgnn.distribute(planted(), model=model)
+    graph: Any = spgnn.distribute(planted(), model=model)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     paid = graph["transaction"]
     for epoch in range(1, epochs + 1):
