@@ -138,11 +138,15 @@ class Halo:
             given = edge_index.detach().cpu().contiguous()
             local = new_rows(2, given.new_empty(0, given.shape[1], dtype=torch.int64))
             rows, columns = _native.halo_edges(
-                *given.numpy(),
-                *(sources.layout.offsets, sources.numbers),
-                *(targets.layout.offsets, targets.numbers),
+                given[0].numpy(),
+                given[1].numpy(),
+                sources.layout.offsets,
+                sources.numbers,
+                targets.layout.offsets,
+                targets.numbers,
                 comm.rank,
-                *local.numpy(),
+                local[0].numpy(),
+                local[1].numpy(),
             )
             return local, Needs(rows, rows, None, torch.from_numpy(columns), None)
 
