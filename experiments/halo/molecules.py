@@ -42,7 +42,8 @@ class Energy(nn.Module):
         for of_edges, update in zip(self.filters, self.updates, strict=True):
             messages = halo(x)[sources] * of_edges(radial)
             x = x + torch.tanh(update(torch.zeros_like(x).index_add(0, targets, messages)))
-        return self.energy(x)[:, 0]
+        energies: Tensor = self.energy(x)[:, 0]
+        return energies
 
 
 def pair_energy(positions: Tensor, species: Tensor, halo: spgnn.Halo) -> Tensor:

@@ -66,7 +66,8 @@ class Interaction(nn.Module):
         starts, ends = edges.halo.local_edge_index
         messages = self.edge(torch.cat((edges.halo(x)[starts], y[ends], edges.way), dim=1))
         total = torch.zeros_like(y).index_add(0, ends, messages)
-        return y + self.node(torch.cat((y, total), dim=1))
+        moved: Tensor = y + self.node(torch.cat((y, total), dim=1))
+        return moved
 
 
 class Weather(nn.Module):
@@ -86,7 +87,8 @@ class Weather(nn.Module):
         on_mesh = self.encoder(on_grid, self.mesh(mesh.own), down)
         for round_ in self.processor:
             on_mesh = round_(on_mesh, on_mesh, along)
-        return x + self.fields(self.decoder(on_mesh, on_grid, up))
+        later: Tensor = x + self.fields(self.decoder(on_mesh, on_grid, up))
+        return later
 
 
 def losses(
@@ -114,6 +116,7 @@ def losses(
         optimizer.zero_grad()
         loss.backward()
         for parameter in model.parameters():  # losses are shares that add up
+            assert parameter.grad is not None
             comm.all_reduce(parameter.grad).wait()
         optimizer.step()
         total = loss.detach().clone()
