@@ -31,7 +31,10 @@ extensions = [
 
 # Pages are named here, for the repository holds much that is none.
 root_doc = "docs/index"
-include_patterns = ["docs/**", "benchmarks/results/*.md", "CHANGELOG.md", "CONTRIBUTING.md"]
+include_patterns = [
+    "docs/**", "benchmarks/results/*.md",
+    "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md",
+]  # fmt: skip
 exclude_patterns = [
     ".*", "build", "dist", "data", "spgnn", "tests", "experiments", "docs/_*", "docs/gallery",
 ]  # fmt: skip

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 
 import pytest
 
-import spgnn
 from tests.docs.pages import PAGES, ROOT, name_of
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -47,6 +47,17 @@ def test_pictures_are_what_the_script_draws():
     assert found == {name: draw().source() for name, draw in drawing["PICTURES"].items()}
 
 
+def doors() -> dict[str, list[str]]:
+    """Packages that say what is public, and their names."""
+    found = {}
+    for file in [ROOT / "spgnn" / "__init__.py", *(ROOT / "spgnn").glob("*/__init__.py")]:
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                room = file.parent.relative_to(ROOT).parts
+                found[".".join(room)] = sorted(ast.literal_eval(node.value))
+    return found
+
+
 def test_every_room_with_public_names_has_a_page():
     """A door is a package that says what is public; a page may show modules of its room too."""
     pages = (ROOT / "docs" / "api").glob("*.md")
@@ -55,15 +66,16 @@ def test_every_room_with_public_names_has_a_page():
         for page in pages
         for module in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
     }
-    folder = ROOT / "spgnn"
-    doors = {
-        f"spgnn.{file.parent.name}"
-        for file in folder.glob("*/__init__.py")
-        if "__all__" in file.read_text(encoding="utf-8")
-    }
-    doors |= {spgnn.__name__, "spgnn.testing"}
-    assert doors <= shown
-    assert {".".join(module.split(".")[:2]) for module in shown} <= doors
+    expected = {*doors(), "spgnn.testing"}
+    assert expected <= shown
+    assert {".".join(module.split(".")[:2]) for module in shown} <= expected
+
+
+def test_every_exported_name_has_a_stability():
+    """A row of the page has all names of a door, each once."""
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").partition("## Names")[2]
+    rows = re.findall(r"^\| `(spgnn[.a-z]*)` \|(.*)\|$", page, re.MULTILINE)
+    assert {door: sorted(re.findall(r"`(\w+)`", names)) for door, names in rows} == doors()
 
 
 def test_every_page_in_docs_is_in_the_menu():
@@ -74,3 +86,19 @@ def test_every_page_in_docs_is_in_the_menu():
     rooms = (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs" / "api").glob("*.md"):
         assert page.stem == "index" or f"\n{page.stem}\n" in rooms, page
+
+
+def test_issue_forms_are_what_github_takes():
+    yaml = pytest.importorskip("yaml")
+    for file in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(file.read_text(encoding="utf-8"))
+        if file.stem == "config":
+            assert set(form) <= {"blank_issues_enabled", "contact_links"}
+            continue
+        assert form["name"]
+        assert form["description"]
+        ids = [field["id"] for field in form["body"]]
+        assert len(set(ids)) == len(ids)
+        for field in form["body"]:
+            assert field["type"] in {"textarea", "input", "checkboxes", "dropdown"}
+            assert field["attributes"]["label"]
