@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -11,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.hashing import uniform
 from spgnn.layout import Int64Array
+from spgnn.pattern import Pattern
 from spgnn.recommend.share import Share
 
 PairLoss = Literal["bpr", "softmax", "in-batch"]
@@ -23,7 +24,10 @@ _SCORES = 1 << 22  # that are computed at once
 
 
 class Pairs(NamedTuple):
-    """Pairs of own users: numbers among own users [b], places of items [b] and [b, negatives]."""
+    """Pairs of own users: numbers among own users [b], which rise, and places of items.
+
+    These are [b] and [b, negatives].
+    """
 
     users: Tensor
     positives: Tensor
@@ -76,13 +80,13 @@ class PairSampler:
         # must not depend on places.
         self._indptr = share.train.indptr.numpy()
         own = np.arange(len(share.user_ids))
-        self._user_of = own.repeat(np.diff(self._indptr))
-        if torch.equal(share.item_ids, torch.arange(share.items)):
-            self._items = share.train.indices.numpy()
-        else:
-            items = share.item_ids[share.train.indices.long()].numpy()
-            keys = np.sort(self._user_of * share.items + items)
-            self._items = (keys % share.items).astype(np.int32)
+        self._user_of = own.astype(np.int32).repeat(np.diff(self._indptr))
+        items = share.item_ids[share.train.indices.long()].numpy()
+        self._keys = self._user_of.astype(np.int64) * share.items + items
+        if (self._keys[1:] < self._keys[:-1]).any():
+            self._keys.sort()
+            items = self._keys % share.items
+        self._items = items.astype(np.int32)
         if draw == "users":
             self._number = np.full(share.users, -1, np.int64)
             self._number[share.user_ids.numpy()] = own
@@ -101,11 +105,13 @@ class PairSampler:
             entries = self._indptr[users] + (which * lengths).astype(np.int64)
             some = lengths > 0
             users, entries, key = users[some], entries[some], slots[own][some]
+            order = np.argsort(users, kind="stable")
+            users, entries, key = users[order], entries[order], key[order]
         else:
             if epoch != self._epoch:
                 self._divide(epoch)
             entries = self._order[self._ends[step] : self._ends[step + 1]]
-            users = self._user_of[entries]
+            users = self._user_of[entries].astype(np.int64)
             key = self._share.user_ids.numpy()[users]
         positives = self._items[entries].astype(np.int64)
         items = np.column_stack((positives, self._others(epoch, users, positives, key)))
@@ -154,15 +160,10 @@ class PairSampler:
 
     def _known(self, users: Int64Array, items: Int64Array) -> npt.NDArray[np.bool_]:
         """True where a user has interacted with an item."""
-        low, high = self._indptr[users], self._indptr[users + 1]
-        while (searched := np.flatnonzero(low < high)).size:
-            middle = (low[searched] + high[searched]) // 2
-            below = self._items[middle] < items[searched]
-            low[searched[below]] = middle[below] + 1
-            high[searched[~below]] = middle[~below]
-        known = low < self._indptr[users + 1]
-        known[known] = self._items[low[known]] == items[known]
-        return known
+        wanted = users * self._share.items + items
+        at = np.searchsorted(self._keys, wanted)
+        at[at == len(self._keys)] = 0
+        return np.asarray(self._keys[at] == wanted)
 
 
 def pair_loss(
@@ -200,40 +201,42 @@ def pair_loss(
     loss : Tensor float64, a scalar
     d_users, d_items : Tensor [u, d], [m, d]
     """
+    if kind == "in-batch":
+        return _among_all(users, items, counts.to(items.dtype).log(), pairs, total, temperature)
+    # Pairs are nonzeros of a matrix of users and items: nothing of pairs × d is made.
+    columns = torch.cat((pairs.positives[:, None], pairs.negatives), 1).int()
+    lengths = torch.bincount(pairs.users, minlength=len(users)) * columns.shape[1]
+    indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+    pattern = Pattern.trusted(indptr, columns.flatten(), (len(users), len(items)))
+    with torch.enable_grad():
+        U, V = users.detach().requires_grad_(), items.detach().requires_grad_()
+        scores = kernels.sddmm(pattern, U, V).view(columns.shape) / temperature
+        if kind == "bpr":
+            loss = F.softplus(scores[:, 1:] - scores[:, :1]).mean(1).sum() / total
+        else:
+            loss = (scores.logsumexp(1) - scores[:, 0]).sum() / total
+        d_users, d_items = torch.autograd.grad(loss, (U, V))
+    return loss.detach().double(), d_users, d_items
+
+
+def _among_all(
+    users: Tensor, items: Tensor, often: Tensor, pairs: Pairs, total: int, temperature: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``in-batch``, some pairs at a time; `often` is the logarithm of how often items occur."""
     loss = torch.zeros((), dtype=torch.float64)
     d_users, d_items = torch.zeros_like(users), torch.zeros_like(items)
-    columns = len(items) if kind == "in-batch" else (1 + pairs.negatives.shape[1]) * items.shape[1]
-    for part in _split(pairs, max(1, _SCORES // max(columns, 1))):
+    step = max(1, _SCORES // max(len(items), 1))
+    for first in range(0, len(pairs.users), step):
+        user, item = (t[first : first + step] for t in pairs[:2])
         with torch.enable_grad():
-            u = users[part.users].requires_grad_()
-            if kind == "in-batch":
-                every, often = items.detach().requires_grad_(), counts.to(u.dtype).log()
-                own = torch.arange(len(u)), part.positives
-                # The positive itself counts once.
-                scores = u @ every.T / temperature + often
-                scores = scores.index_put(own, -often[part.positives], accumulate=True)
-                summed = F.cross_entropy(scores, part.positives, reduction="sum")
-            else:
-                numbers = torch.cat((part.positives[:, None], part.negatives), 1)
-                every = items[numbers].requires_grad_()
-                scores = (u[:, None] * every).sum(-1) / temperature
-                if kind == "bpr":
-                    apart = scores[:, :1] - scores[:, 1:]
-                    summed = F.softplus(-apart).mean(1).sum()
-                else:
-                    summed = F.cross_entropy(
-                        scores, torch.zeros(len(u), dtype=torch.int64), reduction="sum"
-                    )
-            du, di = torch.autograd.grad(summed / total, (u, every))
-        loss += summed.detach().double() / total
-        d_users.index_add_(0, part.users, du)
-        if kind == "in-batch":
-            d_items += di
-        else:
-            d_items.index_add_(0, numbers.flatten(), di.flatten(0, 1))
+            U, V = users[user].requires_grad_(), items.detach().requires_grad_()
+            scores = U @ V.T / temperature + often
+            # The positive itself counts once.
+            own = torch.arange(len(user)), item
+            scores = scores.index_put(own, -often[item], accumulate=True)
+            part = F.cross_entropy(scores, item, reduction="sum") / total
+            dU, dV = torch.autograd.grad(part, (U, V))
+        loss += part.detach()
+        d_users.index_add_(0, user, dU)
+        d_items += dV
     return loss, d_users, d_items
-
-
-def _split(pairs: Pairs, rows: int) -> Iterator[Pairs]:
-    if len(pairs.users):
-        yield from map(Pairs._make, zip(*(t.split(rows) for t in pairs), strict=True))
