@@ -224,6 +224,7 @@ class NeighborLoader:
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
         self.normalise, self.epoch, self._packed = normalise, 0, range(0)
         self.strategy: RankBatches | PartBatches | None = None
+        self._given = (data, data.version) if isinstance(data, DistGraph) else None
         rare = {
             "replace": replace,
             "disjoint": disjoint,
@@ -316,7 +317,17 @@ class NeighborLoader:
         return len(range(self.rank, self.batches, self.ranks))
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of the next epoch."""
+        """The batches of the next epoch.
+
+        Raises
+        ------
+        InputError
+            If the graph was updated since the loader was made.
+        """
+        if self._given is not None and self._given[0].version != self._given[1]:
+            raise InputError(
+                "the graph was updated: make a new loader, which samples the new edges"
+            )
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self.strategy is not None:
             return self._transformed(self.strategy.epoch(epoch))

@@ -385,11 +385,19 @@ class GivenModel(Task):
             with torch.no_grad():
                 self.outputs()  # which finds their shapes
         graph.replicate(model)
+        self._loss, self._version = loss, graph.version
         self.objective = objective_on(loss, graph, seed)
         self.criterion = self.objective.criterion
 
+    def _follow(self) -> None:
+        """Take labels of the graph again, if it was updated. Collective then."""
+        if self._version != self.graph.version:
+            self._version = self.graph.version
+            self.objective = objective_on(self._loss, self.graph, self._seed)
+
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
+        self._follow()
         while self._epoch < epoch:  # those of a checkpoint, too
             self._epoch = self.graph.next_epoch()
         y, masks = self.objective.y, self.objective.masks
@@ -397,6 +405,7 @@ class GivenModel(Task):
 
     def scores(self) -> Scores:
         """Validation loss, then scores on train, validation and test. Collective."""
+        self._follow()
         return self.objective.scores(self.outputs(), self.comm)
 
     def outputs(self) -> Tensor:

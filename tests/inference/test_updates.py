@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import io
+import json
+import runpy
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,9 +19,12 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
+from spgnn.data import from_scipy
+from spgnn.data.npz import write_npz
 from spgnn.graph.neighbours import Neighbours
 from spgnn.nn import GAT, GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
+from tests.docs.pages import ROOT
 
 N, FEATURES, CLASSES = 60, 7, 4
 Edge = tuple[int, int]
@@ -418,3 +428,81 @@ def test_lists_are_as_sets_are(weighted):
             pairs = zip(found[part].tolist(), values[part].tolist(), strict=True)
             assert sorted(pairs) == sorted(one.items())
     assert (mine.find(np.array([0]), np.array([-5])) == -1).all()
+
+
+def test_a_service_prints_what_changed(tmp_path, monkeypatch):
+    """The example: updates line by line, lines that cannot be, and the new classes."""
+    serve = SimpleNamespace(**runpy.run_path(str(ROOT / "experiments" / "serve.py")))
+    ours = Changing(10)
+    ours.y[:CLASSES] = range(CLASSES)
+    write_npz(from_scipy(ours.matrix(), x=ours.x, y=ours.y), tmp_path / "graph.npz")
+    model = GraphSAGE.of([FEATURES, 8, CLASSES])
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    edge = next(iter(ours.weights))
+    lines = [
+        f"drop {edge[0]} {edge[1]}", "add 5 11", "x 3 1 2 3 4 5 6 7", "",
+        "add 5 11", "", "", "add 5", "",
+        "x 3 0 0 0 0 0 0 0", "drop 5 11",
+    ]  # fmt: skip
+    options = argparse.Namespace(
+        graph=str(tmp_path / "graph.npz"), weights=str(tmp_path / "model.pt"), model="sage",
+        hidden=8, layers=2, classes=None, partition="random",
+    )  # fmt: skip
+
+    def body(rank: int) -> str:
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            serve.serve(options)
+        return printed.getvalue()
+
+    def classes() -> torch.Tensor:
+        graph = ours.graph()
+        return spgnn.infer(model, graph).argmax(1)
+
+    start = classes()
+    del ours.weights[edge]
+    ours.weights[5, 11] = 1.0
+    ours.x[3] = np.arange(1, 8)
+    middle = classes()
+    del ours.weights[5, 11]
+    ours.x[3] = 0
+    end = classes()
+
+    def wanted(version: int, old: torch.Tensor, new: torch.Tensor) -> dict:
+        other = (old != new).nonzero()[:, 0].tolist()
+        return {"version": version, "classes": {str(v): int(new[v]) for v in other}}
+
+    printed, nothing = run_ranks(body, 2)
+    first, there, unknown, last = map(json.loads, printed.splitlines())
+    assert (first, last) == (wanted(1, start, middle), wanted(2, middle, end))
+    assert there == {"error": "update: edge 5 → 11 is there already"}
+    assert "write add SOURCE TARGET" in unknown["error"]
+    assert nothing == ""
+
+
+def test_a_trainer_follows_and_a_loader_says_that_it_does_not():
+    def body(rank: int) -> list:
+        ours = Changing(11)
+        graph = ours.graph(partition="random")
+        model = trained_like("sage")
+
+        def trainer(on: spgnn.DistGraph) -> spgnn.Trainer:
+            return spgnn.Trainer(model, on, loss="softmax")
+
+        loader = spgnn.NeighborLoader(graph, num_neighbors=[2], batch_size=8)
+        training = trainer(graph)
+        training.fit(epochs=1)
+        given = ours.share(ours.batch(3, 2), rank, 2)
+        ours.y[:9] = (ours.y[:9] + 1) % CLASSES
+        given["y"] = torch.arange(9), torch.from_numpy(ours.y[:9])
+        graph.update(**given if rank else {**given, "y": None})
+        runs = training, trainer(ours.graph(partition="random"))
+        model.eval()
+        with torch.no_grad():
+            scores = [run.task.scores() for run in runs]
+        with pytest.raises(InputError, match="make a new loader"):
+            next(iter(loader))
+        return scores
+
+    mine, new = run_ranks(body, 2)[0]
+    assert mine == pytest.approx(new, rel=1e-5)
