@@ -144,7 +144,7 @@ class Job:
     def explained(self, call: Call, error: ConnectionError) -> CommunicationError:
         """The reason why a call broke off: its peer has ended in good order, or is lost."""
         if self.lifelines is None:
-            return CommunicationError(f"{error} in {call}")
+            return CommunicationError(f"lost contact with a peer in {call}; its log says why")
         for _ in range(3):
             ended = self.lifelines.missing_in(call)
             if ended is not None:
