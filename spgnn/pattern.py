@@ -138,6 +138,12 @@ class Pattern:
             _native.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
             return order.to(self.device)
 
+    @cached_property
+    def by_nonzero(self) -> Pattern:
+        """The same rows, with a column for each nonzero: it multiplies rows of nonzeros."""
+        numbers = torch.arange(self.nnz, dtype=index_dtype(self.nnz), device=self.device)
+        return Pattern.trusted(self.indptr, numbers, (self.shape[0], self.nnz))
+
     def to(self, device: torch.device | str) -> Pattern:
         """The same pattern on a device, with the other side if that has been made."""
         if torch.device(device) == self.device:

@@ -15,7 +15,14 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.traffic import RowCounts
-from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, inverse_permutation
+from spgnn.data.graph import (
+    MASKS,
+    Graph,
+    GraphBlock,
+    VertexData,
+    inverse_permutation,
+    moved_edges,
+)
 from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.structure import rename_columns, slice_rows, stack_rows, with_columns
@@ -67,6 +74,8 @@ class RankShare:
         Their features, labels and masks.
     edge_labels : Tensor int32 [nnz], optional
         The part of each nonzero of the adjacency, if there are any.
+    edge_attr : Tensor float32 [nnz, k], optional
+        Features of its nonzeros.
     """
 
     meta: GraphMeta
@@ -75,6 +84,7 @@ class RankShare:
     vertex_ids: Tensor
     data: VertexData
     edge_labels: Tensor | None = None
+    edge_attr: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,10 +168,11 @@ def induced(share: RankShare, keep: Tensor, comm: Communicator) -> RankShare:
     columns, _ = of_columns(number, part, share.layout, comm)
     stays = columns >= 0
     adjacency = renumbered(part, stays, columns, layout.rows)
-    edge_labels = share.edge_labels
-    if edge_labels is not None:
-        in_rows = keep.repeat_interleave(share.adjacency.row_lengths)
-        edge_labels = edge_labels[in_rows][stays]
+    in_rows = keep.repeat_interleave(share.adjacency.row_lengths)
+    edge_labels, edge_attr = (
+        None if numbers is None else numbers[in_rows][stays]
+        for numbers in (share.edge_labels, share.edge_attr)
+    )
     each = comm.size // share.meta.parts
     meta = replace(
         share.meta,
@@ -170,7 +181,8 @@ def induced(share: RankShare, keep: Tensor, comm: Communicator) -> RankShare:
         offsets=tuple(layout.offsets[::each].tolist()),
     )
     data = VertexData(**share.data.take(rows))
-    return RankShare(meta, layout, adjacency, share.vertex_ids[rows], data, edge_labels)
+    ids = share.vertex_ids[rows]
+    return RankShare(meta, layout, adjacency, ids, data, edge_labels, edge_attr)
 
 
 def renumbered(block: CSR, stays: Tensor, columns: Tensor, n: int) -> CSR:
@@ -205,7 +217,8 @@ def from_shards(
     block = shards.block(comm.rank // c)
     if c == 1:
         data = VertexData(**block.take(slice(None)))
-        return RankShare(shards.meta, shards.layout, block.adjacency, block.vertex_ids, data)
+        A, ids = block.adjacency, block.vertex_ids
+        return RankShare(shards.meta, shards.layout, A, ids, data, edge_attr=block.edge_attr)
     position = shards.layout.dealt(block.first_row + np.arange(block.rows), c) - block.first_row
     order = np.argsort(position)
     slices = Slices(parts, c, shares)
@@ -214,10 +227,14 @@ def from_shards(
         layout = _balanced_slices(slices, shards.layout, block, order, comm)
     first, last = layout.range(comm.rank)
     rows = torch.from_numpy(order[first - block.first_row : last - block.first_row])
-    own = take_rows(block.adjacency, rows)
-    A = with_columns(own, torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c)))
-    data = VertexData(**block.take(rows))
-    return RankShare(shards.meta, layout, A, block.vertex_ids[rows], data)
+
+    def dealt(matrix: CSR) -> CSR:
+        own = take_rows(matrix, rows)
+        return with_columns(own, torch.from_numpy(shards.layout.dealt(own.indices.numpy(), c)))
+
+    A, data = dealt(block.adjacency), VertexData(**block.take(rows))
+    attr = moved_edges(block.adjacency, block.edge_attr, dealt)
+    return RankShare(shards.meta, layout, A, block.vertex_ids[rows], data, edge_attr=attr)
 
 
 def _balanced_slices(
@@ -306,9 +323,12 @@ def scatter(
     if header["edge_labels"]:
         marked = _adjacency_of_all(comm, reader, marks, layout, weighted=True).values
         edges = None if marked is None else marked.int()
+    attr = None
+    if header["edge_features"]:
+        attr = _edge_attr_of_all(comm, reader, structure, layout, A.nnz, header["edge_features"])
     del structure, marks  # they may be all that holds the graph's
     data = _vertex_data_of_all(comm, reader, header, meta, own, layout)
-    return RankShare(meta, layout, A, vertex_ids, data, edges)
+    return RankShare(meta, layout, A, vertex_ids, data, edges, attr)
 
 
 class _Reader:
@@ -335,6 +355,7 @@ class _Reader:
     def header(self, edge_labels: bool) -> dict[str, Any]:
         """Everything that all ranks have to know."""
         meta = self.source.meta
+        attr = self.source.edge_attr()
         kinds: dict[str, Any] = {}  # of arrays: dtype, and the shape of a row
         empty = self._one_split(self.source.rows(slice(0, 0)))
         for name in ("x", "y", *MASKS) if meta.features else ("y", *MASKS):
@@ -348,6 +369,7 @@ class _Reader:
             "offsets": self.arrangement.ranks.offsets.tolist(),
             "moved": self.source.vertex_ids is not None,
             "edge_labels": edge_labels,
+            "edge_features": 0 if attr is None else attr.shape[1],
             "kinds": kinds,
             "piece": self.piece_rows,
         }
@@ -383,6 +405,33 @@ def _adjacency_of_all(
             block = reader.arrangement.rows(matrix, *layout.range(peer))
         rows = np.where(np.arange(comm.size) == peer, layout.sizes, 0)
         received = _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
+        if peer == comm.rank:
+            own = received
+    assert own is not None
+    return own
+
+
+def _edge_attr_of_all(
+    comm: Communicator,
+    reader: _Reader | None,
+    structure: CSR | None,
+    layout: RowLayout,
+    nnz: int,
+    width: int,
+) -> Tensor:
+    """Features of the entries of own rows, in their new order. Collective."""
+    own: Tensor | None = None
+    for peer in range(comm.size):
+        sent, entries = None, np.zeros(comm.size, np.int64)
+        entries[peer] = nnz if peer == comm.rank else 0
+        if reader is not None and structure is not None:
+            rows = layout.range(peer)
+            arrangement = reader.arrangement
+            attr = reader.source.edge_attr()
+            sent = moved_edges(structure, attr, lambda A: arrangement.rows(A, *rows))  # noqa: B023
+            assert sent is not None
+            entries[peer] = len(sent)
+        received = _rows_of_all(comm, sent, entries, torch.float32, (width,))
         if peer == comm.rank:
             own = received
     assert own is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -123,6 +124,8 @@ class Graph(VertexData):
         Whether the pattern may differ from its transpose.
     vertex_ids : Tensor int64 [n], optional
         Where each vertex stood in the source, if it has been moved.
+    edge_attr : Tensor float32 [nnz, k], optional
+        Features of edges, in the order of the adjacency's entries.
 
     Raises
     ------
@@ -134,6 +137,7 @@ class Graph(VertexData):
     adjacency: CSR
     directed: bool
     vertex_ids: Tensor | None = None
+    edge_attr: Tensor | None = None
 
     def __post_init__(self) -> None:
         rows, cols = self.adjacency.shape
@@ -143,6 +147,7 @@ class Graph(VertexData):
             )
         object.__setattr__(self, "adjacency", narrow(self.adjacency, self.name))
         self._check_vertices(rows, self.name)
+        _check_edges(self, self.name)
         if self.vertex_ids is not None:
             _check_ids(self.vertex_ids, rows, self.name)
 
@@ -169,18 +174,26 @@ class Graph(VertexData):
     def relabel(self, order: Tensor) -> Graph:
         """The same graph in another order: new vertex i is old vertex ``order[i]``."""
         position = inverse_permutation(order)
+
+        def moved(A: CSR) -> CSR:
+            return rename_columns(take_rows(A, order), position)
+
         return replace(
             self,
-            adjacency=rename_columns(take_rows(self.adjacency, order), position),
+            adjacency=moved(self.adjacency),
             vertex_ids=vertex_ids_of(self)[order],
+            edge_attr=moved_edges(self.adjacency, self.edge_attr, moved),
             **self.take(order),
         )
 
     def block(self, first: int, last: int) -> GraphBlock:
         """Rows [first, last); arrays are views, columns stay global."""
         rows = slice(first, last)
-        ids = vertex_ids_of(self)[rows]
-        return GraphBlock(slice_rows(self.adjacency, rows), first, ids, **self.take(rows))
+        ids, attr = vertex_ids_of(self)[rows], self.edge_attr
+        if attr is not None:
+            attr = attr[slice(*self.adjacency.indptr[[first, last]].tolist())]
+        A = slice_rows(self.adjacency, rows)
+        return GraphBlock(A, first, ids, attr, **self.take(rows))
 
     def symmetrised(self) -> Graph:
         """The undirected graph with an edge wherever this one has one, in either direction.
@@ -188,6 +201,11 @@ class Graph(VertexData):
         Weights of (i, j) and (j, i) are the larger of the two, so that an already symmetric
         graph stays as it is.
         """
+        if self.edge_attr is not None:
+            raise InputError(
+                f"{self.name}: symmetrise: edges have features, and those of reverse edges are not "
+                "known; add both directions before"
+            )
         A = with_entries(self.adjacency)
         joined = union(A, A.T.tocsr(), weighted=self.weighted)
         return replace(self, adjacency=joined, directed=False)
@@ -197,12 +215,14 @@ class Graph(VertexData):
 class GraphBlock(VertexData):
     """Rows [first_row, first_row + rows) of a graph, with global columns; shares its arrays too.
 
-    `vertex_ids`, int64 [rows], say where each vertex stood in the source.
+    `vertex_ids`, int64 [rows], say where each vertex stood in the source; `edge_attr`, float32
+    [nnz, k], are features of the entries, if there are any.
     """
 
     adjacency: CSR
     first_row: int
     vertex_ids: Tensor
+    edge_attr: Tensor | None = None
 
     def __post_init__(self) -> None:
         rows, cols = self.adjacency.shape
@@ -213,12 +233,35 @@ class GraphBlock(VertexData):
         owner = f"rows from {self.first_row}"
         object.__setattr__(self, "adjacency", narrow(self.adjacency, owner))
         self._check_vertices(rows, owner)
+        _check_edges(self, owner)
         _check_ids(self.vertex_ids, rows, owner)
 
     @property
     def rows(self) -> int:
         """Number of rows."""
         return self.adjacency.shape[0]
+
+
+def _check_edges(record: Graph | GraphBlock, owner: str) -> None:
+    attr, nnz = record.edge_attr, record.adjacency.nnz
+    if attr is None:
+        return
+    if not attr.is_floating_point() or attr.dim() not in (1, 2) or len(attr) != nnz:
+        raise InputError(
+            f"{owner}: edge_attr must be floating numbers [{nnz}, k], one row for each entry of "
+            f"the adjacency, got {attr.dtype} {list(attr.shape)}"
+        )
+    table = attr[:, None] if attr.dim() == 1 else attr
+    object.__setattr__(record, "edge_attr", narrow_features(table, f"{owner}: edge_attr"))
+
+
+def moved_edges(A: CSR, attr: Tensor | None, move: Callable[[CSR], CSR]) -> Tensor | None:
+    """Features of the entries [nnz, k] of A, in the order in which `move` leaves those of A."""
+    if attr is None:
+        return None
+    numbers = move(A.with_values(torch.arange(A.nnz, dtype=torch.float64))).values
+    assert numbers is not None
+    return attr[numbers.long()]
 
 
 def _check_ids(vertex_ids: Tensor, rows: int, owner: str) -> None:

@@ -58,7 +58,8 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         elif (shape := arrays.shape_of("x")) is not None:
             x = arrays.csr("x_", shape)
         data = {"y": arrays.labels(), **arrays.masks()}
-        return graph_of(path, adjacency, arrays.directed(), x=x, **data)
+        graph = graph_of(path, adjacency, arrays.directed(), x=x, **data)
+        return replace(graph, edge_attr=arrays.edge_attr(adjacency))
 
 
 def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = True) -> None:
@@ -76,6 +77,7 @@ def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = 
         "shape": np.array(A.shape, dtype=np.int64),
         "directed": np.array(graph.directed),
         "data": A.values,
+        "edge_attr": graph.edge_attr,
     }
     if isinstance(x, CSR):
         arrays |= {"x_indptr": x.indptr, "x_indices": x.indices, "x_data": x.values}
@@ -109,13 +111,13 @@ class GraphArrays:
         self.vertices = rows
         matrices = {f"{prefix}{name}" for prefix in ("", "x_", "y_") for name in _OF_MATRIX}
         masks = {f"{name}{s}" for name in MASKS for s in ("", "s")}
-        known = {"directed", "x", "y", "classes"} | matrices | masks
+        known = {"directed", "x", "y", "classes", "edge_attr"} | matrices | masks
         self._unread = [name for name in archive.names if name not in known]
 
     def warn_of_unread(self) -> None:
         """Log that the file holds what looks like attributes of edges, if it does."""
         if edges := [name for name in self._unread if name.startswith("edge")]:
-            said = "%s: not read: %s; of edges, a file holds weights alone, in an array 'data'"
+            said = "%s: not read: %s; of edges, weights are 'data' and features 'edge_attr'"
             logging.getLogger(__name__).warning(said, self.path, ", ".join(edges))
 
     def decided(self) -> dict[str, str]:
@@ -130,6 +132,20 @@ class GraphArrays:
     def adjacency(self) -> CSR:
         """The canonical matrix; weights that are all 1 are dropped."""
         return without_ones(self.csr("", (self.vertices, self.vertices)))
+
+    def edge_attr(self, adjacency: CSR) -> Tensor | None:
+        """Features of edges, float32 [nnz, k] in the order of the adjacency's entries."""
+        if "edge_attr" not in self.archive:
+            return None
+        # Entries that are not canonical have been sorted and summed; features cannot be.
+        indices = None if self.converts("") else self.integers("indices")
+        if indices is None or not np.array_equal(indices, adjacency.indices.numpy()):
+            self.refuse("edge_attr", "needs a CSR whose columns rise in each row, none twice")
+        array = self.archive.array("edge_attr")
+        shape = (adjacency.nnz,) if array.ndim == 1 else (adjacency.nnz, None)
+        self.check_shape("edge_attr", array, shape)
+        attr = torch.from_numpy(self.float32("edge_attr", array))
+        return attr[:, None] if attr.dim() == 1 else attr
 
     def directed(self) -> bool:
         """As the file says; true if it does not say."""
@@ -396,6 +412,7 @@ class NpzSource(GraphSource):
             elif (shape := arrays.shape_of("x")) is not None:
                 self._features = _SparseFeatures(arrays, shape)
             data = {"y": arrays.labels(), **arrays.masks()}
+            self._edge_attr = arrays.edge_attr(adjacency)
         graph = graph_of(self._path, adjacency, directed, **data)
         self._vertices = VertexData(**data)
         # Handed to whoever asks for all of it, who can then free it; read again for others.
@@ -417,6 +434,10 @@ class NpzSource(GraphSource):
         A = self._loaded()
         self._adjacency = None
         return A
+
+    def edge_attr(self) -> Tensor | None:
+        """In memory."""
+        return self._edge_attr
 
     def adjacency(self, ids: Tensor | slice) -> CSR:
         """Some rows of the adjacency, which from now on stays in memory."""

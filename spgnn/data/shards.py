@@ -3,7 +3,7 @@
     DIR/meta.json               sizes of the graph, and a digest of each part's description
     DIR/ids.parquet             the ids of the source's vertices, if they are strings
     DIR/part-00000/part.json    the arrays of the part, with their digests
-    DIR/part-00000/NAME.npy     indptr, indices, [values], [vertex_ids], [y], [masks],
+    DIR/part-00000/NAME.npy     indptr, indices, [values], [edge_attr], [vertex_ids], [y], [masks],
                                 [x | x_indptr, x_indices, x_values]
 
 A directory with one part is a graph that has not been cut yet.
@@ -52,7 +52,7 @@ IDS = "ids.parquet"  # strings: row i has the id of the vertex that vertex_ids c
 FORMAT, VERSION = "spgnn-graph", 2
 _SPARSE_X = ("x_indptr", "x_indices", "x_values")
 # Arrays that a description may name: nothing else is opened, wherever a name may lead.
-ARRAYS = ("indptr", "indices", "values", "vertex_ids", "x", *_SPARSE_X, "y", *MASKS)
+ARRAYS = ("indptr", "indices", "values", "edge_attr", "vertex_ids", "x", *_SPARSE_X, "y", *MASKS)
 _LONGEST_META, _LONGEST_PART = 1 << 28, 1 << 20  # bytes
 _PIECE = 1 << 22  # row offsets that are checked at once
 _PIECE_ENTRIES = 1 << 22  # nonzeros, on average, or rows that are moved at once
@@ -161,6 +161,14 @@ class Part:
             raise self.wrong(f"y[{row_of_part}] is {int(y[at])}; it must be in {allowed}")
         return data
 
+    def edge_attr(self) -> Tensor | None:
+        """Features of the part's entries, mapped privately, if there are any."""
+        if "edge_attr" not in self.records:
+            return None
+        width = self.records["edge_attr"].shape[1:]
+        nnz = self._record("indices").shape[0]
+        return torch.from_numpy(self.array("edge_attr", "<f4", (nnz, *width), writable=True))
+
     def vertex_ids(self) -> Tensor:
         """The place of each vertex in the source."""
         if not self.moved:
@@ -242,7 +250,16 @@ class ShardDirectory(GraphSource):
         data = opened.vertex_data()
         if self.meta.sparse_features:
             data["x"] = opened.csr("x_")
-        return GraphBlock(opened.csr(), opened.first, opened.vertex_ids(), **data)
+        A, attr = opened.csr(), opened.edge_attr()
+        return GraphBlock(A, opened.first, opened.vertex_ids(), attr, **data)
+
+    def edge_attr(self) -> Tensor | None:
+        """Of one part mapped, of several in memory."""
+        attr = [self._part(part).edge_attr() for part in range(self.meta.parts)]
+        there = [table for table in attr if table is not None]
+        if there and len(there) < len(attr):
+            raise InputError(f"{self.directory}: some parts have edge_attr, others not")
+        return torch.cat(there) if there else None
 
     def adjacency_of(self, part: int) -> CSR:
         """The rows of one part alone, global columns; opens nothing else."""
@@ -321,8 +338,8 @@ class ShardDirectory(GraphSource):
             return super().graph()
         block = self.block(0)
         ids = block.vertex_ids if self._part(0).moved else None
-        data = block.take(slice(None))
-        return Graph(self.meta.name, block.adjacency, self.meta.directed, ids, **data)
+        data, attr = block.take(slice(None)), block.edge_attr
+        return Graph(self.meta.name, block.adjacency, self.meta.directed, ids, attr, **data)
 
     @property
     def vertex_ids(self) -> Tensor | None:
@@ -461,6 +478,10 @@ def write_shards(
     step = max(1, min(source.piece_rows, _PIECE_ENTRIES // entries))
     offsets = tuple(layout.offsets.tolist())
     splits = source.meta.splits if split is None else min(source.meta.splits, 1)
+    attr, numbered = source.edge_attr(), None
+    if attr is not None:  # entries with their numbers, exact up to 2⁵³
+        numbered = source.structure()
+        numbered = numbered.with_values(torch.arange(numbered.nnz, dtype=torch.float64))
     with directory_writer(directory) as writer:
         for part in range(parts):
             first, last = layout.range(part)
@@ -474,6 +495,11 @@ def write_shards(
                 if split is not None:
                     data = data.select_split(split)
                 writer.append_rows(A, stood, data)
+                if attr is not None and numbered is not None:
+                    some = select_rows(numbered, rows)
+                    some = some if position is None else rename_columns(some, position)
+                    assert some.values is not None
+                    writer.append("edge_attr", attr[some.values.long()].numpy())
             writer.end_part()
             if progress is not None:
                 progress("writing parts", part + 1, parts)

@@ -150,6 +150,10 @@ class GraphSource(ABC):
         """True if a few rows cost about as much as they are of all."""
         return True
 
+    def edge_attr(self) -> Tensor | None:
+        """Features of edges, float32 [nnz, k] in the order of `structure`, if it has any."""
+        return None
+
     @abstractmethod
     def structure(self) -> CSR:
         """The adjacency [n, n], with its weights."""
@@ -189,7 +193,8 @@ class GraphSource(ABC):
     def graph(self) -> Graph:
         """All of it, in memory (or mapped, where the source is)."""
         meta, data = self.meta, self.rows(slice(0, self.meta.vertices)).take(slice(None))
-        return Graph(meta.name, self.structure(), meta.directed, self.vertex_ids, **data)
+        A, attr = self.structure(), self.edge_attr()
+        return Graph(meta.name, A, meta.directed, self.vertex_ids, attr, **data)
 
 
 class MemorySource(GraphSource):
@@ -212,6 +217,10 @@ class MemorySource(GraphSource):
     def structure(self) -> CSR:
         """The graph's own adjacency."""
         return self._graph.adjacency
+
+    def edge_attr(self) -> Tensor | None:
+        """Those of the graph."""
+        return self._graph.edge_attr
 
     def rows(self, ids: Tensor | slice) -> VertexData:
         """Views, if ``ids`` is a slice."""

@@ -376,6 +376,7 @@ def share_of_blocks(
         "distribute",
         x=None if block.x is None else (type(block.x).__name__, int(block.x.shape[1])),
         weighted=block.adjacency.values is not None,
+        edge_attr=None if block.edge_attr is None else int(block.edge_attr.shape[1]),
         y=None if block.y is None else (block.y.dtype, tuple(block.y.shape[1:])),
         **{key: _trailing(getattr(block, key)) for key in MASKS},
     )
@@ -399,7 +400,8 @@ def share_of_blocks(
     small = {key: t for key in ("y", *MASKS) if (t := getattr(block, key)) is not None}
     data = VertexData(x=block.x, **{key: t.clone() for key, t in small.items()})
     adjacency = block.adjacency.with_own_numbers()
-    return RankShare(meta, layout, adjacency, block.vertex_ids.clone(), data)
+    ids, attr = block.vertex_ids.clone(), block.edge_attr
+    return RankShare(meta, layout, adjacency, ids, data, edge_attr=attr)
 
 
 def _of_split(block: GraphBlock, split: int | None) -> GraphBlock:

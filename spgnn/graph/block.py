@@ -136,6 +136,11 @@ class Block(Graph):
         """All that its rows need: H itself [columns, f]."""
         return H
 
+    @property
+    def edge_pattern(self) -> Pattern:
+        """The block's pattern."""
+        return self.pattern
+
     def local_edges(self) -> LocalEdges:
         """Its edges; all their rows are at hand."""
         return LocalEdges(self.halo, self.local_edge_index)

@@ -379,7 +379,9 @@ class DistGraph(Trained, DistVertices, Graph):
         if self._given_edges is not None:
             edges = self._given_edges.to(self.device)
             return edges.on_halo(self._received, self.layout.range(self.comm.rank))
-        return edges_of_pattern(self.A, self._share.adjacency, self.vertex_ids, self._received)
+        own = self.layout.range(self.comm.rank)
+        attr = self._share.edge_attr
+        return edges_of_pattern(self.A, attr, self.vertex_ids, self._received, own)
 
     @property
     def edge_attributes(self) -> dict[str, Tensor]:

@@ -135,8 +135,12 @@ class DryGraph(LayerGraph):
 
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
         matrix: Any = self.matrix(request.normalisation)
+        if request.edge is not None and request.edge.op == "copy":  # moves none
+            return operand.new_zeros(matrix.rows, request.edge.values[:1].numel())
         if request.reduce != "attention":
-            return product(matrix, operand)  # moves the same rows
+            Z = product(matrix, operand)  # moves the same rows
+            outer = request.edge is not None and request.edge.op == "outer"
+            return Z.repeat(1, request.edge.values.shape[1]) if outer and request.edge else Z
         Z, scores = request.dense, request.scores
         assert scores is not None
         a, ends, edges = scores.vector, scores.destinations, scores.edges

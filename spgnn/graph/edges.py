@@ -16,7 +16,6 @@ from spgnn.data.adapters import EdgeList
 from spgnn.data.graph import inverse_permutation
 from spgnn.graph.vertices import collected, dealt
 from spgnn.layout import Int64Array, RowLayout
-from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 _ENDS = "edge_index"  # which no attribute is called
@@ -101,11 +100,16 @@ def scattered_edges(
 
 
 def edges_of_pattern(
-    A: DistMatrix, block: CSR | None, vertex_ids: Tensor, halo: Callable[[Tensor], Tensor]
+    A: DistMatrix,
+    edge_attr: Tensor | None,
+    vertex_ids: Tensor,
+    halo: Callable[[Tensor], Tensor],
+    own: tuple[int, int],
 ) -> Edges:
     """The nonzeros of own rows, those of a row by where their vertices stood in the source.
 
-    So whatever looks at edges in turn sees what one process sees. Collective.
+    So whatever looks at edges in turn sees what one process sees. Features [nnz, k] are those of
+    nonzeros whose columns, numbered over all ranks, rise in each row. Collective.
     """
     local = A.local_matrix()
     ids = halo(vertex_ids).cpu().numpy()
@@ -116,4 +120,10 @@ def edges_of_pattern(
     attributes = {}
     if local.values is not None:
         attributes["edge_weight"] = local.values.cpu()[torch.from_numpy(order)]
+    if edge_attr is not None:
+        numbers = halo(torch.arange(*own, device=vertex_ids.device)).cpu().numpy()
+        rising = np.lexsort((numbers[columns], rows))
+        place = np.empty_like(rising)
+        place[rising] = np.arange(len(rising))
+        attributes["edge_attr"] = edge_attr[torch.from_numpy(place[order])]
     return Edges(torch.from_numpy(index), attributes).to(vertex_ids.device)

@@ -25,10 +25,11 @@ from spgnn.comm import (
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments
+from spgnn.kernels.edge_spmm import EdgeOp
 from spgnn.kernels.gemm import add_times_transposed_
 from spgnn.kernels.library import transformed
 from spgnn.kernels.torch_kernels import dropout_keeps
-from spgnn.pattern import Pattern
+from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
@@ -82,6 +83,22 @@ class DroppedEdges:
 
 
 @dataclass(frozen=True, eq=False)
+class EdgeOperand:
+    """Numbers of edges that neighbours are combined with, before they are reduced.
+
+    Attributes
+    ----------
+    op : {"mul", "add", "sub", "div", "copy", "add_relu", "outer"}
+        As of :func:`spgnn.kernels.edge_spmm`: ``x_j op v``. With "copy" rows of H play no part.
+    values : Tensor [edges], [edges, heads] or [edges, f]
+        In the order of ``graph.edge_index``; of a matrix, in that of its ``local_pattern``.
+    """
+
+    op: EdgeOp
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class Aggregation:
     """One aggregation, ``Z = reduce_A(H) Wᵀ + s · H_own Wᵀ + H_own Rᵀ``.
 
@@ -97,11 +114,13 @@ class Aggregation:
         s, which is added to the diagonal of A.
     normalisation : {"sym", "row", "none", "loops", "plain", "improved", "mean"}
         Of A.
-    reduce : {"sum", "attention", "max", "min", "std"}
+    reduce : {"sum", "attention", "max", "min", "std"}, or with `edge` also "mean"
         Values of A count in sums alone; a row without neighbours is 0.
     scores : AttentionScores, optional
         With attention.
     dropped : DroppedEdges, optional
+    edge : EdgeOperand, optional
+        Values and scalings of A play no part then; with "copy" H says the number of rows alone.
     """
 
     operand: Features
@@ -112,6 +131,7 @@ class Aggregation:
     reduce: Reduction = "sum"
     scores: AttentionScores | None = None
     dropped: DroppedEdges | None = None
+    edge: EdgeOperand | None = None
 
     @property
     def dense(self) -> Tensor:
@@ -123,6 +143,7 @@ class Aggregation:
             If it is sparse, or multiplied by A already.
         """
         what = "attention" if self.reduce == "attention" else f"this layer ({self.reduce})"
+        what = what if self.edge is None else "a layer with features of edges"
         return dense(self.operand, what)
 
 
@@ -239,12 +260,12 @@ class Graph(ABC):
             and the request needs it.
         """
         H, W, R = request.operand, request.weight, request.root
-        if isinstance(H, Propagated) and request.reduce == "sum":
+        if isinstance(H, Propagated) and request.reduce == "sum" and request.edge is None:
             Z = H.AX_local
             if request.self_loop is not None:
                 Z = torch.addcmul(Z, H.own, request.self_loop)
             return self.add_root(Z if W is None else times(Z, W), H, R)
-        linear = request.reduce == "sum" and request.dropped is None
+        linear = request.reduce == "sum" and request.dropped is None and request.edge is None
         if linear and W is not None and R is not None and isinstance(H, Tensor):
             fused = self._fused(request, H, W, R)
             if fused is not None:
@@ -259,7 +280,8 @@ class Graph(ABC):
     def operand(self, request: Aggregation) -> tuple[Tensor, bool]:
         """The rows that are reduced, H or H Wᵀ, and whether it is the latter."""
         H, W = request.operand, request.weight
-        if request.reduce == "sum" and W is not None and not isinstance(H, Propagated):
+        linear = request.reduce == "sum" and request.edge is None
+        if linear and W is not None and not isinstance(H, Propagated):
             f_out, f_in = W.shape
             if isinstance(H, CSR) or self.multiplies_first(f_in, f_out, gradient=H.requires_grad):
                 return times(H, W), True
@@ -342,6 +364,25 @@ class Graph(ABC):
         """Sources and targets of the edges that ``edge_attr`` is of; ``None``: of the nonzeros."""
         return None
 
+    @property
+    def edge_pattern(self) -> Pattern:
+        """The edges that ``edge_attr`` is of, in its order: [rows, rows of the halo]. Collective.
+
+        Made when it is first asked for, and kept while ``edge_order`` is the same.
+        """
+        index, A = self.edge_order, self.matrix("none")
+        if index is None:
+            return A.local_pattern
+        if self._edge_pattern is None or self._edge_pattern[0] is not index:
+            shape = A.local_pattern.shape
+            indptr = index.new_zeros(shape[0] + 1)
+            torch.cumsum(torch.bincount(index[1], minlength=shape[0]), 0, out=indptr[1:])
+            columns = index[0].to(index_dtype(shape[1]))
+            self._edge_pattern = index, Pattern.trusted(indptr, columns, shape)
+        return self._edge_pattern[1]
+
+    _edge_pattern: tuple[Tensor, Pattern] | None = None
+
     def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
         """Dropout of attention weights, with the ids of this graph's rows."""
         ids = dropped.vertex_ids if self.vertex_ids is None else self.vertex_ids
@@ -349,6 +390,8 @@ class Graph(ABC):
 
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
         """The rows of a reduction that is no plain product."""
+        if request.edge is not None:
+            return self._of_edges(request.edge, request.reduce, operand)
         if request.reduce == "sum" and request.dropped is not None:
             A = self.matrix(request.normalisation)
             ids = self.edge_dropout(request.dropped).sources
@@ -373,6 +416,31 @@ class Graph(ABC):
             edges=scores.edges,
             dropout=dropout,
         )
+
+    def _of_edges(self, edge: EdgeOperand, reduce: Reduction, operand: Tensor) -> Tensor:
+        """Neighbours combined with numbers of edges, and reduced. Collective, but for "copy"."""
+        pattern, values = self.edge_pattern, edge.values
+        if values.shape[:1] != (pattern.nnz,):
+            raise InputError(
+                f"edges: this rank has {pattern.nnz}, there are rows of {list(values.shape)} "
+                "numbers for them; give one row for each, as edge_index orders them"
+            )
+        rows = None
+        if edge.op != "copy":
+            rows = self.matrix("none").halo(autocast(operand))
+            values = values.to(rows.dtype)
+            if edge.op == "outer" or values.shape[1:] == rows.shape[1:]:
+                pass
+            elif values.dim() == 2 and values.shape[1] > 1:
+                if rows.shape[1] % values.shape[1]:
+                    raise InputError(
+                        f"edges: {values.shape[1]} heads do not divide {rows.shape[1]} columns"
+                    )
+                rows = rows.unflatten(1, (values.shape[1], -1))
+            else:
+                values = values.flatten()
+        reduced: Tensor = kernels.edge_spmm(pattern, rows, values, edge.op, reduce)
+        return reduced.flatten(1) if reduced.dim() > 1 else reduced[:, None]
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
         """Both products added into one result, forward and backward, where that can be."""

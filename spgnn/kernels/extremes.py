@@ -125,11 +125,21 @@ def _save(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
 
 
 def _backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None, ...]:
-    """Gather's adjoint; differentiated again, in torch's own operators."""
     (arg,) = ctx.saved_tensors
+    return None, None, put_back(G, arg, ctx.length), None
+
+
+def pick(X: Tensor, arg: Tensor) -> Tensor:
+    """``X[arg[i, c], c]``, 0 where `arg` is negative; in torch's own operators."""
+    return torch.where(arg < 0, 0.0, X.gather(0, arg.clamp_min(0).long()))
+
+
+def put_back(G: Tensor, arg: Tensor, length: int) -> Tensor:
+    """The adjoint of `pick`; differentiated again, in torch's own operators."""
     again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
     adjoint = _scattered if again or transformed() else _extreme_adjoint
-    return None, None, adjoint(G, arg, ctx.length), None
+    rows: Tensor = adjoint(G, arg, length)
+    return rows
 
 
 def _scattered(G: Tensor, arg: Tensor, length: int) -> Tensor:

@@ -89,7 +89,7 @@ def spmm(
         raise InputError("accumulate=True needs out, the tensor to add to")
     elif watched(X, values):
         constant = values is None or not (values.requires_grad or traced())
-        side = _other_side(pattern, X, ordered=not constant)
+        side = other_side(pattern, X, ordered=not constant)
         known = constant and values is not None and side[0] is not None
         numbers = values, A.T.values if known else None, A.row_scale, A.col_scale
         return _spmm(pattern.indptr, pattern.indices, *side, *numbers, X, False)
@@ -133,7 +133,7 @@ def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
     check_array("G", G, (A.shape[0], *X.shape[1:]), X, X.dtype)
     pattern = A if isinstance(A, Pattern) else A.pattern
     scales = (None, None) if isinstance(A, Pattern) else (A.row_scale, A.col_scale)
-    side = _other_side(pattern, X, ordered=True)
+    side = other_side(pattern, X, ordered=True)
     return _sddmm(pattern.indptr, pattern.indices, *side, *scales, G, X)
 
 
@@ -145,7 +145,7 @@ def make_other_side(pattern: Pattern) -> None:
 make_other_side = constant_when_compiled(make_other_side)
 
 
-def _other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
+def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
     """Of the transpose, if a gradient in X may be asked for: indptr, indices, order of values."""
     if not (X.requires_grad or transformed()):
         return None, None, None

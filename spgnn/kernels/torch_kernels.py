@@ -135,6 +135,63 @@ def _extremes(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tupl
     return torch.where(found, best, 0.0), listed
 
 
+def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
+    """What becomes of numbers of columns x and nonzeros v, where w is of rows (EdgeOp)."""
+    if x is None:
+        return v
+    made = (
+        lambda: x * v,
+        lambda: x + v,
+        lambda: x - v,
+        lambda: x / v,
+        lambda: v,
+        lambda: torch.relu(x + v),
+        lambda: x * (0 if w is None else w + v > 0),
+    )[op]()
+    return made
+
+
+def edge_sum(*arguments: Any) -> None:
+    """Sums of what nonzeros make of rows of X (or W) and V, a piece of memory for each of them."""
+    indptr, indices, order, X, W, V, op, out = arguments
+    wide, rows = SUM_DTYPE[V.dtype], _rows(indptr, len(indices))
+    x = None if X is None else X.to(wide).index_select(0, indices)
+    w = None if W is None else W.to(wide)[rows]
+    v = (V if order is None else V.index_select(0, order)).to(wide)
+    out.copy_(torch.segment_reduce(_messages(op, x, v, w), "sum", offsets=indptr, axis=0))
+
+
+def edge_products(*arguments: Any) -> None:
+    """What nonzeros make of rows of G, X and V, a row each."""
+    indptr, indices, G, X, V, op, out = arguments
+    wide, rows = SUM_DTYPE[out.dtype], _rows(indptr, len(indices))
+    g = None if G is None else G.to(wide)[rows]
+    x = None if X is None else X.to(wide).index_select(0, indices)
+    v = None if V is None else V.to(wide)
+    if op == 1:
+        total = out.new_zeros(out.shape, dtype=wide)
+        for term in (g, x, v):
+            if term is not None:
+                total += term
+        out.copy_(total)
+        return
+    assert g is not None
+    assert x is not None
+    out.copy_(g * x if v is None else g * (x + v > 0))
+
+
+def edge_extremes(*arguments: Any) -> None:
+    """Largest or smallest of what nonzeros make of X and V, and which they are."""
+    indptr, indices, X, V, op, largest, out, arg = arguments
+    wide, nnz = SUM_DTYPE[out.dtype], len(indices)
+    v = V.to(wide).repeat_interleave(out.shape[1] // V.shape[1], 1)
+    x = None if X is None else X.to(wide).index_select(0, indices)
+    numbers = torch.arange(nnz, device=out.device)
+    best, listed = _extremes(indptr, numbers, _messages(op, x, v, None), largest)
+    out.copy_(best)
+    arg.copy_(listed)
+
+
 # --- rows -------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from spgnn.graph.features import Propagated, densified, propagate_
 from spgnn.nn.convolution import Convolution
+from spgnn.nn.edge_features import (
+    CGConv,
+    GINEConv,
+    InteractionNetwork,
+    NNConv,
+    TransformerConv,
+)
 from spgnn.nn.gat import GATConv, GATv2Conv
 from spgnn.nn.hetero_layers import HANConv, HeteroConv, HGTConv
 from spgnn.nn.layers import (
@@ -19,7 +26,7 @@ from spgnn.nn.layers import (
 )
 from spgnn.nn.models import GAT, GCN, GIN, GATv2, GraphSAGE, Stack
 from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
-from spgnn.nn.relational import GINEConv, RGCNConv
+from spgnn.nn.relational import RGCNConv
 from spgnn.nn.rowwise import (
     DropoutKeys,
 )
@@ -30,6 +37,7 @@ __all__ = [
     "GCN",
     "GIN",
     "BatchNorm",
+    "CGConv",
     "Convolution",
     "DropoutKeys",
     "GATConv",
@@ -45,8 +53,10 @@ __all__ = [
     "HANConv",
     "HGTConv",
     "HeteroConv",
+    "InteractionNetwork",
     "LGConv",
     "LayerNorm",
+    "NNConv",
     "PairNorm",
     "Propagated",
     "RGCNConv",
@@ -54,6 +64,7 @@ __all__ = [
     "SGConv",
     "Stack",
     "TAGConv",
+    "TransformerConv",
     "densified",
     "propagate_",
 ]

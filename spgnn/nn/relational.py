@@ -1,7 +1,4 @@
-"""Layers that look at each edge: relations (RGCN) and features of edges (GINE).
-
-Both fetch one halo and work on the edges of own rows: 1D with column covers.
-"""
+"""Layers of several relations (RGCN): one halo, and the edges of own rows; 1D with column covers."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ from spgnn.graph.features import Features
 from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.protocol import Aggregation, AnyGraph, Normalisation, as_graph, dense
 from spgnn.kernels.gemm import times_transposed
-from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
-from spgnn.nn.layers import GINConv, first_linear
-from spgnn.nn.norm import check_local, run_stage
+from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.sparse import CSR
 
@@ -289,100 +284,6 @@ class RGCNConv(Convolution):
             _relations[types] = known
         found: Relations = known[2]
         return found
-
-
-class GINEConv(Convolution):
-    """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020), with features of edges.
-
-    Parameters are those of PyG's layer of that name, and so are their names: ``nn``, ``eps`` and
-    ``lin`` (of the edges).
-
-    Parameters
-    ----------
-    nn : Module
-        As GINConv's.
-    eps : float
-    train_eps : bool
-    edge_dim : int, optional
-        Width of the edges' features; without it they are as wide as H, and there is no W.
-    options
-        Of PyG's message passing; only their defaults.
-    """
-
-    eps: Tensor
-    uses_edges = True
-
-    def __init__(
-        self,
-        nn: torch.nn.Module,
-        eps: float = 0.0,
-        train_eps: bool = False,
-        edge_dim: int | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__()
-        inner = GINConv(nn, eps, train_eps, **options)
-        self.nn, self.needs_all_rows = inner.nn, inner.needs_all_rows
-        self.initial_eps = inner.initial_eps
-        self.lin = None
-        if edge_dim is not None:
-            first = first_linear(nn)[0]
-            if first is None:
-                raise InputError("GINEConv: edge_dim needs an nn that begins with a linear layer")
-            self.lin = linear(edge_dim, first.in_features)
-        if train_eps:
-            self.eps = torch.nn.Parameter(inner.eps.detach())
-        else:
-            self.register_buffer("eps", inner.eps)
-
-    def reset_parameters(self) -> None:
-        """As GINConv's, and the matrix of the edges."""
-        GINConv.reset_parameters(self)  # type: ignore[arg-type]
-
-    def restore(self) -> None:
-        """Initialise ε."""
-        torch.nn.init.constant_(self.eps, self.initial_eps)
-
-    def forward(
-        self,
-        H_local: Features,
-        graph: AnyGraph,
-        edge_attr: Tensor | None = None,
-        keys: DropoutKeys | None = None,
-    ) -> Tensor:
-        """H_local [columns, f_in] to Z_local [rows, f_out]. Collective.
-
-        Parameters
-        ----------
-        H_local : Tensor [columns, f_in]
-        graph : Graph or DistMatrix
-        edge_attr : Tensor [local edges, edge_dim], optional
-            In the order of ``graph.edge_index``; by default ``graph.edge_attr``.
-        keys
-            Has no effect.
-
-        Raises
-        ------
-        InputError
-            If H is sparse or propagated; if there are no features of edges, or of another width.
-        """
-        H, on = dense(H_local, "GINEConv"), as_graph(graph)
-        if self.training and on.comm is not None and on.comm.size > 1:
-            check_local(self)
-        edges = on.local_edges()
-        given = on.edge_attr if edge_attr is None else edge_attr
-        attr = check_edge_rows("GINEConv", "edge_attr", given, edges.index)
-        attr = attr if self.lin is None else self.lin(attr)
-        if attr.shape[1:] != H.shape[1:]:
-            raise InputError(
-                f"GINEConv: edges have {list(attr.shape[1:])} features, vertices "
-                f"{list(H.shape[1:])}; edge_dim adds a linear layer"
-            )
-        source, target = edges.index
-        messages = torch.relu(edges.halo(H)[source] + attr)
-        own = on.own(H)
-        summed = ((1 + self.eps) * own).index_add(0, target, messages)
-        return run_stage(self.nn, summed, on)
 
 
 def check_edge_rows(layer: str, name: str, given: object, index: Tensor) -> Tensor:

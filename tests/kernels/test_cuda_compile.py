@@ -52,6 +52,12 @@ def instances() -> list[str]:
         names.append(instance("update_rows", dtype, 2, WARP))
         names.append(instance("update_rows_backward", dtype, 2, WARP))
         names.append(instance("extreme", dtype, torch.int32, torch.int32, 2, WARP))
+        for op in range(7):
+            names.append(instance("edge_sum", dtype, torch.int32, op, 2, WARP))
+        for op in (0, 1, 6):
+            names.append(instance("edge_products", dtype, torch.int32, op, 2, WARP))
+        for op in range(5):
+            names.append(instance("edge_extremes", dtype, torch.int32, torch.int32, op, 2, WARP))
         names.append(instance("quantise_rows", dtype, 16 // dtype.itemsize, WARP))
         names.append(instance("dequantise_rows", dtype, 16 // dtype.itemsize, WARP))
         for threads in (4, device.THREADS):

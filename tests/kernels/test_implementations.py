@@ -14,7 +14,9 @@ from spgnn.errors import InputError
 from spgnn.kernels import (
     dequantise_rows,
     dropout_rows,
+    edge_add,
     edge_softmax,
+    edge_spmm,
     gather_rows,
     quantise_rows,
     scatter_add_rows,
@@ -22,6 +24,7 @@ from spgnn.kernels import (
     spmm,
 )
 from spgnn.kernels.cross_entropy import cross_entropy_sum
+from spgnn.kernels.edge_spmm import EDGE_OPS
 from spgnn.kernels.extremes import extreme_
 from spgnn.kernels.update import update_rows_
 from spgnn.sparse import SUM_DTYPE
@@ -120,6 +123,33 @@ def test_extremes(away, dtype, columns):
     X = matrix(800, columns, dtype).mul(2).round()  # with ties
     X[A.indices[2].long(), 0] = torch.nan
     assert_same(away, lambda *operands: list(results(*operands)), A.pattern, B.pattern, X)
+
+
+@OF_ANY_WIDTH
+def test_numbers_of_edges(away, dtype, columns):
+    """Sums, their derivatives and extremes; also where one number serves several columns."""
+
+    def results(pattern, X, V, S):
+        for op in EDGE_OPS[:-1]:
+            for reduce in ("sum", "max", "min"):
+                leaves = [t.clone().requires_grad_() for t in (X, V)]
+                Z = edge_spmm(pattern, None if op == "copy" else leaves[0], leaves[1], op, reduce)
+                yield Z.detach()
+                if reduce == "sum":
+                    Z.sum().backward()
+                    yield from (leaf.grad for leaf in leaves if leaf.grad is not None)
+        heads = X.unflatten(1, (columns, 1)).expand(-1, -1, 3).contiguous()
+        yield edge_spmm(pattern, heads, S.expand(-1, columns).contiguous(), "sub", "max")
+        yield edge_add(pattern, X[: pattern.shape[0]], X, V)
+
+    index = torch.int64 if columns == 64 else torch.int32
+    pattern = block([5, 0, 1, 40] * 9, index=index).pattern
+    X = matrix(800, columns, dtype).mul(2).round()
+    V = matrix(pattern.nnz, columns, dtype, seed=4).sign().mul(2)
+    S = V[:, :1].contiguous()
+    found = away(lambda *operands: list(results(*operands)), pattern, X, V, S)
+    for mine, right in zip(found, results(pattern, X, V, S), strict=True):
+        assert torch.allclose(mine, right)
 
 
 @OF_ANY_WIDTH

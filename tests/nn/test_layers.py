@@ -50,6 +50,10 @@ def perceptron() -> nn.Sequential:
     return nn.Sequential(nn.Linear(F_IN, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
+def matrices() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3 * F_IN))
+
+
 CASES = [
     Case("GCNConv", (F_IN, 3)),
     Case("GCNConv", (F_IN, 9), {"bias": False}, "weights"),
@@ -68,6 +72,29 @@ CASES = [
     Case("GINConv", (perceptron,), {"eps": 0.3, "train_eps": True}),
     Case("GINConv", (nn.Tanh,), {"eps": 0.3}),
     Case("GINEConv", (perceptron,), {"edge_dim": 2, "train_eps": True}, "attr"),
+    *(
+        Case("NNConv", (F_IN, 3, matrices), options, "attr")
+        for options in ({}, {"aggr": "mean", "root_weight": False, "bias": False})
+    ),
+    Case("NNConv", (F_IN, 3, lambda: nn.Linear(2, 3 * F_IN, bias=False)), {}, "attr"),
+    *(
+        Case("CGConv", (F_IN,), options, "attr" if "dim" in options else "")
+        for options in (
+            {},
+            {"dim": 2, "batch_norm": True},
+            {"dim": 2, "aggr": "max", "bias": False},
+        )
+    ),
+    *(
+        Case("TransformerConv", (F_IN, width), options, "attr" if "edge_dim" in options else "")
+        for width in (2, 9)
+        for options in (
+            {"heads": 2},
+            {"heads": 2, "edge_dim": 2, "beta": True},
+            {"heads": 3, "edge_dim": 2, "concat": False, "bias": False},
+            {"edge_dim": 2},
+        )
+    ),
     Case("GraphConv", (F_IN, 3), {}, "weights"),
     Case("GraphConv", (F_IN, 9), {"aggr": "mean"}),
     Case("GraphConv", (F_IN, 9), {"aggr": "max", "bias": False}),
@@ -370,6 +397,9 @@ def test_models_can_be_checkpointed(reentrant):
         (lambda: ours.GCNConv(3, 3, flow="target_to_source"), "flow='target_to_source' is not"),
         (lambda: ours.GINConv(3, 4), "nn must be a torch.nn.Module"),
         (lambda: ours.GINEConv(nn.Tanh(), edge_dim=3), "edge_dim needs an nn that begins"),
+        (lambda: ours.NNConv(3, 4, nn.Linear(2, 11)), r"nn must end with a linear layer to 3 · 4"),
+        (lambda: ours.TransformerConv(3, 4, dropout=0.5), "drops no attention weights"),
+        (lambda: ours.InteractionNetwork(4, aggr="mul"), "InteractionNetwork aggr mul: choose"),
         (lambda: ours.RGCNConv(3, 3, 2, num_bases=1, num_blocks=1), "num_bases or num_blocks"),
         (lambda: ours.RGCNConv(4, 3, 2, num_blocks=2), "num_blocks=2 must divide 4 and 3"),
         (lambda: ours.GCN2Conv(3, 0.1, theta=1.0), "theta and layer go together"),

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "attention.hpp"
+#include "edges.hpp"
 #include "input_error.hpp"
 #include "kernel_table.hpp"
 #include "rows.hpp"
@@ -270,6 +271,71 @@ void extreme_adjoint(const Rows& g, const Dense& arg, const Tensor& dx) {
                               g.rows(),  g.columns(), dx.as<T>()};
     Released released;
     spgnn::extreme_adjoint(current_table(), a, threads);
+  });
+}
+
+template <class T>
+EdgeOperands<T> edge_operands(const Tensor& indptr, const Tensor& indices, const Tensor& order,
+                              const Tensor& x, const Tensor& w, const Tensor& v,
+                              const Tensor& out) {
+  return {indptr.as<std::int64_t>(),
+          numbers(indices),
+          numbers(order),
+          indptr.rows() - 1,
+          x.as<T>(),
+          x.stride[0],
+          w.as<T>(),
+          w.stride[0],
+          v.as<T>(),
+          v.stride[0],
+          out.columns(),
+          out.as<T>(),
+          out.stride[0]};
+}
+
+void edge_sum(const Tensor& indptr, const Tensor& indices, const Tensor& order, const Rows& x,
+              const Rows& w, const Rows& v, int op, const Tensor& out) {
+  if (out.count() == 0) return;
+  const int threads = threads_for(indices.rows() * out.columns());
+  with_floats(v, [&]<class T>(T) {
+    const auto a = edge_operands<T>(indptr, indices, order, x, w, v, out);
+    Released released;
+    spgnn::edge_sum(current_table(), a, static_cast<EdgeOp>(op), threads);
+  });
+}
+
+void edge_products(const Tensor& indptr, const Tensor& indices, const Rows& g, const Rows& x,
+                   const Rows& v, int op, const Tensor& out) {
+  if (out.count() == 0) return;
+  const int threads = threads_for(out.count());
+  with_floats(out, [&]<class T>(T) {
+    const EdgeProducts<T> a{indptr.as<std::int64_t>(),
+                            numbers(indices),
+                            indptr.rows() - 1,
+                            g.as<T>(),
+                            g.stride[0],
+                            x.as<T>(),
+                            x.stride[0],
+                            v.as<T>(),
+                            v.stride[0],
+                            out.columns(),
+                            out.as<T>()};
+    Released released;
+    spgnn::edge_products(current_table(), a, static_cast<EdgeOp>(op), threads);
+  });
+}
+
+void edge_extremes(const Tensor& indptr, const Tensor& indices, const Rows& x, const Rows& v,
+                   int op, bool largest, const Tensor& out, const Tensor& arg) {
+  if (out.count() == 0) return;
+  const int threads = threads_for((indices.rows() + out.rows()) * out.columns());
+  const bool wide = arg.dtype == Dtype::kInt64;
+  with_floats(out, [&]<class T>(T) {
+    const EdgeExtremes<T> a{
+        edge_operands<T>(indptr, indices, {}, x, {}, v, out), out.columns() / v.columns(), largest,
+        wide ? nullptr : arg.as<std::int32_t>(), wide ? arg.as<std::int64_t>() : nullptr};
+    Released released;
+    spgnn::edge_extremes(current_table(), a, static_cast<EdgeOp>(op), threads);
   });
 }
 
@@ -572,6 +638,12 @@ void bind_kernels(nb::module_& m) {
   m.def("extreme", &of::extreme, "indptr"_a, "indices"_a, "X"_a, "largest"_a, "begun"_a,
         "first_column"_a, "out"_a, "arg"_a);
   m.def("extreme_adjoint", &of::extreme_adjoint, "G"_a, "arg"_a, "dX"_a);
+  m.def("edge_sum", &of::edge_sum, "indptr"_a, "indices"_a, maybe("order"), maybe("X"), maybe("W"),
+        "V"_a, "op"_a, "out"_a);
+  m.def("edge_products", &of::edge_products, "indptr"_a, "indices"_a, maybe("G"), maybe("X"),
+        maybe("V"), "op"_a, "out"_a);
+  m.def("edge_extremes", &of::edge_extremes, "indptr"_a, "indices"_a, maybe("X"), "V"_a, "op"_a,
+        "largest"_a, "out"_a, "arg"_a);
   m.def("quantise_rows", &of::quantise_rows, "X"_a, "bits"_a, "ids"_a, "key"_a, "stochastic"_a,
         maybe("rows"), maybe("residual"), maybe("lost"), "out"_a);
   m.def("dequantise_rows", &of::dequantise_rows, "packed"_a, "bits"_a, maybe("rows"), "out"_a);

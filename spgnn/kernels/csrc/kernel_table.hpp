@@ -106,6 +106,15 @@ struct ExtremeKernels {
 };
 
 template <class T>
+struct EdgeKernels {
+  // Finished rows of sums of messages; and the sum over some nonzeros of one row.
+  void (*rows)(const EdgeOperands<T>&, EdgeOp, Span rows);
+  void (*partial)(const EdgeOperands<T>&, EdgeOp, std::int64_t row, Span nonzeros, Sum<T>* sums);
+  void (*products)(const EdgeProducts<T>&, EdgeOp, Span nonzeros);
+  void (*extremes)(const EdgeExtremes<T>&, EdgeOp, Span rows);
+};
+
+template <class T>
 struct CrossEntropyKernels {
   double (*loss)(const CrossEntropyOperands<T>&, Span rows);
   void (*gradient)(const CrossEntropyGradient<T>&, Span rows);
@@ -117,6 +126,7 @@ using UpdateTable = ByType<UpdateKernels>;
 using AttentionTable = ByType<AttentionKernels>;
 using QuantiseTable = ByType<QuantiseKernels>;
 using ExtremeTable = ByIndex<ExtremeKernels>;
+using EdgeTable = ByType<EdgeKernels>;
 
 struct KernelTable {
   ByIndex<SpmmKernels> spmm;
@@ -127,6 +137,7 @@ struct KernelTable {
   const WeighingTable* weighing;
   const QuantiseTable* quantise;
   const ExtremeTable* extremes;
+  const EdgeTable* edges;
   const UpdateTable* update;
   const GemmKernels* gemm;
   const CrossEntropyTable* cross_entropy;

@@ -108,6 +108,7 @@ extern const AttentionTable attention_table;
 extern const WeighingTable weighing_table;
 extern const QuantiseTable quantise_table;
 extern const ExtremeTable extreme_table;
+extern const EdgeTable edge_table;
 extern const UpdateTable update_table;
 extern const GemmKernels gemm_table;
 extern const CrossEntropyTable cross_entropy_table;
@@ -123,6 +124,7 @@ extern const KernelTable table{
     &weighing_table,
     &quantise_table,
     &extreme_table,
+    &edge_table,
     &update_table,
     &gemm_table,
     &cross_entropy_table};

@@ -363,6 +363,56 @@ struct ExtremeAdjoint {
   T* dx;  // [columns of A, columns]
 };
 
+// What becomes of x of a nonzero's column and v of the nonzero: x · v, x + v, x − v, x / v, v,
+// max(x + v, 0); and its adjoint in x, where the row's own w and v say whether x counts: w + v > 0.
+enum class EdgeOp : int { kMul, kAdd, kSub, kDiv, kCopy, kAddRelu, kGate };
+
+// Nonzeros and rows of v, one each: nonzero e has row order[e].
+template <class T>
+struct EdgeOperands {
+  const std::int64_t* indptr;
+  Numbers indices, order;
+  std::int64_t rows;
+  const T* x;  // null: kCopy
+  std::int64_t x_stride;
+  const T* w;  // of own rows; null but for kGate
+  std::int64_t w_stride;
+  const T* v;
+  std::int64_t v_stride;
+  std::int64_t columns;
+  T* out;
+  std::int64_t out_stride;
+};
+
+// out[e] = g[i] · x[j] (kMul), g[i] where x[j] + v[e] > 0 (kGate), or g[i] + x[j] + v[e] of those
+// that are not null (kAdd), for nonzero e in row i and column j.
+template <class T>
+struct EdgeProducts {
+  const std::int64_t* indptr;
+  Numbers indices;
+  std::int64_t rows;
+  const T* g;
+  std::int64_t g_stride;
+  const T* x;
+  std::int64_t x_stride;
+  const T* v;
+  std::int64_t v_stride;
+  std::int64_t columns;
+  T* out;  // [nonzeros, columns]
+};
+
+// out[i, c] = max or min over the nonzeros e of row i, arg[i, c] = the first e that has it; a
+// number that is none comes before all that are. Empty rows have 0 and −1. One number of v serves
+// so many neighbouring columns: 1, or all of a head.
+template <class T>
+struct EdgeExtremes {
+  EdgeOperands<T> of;
+  std::int64_t width;
+  bool largest;
+  std::int32_t* narrow_arg;  // [rows, columns], or null:
+  std::int64_t* wide_arg;
+};
+
 // A tile of sums that stays in registers: so many rows of so many vectors.
 inline constexpr std::int64_t kGemmRows = 6, kGemmVectors = 2;
 

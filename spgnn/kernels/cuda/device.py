@@ -22,6 +22,7 @@ SOURCES = (
     "spmm.cuh",
     "rows.cuh",
     "nonzeros.cuh",
+    "edges.cuh",
     "quantise.cuh",
     "heads.cuh",
     "attention.cuh",

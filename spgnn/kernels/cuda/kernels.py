@@ -10,7 +10,10 @@ from spgnn.kernels.cuda.attention import (
 from spgnn.kernels.cuda.operations import (
     dequantise_rows,
     dropout_rows,
+    edge_extremes,
+    edge_products,
     edge_softmax,
+    edge_sum,
     extreme,
     gather_rows,
     quantise_rows,

@@ -200,7 +200,7 @@ def _over_rows(kernel: str, indptr: Tensor, arrays: tuple[Tensor | None, ...], o
 
 def _launch_on_rows(
     kernel: str,
-    dtypes: tuple[torch.dtype, ...],
+    dtypes: tuple[torch.dtype | int, ...],
     matrices: Sequence[Tensor],
     rows: int,
     arguments: Sequence[device.Argument],
@@ -273,6 +273,44 @@ def extreme(*arguments: Any) -> None:
     rule = int(largest), int(begun), first_column
     of_rows = indptr, indices, *strided(X), *out.shape, *rule, *strided(out), arg
     _launch_on_rows("extreme", dtypes, (X, out), len(out), of_rows)
+
+
+def edge_sum(*arguments: Any) -> None:
+    """Sums of what nonzeros make of rows of X (or W) and V, into ``out``."""
+    indptr, indices, order, X, W, V, op, out = arguments
+    if not out.numel():
+        return
+    X, W, V = (None if t is None else unit_stride(t) for t in (X, W, V))
+    matrices = [t for t in (out, X, W, V) if t is not None]
+    of_rows = indptr, indices, *listed(order), *strided(X), *strided(W), *strided(V)
+    arguments = *of_rows, *strided(out), *out.shape
+    _launch_on_rows("edge_sum", (V.dtype, indices.dtype, op), matrices, len(out), arguments)
+
+
+def edge_products(*arguments: Any) -> None:
+    """What nonzeros make of rows of G, X and V, a row each, into ``out``."""
+    indptr, indices, G, X, V, op, out = arguments
+    if not out.numel():
+        return
+    G, X, V = (None if t is None else unit_stride(t) for t in (G, X, V))
+    matrices = [t for t in (out, G, X, V) if t is not None]
+    of_rows = *strided(G), *strided(X), *strided(V), *strided(out), len(indptr) - 1, *out.shape
+    dtypes = out.dtype, indices.dtype, op
+    _launch_on_rows("edge_products", dtypes, matrices, len(out), (indptr, indices, *of_rows))
+
+
+def edge_extremes(*arguments: Any) -> None:
+    """Largest or smallest of what nonzeros make of X and V, and which they are, into ``arg``."""
+    indptr, indices, X, V, op, largest, out, arg = arguments
+    if not out.numel():
+        return
+    X, V = None if X is None else unit_stride(X), unit_stride(V)
+    width = out.shape[1] // V.shape[1]
+    of_rows = indptr, indices, *strided(X), *strided(V), width, int(largest)
+    places = *strided(out), arg, *out.shape
+    dtypes = out.dtype, indices.dtype, arg.dtype, op
+    matrices = [t for t in (out, X) if t is not None]
+    _launch_on_rows("edge_extremes", dtypes, matrices, len(out), (*of_rows, *places))
 
 
 def quantise_rows(*arguments: Any) -> None:

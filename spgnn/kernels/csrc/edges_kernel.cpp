@@ -1,0 +1,238 @@
+// The inner loops over nonzeros that have rows of numbers of their own: sums, products, extremes.
+#include "kernel_table.hpp"
+#include "simd.hpp"
+
+namespace spgnn::SPGNN_ISA {
+
+inline constexpr int kEdgesAhead = 8;   // nonzeros whose rows are fetched
+inline constexpr int kEdgeVectors = 4;  // that a row has in registers
+
+// Message of x (or g) and v; w is of the row itself.
+template <EdgeOp kOp, class Vector>
+[[gnu::always_inline]] inline Vector message(Vector x, Vector v, [[maybe_unused]] Vector w) {
+  if constexpr (kOp == EdgeOp::kMul) return x * v;
+  if constexpr (kOp == EdgeOp::kAdd) return x + v;
+  if constexpr (kOp == EdgeOp::kSub) return x - v;
+  if constexpr (kOp == EdgeOp::kDiv) return x / v;
+  if constexpr (kOp == EdgeOp::kCopy) return v;
+  if constexpr (kOp == EdgeOp::kAddRelu) return x + v < Vector{} ? Vector{} : x + v;  // NaN stays
+  if constexpr (kOp == EdgeOp::kGate) return w + v > Vector{} ? x : Vector{};
+}
+
+template <class Out, class Vector>
+[[gnu::always_inline]] inline void store_wide(Out* to, Vector v, int lanes) {
+  if constexpr (std::is_same_v<Out, Bfloat16>) {
+    NarrowBfloat16Pack{v}.store(to, lanes);
+  } else {
+    store_vector(to, v, lanes);
+  }
+}
+
+// Calls body(std::integral_constant<int, vectors>, first column, lanes of the last vector).
+template <class S, class Body>
+[[gnu::always_inline]] inline void for_each_panel(std::int64_t columns, const Body& body) {
+  constexpr int kLanes = kLanesOf<S>;
+  std::int64_t c = 0;
+  for (; c + kEdgeVectors * kLanes <= columns; c += kEdgeVectors * kLanes) {
+    body(std::integral_constant<int, kEdgeVectors>{}, c, kLanes);
+  }
+  const auto left = static_cast<int>(columns - c);
+  const int vectors = (left + kLanes - 1) / kLanes, last = left - (vectors - 1) * kLanes;
+  if (vectors == 1) body(std::integral_constant<int, 1>{}, c, last);
+  if (vectors == 2) body(std::integral_constant<int, 2>{}, c, last);
+  if (vectors == 3) body(std::integral_constant<int, 3>{}, c, last);
+  if (vectors == 4) body(std::integral_constant<int, 4>{}, c, last);
+}
+
+// Asks for what a later nonzero reads: a row of x, and one of v where those are not in order.
+template <EdgeOp kOp, int kVectors, class T>
+[[gnu::always_inline]] inline void fetch(const EdgeOperands<T>& a, std::int64_t e,
+                                         std::int64_t first) {
+  constexpr int kLines = lines_of(kVectors * kLanesOf<Sum<T>> * std::int64_t{sizeof(T)});
+  if constexpr (kOp != EdgeOp::kCopy) {
+    prefetch_lines(a.x + a.indices[e] * a.x_stride + first, kLines);
+  }
+  if (a.order.narrow || a.order.wide) {
+    prefetch_lines(a.v + a.order[e] * a.v_stride + first, kLines);
+  }
+}
+
+// Some columns of the sum over some nonzeros of a row.
+template <EdgeOp kOp, int kVectors, class T, class Out>
+inline void sum_columns(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros,
+                        std::int64_t first, int last_lanes, Out* out) {
+  using S = Sum<T>;
+  constexpr int kLanes = kLanesOf<S>;
+  const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
+  LanesOf<S> sums[kVectors]{}, own[kVectors]{};
+  if constexpr (kOp == EdgeOp::kGate) {
+    const T* w = a.w + row * a.w_stride + first;
+    for (int k = 0; k < kVectors; ++k) own[k] = load_wide(w + k * kLanes, lanes_of(k));
+  }
+  for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+    fetch<kOp, kVectors>(a, e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e, first);
+    const T* v = a.v + a.order[e] * a.v_stride + first;
+    const T* x = kOp == EdgeOp::kCopy ? v : a.x + a.indices[e] * a.x_stride + first;
+    for (int k = 0; k < kVectors; ++k) {
+      const auto one = load_wide(v + k * kLanes, lanes_of(k));
+      const auto other = kOp == EdgeOp::kCopy ? one : load_wide(x + k * kLanes, lanes_of(k));
+      sums[k] += message<kOp>(other, one, own[k]);
+    }
+  }
+  for (int k = 0; k < kVectors; ++k) store_wide(out + first + k * kLanes, sums[k], lanes_of(k));
+}
+
+template <EdgeOp kOp, class T, class Out>
+inline void sum_row(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros, Out* out) {
+  for_each_panel<Sum<T>>(a.columns, [&](auto vectors, std::int64_t first, int last) {
+    sum_columns<kOp, decltype(vectors)::value>(a, row, nonzeros, first, last, out);
+  });
+}
+
+// Calls body(std::integral_constant<EdgeOp, op>) for one of some operations.
+template <EdgeOp... kOps, class Body>
+inline void with_op(EdgeOp op, const Body& body) {
+  ((op == kOps ? body(std::integral_constant<EdgeOp, kOps>{}) : void()), ...);
+}
+
+template <class Body>
+inline void with_sum(EdgeOp op, const Body& body) {
+  with_op<EdgeOp::kMul, EdgeOp::kDiv, EdgeOp::kCopy, EdgeOp::kAddRelu, EdgeOp::kGate>(op, body);
+}
+
+template <class T>
+void edge_rows(const EdgeOperands<T>& a, EdgeOp op, Span rows) {
+  with_sum(op, [&](auto kind) {
+    for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+      const Span nonzeros{a.indptr[row], a.indptr[row + 1]};
+      sum_row<decltype(kind)::value>(a, row, nonzeros, a.out + row * a.out_stride);
+    }
+  });
+}
+
+template <class T>
+void edge_partial(const EdgeOperands<T>& a, EdgeOp op, std::int64_t row, Span nonzeros,
+                  Sum<T>* sums) {
+  with_sum(op, [&](auto kind) { sum_row<decltype(kind)::value>(a, row, nonzeros, sums); });
+}
+
+// Products, of which each is by itself: kMul, kGate, and kAdd of what there is of g, x and v.
+template <class T>
+void edge_products(const EdgeProducts<T>& a, EdgeOp op, Span nonzeros) {
+  using Vector = LanesOf<Sum<T>>;
+  constexpr int kLanes = kLanesOf<Sum<T>>;
+  std::int64_t row =
+      first_where(0, a.rows - 1, [&](std::int64_t r) { return a.indptr[r + 1] > nonzeros.begin; });
+  const int lines = lines_of(a.columns * std::int64_t{sizeof(T)});
+  with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kGate>(op, [&](auto kind) {
+    constexpr EdgeOp kOp = decltype(kind)::value;
+    for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
+      while (a.indptr[row + 1] <= e) ++row;
+      if (a.x) {
+        const std::int64_t ahead = e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e;
+        prefetch_lines(a.x + a.indices[ahead] * a.x_stride, lines);
+      }
+      const T* g = a.g ? a.g + row * a.g_stride : nullptr;
+      const T* x = a.x ? a.x + a.indices[e] * a.x_stride : nullptr;
+      const T* v = a.v ? a.v + e * a.v_stride : nullptr;
+      T* out = a.out + e * a.columns;
+      for (std::int64_t c = 0; c < a.columns; c += kLanes) {
+        const auto lanes = static_cast<int>(a.columns - c < kLanes ? a.columns - c : kLanes);
+        const auto at = [&](const T* p) { return p ? load_wide(p + c, lanes) : Vector{}; };
+        if constexpr (kOp == EdgeOp::kMul) store_wide(out + c, at(g) * at(x), lanes);
+        if constexpr (kOp == EdgeOp::kAdd) store_wide(out + c, at(g) + at(x) + at(v), lanes);
+        if constexpr (kOp == EdgeOp::kGate) {
+          store_wide(out + c, message<kOp>(at(g), at(v), at(x)), lanes);
+        }
+      }
+    }
+  });
+}
+
+using PlaceLanes [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
+
+// Some columns of a row, to which one number of v belongs each, or (kShared) all.
+template <EdgeOp kOp, bool kShared, bool kLargest, int kVectors, class T>
+inline void extreme_columns(const EdgeExtremes<T>& b, std::int64_t row, std::int64_t first,
+                            int last_lanes) {
+  using S = Sum<T>;
+  using Vector = LanesOf<S>;
+  using Places = std::conditional_t<sizeof(S) == 4, PlaceLanes, LongVector>;  // within the row
+  constexpr int kLanes = kLanesOf<S>;
+  const EdgeOperands<T>& a = b.of;
+  const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
+  const std::int64_t begin = a.indptr[row], end = a.indptr[row + 1];
+  const std::int64_t first_v = kShared ? first / b.width : first;
+  Vector best[kVectors]{};
+  Places place[kVectors]{};
+  for (std::int64_t e = begin; e < end; ++e) {
+    const std::int64_t ahead = e + kEdgesAhead < end ? e + kEdgesAhead : e;
+    constexpr int kLines = lines_of(kVectors * kLanes * std::int64_t{sizeof(T)});
+    const T* v = a.v + e * a.v_stride + first_v;
+    const T* x = v;
+    if constexpr (kOp != EdgeOp::kCopy) {
+      prefetch_lines(a.x + a.indices[ahead] * a.x_stride + first, kLines);
+      x = a.x + a.indices[e] * a.x_stride + first;
+    }
+    for (int k = 0; k < kVectors; ++k) {
+      const Vector one = kShared ? Vector{} + widen(*v) : load_wide(v + k * kLanes, lanes_of(k));
+      const Vector other = kOp == EdgeOp::kCopy ? one : load_wide(x + k * kLanes, lanes_of(k));
+      const Vector number = message<kOp>(other, one, Vector{});
+      Places better = kLargest ? number > best[k] : number < best[k];
+      better |= (number != number) & (best[k] == best[k]);
+      if (e == begin) better = ~Places{};
+      best[k] = better ? number : best[k];
+      const auto at = static_cast<decltype(Places{}[0] + 0)>(e - begin);
+      place[k] = better ? Places{} + at : place[k];
+    }
+  }
+  for (int k = 0; k < kVectors; ++k) {
+    for (int lane = 0; lane < lanes_of(k); ++lane) {
+      const std::int64_t c = first + k * kLanes + lane, at = row * a.columns + c;
+      const std::int64_t arg = begin == end ? -1 : begin + place[k][lane];
+      a.out[row * a.out_stride + c] = narrow<T>(best[k][lane]);
+      if (b.narrow_arg) {
+        b.narrow_arg[at] = static_cast<std::int32_t>(arg);
+      } else {
+        b.wide_arg[at] = arg;
+      }
+    }
+  }
+}
+
+template <EdgeOp kOp, bool kShared, bool kLargest, class T>
+inline void extremes_of(const EdgeExtremes<T>& b, Span rows) {
+  const std::int64_t width = kShared ? b.width : b.of.columns;
+  for (std::int64_t row = rows.begin; row < rows.end; ++row) {
+    for (std::int64_t head = 0; head < b.of.columns; head += width) {
+      for_each_panel<Sum<T>>(width, [&](auto vectors, std::int64_t first, int last) {
+        extreme_columns<kOp, kShared, kLargest, decltype(vectors)::value>(b, row, head + first,
+                                                                          last);
+      });
+    }
+  }
+}
+
+template <class T>
+void edge_extremes(const EdgeExtremes<T>& b, EdgeOp op, Span rows) {
+  with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kSub, EdgeOp::kDiv, EdgeOp::kCopy>(
+      op, [&](auto kind) {
+        constexpr EdgeOp kOp = decltype(kind)::value;
+        if (b.width > 1) {
+          b.largest ? extremes_of<kOp, true, true>(b, rows)
+                    : extremes_of<kOp, true, false>(b, rows);
+        } else {
+          b.largest ? extremes_of<kOp, false, true>(b, rows)
+                    : extremes_of<kOp, false, false>(b, rows);
+        }
+      });
+}
+
+template <class T>
+inline constexpr EdgeKernels<T> kEdges{edge_rows<T>, edge_partial<T>, edge_products<T>,
+                                       edge_extremes<T>};
+
+extern const EdgeTable edge_table;
+const EdgeTable edge_table{kEdges<float>, kEdges<double>, kEdges<Bfloat16>};
+
+}  // namespace spgnn::SPGNN_ISA

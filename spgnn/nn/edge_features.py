@@ -1,0 +1,496 @@
+"""Layers whose neighbours meet features of edges: GINE, NNConv, CGConv, Transformer, interaction.
+
+What a layer does to an edge is split so that only what is not linear is done edge by edge: a linear
+map of (edge, source, target) is the sum of three, two of which are of vertices.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.graph.features import Features
+from spgnn.graph.protocol import Aggregation, AnyGraph, EdgeOperand, Graph, as_graph, dense
+from spgnn.kernels import (
+    edge_add,
+    edge_softmax,
+    edge_spmm,
+    sddmm,
+    spmm,
+)
+from spgnn.kernels.gemm import times_transposed
+from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
+from spgnn.nn.layers import GINConv, first_linear
+from spgnn.nn.norm import BatchNorm, Stage, check_local, run_stage
+from spgnn.nn.rowwise import DropoutKeys
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+
+
+def edge_rows(
+    layer: str, graph: Graph, edge_attr: Tensor | None, width: int | None = None
+) -> Tensor:
+    """Features of edges [edges, f], those given or the graph's.
+
+    Raises
+    ------
+    InputError
+        If there are none, or they are not of this width, or no floating numbers.
+    """
+    given = graph.edge_attr if edge_attr is None else edge_attr
+    if not isinstance(given, Tensor) or not given.is_floating_point() or given.dim() not in (1, 2):
+        found = (
+            f"{given.dtype} {list(given.shape)}"
+            if isinstance(given, Tensor)
+            else type(given).__name__
+        )
+        raise InputError(
+            f"{layer} needs edge_attr, floating numbers [edges, f] of this rank's edges as "
+            f"edge_index orders them; got {found}"
+        )
+    attr = given[:, None] if given.dim() == 1 else given
+    if width is not None and attr.shape[1] != width:
+        raise InputError(f"{layer}: edges have {attr.shape[1]} features, not {width}")
+    return attr
+
+
+def _pattern_of(layer: str, graph: Graph, attr: Tensor) -> Pattern:
+    """The graph's edges, as many as there are features."""
+    pattern = graph.edge_pattern
+    if len(attr) != pattern.nnz:
+        raise InputError(f"{layer}: this rank has {pattern.nnz} edges, edge_attr {len(attr)} rows")
+    return pattern
+
+
+class GINEConv(Convolution):
+    """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020).
+
+    Parameters are those of PyG's layer of that name, and so are their names: ``nn``, ``eps`` and
+    ``lin`` (of the edges).
+
+    Parameters
+    ----------
+    nn : Module
+        As GINConv's.
+    eps : float
+    train_eps : bool
+    edge_dim : int, optional
+        Width of the edges' features; without it they are as wide as H, and there is no W.
+    options
+        Of PyG's message passing; only their defaults.
+    """
+
+    eps: Tensor
+    uses_edges = True
+    uses_own_rows = True
+
+    def __init__(
+        self,
+        nn: torch.nn.Module,
+        eps: float = 0.0,
+        train_eps: bool = False,
+        edge_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        inner = GINConv(nn, eps, train_eps, **options)
+        self.nn, self.needs_all_rows = inner.nn, inner.needs_all_rows
+        self.initial_eps, self.edge_dim = inner.initial_eps, edge_dim
+        self.lin = None
+        if edge_dim is not None:
+            first = first_linear(nn)[0]
+            if first is None:
+                raise InputError("GINEConv: edge_dim needs an nn that begins with a linear layer")
+            self.lin = linear(edge_dim, first.in_features)
+        if train_eps:
+            self.eps = torch.nn.Parameter(inner.eps.detach())
+        else:
+            self.register_buffer("eps", inner.eps)
+
+    def reset_parameters(self) -> None:
+        """As GINConv's, and the matrix of the edges."""
+        GINConv.reset_parameters(self)  # type: ignore[arg-type]
+
+    def restore(self) -> None:
+        """Initialise ε."""
+        torch.nn.init.constant_(self.eps, self.initial_eps)
+
+    def aggregation(
+        self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
+    ) -> Aggregation:
+        """``((1 + ε) h_i + Σ_j relu(h_j + e_ji W)) W_1``.
+
+        Raises
+        ------
+        InputError
+            If H is sparse or propagated; if there are no features of edges, or of another width.
+        """
+        rows = dense(H, "GINEConv")
+        if self.training and graph.comm is not None and graph.comm.size > 1:
+            check_local(self)
+        attr = edge_rows("GINEConv", graph, edge_attr, self.edge_dim).to(rows.dtype)
+        attr = attr if self.lin is None else self.lin(attr)
+        if attr.shape[1:] != rows.shape[1:]:
+            raise InputError(
+                f"GINEConv: edges have {list(attr.shape[1:])} features, vertices "
+                f"{list(rows.shape[1:])}; edge_dim adds a linear layer"
+            )
+        first, _ = first_linear(self.nn)
+        weight = None if first is None else first.weight
+        edge = EdgeOperand("add_relu", attr)
+        return Aggregation(rows, weight, self_loop=1 + self.eps, edge=edge)
+
+    @property
+    def shift(self) -> Tensor | None:
+        """The bias of the linear layer that `nn` begins with."""
+        first, _ = first_linear(self.nn)
+        return None if first is None else first.bias
+
+    def tail(self) -> list[Stage]:
+        """`nn`, without the linear layer that it begins with."""
+        first, rest = first_linear(self.nn)
+        return [self.nn] if first is None else rest
+
+
+class NNConv(Convolution):
+    """``z_i = R h_i + Σ_j h_j Θ(e_ji) + b`` with matrices Θ that a perceptron makes of features.
+
+    Gilmer et al. 2017; parameters and their names are PyG's. Of the matrices none is made: where
+    the perceptron ends with ``W g(e) + c``, the sum is ``Σ_k (Σ_j g_k(e_ji) h_j) W_k + Σ_j h_j c``.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+    nn : Module
+        A linear layer, or a sequence that ends with one, [edges, f] to [edges, in · out].
+    aggr : {"add", "sum", "mean"}
+    root_weight, bias : bool
+    options
+        Of PyG's message passing; only their defaults.
+    """
+
+    uses_edges = True
+    uses_own_rows = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        nn: torch.nn.Module,
+        aggr: str = "add",
+        root_weight: bool = True,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_channels("NNConv", in_channels=in_channels, out_channels=out_channels)
+        check_options(self, options)
+        check_choice("NNConv aggr", aggr, ("add", "sum", "mean"))
+        last = nn[-1] if isinstance(nn, torch.nn.Sequential) and len(nn) else nn
+        if not isinstance(last, torch.nn.Linear) or last.out_features != in_channels * out_channels:
+            raise InputError(
+                f"NNConv: nn must end with a linear layer to {in_channels} · {out_channels} numbers"
+            )
+        self.in_channels, self.out_channels, self.nn = in_channels, out_channels, nn
+        self.reduce = "mean" if aggr == "mean" else "sum"
+        self.lin = linear(in_channels, out_channels, bias=False) if root_weight else None
+        self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
+        if self.lin is not None:
+            glorot_(self.lin.weight)
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Draw the matrix of the vertex itself again; `nn` has rules of its own."""
+        if self.lin is not None:
+            glorot_(self.lin.weight, generator)
+
+    def aggregation(
+        self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
+    ) -> Aggregation:
+        """``Σ_k (Σ_j g_k(e_ji) h_j) W_k + R h_i``."""
+        rows = dense(H, "NNConv")
+        hidden = edge_rows("NNConv", graph, edge_attr).to(rows.dtype)
+        last: nn.Module = self.nn
+        if isinstance(last, nn.Sequential):
+            for part in last[:-1]:
+                hidden = part(hidden)
+            last = last[-1]
+        assert isinstance(last, nn.Linear)
+        matrices = last.weight
+        if last.bias is not None:  # g is 1
+            hidden = F.pad(hidden, (0, 1), value=1.0)
+            matrices = torch.cat((matrices, last.bias[:, None]), 1)
+        W = matrices.view(self.in_channels, self.out_channels, -1).permute(1, 2, 0).flatten(1)
+        root = None if self.lin is None else self.lin.weight
+        edge = EdgeOperand("outer", hidden)
+        return Aggregation(rows, W, root, reduce=self.reduce, edge=edge)
+
+
+class CGConv(Convolution):
+    """``z_i = h_i + Σ_j σ(v_ij W_f + b_f) softplus(v_ij W_s + b_s)``, ``v_ij = [h_i, h_j, e_ji]``.
+
+    Xie & Grossman 2018, for crystals; parameters and their names are PyG's.
+
+    Parameters
+    ----------
+    channels : int
+    dim : int
+        Width of the edges' features; 0: there are none.
+    aggr : {"add", "sum", "mean", "max", "min"}
+    batch_norm : bool
+        Over the vertices of all ranks.
+    bias : bool
+    options
+        Of PyG's message passing; only their defaults.
+    """
+
+    uses_edges = True
+    uses_own_rows = True
+
+    def __init__(
+        self,
+        channels: int,
+        dim: int = 0,
+        aggr: str = "add",
+        batch_norm: bool = False,
+        bias: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.channels = check_integer("CGConv channels", channels, 1)
+        self.dim = check_integer("CGConv dim", dim, 0)
+        check_options(self, options)
+        check_choice("CGConv aggr", aggr, ("add", *_REDUCTIONS))
+        self.reduce: Any = "sum" if aggr == "add" else aggr
+        self.lin_f = linear(2 * channels + dim, channels, bias=bias)
+        self.lin_s = linear(2 * channels + dim, channels, bias=bias)
+        self.bn = None
+        if batch_norm:
+            norm = BatchNorm(channels)
+            self.bn = norm.module  # whose parameters have the names of PyG's
+            self.__dict__["norm"] = norm
+        self.reset()
+
+    def forward(
+        self,
+        H_local: Features,
+        graph: AnyGraph,
+        edge_attr: Tensor | None = None,
+        keys: DropoutKeys | None = None,
+    ) -> Tensor:
+        """H_local [columns, channels] to [rows, channels]; see `Convolution`. Collective."""
+        H, on = dense(H_local, "CGConv"), as_graph(graph)
+        own, channels = on.own(H), self.channels
+        W = torch.cat((self.lin_f.weight, self.lin_s.weight))
+        to_own, to_source = W[:, :channels], W[:, channels : 2 * channels]
+        here = times_transposed(own, to_own)
+        if self.lin_f.bias is not None:
+            here = here + torch.cat((self.lin_f.bias, self.lin_s.bias))
+        if self.dim:
+            attr = edge_rows("CGConv", on, edge_attr, self.dim).to(H.dtype)
+            pattern = _pattern_of("CGConv", on, attr)
+            of_edges = times_transposed(attr, W[:, 2 * channels :])
+        else:
+            pattern = on.edge_pattern
+            of_edges = here.new_zeros(pattern.nnz, 2 * channels)
+        there = times_transposed(on.matrix("none").halo(H), to_source)
+        gate, size = edge_add(pattern, here, there, of_edges).chunk(2, 1)
+        message = gate.sigmoid() * F.softplus(size)
+        Z = edge_spmm(pattern, None, message, "copy", self.reduce)
+        if self.bn is not None:
+            norm: BatchNorm = self.__dict__["norm"]
+            norm.training = self.training
+            Z = run_stage(norm, Z, on)
+        return own + Z
+
+
+_REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+class TransformerConv(Convolution):
+    """``z_i = S h_i + Σ_j α_ij (V h_j + E e_ji)``, α a softmax of ``<Q h_i, K h_j + E e_ji> / √c``.
+
+    Shi et al. 2021; parameters and their names are PyG's. Nothing of edges × channels is made: of
+    an edge, scores and sums see its own features.
+
+    Parameters
+    ----------
+    in_channels, out_channels : int
+        The latter of a head.
+    heads : int
+    concat : bool
+        Heads side by side, or their mean.
+    beta : bool
+        A gate weighs the skip and the sum.
+    dropout : float
+        Only 0.
+    edge_dim : int, optional
+        Width of the edges' features.
+    bias, root_weight : bool
+    options
+        Of PyG's message passing; only their defaults.
+    """
+
+    uses_edges = True
+    uses_own_rows = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        beta: bool = False,
+        dropout: float = 0.0,
+        edge_dim: int | None = None,
+        bias: bool = True,
+        root_weight: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_channels("TransformerConv", in_channels=in_channels, out_channels=out_channels)
+        check_integer("TransformerConv heads", heads, 1)
+        check_options(self, options, aggr="add")
+        if dropout:
+            raise InputError("TransformerConv drops no attention weights; GATv2Conv does")
+        self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
+        self.concat, self.root_weight, self.edge_dim = concat, root_weight, edge_dim
+        width = heads * out_channels
+        self.lin_key = linear(in_channels, width, bias=bias)
+        self.lin_query = linear(in_channels, width, bias=bias)
+        self.lin_value = linear(in_channels, width, bias=bias)
+        self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
+        out = width if concat else out_channels
+        self.lin_skip = linear(in_channels, out, bias=bias)
+        self.lin_beta = linear(3 * out, 1, bias=False) if beta and root_weight else None
+        if in_channels > 0:
+            self.reset()
+
+    def forward(
+        self,
+        H_local: Features,
+        graph: AnyGraph,
+        edge_attr: Tensor | None = None,
+        keys: DropoutKeys | None = None,
+    ) -> Tensor:
+        """H_local [columns, in_channels] to [rows, out]; see `Convolution`. Collective."""
+        H, on, heads = dense(H_local, "TransformerConv"), as_graph(graph), self.heads
+        own, fetch = on.own(H), on.matrix("none").halo
+        if H.shape[1] <= 2 * heads * self.out_channels:
+            there = fetch(H)
+            keys_there, values_there = self.lin_key(there), self.lin_value(there)
+        else:
+            both = fetch(torch.cat((self.lin_key(H), self.lin_value(H)), 1))
+            keys_there, values_there = both.chunk(2, 1)
+        query = self.lin_query(own).unflatten(1, (heads, -1)) / sqrt(self.out_channels)
+        key, value = (t.unflatten(1, (heads, -1)) for t in (keys_there, values_there))
+        attr, weight = None, None
+        if self.lin_edge is None:
+            pattern = on.edge_pattern
+            scores = sddmm(pattern, query, key)
+        else:
+            attr = edge_rows("TransformerConv", on, edge_attr, self.edge_dim).to(key.dtype)
+            pattern = _pattern_of("TransformerConv", on, attr)
+            attr = attr[:, None, :].expand(-1, heads, -1)
+            weight = self.lin_edge.weight.unflatten(0, (heads, -1)).to(key.dtype)
+            of_query = torch.einsum("rhc,hcd->rhd", query, weight)
+            of_edges = sddmm(pattern.by_nonzero, of_query, attr)
+            scores = sddmm(pattern, query, key) + of_edges
+        alpha = edge_softmax(pattern, scores)
+        Z = spmm(CSR(pattern, alpha), value)
+        if attr is not None and weight is not None:
+            summed = spmm(CSR(pattern.by_nonzero, alpha), attr)
+            Z = Z + torch.einsum("rhd,hcd->rhc", summed, weight)
+        Z = Z.flatten(1) if self.concat else Z.mean(1)
+        if not self.root_weight:
+            return Z
+        skip = self.lin_skip(own)
+        if self.lin_beta is None:
+            return Z + skip
+        share = self.lin_beta(torch.cat((Z, skip, Z - skip), 1)).sigmoid()
+        return share * skip + (1 - share) * Z
+
+
+class InteractionNetwork(Convolution):
+    """``e' = e + f([e, h_j, h_i])``, then ``h' = h + g([h, Σ_j e'])``: edges learn as vertices do.
+
+    Battaglia et al. 2016; the processor of MeshGraphNets (Pfaff et al. 2021) and GraphCast (Lam et
+    al. 2023). f and g are perceptrons, whose first layers are factored: of [edges, 3 f] nothing is
+    made, and of a vertex the source's part travels.
+
+    Parameters
+    ----------
+    channels : int
+        Of vertices and of edges.
+    hidden : int, optional
+        Of the perceptrons; by default as wide.
+    aggr : {"sum", "mean", "max", "min"}
+    norm : bool
+        A layer norm after each perceptron.
+    act : callable
+        Their activation.
+    """
+
+    uses_edges = True
+    uses_own_rows = True
+
+    def __init__(
+        self,
+        channels: int,
+        hidden: int | None = None,
+        aggr: Literal["sum", "mean", "max", "min"] = "sum",
+        norm: bool = True,
+        act: type[nn.Module] = nn.SiLU,
+    ) -> None:
+        super().__init__()
+        self.channels = check_integer("InteractionNetwork channels", channels, 1)
+        width = check_integer("InteractionNetwork hidden", hidden or channels, 1)
+        check_choice("InteractionNetwork aggr", aggr, _REDUCTIONS)
+        self.aggr: Any = aggr
+
+        def perceptron(inputs: int) -> nn.Sequential:
+            last = [nn.LayerNorm(channels)] if norm else []
+            layers = linear(inputs * channels, width), act(), linear(width, channels)
+            return nn.Sequential(*layers, *last)
+
+        self.edge_mlp, self.node_mlp = perceptron(3), perceptron(2)
+        self.reset()
+
+    def forward(  # type: ignore[override]
+        self,
+        H_local: Tensor,
+        graph: AnyGraph,
+        edge_attr: Tensor | None = None,
+        keys: DropoutKeys | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Vertices [columns, channels] and edges [edges, channels], both updated. Collective.
+
+        Parameters
+        ----------
+        H_local : Tensor [columns, channels]
+        graph : Graph, or DistMatrix
+        edge_attr : Tensor [edges, channels], optional
+            In the order of ``graph.edge_index``; by default ``graph.edge_attr``.
+        keys
+            Has no effect.
+
+        Returns
+        -------
+        H_local : Tensor [rows, channels]
+        edge_attr : Tensor [edges, channels]
+            For the next layer.
+        """
+        H, on = dense(H_local, "InteractionNetwork"), as_graph(graph)
+        E = edge_rows("InteractionNetwork", on, edge_attr, self.channels).to(H.dtype)
+        pattern, own = _pattern_of("InteractionNetwork", on, E), on.own(H)
+        of_edges, of_sources, of_targets = self.edge_mlp[0].weight.chunk(3, 1)
+        there = on.matrix("none").halo(times_transposed(H, of_sources))
+        here = times_transposed(own, of_targets) + self.edge_mlp[0].bias
+        met = edge_add(pattern, here, there, times_transposed(E, of_edges))
+        E = E + self.edge_mlp[1:](met)
+        summed = edge_spmm(pattern, None, E, "copy", self.aggr)
+        return own + self.node_mlp(torch.cat((own, summed), 1)), E
