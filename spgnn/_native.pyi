@@ -78,6 +78,35 @@ def extreme(
     arg: Tensor,
 ) -> None: ...
 def extreme_adjoint(G: Tensor, arg: Tensor, dX: Tensor) -> None: ...
+def edge_sum(
+    indptr: Tensor,
+    indices: Tensor,
+    order: Tensor | None,
+    X: Tensor | None,
+    W: Tensor | None,
+    V: Tensor,
+    op: int,
+    out: Tensor,
+) -> None: ...
+def edge_products(
+    indptr: Tensor,
+    indices: Tensor,
+    G: Tensor | None,
+    X: Tensor | None,
+    V: Tensor | None,
+    op: int,
+    out: Tensor,
+) -> None: ...
+def edge_extremes(
+    indptr: Tensor,
+    indices: Tensor,
+    X: Tensor | None,
+    V: Tensor,
+    op: int,
+    largest: bool,
+    out: Tensor,
+    arg: Tensor,
+) -> None: ...
 def quantise_rows(
     X: Tensor,
     bits: int,

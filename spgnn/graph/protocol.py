@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -439,7 +439,8 @@ class Graph(ABC):
                 rows = rows.unflatten(1, (values.shape[1], -1))
             else:
                 values = values.flatten()
-        reduced: Tensor = kernels.edge_spmm(pattern, rows, values, edge.op, reduce)
+        how: Any = reduce  # checked there
+        reduced: Tensor = kernels.edge_spmm(pattern, rows, values, edge.op, how)
         return reduced.flatten(1) if reduced.dim() > 1 else reduced[:, None]
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:

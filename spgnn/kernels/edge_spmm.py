@@ -255,7 +255,8 @@ def _sum_tangent(arguments: Sequence[Any], tangents: Sequence[Tensor | None]) ->
         terms.append(_edge_sum(*sides, X, W, -dV / (V * V), _MUL, adjoint))
     elif dV is not None:
         terms.append(_edge_sum(*sides, X, W, dV, op, adjoint))
-    return sum(terms[1:], terms[0])
+    total: Tensor = sum(terms[1:], terms[0])
+    return total
 
 
 def _compute_products(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
@@ -315,7 +316,8 @@ def _extreme_of(pattern: Pattern, X: Tensor | None, V: Tensor, op: str, *, large
     if not pattern.nnz:
         # Depends on both: or else a rank without nonzeros would leave out what is collective.
         zeros = V.sum(0).expand(pattern.shape[0], -1)
-        return zeros if X is None else _spread(zeros, X.shape[1]) + spmm(CSR(pattern), X)
+        AX = 0.0 if X is None else spmm(CSR(pattern), X)
+        return zeros if X is None else _spread(zeros, X.shape[1]) + AX
     Z: Tensor = _edge_extremes(pattern.indptr, pattern.indices, X, V, _CODES[op], largest)[0]
     return Z
 
@@ -367,7 +369,8 @@ def _extreme_backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None,
 
 def _heads_apart(rows: Tensor, heads: int) -> Tensor:
     """[rows, heads · f] to [rows · f, heads]."""
-    return rows.unflatten(1, (heads, -1)).transpose(1, 2).reshape(-1, heads)
+    apart: Tensor = rows.unflatten(1, (heads, -1)).transpose(1, 2).reshape(-1, heads)
+    return apart
 
 
 def _by_head(apart: Tensor, like: Tensor) -> Tensor:

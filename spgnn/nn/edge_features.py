@@ -216,9 +216,10 @@ class NNConv(Convolution):
         hidden = edge_rows("NNConv", graph, edge_attr).to(rows.dtype)
         last: nn.Module = self.nn
         if isinstance(last, nn.Sequential):
-            for part in last[:-1]:
+            parts = list(last)
+            for part in parts[:-1]:
                 hidden = part(hidden)
-            last = last[-1]
+            last = parts[-1]
         assert isinstance(last, nn.Linear)
         matrices = last.weight
         if last.bias is not None:  # g is 1
@@ -408,10 +409,10 @@ class TransformerConv(Convolution):
         Z = Z.flatten(1) if self.concat else Z.mean(1)
         if not self.root_weight:
             return Z
-        skip = self.lin_skip(own)
+        skip: Tensor = self.lin_skip(own)
         if self.lin_beta is None:
             return Z + skip
-        share = self.lin_beta(torch.cat((Z, skip, Z - skip), 1)).sigmoid()
+        share: Tensor = self.lin_beta(torch.cat((Z, skip, Z - skip), 1)).sigmoid()
         return share * skip + (1 - share) * Z
 
 
@@ -487,9 +488,11 @@ class InteractionNetwork(Convolution):
         H, on = dense(H_local, "InteractionNetwork"), as_graph(graph)
         E = edge_rows("InteractionNetwork", on, edge_attr, self.channels).to(H.dtype)
         pattern, own = _pattern_of("InteractionNetwork", on, E), on.own(H)
-        of_edges, of_sources, of_targets = self.edge_mlp[0].weight.chunk(3, 1)
+        first = self.edge_mlp[0]
+        assert isinstance(first, nn.Linear)
+        of_edges, of_sources, of_targets = first.weight.chunk(3, 1)
         there = on.matrix("none").halo(times_transposed(H, of_sources))
-        here = times_transposed(own, of_targets) + self.edge_mlp[0].bias
+        here = times_transposed(own, of_targets) + first.bias
         met = edge_add(pattern, here, there, times_transposed(E, of_edges))
         E = E + self.edge_mlp[1:](met)
         summed = edge_spmm(pattern, None, E, "copy", self.aggr)

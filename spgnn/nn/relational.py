@@ -1,4 +1,4 @@
-"""Layers of several relations (RGCN): one halo, and the edges of own rows; 1D with column covers."""
+"""Layers of several relations (RGCN): one halo, and edges of own rows; 1D with column covers."""
 
 from __future__ import annotations
 

@@ -280,7 +280,8 @@ def edge_sum(*arguments: Any) -> None:
     indptr, indices, order, X, W, V, op, out = arguments
     if not out.numel():
         return
-    X, W, V = (None if t is None else unit_stride(t) for t in (X, W, V))
+    X, W = (None if t is None else unit_stride(t) for t in (X, W))
+    V = unit_stride(V)
     matrices = [t for t in (out, X, W, V) if t is not None]
     of_rows = indptr, indices, *listed(order), *strided(X), *strided(W), *strided(V)
     arguments = *of_rows, *strided(out), *out.shape
