@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -253,6 +254,10 @@ class Halo:
         A = DistMatrix.build(mine, layout, mesh, row_layout=of_rows, algorithm=algorithm)
         return A.to(self.local_edge_index.device)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Halo:
+        # Of a module that has one: both have this plan, and each is planned again by itself.
+        return copy.copy(self)
+
 
 @dataclass(frozen=True, eq=False)
 class OwnedIds:
@@ -271,6 +276,8 @@ class OwnedIds:
         if isinstance(owner, RowLayout):
             if owner.parts != ranks:
                 raise InputError(f"{name} is a layout of {owner.parts} parts for {ranks} ranks")
+            if owner.sizes.max() >= INT32_LIMIT:
+                raise InputError(f"{name} gives a rank {owner.sizes.max()} ids; at most 2^31 - 1")
             return cls(owner)
         labels = owner.detach().cpu().numpy() if isinstance(owner, Tensor) else np.asarray(owner)
         if labels.ndim != 1 or labels.dtype.kind not in "iu" or len(labels) >= INT32_LIMIT:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.spatial import cKDTree
 
 from spgnn import DistMatrix, Halo, InputError, Mesh, RowLayout
 from spgnn.comm import (
@@ -17,7 +20,9 @@ from spgnn.exchange import Algorithm
 from spgnn.kernels import (
     spmm,
 )
+from spgnn.partition import morton
 from spgnn.testing import run_ranks
+from tests.comm.jobs import on_their_own
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import moved
 
@@ -328,6 +333,77 @@ def check_matrices(rank: int) -> None:
 
 def test_edges_are_a_matrix_under_any_cover():
     run_ranks(check_matrices, 4)
+
+
+def neighbours_of(kind: str, n: int) -> tuple[np.ndarray, torch.Tensor]:
+    """Positions and edges: all pairs, a ring, and nearest neighbours, which are not mutual."""
+    rng = np.random.default_rng(n)
+    points = rng.standard_normal((n, 3)) if kind != "ring" else np.outer(np.arange(n), [1.0, 0, 0])
+    if kind == "all pairs":
+        pairs = np.argwhere(~np.eye(n, dtype=bool)).T
+    elif kind == "ring":
+        pairs = np.stack([np.repeat(np.arange(n), 4), np.arange(4 * n)])
+        pairs[1] = (pairs[0] + np.tile([-2, -1, 1, 2], n)) % n
+    else:
+        near = cKDTree(points).query(points, 4)[1][:, 1:]
+        pairs = np.stack((near.ravel(), np.repeat(np.arange(n), 3)))
+    return points, torch.from_numpy(pairs)
+
+
+def check_sums(rank: int, cases: list[tuple[str, int]]) -> None:
+    """Messages of all atoms, with ids in pieces and along a curve."""
+    comm = connect()
+    for kind, n in cases:
+        points, edges = neighbours_of(kind, n)
+        X = torch.randn(n, 16, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+        expected = torch.zeros_like(X).index_add_(0, edges[1], X[edges[0]])
+        for owner in (morton(points, comm.size), np.arange(n) * comm.size // n):
+            own = owned(owner, rank)
+            halo = Halo.build(edges[:, torch.isin(edges[1], own)], owner, comm)
+            rows, (starts, ends) = halo(X[own]), halo.local_edge_index
+            found = torch.zeros(len(own), 16, dtype=X.dtype).index_add_(0, ends, rows[starts])
+            torch.testing.assert_close(found, expected[own])
+            assert torch.equal(rows[halo.own :], X[halo.ids[halo.own :]])
+            # By owner, then by id.
+            places = [(owner[i], i) for i in halo.ids[halo.own :].tolist()]
+            assert places == sorted(places)
+            twin = copy.deepcopy(halo)
+            twin.rebuild(edges[:, :0])
+            assert torch.equal(halo(X[own]), rows)
+
+
+def test_what_other_programs_test_of_theirs():
+    """All pairs of atoms, rings, and nearest neighbours, which some exchanges take for mutual."""
+    cases = [("all pairs", 8), ("all pairs", 20), ("ring", 16), ("nearest", 40), ("all pairs", 1)]
+    for ranks in (2, 3):
+        run_ranks(check_sums, ranks, cases)
+
+
+def test_a_guest_has_halos_on_groups_of_its_own(tmp_path):
+    def program() -> None:
+        dist, n = torch.distributed, 12
+        dist.init_process_group("gloo")
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("model", "data"))
+        threads, halos = threading.active_count(), []
+        for group in (dist.group.WORLD, mesh["model"], mesh.get_group("data")):
+            handle = group if isinstance(group, dist.ProcessGroup) else group.get_group()
+            owner = torch.arange(n) % dist.get_world_size(handle)
+            own = owned(owner.numpy(), dist.get_rank(handle))
+            halo = Halo.build(torch.stack(((own + 1) % n, own)), owner, group)
+            x = own.double().requires_grad_()
+            rows = halo(x)
+            assert torch.equal(rows.detach(), halo.ids.double())
+            rows.sum().backward()
+            halos.append((halo, x))
+        assert threading.active_count() == threads, "nothing is started"
+        dist.barrier()
+        dist.destroy_process_group()
+        for halo, x in halos:
+            with pytest.raises(InputError, match="the process group has ended"):
+                halo(x)
+
+    ended = on_their_own(program, tmp_path, 4)
+    assert [end.status for end in ended] == [0] * 4, "\n".join(end.err for end in ended)
 
 
 OWNER = np.array([0, 0, 1, 1, 2, 2])
