@@ -170,7 +170,6 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         _, ctx.A, ctx.step = inputs
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, None, None]:

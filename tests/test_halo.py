@@ -264,7 +264,7 @@ def check_problems(rank: int, seeds: range) -> int:
         (1, 3),
         (2, 4),
         (3, 8),
-        *(pytest.param(ranks, 60, marks=pytest.mark.slow) for ranks in (4, 5, 8)),
+        *(pytest.param(ranks, 20, marks=pytest.mark.slow) for ranks in (4, 5, 8)),
     ],
 )
 def test_halos_of_edges_are_exact(ranks, seeds):
