@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +18,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 import spgnn
 
@@ -27,10 +31,12 @@ NOT_IMPORTED = (
     "IPython",
     "kahypar",
     "matplotlib",
+    "kaminpar",
     "mpi4py",
     "mtkahypar",
     "ogb",
     "pandas",
+    "pyarrow",
     "pymetis",
     "rich",
     "scipy.optimize",
@@ -50,6 +56,18 @@ def test_the_version_is_said_once():
     assert re.search(r"^version: (.+)$", citation, re.MULTILINE)[1] == spgnn.__version__
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"## {spgnn.__version__}" in changes or f"## [{spgnn.__version__}]" in changes
+
+
+def test_the_conda_recipe_has_the_same_needs():
+    recipe = yaml.safe_load((ROOT / "recipe" / "recipe.yaml").read_text(encoding="utf-8"))
+    yaml.safe_load((ROOT / ".github" / "workflows" / "wheels.yml").read_text(encoding="utf-8"))
+    assert recipe["context"]["version"] == spgnn.__version__
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    needs = {need.replace("torch>", "pytorch>") for need in project["project"]["dependencies"]}
+    needs = {need for need in needs if not need.startswith("nanobind")}  # linked statically there
+    assert {need.replace(" ", "") for need in recipe["requirements"]["run"]} == {*needs, "python"}
+    build = {need.replace(" ", "") for need in recipe["requirements"]["host"]}
+    assert set(project["build-system"]["requires"]) <= build
 
 
 def test_types_are_shipped():
@@ -133,6 +151,56 @@ def test_archives_hold_what_they_should(dist):
     }
     unwanted = re.compile(r"csrc|CMakeLists|\.[ch]pp$|__pycache__|/tests?/")
     assert not [name for name in shipped if unwanted.search(name)]
+
+
+@pytest.mark.slow
+def test_the_wheel_keeps_to_the_stable_abi(dist):
+    assert re.search(r"-cp311-abi3-linux_\w+\.whl$", dist[1].name)
+    command = [sys.executable, "-m", "abi3audit", "--strict", "--report", dist[1]]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (module,) = json.loads(done.stdout)["specs"][str(dist[1])]["wheel"]
+    assert module["name"] == "_native.abi3.so"
+    assert module["result"]["is_abi3"]
+    assert module["result"]["computed"] <= "3.11"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_later_pythons_load_the_module(dist, tmp_path, version):
+    """Alone, for no torch of theirs is at hand: names get numbers."""
+    others = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
+    python = shutil.which(f"python{version}") or (str(others[-1]) if others else None)
+    if python is None:
+        pytest.skip(f"needs Python {version}")
+    site = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", site]
+    pip += ["--only-binary", ":all:", "--python-version", version]
+    done = subprocess.run(
+        [*pip, dist[1], "nanobind-backend"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"needs nanobind-backend for Python {version}: {done.stderr[-200:]}")
+    program = "from spgnn import _native; print(_native.__file__, len(_native.NameTable()))"
+    done = subprocess.run(
+        [python, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(site)},
+    )
+    assert done.stdout.split() == [str(site / "spgnn" / "_native.abi3.so"), "0"]
+
+
+@pytest.mark.slow
+def test_the_wheel_loads_on_an_old_processor(installed):
+    """What only newer ones have is neither run nor needed."""
+    emulator = shutil.which("qemu-x86_64") or shutil.which("qemu-x86_64-static")
+    if emulator is None or platform.machine() != "x86_64":
+        pytest.skip("needs qemu-x86_64 (Debian's qemu-user), on x86-64")
+    program = "from spgnn import _native; print(_native.instruction_sets())"
+    command = [emulator, "-cpu", "Nehalem", installed[0], "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=installed[1])
+    assert done.stdout.strip() == "['baseline']"
 
 
 @pytest.mark.slow

@@ -93,15 +93,15 @@ inline void read(PyObject* source, Tensor& tensor) {
   while (kind < 7 && torch.dtypes[kind] != dtype.ptr()) ++kind;
   if (kind == 7) throw std::invalid_argument("no kernel takes this dtype");
   tensor.dtype = static_cast<Dtype>(kind);
-  const auto data = checked(PyObject_CallMethodNoArgs(source, torch.data_ptr));
+  const auto data = checked(PyObject_CallMethodObjArgs(source, torch.data_ptr, nullptr));
   tensor.data = PyLong_AsVoidPtr(data.ptr());
   const auto shape = checked(PyObject_GetAttr(source, torch.shape));
-  const auto stride = checked(PyObject_CallMethodNoArgs(source, torch.stride));
-  tensor.dims = static_cast<int>(PyTuple_GET_SIZE(shape.ptr()));
+  const auto stride = checked(PyObject_CallMethodObjArgs(source, torch.stride, nullptr));
+  tensor.dims = static_cast<int>(NB_TUPLE_GET_SIZE(shape.ptr()));
   if (tensor.dims > 3) throw std::invalid_argument("no kernel takes more than three dimensions");
   for (int d = 0; d < tensor.dims; ++d) {
-    tensor.shape[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), d));
-    tensor.stride[d] = PyLong_AsLongLong(PyTuple_GET_ITEM(stride.ptr(), d));
+    tensor.shape[d] = PyLong_AsLongLong(NB_TUPLE_GET_ITEM(shape.ptr(), d));
+    tensor.stride[d] = PyLong_AsLongLong(NB_TUPLE_GET_ITEM(stride.ptr(), d));
   }
   tensor.owner = nanobind::borrow(source);
 }
@@ -124,8 +124,9 @@ struct tensor_caster {
                                                            : false;
       if (copies) {
         const auto& contiguous = spgnn::Torch::get().contiguous;
-        spgnn::read(spgnn::checked(PyObject_CallMethodNoArgs(source.ptr(), contiguous)).ptr(),
-                    value);
+        spgnn::read(
+            spgnn::checked(PyObject_CallMethodObjArgs(source.ptr(), contiguous, nullptr)).ptr(),
+            value);
       }
       return true;
     } catch (...) {
