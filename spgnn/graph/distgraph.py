@@ -283,6 +283,9 @@ class DistGraph(Trained, DistVertices, Graph):
             self._given_edges = self._given_edges.changed(mine.edges, mine.attributes)
         for name, (at, values) in mine.rows.items():
             self._overwrite(name, torch.from_numpy(at), values)
+        for watcher in changing.watchers:
+            if "x" in mine.rows:
+                watcher.features_changed(mine.rows["x"][0])
         dropped = int(changes.edges[:, 2].sum())
         more = self.comm.agree(len(changes.edges) - 2 * dropped, "sum")
         meta = replace(
@@ -313,9 +316,10 @@ class DistGraph(Trained, DistVertices, Graph):
             if holds:
                 raise InputError(f"a graph that {what} cannot be updated: distribute it again")
 
+    @torch.no_grad()
     def _overwrite(self, name: str, at: Tensor, values: Tensor) -> None:
         """Write rows of x or y, which are the graph's own from the first time on."""
-        if name not in self._written:
+        if name not in self._written and not getattr(self, name).requires_grad:
             self._written.add(name)
             own = getattr(self, name).clone()
             setattr(self, name, own)

@@ -168,12 +168,10 @@ class ChangingEdges:
             (at,), counts, order = self._routed(self._layout.owner(mine), mine)
             sent = values[torch.from_numpy(order)].contiguous()
             rows[name] = at - self._first, swap_rows(self._comm, sent, counts)
-        self._comm.on_every_rank(lambda: self._check(edges, {n: at for n, (at, _) in rows.items()}))
+        own_rows = {name: at for name, (at, _) in rows.items()}
+        places = self._comm.on_every_rank(lambda: self._check(edges, own_rows))
         weights = attributes.get("edge_weight", torch.ones(len(edges)))
-        self._change(edges, weights.reshape(-1).float().numpy())
-        for watcher in self.watchers:
-            if "x" in rows:
-                watcher.features_changed(rows["x"][0])
+        self._change(edges, weights.reshape(-1).float().numpy(), places)
         return Changes(edges, attributes, rows)
 
     def symmetric(self, changes: Changes) -> bool:
@@ -188,8 +186,8 @@ class ChangingEdges:
         self._comm.all_reduce(difference).wait()
         return int(difference) == 0
 
-    def _check(self, edges: Int64, rows: dict[str, Int64]) -> None:
-        """Refuse changes that contradict each other, or the graph."""
+    def _check(self, edges: Int64, rows: dict[str, Int64]) -> Int64:
+        """Refuse changes that contradict each other, or the graph; the places of dropped edges."""
         keys = (edges[:, 1] - self._first) * self._layout.rows + edges[:, 0]
         _, first, times = np.unique(keys, return_index=True, return_counts=True)
         for place in first[times > 1][:1]:
@@ -201,22 +199,23 @@ class ChangingEdges:
             for row in found[times > 1][:1]:
                 raise InputError(f"update: {name} of vertex {self._ids[row]} is given twice")
         there = self.columns_of(edges[:, 0])
-        found = np.zeros(len(edges), np.bool_)
+        places = np.full(len(edges), -1)
         known = np.flatnonzero(there >= 0)
         targets = edges[known, 1] - self._first
-        found[known] = self.sources.find(targets, there[known], 1) >= 0
-        for edge in edges[found == (edges[:, 2] == ADDED)][:1]:
+        places[known] = self.sources.find(targets, there[known], 1)
+        for edge in edges[(places >= 0) == (edges[:, 2] == ADDED)][:1]:
             what = "there already" if edge[2] == ADDED else "not there to be dropped"
             raise InputError(f"update: edge {self._shown(edge)} is {what}")
+        return places[edges[:, 2] == DROPPED]
 
-    def _change(self, edges: Int64, weights: Float32) -> None:
+    def _change(self, edges: Int64, weights: Float32, places: Int64) -> None:
         """Add and drop edges of own vertices, and tell whoever watches. Collective."""
         self._take_in(edges[:, 0])
         columns = self.columns_of(edges[:, 0])
         rows = edges[:, 1] - self._first
         added = edges[:, 2] == ADDED
         row, column = rows[~added], columns[~added]
-        self.sources.drop(row, self.sources.find(row, column, 1))
+        self.sources.drop(row, places)
         self.targets.drop(column, self.targets.find(column, row))
         self.sources.add(rows[added], columns[added], weights[added])
         self.targets.add(columns[added], rows[added])

@@ -125,6 +125,7 @@ class Embeddings:
         self.model, self.graph, self.version = model, graph, -1
         self._edges: ChangingEdges = graph.changing_edges()
         self._parameters: list[Tensor] = []
+        self._cast: torch.dtype | None = None
         self._begin()
         self._edges.watchers.add(self)
         self.update()
@@ -136,12 +137,24 @@ class Embeddings:
 
     def edges_changed(self, targets: Int64, receivers: Int64) -> None:
         """Note rows whose neighbours an update changed, and rows that other ranks ask for."""
+        self._features |= not self._knows_features()
         self._structure[targets] = True
         self._receivers = np.concatenate((self._receivers, receivers), axis=1)
 
     def features_changed(self, rows: Int64) -> None:
         """Note rows whose features an update changed."""
         self._features[rows] = True
+        self._x = self._seen()
+
+    def _seen(self) -> tuple[object, int]:
+        """The features, and how often torch wrote to them."""
+        x = self.graph.x
+        return x, x._version if isinstance(x, Tensor) else 0
+
+    def _knows_features(self) -> bool:
+        """False if somebody else wrote to the features, or put others in their place."""
+        x, version = self._seen()
+        return x is self._x[0] and version == self._x[1]
 
     def update(self) -> None:
         """Compute again what changed since the last time. Collective."""
@@ -151,14 +164,15 @@ class Embeddings:
 
     def _update(self) -> None:
         comm, model = self.graph.comm, self.model
+        device = self.graph.device.type
+        cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         state = [*model.parameters(), *model.buffers()]
-        other = len(state) != len(self._parameters) or not all(
-            map(torch.equal, state, self._parameters)
-        )
-        if comm.agree(int(other)):
+        same = len(state) == len(self._parameters) and cast == self._cast
+        same = same and self._knows_features() and all(map(_equal, state, self._parameters))
+        if comm.agree(int(not same)):
             check_replicated(model, comm)
             self._begin()
-            self._parameters = [t.detach().clone() for t in state]
+            self._parameters, self._cast = [t.detach().clone() for t in state], cast
         weights = self._edges.sources.weights
         self._on = _Rows(None if weights is None else torch.from_numpy(weights))
         H: Features | None = self.graph.x
@@ -190,6 +204,7 @@ class Embeddings:
         rows = np.repeat(np.arange(own), edges.receivers.lengths)
         self._receivers = np.stack((rows, ranks.numpy().astype(np.int64)))
         self._joint: Tensor | None = None
+        self._x = self._seen()
 
     def _run(self, number: int, H: Features, changed: Int64, structure: Int64) -> Int64:
         """Run a layer on what changed of its input H; the rows of its result that did."""
@@ -309,6 +324,10 @@ class Embeddings:
         rows = self.model.jk([layer.index_select(0, at) for layer in self.layers])
         self._joint = _written(self._joint, at, self.model.lin(rows), self._edges.own_rows)
         return self._joint
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
 
 
 def _rows_of(H: Features, at: Tensor) -> Tensor | CSR:

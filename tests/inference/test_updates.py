@@ -327,8 +327,7 @@ def test_edges_with_features_and_an_edge_index_of_before():
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize("vertices", [1, 3])
+@pytest.mark.parametrize(("ranks", "vertices"), [(1, 1), (4, 3)])
 def test_ranks_without_vertices(ranks, vertices):
     def body(rank: int) -> tuple:
         ours = Changing(6, vertices=12)
@@ -384,6 +383,56 @@ class Repeated:
 
     edge_index = torch.tensor([[0, 0, 1], [1, 1, 0]])
     x, num_nodes = torch.zeros(2, 1), 2
+
+
+def test_everything_is_computed_where_others_wrote():
+    """Features that somebody writes to or replaces, another dtype, autocast."""
+    ours = Changing(12)
+    graph, model = ours.graph(), trained_like("gcn")
+    served = spgnn.Embeddings(model, graph)
+
+    def check(tolerance: float = 1e-5) -> None:
+        kept, whole = spgnn.infer(model, graph, since=served), spgnn.infer(model, graph)
+        assert kept.dtype == whole.dtype
+        torch.testing.assert_close(kept, whole, rtol=tolerance, atol=tolerance)
+
+    graph.x[3] = 7
+    graph.update(x=([4], torch.ones(1, FEATURES)))
+    check()
+    graph.update([[3], [11]])
+    graph.x = graph.x * 2
+    check()
+    model.double()
+    graph.to(torch.float64)
+    check(1e-12)
+    graph.update(drop_edges=[[3], [11]])
+    check(1e-12)
+    model.float()
+    graph.to(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(3e-2)
+    check()
+
+
+def test_calls_that_not_all_ranks_make():
+    def body(rank: int) -> list[str]:
+        graph, model = Changing(13).graph(partition="random"), trained_like("sage")
+        served = spgnn.Embeddings(model, graph)
+        lines = []
+        for calls in (
+            (graph.update, lambda: spgnn.infer(model, graph)),
+            (lambda: spgnn.infer(model, graph, since=served), lambda: spgnn.infer(model, graph)),
+            (lambda: graph.update([[0], [99]]), graph.update),
+        ):
+            with pytest.raises(InputError) as error:
+                calls[rank]()
+            lines.append(str(error.value))
+        return lines
+
+    for update, since, vertex in run_ranks(body, 2):
+        assert "ranks do not agree on which check comes next: graph.update on rank 0" in update
+        assert "ranks do not agree on since of infer" in since
+        assert "vertex 99 is outside [0, 60)" in vertex
 
 
 def test_a_step_that_needs_rows_of_before_is_refused_by_autograd():
