@@ -206,7 +206,8 @@ class ChangingEdges:
         for edge in edges[(places >= 0) == (edges[:, 2] == ADDED)][:1]:
             what = "there already" if edge[2] == ADDED else "not there to be dropped"
             raise InputError(f"update: edge {self._shown(edge)} is {what}")
-        return places[edges[:, 2] == DROPPED]
+        dropped: Int64 = places[edges[:, 2] == DROPPED]
+        return dropped
 
     def _change(self, edges: Int64, weights: Float32, places: Int64) -> None:
         """Add and drop edges of own vertices, and tell whoever watches. Collective."""
