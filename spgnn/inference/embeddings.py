@@ -25,6 +25,7 @@ from spgnn.graph.protocol import Aggregation, Graph, Matrix, Normalisation
 from spgnn.graph.updates import ChangingEdges
 from spgnn.nn import Stack
 from spgnn.nn.convolution import lazy_parts
+from spgnn.nn.gat import AttentionConv
 from spgnn.nn.norm import Norm, run_stages
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
@@ -369,7 +370,9 @@ def _check(model: object, graph: DistGraph) -> None:
     if any(lazy_parts(model)):
         raise InputError("Embeddings: the model does not know its widths: call it once before")
     for layer in model.convolutions:
-        if not layer.aggregates_once or layer._forward_hooks or getattr(layer, "lin_edge", None):
+        plain = isinstance(layer, AttentionConv) and layer.lin_edge is None
+        looks_at_edges = layer.uses_edges and not plain
+        if not layer.aggregates_once or layer._forward_hooks or looks_at_edges:
             raise InputError(
                 f"Embeddings: {type(layer).__name__} does more than one aggregation of its "
                 "neighbours' rows: spgnn.infer(model, graph) computes all of it"

@@ -360,12 +360,14 @@ def test_what_cannot_be_updated_says_why():
     repeated = spgnn.distribute(Repeated())
     norm = GCN(FEATURES, 8, 2, CLASSES, norm="graph")
     several = GCN(FEATURES, 8, 2, CLASSES)
+    of_edges = GAT(FEATURES, 8, 2, CLASSES, edge_dim=2)
     several.convs[0].register_forward_hook(lambda *given: None)
     for call, words in [
         (coded.update, "has a codec"),
         (freed.update, "has let go of its adjacency"),
         (repeated.update, "has repeated edges"),
         (lambda: spgnn.Embeddings(norm, graph), "GraphNorm looks at all vertices"),
+        (lambda: spgnn.Embeddings(of_edges, graph), "GATConv does more than one aggregation"),
         (lambda: spgnn.Embeddings(several, graph), "does more than one aggregation"),
         (lambda: spgnn.Embeddings(torch.nn.Linear(7, 4), graph), "must be one of spgnn.nn"),
         (lambda: spgnn.Embeddings(GCN(-1, 8, 2, CLASSES), graph), "does not know its widths"),
