@@ -93,7 +93,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if graph.comm.rank == 0:
-            print(f"epoch {epoch}: loss {loss:.5f}")
+            print(f"epoch {epoch}: loss {loss.item():.5f}")
 
 
 if __name__ == "__main__":
