@@ -22,10 +22,10 @@ from torch import distributed as dist
 
 import spgnn
 from spgnn import InputError, memory
-from spgnn.comm import connect
+from spgnn.comm import CommunicationError, connect
 from spgnn.comm.failure import guests, world
 from spgnn.plan.measure import measure
-from spgnn.torch_internals import groups_made
+from spgnn.torch_internals import groups_made, store_of, timeout_of, unlisted_group
 from tests import products
 from tests.comm.jobs import Ended, names_of_threads, on_their_own
 
@@ -183,6 +183,34 @@ def test_a_group_that_moves_no_tensors_of_the_host(tmp_path):
     all_well(on_their_own(program, tmp_path, 2))
 
 
+def test_a_group_of_both_devices_that_torch_does_not_list(tmp_path, monkeypatch):
+    """As a grid on GPUs has them; a stand-in has the constructor of NCCL."""
+
+    class Options:
+        _timeout: timedelta
+
+    def nccl(store: object, rank: int, size: int, options: Options) -> object:
+        return dist.ProcessGroupGloo(store, rank, size, options._timeout)
+
+    nccl.Options = Options  # type: ignore[attr-defined]
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", nccl, raising=False)
+
+    def program() -> None:
+        dist.init_process_group("gloo")
+        store, listed = store_of(dist.group.WORLD), groups_made()
+        rank, span = dist.get_rank(), timedelta(seconds=60)
+        group = unlisted_group(dist.PrefixStore("here", store), rank, 2, "here", span, True)
+        ones = torch.ones(3)
+        group.allreduce([ones], dist.AllreduceOptions()).wait()
+        assert ones.tolist() == [2, 2, 2]
+        devices = sorted(device.type for device in group._device_types)
+        assert (devices, groups_made()) == (["cpu", "cuda"], listed)
+        assert timeout_of(group, torch.device("cuda")) == span
+        dist.destroy_process_group()
+
+    all_well(on_their_own(program, tmp_path, 2))
+
+
 def test_groups_that_differ_between_ranks(tmp_path, monkeypatch):
     """A line on every rank that waits, and a program that goes on afterwards."""
     monkeypatch.setattr(MEETING, "_SUSPICIOUS_SECONDS", 0.2)
@@ -212,6 +240,11 @@ def test_groups_that_differ_between_ranks(tmp_path, monkeypatch):
         dist.barrier()
         for given in (*twins, square["data"], square["model"]):
             assert connect(group=given).agree(rank) in (2, rank)
+        comm = connect(group=dist.new_group([0, 1, 2], timeout=timedelta(seconds=3)))
+        if rank == 0:
+            with pytest.raises(CommunicationError, match="waited 3 s in all_reduce"):
+                comm.barrier()
+        dist.barrier()
         with pytest.raises(InputError, match="backend=gloo: the group has its own"):
             connect("gloo", group=twins[0])
         with pytest.raises(InputError, match='device="cuda": no CUDA device'):
@@ -239,8 +272,14 @@ def test_a_group_that_ended_while_it_was_used(tmp_path):
         ]
         matrices = [graph.matrix("sym") for graph in graphs]
         x = [torch.ones(graph.own_rows, 1) for graph in graphs]
+        edges = torch.stack([torch.arange(2), torch.full((2,), dist.get_rank())])
+        halo = spgnn.Halo.build(edges, torch.arange(2), part)
+        assert len(halo(torch.ones(1, 1))) == 2
         assert all(len(A @ H) == len(H) for A, H in zip(matrices, x, strict=True))
         dist.destroy_process_group(part)
+        for use in (halo, halo.adjoint, lambda x: halo.rebuild(edges)):
+            with pytest.raises(InputError, match="the process group has ended"):
+                use(torch.ones(2 if use == halo.adjoint else 1, 1))
         assert len(matrices[0] @ x[0]) == len(x[0])
         for A, H in zip(matrices[2:], x[2:], strict=True):
             with pytest.raises(InputError, match="the process group has ended"):
