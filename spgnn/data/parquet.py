@@ -6,8 +6,9 @@ import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,7 @@ from spgnn.data.graph import MASKS, WEIGHT, VertexData, fits_float32, labels_of_
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.npz import LABEL_GAPS
 from spgnn.data.reading import check_vertices, errors_of, name_in
+from spgnn.data.shards import IDS, is_graph_directory
 from spgnn.data.source import PIECE_BYTES, GraphMeta, shown_name
 from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, atomic_file
@@ -255,23 +257,28 @@ class TabularEdges(EdgeFile):
             reasons["not read"] = shortened(", ".join(unread), 80)
         return reasons
 
-    def write_ids(self, path: AnyPath) -> None:
-        """Write the strings of all vertices in the order of their numbers, if ids are strings."""
-        if not self._ids.text:
-            return
+    def _strings(self) -> Iterator[pa.Array]:
+        """The strings of all vertices in the order of their numbers, a stretch at a time."""
         order = np.arange(len(self._ids))
         if self.ranks is not None:
             order[self.ranks] = order.copy()
-        arrow = require_arrow(path)
+        return self._ids.arrays(order)
 
-        with atomic_file(path) as file:
-            writer = None
-            for ids in self._ids.arrays(order):
-                batch = arrow.record_batch([ids], ["id"])
-                writer = writer or arrow.parquet.ParquetWriter(file, batch.schema)
-                writer.write_batch(batch)
-            assert writer is not None
-            writer.close()
+    def write_ids(self, path: AnyPath) -> None:
+        """Write the ids of all vertices in the order of their numbers, if they are strings."""
+        if self._ids.text:
+            with table_writer(path, str(path)) as table:
+                for ids in self._strings():
+                    table.write({"id": ids})
+
+    def ids(self) -> pa.ChunkedArray | None:
+        """The same in memory, read for this alone."""
+        if not self._ids.text:
+            return None
+        if self.vertex_table is None:
+            for _ in self.pieces():
+                pass
+        return require_arrow(self.path).chunked_array(list(self._strings()))
 
 
 def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
@@ -458,6 +465,58 @@ def _labels(labels: Array) -> Tensor:
         rule = f"a class, or null where it is not known, must be in [0, {classes})"
         raise InputError(f"row {row} is {y[row]}; {rule}")
     return torch.from_numpy(y)
+
+
+# What is written --------------------------------------------------------------------------------
+
+
+class TableWriter:
+    """Writes rows to a Parquet file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.rows, self._file = 0, file
+        self._writer: Any = None
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append rows: arrays of NumPy or pyarrow, [rows] or [rows, width], by name."""
+        arrow = require_arrow("a table")
+        arrays = {
+            name: arrow.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
+            if getattr(array, "ndim", 1) == 2
+            else array
+            for name, array in columns.items()
+        }
+        table = arrow.table(arrays)
+        if self._writer is None:
+            self._writer = arrow.parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+        self.rows += table.num_rows
+
+    def close(self) -> None:
+        """Complete the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+@contextmanager
+def table_writer(path: AnyPath, what: str) -> Iterator[TableWriter]:
+    """A Parquet file to write, which appears when the block ends well."""
+    require_arrow(what)
+    with atomic_file(path, what) as file:
+        writer = TableWriter(file)
+        yield writer
+        writer.close()
+
+
+def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
+    """The ids of a graph's vertices in the order of their numbers, if they are strings.
+
+    Of a file or folder of tables, or a directory that was made of one; reads the ids once more.
+    """
+    if is_graph_directory(name_or_path):
+        kept = Path(name_or_path) / IDS
+        return require_arrow(kept).parquet.read_table(kept)["id"] if kept.exists() else None
+    return TabularEdges(Path(name_or_path)).ids() if is_tabular(name_or_path) else None
 
 
 # Pairs of two sides -----------------------------------------------------------------------------

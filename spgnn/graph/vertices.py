@@ -18,6 +18,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.traffic import RowCounts
+from spgnn.data.parquet import source_ids, table_writer
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
@@ -253,10 +254,63 @@ def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator,
         comm.on_rank_zero(stack.close)
 
 
+def write_table(
+    path: str,
+    arrays: Mapping[str, Tensor],
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None] | None = None,
+    dataset: str | None = None,
+) -> None:
+    """Write arrays as a Parquet file, a row a vertex, with its id as its source has it. Collective.
+
+    Column ``id`` has strings, where `dataset` is a graph with such ids; else ``vertex_ids``. Two
+    dimensions become lists. Other parameters and errors are those of `write_npy`.
+    """
+
+    def write(stretches: tuple[Tensor | None, ...]) -> None:
+        assert table is not None
+        ids, *columns = (t.numpy() for t in stretches if t is not None)
+        if names is not None:
+            ids = names.slice(table.rows, len(ids))
+        table.write({"id": ids, **dict(zip(arrays, columns, strict=True))})
+
+    tensors = [t.float() if t.dtype == torch.bfloat16 else t for t in arrays.values()]
+    everything = [vertex_ids, *tensors]
+    step = max(1, CHUNK_BYTES // sum(_row_bytes(tensor) for tensor in everything))
+    with ExitStack() as stack:
+        names = comm.on_rank_zero(lambda: None if dataset is None else source_ids(dataset))
+        table = comm.on_rank_zero(lambda: stack.enter_context(table_writer(path, what)))
+        pieces = [in_order(tensor, vertex_ids, comm, step) for tensor in everything]
+        for stretches in zip(*pieces, strict=True):
+            _on_disk(comm, what, partial(write, stretches))
+            if after is not None:
+                after()
+        comm.on_rank_zero(stack.close)
+
+
+def _row_bytes(rows: Tensor) -> int:
+    return rows.element_size() * max(1, int(np.prod(rows.shape[1:])))
+
+
+def _places(vertex_ids: Tensor, comm: Communicator) -> Tensor:
+    """The place of each own vertex in the rising order of all ids, which may be any. Collective."""
+    total = comm.agree(len(vertex_ids), "sum")
+    if comm.agree(int(vertex_ids.max()) if len(vertex_ids) else -1) < total:
+        return vertex_ids
+    sizes = torch.zeros(comm.size, dtype=torch.int64)
+    sizes[comm.rank] = len(vertex_ids)
+    comm.all_reduce(sizes).wait()
+    everyone = torch.empty(total, dtype=torch.int64)
+    comm.all_gather(vertex_ids.cpu(), everyone, sizes.tolist())
+    return torch.searchsorted(everyone.sort().values, vertex_ids.cpu()).to(vertex_ids.device)
+
+
 def in_order(
-    rows: Tensor, vertex_ids: Tensor, comm: Communicator, chunk_bytes: int = CHUNK_BYTES
+    rows: Tensor, vertex_ids: Tensor, comm: Communicator, step: int | None = None
 ) -> Iterator[Tensor | None]:
-    """The rows of all vertices by their ids, a stretch of so many bytes at a time. Collective.
+    """The rows of all vertices in the rising order of ids, `step` at a time. Collective.
 
     Yields
     ------
@@ -264,9 +318,8 @@ def in_order(
     """
     _check_own("rows of all vertices", rows, vertex_ids, comm)
     total = comm.agree(len(vertex_ids), "sum")
-    sorted_ids, order = vertex_ids.sort()
-    row_bytes = rows.element_size() * max(1, int(np.prod(rows.shape[1:])))
-    step = max(1, chunk_bytes // row_bytes)
+    sorted_ids, order = _places(vertex_ids, comm).sort()
+    step = step or max(1, CHUNK_BYTES // _row_bytes(rows))
     for first in range(0, total, step):
         bounds = torch.tensor([first, first + step], device=sorted_ids.device)
         begin, end = torch.searchsorted(sorted_ids, bounds).tolist()

@@ -13,10 +13,11 @@ from spgnn.comm import (
 from spgnn.comm.launch import run_job
 from spgnn.command import say
 from spgnn.config import DESCRIBED, Model, TrainConfig
+from spgnn.data.columns import require_arrow
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.frontend.from_config import training_graph
-from spgnn.graph.vertices import write_npy, write_parts
+from spgnn.graph.vertices import write_npy, write_parts, write_table
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
@@ -37,7 +38,7 @@ class Inference(Record):
     ] = None
     output: Annotated[
         str | None,
-        flag("an .npy file of all vertices, or a directory of one a rank", "FILE_OR_DIR"),
+        flag("an .npy or .parquet file of all vertices, or a directory", "FILE_OR_DIR"),
     ] = None
     layer: Annotated[
         int, flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)
@@ -69,7 +70,7 @@ class InferConfig(TrainConfig):
                 "--weights FILE is needed: a checkpoint, or a state_dict (safetensors, torch)"
             )
         if self.inference.output is None:
-            raise InputError("--output FILE is needed: an .npy file, or a new directory")
+            raise InputError("--output FILE is needed: an .npy or .parquet file, or a directory")
         if self.aim.label_propagation:
             raise InputError(
                 "aim.label-propagation: such a model takes labels; training writes --predictions"
@@ -142,13 +143,18 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
         what = f"--output {path}"
         if path.endswith(".npy"):
             write_npy(path, rows, ids, comm, what, give_back)
+        elif path.endswith(".parquet"):
+            name = config.data.dataset
+            write_table(path, {"output": rows}, ids, comm, what, give_back, name)
         else:
             write_parts(path, rows, ids, comm, what)
         return f"{path}: {meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
 
 
 def _check_output(path: str) -> None:
-    if path.endswith(".npy"):
+    if path.endswith(".parquet"):
+        require_arrow(f"--output {path}")
+    if path.endswith((".npy", ".parquet")):
         check_writable(path, "--output")
     else:
         check_new_directory(path, "--output")

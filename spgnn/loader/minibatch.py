@@ -79,7 +79,7 @@ def train(
         comm.settled()
         trainer.run()
         if config.job.predictions is not None and trainer.failure is None:
-            trainer.write_predictions(config.job.predictions)
+            trainer.write_predictions(config.job.predictions, config.data.dataset)
         task.close()
         report = assemble(config, trainer, idle)
     if config.comparison.compare == "full":

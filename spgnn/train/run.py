@@ -18,6 +18,7 @@ from spgnn.comm import (
 )
 from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig, Training
+from spgnn.data.columns import require_arrow
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
@@ -161,7 +162,7 @@ def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:
     if path is None or trainer.failure is not None:
         return
     try:
-        trainer.write_predictions(path)
+        trainer.write_predictions(path, config.data.dataset)
     except InputError as error:
         trainer.failure = str(error)
 
@@ -171,8 +172,11 @@ def check_targets(job: Job, training: Training, read: Sequence[str | None]) -> N
     if job.json is not None:
         check_writable(job.json, "--json")
     if job.predictions is not None:
-        if not job.predictions.endswith(".npz"):
-            raise InputError(f"--predictions {job.predictions}: its name must end in .npz")
+        if not job.predictions.endswith((".npz", ".parquet")):
+            said = "its name must end in .npz or .parquet"
+            raise InputError(f"--predictions {job.predictions}: {said}")
+        if job.predictions.endswith(".parquet"):
+            require_arrow(f"--predictions {job.predictions}")
         check_writable(job.predictions, "--predictions")
     written = {"--json": job.json, "--predictions": job.predictions}
     for flag, path in written.items():
@@ -213,7 +217,10 @@ def of_run(config: TrainConfig, number: int) -> TrainConfig:
     if config.training.runs == 1:
         return config
     name, job, training = f"run-{number}", config.job, config.training
-    predictions = job.predictions and str(Path(job.predictions).with_suffix(f".{name}.npz"))
+    predictions = job.predictions
+    if predictions is not None:
+        path = Path(predictions)
+        predictions = str(path.with_suffix(f".{name}{path.suffix}"))
     return config.but(
         seed=training.seed + number,
         checkpoint=training.checkpoint and os.path.join(training.checkpoint, name),

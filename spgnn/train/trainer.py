@@ -17,7 +17,7 @@ from spgnn.config import Training
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.parameters import check_replicated
-from spgnn.graph.vertices import write_npz
+from spgnn.graph.vertices import write_npz, write_table
 from spgnn.memory import FreedMemory
 from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
@@ -247,10 +247,11 @@ class Trainer:
         return multiplied_in(self.options.dtype, self._device)
 
     @torch.no_grad()
-    def write_predictions(self, path: str) -> None:
+    def write_predictions(self, path: str, dataset: str | None = None) -> None:
         """Write the predictions of all vertices as ``.npz``, in the source order. Collective.
 
-        Rank 0 holds its own rows and a stretch of all; the file is written aside, then renamed.
+        Rank 0 holds its own rows and a stretch of all; the file is written aside, then renamed. A
+        ``.parquet`` file has the ids of vertices as well, and strings if those of `dataset` are.
 
         Raises
         ------
@@ -263,9 +264,11 @@ class Trainer:
         if predictions is None:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
         what = f"--predictions {path}"
-        write_npz(
-            path, predictions.arrays, predictions.vertex_ids, self.comm, what, predictions.give_back
-        )
+        ids, arrays, after = predictions
+        if path.endswith(".parquet"):
+            write_table(path, arrays, ids, self.comm, what, after, dataset)
+        else:
+            write_npz(path, arrays, ids, self.comm, what, after)
 
     def _call_back(self, record: dict[str, Any]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""
