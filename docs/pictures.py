@@ -1,4 +1,4 @@
-"""Draw the pictures of the concepts page: `python docs/pictures.py` writes docs/pictures/*.svg.
+"""Draw the pictures of concepts and examples: `python docs/pictures.py` writes docs/pictures/*.svg.
 
 What they show of a small graph is computed, not drawn by hand: which rows a block needs, what a
 vertex cut copies, the receptive field of a loss.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from itertools import combinations, pairwise
 from pathlib import Path
 
 FILL = ("#ddf4ff", "#fff1e5", "#dafbe1", "#fbefff")
@@ -390,6 +391,138 @@ def gains() -> Picture:
     return picture
 
 
+def recommender() -> Picture:
+    """Users and items, each with an owner; the loss pulls one item and pushes another."""
+    picture = Picture("Users and items: who has interacted with what, and where rows live", 230)
+    for words, y in (("users", 50), ("items", 190)):
+        picture.text(20, y + 5, words, **BOLD)
+    for user in range(8):
+        x = 110 + 54 * user
+        for item in {user * 5 % 7, (user * 3 + 2) % 7, (user + 4) % 7}:
+            other = 130 + 58 * item, 178.0
+            picture.arrow((x, 60), other, colour=PALE if user != 2 else GREY, head=False)
+        picture.dot(x, 50, user // 2, r=10)
+    for item in range(7):
+        picture.dot(130 + 58 * item, 190, item * RANKS // 7, r=10)
+    picture.text(218, 24, "score = ⟨z, z⟩ after three products", **MIDDLE, font_size=13)
+    picture.text(260, 222, "colours: ranks; a row of the table lives at one", **MIDDLE, fill=GREY)
+    return picture
+
+
+def fraud() -> Picture:
+    """Three types, two relations: rings share devices."""
+    picture = Picture("Users, transactions and devices; a ring shares two devices", 240)
+    for words, y in (("users", 40), ("transactions", 120), ("devices", 200)):
+        picture.text(16, y + 5, words, **BOLD)
+    for user in range(6):
+        x, ring = 150 + 66 * user, user < 3
+        picture.box(x - 9, 31, 18, 18, 0)
+        for payment in (0, 1):
+            y, here = 120, x - 14 + 28 * payment
+            device = 165 + 66 * (payment if ring else user)
+            picture.arrow((x, 50), (here, y - 8), colour=GREY, head=False)
+            picture.arrow((here, y + 8), (device, 190), colour=GREY, head=False)
+            picture.dot(here, y, 1 if ring else 2, r=7)
+    for device in (0, 1, 3, 4, 5):
+        picture.box(156 + 66 * device, 190, 18, 18, 3)
+    picture.text(150, 232, "orange: fraud; what was paid with the same device says so", fill=GREY)
+    return picture
+
+
+def molecules() -> Picture:
+    """Atoms in two boxes: who is needed beyond the border, within a cutoff."""
+    picture = Picture("Atoms of two ranks: those within the cutoff of the border travel", 250)
+    atoms = [
+        (60 + 46 * column + 14 * math.sin(7.0 * row + 3.0 * column),
+         50 + 44 * row + 12 * math.cos(5.0 * column + 2.0 * row))
+        for row in range(4) for column in range(10)
+    ]  # fmt: skip
+    border, cutoff = 268, 62
+    picture.arrow((border, 18), (border, 216), colour=PALE, head=False, stroke_dasharray="5 4")
+    for (x, y), (u, v) in combinations(atoms, 2):
+        if math.dist((x, y), (u, v)) < cutoff:
+            crosses = (x < border) != (u < border)
+            colour = NEEDED if crosses else PALE
+            picture.arrow((round(x), round(y)), (round(u), round(v)), colour=colour, head=False)
+            if crosses:
+                for at, height in ((x, y), (u, v)):
+                    ring = {"fill": "none", "stroke": NEEDED, "stroke_width": 3}
+                    picture.dot(round(at), round(height), r=10, **ring)
+    for x, y in atoms:
+        picture.dot(round(x), round(y), int(x > border), r=7)
+    picture.text(40, 240, "energy of pairs; forces are its gradient, through the halo", fill=GREY)
+    return picture
+
+
+def weather() -> Picture:
+    """A grid, a coarser mesh with edges of its own, and the grid again."""
+    picture = Picture("Encoder, processor, decoder between a grid and a mesh", 230)
+    grid = [28 + 42 * point for point in range(12)]
+    mesh = [49 + 84 * point for point in range(6)]
+    for y, next_y, down in ((40, 115, True), (115, 190, False)):
+        for place in grid:
+            near = min(mesh, key=lambda point: abs(point - place))
+            start, end = ((place, y), (near, next_y)) if down else ((near, y), (place, next_y))
+            picture.arrow(start, end, colour=PALE, head=False)
+    for one, (a, b) in enumerate(pairwise(mesh)):
+        colour = NEEDED if one * RANKS // 6 != (one + 1) * RANKS // 6 else GREY
+        picture.arrow((a + 10, 115), (b - 10, 115), colour=colour, head=False)
+    for y in (40, 190):
+        for number, place in enumerate(grid):
+            picture.dot(place, y, owner(number), r=6)
+    for number, place in enumerate(mesh):
+        picture.dot(place, 115, number * RANKS // 6, r=10)
+    for words, y in (("grid, encoded", 22), ("mesh, processed several times", 96)):
+        picture.text(260, y, words, **MIDDLE, font_size=13)
+    picture.text(260, 218, "grid, decoded", **MIDDLE, font_size=13)
+    return picture
+
+
+def changing() -> Picture:
+    """What one new edge reaches in two layers; all else stays."""
+    picture = Picture("An edge is added: rows that change, layer by layer", 240)
+    changed = [set(), {6}]
+    changed.append({row for row, column in ADJACENT if column in changed[1]})
+    for layer, words in enumerate(("x", "layer 1", "layer 2")):
+        y = 200 - 76 * layer
+        picture.text(16, y + 5, words, **BOLD)
+        for vertex in range(VERTICES):
+            x = 100 + 36 * vertex
+            if layer:
+                for source in range(VERTICES):
+                    if (vertex, source) in ADJACENT and vertex in changed[layer]:
+                        colour = GREY if source in changed[layer - 1] else PALE
+                        below = 100 + 36 * source, y + 67
+                        picture.arrow(below, (x, y + 9), colour=colour, head=False)
+            picture.dot(x, y, 1 if vertex in changed[layer] else None, r=9)
+    picture.arrow((100, 191), (316, 133), colour=LINE[1], **{"stroke-width": 3})
+    picture.text(100, 230, "0", **MIDDLE)
+    picture.text(316, 112, "6", **MIDDLE)
+    picture.text(300, 24, "orange: computed again", **MIDDLE, fill=GREY)
+    return picture
+
+
+def chunks() -> Picture:
+    """Out of core: some columns in memory, rows of A chunk by chunk from a disk."""
+    picture = Picture("Larger than memory: columns in memory, rows of A from a disk", 240)
+    cell, top = 14, 40
+    for chunk in range(RANKS):
+        picture.box(20, top + 42 * chunk, 12 * cell, 40, 0 if chunk == 1 else None)
+    for row, column in sorted(ADJACENT):
+        y = top + 42 * (row // 3) + 13 * (row % 3) + 7
+        picture.dot(20 + (column + 0.5) * cell, y, 0 if row // 3 == 1 else None, r=4)
+    picture.text(20, 28, "A, on a disk: a chunk at a time", **BOLD)
+    for column in range(4):
+        picture.box(262 + 26 * column, top, 24, 166, 2 if column < 2 else None)
+    picture.text(262, 28, "H: as many columns as fit", **BOLD)
+    picture.box(436, top + 42, 52, 40, 0)
+    picture.text(462, top + 67, "Z", **MIDDLE)
+    picture.arrow((192, top + 62), (256, top + 62))
+    picture.arrow((370, top + 62), (430, top + 62))
+    picture.text(20, 230, "no row is looked up on the disk: all reads are long", fill=GREY)
+    return picture
+
+
 def _below(place: tuple[float, float]) -> tuple[float, float]:
     return place[0], place[1] + 9
 
@@ -405,6 +538,12 @@ PICTURES = {
     "recomputed-halo": recomputed_halo,
     "receptive-field": receptive_field,
     "gains": gains,
+    "recommender": recommender,
+    "fraud": fraud,
+    "molecules": molecules,
+    "weather": weather,
+    "changing": changing,
+    "chunks": chunks,
 }
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.connect import Rendezvous, has_address, least, meet
-from spgnn.comm.failure import Group, Job, Lifelines, StartError
+from spgnn.comm.failure import CONNECT_SECONDS, Group, Job, Lifelines, StartError
 from spgnn.comm.place import Place, choose
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
@@ -117,11 +117,13 @@ class TorchCommunicator(Communicator):
                 store=meeting.store,
                 rank=place.rank,
                 world_size=place.size,
-                timeout=_span(job.timeout),
+                timeout=_span(min(job.timeout, CONNECT_SECONDS)),
             )
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise StartError(f"rank {place.rank} cannot connect to the others: {reason}") from None
+        # All ranks are there, so that connections took seconds; operations may wait for hours.
+        set_timeout(dist.group.WORLD, _span(job.timeout))
         return cls(job, job.everyone(), dist.group.WORLD)
 
     def release(self) -> None:

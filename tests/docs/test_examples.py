@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -82,3 +83,36 @@ def test_gallery(program, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+EXAMPLES = blocks(ROOT / "docs" / "examples.md", "console")
+NUMBER = r"(-?\d[\d,]*(?:\.\d+)?)"
+
+
+def alike(line: str, other: str) -> bool:
+    """The same words, and numbers that differ by a rounding."""
+    (ours, theirs) = (re.split(NUMBER, " ".join(one.split())) for one in (line, other))
+    if ours[::2] != theirs[::2]:
+        return False
+    numbers = ([float(one.replace(",", "")) for one in parts[1::2]] for parts in (ours, theirs))
+    return all(a == pytest.approx(b, rel=0.02) for a, b in zip(*numbers, strict=True))
+
+
+@slow
+@pytest.mark.parametrize("block", EXAMPLES, ids=lambda block: block.split()[-1])
+def test_examples_print_what_their_page_shows(block):
+    command, *expected = block.splitlines()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-c", command.removeprefix("$ ")],
+        cwd=ROOT,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert expected
+    for line in expected:
+        assert line == "…" or any(alike(line, other) for other in printed), (line, printed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+from xml.etree import ElementTree
 
 import pytest
 
@@ -45,6 +46,8 @@ def test_pictures_are_what_the_script_draws():
     drawing = runpy.run_path(str(ROOT / "docs" / "pictures.py"))
     found = {file.stem: file.read_text(encoding="utf-8") for file in drawing["DIRECTORY"].iterdir()}
     assert found == {name: draw().source() for name, draw in drawing["PICTURES"].items()}
+    for source in found.values():
+        ElementTree.fromstring(source)
 
 
 def doors() -> dict[str, list[str]]:
