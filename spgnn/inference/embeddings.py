@@ -246,12 +246,13 @@ class Embeddings:
             return inputs[:0]
         indptr, ranks, _ = edges.receivers.take(inputs)
         rows = np.repeat(inputs, np.diff(indptr.numpy()))
-        pairs = np.concatenate((np.stack((rows, ranks.numpy())), self._receivers), axis=1)
-        rows, ranks_of = np.unique(pairs[::-1], axis=1)[::-1]  # by rank, each pair once
+        rows, ranks_of = np.concatenate((np.stack((rows, ranks.numpy())), self._receivers), axis=1)
+        # By rank, each pair once.
+        ranks_of, rows = np.divmod(np.unique(ranks_of * edges.own_rows + rows), edges.own_rows)
         counts = comm.exchange_counts(np.bincount(ranks_of, minlength=comm.size).tolist())
         first = self.graph.layout.range(comm.rank)[0]
         columns = edges.columns_of(swap_rows(comm, torch.from_numpy(rows + first), counts).numpy())
-        sent = operand.index_select(0, torch.from_numpy(rows.copy()).to(operand.device))
+        sent = operand.index_select(0, torch.from_numpy(rows).to(operand.device))
         at = torch.from_numpy(columns).to(operand.device)
         operand.index_copy_(0, at, swap_rows(comm, sent, counts))
         return columns

@@ -327,6 +327,32 @@ def test_edges_with_features_and_an_edge_index_of_before():
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_rounding_does_not_add_up(ranks):
+    """A thousand updates, columns that come and go among them."""
+
+    def body(rank: int) -> dict:
+        ours = Changing(14, weighted=True, vertices=24)
+        graph = ours.graph(partition="random")
+        kinds = {name: trained_like(name) for name in ("sage", "gcn", "gat", "sage-max")}
+        served = {name: spgnn.Embeddings(model, graph) for name, model in kinds.items()}
+        for step in range(1000):
+            size = len(ours.weights) // 2 if step % 50 == 0 else 2
+            graph.update(**ours.share(ours.batch(size, step % 2), rank, ranks))
+            for name, model in kinds.items():
+                spgnn.infer(model, graph, since=served[name])
+        new = ours.graph(partition="random")
+        assert torch.equal(new.share.adjacency.indices, graph.share.adjacency.indices)
+        return {
+            name: (graph.gather(served[name].outputs), new.gather(spgnn.infer(model, new)))
+            for name, model in kinds.items()
+        }
+
+    for kept, new in run_ranks(body, ranks)[0].values():
+        torch.testing.assert_close(kept, new, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("ranks", "vertices"), [(1, 1), (4, 3)])
 def test_ranks_without_vertices(ranks, vertices):
     def body(rank: int) -> tuple:
