@@ -71,11 +71,14 @@ def visit(given: Any, device: str) -> Communicator:
 
 def _checked(given: Any, device: str) -> tuple[Any, str]:
     """The process group, and what moves tensors of each device: ``cpu:gloo,cuda:nccl``."""
-    if hasattr(given, "get_group") and getattr(given, "ndim", 1) != 1:
+    is_mesh = hasattr(given, "get_group")
+    if is_mesh and given.ndim != 1:
         axes = given.mesh_dim_names
         one = f'mesh["{axes[-1]}"]' if axes else f"mesh.get_group({given.ndim - 1})"
         raise InputError(f"group: the mesh has {given.ndim} axes; give one of them, as {one}")
-    theirs = given.get_group() if hasattr(given, "get_group") else given
+    if is_mesh and given.get_coordinate() is None:
+        return dist.GroupMember.NON_GROUP_MEMBER, ""
+    theirs = given.get_group() if is_mesh else given
     if theirs is dist.GroupMember.NON_GROUP_MEMBER:
         return theirs, ""
     if not isinstance(theirs, dist.ProcessGroup):

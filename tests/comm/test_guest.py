@@ -245,6 +245,12 @@ def test_groups_that_differ_between_ranks(tmp_path, monkeypatch):
             with pytest.raises(CommunicationError, match="waited 3 s in all_reduce"):
                 comm.barrier()
         dist.barrier()
+        outer = dist.DeviceMesh("cpu", torch.tensor([0, 2]))
+        if rank == 1:
+            with pytest.raises(InputError, match="no member of the group"):
+                connect(group=outer)
+        else:
+            assert connect(group=outer).agree(rank) == 2
         with pytest.raises(InputError, match="backend=gloo: the group has its own"):
             connect("gloo", group=twins[0])
         with pytest.raises(InputError, match='device="cuda": no CUDA device'):
