@@ -86,7 +86,7 @@ class Batch(NamedTuple):
             column = column.fill_null(np.nan if types.is_floating(kind) else int(missing or 0))
         values: Array = column.to_numpy(zero_copy_only=False)
         lists = is_list(self.columns[name].type)
-        return values.reshape(-1, width) if lists else values
+        return values.reshape(len(self.columns[name]), width) if lists else values
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -45,11 +45,15 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Edges(NamedTuple):
-    """Some edges of a file, in its order: vertices from 0, and float64 weights that fit float32."""
+    """Some edges of a file, in its order: vertices from 0, and float64 weights that fit float32.
+
+    Features are float32 [edges, k]; only directed graphs have any.
+    """
 
     source: Array
     target: Array
     weights: Float64 | None
+    features: npt.NDArray[np.float32] | None = None
 
 
 class VertexRows(Protocol):
@@ -161,6 +165,7 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     listed = [piece.weights for piece in pieces if piece.weights is not None]
     weighted = bool(listed)
     weights = np.concatenate(listed) if weighted else np.ones(len(source), np.bool_)
+    features = [piece.features for piece in pieces if piece.features is not None]
     del pieces, listed
     vertices, ids = file.vertices(), None
     if vertices is None:
@@ -170,9 +175,12 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     if file.ranks is not None:
         source, target = file.ranks[source], file.ranks[target]
     data: dict[str, Any] = {}
+    if features:
+        order = order_of_entries(file.path, target, source)
+        data["edge_attr"] = torch.from_numpy(np.concatenate(features)[order])
     if file.vertex_table is not None:
         ids = file.vertex_table.vertex_ids
-        data = file.vertex_table.rows(slice(0, vertices)).take(slice(None))
+        data |= file.vertex_table.rows(slice(0, vertices)).take(slice(None))
     shape, mirrored = (vertices, vertices), None
     rows = sp.coo_array((weights, (target, source)), shape=shape).tocsr()
     if not file.directed:
@@ -182,6 +190,19 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
     adjacency = from_entries(file.combined(rows, mirrored), weighted=weighted)
     file.check_entries(adjacency.nnz)
     return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids, **data)
+
+
+def order_of_entries(path: Path, rows: Array, columns: Array) -> Int64:
+    """The order that sorts entries with features, of which none may occur twice."""
+    order: Int64 = np.lexsort((columns, rows))
+    row, column = rows[order], columns[order]
+    twice = np.flatnonzero((row[1:] == row[:-1]) & (column[1:] == column[:-1]))
+    if len(twice):
+        edge = f"{column[twice[0]]} to {row[twice[0]]}"
+        raise InputError(
+            f"{path}: two edges from vertex {edge}; an edge with features occurs once: combine them"
+        )
+    return order
 
 
 def _check_weights(path: Path, lines: Int64, weights: Float64, *, declared_real: bool) -> None:

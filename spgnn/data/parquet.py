@@ -181,7 +181,7 @@ class TabularEdges(EdgeFile):
         self.path, self._files = path, ColumnFiles(place.edges)
         columns = _Columns(self._files, place.columns)
         self._ends = columns.pair("source", "target")
-        self._weight = columns.find("weight")
+        self._weight, self._attr = columns.find("weight"), columns.find("edge_attr")
         types = self._files.types
         wheres = [f"{place.edges[0]}: column '{name}'" for name in self._ends]
         self._ids, other = (
@@ -191,13 +191,13 @@ class TabularEdges(EdgeFile):
             kinds = (f"'{name}' is {types[name]}" for name in self._ends)
             raise InputError(f"{place.edges[0]}: {', '.join(kinds)}; ids are of one kind")
         self.integers = self._weight is not None and "int" in str(types[self._weight])
-        self._largest, self._edges = -1, 0
+        self._largest, self._edges, self._width = -1, 0, 0
         if place.vertices:
             self.vertex_table = VertexTable(
                 path, place.vertices, place.columns, text=self._ids.text
             )
             self._ids = self.vertex_table.ids or self._ids
-        used = {*self._ends, self._weight}
+        used = {*self._ends, self._weight, self._attr}
         self.not_read = [name for name in types if name not in used]
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
@@ -205,7 +205,7 @@ class TabularEdges(EdgeFile):
         table, known = self.vertex_table, ""
         if table is not None:
             known = str(table.files.paths[0])
-        names = [*self._ends] if self._weight is None else [*self._ends, self._weight]
+        names = [name for name in (*self._ends, self._weight, self._attr) if name is not None]
         for batch in self._files.batches(names, progress):
             if self._ids.text or (table is not None and table.ids is not None):
                 source, target = (self._ids.number(batch, name, known) for name in self._ends)
@@ -221,7 +221,14 @@ class TabularEdges(EdgeFile):
             index = numpy_index_dtype(max(vertices, 1))
             self._edges += len(source)
             weights = None if self._weight is None else _weights(batch, self._weight)
-            yield Edges(source.astype(index), target.astype(index), weights)
+            features = None
+            if self._attr is not None:
+                features = float32_of(batch, self._attr)
+                width = self._width = self._width or features.shape[1]
+                if features.shape[1] != width:
+                    where = f"{batch.path}, row {batch.first}, column '{self._attr}'"
+                    raise InputError(f"{where}: a list of {features.shape[1]} is not {width}")
+            yield Edges(source.astype(index), target.astype(index), weights, features)
         if not self._edges:
             raise InputError(f"{self.path}: holds no edges")
         if self._ids.text and table is None:
@@ -429,16 +436,7 @@ class VertexTable:
         for batch in self.files.batches(self._features) if self._features else ():
             columns = []
             for name in self._features:
-                values = batch.numbers(name)
-                with np.errstate(over="ignore", under="ignore"):
-                    single = values.astype(np.float32)
-                floating = values.dtype.kind == "f"
-                good = np.isfinite(single) if floating else exact_in_float32(values)
-                each = good if good.ndim == 1 else np.all(good, axis=1)
-                batch.refuse(
-                    name, np.asarray(each), values.__getitem__, f"finite in float32, or {EXACT}"
-                )
-                columns.append(single[:, None] if single.ndim == 1 else single)
+                columns.append(float32_of(batch, name))
             table = np.concatenate(columns, axis=1)
             if self._width and table.shape[1] != self._width:
                 where = f"{batch.path}, row {batch.first}, column '{self._features[0]}'"
@@ -446,6 +444,18 @@ class VertexTable:
                     f"{where}: a list of {table.shape[1]} is not {self._width}, as in the first row"
                 )
             yield table
+
+
+def float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
+    """A column of features, [rows, width]; what float32 cannot hold is refused."""
+    values = batch.numbers(name)
+    floating = values.dtype.kind == "f"
+    with np.errstate(over="ignore", under="ignore"):
+        single = values.astype(np.float32)
+    good = np.isfinite(single) if floating else exact_in_float32(values)
+    each = np.asarray(good if values.ndim == 1 else np.all(good, axis=1))
+    batch.refuse(name, each, values.__getitem__, f"finite in float32, or {EXACT}")
+    return single[:, None] if single.ndim == 1 else single
 
 
 def _is_number(kind: pa.DataType) -> bool:

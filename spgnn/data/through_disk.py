@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
-from spgnn.data.edge_files import EdgeFile, Edges, VertexRows
+from spgnn.data.edge_files import EdgeFile, Edges, VertexRows, order_of_entries
 from spgnn.data.graph import VertexData, narrow
 from spgnn.data.load import EDGE_FILES, edge_file, open_source, suffix_of
 from spgnn.data.parquet import is_tabular
@@ -77,6 +77,9 @@ def open_through_disk(
         assert file is not None
         return _sorted_rows(file, None, directory, memory, symmetrise, progress)
     source = open_source(name_or_path, data_dir, progress=progress)
+    attr = source.edge_attr()
+    if symmetrise and source.meta.directed and attr is not None:
+        _refuse_symmetrising(source.meta.name)
     if symmetrise and source.meta.directed:
         if isinstance(source, MemorySource):
             return MemorySource(source.graph().symmetrised(), write_ids=source.write_ids)
@@ -89,12 +92,22 @@ def open_through_disk(
         for first, data in source.pieces():
             last = min(first + source.piece_rows, vertices)
             ids = None if source.vertex_ids is None else source.vertex_ids[first:last]
-            writer.append_rows(source.adjacency(slice(first, last)), ids, data)
+            A = source.adjacency(slice(first, last))
+            writer.append_rows(A, ids, data)
+            if attr is not None:
+                writer.append("edge_attr", attr[: A.nnz].numpy())
+                attr = attr[A.nnz :]
             if tick is not None:
                 tick(last, vertices)
         writer.end_part()
         writer.finish(source.meta)
     return open_shards(directory)
+
+
+def _refuse_symmetrising(what: object) -> NoReturn:
+    raise InputError(
+        f"{what}: symmetrise: edges have features, and those of reverse edges are not known"
+    )
 
 
 def is_edge_file(path: AnyPath) -> bool:
@@ -161,6 +174,8 @@ def _sorted_rows(
         pieces = (edges for edges in file.pieces(progress) if left(0) >= 0)
         log = EdgeLog(scratch / "edges", pieces, progress)
         weighted = log.weighted if source is None else source.meta.weighted
+        if symmetrise and log.width is not None:
+            _refuse_symmetrising(file.path)
         vertices, names = file.vertices(), None
         if vertices is None:
             ends = np.empty(0, np.int64)
@@ -171,19 +186,19 @@ def _sorted_rows(
 
         def read(what: str) -> Iterator[Edges]:
             for edges in log.read(what):
-                source_rows, target_rows, weights = edges
+                source_rows, target_rows, weights, features = edges
                 if names is not None:
                     source_rows, target_rows = (
                         np.searchsorted(names, end) for end in (source_rows, target_rows)
                     )
                 elif file.ranks is not None:
                     source_rows, target_rows = file.ranks[source_rows], file.ranks[target_rows]
-                yield Edges(source_rows, target_rows, weights)
+                yield Edges(source_rows, target_rows, weights, features)
 
         per_vertex = _VERTEX_BYTES * vertices
-        per_entry = _WEIGHTED_BYTES if weighted else _ENTRY_BYTES
+        per_entry = (_WEIGHTED_BYTES if weighted else _ENTRY_BYTES) + 12 * (log.width or 0)
         room = left(per_vertex + per_entry * _LEAST_ENTRIES) - per_vertex
-        buckets = Buckets(scratch, vertices, weighted=weighted)
+        buckets = Buckets(scratch, vertices, weighted=weighted, width=log.width)
         both, loops = symmetrise or not file.directed, symmetrise or file.both_ends
         buckets.fill(read, mirrored=both, loops_mirrored=loops, limit=room // per_entry)
         log.path.unlink()
@@ -192,7 +207,7 @@ def _sorted_rows(
         if table is not None:
             ids = table.vertex_ids
         stored, all_ones = 0, True
-        for first, rows, mirrored in buckets.rows(both, progress):
+        for first, rows, mirrored, entries in buckets.rows(both, progress):
             A = file.combined(rows, None if symmetrise else mirrored, first)
             all_ones = all_ones and bool((A.data == 1).all())
             if symmetrise:
@@ -203,6 +218,9 @@ def _sorted_rows(
             with errors_of(file.path):
                 block = narrow(block, name_in(file.path), first)
             stored += block.nnz
+            if log.width is not None:
+                order = order_of_entries(file.path, entries["row"], entries["column"])
+                writer.append("edge_attr", entries["features"][order])
             # With the data of their vertices, a piece at a time.
             step = max(block.shape[0], 1) if table is None else table.piece_rows
             for begin in range(0, max(block.shape[0], 1), step):
@@ -235,10 +253,12 @@ class EdgeLog:
 
     def __init__(self, path: Path, pieces: Iterator[Edges], progress: Progress | None) -> None:
         self.path, self.weighted, self._progress = path, False, progress
+        self.width: int | None = None  # of features
         self._pieces: list[tuple[np.dtype[Any], int, bool]] = []
         with path.open("wb") as file:
-            for source, target, weights in pieces:
-                for array in (source, target.astype(source.dtype, copy=False), weights):
+            for source, target, weights, features in pieces:
+                self.width = None if features is None else features.shape[1]
+                for array in (source, target.astype(source.dtype, copy=False), weights, features):
                     if array is not None:
                         file.write(np.ascontiguousarray(array).data)
                 self._pieces.append((source.dtype, len(source), weights is not None))
@@ -251,7 +271,11 @@ class EdgeLog:
             for number, (dtype, edges, weighted) in enumerate(self._pieces):
                 source, target = (np.fromfile(file, dtype, edges) for _ in range(2))
                 weights = np.fromfile(file, np.float64, edges) if weighted else None
-                yield Edges(source, target, weights)
+                features = None
+                if self.width is not None:
+                    table = np.fromfile(file, np.float32, edges * self.width)
+                    features = table.reshape(edges, self.width)
+                yield Edges(source, target, weights, features)
                 if tick is not None:
                     tick(number + 1, len(self._pieces))
 
@@ -259,11 +283,17 @@ class EdgeLog:
 class Buckets:
     """Files of the entries of neighbouring rows, and of those of the transpose if wanted."""
 
-    def __init__(self, folder: Path, vertices: int, *, weighted: bool) -> None:
+    def __init__(
+        self, folder: Path, vertices: int, *, weighted: bool, width: int | None = None
+    ) -> None:
         self._folder, self._vertices, self._weighted = folder, vertices, weighted
         index = numpy_index_dtype(vertices)
         fields: list[tuple[str, Any]] = [("row", index), ("column", index)]
-        self._record = np.dtype([*fields, ("weight", np.float64)] if weighted else fields)
+        if weighted:
+            fields.append(("weight", np.float64))
+        if width is not None:
+            fields.append(("features", (np.float32, width)))
+        self._record = np.dtype(fields)
         self._bounds: list[int] = [0]  # of the rows of each bucket
 
     def fill(
@@ -286,8 +316,8 @@ class Buckets:
                 lengths[row] += times
         self._bounds = row_ranges(lengths, limit)
         del lengths
-        for source, target, weights in read("sorting entries"):
-            self._add("entries", target, source, weights)
+        for source, target, weights, features in read("sorting entries"):
+            self._add("entries", target, source, weights, features)
             if mirrored:
                 keep = slice(None) if loops_mirrored else source != target
                 kept = None if weights is None else weights[keep]
@@ -295,33 +325,45 @@ class Buckets:
 
     def rows(
         self, mirrored: bool, progress: Progress | None = None
-    ) -> Iterator[tuple[int, sp.csr_array, sp.csr_array | None]]:
-        """First row of each bucket, its rows, and those of the transpose; each once.
+    ) -> Iterator[tuple[int, sp.csr_array, sp.csr_array | None, Array]]:
+        """First row of each bucket, its rows, those of the transpose, and its entries; each once.
 
         Entries that occur twice are summed, in the order of the edges. Files are removed.
         """
         tick = stage(progress, "writing rows")
         bounds = self._bounds if self._vertices else [0, 0]
         for bucket, (first, last) in enumerate(pairwise(bounds)):
-            entries = self._take("entries", bucket, first, last)
-            yield first, entries, self._take("mirrored", bucket, first, last) if mirrored else None
+            rows, entries = self._take("entries", bucket, first, last)
+            of_transpose = None
+            if mirrored:
+                of_transpose, _ = self._take("mirrored", bucket, first, last)
+            yield first, rows, of_transpose, entries
             if tick is not None:
                 tick(bucket + 1, len(bounds) - 1)
 
-    def _add(self, kind: str, rows: Array, columns: Array, weights: Array | None) -> None:
+    def _add(
+        self,
+        kind: str,
+        rows: Array,
+        columns: Array,
+        weights: Array | None,
+        features: Array | None = None,
+    ) -> None:
         bucket = np.searchsorted(self._bounds, rows, side="right") - 1
         order = np.argsort(bucket, kind="stable")
         records = np.empty(len(rows), self._record)
         records["row"], records["column"] = rows[order], columns[order]
         if weights is not None:
             records["weight"] = weights[order]
+        if features is not None:
+            records["features"] = features[order]
         counts = np.bincount(bucket, minlength=len(self._bounds) - 1)
         ends = np.concatenate(([0], np.cumsum(counts)))
         for number in np.flatnonzero(counts).tolist():
             with (self._folder / f"{kind}-{number}").open("ab") as file:
                 file.write(records[ends[number] : ends[number + 1]].view(np.uint8).data)
 
-    def _take(self, kind: str, bucket: int, first: int, last: int) -> sp.csr_array:
+    def _take(self, kind: str, bucket: int, first: int, last: int) -> tuple[sp.csr_array, Array]:
         path = self._folder / f"{kind}-{bucket}"
         records = np.empty(0, self._record)
         if path.exists():
@@ -329,4 +371,5 @@ class Buckets:
             path.unlink()
         data = records["weight"] if self._weighted else np.ones(len(records), np.bool_)
         place = (records["row"] - first, records["column"])
-        return sp.coo_array((data, place), shape=(last - first, self._vertices)).tocsr()
+        shape = (last - first, self._vertices)
+        return sp.coo_array((data, place), shape=shape).tocsr(), records

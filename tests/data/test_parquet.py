@@ -13,9 +13,10 @@ import torch
 
 from spgnn import InputError
 from spgnn.__main__ import main
-from spgnn.data import columns, load_dataset, open_shards
+from spgnn.data import columns, load_dataset, open_shards, write_shards
 from spgnn.data.parquet import read_pairs
 from spgnn.data.through_disk import open_through_disk
+from tests.data.graphs import small_pieces
 from tests.data.test_through_disk import MEMORY, same_graph
 
 
@@ -132,6 +133,40 @@ def test_a_table_of_vertices_numbers_them(tmp_path, kind):
     uncut = open_through_disk(folder, directory=tmp_path / "uncut", memory=MEMORY)
     same_graph(uncut.graph(), graph)
     assert torch.equal(uncut.graph().x, graph.x)
+
+
+@pytest.mark.parametrize("kind", ["integers", "strings"])
+def test_edges_have_features(tmp_path, kind):
+    """They follow their edges: into memory, by way of a disk, and into parts of another order."""
+    rng = np.random.default_rng(0)
+    places = rng.permutation(20 * 20)[:90]
+    places[:20] = 21 * np.arange(20)
+    places = np.unique(places)
+    source, target = np.divmod(rng.permutation(places), 20)
+    attr = rng.normal(size=(len(source), 2)).astype(np.float32)
+    table = {"source": IDS[kind](source), "target": IDS[kind](target), "edge_attr": list(attr)}
+    path = write(tmp_path / "e.parquet", {**table, "time": source, "weight": source + 0.5})
+    ids = IDS[kind](np.arange(20)).to_pylist()
+    wanted = {(ids[u], ids[v]): row for u, v, row in zip(source, target, attr, strict=True)}
+    with small_pieces(1 << 20, 8):
+        uncut = open_through_disk(path, directory=tmp_path / "uncut", memory=MEMORY)
+    write_shards(uncut, rng.permutation(20) % 3, 3, tmp_path / "cut")
+    uncut.check()
+    for graph in (load_dataset(path), uncut.graph(), open_shards(tmp_path / "cut").graph()):
+        stood = np.arange(20) if graph.vertex_ids is None else graph.vertex_ids.numpy()
+        names = np.array(sorted(ids))[stood].tolist()
+        rows, columns = graph.adjacency.to_scipy().tocoo().coords
+        found = zip(columns, rows, graph.edge_attr.numpy(), strict=True)
+        assert {(names[u], names[v]): tuple(row) for u, v, row in found} == {
+            edge: tuple(row) for edge, row in wanted.items()
+        }
+    with pytest.raises(InputError, match="symmetrise: edges have features"):
+        open_through_disk(path, directory=tmp_path / "o", memory=MEMORY, symmetrise=True)
+    twice = pa.concat_tables([pa.table(table), pa.table(table).slice(3, 1)])
+    write(path, twice)
+    for read in (load_dataset, partial(open_through_disk, directory="o", memory=MEMORY)):
+        with pytest.raises(InputError, match=r"two edges from vertex \d+ to \d+; an edge with"):
+            read(path)
 
 
 def test_several_columns_are_features(tmp_path):
