@@ -91,7 +91,9 @@ class DistVertices(ABC):
         if not isinstance(H_local, Tensor) or not H_local.dim():
             given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
-        rows = F.pad(self._exchanged(self.A.halo, _as_rows(H_local)), (0, 0, 0, self._padding))
+        rows = self._exchanged(self.A.halo, _as_rows(H_local))
+        if self._padding:
+            rows = F.pad(rows, (0, 0, 0, 1))
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
 
     def _exchanged(self, exchange: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:

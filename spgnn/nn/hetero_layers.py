@@ -99,7 +99,9 @@ class HeteroConv(HeteroLayer):
         if self.aggr in ("min", "max"):
             stacked = torch.stack(rows)
             return stacked.amin(0) if self.aggr == "min" else stacked.amax(0)
-        total = torch.stack(rows).sum(0) if len(rows) > 2 else rows[0] + rows[1]
+        total = rows[0] + rows[1]
+        for more in rows[2:]:
+            total += more
         return total / len(rows) if self.aggr == "mean" else total
 
     def extra_repr(self) -> str:
