@@ -1,9 +1,8 @@
-"""Graphs that change: edges that are added and dropped in place, and who has copies of which rows.
+"""Graphs that change: edges are added and dropped in place, in work proportional to the change.
 
-A change costs work in proportion to itself. In-neighbours of own vertices are lists that grow and
-shrink; so are the own vertices that an own row, or a row of another rank, is an in-neighbour of,
-and the ranks that have copies of an own row. Whoever keeps results of the graph is told which rows
-an update touches.
+Three kinds of lists grow and shrink: in-neighbours of each own vertex; the own vertices that edges
+of a column end at, whether it is an own vertex or a remote one; and the ranks that need an own row.
+Whoever keeps results of the graph is told which rows an update touches.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Watcher(Protocol):
         """In-edges of these own vertices changed; rows [2, k] are asked for, (row, rank)."""
 
     def features_changed(self, rows: Int64) -> None:
-        """Features of these own vertices are others."""
+        """Features of these own vertices changed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,6 +378,8 @@ def _edges(name: str, edges: object) -> Int64:
     if edges is None:
         return np.empty((0, 2), np.int64)
     array = _integers(name, "[2, edges]", edges)
+    if not array.numel():
+        return np.empty((0, 2), np.int64)
     if array.dim() != 2 or len(array) != 2:
         raise InputError(f"update: {name} must be integers [2, edges], got {described(array)}")
     return array.T.numpy()

@@ -364,7 +364,7 @@ def test_ranks_without_vertices(ranks, vertices):
         served = spgnn.Embeddings(model, graph)
         edges = [(s, t) for s in range(vertices) for t in range(vertices)]
         for edge in edges:
-            graph.update([[edge[0]], [edge[1]]] if rank == 0 else None)
+            graph.update([[edge[0]], [edge[1]]] if rank == 0 else [])
         spgnn.infer(model, graph, since=served)
         graph.update(drop_edges=torch.tensor(edges[::2]).T if rank == 0 else None)
         kept = graph.gather(spgnn.infer(model, graph, since=served))
