@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from functools import partial
 
 import numpy as np
@@ -296,3 +300,25 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     path.touch()
     with pytest.raises(InputError, match=r"e.parquet: needs the package pyarrow: pip install"):
         load_dataset(path)
+
+
+@pytest.mark.slow
+def test_a_conversion_that_is_killed(tmp_path):
+    """It leaves nothing of that name, and the next one removes what lies there."""
+    ends = np.random.default_rng(0).integers(0, 10**5, (2, 2 * 10**6))
+    path = tmp_path / "e.parquet"
+    pq.write_table(pa.table({"source": ends[0].astype(str), "target": ends[1].astype(str)}), path)
+    output = tmp_path / "out"
+    command = [sys.executable, "-m", "spgnn", "shard", path, "--parts", "1", "--memory", "3GB"]
+    command += ["--output", output]
+    killed = subprocess.Popen(command)
+    # The log of edges is being written.
+    while not list(tmp_path.glob("**/sorting/edges")):
+        assert killed.poll() is None
+        time.sleep(0.01)
+    killed.kill()
+    assert killed.wait() == -signal.SIGKILL
+    assert sorted(item.name for item in tmp_path.iterdir() if item.name[0] != ".") == ["e.parquet"]
+    subprocess.run(command, check=True)
+    assert sorted(item.name for item in tmp_path.iterdir()) == ["e.parquet", "out"]
+    assert open_shards(output).meta.vertices == pq.read_table(output / "ids.parquet").num_rows
