@@ -36,7 +36,7 @@ METRICS_OF = {
 }
 METRICS = ("auto", *dict.fromkeys(name for names in METRICS_OF.values() for name in names))
 # What shapes of weights do not tell of a model.
-DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads")
+DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads", "edge_dim")
 LONGEST_NUMBER = 20
 LEAST_SAMPLE = 1e-9  # what is drawn stands for all others: as 1/p of it
 
@@ -284,8 +284,8 @@ class Model(Record):
     """The network."""
 
     model: Annotated[
-        Literal["gcn", "sage", "gin", "gat", "gatv2"],
-        flag("of Kipf & Welling, GraphSAGE, Xu et al., Veličković et al., or Brody et al."),
+        Literal["gcn", "sage", "gin", "gine", "gat", "gatv2"],
+        flag("of Kipf & Welling, GraphSAGE, Xu et al., Hu et al., Veličković et al., Brody et al."),
     ] = "gcn"
     layers: Annotated[int, flag("number of layers", low=1, high=1000)] = 3
     hidden: Annotated[int, flag("width of the layers between", low=1)] = 16
@@ -313,6 +313,7 @@ class Model(Record):
     attention_dropout: Annotated[
         float | None, key("of gat and gatv2: on edges; without, as --dropout", "P", high=1)
     ] = None
+    edge_dim: Annotated[int, key("of gine, gat and gatv2: features of an edge")] = 0
     message_dropout: Annotated[
         float, key("of gat and gatv2: on what is weighed, as the authors of GAT do", "P", high=1)
     ] = 0.0
@@ -333,6 +334,8 @@ class Model(Record):
             result["aggr"] = self.aggregate
         if self.attends:
             result |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
+        if self.edge_dim:
+            result["edge_dim"] = self.edge_dim
         if self.message_dropout:
             result["message_dropout"] = self.message_dropout
         return result
@@ -357,7 +360,17 @@ class Model(Record):
     @property
     def propagates(self) -> bool:
         """True if the first layer begins with a product with A."""
-        return not self.attends and not self.reduces_rows
+        return not self.attends and not self.reduces_rows and not self.uses_edges
+
+    @property
+    def uses_edges(self) -> bool:
+        """True if layers take features of edges, which are those of whole rows of the matrix."""
+        return self.model == "gine" or self.edge_dim > 0
+
+    @property
+    def makes_all_rows(self) -> bool:
+        """True if no layer may leave rows out."""
+        return self.takes_all_rows or self.uses_edges
 
     @property
     def reduces_rows(self) -> bool:
@@ -603,6 +616,21 @@ def refused(config: TrainConfig) -> Iterator[str]:
             if getattr(aim, name) != unset:
                 yield f"aim.{name.replace('_', '-')} needs classes, and --loss {aim.loss} has none"
 
+    if model.edge_dim < 0 or (model.edge_dim and not (model.attends or model.model == "gine")):
+        yield f"model.edge-dim {model.edge_dim} needs --model gine, gat or gatv2, and is at least 1"
+    elif model.model == "gine" and not model.edge_dim:
+        yield "--model gine needs the width of the edges' features: --set model.edge-dim=K"
+    if model.uses_edges:
+        named = f"--model {model.model} with features of edges"
+        if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
+            yield f"{named} needs --algo 1d and --cover column: whole rows"
+        if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo or how.plan:
+            yield (
+                f"{named} needs --hierarchy none, --schedule overlap, no --recompute-halo and no "
+                "--plan"
+            )
+        if config.storage.asked or aim.inductive or aim.task != "vertices":
+            yield f"{named} trains labels of vertices on the whole graph, in memory"
     if model.aggregate != "mean" and model.model != "sage":
         yield f"--aggregate {model.aggregate} needs --model sage, not {model.model}"
     for option in options_of(Model):

@@ -217,7 +217,7 @@ class ChunkedGraph:
             in_files=self._file is not None,
         )
         # Outputs that depend on all layers need the same rows of each; moments are of all vertices.
-        every_row = model.jumps or config.model.takes_all_rows
+        every_row = model.jumps or config.model.makes_all_rows
         self._prunes = config.algorithm.prune and not every_row
         if labels is not None:
             labelled, blocks = labels.mask(rows, training=False), adjacency.blocks

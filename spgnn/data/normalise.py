@@ -20,6 +20,7 @@ OWN_NORMALISATION: dict[str, Normalisation] = {
     "gcn": "sym",
     "sage": "row",
     "gin": "none",
+    "gine": "none",
     "gat": "none",
     "gatv2": "none",
 }

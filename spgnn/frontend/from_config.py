@@ -31,6 +31,7 @@ from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features
+from spgnn.graph.protocol import LayerGraph
 from spgnn.graph.protocol import Normalisation as Kind
 from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
@@ -86,7 +87,7 @@ def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
     graph.to(weights_of(config.training.dtype))
     kind, sub = matrix_of(config), None
     # A norm over all vertices needs all of them.
-    prune = how.prune and not model.takes_all_rows
+    prune = how.prune and not model.makes_all_rows
 
     def plans_of(trained: DistGraph, looked_at: Tensor) -> Any:
         return layer_plans(
@@ -108,6 +109,7 @@ def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
             sub.release()
         else:
             plans = plans_of(graph, wanted)
+    edges = _edges_of(config, graph) if model.uses_edges else None
     # The adjacency has become L, S and R; it must not be in memory next to the features.
     share = replace(share, adjacency=None)
     graph.release()
@@ -124,9 +126,31 @@ def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
         else:
             training = training_on(sub, sub_A, _as_first_layer_takes(config, sub_A, sub_X), plans)
             training = replace(training, whole=graph, A=A, features=features)
+        if edges is not None:
+            each = LayerGraph(A, graph.vertex_ids, edges=edges)
+            layers = [each] * model.layers
+            training = replace(training, layers=layers, with_edges=layers)
         if isinstance(training.X, CSR):
             _ = training.X.T  # its order serves every epoch, whatever is dropped
     return training
+
+
+def _edges_of(config: TrainConfig, graph: DistGraph) -> tuple[Tensor, Tensor]:
+    """Ends and features of a rank's edges, as wide as the model wants them. Collective."""
+    width, there = config.model.edge_dim, graph.share.edge_attr
+    named = f"--model {config.model.model} with model.edge-dim {width}"
+    if there is None:
+        raise InputError(
+            f"{graph.meta.name} has no features of edges (edge_attr), {named} needs some"
+        )
+    if there.shape[1] != width:
+        raise InputError(
+            f"{graph.meta.name}: edges have {there.shape[1]} features, {named} does not fit: "
+            f"--set model.edge-dim={there.shape[1]}"
+        )
+    edges = graph.local_edge_index, graph.edge_attr
+    assert edges[1] is not None
+    return edges[0], edges[1].to(weights_of(config.training.dtype))
 
 
 def share_of(

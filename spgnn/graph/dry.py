@@ -115,7 +115,7 @@ class DryGraph(LayerGraph):
     ----------
     matrix : DryMatrix, optional
         Takes the notes.
-    vertex_ids, targets, own_rows
+    vertex_ids, targets, own_rows, edges
         As of a `LayerGraph`.
     """
 
@@ -125,8 +125,9 @@ class DryGraph(LayerGraph):
         vertex_ids: Tensor | None = None,
         targets: Tensor | None = None,
         own_rows: int | None = None,
+        edges: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        super().__init__(None, vertex_ids, targets, own_rows)
+        super().__init__(None, vertex_ids, targets, own_rows, edges=edges)
         self.A: Any = matrix
 
     def moments(self, x: Tensor) -> Moments:
@@ -198,7 +199,10 @@ def recorded_products(
     def dry(layer: LayerGraph) -> DryGraph:
         matrix = None if layer.A is None else matrices[id(layer.A)]
         targets = None if layer.targets is None else layer.targets.to("meta")
-        return DryGraph(matrix, None, targets, layer.own_rows)
+        edges = None
+        if layer.edges is not None:
+            edges = layer.edges[0].to("meta"), layer.edges[1].to("meta", dtype)
+        return DryGraph(matrix, None, targets, layer.own_rows, edges)
 
     layers: Any = (
         [dry(layer) for layer in graph] if isinstance(graph, Sequence) else dry(LayerGraph(graph))

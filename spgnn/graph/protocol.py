@@ -495,6 +495,8 @@ class LayerGraph(Graph):
         own rows alone.
     comm : Communicator, optional
         All ranks, where there is no matrix to ask.
+    edges : (Tensor int64 [2, edges], Tensor [edges, k]), optional
+        Sources in the halo and destinations, sorted by these, and features of edges.
     """
 
     def __init__(
@@ -504,14 +506,25 @@ class LayerGraph(Graph):
         targets: Tensor | None = None,
         own_rows: int | None = None,
         comm: Communicator | None = None,
+        edges: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        self.A, self.vertex_ids, self.targets = A, vertex_ids, targets
+        self.A, self.vertex_ids, self.targets, self.edges = A, vertex_ids, targets, edges
         self.own_rows = own_rows
         self.comm = comm if A is None else A.mesh.everyone
 
     def on(self, A: DistMatrix) -> LayerGraph:
         """The same rows of another matrix."""
-        return LayerGraph(A, self.vertex_ids, self.targets, self.own_rows)
+        return LayerGraph(A, self.vertex_ids, self.targets, self.own_rows, edges=self.edges)
+
+    @property
+    def edge_order(self) -> Tensor | None:
+        """Sources and destinations of its edges, where it has features of them."""
+        return None if self.edges is None else self.edges[0]
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Features of its edges."""
+        return None if self.edges is None else self.edges[1]
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """The only one.

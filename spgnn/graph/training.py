@@ -6,6 +6,7 @@ other ones too: those of a recomputed halo, or of the subgraph of the training v
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -48,6 +49,8 @@ class TrainingGraph:
         Rows of `graph` whose features the first layer takes; those of a recomputed halo follow.
     halo_rows : int
         Vertices of other ranks whose first hidden rows this one makes.
+    with_edges : sequence of LayerGraph, optional
+        Of `whole`, where layers take features of edges.
     """
 
     whole: DistGraph
@@ -59,6 +62,12 @@ class TrainingGraph:
     rows: Tensor | slice = field(default_factory=lambda: slice(None))
     first: Tensor | slice = field(default_factory=lambda: slice(None))
     halo_rows: int = 0
+    with_edges: Sequence[LayerGraph] | None = None
+
+    @property
+    def evaluated(self) -> Matrices:
+        """What the layers of a model work on in evaluation."""
+        return self.A if self.with_edges is None else self.with_edges
 
     @cached_property
     def y(self) -> Tensor:

@@ -138,7 +138,9 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
             deal_weights(model, state, weights, comm)
             comm.settled()
             with memory_for("the activations of a layer"), multiplied_in(dtype, comm.device):
-                rows = infer(model, data.A, data.features, layer=config.inference.layer or None)
+                graph = data.A if data.with_edges is None else data.whole
+                layer = config.inference.layer or None
+                rows = infer(model, graph, data.features, layer=layer)
             meta, ids = data.whole.meta, data.whole.vertex_ids
         what = f"--output {path}"
         if path.endswith(".npy"):

@@ -197,6 +197,8 @@ def outputs_of(state: State, path: str) -> int:
     last = "lin." if "lin.weight" in state else f"convs.{max(layers, default=0)}."
     of_last = {name.removeprefix(last): t for name, t in state.items() if name.startswith(last)}
     bias = of_last.get("bias")
+    # GINE has a matrix of edges beside its perceptron, which makes the output.
+    of_last = {n: t for n, t in of_last.items() if n.startswith("nn.")} or of_last
     matrices = [t for t in of_last.values() if t.dim() == 2]
     if not layers or (bias is None and not matrices):
         raise InputError(

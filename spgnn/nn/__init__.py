@@ -24,7 +24,7 @@ from spgnn.nn.layers import (
     SGConv,
     TAGConv,
 )
-from spgnn.nn.models import GAT, GCN, GIN, GATv2, GraphSAGE, Stack
+from spgnn.nn.models import GAT, GCN, GIN, GINE, GATv2, GraphSAGE, Stack
 from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.relational import RGCNConv
 from spgnn.nn.rowwise import (
@@ -36,6 +36,7 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
+    "GINE",
     "BatchNorm",
     "CGConv",
     "Convolution",

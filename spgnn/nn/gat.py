@@ -402,6 +402,8 @@ class EdgeOrder:
         A.attention.check_edges(None, wanted=True)
         attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
         index = graph.edge_order
+        if attr.is_meta:  # no data, and no order
+            return attr.new_empty(A.attention.edges, attr.shape[1])
         if index is None:
             A.attention.check_edges(attr)
             return attr

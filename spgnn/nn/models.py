@@ -23,6 +23,7 @@ from spgnn.nn.convolution import (
     lazy_parts,
     linear_of_own,
 )
+from spgnn.nn.edge_features import GINEConv
 from spgnn.nn.gat import AttentionConv, GATConv, GATv2Conv
 from spgnn.nn.layers import GCNConv, GINConv, PaperGCNConv, SAGEConv
 from spgnn.nn.mlp import MLP
@@ -477,9 +478,9 @@ class GIN(Stack):
     is given by name.
     """
 
-    convolution = GINConv
+    convolution: ClassVar[type[Convolution]] = GINConv
 
-    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> GINConv:
+    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
         """A layer around a perceptron of two layers."""
         inner = MLP(
             [f_in, f_out, f_out],
@@ -488,7 +489,18 @@ class GIN(Stack):
             norm=self._norm,
             norm_kwargs=self._norm_kwargs,
         )
-        return GINConv(inner, **options)
+        kind: Any = self.convolution
+        layer: Convolution = kind(inner, **options)
+        return layer
+
+
+class GINE(GIN):
+    """Layers of :class:`GINEConv` around two linear ones, with ``edge_dim`` features of an edge.
+
+    Other parameters are those of `Stack`. The graph has the features: ``graph.edge_attr``.
+    """
+
+    convolution = GINEConv
 
 
 class GAT(Stack):
@@ -572,6 +584,7 @@ MODELS: dict[str, type[Stack]] = {
     "gcn": GCN,
     "sage": GraphSAGE,
     "gin": GIN,
+    "gine": GINE,
     "gat": GAT,
     "gatv2": GATv2,
 }

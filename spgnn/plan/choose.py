@@ -243,7 +243,7 @@ def candidates(
     """
     how = replace(config.algorithm, plan=None, machine=None)
     # Where norms take all rows, pruning makes no difference.
-    prunes = not config.model.takes_all_rows
+    prunes = not config.model.makes_all_rows
     fixed = {name: getattr(how, name) for name in given}
     if not prunes:
         fixed.pop("prune", None)

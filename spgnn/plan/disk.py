@@ -137,7 +137,7 @@ class Disk:
         reads_own = [model.reads_own(number) for number in range(layers)]
         rows = [LayerRows()] * layers
         # Outputs of all layers need the same rows of each; moments are those of all rows.
-        prunes = config.algorithm.prune and not model.jumps and not config.model.takes_all_rows
+        prunes = config.algorithm.prune and not model.jumps and not config.model.makes_all_rows
         if prunes:
             wanted = dataset.labelled[order].numpy()
             rows = layer_rows(A, wanted, reads_own, loops=virtual.loops, ranks=virtual.ranks)

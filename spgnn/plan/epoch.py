@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.config import TrainConfig
+from spgnn.errors import InputError
 from spgnn.exchange import Step as ExchangeStep
 from spgnn.graph.dry import DryGraph, DryMatrix
 from spgnn.graph.features import Features
@@ -153,6 +154,11 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
         Whether features are stored sparse.
     """
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
+    if model.uses_edges:
+        raise InputError(
+            f"--model {model.model} with features of edges: plans do not price these; without "
+            "model.edge-dim gin and gat move the same rows"
+        )
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
     multiplies = model.propagates or model.attends

@@ -182,7 +182,7 @@ class VirtualRanks:
             nonzeros,
             pairs,
         )
-        prunes = how.prune and not config.model.takes_all_rows
+        prunes = how.prune and not config.model.makes_all_rows
         if not prunes and not how.recompute_halo:
             return found
         blocks, column_scale = self._blocks

@@ -331,7 +331,9 @@ class GraphTask(Task):
     def _check_budget(self) -> None:
         """Refuse a budget that an epoch would exceed: before it begins, naming what it needs."""
         products = list(self._products)
-        products += recorded_products(self.network, self.data.features, self.data.A, self.dtype)
+        products += recorded_products(
+            self.network, self.data.features, self.data.evaluated, self.dtype
+        )
         for product in sorted(products, key=lambda product: -product.width):
             product.A.executor.check(product.width, product.dtype)
 

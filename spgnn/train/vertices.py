@@ -291,7 +291,7 @@ class NodeClassification(GraphTask):
 
     def outputs(self) -> Tensor:
         """Outputs of own vertices [own rows, columns]. Collective."""
-        outputs: Tensor = self.model(self.data.features, self.data.A)
+        outputs: Tensor = self.model(self.data.features, self.data.evaluated)
         return outputs
 
     def predictions(self) -> Predictions:

@@ -14,6 +14,8 @@ from spgnn.chunked.model import ChunkedModel
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
+from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.graph.block import Block
 from spgnn.graph.protocol import Aggregation, EdgeOperand
@@ -22,6 +24,7 @@ from spgnn.kernels import (
 )
 from spgnn.kernels.edge_spmm import EDGE_OPS, EDGE_REDUCTIONS
 from spgnn.testing import run_ranks
+from tests.training import run
 
 F = 4
 
@@ -107,6 +110,47 @@ def test_a_mesh_trains_alike_on_any_number_of_ranks():
     for ranks in (2, 4):
         for losses in run_ranks(train, ranks):
             assert losses == pytest.approx(one, rel=1e-4)
+
+
+def command(rank: int, path: str, model: str) -> list[float]:
+    """The losses of the training command, whose bytes are as planned. Collective."""
+    config = TrainConfig.of(dataset=path, model=model, edge_dim=3, hidden=4, epochs=3, layers=2)
+    losses, report = run(config, connect())
+    assert report["volume"] == report["planned_volume"]
+    return losses
+
+
+@pytest.mark.parametrize("model", ["gine", "gatv2"])
+def test_the_command_trains_on_features_of_edges(tmp_path, model):
+    path = str(tmp_path / "mesh.npz")
+    write_npz(mesh(60), path)
+    (one,) = run_ranks(command, 1, path, model)
+    for losses in run_ranks(command, 3, path, model):
+        assert losses == pytest.approx(one, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "needs the width of the edges' features"),
+        ({"edge_dim": 2, "algo": "1.5d", "c": 2}, "needs --algo 1d and --cover column"),
+        ({"edge_dim": 2, "chunks": 2}, "on the whole graph, in memory"),
+        ({"edge_dim": 2, "recompute_halo": True, "dropout": 0.0}, "no --recompute-halo"),
+        ({"edge_dim": 2, "model": "gcn"}, "needs --model gine, gat or gatv2"),
+    ],
+)
+def test_what_the_command_refuses(more, words):
+    with pytest.raises(InputError, match=words):
+        TrainConfig.of(**{"model": "gine", **more}).check(4)
+
+
+def test_the_command_refuses_other_widths(tmp_path):
+    path = str(tmp_path / "mesh.npz")
+    write_npz(mesh(30), path)
+    for dataset, words in ((path, "edges have 3 features.*edge-dim=3"), ("sbm", "has no features")):
+        config = TrainConfig.of(dataset=dataset, model="gine", edge_dim=2, epochs=1)
+        with pytest.raises(InputError, match=words):
+            run(config, connect())
 
 
 @pytest.mark.parametrize("aggr", ["sum", "mean", "max"])
