@@ -299,6 +299,7 @@ class CGConv(Convolution):
             pattern = on.edge_pattern
             of_edges = here.new_zeros(pattern.nnz, 2 * channels)
         there = times_transposed(on.matrix("none").halo(H), to_source)
+        here, of_edges = here.to(there.dtype), of_edges.to(there.dtype)  # under torch.autocast
         gate, size = edge_add(pattern, here, there, of_edges).chunk(2, 1)
         message = gate.sigmoid() * F.softplus(size)
         Z = edge_spmm(pattern, None, message, "copy", self.reduce)
@@ -493,7 +494,8 @@ class InteractionNetwork(Convolution):
         of_edges, of_sources, of_targets = first.weight.chunk(3, 1)
         there = on.matrix("none").halo(times_transposed(H, of_sources))
         here = times_transposed(own, of_targets) + first.bias
-        met = edge_add(pattern, here, there, times_transposed(E, of_edges))
+        along = times_transposed(E, of_edges).to(there.dtype)  # under torch.autocast
+        met = edge_add(pattern, here.to(there.dtype), there, along)
         E = E + self.edge_mlp[1:](met)
         summed = edge_spmm(pattern, None, E, "copy", self.aggr)
         return own + self.node_mlp(torch.cat((own, summed), 1)), E
