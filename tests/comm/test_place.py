@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from types import SimpleNamespace
@@ -226,6 +227,22 @@ def test_lists_of_nodes_that_name_none(given):
         given({"SLURM_STEP_NODELIST": nodes})
         with pytest.raises(InputError, match="should name the nodes"):
             step_hosts(ZERO)
+
+
+def test_a_node_that_slurm_alone_knows(tmp_path, monkeypatch):
+    """Asked once the name leads nowhere; what it says of the node is an address, or nothing."""
+    joining = importlib.import_module("spgnn.comm.connect")
+    monkeypatch.setattr(joining, "NAME_SECONDS", 0.3)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    program = tmp_path / "scontrol"
+    for answer in ("NodeName=$4 NodeAddr=127.0.0.1 Port=1", "NodeName=$4 NodeAddr=$4", "not found"):
+        program.write_text(f'#!/bin/sh\necho "{answer}"\n')
+        program.chmod(0o755)
+        if "127" in answer:
+            assert joining._resolvable("here1.invalid", FIVE) == "127.0.0.1"
+            continue
+        with pytest.raises(InputError, match=r"here1.invalid, where rank 0 .* SLURM_STEP_N"):
+            joining._resolvable("here1.invalid", FIVE)
 
 
 def test_steps_of_a_job_meet_at_different_ports(given):
