@@ -38,7 +38,7 @@ from spgnn.data.npz import LABEL_GAPS
 from spgnn.data.reading import check_vertices, errors_of, name_in
 from spgnn.data.shards import IDS, is_graph_directory
 from spgnn.data.source import PIECE_BYTES, GraphMeta, shown_name
-from spgnn.errors import InputError, shortened
+from spgnn.errors import InputError, shortened, unknown
 from spgnn.files import AnyPath, atomic_file
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
@@ -55,13 +55,15 @@ _WORDS = {
     "source": SOURCE_WORDS,
     "target": TARGET_WORDS,
     "weight": WEIGHT_WORDS,
+    "edge_attr": set[str](),
     "id": {"id", "vertex", "node"},
     "label": {"y", "label", "labels"},
     "user": {"user", "users", "customer", "reader"},
     "item": {"item", "items", "product", "movie", "book", "artist", "track"},
     "rating": {"weight", "rating", "count"},
 }
-_GIVEN = re.compile(r"(?P<path>.+)@(?P<columns>[a-z]+=[^,=]+(?:,[a-z]+=[^,=]+)*)", re.DOTALL)
+_PAIR = r"[a-z_]+=[^,=]+"
+_GIVEN = re.compile(rf"(?P<path>.+)@(?P<columns>{_PAIR}(?:,{_PAIR})*)", re.DOTALL)
 
 
 class Place(NamedTuple):
@@ -89,6 +91,10 @@ def place_of(path: AnyPath) -> Place | None:
     if match:
         text = match["path"]
         columns = dict(pair.split("=") for pair in match["columns"].split(","))
+        tabular = os.path.isdir(text) or Path(text).suffix.lower() in SUFFIXES
+        for role in columns if tabular else ():  # others are of another kind: sbm@seed=3
+            if role not in _WORDS:
+                raise unknown(f"{text}@", role, _WORDS)
     if os.path.isdir(text):
         parts = _tables_in(Path(text))
         vertices = [part for part in parts if _VERTICES.match(part.name)]
@@ -526,7 +532,10 @@ def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
     if is_graph_directory(name_or_path):
         kept = Path(name_or_path) / IDS
         return require_arrow(kept).parquet.read_table(kept)["id"] if kept.exists() else None
-    return TabularEdges(Path(name_or_path)).ids() if is_tabular(name_or_path) else None
+    joined = "+" in os.fspath(name_or_path) and not os.path.exists(name_or_path)
+    if joined or not is_tabular(name_or_path):
+        return None  # graphs that are joined have numbers of their own
+    return TabularEdges(Path(name_or_path)).ids()
 
 
 # Pairs of two sides -----------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import torch
 from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.data import columns, load_dataset, open_shards, write_shards
-from spgnn.data.parquet import read_pairs
+from spgnn.data.parquet import is_tabular, read_pairs
 from spgnn.data.through_disk import open_through_disk
 from tests.data.graphs import small_pieces
 from tests.data.test_through_disk import MEMORY, same_graph
@@ -272,6 +272,10 @@ def test_files_of_one_table_agree(tmp_path):
         load_dataset(tmp_path / "c-*.parquet")
     with pytest.raises(InputError, match=r"no column 'u'; it has src, dst"):
         load_dataset(f"{tmp_path / 'a.parquet'}@source=u,target=v")
+    with pytest.raises(InputError, match=r"a.parquet@ src: choose one of source, target, weight"):
+        load_dataset(f"{tmp_path / 'a.parquet'}@src=u")
+    assert not is_tabular("reddit-like@0.01,seed=3")
+    assert not is_tabular("sbm@seed=3")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow", ".feather"])
