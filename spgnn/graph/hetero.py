@@ -195,6 +195,10 @@ class _Relation(Graph):
             f"relation {self.edge_type_name} has no {name!r}; its attributes: {known}"
         )
 
+    def __repr__(self) -> str:
+        where = f"rank {self.sources.comm.rank} of {self.sources.comm.size}"
+        return f"{type(self).__name__}({' '.join(self.edge_type_name)}; {where})"
+
     @property
     def edge_weight(self) -> Tensor | None:
         """Weights of its edges, [edges] or [edges, 1], if there are any."""
@@ -561,6 +565,16 @@ class HeteroDistGraph(Trained):
             If there is none.
         """
         return _of(self.relations, name, "relation", " ".join(map(str, name)))
+
+    def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
+        """Refuse any state: there are no codecs here.
+
+        Raises
+        ------
+        InputError
+        """
+        if state:
+            raise InputError("a graph of several vertex types has no codecs, and no state of any")
 
     def collect(self, name: str) -> dict[Any, Tensor]:
         """An attribute of all types or relations that have it, as ``HeteroData.collect``.

@@ -432,3 +432,23 @@ def test_fraud_is_found():
     accuracies = run_ranks(finds_fraud, 2)
     assert accuracies[0] == accuracies[1]
     assert 0.93 < accuracies[0] < 0.97
+
+
+def fetched_again(rank: int) -> None:
+    papers = spgnn.distribute(hetero("papers"))["paper"]
+    x = papers.x
+    kept = papers.halo(x)
+    assert papers.halo(x) is kept
+    x.mul_(2)
+    assert torch.equal(papers.halo(x)[: papers.own_rows], x)
+    rows = x.clone()
+    assert not papers.halo(rows).requires_grad
+    assert papers.halo(rows.requires_grad_()).requires_grad
+    learnt = nn.Parameter(x.clone())
+    papers.halo(learnt)
+    learnt.data.mul_(3)  # which torch does not note
+    assert torch.equal(papers.halo(learnt)[: papers.own_rows], learnt)
+
+
+def test_rows_are_fetched_again_where_they_changed():
+    run_ranks(fetched_again, 2)
