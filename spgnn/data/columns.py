@@ -282,9 +282,9 @@ def _bytes_of_integers(integers: Int64) -> tuple[Int64, npt.NDArray[np.uint8]]:
 def _bytes_of(batch: Batch, name: str) -> tuple[Int64, npt.NDArray[np.uint8]]:
     """Where the bytes of each string of a column begin and the last one ends, and the bytes."""
     arrow, column = require_arrow(batch.path), batch.columns[name]
-    batch.check_nulls(name, column, "a string")
     if arrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    batch.check_nulls(name, column, "a string")
     column = column.cast(arrow.large_binary())
     _, begins, content = column.buffers()
     if not len(column):

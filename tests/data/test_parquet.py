@@ -51,6 +51,7 @@ IDS = {
     "strings": lambda numbers: pa.array(names_of(numbers)),
     "large": lambda numbers: pa.array(names_of(numbers), pa.large_string()),
     "bytes": lambda numbers: pa.array([name.encode() for name in names_of(numbers)], pa.binary()),
+    "views": lambda numbers: pa.array(names_of(numbers)).cast(pa.string_view()),
     "dictionary": lambda numbers: pa.array(names_of(numbers)).dictionary_encode(),
 }
 
@@ -268,6 +269,10 @@ def test_files_of_one_table_agree(tmp_path):
     write(tmp_path / "b.parquet", {"src": [0], "to": [1]})
     with pytest.raises(InputError, match=r"b.parquet: no column 'dst'; it has src, to"):
         load_dataset(tmp_path)
+    null = pa.DictionaryArray.from_arrays([0, 1], ["a", None])
+    path = write(tmp_path / "d" / "d.arrow", {"src": null, "dst": ["b", "c"]})
+    with pytest.raises(InputError, match=r"d.arrow, row 1, column 'src': there is none \(null\)"):
+        load_dataset(path)
     with pytest.raises(InputError, match=r"no such files"):
         load_dataset(tmp_path / "c-*.parquet")
     with pytest.raises(InputError, match=r"no column 'u'; it has src, dst"):
