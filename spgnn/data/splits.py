@@ -134,16 +134,18 @@ def held_out(
     sources, _ = of_columns(ids, A, share.layout, comm)
     left, pairs, stays = _hold_out(A, ids, sources, shares, seed, directed=directed)
     labels = None if share.edge_labels is None else share.edge_labels[stays]
+    attr = None if share.edge_attr is None else share.edge_attr[stays]
     meta = replace(share.meta, edges=comm.agree(left.nnz, "sum"))
-    return replace(share, meta=meta, adjacency=left, edge_labels=labels), pairs
+    return replace(share, meta=meta, adjacency=left, edge_labels=labels, edge_attr=attr), pairs
 
 
 def held_out_of(graph: Graph, shares: tuple[float, float], seed: int) -> tuple[Graph, list[Pairs]]:
     """A whole graph without the links that :func:`held_out` takes out, and the same pairs."""
     A, ids = graph.adjacency, vertex_ids_of(graph)
     sources = ids[A.indices.long()]
-    left, pairs, _ = _hold_out(A, ids, sources, shares, seed, directed=graph.directed)
-    return replace(graph, adjacency=left), pairs
+    left, pairs, stays = _hold_out(A, ids, sources, shares, seed, directed=graph.directed)
+    attr = None if graph.edge_attr is None else graph.edge_attr[stays]
+    return replace(graph, adjacency=left, edge_attr=attr), pairs
 
 
 def _hold_out(

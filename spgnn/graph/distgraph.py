@@ -311,6 +311,9 @@ class DistGraph(Trained, DistVertices, Graph):
             "has repeated edges": bool(self._matrices.parallel),
             "is cut by edges (a vertex cut)": self._share.edge_labels is not None,
             "has let go of its adjacency": self._share.adjacency is None,
+            "has features of edges from a file or a block (a Data keeps them one by one)": (
+                self._share.edge_attr is not None
+            ),
         }
         for what, holds in refused.items():
             if holds:

@@ -13,6 +13,7 @@ from spgnn.comm import (
 )
 from spgnn.data import Graph, load_dataset, open_shards, open_source, write_shards
 from spgnn.data.npz import read_npz, write_npz
+from spgnn.data.splits import held_out
 from spgnn.errors import InputError
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
@@ -86,6 +87,15 @@ def check_blocks(rank: int) -> None:
     source, target = mine.local_edge_index
     ends = torch.stack((mine.x[target, 0], x[source, 0]), 1)
     assert torch.equal(mine.edge_attr, ends)
+    with pytest.raises(InputError, match="features of edges from a file or a block"):
+        mine.update(drop_edges=torch.zeros(2, 0, dtype=torch.int64))
+    left, _ = held_out(mine.share, (0.2, 0.2), 0, comm)
+    part = mine.subgraph(mine.vertex_ids % 3 > 0)
+    x = part.halo(part.vertex_ids[:, None].float())
+    source, target = part.local_edge_index
+    ends = torch.stack((part.vertex_ids[target].float(), x[source, 0]), 1)
+    assert torch.equal(part.edge_attr, ends)
+    assert len(left.edge_attr) == left.adjacency.nnz
     begin, end = graph.adjacency.indptr[[first, last]].tolist()
     without = spgnn.data.GraphBlock(
         graph.block(first, last).adjacency,
