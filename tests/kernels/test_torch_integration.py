@@ -115,6 +115,13 @@ def cases():
     yield ops.spmm.out, (*sides[:2], A.values, *scales, X, torch.ones(6, 4), True)
     yield ops.sddmm.default, (*sides, *scales, wanted, X.clone().requires_grad_())
     yield ops.sddmm.default, (*sides, *scales, wide, wide.detach().clone().requires_grad_())
+    of_edges = drawn(A.nnz, 4).add(1).requires_grad_()
+    for op in (0, 3, 5):
+        yield ops.edge_sum.default, (*sides, wanted, None, of_edges, op, False)
+    yield ops.edge_sum.default, (*sides, None, None, of_edges, 4, False)
+    yield ops.edge_products.default, (*sides, wanted, X, None, 0)
+    yield ops.edge_products.default, (*sides, wanted, X, of_edges, 1)
+    yield ops.edge_extremes.default, (P.indptr, P.indices, wanted, of_edges, 0, True)
     yield ops.edge_softmax.default, (P.indptr, learnt)
     yield ops.edge_softmax.default, (P.indptr, heads)
     yield ops.row_sums.default, (P.indptr, learnt, None)
