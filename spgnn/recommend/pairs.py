@@ -13,7 +13,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.hashing import uniform
-from spgnn.layout import Int64Array
+from spgnn.layout import Int64Array, grouped_order
 from spgnn.pattern import Pattern
 from spgnn.recommend.share import Share
 
@@ -21,6 +21,7 @@ PairLoss = Literal["bpr", "softmax", "in-batch"]
 Draw = Literal["interactions", "users"]
 _ATTEMPTS = 20  # to draw an item that the user has not interacted with
 _SCORES = 1 << 22  # that are computed at once
+_PIECE = 1 << 20  # pairs that are drawn, or scored, at once
 
 
 class Pairs(NamedTuple):
@@ -114,9 +115,12 @@ class PairSampler:
             users = self._user_of[entries].astype(np.int64)
             key = self._share.user_ids.numpy()[users]
         positives = self._items[entries].astype(np.int64)
-        items = np.column_stack((positives, self._others(epoch, users, positives, key)))
-        places = self._share.places[torch.from_numpy(items)]
-        return Pairs(torch.from_numpy(users), places[:, 0], places[:, 1:])
+        negatives = [
+            self._others(epoch, *(a[first : first + _PIECE] for a in (users, positives, key)))
+            for first in range(0, max(len(users), 1), _PIECE)
+        ]
+        others, places = torch.from_numpy(np.concatenate(negatives)), self._share.places
+        return Pairs(torch.from_numpy(users), places[torch.from_numpy(positives)], places[others])
 
     def _divide(self, epoch: int) -> None:
         """Deal own interactions to the steps of an epoch."""
@@ -124,12 +128,13 @@ class PairSampler:
         if self.steps == 1:
             self._order, self._ends = np.arange(len(self._items)), np.array([0, len(self._items)])
             return
-        users = self._share.user_ids.numpy()[self._user_of]
-        draws = uniform(
-            users, self._seed, f"steps of epoch {epoch}", second=self._items.astype(np.int64)
-        )
-        steps = (draws * self.steps).astype(np.int64)
-        self._order = np.argsort(steps, kind="stable")
+        steps, ids = np.empty(len(self._items), np.int32), self._share.user_ids.numpy()
+        for first in range(0, len(steps), _PIECE):
+            here = slice(first, first + _PIECE)
+            users, items = ids[self._user_of[here]], self._items[here].astype(np.int64)
+            draws = uniform(users, self._seed, f"steps of epoch {epoch}", second=items)
+            steps[here] = (draws * self.steps).astype(np.int32)
+        self._order = grouped_order(steps, self.steps)
         self._ends = np.append(0, np.cumsum(np.bincount(steps, minlength=self.steps)))
 
     def _others(
@@ -204,19 +209,27 @@ def pair_loss(
     if kind == "in-batch":
         return _among_all(users, items, counts.to(items.dtype).log(), pairs, total, temperature)
     # Pairs are nonzeros of a matrix of users and items: nothing of pairs × d is made.
-    columns = torch.cat((pairs.positives[:, None], pairs.negatives), 1).int()
-    lengths = torch.bincount(pairs.users, minlength=len(users)) * columns.shape[1]
-    indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-    pattern = Pattern.trusted(indptr, columns.flatten(), (len(users), len(items)))
-    with torch.enable_grad():
-        U, V = users.detach().requires_grad_(), items.detach().requires_grad_()
-        scores = kernels.sddmm(pattern, U, V).view(columns.shape) / temperature
-        if kind == "bpr":
-            loss = F.softplus(scores[:, 1:] - scores[:, :1]).mean(1).sum() / total
-        else:
-            loss = (scores.logsumexp(1) - scores[:, 0]).sum() / total
-        d_users, d_items = torch.autograd.grad(loss, (U, V))
-    return loss.detach().double(), d_users, d_items
+    loss = torch.zeros((), dtype=torch.float64)
+    d_users, d_items = torch.zeros_like(users), torch.zeros_like(items)
+    for first in range(0, len(pairs.users), _PIECE):
+        user, positive, negative = (t[first : first + _PIECE] for t in pairs)
+        here = slice(int(user[0]), int(user[-1]) + 1)
+        columns = torch.cat((positive[:, None], negative), 1).int()
+        lengths = torch.bincount(user - here.start) * columns.shape[1]
+        indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+        pattern = Pattern.trusted(indptr, columns.flatten(), (len(lengths), len(items)))
+        with torch.enable_grad():
+            U, V = users[here].requires_grad_(), items.detach().requires_grad_()
+            scores = kernels.sddmm(pattern, U, V).view(columns.shape) / temperature
+            if kind == "bpr":
+                part = F.softplus(scores[:, 1:] - scores[:, :1]).mean(1).sum() / total
+            else:
+                part = (scores.logsumexp(1) - scores[:, 0]).sum() / total
+            dU, dV = torch.autograd.grad(part, (U, V))
+        loss += part.detach()
+        d_users[here] += dU
+        d_items += dV
+    return loss, d_users, d_items
 
 
 def _among_all(

@@ -216,6 +216,7 @@ class Recommendation(PairTask):
             how.temperature,
         )
         G = torch.cat((d_users, fetched.adjoint(d_items)[items]))
+        del F, own_items, d_users, d_items
         gradient = self.propagation.adjoint(G, rows, few)
         decay = self.config.training.weight_decay / max(total, 1)
         if decay:

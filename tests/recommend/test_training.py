@@ -167,8 +167,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("options", "ranks"), CASES)
-def test_history_is_that_of_one_dense_process(options: dict[str, object], ranks: int) -> None:
+def test_history_is_that_of_one_dense_process(
+    options: dict[str, object], ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     truth, rows = dense_history(options)
+    for name, size in (("pairs._PIECE", 7), ("pairs._SCORES", 40), ("tables._ROWS", 5)):
+        monkeypatch.setattr(f"spgnn.recommend.{name}", size)
+    monkeypatch.setattr("spgnn.recommend.ranking._ITEMS", 3)
+    monkeypatch.setattr("spgnn.recommend.ranking._USERS", 4)
     for history, mine in run_ranks(train, ranks, options):
         np.testing.assert_allclose(mine, rows.numpy(), atol=2e-4)
         for record, (loss, recall, ndcg) in zip(history, truth, strict=True):
