@@ -148,6 +148,7 @@ def print_rows(options: argparse.Namespace) -> None:
     print(f"Rows of one exchange, {options.parts} parts; gvb as a share of the others\n")
     print("| graph | vertices | edges | contiguous | morton | gvb | of contiguous | of morton |")
     print("|---|---|---|---|---|---|---|---|")
+    shares: list[tuple[float, float | None]] = []
     sets = ((name, None, load(name)) for name in options.sets.split(",") if name)
     for name, points, A in chain(sets, clouds(options.points)):
 
@@ -158,12 +159,16 @@ def print_rows(options: argparse.Namespace) -> None:
 
         contiguous, gvb = moved("block"), moved("gvb")
         curve = None if points is None else moved("morton", positions=points)
+        shares.append((gvb / contiguous, None if curve is None else gvb / curve))
         by_curve = ("–", "–") if curve is None else (f"{curve:,}", f"{gvb / curve:.2f}")
         print(
             f"| {name} | {A.shape[0]:,} | {A.nnz:,} | {contiguous:,} | {by_curve[0]} | {gvb:,} | "
             f"{gvb / contiguous:.2f} | {by_curve[1]} |",
             flush=True,
         )
+    by_piece = median(piece for piece, _ in shares)
+    by_curves = median(share for _, share in shares if share is not None)
+    print(f"| median | | | | | | {by_piece:.2f} | {by_curves:.2f} |")
 
 
 def main() -> None:

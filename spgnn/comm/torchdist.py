@@ -131,7 +131,9 @@ class TorchCommunicator(Communicator):
         self._torch_job.forget()
 
     def _group_for(self, buffer: Tensor) -> Any:
-        """The process group that moves a tensor."""
+        """The process group that moves a tensor; `InputError` if this rank has left."""
+        if self.process_group is None:
+            raise InputError("this rank has left the job: what was built on it is of no use")
         return self.process_group
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
