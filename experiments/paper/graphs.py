@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from spgnn.config import TrainConfig
-from spgnn.data.generators import STAND_INS, Shape, block_model
+from spgnn.data.generators import STAND_INS, Shape, stand_in
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice
 from spgnn.plan.graphs import Dataset
 
 # Scales at which a command takes minutes. Below, classes of a stand-in have fewer vertices than its
 # vertices have neighbours, and fill up.
-DEFAULT_SCALES = {"reddit": 0.1, "amazon": 0.01, "protein": 0.002, "papers": 0.001}
+DEFAULT_SCALES = {"reddit": 0.1, "amazon": 0.02, "protein": 0.002, "papers": 0.001}
 DATASETS = tuple(DEFAULT_SCALES)
 
 
@@ -61,21 +61,10 @@ def stand_in_of(dataset: str, scale: float, seed: int = 0) -> PaperGraph:
     shape = shape_of(dataset)
     if not 0 < scale <= 1:
         raise InputError(f"--scale must be in (0, 1], got {scale:g}")
-    vertices = max(round(shape.vertices * scale), 1)
-    # As `stand_in` draws it; features are drawn last, so leaving them out changes no edge.
-    graph = block_model(
-        vertices,
-        round(shape.edges * scale),
-        classes=shape.classes,
-        features=0,
-        homophily=shape.homophily,
-        skew=shape.skew,
-        seed=seed,
-        name=f"{dataset}-like@{scale:g}",
-    )
+    graph = stand_in(f"{dataset}-like", scale, features=0, seed=seed)
     assert graph.train_mask is not None
     data = Dataset(graph.name, graph.adjacency, shape.features, shape.classes, graph.train_mask)
-    return PaperGraph(dataset, data, shape.vertices / vertices)
+    return PaperGraph(dataset, data, shape.vertices / graph.vertices)
 
 
 def real_graph(name: str, data_dir: str | None = None) -> PaperGraph:

@@ -4,32 +4,56 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from paper.graphs import PaperGraph
-from paper.times import BY_NAME, Model, Point, predicted
-from spgnn.errors import InputError
+from paper.times import AWARE, BY_NAME, GVB, METIS, OBLIVIOUS, Model, Point, Scheme, predicted
 from spgnn.plan import (
     Machine,
 )
 from spgnn.plan.graphs import Partitions
 
-# The abstract: "up to 14X improvement on 256 GPUs", of everything over the oblivious baseline.
-LARGEST_SPEEDUP, ITS_RANKS = 14, 256
 
-# Table 2, METIS on Amazon, p = 16 … 256: how far the maximum send volume lies above the average.
-# Only the least and the largest are at hand here; --published FILE adds a row for each p.
-METIS_IMBALANCE = (0.67, 1.65)
+@dataclass(frozen=True)
+class Claim:
+    """An epoch of one scheme takes ``times`` as long as one of a faster scheme, says a section."""
+
+    dataset: str
+    ranks: tuple[int, ...]
+    slow: Scheme
+    fast: Scheme
+    times: float
+    section: str
+
+
+CLAIMS = (
+    Claim("protein", (256,), AWARE, GVB, 14, "7.1.1, and the abstract's 14"),
+    Claim("reddit", (4, 16, 32, 64), AWARE, GVB, 2, "7.1.1"),
+    Claim("amazon", (16, 32, 64, 128, 256), AWARE, GVB, 2, "7.1.1"),
+    Claim("amazon", (64,), METIS, GVB, 2, "7.1.2, Figure 6"),
+    Claim("papers", (16,), OBLIVIOUS, GVB, 2.3, "7.1, Figure 5"),
+)
+# Section 7.2: with so many replicas, the p at which Amazon's epochs with GVB are fastest.
+FASTEST = {2: 32, 4: 64}
+
+# Table 2, METIS on Amazon, one product with f = 300, by p: MB that a rank sends, on average and at
+# most, and the excess of the maximum in per cent.
+TABLE2 = {
+    16: (199.6, 333.5, 67.1),
+    32: (132.9, 241.6, 81.8),
+    64: (83.9, 164.0, 95.4),
+    128: (52.5, 117.3, 123.3),
+    256: (32.6, 86.4, 164.9),
+}
 
 LOGS = Path(__file__).with_name("authors_logs.csv")
 LOGS_SOURCE = (
     "job logs of March 2023 in the history of github.com/PASSIONLab/CAGNET, commit ede56cbe "
     "(Perlmutter, A100, NCCL, 99 epochs of 300-16-24 or 602-16-41); runs on whole graphs only"
 )
-_TABLE2 = ("ranks", "method", "average", "maximum", "imbalance")
 
 
 @dataclass(frozen=True)
@@ -81,39 +105,6 @@ def authors_runs() -> list[Run]:
                     file=row["file"],
                 )
             )
-    return found
-
-
-def read_table2(path: str) -> dict[tuple[int, str], Mapping[str, float]]:
-    """Rows of the paper's Table 2 that a user has typed in.
-
-    Parameters
-    ----------
-    path : str
-        CSV: ranks, method (metis or gvb), average and maximum send volume in any unit, imbalance in
-        per cent.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read; names the line.
-    """
-    try:
-        with open(path, newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeError, csv.Error) as error:
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"--published {path}: cannot be read: {said}") from None
-    found: dict[tuple[int, str], Mapping[str, float]] = {}
-    for line, row in enumerate(rows, start=2):
-        try:
-            key = int(row["ranks"]), row["method"]
-            found[key] = {name: float(row[name]) for name in _TABLE2[2:]}
-        except (KeyError, TypeError, ValueError):
-            raise InputError(
-                f"--published {path}, line {line}: needs the columns {', '.join(_TABLE2)}, "
-                "numbers but for the method"
-            ) from None
     return found
 
 

@@ -19,9 +19,12 @@ from spgnn.data.generators import (
     block_model,
     generate_block_model,
     generate_rmat,
+    nested_model,
     rmat,
     stand_in,
 )
+from spgnn.partition import partition
+from spgnn.partition.volume import count_volumes
 from tests.data.graphs import (
     assert_canonical,
     assert_same_csr,
@@ -106,6 +109,19 @@ def test_stand_ins_have_the_shape_of_the_original(name):
     assert graph.classes <= shape.classes
     room = graph.vertices * (graph.vertices - 1)
     assert graph.edges >= min(0.95 * 20_000, 0.9 * room)
+
+
+def test_metis_leaves_nested_communities_unequal_boundaries():
+    """Block models of this size: an imbalance below 0.3."""
+    graph = nested_model(20_000, 320_000, features=0)
+    labels, _ = partition(graph.adjacency, 16, "metis")
+    volume = count_volumes(graph.adjacency, labels, 16, minimum=False).column
+    assert volume.send.max() > 1.4 * volume.total / 16
+    assert volume.total < 0.5 * graph.vertices
+    homophily = graph.y[graph.adjacency.indices.long()] == graph.y.repeat_interleave(
+        graph.adjacency.row_lengths
+    )
+    assert homophily.double().mean() > 0.9
 
 
 # Graphs of any size, written as a directory with one part.
