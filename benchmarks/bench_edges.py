@@ -80,7 +80,7 @@ class Steps:
         self.x = torch.randn(n, width, generator=generator).requires_grad_()
         sizes = (width,) if shape == "full" else ()
         e = torch.randn(n * degree, *sizes, generator=generator)
-        self.e = (e.sign() * (1 + e.abs())).requires_grad_()
+        self.e = torch.where(e < 0, e - 1, e + 1).requires_grad_()  # far from 0, for div
         self.layer = Theirs(op, reduce)
 
     def run(self, which: str) -> list[Tensor | None]:

@@ -313,7 +313,7 @@ def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
     return found
 
 
-def product(A: Linear, H_local: Tensor, step: Step | None = None) -> Tensor:
+def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool = True) -> Tensor:
     """``A @ H``, differentiable at every order, collective over A's ranks.
 
     Parameters
@@ -321,19 +321,18 @@ def product(A: Linear, H_local: Tensor, step: Step | None = None) -> Tensor:
     A : Linear
     H_local : Tensor [A.columns, f]
         If no rank's H requires a gradient, backward costs nothing. All ranks must agree on it.
-        Under torch.autocast, it is cast as the operand of a dense product would be.
     step : Step, optional
         As ``A.next_step`` makes it; by default, it is asked now.
+    cast : bool
+        Under torch.autocast, cast H as the operand of a dense product is; not where rows are moved
+        and no more.
 
     Returns
     -------
     Tensor [A.rows, f]
     """
-    return product_as_is(A, autocast(H_local), step)
-
-
-def product_as_is(A: Linear, H_local: Tensor, step: Step | None = None) -> Tensor:
-    """The same of rows that torch.autocast does not cast: for what moves them and no more."""
+    if cast:
+        H_local = autocast(H_local)
     if torch.compiler.is_compiling():
         Z_local: Tensor = torch.ops.spgnn.product(H_local, A.handle, A.rows, A.columns, False)
         return Z_local

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.autograd import Linear, Operands, product_as_is
+from spgnn.autograd import Linear, Operands, product
 from spgnn.comm import Communicator, Mesh, connect
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Executor, Plan, Stage, build
@@ -304,8 +304,8 @@ class OwnedIds:
 def _exchanged(A: Linear, rows: Tensor) -> Tensor:
     """Rows of any dtype and trailing shape through a halo, or through its adjoint."""
     if not isinstance(rows, Tensor) or rows.layout != torch.strided or not rows.dim():
-        return product_as_is(A, rows)  # which refuses them, on all ranks
+        return product(A, rows, cast=False)  # which refuses them, on all ranks
     if rows.is_complex():
         return torch.view_as_complex(_exchanged(A, torch.view_as_real(rows.resolve_conj())))
     flat = rows if rows.dim() == 2 else rows.reshape(rows.shape[0], prod(rows.shape[1:]))
-    return product_as_is(A, flat).reshape(A.rows, *rows.shape[1:])
+    return product(A, flat, cast=False).reshape(A.rows, *rows.shape[1:])

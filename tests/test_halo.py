@@ -289,6 +289,7 @@ def check_compiled_and_planned_again(rank: int) -> None:
     def function(x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
         return energy(halo(x), halo.local_edge_index[0], ends) + halo.adjoint(halo(x)).sum()
 
+    torch._dynamo.utils.counters.clear()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     for seed in range(6):
         index, mine = edges(seed)

@@ -216,7 +216,8 @@ def write_npz(
         def begun(name: str) -> IO[bytes]:
             assert archive is not None
             # Built from its name alone, it has no time of day: equal runs make equal files.
-            return archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+            entry = archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+            return stack.enter_context(entry)  # after an error, an archive closes when it has none
 
         archive = comm.on_rank_zero(opened)
         for name, rows in arrays.items():

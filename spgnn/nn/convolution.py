@@ -277,17 +277,17 @@ def layer_widths(
     return [int(width) for width in widths if width is not None]
 
 
-def check_channels(name: str, **channels: Channels) -> None:
+def check_channels(name: str, *, pair: bool = False, **channels: Channels) -> None:
     """Refuse widths that cannot be; −1 stands for an ``in_channels`` that is found later.
 
-    A pair is of sources and targets.
+    With `pair`, it may be two widths, of sources and targets.
 
     Raises
     ------
     InputError
     """
     for what, width in channels.items():
-        if what == "in_channels" and isinstance(width, tuple) and len(width) == 2:
+        if pair and what == "in_channels" and isinstance(width, tuple) and len(width) == 2:
             for one in width:
                 check_channels(name, in_channels=one)
             continue

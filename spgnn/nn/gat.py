@@ -104,7 +104,9 @@ class AttentionConv(Convolution):
         super().__init__()
         check_options(self, options)
         name = type(self).__name__
-        check_channels(name, in_channels=in_channels, out_channels=out_channels, heads=heads)
+        check_channels(
+            name, pair=True, in_channels=in_channels, out_channels=out_channels, heads=heads
+        )
         if isinstance(fill_value, str):
             check_choice(f"{name} fill_value", fill_value, FILLS)
         self.out_channels, self.heads, self.concat = out_channels, heads, concat

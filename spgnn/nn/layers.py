@@ -172,7 +172,7 @@ class SAGEConv(Convolution):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_channels("SAGEConv", in_channels=in_channels, out_channels=out_channels)
+        check_channels("SAGEConv", pair=True, in_channels=in_channels, out_channels=out_channels)
         check_options(self, options)
         check_choice("SAGEConv aggr", aggr, tuple(NEIGHBOURS))
         sources, targets = both(in_channels)
@@ -242,7 +242,7 @@ class GraphConv(Convolution):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_channels("GraphConv", in_channels=in_channels, out_channels=out_channels)
+        check_channels("GraphConv", pair=True, in_channels=in_channels, out_channels=out_channels)
         check_options(self, options)
         check_choice("GraphConv aggr", aggr, tuple(NEIGHBOURS))
         self.aggr = aggr

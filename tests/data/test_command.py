@@ -208,9 +208,12 @@ def test_info_says_what_decides(tmp_path, capsys, name, content, said):
 def test_info_says_what_of_an_archive_is_not_read(tmp_path, graph_file, capsys, caplog):
     with np.load(graph_file) as file:
         arrays = {name: array for name, array in file.items() if name != "directed"}
-    np.savez(tmp_path / "g.npz", **arrays, edge_attr=np.ones(3), note=np.array("text"))
+    np.savez(tmp_path / "g.npz", **arrays, edge_time=np.ones(3), note=np.array("text"))
     assert main(["info", str(tmp_path / "g.npz")]) == 0
     shown = capsys.readouterr().out
     assert "direction by  there is no array 'directed'" in shown
-    assert "not read  edge_attr, note" in shown
-    assert "g.npz: not read: edge_attr; of edges, a file holds weights alone" in caplog.text
+    assert "not read  edge_time, note" in shown
+    assert (
+        "g.npz: not read: edge_time; of edges, weights are 'data' and features 'edge_attr'"
+        in caplog.text
+    )

@@ -65,11 +65,12 @@ def test_equal_rows_make_equal_files(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["rows.npy", "rows.npz"])
-@pytest.mark.parametrize("width", [3, 300])  # found out at the end, and on the way
-def test_a_full_disk_is_everyones_error(tmp_path, monkeypatch, name, width):
+# Noticed at the end, on the way, and in the middle of a write.
+@pytest.mark.parametrize(("width", "chunk"), [(3, 4096), (300, 4096), (300, 1 << 20)])
+def test_a_full_disk_is_everyones_error(tmp_path, monkeypatch, name, width, chunk):
     """Nothing is left, and what was there stays."""
     (tmp_path / name).write_text("before")
-    monkeypatch.setattr(output.in_order, "__defaults__", (4096,))
+    monkeypatch.setattr(output, "CHUNK_BYTES", chunk)
 
     def body(rank: int) -> str:
         _, rows, ids = shares(rank, 3, 3, torch.float32, (width,))

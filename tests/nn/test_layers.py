@@ -390,7 +390,7 @@ def test_models_can_be_checkpointed(reentrant):
     ("call", "said"),
     [
         (lambda: ours.GCNConv(0, 3), "in_channels must be a positive integer, or -1"),
-        (lambda: ours.SAGEConv((3, 4), 3), r"in_channels must be a positive.*got \(3, 4\)"),
+        (lambda: ours.GCNConv((3, 4), 3), r"in_channels must be a positive.*got \(3, 4\)"),
         (lambda: ours.SAGEConv(3, 3, aggr="median"), "aggr median: choose one of mean, sum, add"),
         (lambda: ours.SAGEConv(3, 3, aggr=["mean", "max"]), "choose one of mean"),
         (lambda: ours.SAGEConv(-1, 3, project=True), "project=True needs in_channels"),

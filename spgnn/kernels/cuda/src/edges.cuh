@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A group has a nonzero: g · x, g where x + v > 0, or the sum of those of g, x and v that are there.
+// A group has a nonzero: g · x, g where x + v > 0, or the sum of those of g, x and v that are
+// there.
 template <class T, class Index, int kOp, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
     edge_products(const long long* indptr, const Index* indices, const T* g, long long g_stride,
