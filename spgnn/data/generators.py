@@ -298,8 +298,8 @@ class Shape:
     reach: float = 0.0
 
 
-# METIS leaves parts of Amazon's stand-in about the volumes and the imbalance of the ICPP'24 paper's
-# Table 2; Protein's cut nearly vanishes.
+# METIS leaves parts of Amazon's stand-in about the volumes of Table 2 of the ICPP'24 paper, and their
+# imbalance or more; Protein's cut nearly vanishes.
 STAND_INS = {
     "reddit-like": Shape(232_965, 114_848_857, 602, 41, skew=2.2, homophily=0.75),
     "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, reach=0.036),
