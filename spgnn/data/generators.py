@@ -224,7 +224,7 @@ def nested_model(
             depth = rng.choice(levels + 1, size=count, p=likely)
             depth[rng.random(count) >= leaving[source]] = levels
             block = (source << depth) // vertices
-            low, high = (running[-(-b * vertices >> level)] for b in (block, block + 1))
+            low, high = (running[-(-b * vertices >> depth)] for b in (block, block + 1))
             target = np.searchsorted(running, low + rng.random(count) * (high - low), side="right")
             sources.append(number[source])
             targets.append(number[np.minimum(target - 1, vertices - 1)])
@@ -298,8 +298,8 @@ class Shape:
     reach: float = 0.0
 
 
-# METIS leaves parts of Amazon's stand-in about the volumes of Table 2 of the ICPP'24 paper, and their
-# imbalance or more; Protein's cut nearly vanishes.
+# METIS leaves parts of Amazon's stand-in about the volumes and imbalance of the ICPP'24 paper's
+# Table 2; Protein's cut nearly vanishes.
 STAND_INS = {
     "reddit-like": Shape(232_965, 114_848_857, 602, 41, skew=2.2, homophily=0.75),
     "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, reach=0.036),
