@@ -110,7 +110,7 @@ class Operands:
 
 
 def _why_no_operand(dense: object, rows: int) -> str:
-    """Why something is no operand, a tensor [rows, f] with data; else nothing."""
+    """The reason that something is no operand, a tensor [rows, f] with data; else nothing."""
     if not isinstance(dense, Tensor):
         return f"the operand must be a torch tensor, got {type(dense).__name__}"
     if dense.layout != torch.strided:

@@ -92,7 +92,7 @@ def store_of(process_group: Any) -> Any:
 
 
 def timeout_of(process_group: Any, device: torch.device) -> timedelta:
-    """How long a process group waits for what moves tensors of a device."""
+    """Time-out of a process group, of its backend for a device."""
     timeout: timedelta = process_group._get_backend(device).options._timeout
     return timeout
 

@@ -280,7 +280,7 @@ def _bytes_of_integers(integers: Int64) -> tuple[Int64, npt.NDArray[np.uint8]]:
 
 
 def _bytes_of(batch: Batch, name: str) -> tuple[Int64, npt.NDArray[np.uint8]]:
-    """Where the bytes of each string of a column begin and the last one ends, and the bytes."""
+    """Offsets of a column's strings among their bytes, with the end, and the bytes."""
     arrow, column = require_arrow(batch.path), batch.columns[name]
     if arrow.types.is_dictionary(column.type):
         column = column.dictionary_decode()

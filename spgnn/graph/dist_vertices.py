@@ -52,7 +52,7 @@ class DistVertices(ABC):
 
     @property
     def _has_halo(self) -> bool:
-        """Whether A is built already."""
+        """True if A is built already."""
         return True
 
     @property
@@ -62,7 +62,7 @@ class DistVertices(ABC):
 
     @property
     def row_counts(self) -> frozenset[int]:
-        """How many rows tensors of own vertices may have."""
+        """Numbers of rows that tensors of own vertices may have."""
         return frozenset((self.own_rows,))
 
     def halo(self, H_local: Tensor) -> Tensor:

@@ -249,7 +249,7 @@ class Rows(Protocol):
 
     @property
     def row_counts(self) -> frozenset[int]:
-        """How many rows tensors of own vertices may have: a number for each type of them."""
+        """Numbers of rows that tensors of own vertices may have: one for each type of them."""
 
 
 # Functions of a tensor, and the place of the dimension among their arguments.

@@ -29,7 +29,7 @@ class Halo(Protocol):
 
     @property
     def bipartite(self) -> bool:
-        """Whether sources and destinations are of different types, so numbers are not alike."""
+        """True if sources and destinations are of different types, so numbers are not alike."""
 
     @property
     def own_rows(self) -> int:

@@ -66,7 +66,7 @@ class TrainingGraph:
 
     @property
     def evaluated(self) -> Matrices:
-        """What the layers of a model work on in evaluation."""
+        """The graphs of a model's layers in evaluation."""
         return self.A if self.with_edges is None else self.with_edges
 
     @cached_property

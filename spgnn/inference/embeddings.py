@@ -55,7 +55,7 @@ class _Rows(Graph):
 
 @dataclass(eq=False)
 class _Layer:
-    """What a layer keeps: of each row of its input, what it hands to those it is a neighbour of.
+    """State of a layer: of each row of its input, what it hands to those it is a neighbour of.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class _Layer:
 
 
 class Embeddings:
-    """What each layer of a model makes of a graph, brought up to date after updates. Collective.
+    """Outputs of all layers of a model on a graph, brought up to date after updates. Collective.
 
     All layers are computed once. After :meth:`spgnn.DistGraph.update`,
     ``spgnn.infer(model, graph, since=embeddings)`` computes those rows again that an update
@@ -133,7 +133,7 @@ class Embeddings:
 
     @property
     def layers(self) -> list[Tensor]:
-        """What each layer made."""
+        """Output of each layer."""
         return [layer.output for layer in self._layers if layer.output is not None]
 
     def edges_changed(self, targets: Int64, receivers: Int64) -> None:

@@ -101,7 +101,7 @@ def _check_since(model: Any, graph: Any, x: object, layer: object, since: object
 
 
 def _of_types(model: Any, graph: HeteroDistGraph, given: list[str]) -> Any:
-    """What a model makes of a graph of several vertex types. Collective."""
+    """Outputs of a model on a graph of several vertex types. Collective."""
 
     def check() -> None:
         if not isinstance(model, nn.Module):

@@ -105,7 +105,7 @@ class HeteroConv(HeteroLayer):
         return total / len(rows) if self.aggr == "mean" else total
 
     def extra_repr(self) -> str:
-        """How many relations there are."""
+        """Number of relations."""
         return f"num_relations={len(self.edge_types)}"
 
 
@@ -165,7 +165,7 @@ class TypedLinear(nn.Module):
 
 
 class _Attention(HeteroLayer):
-    """What HGT and HAN share: widths by type, and their draws."""
+    """Base of HGT and HAN: widths by type, and their draws."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from spgnn.train.task import Criterion, Predictions, Scores
 
 
 class PairTask(Task):
-    """What is learnt of pairs of users and items, wherever embeddings lie.
+    """Task of learning from pairs of users and items, wherever embeddings lie.
 
     Attributes
     ----------

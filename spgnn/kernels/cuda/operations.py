@@ -289,7 +289,7 @@ def edge_sum(*arguments: Any) -> None:
 
 
 def edge_products(*arguments: Any) -> None:
-    """What nonzeros make of rows of G, X and V, a row each, into ``out``."""
+    """Results of nonzeros, of rows of G, X and V, a row each, into ``out``."""
     indptr, indices, G, X, V, op, out = arguments
     if not out.numel():
         return
