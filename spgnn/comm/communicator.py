@@ -568,13 +568,17 @@ class _Blocked:
         self._comm, self._call, self._account = comm, call, account
 
     def __enter__(self) -> None:
+        if self._account is not None and (wait := self._comm.ledger.wait) is not None:
+            wait()  # for what came before
         self._comm.job.waiting = self._call
         self._start = perf_counter()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._comm.job.waiting = None
         if self._account is not None:
+            if error is None and (wait := self._comm.ledger.wait) is not None:
+                wait()
             self._account.seconds += perf_counter() - self._start
+        self._comm.job.waiting = None
         if isinstance(error, RuntimeError | OSError | MismatchError):
             named = self._comm._named(self._call, self._comm._translated(error))
             if named is not error:

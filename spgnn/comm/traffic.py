@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -132,7 +132,10 @@ class Traffic:
     """Of `sent_bytes`, those for ranks of other nodes, where the ledger knows nodes."""
     received_between: int = 0
     seconds: float = 0.0
-    """Seconds this rank was blocked, in starting the operation and in waiting for its end."""
+    """Seconds this rank was blocked, in starting the operation and in waiting for its end.
+
+    A transport that orders operations on a stream of the device blocks nobody: see `Ledger.wait`.
+    """
 
 
 @dataclass
@@ -142,6 +145,8 @@ class Ledger:
     operations: dict[str, Traffic] = field(default_factory=dict)
     node_size: int = 0
     """Neighbouring ranks on a node, if known: bytes between nodes are counted apart."""
+    wait: Callable[[], None] | None = None
+    """What waits for the device around each exchange, while its seconds are to be the device's."""
 
     def of(self, operation: str) -> Traffic:
         """The running account of one operation."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from statistics import fmean
 from time import perf_counter
 from typing import Any
@@ -56,14 +55,16 @@ class Measurements:
         self._ledger, self._device = ledger, device
 
     def epoch(self, body: Callable[[], torch.Tensor]) -> float:
-        """Run one epoch; returns the loss that `body` computes. The device is waited for once."""
+        """Run one epoch; returns the loss that `body` computes. The host waits for it alone.
+
+        On a GPU that ends the current stream's work, and not what else is under way there: messages
+        that arrive epochs later go on.
+        """
         clock = OperatorClock(self._device, self._ledger) if is_clocked(len(self.seconds)) else None
         before = self._ledger.copy()
         start = perf_counter()
-        with clock or nullcontext():
-            result = body()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        with clock.timing_exchanges() if clock else nullcontext():
+            loss = float(body())
         seconds = perf_counter() - start
         moved = self._ledger.since(before)
         self.seconds.append(seconds)
@@ -72,7 +73,7 @@ class Measurements:
         self.sent_between.append(_row_bytes(moved, "sent_between"))
         if clock is not None:
             self.breakdowns.append(breakdown(seconds, clock, moved))
-        return float(result)
+        return loss
 
     def mean_breakdown(self) -> list[float]:
         """Seconds by category in a clocked epoch; zeros without one."""
@@ -165,17 +166,31 @@ class OperatorClock(TorchDispatchMode):
     """Seconds in each kind of torch operator that runs while this mode is active.
 
     On a GPU every timed operator is waited for, so the parts add up, but overlap is lost: epochs
-    with this clock do not count as the time of an epoch. The ledger knows how long exchanges inside
-    an operator took.
+    with this clock do not count as the time of an epoch. The ledger knows how long exchanges took,
+    and `timing_exchanges` has it know also where the transport only orders them on a stream.
     """
 
     def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seconds: dict[str, float] = defaultdict(float)
         self._ledger = ledger
+        # For the current stream alone: rows of others arrive on another one meanwhile.
         self._wait: Callable[[], None] = (
-            partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+            (lambda: torch.cuda.current_stream(device).synchronize())
+            if device.type == "cuda"
+            else lambda: None
         )
+
+    @contextmanager
+    def timing_exchanges(self) -> Iterator[None]:
+        """Time operators, and exchanges until their rows have arrived."""
+        assert self._ledger is not None
+        self._ledger.wait = self._wait
+        try:
+            with self:
+                yield
+        finally:
+            self._ledger.wait = None
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -191,6 +206,8 @@ class OperatorClock(TorchDispatchMode):
     ) -> Any:
         name = func.name().partition(".")[0]
         if name == COMPOSED or name in ATTENTION:
+            if name in ATTENTION:
+                self._wait()
             start, counted = perf_counter(), self._counted()
             with self:
                 result = func.redispatch(below_modes(args[0].device), *args, **(kwargs or {}))

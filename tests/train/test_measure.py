@@ -7,13 +7,18 @@ from itertools import count
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend
 from spgnn.comm import (
+    Communicator,
     Ledger,
     SoloCommunicator,
+    communicator,
 )
+from spgnn.comm.failure import Job
+from spgnn.comm.traffic import RowCounts
 from spgnn.kernels import (
     gather_rows,
     scatter_add_rows,
@@ -94,17 +99,84 @@ def test_breakdowns_add_up_to_their_epochs():
     assert measured.mean_breakdown() == pytest.approx(mean)
 
 
-def test_a_gpu_is_waited_for_at_the_end_of_an_epoch_and_by_the_clock(monkeypatch):
-    waited = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *device: waited.append(device))
-    measured = Measurements(Ledger(), torch.device("cuda", 0))
-    counts = []
-    for _ in range(4):
-        before = len(waited)
-        measured.epoch(product)
-        counts.append(len(waited) - before)
-    # Before and after the one product of the clocked epoch.
-    assert counts == [1, 3, 1, 1]
+class Stream(TorchDispatchMode):
+    """A stream of a pretended GPU: dense products take 3 s there, and the host goes on at once."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock, self.end, self.waits = clock, 0.0, 0
+
+    def work(self, seconds: float, begin: float = 0.0) -> float:
+        """Enqueue something; returns its end."""
+        self.end = max(self.end, self.clock.now, begin) + seconds
+        return self.end
+
+    def synchronize(self) -> None:
+        self.waits += 1
+        self.clock.now = max(self.clock.now, self.end)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.name().partition(".")[0]
+        self.work(3.0 if name == "aten::mm" else 0.0)
+        if name == "aten::_local_scalar_dense":
+            self.synchronize()
+        return func(*args, **(kwargs or {}))
+
+
+class Streamed(SoloCommunicator):
+    """As NCCL: rows take 7 s on a stream of their own, and a wait is an order for the other."""
+
+    def __init__(self, stream: Stream) -> None:
+        job = Job(0, 2)
+        Communicator.__init__(self, 0, job, job.everyone())
+        self.stream, self.end = stream, 0.0
+
+    def _alltoallv(self, send, recv, counts):
+        arrival = self.end = max(self.end, self.stream.end, self.stream.clock.now) + 7.0
+
+        def wait() -> None:
+            self.stream.end = max(self.stream.end, arrival)
+
+        return wait
+
+
+def test_exchanges_on_a_stream_of_their_own(monkeypatch):
+    """The host waits for the loss alone, and what is under way goes on; a clocked epoch waits."""
+    clock = Clock()
+    stream = Stream(clock)
+    comm = Streamed(stream)
+    monkeypatch.setattr(measure, "perf_counter", clock)
+    monkeypatch.setattr(communicator, "perf_counter", clock)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.delattr(torch.cuda, "synchronize")
+    measured = Measurements(comm.ledger, torch.device("cuda", 0))
+    rows, counts = torch.ones(2, 2), RowCounts([0, 2], [0, 2], 2)
+    delayed = []
+
+    def body() -> torch.Tensor:
+        if delayed:
+            delayed.pop().wait()
+        stream.work(5.0)  # an operator that no category has
+        pending = comm.alltoallv(rows, torch.empty(2, 2), counts)
+        product()
+        pending.wait()
+        delayed.append(comm.alltoallv(rows, torch.empty(2, 2), counts))
+        return product()
+
+    waits = []
+    with stream:
+        for _ in range(3):
+            before = stream.waits
+            measured.epoch(body)
+            waits.append(stream.waits - before)
+    assert (waits[0], waits[2]) == (1, 1)
+    # The delayed rows of an epoch arrive while the next one begins.
+    assert measured.seconds == [15.0, 4.0 + 5 + 7 + 3, 4.0 + 5 + 7 + 3]
+    (parts,) = measured.breakdowns
+    found = {name: seconds for name, seconds in zip(CATEGORIES, parts, strict=True) if seconds}
+    assert found == {"gemm": 6.0, "alltoall": 4.0 + 4.0, "other": 5.0}
+    assert comm.ledger.of("alltoall").seconds == 8.0
+    assert comm.ledger.wait is None
 
 
 def test_bytes_of_rows_do_not_count_gradients():
