@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,6 @@ import torch
 from gpu_report import Report, failures, markdown, summarise, write
 
 from spgnn.errors import InputError
-from spgnn.kernels.cuda import device
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "cuda"
@@ -77,7 +77,6 @@ def describe_run(arguments: Sequence[str]) -> Report:
     git = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, check=False, capture_output=True, text=True
     )
-    cupy = device.cupy()
     return {
         "command": shlex.join(["python", "benchmarks/gpu_suite.py", *arguments]),
         "commit": git.stdout.strip() or "unknown",
@@ -86,7 +85,7 @@ def describe_run(arguments: Sequence[str]) -> Report:
             "spgnn": version("spgnn"),
             "torch": torch.__version__,
             "CUDA": torch.version.cuda,
-            "CuPy": cupy.__version__,
+            "CuPy": import_module("cupy").__version__,
             "Python": platform.python_version(),
         },
         "device": {

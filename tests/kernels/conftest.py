@@ -27,7 +27,6 @@ EMULATION = pytest.mark.skipif(
 ON_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.skipif(not device.available(), reason="needs CuPy"),
 ]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda import device, programs
 
 HERE = Path(__file__).parent
 # Kernels read packs of numbers as whole words, which only nvcc's dialect of C++ allows.
@@ -30,7 +30,7 @@ OUTCOMES = {1: "only some threads reached a barrier", 2: "access outside an arra
 class EmulatedDevice:
     """Compiles each kernel on first use into ``folder`` and runs it with guarded memory."""
 
-    def __init__(self, folder: Path, headers: Sequence[str] = device.SOURCES) -> None:
+    def __init__(self, folder: Path, headers: Sequence[str] = programs.SOURCES) -> None:
         self.folder = folder
         self.seed = 0
         self.launched: list[str] = []

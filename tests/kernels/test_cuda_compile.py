@@ -14,7 +14,7 @@ import torch
 from spgnn.kernels import (
     torch_kernels as cusparse,
 )
-from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda import device, programs
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda.device import WARP, instance, thread_shape
 from spgnn.kernels.cuda.operations import spmm_instance
@@ -101,9 +101,9 @@ def _attention(
 
 def test_every_kernel_is_compiled():
     kernels = re.findall(
-        r"__global__ void __launch_bounds__\(kThreads\)\s+(\w+)\(", device.source()
+        r"__global__ void __launch_bounds__\(kThreads\)\s+(\w+)\(", programs.source()
     )
-    assert len(kernels) == device.source().count("__global__")
+    assert len(kernels) == programs.source().count("__global__")
     names = [*instances(), *attention_instances()]
     assert {name.partition("<")[0] for name in names} == {f"spgnn::{k}" for k in kernels}
 
@@ -157,8 +157,8 @@ COMPILED = [
 def test_nvcc_compiles_without_spills(tmp_path, architecture, kernels):
     table = ",\n".join(f"reinterpret_cast<const void*>({name})" for name in kernels())
     text = tmp_path / "kernels.cu"
-    text.write_text(f"{device.source()}\nconst void* kernels[] = {{{table}}};\n")
-    flags = ["-std=c++17", "-cubin", "-Xptxas=-v", f"-arch=sm_{architecture}"]
+    text.write_text(f"{programs.source()}\nconst void* kernels[] = {{{table}}};\n")
+    flags = [*programs.FLAGS, "-cubin", "-Xptxas=-v", f"-arch=sm_{architecture}"]
     flags.append("-diag-suppress=177")  # constants of kernels that are not asked for here
     command = ["nvcc", *flags, str(text), "-o", str(tmp_path / "kernels.cubin")]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -184,13 +184,14 @@ def nvrtc_library() -> Path | None:
 def test_nvrtc_compiles_without_headers(architecture):
     nvrtc = ctypes.CDLL(str(nvrtc_library()))
     program = ctypes.c_void_p()
-    text = device.source().encode()
+    text = programs.source().encode()
     assert nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, b"spgnn.cu", 0, None, None) == 0
     names = [*instances(), *attention_instances()]
     for name in names:
         assert nvrtc.nvrtcAddNameExpression(program, name.encode()) == 0
-    flags = (ctypes.c_char_p * 2)(b"-std=c++17", f"-arch=sm_{architecture}".encode())
-    outcome = nvrtc.nvrtcCompileProgram(program, 2, flags)
+    asked = [flag.encode() for flag in (*programs.FLAGS, f"-arch=sm_{architecture}")]
+    flags = (ctypes.c_char_p * len(asked))(*asked)
+    outcome = nvrtc.nvrtcCompileProgram(program, len(asked), flags)
     log = ctypes.create_string_buffer(100_000)
     nvrtc.nvrtcGetProgramLog(program, log)
     assert outcome == 0, log.value.decode()

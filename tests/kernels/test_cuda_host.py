@@ -1,47 +1,163 @@
 """Without CuPy, and around it: the way through torch, one notice, what a launch hands over."""
 
-import sys
+import ctypes
+import struct
+from contextlib import nullcontext
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from spgnn.errors import InputError
 from spgnn.kernels import (
     cuda,
     sddmm,
     torch_kernels,
 )
-from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda import device, programs
 from spgnn.kernels.cuda import operations as nonzeros
 
 from .conftest import work_by
 from .cuda_cases import SKEWED, assert_product, assert_products, block, matrix, multiply
 
 
+class FakeToolkit:
+    """Stands in for the driver and NVRTC as CuPy binds them, and records what is asked of them."""
+
+    NVRTCError = RuntimeError
+
+    def __init__(self) -> None:
+        self.compiled: list[tuple[str, tuple[str, ...]]] = []
+        self.launched: list[tuple[object, ...]] = []
+        self.context = 0
+        self.devices: list[int] = []
+
+    def getVersion(self):
+        return 13, 0
+
+    def createProgram(self, text, name, headers, includes):
+        assert "#include" not in text
+        return [name]
+
+    def addNameExpression(self, program, kernel):
+        program.append(kernel)
+
+    def compileProgram(self, program, flags):
+        self.compiled.append((program[1], flags))
+
+    def getProgramLog(self, program):
+        return "no such architecture"
+
+    def getLoweredName(self, program, kernel):
+        return f"lowered {kernel}"
+
+    def getCUBIN(self, program):
+        return f"code of\n{program[1]}".encode()
+
+    def destroyProgram(self, program):
+        program.clear()
+
+    def moduleLoadData(self, binary):
+        return binary
+
+    def moduleGetFunction(self, module, name):
+        return module, name
+
+    def ctxGetCurrent(self):
+        return self.context
+
+    def setDevice(self, index):
+        self.devices.append(index)
+        self.context = 1
+
+    def launchKernel(self, function, *shape_and_stream):
+        *numbers, parameters, extra = shape_and_stream
+        assert parameters == 0
+        end = (ctypes.c_void_p * 5).from_address(extra)
+        assert (end[0], end[2], end[4]) == (1, 2, None)
+        size = ctypes.c_size_t.from_address(end[3]).value
+        self.launched.append((function, *numbers, ctypes.string_at(end[1], size)))
+
+
+def forget():
+    """What the host keeps for good, in a process."""
+    for cached in (programs.function, programs.bound, cuda.implementation, cuda.trouble):
+        getattr(cached, "cache_clear", int)()
+
+
 @pytest.fixture
-def no_cupy(monkeypatch):
-    """As where CuPy is not installed."""
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    for cached in (device.cupy, cuda.implementation):
-        cached.cache_clear()
-    yield
-    for cached in (device.cupy, cuda.implementation):
-        cached.cache_clear()
+def toolkit(monkeypatch, tmp_path):
+    """A pretended CUDA device 0 of capability 9.0, which torch thinks is the current one."""
+    fake = FakeToolkit()
+    monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
+    forget()
+    monkeypatch.setattr(programs, "bound", lambda module: fake)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4711)
+    )
+    yield fake
+    forget()
 
 
-def test_without_cupy_one_notice_and_torch(no_cupy, recwarn):
+def fails(error):
+    """A function that raises."""
+
+    def function(*_):
+        raise error
+
+    return function
+
+
+BROKEN = {
+    "no CuPy": ("bound", ModuleNotFoundError("No module named 'cupy'"), ["'cupy'", "gpu-cu13"]),
+    "no toolkit": ("bound", ImportError("libnvrtc.so.13: cannot open"), ["libnvrtc.so.13", "13"]),
+    "no NVRTC": ("createProgram", RuntimeError("failed to load libnvrtc.so.13"), ["libnvrtc"]),
+    "unknown architecture": ("compileProgram", RuntimeError("invalid --gpu-arch"), ["sm_90"]),
+    "old driver": ("moduleLoadData", RuntimeError("CUDA_ERROR_UNSUPPORTED_PTX"), ["UNSUPPORTED"]),
+    "another CUDA": ("launchKernel", RuntimeError("CUDA_ERROR_INVALID_IMAGE"), ["INVALID_IMAGE"]),
+    "nothing written": ("launchKernel", None, ["wrote 0.0"]),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_installation_gets_one_notice_and_torch(what, toolkit, monkeypatch, recwarn):
+    where, error, words = BROKEN[what]
+    if error is not None:
+        monkeypatch.setattr(programs if where == "bound" else toolkit, where, fails(error))
+    ones, zeros = torch.ones, torch.zeros
+    for name, make in (("ones", ones), ("zeros", zeros)):
+        on_cpu = lambda *shape, make=make, device=None, **rest: make(*shape, **rest)  # noqa: E731
+        monkeypatch.setattr(torch, name, on_cpu)
     A, X = block(SKEWED), matrix(800, 16)
     for _ in range(2):
         assert_product(multiply(cuda.implementation(), A, X), A, X)
-    # Ours alone: what other tests left behind may be collected now, and say something.
-    assert sum("pip install spgnn[gpu]" in str(w.message) for w in recwarn) == 1
+    said = [str(w.message) for w in recwarn if "cuSPARSE" in str(w.message)]
+    assert len(said) == 1
+    assert "\n" not in said[0]
+    assert all(word in said[0] for word in [*words, "pip install"])
 
 
-def test_asking_for_cupy_names_the_extra(no_cupy):
-    with pytest.raises(InputError, match=r"pip install spgnn\[gpu\]"):
-        device.cupy()
+def test_a_kernel_is_compiled_once_for_all_processes(toolkit, tmp_path):
+    for _ in range(2):
+        forget()  # as a new process
+        code = programs.function("spgnn::k<1>", 0)
+        assert code[1] == (b"code of\nspgnn::k<1>", "lowered spgnn::k<1>")
+    assert toolkit.compiled == [("spgnn::k<1>", (*programs.FLAGS, "-arch=sm_90"))]
+    programs.compiled("spgnn::k<1>", "sm_80")
+    programs.compiled("spgnn::k<2>", "sm_90")
+    assert len(toolkit.compiled) == 3
+    for file in (tmp_path / "kernels").glob("*.cubin"):  # what a crash or a stranger may leave
+        file.write_bytes(file.read_bytes()[:3])
+    forget()
+    assert programs.function("spgnn::k<1>", 0) == code
+    assert len(toolkit.compiled) == 4
+
+
+def test_without_a_place_to_keep_it_a_kernel_is_compiled_all_the_same(toolkit, monkeypatch):
+    monkeypatch.setenv("SPGNN_CACHE", "/dev/null/nowhere")
+    assert programs.compiled("spgnn::k<1>", "sm_90")[0] == "lowered spgnn::k<1>"
 
 
 @pytest.mark.parametrize("columns", [1, 64, 5000])
@@ -63,75 +179,21 @@ def test_gathered_rows_stay_below_a_number_of_bytes(columns, monkeypatch):
     assert 0 < max(largest) <= max(2**16, 2 * 4 * columns)
 
 
-class FakeCupy:
-    """Records what `device.launch` asks of CuPy."""
-
-    def __init__(self) -> None:
-        self.entered: list[object] = []
-        self.launched: list[tuple[object, ...]] = []
-        self.compiled: list[str] = []
-        outer = self
-
-        class Context:
-            def __init__(self, *what: object) -> None:
-                self.what = what
-
-            def __enter__(self) -> None:
-                outer.entered.append(self.what)
-
-            def __exit__(self, *error: object) -> None:
-                outer.entered.pop()
-
-        class Stream:
-            @staticmethod
-            def from_external(stream):
-                return Context("stream", *stream.__cuda_stream__())
-
-        self.cuda = SimpleNamespace(Device=lambda index: Context("device", index), Stream=Stream)
-
-    def RawModule(self, *, code, options, name_expressions, backend):
-        assert "-std=c++17" in options
-        assert backend == "nvrtc"
-        assert "#include" not in code
-        (name,) = name_expressions
-        self.compiled.append(name)
-
-        def start(grid, block, arguments):
-            self.launched.append((name, grid, block, arguments, tuple(self.entered)))
-
-        return SimpleNamespace(get_function=lambda asked: start if asked == name else None)
-
-    def from_dlpack(self, tensor):
-        return torch.from_dlpack(tensor)  # fails where the exporter would
-
-
-def test_a_launch_hands_over_addresses_on_torchs_stream(monkeypatch):
-    fake = FakeCupy()
-    monkeypatch.setattr(device, "cupy", lambda: fake)
-    for cached in (device._kernel, device._shared_stream):
-        cached.cache_clear()
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4711)
-    )
+def test_a_launch_hands_over_addresses_on_torchs_stream(toolkit):
     X = matrix(5, 4, torch.bfloat16, padding=4).requires_grad_()
     ids = torch.arange(5)
     for _ in range(2):
-        device.launch("spgnn::k<1>", (3, 2), (None, X, ids, 7, 0.5))
-    assert fake.compiled == ["spgnn::k<1>"]
-    name, grid, threads, arguments, entered = fake.launched[1]
-    assert (name, grid, threads) == ("spgnn::k<1>", (3, 2), (device.THREADS,))
-    assert entered == (("device", None), ("stream", 0, 4711))
-    null, x, i, seven, half = arguments
-    assert (null.dtype, int(null)) == (np.dtype(np.uintp), 0)
-    assert (x.data_ptr(), x.dtype, x.stride()) == (X.data_ptr(), torch.int16, X.stride())
-    assert i.data_ptr() == ids.data_ptr()
-    assert (seven.dtype, int(seven)) == (np.dtype(np.int64), 7)
-    assert (half.dtype, float(half)) == (np.dtype(np.float64), 0.5)
-    for cached in (device._kernel, device._shared_stream):
-        cached.cache_clear()
+        device.launch("spgnn::k<1>", (3, 2), (None, X, ids, -7, 0.5))
+    assert toolkit.devices == [0]  # a new thread makes the device's context its own, once
+    assert len(toolkit.compiled) == 1
+    function, *shape, stream, packed = toolkit.launched[1]
+    assert function[1] == "lowered spgnn::k<1>"
+    assert shape == [3, 2, 1, device.THREADS, 1, 1, 0]
+    assert stream == 4711
+    assert struct.unpack("QQQqd", packed) == (0, X.data_ptr(), ids.data_ptr(), -7, 0.5)
 
 
 def test_the_device_constants_match_the_sources():
-    assert f"kThreads = {device.THREADS};" in device.source()
-    assert f"kRowsInFlight = {nonzeros.ROWS_IN_FLIGHT};" in device.source()
-    assert f"kNonzerosInFlight = {nonzeros.NONZEROS_IN_FLIGHT};" in device.source()
+    assert f"kThreads = {device.THREADS};" in programs.source()
+    assert f"kRowsInFlight = {nonzeros.ROWS_IN_FLIGHT};" in programs.source()
+    assert f"kNonzerosInFlight = {nonzeros.NONZEROS_IN_FLIGHT};" in programs.source()

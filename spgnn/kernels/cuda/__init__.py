@@ -1,4 +1,4 @@
-"""The operations on CUDA tensors. Without CuPy they run through torch, after one notice."""
+"""The operations on CUDA tensors. Where the kernels cannot run torch does it, after one notice."""
 
 from __future__ import annotations
 
@@ -6,21 +6,46 @@ import warnings
 from functools import cache
 from types import ModuleType
 
+import torch
+
 from spgnn.kernels import (
     torch_kernels,
 )
-from spgnn.kernels.cuda import device, kernels
+from spgnn.kernels.cuda import kernels
+from spgnn.kernels.cuda.operations import dropout_rows
+
+INSTALL = "pip install 'spgnn[gpu-cu12]' or 'spgnn[gpu-cu13]'"
 
 
 @cache
 def implementation() -> ModuleType:
     """The module with a function for each operation, which writes its result into ``out``."""
-    if device.available():
+    why = trouble()
+    if why is None:
         return kernels
     warnings.warn(
-        "CuPy is not installed: CUDA tensors are multiplied by cuSPARSE through torch; "
-        "spgnn's own kernels come with: pip install spgnn[gpu]",
+        f"spgnn's CUDA kernels cannot run here, so cuSPARSE multiplies through torch: {why}",
         RuntimeWarning,
         stacklevel=3,
     )
     return torch_kernels
+
+
+@cache
+def trouble() -> str | None:
+    """Why the kernels cannot run here, in one line; ``None`` if one was compiled and run.
+
+    A missing compiler, a toolkit newer than the driver and an unknown architecture all show up in
+    the same try, whatever error each of them ends in.
+    """
+    ones, found = torch.ones(1, 1, device="cuda"), torch.zeros(1, 1, device="cuda")
+    try:
+        dropout_rows(ones, torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.0, found)
+        if float(found) == 1.0:
+            return None
+        why = f"a kernel that writes 1 wrote {float(found)}"
+    except ModuleNotFoundError as error:
+        return f"{error}; they come with {INSTALL}"
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"{why}; torch is built for CUDA {torch.version.cuda}, and CuPy must be: {INSTALL}"

@@ -1,33 +1,18 @@
-"""The only importer of CuPy: compiles the sources for the device at hand and starts kernels."""
+"""Starts kernels on torch's current stream, and chooses the threads that do the work."""
 
 from __future__ import annotations
 
-import re
+import ctypes
+import struct
 from collections.abc import Callable, Sequence
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from spgnn.errors import InputError
+from spgnn.kernels.cuda import programs
 
-SOURCES = (
-    "types.cuh",
-    "merge_path.cuh",
-    "spmm.cuh",
-    "rows.cuh",
-    "nonzeros.cuh",
-    "edges.cuh",
-    "quantise.cuh",
-    "heads.cuh",
-    "attention.cuh",
-    "attention_v2.cuh",
-)
 THREADS = 128  # kThreads of types.cuh
 
 WARP = 32
@@ -42,47 +27,11 @@ _CPP = {
     torch.int64: "long long",
 }
 
+# What the driver calls CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE.
+BUFFER, BUFFER_SIZE = 1, 2
+
 Argument = Tensor | int | float | None
 T = TypeVar("T")
-
-
-def available() -> bool:
-    """True if CuPy can be imported."""
-    try:
-        cupy()
-    except InputError:
-        return False
-    return True
-
-
-@cache
-def cupy() -> ModuleType:
-    """CuPy, imported on first use.
-
-    Raises
-    ------
-    InputError
-        If it is not installed.
-    """
-    try:
-        import cupy as module
-    except ImportError as error:
-        raise InputError(
-            f"the CUDA kernels need CuPy ({error}); install it with: pip install spgnn[gpu]"
-        ) from None
-    found: ModuleType = module
-    return found
-
-
-@cache
-def source() -> str:
-    """All kernels as one text.
-
-    NVRTC's cache is keyed by the text: it would not see a change in an included file.
-    """
-    folder = Path(__file__).parent / "src"
-    text = "\n".join((folder / name).read_text(encoding="utf-8") for name in SOURCES)
-    return re.sub(r'#pragma once|#include ".*"', "", text)
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -103,55 +52,32 @@ def launch(kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]) ->
     ----------
     kernel : str
         A template instance, say ``"spgnn::dropout_rows<float, 4, 32>"``; compiled on first use,
-        then kept by CuPy on disk.
+        then kept on disk.
     grid : (x, y)
         Blocks of `THREADS` threads.
     arguments : sequence
-        Tensors (shared through DLPack), integers (``long long``), floats (``double``) and
-        ``None`` (a null pointer).
+        Tensors (their addresses), integers (``long long``), floats (``double``) and ``None`` (a
+        null pointer): eight bytes each. What a tensor holds must have been allocated for, or
+        recorded on, the current stream; torch's allocator then keeps it until the kernel is done.
     """
+    kinds, values = "", []
+    for a in arguments:
+        kinds += "d" if isinstance(a, float) else "q" if isinstance(a, int) else "Q"
+        values.append(a.data_ptr() if isinstance(a, Tensor) else 0 if a is None else a)
+    packed = struct.pack(kinds, *values)
+    size = ctypes.c_size_t(len(packed))
+    address = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p)
+    extra = (ctypes.c_void_p * 5)(BUFFER, address, BUFFER_SIZE, ctypes.addressof(size), None)
     device = next(a.device for a in arguments if isinstance(a, Tensor))
-    stream = torch.cuda.current_stream(device)
-    with cupy().cuda.Device(device.index), _shared_stream(stream.cuda_stream, device.index):
-        _kernel(kernel, device.index)(grid, (THREADS,), tuple(_argument(a) for a in arguments))
-
-
-@cache
-def _kernel(kernel: str, device: int) -> Any:
-    # The device is a key only: a function belongs to the device that was current.
-    module = cupy().RawModule(
-        code=source(), options=("-std=c++17",), name_expressions=(kernel,), backend="nvrtc"
-    )
-    return module.get_function(kernel)
-
-
-class _TorchStream:
-    """CUDA stream protocol around a stream that torch owns."""
-
-    def __init__(self, pointer: int) -> None:
-        self._pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._pointer
-
-
-@cache
-def _shared_stream(pointer: int, device: int) -> Any:
-    stream = cupy().cuda.Stream
-    if hasattr(stream, "from_external"):
-        return stream.from_external(_TorchStream(pointer))
-    return cupy().cuda.ExternalStream(pointer, device)
-
-
-def _argument(argument: Argument) -> Any:
-    if argument is None:
-        return np.uintp(0)
-    if isinstance(argument, Tensor):
-        tensor = argument.detach()
-        if tensor.dtype == torch.bfloat16:  # which CuPy's DLPack does not know; the address matters
-            tensor = tensor.view(torch.int16)
-        return cupy().from_dlpack(tensor)
-    return np.int64(argument) if isinstance(argument, int) else np.float64(argument)
+    with torch.cuda.device(device):
+        index = torch.cuda.current_device()
+        driver = programs.bound("driver")
+        if not driver.ctxGetCurrent():  # a thread that has not used the device yet
+            programs.bound("runtime").setDevice(index)
+        _, function = programs.function(kernel, index)
+        stream = torch.cuda.current_stream(index).cuda_stream
+        threads = (THREADS, 1, 1)
+        driver.launchKernel(function, *grid, 1, *threads, 0, stream, 0, ctypes.addressof(extra))
 
 
 _remembered: Any = WeakTensorKeyDictionary()
