@@ -1,7 +1,7 @@
 """A group of ranks that exchange tensors.
 
 A backend (:mod:`~spgnn.comm.torchdist`, :mod:`~spgnn.comm.mpi`, :mod:`~spgnn.comm.shared`) starts
-four operations, and returns functions that wait for their ends. Everything around them is here:
+a few operations, and returns functions that wait for their ends. Everything around them is here:
 bytes are counted, long messages split, CUDA tensors staged where the transport cannot reach them,
 and errors named after the call in which they happened.
 """
@@ -35,7 +35,7 @@ from spgnn.comm.traffic import Ledger, RowCounts, Traffic
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
 
-# MPI counts and some transports' lengths are 32-bit, so no single message may reach 2 GiB.
+# MPI's counts are 32-bit, so no single message may reach 2 GiB.
 MESSAGE_LIMIT = 2**31 - 2**16
 
 Reduction = Literal["sum", "max"]
@@ -83,6 +83,7 @@ class Communicator(ABC):
     """
 
     moves_cuda = False
+    message_limit = MESSAGE_LIMIT
     _apart: Communicator | None = None
 
     def __init__(self, rank: int, job: Job, group: Group) -> None:
@@ -90,13 +91,17 @@ class Communicator(ABC):
         self.size = len(group.ranks)
         self.job = job
         self.group = group
-        self.message_limit = MESSAGE_LIMIT
 
     # A backend starts an operation and returns what waits for its end.
 
     @abstractmethod
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
         """Start one all-to-allv of byte rows [rows, row_bytes]."""
+
+    def _all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> Wait:
+        """Start to collect everyone's byte rows; here, each peer is sent a copy of its own."""
+        counts = RowCounts([sizes[self.rank]] * self.size, sizes, max(sizes))
+        return self._alltoallv(mine.repeat(self.size, 1), parts, counts)
 
     @abstractmethod
     def _broadcast(self, buffer: Tensor, root: int) -> Wait: ...
@@ -303,10 +308,34 @@ class Communicator(ABC):
         return self._in_pieces(buffer, begun, lambda piece: self._all_reduce(piece, op), True, True)
 
     def all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> None:
-        """Collect everyone's `mine` [sizes[rank], f] in `parts` [sum(sizes), f], in rank order."""
-        copies = mine.repeat((self.size,) + (1,) * (mine.dim() - 1))
+        """Collect everyone's `mine` [sizes[rank], f] in `parts` [sum(sizes), f], in rank order.
+
+        Counted as an all-to-all of these rows: a rank sends its own to every other one.
+        """
+        _check_contiguous(mine, parts)
         counts = RowCounts([sizes[self.rank]] * self.size, sizes, max(sizes))
-        self.alltoallv(copies, parts, counts).wait()
+        row_bytes = prod(parts.shape[1:]) * parts.element_size()
+        call, account = self._begin(
+            "alltoall",
+            f"all_gather({parts.dtype}, {row_bytes} bytes a row)",
+            (self.size - 1) * len(mine) * row_bytes,
+            (len(parts) - len(mine)) * row_bytes,
+            counts,
+            between=self._between(counts.send, counts.recv, row_bytes),
+        )
+        if counts.largest * row_bytes == 0:
+            return
+        with self._blocked(call, account):
+            given = self._staged(_as_byte_rows(mine), filled=True)
+            whole = _as_byte_rows(parts)
+            received = self._staged(whole, filled=False)
+            step = max(1, self.message_limit // row_bytes)
+            if counts.largest <= step:
+                self._all_gather(given, received, sizes)()
+            else:
+                self._alltoallv_in_rounds(given.repeat(self.size, 1), received, counts, step)
+            if received is not whole:
+                whole.copy_(received)
 
     def scatter(self, parts: Tensor, mine: Tensor, sizes: Sequence[int], root: int = 0) -> None:
         """Give block r of the root's `parts` [sum(sizes), …] to rank r, in `mine` [sizes[r], …].
@@ -407,10 +436,9 @@ class Communicator(ABC):
 
     def gather_uncounted(self, row: Tensor) -> Tensor:
         """Everyone's `row` [n], all of one length, as [size, n] in rank order."""
-        rows = row.view(torch.uint8).repeat(self.size, 1)
-        received = torch.empty_like(rows)
-        ones = RowCounts([1] * self.size, [1] * self.size, 1)
-        self._alltoallv(rows, received, ones)()
+        mine = row.view(torch.uint8)[None]
+        received = mine.new_empty(self.size, mine.shape[1])
+        self._all_gather(mine, received, [1] * self.size)()
         return received.view(row.dtype)
 
     # What surrounds a call.

@@ -12,7 +12,7 @@ import resource
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -235,6 +235,10 @@ class SharedCommunicator(Communicator):
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
         unit = max(rows.shape[1] if len(rows) else 0 for rows in (send, recv))
         return self._post("alltoall", Rows(send, counts.send), Rows(recv, counts.recv), unit)
+
+    def _all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> Wait:
+        sides = Rows(mine, len(mine) * self._ones), Rows(parts, np.array(sizes))
+        return self._post("share", *sides, parts.shape[1], same=True)
 
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
         if self.rank != root:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -78,6 +80,8 @@ class TorchJob(Job):
 class TorchCommunicator(Communicator):
     """Ranks of a torch.distributed process group (the world, or a subgroup of it)."""
 
+    message_limit = sys.maxsize  # gloo and NCCL count in 64 bits
+
     def __init__(self, job: TorchJob, group: Group, process_group: Any) -> None:
         super().__init__(process_group.rank(), job, group)
         self.process_group = process_group
@@ -140,13 +144,23 @@ class TorchCommunicator(Communicator):
         group, sizes = self._group_for(recv), (counts.recv_list, counts.send_list)
         return self._waiter(group.alltoall_base(recv, send, *sizes, dist.AllToAllOptions()), recv)
 
+    def _all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> Wait:
+        group = self._group_for(parts)
+        if min(sizes) == max(sizes):
+            return self._waiter(group._allgather_base(parts, mine), parts)
+        if not self._on_stream(parts):  # gloo gathers parts of one size only
+            return super()._all_gather(mine, parts, sizes)
+        # A broadcast of each part, all in one launch: not padded, nothing is sent that is not read.
+        blocks = list(parts.split(list(sizes)))
+        return self._waiter(group.allgather([blocks], [mine]), parts)
+
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
         return self._waiter(self._group_for(buffer).broadcast([buffer], options), buffer)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
-        if self.rank != root and not buffer.is_cuda:
+        if self.rank != root and not self._on_stream(buffer):
             buffer = buffer.clone()  # gloo adds up in it what passes through this rank
         options = dist.ReduceOptions()
         options.rootRank = root
@@ -171,13 +185,17 @@ class TorchCommunicator(Communicator):
         made = dist.new_group(mine, timeout=span, use_local_synchronization=True)
         return TorchCommunicator(job, group, made)
 
+    def _on_stream(self, buffer: Tensor) -> bool:
+        """True if NCCL moves it: operations are ordered on a stream, and their waits return."""
+        return buffer.is_cuda
+
     def _waiter(self, work: Any, buffer: Tensor) -> Wait:
         job = self._torch_job
         job.under_way += 1
 
         def wait() -> None:
             # With a time-out, NCCL would hold up the host instead of the stream; see settle().
-            work.wait() if buffer.is_cuda else work.wait(_span(job.timeout))
+            work.wait() if self._on_stream(buffer) else work.wait(_span(job.timeout))
             job.under_way -= 1
 
         return wait

@@ -149,6 +149,7 @@ class Exchange:
         self._comms = [executor.mesh[hop.axis] for hop in stage.hops]
         self._routes = [(hop.route(), hop.route(adjoint=True)) for hop in stage.hops]
         self._has_remote = stage.remote is not None and stage.remote.nnz > 0
+        self._has_codecs = executor.codecs is not executor.transports
 
     def forward(self, H_local: Tensor, step: Step, out: Tensor | None = None) -> Tensor:
         """``L·H + R·Π·S·H``, in `out` if given. Collective."""
@@ -177,6 +178,10 @@ class Exchange:
         stage = self.stage
         if not stage.hops:
             return kernels.spmm(stage.local.T, G_local, out=out)
+        if stage.fold is not None and (step.exact or not self._has_codecs):
+            dH_local = new_rows(stage.local.shape[1], G_local) if out is None else out
+            self._comms[0].all_gather(G_local, dH_local, stage.fold)
+            return dH_local
         R_G = G_local
         if stage.remote is not None and not stage.adds_received:
             rows = stage.received[-1]

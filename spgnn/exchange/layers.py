@@ -172,7 +172,7 @@ def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Te
     if len(columns) == len(used) or len(columns) > most * len(used):
         return plan, torch.arange(end - begin)
     hops = tuple(replace(hop, send=keep_columns(hop.send, columns)) for hop in inner.hops)
-    inner = replace(inner, local=keep_columns(inner.local, columns), hops=hops)
+    inner = replace(inner, local=keep_columns(inner.local, columns), hops=hops, fold=None)
     if not isinstance(first, Turned):
         return Plan((inner, *rest)), columns
     left = np.add.reduceat(np.append(used.numpy(), False), begins[:-1], dtype=np.int64)

@@ -167,6 +167,9 @@ class Stage:
     local: CSR  # [rows, columns]
     remote: CSR | None = None  # [rows, received rows]; None if nothing is exchanged
     hops: tuple[Hop, ...] = ()
+    # rows of each peer, where it only adds up their partial sums of these: its adjoint is an
+    # all-gather
+    fold: tuple[int, ...] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -238,7 +241,8 @@ class Stage:
     def to(self, target: torch.dtype | torch.device | str) -> Stage:
         """The same stage on a device, or ready for operands of a dtype."""
         remote = None if self.remote is None else self.remote.to(target)
-        return Stage(self.local.to(target), remote, tuple(hop.to(target) for hop in self.hops))
+        hops = tuple(hop.to(target) for hop in self.hops)
+        return Stage(self.local.to(target), remote, hops, self.fold)
 
 
 @dataclass(frozen=True, eq=False)

@@ -156,7 +156,8 @@ def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
     apart = np.arange(len(made)) != me
     counts = RowCounts(made * apart, own * apart, int(made.max()))
     hop = Hop("replica", CSR(Selection(others, rows)), counts)
-    return (Stage(CSR(Selection(mine, rows)), CSR(pattern), (hop,)),)
+    sizes = tuple(made.tolist())
+    return (Stage(CSR(Selection(mine, rows)), CSR(pattern), (hop,), sizes),)
 
 
 def vertex_cut(

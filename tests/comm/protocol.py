@@ -113,9 +113,20 @@ def check_scatter_and_gather(comm: Communicator) -> None:
         account = comm.ledger.since(before).of("scatter")
         assert account.sent_bytes == ((sum(sizes) - sizes[root]) * 16 if rank == root else 0)
         assert account.received_bytes == (0 if rank == root else sizes[rank] * 16)
-    gathered = torch.empty_like(whole)
-    comm.all_gather(whole[first : first + sizes[rank]].contiguous(), gathered, sizes)
+    check_all_gather(comm, whole, sizes)
+    check_all_gather(comm, torch.randn(3 * size, 2, 2, generator=torch.manual_seed(1)), [3] * size)
+    check_all_gather(comm, torch.arange(size) % 2 == 0, [1] * size)
+
+
+def check_all_gather(comm: Communicator, whole: torch.Tensor, sizes: list[int]) -> None:
+    """Of blocks of a whole; each is counted once for every other rank."""
+    first, own = sum(sizes[: comm.rank]), sizes[comm.rank]
+    gathered, before = torch.zeros_like(whole), comm.ledger.copy()
+    comm.all_gather(whole[first : first + own].clone(), gathered, sizes)
     assert torch.equal(gathered, whole)
+    account, row = comm.ledger.since(before).of("alltoall"), whole[:1].nbytes
+    assert account.sent_bytes == own * (comm.size - 1) * row
+    assert account.received_bytes == (len(whole) - own) * row
 
 
 def check_two_under_way(comm: Communicator) -> None:

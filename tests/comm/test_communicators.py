@@ -9,12 +9,14 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
-from spgnn import InputError
+from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn._native import Endpoint
 from spgnn.comm import (
     CommunicationError,
@@ -24,10 +26,13 @@ from spgnn.comm import (
     shared,
 )
 from spgnn.comm.communicator import Pending
+from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
+from tests import products
 from tests.comm import protocol
 from tests.comm.jobs import MPIEXEC, ROOT, Forked, needs_mpi, run_program
+from tests.matrices import block_row, random_matrix
 from tests.training import write_dataset
 
 
@@ -83,6 +88,87 @@ def test_only_what_is_sent_is_copied_to_the_host(monkeypatch):
     sender = [[yes, no], [no, yes], [no, yes], [no, yes], [yes, no]]
     receiver = [[yes, no], [no, no], [no, yes], [no, yes], [no, no]]
     assert run_ranks(copies, 2) == [sender, receiver]
+
+
+class LateGroup:
+    """As NCCL's: rows arrive when they are waited for, and are rubbish before; over gloo's group.
+
+    `calls` are the operations, with the bytes that each of them is handed.
+    """
+
+    def __init__(self, group: object) -> None:
+        self.group, self.calls = group, []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.group, name)
+
+    def alltoall_base(self, out, rows, *sizes):
+        return self._late(
+            "alltoall", (out,), (rows,), lambda: self.group.alltoall_base(out, rows, *sizes)
+        )
+
+    def _allgather_base(self, out, rows):
+        return self._late("gather", (out,), (rows,), lambda: self.group._allgather_base(out, rows))
+
+    def allgather(self, blocks, rows):
+        """Blocks of unlike sizes, as NCCL takes them: a broadcast of each."""
+
+        def move():
+            for root, block in enumerate(blocks[0]):
+                if root == self.group.rank():
+                    block.copy_(rows[0])
+                if block.numel():
+                    options = dist.BroadcastOptions()
+                    options.rootRank = root
+                    self.group.broadcast([block], options).wait()
+
+        return self._late("gather", blocks[0], rows, move)
+
+    def _late(self, name, outs, rows, move):
+        self.calls.append((name, sum(r.nbytes for r in rows), sum(out.nbytes for out in outs)))
+        given = [r.clone() for r in rows]
+        for out in outs:
+            out.fill_(77)
+
+        def wait(*span):
+            for r, before in zip(rows, given, strict=True):
+                assert torch.equal(r, before), "written to while under way"
+            if (work := move()) is not None:
+                work.wait()
+
+        return SimpleNamespace(wait=wait)
+
+
+def test_gathers_of_nccl_move_each_row_once(monkeypatch):
+    """With a stand-in: parts of unlike sizes are neither padded nor copied for each peer.
+
+    So is the adjoint of partial sums that are added up.
+    """
+
+    def run(rank: int) -> list[tuple[str, int, int]]:
+        comm = connect()
+        group = comm.process_group = LateGroup(comm.process_group)
+        protocol.check_scatter_and_gather(comm)
+        group.calls.clear()
+        for sizes in ([2, 2, 2], [4, 0, 3]):
+            whole = torch.arange(sum(sizes) * 5, dtype=torch.float32).view(-1, 5)
+            protocol.check_all_gather(comm, whole, sizes)
+        moved = group.calls.copy()
+        layout = RowLayout([0, 4, 4, 7])
+        block = block_row(random_matrix(7, 0.4, 1, weighted=True), *layout.range(rank))
+        partial_sums = DistMatrix.build(block, layout, Mesh.grid(comm, c=3))
+        for _ in range(2):  # the first one also compares what all ranks hand over
+            group.calls.clear()
+            partial_sums.adjoint(torch.ones(block.shape[0], 5, dtype=torch.float64))
+        last = group.calls[-1:]
+        assert products.check_all(comm, every=20) > 0
+        return moved + last
+
+    monkeypatch.setattr(TorchCommunicator, "_on_stream", lambda self, buffer: True)
+    for rank, calls in enumerate(run_ranks(run, 3, backend="gloo")):
+        own = [4, 0, 3][rank]
+        gathered = [("gather", 20 * 2, 20 * 6), ("gather", 20 * own, 20 * 7)]
+        assert calls == [*gathered, ("gather", 40 * own, 40 * 7)]
 
 
 @needs_mpi
