@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from spgnn.comm import (
     guarded,
     launch,
 )
+from spgnn.signals import AskedToEnd
 
 
 def run_ranks(
@@ -37,16 +39,21 @@ def run_ranks(
     RuntimeError
         If a rank failed; what it printed is on stderr.
     """
-    with tempfile.TemporaryDirectory() as directory:
+    try:
+        with tempfile.TemporaryDirectory() as directory:
 
-        def body() -> None:
-            comm = connect(backend, device)
-            with guarded(comm):
-                # Our own results, written and read by this function alone.
-                result = pickle.dumps(fn(comm.rank, *args))
-                Path(directory, str(comm.rank)).write_bytes(result)
+            def body() -> None:
+                comm = connect(backend, device)
+                with guarded(comm):
+                    # Our own results, written and read by this function alone.
+                    result = pickle.dumps(fn(comm.rank, *args))
+                    Path(directory, str(comm.rank)).write_bytes(result)
 
-        status = launch(body, size, threads)
-        if status:
-            raise RuntimeError(f"a rank failed with status {status}")
-        return [pickle.loads(Path(directory, str(rank)).read_bytes()) for rank in range(size)]
+            status = launch(body, size, threads)
+            if status:
+                raise RuntimeError(f"a rank failed with status {status}")
+            return [pickle.loads(Path(directory, str(rank)).read_bytes()) for rank in range(size)]
+    except AskedToEnd as end:
+        # To whoever handles it here: the program ends as it would without ranks.
+        signal.raise_signal(end.number)
+        raise

@@ -106,7 +106,10 @@ def run_job(
         return run(lambda: publish(config, result)) if comm.rank == 0 else 0
 
     if place is None and nproc > 1:
-        return launch(rank, nproc, threads)
+        try:
+            return launch(rank, nproc, threads)
+        except AskedToEnd as end:
+            return 128 + end.number
     if threads or place is not None:
         torch.set_num_threads(threads or default_threads())
     return rank()
@@ -139,8 +142,14 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     -------
     int
         0 if every rank returned 0. Otherwise the status of the first rank that failed; the
-        others are killed. If a rank was killed by a signal, if the ranks cannot start, or if this
-        process was asked to end (SIGTERM, SIGINT), a line on stderr says so.
+        others are killed. If a rank was killed by a signal, or if the ranks cannot start, a line on
+        stderr says so.
+
+    Raises
+    ------
+    SystemExit
+        When all ranks have ended, if this process was asked to end (SIGTERM, SIGINT), and a line on
+        stderr says so.
     """
     ranks: dict[int, int] = {}
     threads = threads or default_threads(nproc)
@@ -153,15 +162,13 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
                 what = "terminated (SIGTERM)" if end.number == signal.SIGTERM else "interrupted"
                 _say(f"{what}, and all ranks with it")
                 _interrupt(ranks)
-                return 128 + end.number
+                raise
             finally:
                 for pid in ranks:
                     os.kill(pid, signal.SIGKILL)
                 for pid in ranks:
                     os.waitpid(pid, 0)
                 ranks.clear()
-    except AskedToEnd as end:  # It came when all ranks had ended.
-        return 128 + end.number
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
 

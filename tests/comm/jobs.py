@@ -92,6 +92,8 @@ class Forked:
             status = body() or 0
         except KeyboardInterrupt:
             status = 130
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else 98
         except BaseException:
             traceback.print_exc()
         finally:

@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from spgnn.comm import (
     launch,
 )
 from spgnn.comm.failure import Lifelines
+from spgnn.testing import run_ranks
 from tests.comm import misbehaving
 from tests.comm.jobs import (
     MPIEXEC,
@@ -199,6 +201,26 @@ def test_signals_to_the_launcher_end_all_ranks(tmp_path, ranks, numbers, to_all)
     else:
         said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[numbers[0]]
         assert ended == Ended(128 + numbers[0], "", f"error: {said}, and all ranks with it\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_program_that_is_asked_to_end_starts_no_further_ranks(tmp_path, number):
+    """Not even where it goes on when ranks fail."""
+
+    def program() -> None:
+        for attempt in range(3):
+            with suppress(RuntimeError):
+                run_ranks(lambda rank: misbehaving.fail(tmp_path, "kill", "collective", 99), 2)
+            (tmp_path / f"went on after {attempt}").touch()
+
+    job = Forked(program, tmp_path)
+    wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(2)))
+    job.signal(number)
+    ended = job.wait()
+    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[number]
+    status = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM}[number]  # KeyboardInterrupt
+    assert ended == Ended(status, "", f"error: {said}, and all ranks with it\n")
+    assert not [*tmp_path.glob("went on*")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
