@@ -17,6 +17,7 @@ import argparse
 import tempfile
 import time
 import warnings
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -28,17 +29,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spgnn.chunked.blocks import BlockWriter
+from spgnn.chunked.adjacency import Adjacency
+from spgnn.chunked.blocks import Blocks, BlockWriter
 from spgnn.comm import connect
 from spgnn.direct import Transfers
+from spgnn.layout import RowLayout
 from spgnn.memory import FreedMemory, peak_bytes
 from spgnn.pattern import Pattern
 from spgnn.recommend import Interactions, RecommendConfig
 from spgnn.recommend.interactions import make_up, open_interactions
-from spgnn.recommend.recommendation import Recommendation, RowTrainer
+from spgnn.recommend.recommendation import PairTask, Recommendation
+from spgnn.recommend.share import Share
 from spgnn.recommend.spilled import SpilledRecommendation
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
+from spgnn.train import Trainer
 
 K, LAYERS, WIDTH, DECAY = 20, 3, 64, 1e-4
 
@@ -130,7 +135,7 @@ class Plain:
 def ours(rank: int, data: Interactions, options: argparse.Namespace) -> list[dict[str, float]]:
     """The history of some ranks."""
     config = config_of(options)
-    return RowTrainer(Recommendation(config, connect(), data), config).fit()
+    return Trainer(Recommendation(config, connect(), data), options=config.training).fit()
 
 
 def quality(options: argparse.Namespace) -> None:
@@ -182,6 +187,19 @@ def step(options: argparse.Namespace) -> None:
     )
 
 
+class FromFormula(SpilledRecommendation):
+    """Of a graph whose blocks are on the disk already."""
+
+    def __init__(self, config: RecommendConfig, users: int, blocks: Blocks, folder: Path) -> None:
+        PairTask.__init__(self, config, comm := connect())
+        self.name, self.directory, self._scratch = "formula", folder, ExitStack()
+        layout = RowLayout.even(blocks.columns, 1)
+        self.vertex_ids = torch.arange(layout.rows)
+        none = sp.csr_array((users, layout.rows - users), dtype=np.bool_)
+        self.share, places = Share.of(layout, self.vertex_ids, users, lambda: none, comm)
+        self.begin(Adjacency(blocks, layout, symmetric=True, weighted=False), places)
+
+
 def spill(options: argparse.Namespace) -> None:
     degree, fans = 100, 10
     users = max(fans, options.interactions // degree // fans * fans)
@@ -209,11 +227,12 @@ def spill(options: argparse.Namespace) -> None:
         blocks = writer.finish()
         print(f"graph written in {time.perf_counter() - start:.0f} s", flush=True)
         config = config_of(options, optimizer=options.optimizer, spill=folder)
-        task = SpilledRecommendation(config, "formula", users, blocks, None, Path(folder))
+        task = FromFormula(config, users, blocks, Path(folder))
+        task.lr = options.lr
         print(f"tables written in {time.perf_counter() - start:.0f} s", flush=True)
         for epoch in range(options.steps):
             before, start = task.counts.copy(), time.perf_counter()
-            loss = float(task.train_epoch(epoch, options.lr))
+            loss = float(task.loss(epoch))
             moved = task.counts.since(before)
             print(
                 f"{len(factors) * users} interactions, {users} users, {items} items, "

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -202,10 +204,12 @@ def write_npz(
     comm: Communicator,
     what: str,
     after: Callable[[], None] | None = None,
+    columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
 ) -> None:
     """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective.
 
-    Parameters and errors are those of `write_npy`.
+    `columns` are further ones, which rank 0 has. Other parameters and errors are those of
+    `write_npy`.
     """
     with ExitStack() as stack:
 
@@ -224,6 +228,13 @@ def write_npz(
             entry = _on_disk(comm, what, partial(begun, name))
             _write_array(entry, rows, vertex_ids, comm, what, after)
             _on_disk(comm, what, lambda entry=entry: entry.close())  # type: ignore[misc]
+
+        def rest() -> None:
+            for name, column in columns.items():
+                with begun(name) as entry:
+                    np.lib.format.write_array(entry, column, allow_pickle=False)
+
+        _on_disk(comm, what, rest)
         comm.on_rank_zero(stack.close)
 
 
@@ -263,19 +274,23 @@ def write_table(
     what: str,
     after: Callable[[], None] | None = None,
     dataset: str | None = None,
+    columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
 ) -> None:
     """Write arrays as a Parquet file, a row a vertex, with its id as its source has it. Collective.
 
-    Column ``id`` has strings, where `dataset` is a graph with such ids; else ``vertex_ids``. Two
-    dimensions become lists. Other parameters and errors are those of `write_npy`.
+    Column ``id`` is that of `columns`, if it has one, or strings, where `dataset` is a graph with
+    such ids; else ``vertex_ids``. Two dimensions become lists. Other parameters and errors are
+    those of `write_npz`.
     """
 
     def write(stretches: tuple[Tensor | None, ...]) -> None:
         assert table is not None
-        ids, *columns = (t.numpy() for t in stretches if t is not None)
+        ids, *values = (t.numpy() for t in stretches if t is not None)
+        here = slice(table.rows, table.rows + len(ids))
         if names is not None:
             ids = names.slice(table.rows, len(ids))
-        table.write({"id": ids, **dict(zip(arrays, columns, strict=True))})
+        given = {name: column[here] for name, column in columns.items()}
+        table.write({"id": ids, **given, **dict(zip(arrays, values, strict=True))})
 
     tensors = [t.float() if t.dtype == torch.bfloat16 else t for t in arrays.values()]
     everything = [vertex_ids, *tensors]

@@ -13,8 +13,9 @@ from spgnn.comm.launch import run_job
 from spgnn.command import plural, show_table
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.recommend.config import RECIPES, RecommendConfig
-from spgnn.recommend.recommendation import PairTask, Recommendation, RowTrainer
+from spgnn.recommend.recommendation import PairTask, Recommendation
 from spgnn.recommend.spilled import SpilledRecommendation
+from spgnn.train import Trainer
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, logs_in
 from spgnn.train.run import OWN_FLAGS, check_targets
@@ -53,7 +54,7 @@ def train(
         if config.storage.spill is None:
             task = Recommendation(config, comm)
         else:
-            task = stack.enter_context(closing(SpilledRecommendation.of(config)))
+            task = stack.enter_context(closing(SpilledRecommendation(config, comm)))
         return _trained(config, task, callbacks, idle)
 
 
@@ -62,7 +63,7 @@ def _trained(
 ) -> Report:
     comm = task.comm
     logs = logs_in(config.job.log) if config.job.log and comm.rank == 0 else []
-    trainer = RowTrainer(task, config, [*callbacks, *logs])
+    trainer = Trainer(task, options=config.training, callbacks=[*callbacks, *logs])
     if config.storage.spill is None:
         trainer.freed = FreedMemory(comm.size, comm.ranks_here)
         trainer.freed.begin()

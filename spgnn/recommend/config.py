@@ -140,7 +140,7 @@ class Storage(Record):
     """Embeddings and graph on a disk."""
 
     spill: Annotated[
-        str | None, flag("keep graph, embeddings and their optimiser there, on one rank", "DIR")
+        str | None, flag("keep graph, embeddings and their optimiser there", "DIR")
     ] = None
     chunks: Annotated[int, key("of --spill: work through rows in K chunks", low=1)] = 16
 
@@ -200,15 +200,13 @@ class RecommendConfig(Configuration):
         if self.sampling.temperature != 1 and self.sampling.loss == "bpr":
             raise InputError("sampling.temperature needs --loss softmax or in-batch")
         if self.storage.spill is not None:
-            self._check_spill(ranks)
+            self._check_spill()
 
-    def _check_spill(self, ranks: int) -> None:
-        if ranks > 1:
-            raise InputError(f"--spill needs one rank, not {ranks}: ranks have memory of their own")
+    def _check_spill(self) -> None:
         if self.sampling.loss == "in-batch":
             raise InputError("--spill needs --loss bpr or softmax: steps are larger than memory")
-        if self.algorithm != Algorithm():
-            raise InputError("--spill needs --algo 1d and no partition: there is one rank")
+        if self.algorithm.distribution != Algorithm().distribution:
+            raise InputError("--spill needs --algo 1d and --cover column")
         for name in ("checkpoint", "predictions"):
             if getattr(self.training if name == "checkpoint" else self.job, name) is not None:
                 raise InputError(f"--spill: embeddings on a disk are not copied: no --{name}")

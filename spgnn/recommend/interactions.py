@@ -54,7 +54,7 @@ class Interactions:
     train, test : bool csr_array [users, items]
         Columns rise in each row, and no interaction is in both.
     users, items : Array [users], [items], optional
-        Names, integers or texts, where rows are not the file's own numbers.
+        Ids as the file has them, integers or texts, where they are not the numbers of rows.
     """
 
     name: str
@@ -67,6 +67,12 @@ class Interactions:
     def shape(self) -> tuple[int, int]:
         """Users and items."""
         return int(self.train.shape[0]), int(self.train.shape[1])
+
+    def names(self) -> dict[str, Array]:
+        """The side and the id of each vertex of the graph, users first; texts if any id is one."""
+        given, shape = (self.users, self.items), self.shape
+        ids = [np.arange(n) if own is None else own for n, own in zip(shape, given, strict=True)]
+        return {"side": np.repeat(["user", "item"], shape), "id": np.concatenate(ids)}
 
     def graph(self) -> Graph:
         """The training interactions as an undirected graph: users first, then items."""

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from spgnn.comm import Communicator, Mesh
+from spgnn.data.distribute import RankShare
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, memory_for
-from spgnn.exchange import Algorithm, build
-from spgnn.exchange.schemes import fetch
+from spgnn.exchange import Algorithm
 from spgnn.frontend.sources import Placement, scattered_share
 from spgnn.graph.distgraph import DistGraph
 from spgnn.memory import check_memory
-from spgnn.pattern import Selection
+from spgnn.progress import working
 from spgnn.recommend.config import RecommendConfig
-from spgnn.recommend.interactions import Interactions, open_interactions
+from spgnn.recommend.interactions import Array, Interactions, open_interactions
 from spgnn.recommend.pairs import Pairs, PairSampler, pair_loss
 from spgnn.recommend.propagation import Propagation
 from spgnn.recommend.ranking import recall_and_ndcg
 from spgnn.recommend.share import Share
 from spgnn.recommend.tables import RowUpdate, initial_rows
-from spgnn.sparse import CSR
-from spgnn.spmm import DistMatrix
-from spgnn.train import Task, Trainer
-from spgnn.train.callbacks import Callback
+from spgnn.sparse import take_rows
+from spgnn.train import Task
 from spgnn.train.task import Criterion, Predictions, Scores
 
 
@@ -37,20 +35,52 @@ class PairTask(Task):
 
     Attributes
     ----------
-    steps : int
-        Of an epoch.
     sizes : dict of int
         Users, items, and interactions for training and testing, of all ranks.
+    share : Share
     """
 
-    config: RecommendConfig
-    steps: int
     sizes: dict[str, int]
-    name: str
 
-    @abstractmethod
-    def train_epoch(self, epoch: int, lr: float) -> Tensor:
-        """All steps; the mean of their losses, of all ranks together. Collective."""
+    def __init__(self, config: RecommendConfig, comm: Communicator) -> None:
+        self.config, self.comm, self.model = config, comm, nn.Module()
+        self.update = RowUpdate(config.training.optimizer)
+        self.mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
+        self.partition_report: dict[str, Any] | None = None
+        self._names: dict[str, Array] = {}
+
+    def scatter(self, interactions: Interactions | None) -> tuple[RankShare, Tensor]:
+        """Own rows of the graph, which rank 0 reads, and the places of `Share.of`. Collective."""
+        config, comm = self.config, self.comm
+        opened = [] if interactions is None else [interactions]
+        data, how, seed = config.data, config.algorithm, config.training.seed
+
+        def read() -> Interactions:
+            if not opened:
+                with memory_for(data.dataset), working(f"reading {data.dataset}"):
+                    opened.append(
+                        open_interactions(
+                            data.dataset,
+                            test_share=data.test_share,
+                            seed=seed,
+                            form=data.form,
+                            least_rating=data.least_rating,
+                        )
+                    )
+            return opened[0]
+
+        def source() -> GraphSource:
+            return MemorySource(read().graph())
+
+        users = int(comm.from_rank_zero(lambda: read().shape[0]))
+        placement = Placement(how.distribution, how.partition, imbalance=how.imbalance, seed=seed)
+        rows, self.partition_report = scattered_share(data.dataset, source, placement, comm)
+        self.name, self.vertex_ids = rows.meta.name, rows.vertex_ids
+        share, places = Share.of(rows.layout, rows.vertex_ids, users, lambda: read().test, comm)
+        self.share = share
+        if config.job.predictions is not None and comm.rank == 0:
+            self._names = read().names()
+        return rows, places
 
     @abstractmethod
     def sums(self) -> Tensor:
@@ -68,9 +98,17 @@ class PairTask(Task):
         """NDCG@K."""
         return Criterion(f"test_ndcg@{self.config.sampling.k}", higher=True)
 
+    @torch.no_grad()
     def loss(self, epoch: int) -> Tensor:
-        """None by itself: epochs have steps of their own."""
-        raise NotImplementedError
+        """Take all steps of an epoch; the mean of their losses. Collective."""
+        losses = torch.zeros((), dtype=torch.float64)
+        for step in range(self.steps):
+            losses += self.step(epoch, step)
+        return losses / max(self.steps, 1)
+
+    @abstractmethod
+    def step(self, epoch: int, step: int) -> Tensor:
+        """Take a step at the rate `lr`; its loss on all ranks. Collective."""
 
     @property
     def signature(self) -> Mapping[str, Any]:
@@ -87,20 +125,11 @@ class PairTask(Task):
 
     def sections(self) -> dict[str, Any]:
         """The graph of interactions. Collective."""
-        return {"graph": {"name": self.name, **self.sizes}, "steps_per_epoch": self.steps}
-
-
-def interactions_of(config: RecommendConfig) -> Interactions:
-    """The data set of a configuration."""
-    data = config.data
-    with memory_for(data.dataset):
-        return open_interactions(
-            data.dataset,
-            test_share=data.test_share,
-            seed=config.training.seed,
-            form=data.form,
-            least_rating=data.least_rating,
-        )
+        return {
+            "graph": {"name": self.name, **self.sizes},
+            "steps_per_epoch": self.steps,
+            "partition": self.partition_report,
+        }
 
 
 class Recommendation(PairTask):
@@ -124,69 +153,50 @@ class Recommendation(PairTask):
         comm: Communicator,
         interactions: Interactions | None = None,
     ) -> None:
-        data, how, seed = config.data, config.algorithm, config.training.seed
-        self.config, self.comm, self.model = config, comm, nn.Module()
-        opened = [] if interactions is None else [interactions]
-
-        def read() -> Interactions:
-            if not opened:
-                opened.append(interactions_of(config))
-            return opened[0]
-
-        def source() -> GraphSource:
-            return MemorySource(read().graph())
-
-        users = int(comm.from_rank_zero(lambda: read().shape[0]))
-        placement = Placement(how.distribution, how.partition, imbalance=how.imbalance, seed=seed)
-        share, self.partition_report = scattered_share(data.dataset, source, placement, comm)
-        self.name, self.vertex_ids = share.meta.name, share.vertex_ids
-        self.share = Share.of(share, users, read, comm)
-        opened.clear()
-        graph = DistGraph(share, comm, how.distribution)
+        super().__init__(config, comm)
+        rows, places = self.scatter(interactions)
+        assert rows.adjacency is not None
+        block = take_rows(rows.adjacency, self.share.user_rows)
+        self.share = self.share.of_users(0, len(self.share.user_rows), block, places)
+        graph = DistGraph(rows, comm, config.algorithm.distribution)
+        del rows, block, places
         self.propagation = Propagation(graph, config.model.of_layers)
         graph.release()
-        self._mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
         self.sampler = PairSampler(
             self.share,
             comm,
             batch_size=config.sampling.batch_size,
             negatives=0 if config.sampling.loss == "in-batch" else config.sampling.negatives,
-            seed=seed,
+            seed=config.training.seed,
             draw=config.sampling.draw,
         )
-        self.update = RowUpdate(config.training.optimizer)
-        width, rows = config.model.dim, len(self.vertex_ids)
+        width, own = config.model.dim, len(self.vertex_ids)
         widths = self.update.widths(width)
-        what = f"{rows} embeddings of {width} numbers with --optimizer {self.update.kind}"
-        comm.on_every_rank(
-            lambda: check_memory(what, 4 * rows * (4 * width + sum(widths.values())))
-        )
+        what = f"{own} embeddings of {width} numbers with --optimizer {self.update.kind}"
+        comm.on_every_rank(lambda: check_memory(what, 4 * own * (4 * width + sum(widths.values()))))
         with memory_for(what):
-            self.rows = initial_rows(self.vertex_ids, width, seed)
-            self.moments = {n: torch.zeros(rows, columns) for n, columns in widths.items()}
+            self.rows = initial_rows(self.vertex_ids, width, config.training.seed)
+            self.moments = {n: torch.zeros(own, columns) for n, columns in widths.items()}
         self.steps = self.sampler.steps
         self.sizes = {
-            "users": users,
+            "users": self.share.users,
             "items": self.share.items,
             "interactions": self.sampler.interactions,
             "test_interactions": comm.agree(self.share.test.nnz, "sum"),
         }
 
-    def train_epoch(self, epoch: int, lr: float) -> Tensor:
-        steps = self.steps
-        losses = torch.zeros((), dtype=torch.float64)
-        for step in range(steps):
-            loss, gradient = self.gradient(self.sampler.pairs(epoch, step))
-            losses += loss
-            self.update.step_(self.rows, gradient, self.moments, lr, epoch * steps + step + 1)
-        return losses / max(steps, 1)
+    def step(self, epoch: int, step: int) -> Tensor:
+        loss, gradient = self.gradient(self.sampler.pairs(epoch, step))
+        number = epoch * self.steps + step + 1
+        self.update.step_(self.rows, gradient, self.moments, self.lr, number)
+        return loss
 
     @torch.no_grad()
     def gradient(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """Loss of the pairs of all ranks, and the gradient of own embeddings. Collective."""
         E, share, how, comm = self.rows, self.share, self.config.sampling, self.comm
         numbers, pairs, total = self._items_of(pairs)
-        fetched = self._fetch(numbers)
+        fetched = share.fetch(numbers, self.mesh)
         # Vertices of the step, and how often each occurs.
         of_items = torch.bincount(
             torch.cat((pairs.positives, pairs.negatives.flatten())), minlength=len(numbers)
@@ -244,12 +254,6 @@ class Recommendation(PairTask):
         self.comm.all_reduce(counts).wait()
         return counts
 
-    def _fetch(self, places: Tensor) -> DistMatrix:
-        """From own items to those at some places. Collective."""
-        layout = self.share.layout
-        plan = build(fetch(CSR(Selection(places, layout.rows)), layout, self.comm.rank), self._mesh)
-        return DistMatrix(plan.ready(), layout, self._mesh)
-
     def sums(self) -> Tensor:
         F, share = self.propagation.forward(self.rows), self.share
         users, items = F[share.user_rows], F[share.item_rows]
@@ -271,32 +275,7 @@ class Recommendation(PairTask):
         for name, table in ({"rows": self.rows} | self.moments).items():
             table.copy_(state[name])
 
-    def sections(self) -> dict[str, Any]:
-        """The graph and its partition. Collective."""
-        return {**super().sections(), "partition": self.partition_report}
-
     def predictions(self) -> Predictions:
-        """The embedding of every user, and then of every item. Collective."""
-        return Predictions(self.vertex_ids, {"embedding": self.propagation.forward(self.rows)})
-
-
-class RowTrainer(Trainer):
-    """Takes the steps of a task whose rows lie at their owners: no gradient is summed up."""
-
-    task: PairTask
-
-    def __init__(
-        self, task: PairTask, config: RecommendConfig, callbacks: Sequence[Callback] = ()
-    ) -> None:
-        lr = config.training.lr
-        super().__init__(
-            task,
-            options=config.training,
-            optimizer=lambda none: torch.optim.SGD([{"params": none}], lr=lr),
-            callbacks=callbacks,
-        )
-        self.steps_per_epoch = task.steps
-
-    def train_epoch(self, epoch: int) -> Tensor:
-        """All steps of an epoch; the mean of their losses. Collective."""
-        return self.task.train_epoch(epoch, self.optimizer.param_groups[0]["lr"])
+        """The embedding of every user, and then of every item, with their ids. Collective."""
+        embedding = self.propagation.forward(self.rows)
+        return Predictions(self.vertex_ids, {"embedding": embedding}, columns=self._names)

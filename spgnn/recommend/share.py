@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.data.distribute import RankShare
+from spgnn.comm import Communicator, Mesh
+from spgnn.exchange import build
+from spgnn.exchange.schemes import fetch
 from spgnn.graph.vertices import dealt
 from spgnn.layout import Int64Array, RowLayout
-from spgnn.pattern import Pattern
-from spgnn.recommend.interactions import Interactions
+from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR, take_rows
+from spgnn.spmm import DistMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,14 +59,34 @@ class Share:
 
     @classmethod
     def of(
-        cls, share: RankShare, users: int, given: Callable[[], Interactions], comm: Communicator
-    ) -> Share:
-        """The share of this rank; rank 0 alone has the interactions. Collective.
+        cls,
+        layout: RowLayout,
+        own: Tensor,
+        users: int,
+        tested: Callable[[], sp.csr_array],
+        comm: Communicator,
+    ) -> tuple[Share, Tensor]:
+        """The share of this rank, without anything to train on. Collective.
 
         Vertices below `users` are users, the others items.
+
+        Parameters
+        ----------
+        layout : RowLayout
+            Rows of each rank.
+        own : Tensor int64 [own rows]
+            Original ids of this rank's vertices.
+        users : int
+        tested : callable
+            On rank 0, the test interactions [users, items].
+        comm : Communicator
+
+        Returns
+        -------
+        share : Share
+        places : Tensor int64 [all rows + 1]
+            The place of the item in each row of the graph; of a user, that of the next one.
         """
-        assert share.adjacency is not None
-        layout, own = share.layout, share.vertex_ids
         ids = own.new_empty(layout.rows)
         comm.all_gather(own, ids, layout.sizes.tolist())
         is_item = ids >= users
@@ -76,31 +98,59 @@ class Share:
 
         own_users = layout.sizes - item_layout.sizes
 
-        def tested() -> tuple[Tensor, Tensor, Int64Array]:
-            test = given().test[user_ids.numpy()]
+        def listed() -> tuple[Tensor, Tensor, Int64Array]:
+            test = tested()[user_ids.numpy()]
             lengths = torch.from_numpy(np.diff(test.indptr).astype(np.int64))
             entries = np.diff(test.indptr[np.append(0, np.cumsum(own_users))])
             return lengths, torch.from_numpy(test.indices.astype(np.int64)), entries
 
-        sent = comm.on_rank_zero(tested)
+        sent = comm.on_rank_zero(listed)
         of_users, of_items, entries = sent or (own, own, own_users)  # rank 0's count
         lengths = dealt({"": of_users}, own_users, comm)[""]
         tested_items = dealt({"": of_items}, entries.astype(np.int64), comm)[""]
         user_rows = (own < users).nonzero()[:, 0]
-        block, shape = take_rows(share.adjacency, user_rows), (len(user_rows), len(item_ids))
-        trained = before[block.indices.long()].int()
+        shape = len(user_rows), len(item_ids)
         row = torch.arange(shape[0]).repeat_interleave(lengths)
         test = places[tested_items]
         test = test[(row * max(shape[1], 1) + test).argsort()].int()
         ends = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
-        return cls(
+        none = Pattern.trusted(torch.zeros_like(ends), test[:0], shape)
+        share = cls(
             user_rows,
             (own >= users).nonzero()[:, 0],
             own[user_rows],
             item_ids,
             places,
             item_layout,
-            CSR(Pattern.trusted(block.indptr, trained, shape)),
+            CSR(none),
             CSR(Pattern.trusted(ends, test, shape)),
             users,
         )
+        return share, before
+
+    def of_users(self, first: int, last: int, block: CSR, places: Tensor) -> Share:
+        """The same of some neighbouring own users, who train on a block of the graph.
+
+        Parameters
+        ----------
+        first, last : int
+            Numbers of these users among own ones.
+        block : CSR [last - first, columns]
+        places : Tensor [columns]
+            The place of the item in each column.
+        """
+        trained = places[block.indices.long()].int()
+        pattern = Pattern.trusted(block.indptr, trained, (last - first, self.items))
+        return replace(
+            self,
+            user_rows=self.user_rows[first:last],
+            user_ids=self.user_ids[first:last],
+            train=CSR(pattern),
+            test=take_rows(self.test, torch.arange(first, last)),
+        )
+
+    def fetch(self, places: Tensor, mesh: Mesh) -> DistMatrix:
+        """The matrix that gives rows of own items to whoever wants these places. Collective."""
+        wanted = CSR(Selection(places, self.items))
+        plan = build(fetch(wanted, self.layout, mesh.rank), mesh)
+        return DistMatrix(plan.ready(), self.layout, mesh)

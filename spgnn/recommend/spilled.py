@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from spgnn.chunked.adjacency import even_bounds
-from spgnn.chunked.blocks import Blocks, BlockWriter, MemoryBlocks
-from spgnn.chunked.matrix import ChunkMatrix
+from spgnn.chunked.adjacency import (
+    Adjacency,
+    MatrixStorage,
+    even_bounds,
+    statistics_of,
+    whole_matrix,
+)
+from spgnn.chunked.blocks import MemoryBlocks
 from spgnn.chunked.tables import Placement, Table, TableFactory
-from spgnn.comm import SoloCommunicator
+from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.direct import Transfers
 from spgnn.files import scratch_directory
 from spgnn.layout import RowLayout
-from spgnn.pattern import Pattern
-from spgnn.progress import working
 from spgnn.recommend.config import RecommendConfig
 from spgnn.recommend.interactions import Interactions
 from spgnn.recommend.pairs import PairSampler, pair_loss
 from spgnn.recommend.ranking import recall_and_ndcg
-from spgnn.recommend.recommendation import PairTask, interactions_of
+from spgnn.recommend.recommendation import PairTask
 from spgnn.recommend.share import Share
-from spgnn.recommend.tables import RowUpdate, initial_rows
-from spgnn.sparse import CSR, take_rows
+from spgnn.recommend.tables import initial_rows
 
 
 def spilled_bounds(indptr: Tensor, users: int, chunks: int) -> tuple[int, ...]:
@@ -37,92 +40,83 @@ def spilled_bounds(indptr: Tensor, users: int, chunks: int) -> tuple[int, ...]:
         before = int(indptr[first])
         cuts = even_bounds(lambda row: int(indptr[first + row]) - before, last - first, chunks)  # noqa: B023
         parts += [first + cut for cut in cuts[:-1] if last > first]
-    return *parts, rows
+    return *(parts or [0]), rows
 
 
 class SpilledRecommendation(PairTask):
-    """The same pairs, loss and steps as in memory, on one rank, chunk by chunk.
+    """The same pairs, loss and steps as in memory, chunk by chunk. Collective.
 
-    In memory are the items' embeddings and their gradient, the pairs of a chunk, and one table
-    while the matrix streams by. A step goes through everything on the disk.
+    In memory are the embeddings of all items and their gradient, the pairs of a chunk, and one
+    table of own rows while the matrix streams by. A step goes through everything on the disk.
 
     Parameters
     ----------
     config : RecommendConfig
-    name : str
-    users : int
-    blocks : Blocks [n, n]
-        The graph of interactions: users, then items; chunks of either.
-    test : CSR [users, items], optional
-        Test interactions.
-    directory : Path
-        For tables.
+    comm : Communicator
+    interactions : Interactions, optional
+        On rank 0, in place of the data set of the configuration.
     """
 
     def __init__(
         self,
         config: RecommendConfig,
-        name: str,
-        users: int,
-        blocks: Blocks,
-        test: CSR | None,
-        directory: Path,
+        comm: Communicator,
+        interactions: Interactions | None = None,
     ) -> None:
-        self.config, self.comm, self.model = config, SoloCommunicator(), nn.Module()
-        self.name, self.counts, self._scratch = name, Transfers(), ExitStack()
-        self._blocks, self._bounds, self._test = blocks, blocks.bounds, test
-        self._matrix = ChunkMatrix(blocks, blocks.bounds)
-        n, width = blocks.bounds[-1], config.model.dim
-        self._users = users
-        self.sizes = {
-            "users": users,
-            "items": n - users,
-            "interactions": blocks.nonzeros() // 2,
-            "test_interactions": 0 if test is None else test.nnz,
-        }
-        degrees = [blocks.row_lengths(chunk) for chunk in range(len(self._bounds) - 1)]
-        scale = torch.cat(degrees).float().pow_(-0.5)
-        self._scale = scale.masked_fill_(scale.isinf(), 0.0)[:, None]
-        self.update = RowUpdate(config.training.optimizer)
+        super().__init__(config, comm)
+        assert config.storage.spill is not None
+        self._scratch = ExitStack()
+        scratch = scratch_directory(config.storage.spill, f"--spill {config.storage.spill}")
+        self.directory = comm.on_every_rank(lambda: self._scratch.enter_context(scratch))
+        try:
+            rows, places = self.scatter(interactions)
+            A = rows.adjacency
+            assert A is not None
+            # Rows rise by original id: users, and then items.
+            bounds = spilled_bounds(A.indptr, len(self.share.user_rows), config.storage.chunks)
+            blocks = MemoryBlocks.of(A, bounds)
+            self.begin(Adjacency(blocks, rows.layout, symmetric=True, weighted=False), places)
+        except BaseException:
+            self._scratch.close()
+            raise
+
+    def begin(self, adjacency: Adjacency, places: Tensor) -> None:
+        """Write matrix and tables of own rows of the graph, of chunks of users, and of items.
+
+        Collective; `places` are those of `Share.of`.
+        """
+        config, comm, mesh = self.config, self.comm, self.mesh
+        self.counts, width = Transfers(), config.model.dim
+        first, last = adjacency.layout.range(comm.rank)
+        statistics = statistics_of(adjacency, comm, "sym", loops=False)
+        storage = MatrixStorage(self.directory, 0, self.counts)
+        self._matrix = whole_matrix(adjacency, statistics, mesh, storage)
+        assert statistics.row_scale is not None
+        self._scale = statistics.row_scale[:, None]
+        self._bounds, self._users = self._matrix.bounds, len(self.share.user_rows)
+        self._places = torch.cat((places[first:last], places[statistics.needed]))
+        self._every_item = self.share.fetch(torch.arange(self.share.items), mesh)
+        # From now on every rank has all items.
+        self.share = replace(self.share, layout=RowLayout.even(self.share.items, 1))
         tables = {"rows": width, **self.update.widths(width)}
         on_disk = frozenset({*(name for name, w in tables.items() if w > 1), "operand", "gradient"})
-        self._factory = TableFactory(Placement(on_disk), directory, torch.float32, self.counts)
+        self._factory = TableFactory(Placement(on_disk), self.directory, torch.float32, self.counts)
         self._tables = {name: self._new(name, columns) for name, columns in tables.items()}
-        for chunk, (first, last) in enumerate(pairwise(self._bounds)):
-            ids = torch.arange(first, last)
+        for chunk, (begin, end) in enumerate(pairwise(self._bounds)):
             for purpose, table in self._tables.items():
                 if purpose == "rows":
+                    ids = self.vertex_ids[begin:end]
                     table.write(chunk, initial_rows(ids, width, config.training.seed))
                 else:
-                    table.write(chunk, torch.zeros(last - first, table.width))
-        every = self.sizes["interactions"]
+                    table.write(chunk, torch.zeros(end - begin, table.width))
+        every = comm.agree(self._matrix.blocks.nonzeros(), "sum") // 2
+        self.sizes = {
+            "users": self.share.users,
+            "items": self.share.items,
+            "interactions": every,
+            "test_interactions": comm.agree(self.share.test.nnz, "sum"),
+        }
         self.steps = -(-every // max(min(config.sampling.batch_size or every, every), 1))
-
-    @classmethod
-    def of(
-        cls, config: RecommendConfig, interactions: Interactions | None = None
-    ) -> SpilledRecommendation:
-        """Of the data set of a configuration, whose graph is written to the disk first."""
-        assert config.storage.spill is not None
-        scratch, spill = ExitStack(), config.storage.spill
-        try:
-            directory = scratch.enter_context(scratch_directory(spill, f"--spill {spill}"))
-            with working(f"reading {config.data.dataset}"):
-                data = interactions or interactions_of(config)
-                A, users = data.graph().adjacency, data.shape[0]
-            bounds = spilled_bounds(A.indptr, users, config.storage.chunks)
-            writer = BlockWriter(
-                "A", A.shape[1], weighted=False, directory=directory, counts=Transfers()
-            )
-            for _, block in MemoryBlocks.of(A, bounds).stream():
-                writer.add(block)
-            test = CSR.from_scipy(data.test) if data.test.nnz else None
-            task = cls(config, data.name, users, writer.finish(), test, directory)
-        except BaseException:
-            scratch.close()
-            raise
-        task._scratch = scratch
-        return task
 
     def close(self) -> None:
         """Remove what lies on the disk."""
@@ -130,26 +124,16 @@ class SpilledRecommendation(PairTask):
             table.release()
         self._scratch.close()
 
-    @torch.no_grad()
-    def train_epoch(self, epoch: int, lr: float) -> Tensor:
-        losses = torch.zeros((), dtype=torch.float64)
-        for step in range(self.steps):
-            losses += self._step(epoch, step, lr)
-        return losses / max(self.steps, 1)
-
-    def _step(self, epoch: int, step: int, lr: float) -> Tensor:
+    def step(self, epoch: int, step: int) -> Tensor:
         how, users, bounds = self.config.sampling, self._users, self._bounds
         F = self._propagated(self._tables["rows"])
         items = self._items(F)
-        d_items, total = torch.zeros_like(items), 0
-        loss = torch.zeros((), dtype=torch.float64)
+        d_items, of_items = torch.zeros_like(items), torch.zeros(len(items), dtype=torch.int64)
+        loss, total = torch.zeros((), dtype=torch.float64), 0
         often = torch.zeros(bounds[-1])
         G = self._new("gradient", F.width)
-        for chunk, block in self._blocks.stream():
+        for chunk, share in self._users_of_chunks():
             first, last = bounds[chunk : chunk + 2]
-            if last > users:
-                break
-            share = self._share(first, CSR(_of_items(block, users)))
             sampler = PairSampler(
                 share,
                 self.comm,
@@ -162,34 +146,39 @@ class SpilledRecommendation(PairTask):
             pairs = sampler.pairs(epoch, step)
             often[first:last] = torch.bincount(pairs.users, minlength=last - first).float()
             for places in (pairs.positives, pairs.negatives.flatten()):
-                often[users:] += torch.bincount(places, minlength=len(items))
-            part, d_users, of_items = pair_loss(
-                how.loss, F.read(chunk), items, often[users:], pairs, 1, how.temperature
+                of_items += torch.bincount(places, minlength=len(items))
+            part, d_users, of_chunk = pair_loss(
+                how.loss, F.read(chunk), items, of_items, pairs, 1, how.temperature
             )
             loss, total = loss + part, total + len(pairs.users)
-            d_items += of_items
+            d_items += of_chunk
             G.write(chunk, d_users)
         F.release()
+        often[users:] = self._every_item.adjoint(of_items.float()[:, None])[:, 0]
+        d_items = self._every_item.adjoint(d_items)
         for chunk, (first, last) in enumerate(pairwise(bounds)):
             if first >= users:
                 G.write(chunk, d_items[first - users : last - users])
         del items, d_items
         gradient = self._propagated(G)
         G.release()
-        number = epoch * self.steps + step + 1
-        penalty = self._update(gradient, often, total, lr, number)
+        sums = torch.stack((loss, loss.new_tensor(total)))
+        self.comm.all_reduce(sums).wait()
+        total = max(int(sums[1]), 1)
+        penalty = self._update(gradient, often, total, epoch * self.steps + step + 1)
+        self.comm.all_reduce(penalty).wait()
         gradient.release()
-        return (loss + penalty) / max(total, 1)
+        return (sums[0] + penalty) / total
 
-    def _update(self, gradient: Table, often: Tensor, total: int, lr: float, step: int) -> Tensor:
-        """Take a step of all rows; the decay of the rows of its pairs."""
+    def _update(self, gradient: Table, often: Tensor, total: int, step: int) -> Tensor:
+        """Take a step of own rows; the decay of the rows of its pairs."""
         decay, penalty = self.config.training.weight_decay, torch.zeros((), dtype=torch.float64)
         for chunk, (first, last) in enumerate(pairwise(self._bounds)):
             read = {name: table.read(chunk) for name, table in self._tables.items()}
             rows, weight = read.pop("rows"), decay * often[first:last, None]
             penalty += (weight * rows.square()).sum().double() / 2
-            slope = gradient.read(chunk).add_(weight * rows).div_(max(total, 1))
-            self.update.step_(rows, slope, read, lr, step)
+            slope = gradient.read(chunk).add_(weight * rows).div_(total)
+            self.update.step_(rows, slope, read, self.lr, step)
             for name, values in {"rows": rows, **read}.items():
                 self._tables[name].write(chunk, values)
         return penalty
@@ -213,46 +202,34 @@ class SpilledRecommendation(PairTask):
 
     @torch.no_grad()
     def sums(self) -> Tensor:
-        result = torch.zeros(3, dtype=torch.float64)
-        if self._test is None:
+        result, solo = torch.zeros(3, dtype=torch.float64), SoloCommunicator()
+        if not self.sizes["test_interactions"]:
             return result
         F = self._propagated(self._tables["rows"])
         items = self._items(F)
-        for chunk, block in self._blocks.stream():
-            first, last = self._bounds[chunk : chunk + 2]
-            if last > self._users:
-                break
-            test = take_rows(self._test, torch.arange(first, last))
-            share = self._share(first, CSR(_of_items(block, self._users)), test)
-            k = self.config.sampling.k
-            result += recall_and_ndcg(F.read(chunk), items, share, k, self.comm)
+        for chunk, share in self._users_of_chunks():
+            result += recall_and_ndcg(F.read(chunk), items, share, self.config.sampling.k, solo)
         F.release()
         return result
 
     def _items(self, F: Table) -> Tensor:
-        """The items' rows of a table, in memory."""
-        rows = torch.empty(self._bounds[-1] - self._users, F.width)
+        """The rows of all items by place, in memory. Collective."""
+        own = torch.empty(self._bounds[-1] - self._users, F.width)
         for chunk, (first, last) in enumerate(pairwise(self._bounds)):
             if first >= self._users:
-                rows[first - self._users : last - self._users] = F.read(chunk)
-        return rows
+                own[first - self._users : last - self._users] = F.read(chunk)
+        return self._every_item.forward(own)
 
-    def _share(self, first: int, train: CSR, test: CSR | None = None) -> Share:
-        """Some users, from one on, and all items; everything is where its number says."""
-        numbers = torch.arange(self.sizes["items"])
-        users = torch.arange(first, first + train.shape[0])
-        layout = RowLayout.even(len(numbers), 1)
-        none = test or train
-        return Share(users, numbers, users, numbers, numbers, layout, train, none, self._users)
+    def _users_of_chunks(self) -> Iterator[tuple[int, Share]]:
+        """The share of the users of each chunk of users."""
+        for chunk, block in self._matrix.blocks.stream():
+            first, last = self._bounds[chunk : chunk + 2]
+            if first >= self._users:
+                break
+            yield chunk, self.share.of_users(first, last, block, self._places)
 
     def _new(self, purpose: str, width: int) -> Table:
         return self._factory.table(purpose, self._bounds, width)
 
     def _new_product(self, bounds: tuple[int, ...], width: int, extra: int = 0) -> Table:
         return self._factory.table("operand", bounds, width, extra)
-
-
-def _of_items(block: CSR, users: int) -> Pattern:
-    """Rows of users, with columns for items alone."""
-    shape = block.shape[0], block.shape[1] - users
-    return Pattern.trusted(block.indptr, block.indices - users, shape)

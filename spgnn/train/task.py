@@ -6,8 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from spgnn.comm import (
@@ -62,12 +64,14 @@ class Criterion(NamedTuple):
 class Predictions(NamedTuple):
     """Predictions of own vertices: their original ids, and arrays [own rows, …] by name.
 
-    `give_back` lets go of memory; it is called now and then while they are read.
+    `give_back` lets go of memory; it is called now and then while they are read. `columns` are
+    arrays [all vertices] that rank 0 has, in rising order of ids: what the source calls them.
     """
 
     vertex_ids: Tensor
     arrays: dict[str, Tensor]
     give_back: Callable[[], None] | None = None
+    columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({})
 
 
 class Task(Protocol):
@@ -83,18 +87,26 @@ class Task(Protocol):
         The score that selects the best epoch and stops training early.
     progress : Progress, optional
         While a trainer runs: receives the progress of long work inside an epoch.
+    steps : int
+        Steps that the task itself takes in an epoch, on rows that lie at their owners; 0: the
+        trainer takes one, of the model's parameters.
+    lr : float
+        The trainer's learning rate in this epoch, for these steps.
     """
 
     comm: Communicator
     model: nn.Module
     criterion: Criterion = Criterion()
     progress: Progress | None = None
+    steps: int = 0
+    lr: float = 0.0
 
     @abstractmethod
     def loss(self, epoch: int) -> Tensor:
         """The share of the loss that is this rank's, a scalar; the shares of all ranks add up.
 
-        Called once an epoch, on all ranks; may be collective.
+        Called once an epoch, on all ranks; may be collective. A task with `steps` takes them here,
+        and returns the mean of their losses, of all ranks together.
         """
 
     def scores(self) -> Scores:

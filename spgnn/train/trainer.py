@@ -91,8 +91,6 @@ class Trainer:
         Of the optimiser.
     """
 
-    steps_per_epoch = 1
-
     def __init__(
         self,
         model: nn.Module | Task,
@@ -132,6 +130,8 @@ class Trainer:
         self._device = self._parameters[0].device if self._parameters else self.comm.device
         if callable(optimizer):
             self.optimizer = optimizer(self._parameters)
+        elif self.task.steps:  # it has a learning rate, and nothing to step on
+            self.optimizer = torch.optim.SGD(groups, lr=options.lr)
         else:
             self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
         kind = type(self.optimizer).__name__.lower()
@@ -141,6 +141,7 @@ class Trainer:
         self.failure: str | None = None
         self.first_epoch = 0
         self.freed: FreedMemory | None = None
+        self.steps_per_epoch = self.task.steps or 1
         self._callbacks, self._has_callbacks = callbacks, False
 
     def fit(self, epochs: int | None = None) -> list[dict[str, Any]]:
@@ -222,8 +223,11 @@ class Trainer:
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
         self.task.model.train()
+        self.task.lr = self.optimizer.param_groups[0]["lr"]
         with self._precision():
             share = self.task.loss(epoch)
+        if self.task.steps:
+            return share
         _check_loss(share)
         share.backward()
         loss = self._sum_gradients(share.detach())
@@ -264,11 +268,11 @@ class Trainer:
         if predictions is None:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
         what = f"--predictions {path}"
-        ids, arrays, after = predictions
+        ids, arrays, after, columns = predictions
         if path.endswith(".parquet"):
-            write_table(path, arrays, ids, self.comm, what, after, dataset)
+            write_table(path, arrays, ids, self.comm, what, after, dataset, columns)
         else:
-            write_npz(path, arrays, ids, self.comm, what, after)
+            write_npz(path, arrays, ids, self.comm, what, after, columns)
 
     def _call_back(self, record: dict[str, Any]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""

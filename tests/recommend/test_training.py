@@ -15,12 +15,13 @@ from spgnn.comm import connect
 from spgnn.layout import RowLayout
 from spgnn.recommend import Interactions, RecommendConfig
 from spgnn.recommend.pairs import PairSampler
-from spgnn.recommend.recommendation import Recommendation, RowTrainer
+from spgnn.recommend.recommendation import Recommendation
 from spgnn.recommend.share import Share
 from spgnn.recommend.spilled import SpilledRecommendation
 from spgnn.recommend.tables import RowUpdate, initial_rows
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
+from spgnn.train import Trainer
 
 USERS, ITEMS, WIDTH, EPOCHS = 23, 17, 5, 2
 
@@ -46,7 +47,7 @@ def train(rank: int, options: dict[str, object]) -> tuple[list[dict[str, float]]
     own = len(task.vertex_ids)
     assert task.rows.shape == (own, WIDTH)
     assert all(len(table) == own for table in task.moments.values())
-    history = RowTrainer(task, how).fit()
+    history = Trainer(task, options=how.training).fit()
     rows = torch.zeros(USERS + ITEMS, WIDTH)
     rows[task.vertex_ids] = task.rows
     comm.all_reduce(rows).wait()
@@ -208,23 +209,37 @@ def test_draws_do_not_depend_on_ranks_and_negatives_are_new(draw: str) -> None:
         assert sorted(map(tuple, every)) == sorted(zip(*known.nonzero(), strict=True))
 
 
-def test_a_run_on_a_disk_is_that_in_memory(tmp_path: Path) -> None:
-    for options in ({}, {"optimizer": "row-adagrad", "loss": "softmax", "batch_size": 0}):
-        truth, _ = dense_history(options)
-        how = config(spill=str(tmp_path), chunks=3, **options, partition="gvb")
-        task = SpilledRecommendation.of(how, interactions())
-        history = RowTrainer(task, how).fit()
-        task.close()
+def spilled(rank: int, options: dict[str, object]) -> list[dict[str, float]]:
+    how = config(**options)
+    task = SpilledRecommendation(how, connect(), interactions())
+    history = Trainer(task, options=how.training).fit()
+    task.close()
+    return history
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"partition": "gvb"},
+        {"optimizer": "row-adagrad", "loss": "softmax", "batch_size": 0, "draw": "users"},
+    ],
+)
+def test_a_run_on_a_disk_is_that_in_memory(
+    tmp_path: Path, options: dict[str, object], ranks: int
+) -> None:
+    truth, _ = dense_history(options)
+    for history in run_ranks(spilled, ranks, {**options, "spill": str(tmp_path), "chunks": 3}):
         for record, (loss, recall, ndcg) in zip(history, truth, strict=True):
             assert record["loss"] == pytest.approx(loss, abs=1e-5)
             assert record["test_recall@4"] == pytest.approx(recall, abs=1e-9)
             assert record["test_ndcg@4"] == pytest.approx(ndcg, abs=1e-9)
-        assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def resumed(rank: int, directory: str, epochs: int, resume: bool) -> list[dict[str, float]]:
     how = config(checkpoint=directory, epochs=epochs, resume=resume, optimizer="row-adam")
-    history = RowTrainer(Recommendation(how, connect(), interactions()), how).fit()
+    history = Trainer(Recommendation(how, connect(), interactions()), options=how.training).fit()
     return [{k: v for k, v in record.items() if k != "seconds"} for record in history]
 
 
