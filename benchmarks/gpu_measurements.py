@@ -8,14 +8,16 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+import gpu_cusparse
+import gpu_graphs
 import kernel_graphs
 import torch
-from gpu_report import Spread, speedups
+from gpu_report import CACHED, CACHED_BFLOAT16, KINDS, Spread, speedups
 from torch import Tensor
 
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
-from spgnn.data.normalise import add_self_loops, degree_scales
+from spgnn.data.normalise import add_self_loops
 from spgnn.kernels import (
     torch_kernels,
 )
@@ -26,13 +28,18 @@ from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
 TOLERANCE = 1e-5  # of the sum of absolute terms, float32
 FLUSH_BYTES = 2**28  # several times any L2
 WARM_UP = 2
+SHORT_SLEEP, LONG_SLEEP = 2**20, 2**26  # cycles: half a millisecond, and some 35 of them
 
 Calls = dict[str, Callable[[], Any]]
 Clock = Callable[[Callable[[], Any]], float]  # seconds of one call
 
 
 class DeviceClock:
-    """Time of a call on the device, from cold caches and without the host's launch latency."""
+    """Time of a call on the device, from cold caches and without the host's launch latency.
+
+    The device sleeps before each call, for so long that the host is done with all its launches
+    when the call's first one starts; a call that itself waits for the device never is.
+    """
 
     def __init__(self) -> None:
         self._flushed = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
@@ -41,13 +48,18 @@ class DeviceClock:
 
     def __call__(self, call: Callable[[], Any]) -> float:
         """Seconds."""
-        self._flushed.zero_()
-        torch.cuda._sleep(1_000_000)  # half a millisecond, in which the host gets ahead
-        self._start.record()
-        call()
-        self._end.record()
-        self._end.synchronize()
-        return self._start.elapsed_time(self._end) * 1e-3
+        cycles = SHORT_SLEEP
+        while True:
+            self._flushed.zero_()
+            torch.cuda._sleep(cycles)
+            self._start.record()
+            call()
+            self._end.record()
+            was_late = self._start.query()
+            self._end.synchronize()
+            if not was_late or cycles >= LONG_SLEEP:
+                return self._start.elapsed_time(self._end) * 1e-3
+            cycles *= 4
 
 
 def measure(calls: Calls, clock: Clock, rounds: int) -> dict[str, Spread]:
@@ -64,19 +76,22 @@ def measure(calls: Calls, clock: Clock, rounds: int) -> dict[str, Spread]:
 
 
 def graph_names() -> list[str]:
-    """Those that can be had: the real ones lie where SPGNN_DATA says."""
-    return [name for name in kernel_graphs.names() if name not in kernel_graphs.HALF_ROWS]
+    """Those drawn here, and the real ones that lie where SPGNN_DATA says."""
+    known = kernel_graphs.names()
+    return [*gpu_graphs.GRAPHS, *(name for name in known if name in kernel_graphs.REAL)]
 
 
-def load_graph(name: str) -> CSR:
-    """An undirected 0/1 adjacency with self-loops, on the CPU.
+def load_graph(name: str, where: str) -> CSR:
+    """An undirected 0/1 adjacency with self-loops.
 
     ``name`` is one of `graph_names` or whatever `spgnn.data.load_dataset` takes.
     """
+    if name in gpu_graphs.GRAPHS:
+        return gpu_graphs.make(name, where)
     if name in graph_names():
-        return CSR.from_scipy(kernel_graphs.load(name, width=0))
+        return CSR.from_scipy(kernel_graphs.load(name, width=0)).to(where)
     A = load_dataset(name).symmetrised().adjacency
-    return add_self_loops(CSR.of(A.indptr, A.indices, A.shape))
+    return add_self_loops(CSR.of(A.indptr, A.indices, A.shape)).to(where)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,26 +101,19 @@ class Blocks:
     plain: CSR
     weighted: CSR
     scaled: CSR
-    int32: Tensor
-    int64: Tensor
+    torch: Tensor
 
 
 def scaled_block(A: CSR) -> CSR:
     """The same, symmetrically normalised."""
-    scale, _ = degree_scales(A, "sym")
+    scale = A.indptr.diff().clamp(min=1).float().rsqrt()
     return A.with_scales(scale, scale)
 
 
-def make_blocks(A: CSR, where: str) -> Blocks:
-    """From a 0/1 block on the CPU."""
-    plain = A.to(where)
-    ones = torch.ones(A.nnz, device=where)
-    narrow = torch_kernels.as_torch(plain, torch.float32)
-    wide = torch.sparse_csr_tensor(
-        plain.indptr, plain.indices.long(), ones, A.shape, check_invariants=False
-    )
-    weighted = CSR.of(plain.indptr, plain.indices, plain.shape, ones)
-    return Blocks(plain, weighted, scaled_block(A).to(where), narrow, wide)
+def make_blocks(A: CSR) -> Blocks:
+    """From a symmetric 0/1 block."""
+    weighted = CSR.of(A.indptr, A.indices, A.shape, torch.ones(A.nnz, device=A.device))
+    return Blocks(A, weighted, scaled_block(A), torch_kernels.as_torch(A, torch.float32))
 
 
 def spmm_case(blocks: Blocks, columns: int, clock: Clock, rounds: int) -> dict[str, Any]:
@@ -113,41 +121,54 @@ def spmm_case(blocks: Blocks, columns: int, clock: Clock, rounds: int) -> dict[s
     A = blocks.plain
     rows, cols = A.shape
     X = torch.randn(cols, columns, device=A.device)
-    total = torch.zeros(rows, columns, device=A.device)
+    narrow, total = X.bfloat16(), torch.zeros(rows, columns, device=A.device)
+    cached = {
+        f"{library} {algorithm}": product
+        for library, operand in ((CACHED, X), (CACHED_BFLOAT16, narrow))
+        for algorithm, product in gpu_cusparse.products(A, operand).items()
+    }
+    right = is_correct(blocks, X) and are_near(cached, blocks.torch, X)
     times = measure(
         {
-            "cuSPARSE int32": partial(torch.sparse.mm, blocks.int32, X),
-            "cuSPARSE int64": partial(torch.sparse.mm, blocks.int64, X),
+            "torch": partial(torch.sparse.mm, blocks.torch, X),
+            **cached,
             "0/1": partial(kernels.spmm, A, X),
             "values": partial(kernels.spmm, blocks.weighted, X),
             "scaled": partial(kernels.spmm, blocks.scaled, X),
             "Y +=": partial(kernels.spmm, A, X, total, accumulate=True),
-            "bfloat16": partial(kernels.spmm, A, X.bfloat16()),
+            "bfloat16": partial(kernels.spmm, A, narrow),
         },
         clock,
         rounds,
     )
+    for product in cached.values():
+        product.close()
+    compulsory = {kind: (rows + cols) * columns * 4 + A.nnz * 4 + (rows + 1) * 8 for kind in KINDS}
+    compulsory["values"] += A.nnz * 4
+    compulsory["scaled"] += (rows + cols) * 4
+    compulsory["Y +="] += rows * columns * 4
+    compulsory["bfloat16"] -= (rows + cols) * columns * 2
     return {
         "columns": columns,
         "rows": rows,
         "nnz": A.nnz,
         "seconds": {name: asdict(t) for name, t in times.items()},
         "speedup": speedups(times),
-        "compulsory_bytes": (rows + cols) * columns * 4 + A.nnz * 4 + (rows + 1) * 8,
+        "compulsory_bytes": compulsory,
         "gathered_bytes": A.nnz * columns * 4,
-        "correct": is_correct(blocks, X),
+        "correct": right,
     }
 
 
 def is_correct(blocks: Blocks, X: Tensor) -> bool:
     """Our products against torch's, whole arrays, relative to the terms of each sum."""
-    expected, magnitude = blocks.int32 @ X, blocks.int32 @ X.abs()
+    expected, magnitude = blocks.torch @ X, blocks.torch @ X.abs()
     scale = blocks.scaled.row_scale
     assert scale is not None
     spread = scale[:, None]
-    scaled, scaled_magnitude = (spread * (blocks.int32 @ (spread * Z)) for Z in (X, X.abs()))
+    scaled, scaled_magnitude = (spread * (blocks.torch @ (spread * Z)) for Z in (X, X.abs()))
     narrow = X.bfloat16()
-    rounded = kernels.spmm(blocks.plain, narrow).float(), blocks.int32 @ narrow.float()
+    rounded = kernels.spmm(blocks.plain, narrow).float(), blocks.torch @ narrow.float()
     return all(
         (
             is_near(kernels.spmm(blocks.plain, X), expected, magnitude),
@@ -156,6 +177,14 @@ def is_correct(blocks: Blocks, X: Tensor) -> bool:
             is_near(*rounded, magnitude, 2**-8),
         )
     )
+
+
+def are_near(cached: dict[str, gpu_cusparse.Product], A: Tensor, X: Tensor) -> bool:
+    """Whether cuSPARSE has been called rightly: the baseline computes the same product."""
+    expected, magnitude = A @ X, A @ X.abs()
+    tolerance = {torch.float32: TOLERANCE, torch.bfloat16: 2**-6}
+    found = [product() for product in cached.values()]
+    return all(is_near(Y.float(), expected, magnitude, tolerance[Y.dtype]) for Y in found)
 
 
 def is_near(

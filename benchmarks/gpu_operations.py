@@ -121,7 +121,7 @@ def _sddmm(blocks: Blocks, G: Tensor, X: Tensor, run: tuple[Clock, int]) -> Line
 
     def sampled() -> list[Tensor]:
         pairs = zip(G_each, X_each, strict=True)
-        return [torch.sparse.sampled_addmm(blocks.int32, g, x.T, beta=0) for g, x in pairs]
+        return [torch.sparse.sampled_addmm(blocks.torch, g, x.T, beta=0) for g, x in pairs]
 
     expected = X.new_empty((A.nnz, heads), dtype=torch.float64)
     magnitude = torch.empty_like(expected)

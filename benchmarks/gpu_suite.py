@@ -1,6 +1,6 @@
 """Every check that needs a GPU, in one command: tests, all operations, training, the kernel table.
 
-    python benchmarks/gpu_suite.py --output DIR
+    python benchmarks/gpu_suite.py [--quick] --output DIR
 
 writes DIR/gpu_suite.json and DIR/gpu_suite.md after every step, so that a run cut short leaves
 what it found; a step that breaks is reported, and the others run all the same. Exit status: 0 if
@@ -12,34 +12,47 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.util
 import itertools
 import json
+import multiprocessing
+import os
 import platform
 import shlex
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from importlib import import_module
-from importlib.metadata import version
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
 
 import gpu_attention as attention
+import gpu_graphs
 import gpu_measurements as measured
 import gpu_operations as operations
 import torch
 from gpu_report import Report, failures, markdown, summarise, write
 
 from spgnn.errors import InputError
+from spgnn.kernels.library import kernels_for
+from spgnn.memory import processors
 
 ROOT = Path(__file__).resolve().parent.parent
 DEVICE = "cuda"
-WIDTHS = (16, 64, 128, 300)
-ROUNDS = 15
-TEST_SHARE = 0.45  # of the budget
-EPOCHS = 13  # the operator clock runs in two of them
+WIDTHS = (16, 32, 64, 128, 256)
+ROUNDS = 9
+QUICK = {"steps": ["training", "tests", "memory", "rows", "distributed", "table"], "budget": 225.0}
+QUICK |= {"graphs": list(gpu_graphs.QUICK), "widths": [64], "rounds": 3}
+ONE_GRAPH = "rmat-17-32"  # of operations other than the table's
+TEST_SHARE = 0.7  # of the budget that is left
+RUN_SECONDS, GRACE_SECONDS = 100.0, 15.0  # of one training; of a process that is to end
+SHOWN_FAILURES, SHOWN_LINES = 40, 6
+PROCESSORS_A_RUN = 4  # training has up to four ranks
+EPOCHS = 7
 LOSS_TOLERANCE = 1e-3  # between devices, relative, over a few epochs
 # Drawn on rank 0 or by counters: the same weights and dropout masks on every device and rank.
 TRAINING = ["--dataset", "sbm", "--epochs", str(EPOCHS), "--dropout", "0.5"]
@@ -48,8 +61,9 @@ SHARED = ["--device", "cuda", "--backend", "gloo", "--nproc"]  # ranks on one GP
 RUNS = {
     "cpu": ["--device", "cpu"],
     "cuda": ["--device", "cuda"],
+    "NCCL, 1 rank": ["--one-rank-world", "--device", "cuda"],
     "cuda, 2 ranks": [*SHARED, "2"],
-    "ghosts": [*SHARED, "2", "--recompute-halo", "--cover", "minimum"],
+    "recomputed halo": [*SHARED, "2", "--recompute-halo", "--cover", "minimum"],
     "1.5d": [*SHARED, "4", "--algo", "1.5d", "--c", "2"],
     "feature": [*SHARED, "4", "--algo", "feature", "--c", "2"],
     "3d": [*SHARED, "4", "--algo", "3d", "--c", "2"],
@@ -57,7 +71,8 @@ RUNS = {
     "hierarchy": [*SHARED, "4", "--hierarchy", "2", "--cover", "minimum"],
     "peers": [*SHARED, "4", "--schedule", "peers", "--buffer", "64KiB"],
 }
-NO_GPU = 3
+BAD_INPUT, NO_GPU = 2, 3
+FORK = multiprocessing.get_context("fork")
 
 
 class Budget:
@@ -74,18 +89,16 @@ class Budget:
 def describe_run(arguments: Sequence[str]) -> Report:
     """What the figures depend on."""
     properties = torch.cuda.get_device_properties(0)
-    git = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=False, capture_output=True, text=True
-    )
     return {
         "command": shlex.join(["python", "benchmarks/gpu_suite.py", *arguments]),
-        "commit": git.stdout.strip() or "unknown",
+        "commit": commit(),
         "date": datetime.date.today().isoformat(),
+        "kernels": kernels_for(torch.empty(0, device=DEVICE)).__name__,
         "versions": {
-            "spgnn": version("spgnn"),
+            "spgnn": version_of("spgnn"),
             "torch": torch.__version__,
             "CUDA": torch.version.cuda,
-            "CuPy": import_module("cupy").__version__,
+            "CuPy": version_of("cupy-cuda13x", "cupy-cuda12x", "cupy"),
             "Python": platform.python_version(),
         },
         "device": {
@@ -97,48 +110,84 @@ def describe_run(arguments: Sequence[str]) -> Report:
     }
 
 
-def run_command(command: Sequence[str], timeout: float) -> Report:
-    """Run a part of the suite in a process of its own; its last lines are kept."""
-    start = time.monotonic()
+def commit() -> str:
+    """Of the working tree, where git can be asked."""
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            check=False,
-            timeout=timeout,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+        command = ["git", "rev-parse", "HEAD"]
+        return subprocess.check_output(command, cwd=ROOT, text=True, stderr=subprocess.DEVNULL)[:40]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def version_of(*packages: str) -> str:
+    """Of the first that is installed."""
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return "unknown"
+
+
+def run_command(command: Sequence[str], timeout: float, log: Path) -> Report:
+    """Run a part of the suite in a process of its own; its output goes to `log`.
+
+    Out of time, it is asked to end, so that it says what it found, and then ended with all that it
+    has started.
+    """
+    start = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
-        status, output = done.returncode, done.stdout
-    except subprocess.TimeoutExpired as expired:
-        status, output = 124, (expired.stdout or b"") + b"\nstopped: out of time"
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            status = 124
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     return {
         "command": shlex.join(command),
         "status": status,
         "seconds": time.monotonic() - start,
-        "output": output.decode(errors="replace").splitlines()[-40:] or [""],
+        "output": [*lines[-40:], *(["stopped: out of time"] if status == 124 else [])] or [""],
+        "log": log.name,
     }
 
 
 def training(folder: Path, timeout: float) -> Report:
-    """A short training on the CPU, the GPU, and ranks that share it: losses must agree."""
-    found: Report = {"status": 0, "runs": {}}
-    for where, flags in RUNS.items():
-        file = folder / ".training.json"
-        command = [sys.executable, "experiments/gcn.py", *TRAINING, *flags, "--json", str(file)]
-        run = run_command(command, timeout / len(RUNS))
-        found["runs"][where] = run
-        if run["status"] != 0:
-            found["status"] = run["status"]
-            continue
-        trained = json.loads(file.read_text(encoding="utf-8"))
-        file.unlink()
-        run["losses"] = [epoch["loss"] for epoch in trained["history"]]
-        run |= {key: trained[key] for key in ("epoch_seconds", "breakdown_seconds")}
-    losses = [run.get("losses", []) for run in found["runs"].values()]
-    if found["status"] == 0 and not all(losses_agree(each, losses[0]) for each in losses):
-        found["status"] = 1
-    return found
+    """The same short training everywhere, several at a time: losses must agree.
+
+    The CPU's and the GPU's come first; the GPU's compiles most of what the others need.
+    """
+    end = time.monotonic() + timeout
+
+    def run(where: str) -> Report:
+        name = "training-" + "".join(c if c.isalnum() else "-" for c in where)
+        file = folder / f".{name}.json"
+        command = [sys.executable, "benchmarks/gpu_training.py", *TRAINING, *RUNS[where]]
+        seconds = max(min(RUN_SECONDS, end - time.monotonic()), 1.0)
+        run = run_command([*command, "--json", str(file)], seconds, folder / f"{name}.log")
+        if run["status"] == 0:
+            history = json.loads(file.read_text(encoding="utf-8"))["history"]
+            run["losses"] = [epoch["loss"] for epoch in history]
+            (folder / f"{name}.log").unlink()
+        file.unlink(missing_ok=True)
+        return run
+
+    found: dict[str, Report] = {}
+    with ThreadPoolExecutor(max(processors() // PROCESSORS_A_RUN, 1)) as pool:
+        for names in (list(RUNS)[:2], list(RUNS)[2:]):
+            found |= zip(names, pool.map(run, names), strict=True)
+    for run_found in found.values():
+        losses = run_found.get("losses", [])
+        run_found["right"] = losses_agree(losses, found["cpu"].get("losses", []))
+    return {"status": 0 if all(run["right"] for run in found.values()) else 1, "runs": found}
 
 
 def losses_agree(losses: Sequence[float], expected: Sequence[float]) -> bool:
@@ -158,25 +207,46 @@ def fill_table(
         if budget.left() < 0:
             report["left_out"].append(name)
             continue
-        note(f"{name}: reading")
-        blocks = measured.make_blocks(measured.load_graph(name), DEVICE)
+        note(f"{name}: drawing")
+        A = measured.load_graph(name, DEVICE)
+        report["graphs"][name] = gpu_graphs.shape_of(A)
+        blocks = measured.make_blocks(A)
         for columns in options.widths:
             note(f"{name}: f = {columns}")
             case = measured.spmm_case(blocks, columns, clock, options.rounds)
             report["cases"].append({"graph": name, **case})
         report["summary"] = summarise(report["cases"])
-        for columns in sorted({min(options.widths), max(options.widths)}):
-            sweep = measured.tile_sweep(blocks.plain, columns, clock, options.rounds)
-            report["tiles"].append({"graph": name, **sweep})
-        del blocks
+        del A, blocks
         torch.cuda.empty_cache()
         save()
 
 
-def pytest(timeout: float, *arguments: str) -> Report:
-    """Some of the tests. Warnings of the GPU libraries at hand are no failures of spgnn."""
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "default", *arguments]
-    return run_command(command, timeout)
+def pytest(folder: Path, name: str, timeout: float, *arguments: str) -> Report:
+    """Some of the tests, on all processors. Warnings of the GPU libraries are no failures of ours.
+
+    The first lines of each failure are kept.
+    """
+    file = folder / f".{name}.xml"
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "--tb=short"]
+    command += ["-p", "no:cacheprovider", f"--junitxml={file}", *arguments]
+    if importlib.util.find_spec("xdist") is not None:
+        command += ["-n", str(processors())]
+    run = run_command(command, timeout, folder / f"{name}.log")
+    run["failed"] = failed_tests(file) if file.exists() else {}
+    file.unlink(missing_ok=True)
+    return run
+
+
+def failed_tests(file: Path) -> dict[str, list[str]]:
+    """Names of tests that failed, and the first lines of why."""
+    failed: dict[str, list[str]] = {}
+    for case in ElementTree.parse(file).iter("testcase"):
+        for trouble in (*case.iter("failure"), *case.iter("error")):
+            said = trouble.get("message", "").splitlines()[:SHOWN_LINES]
+            place = (trouble.text or "").rstrip().splitlines()[-1:]
+            lines = [line[:200] for line in (*said, *place)]
+            failed[f"{case.get('classname')}.{case.get('name')}"] = lines
+    return dict(itertools.islice(failed.items(), SHOWN_FAILURES))
 
 
 class Steps:
@@ -192,14 +262,21 @@ class Steps:
         """Put on disk what has been found so far."""
         write(self.report, self.options.output)
 
+    def training(self) -> None:
+        """Losses of the same training on all devices."""
+        self.report["training"] = training(self.options.output, 0.5 * self.budget.left())
+
     def tests(self) -> None:
         """Tests that need a GPU."""
-        self.report["tests"] = pytest(TEST_SHARE * self.budget.left(), "-m", "gpu")
+        seconds = TEST_SHARE * self.budget.left()
+        arguments = "-m", "gpu", "tests/kernels"
+        self.report["tests"] = pytest(self.options.output, "tests", seconds, *arguments)
 
     def placement(self) -> None:
         """Tests that pretend to have other GPUs than there are."""
         files = "tests/comm/test_placement.py", "tests/train/test_measure.py"
-        self.report["placement"] = pytest(TEST_SHARE * self.budget.left(), *files)
+        seconds = TEST_SHARE * self.budget.left()
+        self.report["placement"] = pytest(self.options.output, "placement", seconds, *files)
 
     def memory(self) -> None:
         """What the memory can do at most."""
@@ -214,29 +291,34 @@ class Steps:
         self.report["host_microseconds"] = operations.host_microseconds(DEVICE, 300)
 
     def nonzeros(self) -> None:
-        """SDDMM, softmax, heads and derivatives, on the first graph."""
+        """SDDMM, softmax, heads and derivatives."""
         clock, rounds = measured.DeviceClock(), self.options.rounds
-        blocks = measured.make_blocks(measured.load_graph(self.options.graphs[0]), DEVICE)
+        blocks = measured.make_blocks(measured.load_graph(ONE_GRAPH, DEVICE))
         found = operations.nonzero_operations(blocks, self.options.widths, clock, rounds)
         self._lines("nonzeros", found)
 
     def attention(self) -> None:
-        """Fused attention, on the first graph and on one with a hub."""
+        """Fused attention, on a graph and on a row with half of all nonzeros."""
         clock, rounds = measured.DeviceClock(), self.options.rounds
-        A = measured.load_graph(self.options.graphs[0]).to(DEVICE)
+        A = measured.load_graph(ONE_GRAPH, DEVICE)
         found = attention.fused_attention(A, clock, rounds)
         hub = attention.hub_attention(clock, rounds, DEVICE, 2**22)
         self._lines("attention", itertools.chain(found, hub))
 
     def distributed(self) -> None:
-        """A world of one rank, on the first graph."""
+        """A world of one rank."""
         clock, rounds = measured.DeviceClock(), self.options.rounds
-        scaled = measured.scaled_block(measured.load_graph(self.options.graphs[0]))
+        scaled = measured.scaled_block(measured.load_graph(ONE_GRAPH, DEVICE)).to("cpu")
         self._lines("distributed", operations.distributed(scaled, DEVICE, 64, clock, rounds))
 
-    def training(self) -> None:
-        """Losses of the same training on all devices."""
-        self.report["training"] = training(self.options.output, 0.5 * self.budget.left())
+    def tiles(self) -> None:
+        """Sizes of tiles, on each graph."""
+        clock = measured.DeviceClock()
+        for name in self.options.graphs:
+            A = measured.load_graph(name, DEVICE)
+            for columns in sorted({min(self.options.widths), max(self.options.widths)}):
+                sweep = measured.tile_sweep(A, columns, clock, self.options.rounds)
+                self.report["tiles"].append({"graph": name, **sweep})
 
     def table(self) -> None:
         """Products against cuSPARSE."""
@@ -256,32 +338,65 @@ class Steps:
 STEPS = [name for name in vars(Steps) if not name.startswith("_") and name != "save"]
 
 
-def run_steps(report: Report, options: argparse.Namespace) -> None:
-    """One step after the other; the report is on disk after each."""
-    budget = Budget(options.budget)
-    report |= {"left_out": [], "broken": {}, "cases": [], "tiles": []}
-    steps = Steps(report, options, budget)
-    for name in STEPS:
-        if name not in options.steps:
-            continue
-        note(name)
+def run_steps(options: argparse.Namespace, arguments: Sequence[str]) -> Report:
+    """One step after the other, each in a process of its own; the report is on disk after each.
+
+    So neither a lost device nor a kernel that never ends takes the steps that follow with it. This
+    process does nothing on the device, or its children could not.
+    """
+    budget, file = Budget(options.budget), options.output / "gpu_suite.json"
+    report: Report = {"left_out": [], "broken": {}, "graphs": {}, "cases": [], "tiles": []}
+    report["seconds"] = {}
+    for name in ("describe", *(step for step in STEPS if step in options.steps)):
         if budget.left() < 0:
             report["left_out"].append(name)
+            continue
+        note(name)
+        start = time.monotonic()
+        child = FORK.Process(target=run_step, args=(name, report, options, budget, arguments))
+        child.start()
+        child.join(budget.left() + GRACE_SECONDS)
+        if child.exitcode is None:
+            child.kill()
+            child.join()
+        if child.exitcode in (NO_GPU, BAD_INPUT):
+            sys.exit(child.exitcode)
+        report = json.loads(file.read_text(encoding="utf-8"))
+        if child.exitcode:
+            report["broken"][name] = f"ended with status {child.exitcode}"
+        report["seconds"][name] = round(time.monotonic() - start, 1)
+        write(report, options.output)
+    return report
+
+
+def run_step(
+    name: str,
+    report: Report,
+    options: argparse.Namespace,
+    budget: Budget,
+    arguments: Sequence[str],
+) -> None:
+    """In a process of its own: what it finds is on disk when it ends."""
+    try:
+        if name == "describe":
+            if not torch.cuda.is_available():
+                print("error: no CUDA device; this suite needs one (docs/gpu.md)", file=sys.stderr)
+                sys.exit(NO_GPU)
+            report |= describe_run(arguments)
         else:
-            try:
-                getattr(steps, name)()
-            except InputError:
-                raise
-            except Exception as error:  # out of memory, say: the other steps may do all the same
-                report["broken"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
-                traceback.print_exc()
-        steps.save()
+            getattr(Steps(report, options, budget), name)()
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+    except Exception as error:
+        report["broken"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        traceback.print_exc()
+    write(report, options.output)
 
 
 def note(what: str) -> None:
     """Progress, for whoever watches."""
-    if sys.stderr.isatty():
-        print(what, file=sys.stderr)
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -292,11 +407,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     known = measured.graph_names()
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--quick", action="store_true", help="training and kernels, in 4 minutes")
     parser.add_argument("--graphs", nargs="+", default=known, metavar="NAME_OR_PATH")
     parser.add_argument("--widths", nargs="+", type=int, default=list(WIDTHS), metavar="F")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="samples of each time")
     parser.add_argument("--steps", nargs="+", choices=STEPS, default=STEPS)
-    parser.add_argument("--budget", type=float, default=500, help="seconds, about")
+    parser.add_argument("--budget", type=float, default=470, help="seconds, about")
+    if parser.parse_known_args(arguments)[0].quick:
+        parser.set_defaults(**QUICK)
     options = parser.parse_args(arguments)
     if options.rounds < 2:
         raise InputError(f"--rounds must be at least 2 to have a spread, got {options.rounds}")
@@ -309,15 +427,11 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status, as the module says."""
     try:
         options = parse(arguments)
-        if not torch.cuda.is_available():
-            print("error: no CUDA device; this suite needs one (docs/gpu.md)", file=sys.stderr)
-            return NO_GPU
-        options.output.mkdir(parents=True, exist_ok=True)
-        report: dict[str, Any] = describe_run(arguments)
-        run_steps(report, options)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return BAD_INPUT
+    options.output.mkdir(parents=True, exist_ok=True)
+    report = run_steps(options, arguments)
     print(markdown(report))
     return 1 if failures(report) else 0
 
