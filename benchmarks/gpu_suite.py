@@ -38,7 +38,7 @@ import torch
 from gpu_report import Report, failures, markdown, summarise, write
 
 from spgnn.errors import InputError
-from spgnn.kernels.library import kernels_for
+from spgnn.kernels.cuda import trouble
 from spgnn.memory import processors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -93,7 +93,7 @@ def describe_run(arguments: Sequence[str]) -> Report:
         "command": shlex.join(["python", "benchmarks/gpu_suite.py", *arguments]),
         "commit": commit(),
         "date": datetime.date.today().isoformat(),
-        "kernels": kernels_for(torch.empty(0, device=DEVICE)).__name__,
+        "trouble": trouble(),
         "versions": {
             "spgnn": version_of("spgnn"),
             "torch": torch.__version__,
