@@ -241,9 +241,9 @@ def failed_tests(file: Path) -> dict[str, list[str]]:
     """Names of tests that failed, and the first lines of why."""
     failed: dict[str, list[str]] = {}
     for case in ElementTree.parse(file).iter("testcase"):
-        for trouble in (*case.iter("failure"), *case.iter("error")):
-            said = trouble.get("message", "").splitlines()[:SHOWN_LINES]
-            place = (trouble.text or "").rstrip().splitlines()[-1:]
+        for problem in (*case.iter("failure"), *case.iter("error")):
+            said = problem.get("message", "").splitlines()[:SHOWN_LINES]
+            place = (problem.text or "").rstrip().splitlines()[-1:]
             lines = [line[:200] for line in (*said, *place)]
             failed[f"{case.get('classname')}.{case.get('name')}"] = lines
     return dict(itertools.islice(failed.items(), SHOWN_FAILURES))
