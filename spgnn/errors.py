@@ -92,6 +92,14 @@ def check_number(name: str, value: object, low: float, high: float) -> float:
     return number
 
 
+def check_rate(name: str, value: object) -> float:
+    """A dropout rate, a real number in [0, 1)."""
+    rate = check_number(name, value, 0, 1)
+    if rate == 1:
+        raise InputError(f"{name} of 1 leaves nothing")
+    return rate
+
+
 class OutOfMemory(MemoryError):
     """Memory ran out; the message is one line that says for what."""
 

@@ -80,22 +80,47 @@ def block_model(
     rng = np.random.default_rng(seed)
     y = rng.integers(classes, size=vertices)
     theta = _propensities(rng, vertices, edges, skew)
-    sampler = _EndSampler(y, theta, classes)
+    order = np.argsort(y, kind="stable")
+    running = np.concatenate(([0.0], np.cumsum(theta[order])))
+    begins = running[np.searchsorted(y[order], np.arange(classes + 1))]  # each class
+
+    def ends(count: int, attempt: int) -> tuple[Integers, Integers]:
+        source = order[_at(running, rng.random(count) * running[-1])]
+        inside = rng.random(count) < (homophily if attempt < ROUNDS // 2 else 0.0)
+        low = np.where(inside, begins[y[source]], 0.0)
+        high = np.where(inside, begins[y[source] + 1], running[-1])
+        return source, order[_at(running, low + rng.random(count) * (high - low))]
+
+    adjacency = _joined(vertices, edges, ends)
+    return _with_features(name, adjacency, y, classes, features, signal, rng, seed)
+
+
+def _joined(
+    vertices: int, edges: int, ends: Callable[[int, int], tuple[Integers, Integers]]
+) -> CSR:
+    """An undirected graph of drawn edges, whose loops and duplicates are drawn again.
+
+    `ends` draws a number of edges in a round.
+    """
     index_type = numpy_index_dtype(vertices)
     sources, targets = [np.empty(0, index_type)], [np.empty(0, index_type)]
     missing = edges // 2
     for attempt in range(ROUNDS):
-        inside = homophily if attempt < ROUNDS // 2 else 0.0
         for first in range(0, missing, PIECE):
-            source, target = sampler.edges(rng, min(PIECE, missing - first), inside)
-            sources.append(source.astype(index_type))
-            targets.append(target.astype(index_type))
+            source, target = ends(min(PIECE, missing - first), attempt)
+            sources.append(source.astype(index_type, copy=False))
+            targets.append(target.astype(index_type, copy=False))
         sources, targets = [np.concatenate(sources)], [np.concatenate(targets)]
         adjacency = csr_from_edges(sources[0], targets[0], vertices, symmetric=True, loops=False)
         missing = (edges - adjacency.nnz) // 2
         if 100 * missing <= edges // 2:
             break
-    return _with_features(name, adjacency, y, classes, features, signal, rng, seed)
+    return adjacency
+
+
+def _at(running: Float64, mass: Float64) -> Integers:
+    """Whose stretches of a running sum these lie in; rounding may lift a draw to its very end."""
+    return np.minimum(np.searchsorted(running, mass, side="right") - 1, len(running) - 2)
 
 
 def _with_features(
@@ -127,32 +152,6 @@ def _propensities(rng: np.random.Generator, vertices: int, edges: int, skew: flo
     largest = HUB_SHARE * vertices * vertices / max(edges, 1)
     cut: Float64 = np.minimum(theta, max(largest, 2.0) * theta.mean())
     return cut
-
-
-class _EndSampler:
-    """Draws vertices in proportion to θ, from all or from one class: a search in a running sum."""
-
-    def __init__(self, y: npt.NDArray[np.int64], theta: Float64, classes: int) -> None:
-        self.y = y
-        self.order = np.argsort(y, kind="stable")
-        self.sum = np.concatenate(([0.0], np.cumsum(theta[self.order])))
-        # Where each class begins, in the order and in the sum.
-        self.mass = self.sum[np.searchsorted(y[self.order], np.arange(classes + 1))]
-
-    def edges(
-        self, rng: np.random.Generator, count: int, homophily: float
-    ) -> tuple[Integers, Integers]:
-        """Both ends of some edges."""
-        source = self._at(rng.random(count) * self.sum[-1])
-        inside = rng.random(count) < homophily
-        low = np.where(inside, self.mass[self.y[source]], 0.0)
-        high = np.where(inside, self.mass[self.y[source] + 1], self.sum[-1])
-        return source, self._at(low + rng.random(count) * (high - low))
-
-    def _at(self, mass: Float64) -> Integers:
-        place = np.searchsorted(self.sum, mass, side="right") - 1
-        # Rounding may lift a draw to the very end of the sum.
-        return self.order[np.minimum(place, len(self.order) - 1)]
 
 
 def nested_model(
@@ -212,27 +211,17 @@ def nested_model(
     leaving = np.minimum(np.exp(leaving), 1)
     likely = decay ** np.arange(levels, -1.0, -1.0)
     likely /= likely.sum()
-    index_type = numpy_index_dtype(vertices)
-    number = rng.permutation(vertices).astype(index_type)
-    sources, targets = [np.empty(0, index_type)], [np.empty(0, index_type)]
-    missing = edges // 2
-    for _ in range(ROUNDS):
-        for first in range(0, missing, PIECE):
-            count = min(PIECE, missing - first)
-            source = np.searchsorted(running, rng.random(count) * running[-1], side="right") - 1
-            source = np.minimum(source, vertices - 1)  # rounding may lift a draw to the very end
-            depth = rng.choice(levels + 1, size=count, p=likely)
-            depth[rng.random(count) >= leaving[source]] = levels
-            block = (source << depth) // vertices
-            low, high = (running[-(-b * vertices >> depth)] for b in (block, block + 1))
-            target = np.searchsorted(running, low + rng.random(count) * (high - low), side="right")
-            sources.append(number[source])
-            targets.append(number[np.minimum(target - 1, vertices - 1)])
-        sources, targets = [np.concatenate(sources)], [np.concatenate(targets)]
-        adjacency = csr_from_edges(sources[0], targets[0], vertices, symmetric=True, loops=False)
-        missing = (edges - adjacency.nnz) // 2
-        if 100 * missing <= edges // 2:
-            break
+    number = rng.permutation(vertices).astype(numpy_index_dtype(vertices))
+
+    def ends(count: int, attempt: int) -> tuple[Integers, Integers]:
+        source = _at(running, rng.random(count) * running[-1])
+        depth = rng.choice(levels + 1, size=count, p=likely)
+        depth[rng.random(count) >= leaving[source]] = levels
+        block = (source << depth) // vertices
+        low, high = (running[-(-b * vertices >> depth)] for b in (block, block + 1))
+        return number[source], number[_at(running, low + rng.random(count) * (high - low))]
+
+    adjacency = _joined(vertices, edges, ends)
     y = np.empty(vertices, np.int64)
     y[number] = leaves * classes // max(vertices, 1)
     return _with_features(name, adjacency, y, classes, features, signal, rng, seed)

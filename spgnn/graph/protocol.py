@@ -25,10 +25,11 @@ from spgnn.comm import (
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments
+from spgnn.kernels.attention import AttentionDropout, Rules
 from spgnn.kernels.edge_spmm import EdgeOp
 from spgnn.kernels.gemm import add_times_transposed_
 from spgnn.kernels.library import transformed
-from spgnn.kernels.torch_kernels import dropout_keeps
+from spgnn.kernels.torch_kernels import dropout_factors, dropout_keeps
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -388,6 +389,18 @@ class Graph(ABC):
         ids = dropped.vertex_ids if self.vertex_ids is None else self.vertex_ids
         return EdgeDropout(dropped.p, dropped.key, ids)
 
+    def dropout_factors(self, dropped: DroppedEdges, weights: Tensor) -> Tensor:
+        """What dropout multiplies weights [edges, heads] in the order of `edge_pattern` by.
+
+        The same as of attention: a function of an edge's two vertices and the head. Collective.
+        """
+        ends = self.edge_dropout(dropped)
+        sources = _ids_of_halo(self.matrix("none"), ends.sources)
+        targets = ends.sources if ends.targets is None else ends.sources[ends.targets]
+        rule = AttentionDropout(dropped.key, dropped.p, targets, sources)
+        factors = dropout_factors(self.edge_pattern, Rules(dropout=rule), weights)
+        return torch.ones_like(weights) if factors is None else factors
+
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
         """The rows of a reduction that is no plain product."""
         if request.edge is not None:
@@ -467,13 +480,17 @@ def product_with_dropout(
     vertex_ids : Tensor int64 [columns]
     dropped : DroppedEdges
     """
-    ids = A.halo(vertex_ids[:, None].double(), exact=True)[:, 0].long()
+    ids = _ids_of_halo(A, vertex_ids)
     B, p = A.local_matrix(), dropped.p
     rows = torch.arange(B.shape[0], device=ids.device).repeat_interleave(B.row_lengths)
     kept = dropout_keeps(ids[rows], ids[B.indices.long()], dropped.key, p)
     values = kept.to(H_local.dtype) / (1 - p)
     values = values if B.values is None else values * B.values
     return kernels.spmm(B.with_values(values), A.halo(H_local))
+
+
+def _ids_of_halo(A: Matrix, vertex_ids: Tensor) -> Tensor:
+    return A.halo(vertex_ids[:, None].double(), exact=True)[:, 0].long()
 
 
 class LayerGraph(Graph):

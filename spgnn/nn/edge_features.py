@@ -6,6 +6,7 @@ map of (edge, source, target) is the sum of three, two of which are of vertices.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 from typing import Any, Literal
 
@@ -13,61 +14,73 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.errors import InputError, check_choice, check_integer, check_rate
 from spgnn.graph.features import Features
-from spgnn.graph.protocol import Aggregation, AnyGraph, EdgeOperand, Graph, as_graph, dense
-from spgnn.kernels import (
-    edge_add,
-    edge_softmax,
-    edge_spmm,
-    sddmm,
-    spmm,
+from spgnn.graph.protocol import (
+    Aggregation,
+    AnyGraph,
+    DroppedEdges,
+    EdgeOperand,
+    Graph,
+    as_graph,
+    dense,
 )
+from spgnn.kernels import edge_add, edge_softmax, edge_spmm, sddmm, spmm
+from spgnn.kernels.edge_spmm import EDGE_REDUCTIONS
 from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
-from spgnn.nn.layers import GINConv, first_linear
-from spgnn.nn.norm import BatchNorm, Stage, check_local, run_stage
+from spgnn.nn.layers import EDGES, GINConv, first_linear
+from spgnn.nn.norm import BatchNorm, run_stage
 from spgnn.nn.rowwise import DropoutKeys
-from spgnn.pattern import Pattern
+from spgnn.pattern import described
 from spgnn.sparse import CSR
 
 
 def edge_rows(
-    layer: str, graph: Graph, edge_attr: Tensor | None, width: int | None = None
+    layer: nn.Module, graph: Graph, given: Tensor | None, rows: Tensor, width: int | None = None
 ) -> Tensor:
-    """Features of edges [edges, f], those given or the graph's.
+    """Features of edges [edges, f], those given or the graph's, in the dtype of `rows`.
 
     Raises
     ------
     InputError
-        If there are none, or they are not of this width, or no floating numbers.
+        If there are none, not one row for each edge, not of this width, or no floating numbers.
     """
-    given = graph.edge_attr if edge_attr is None else edge_attr
-    if not isinstance(given, Tensor) or not given.is_floating_point() or given.dim() not in (1, 2):
-        found = (
-            f"{given.dtype} {list(given.shape)}"
-            if isinstance(given, Tensor)
-            else type(given).__name__
-        )
+    name, attr = type(layer).__name__, graph.edge_attr if given is None else given
+    if not isinstance(attr, Tensor) or not attr.is_floating_point() or attr.dim() not in (1, 2):
         raise InputError(
-            f"{layer} needs edge_attr, floating numbers [edges, f] of this rank's edges as "
-            f"edge_index orders them; got {found}"
+            f"{name} needs edge_attr, floating numbers [edges, f] of this rank's edges as "
+            f"edge_index orders them; got {described(attr)}"
         )
-    attr = given[:, None] if given.dim() == 1 else given
+    attr = attr[:, None] if attr.dim() == 1 else attr
     if width is not None and attr.shape[1] != width:
-        raise InputError(f"{layer}: edges have {attr.shape[1]} features, not {width}")
-    return attr
+        raise InputError(f"{name}: edges have {attr.shape[1]} features, not {width}")
+    if not attr.is_meta and len(attr) != graph.edge_pattern.nnz:
+        edges = graph.edge_pattern.nnz
+        raise InputError(f"{name}: this rank has {edges} edges, edge_attr {len(attr)} rows")
+    return attr.to(rows.dtype)
 
 
-def _pattern_of(layer: str, graph: Graph, attr: Tensor) -> Pattern:
-    """The graph's edges, as many as there are features."""
+def meet(
+    graph: Graph,
+    H: Tensor,
+    to_target: Tensor,
+    to_source: Tensor,
+    bias: Tensor | None,
+    of_edges: Tensor | None,
+) -> Tensor:
+    """``W_t h_i + W_s h_j + b + of_edges`` for each edge [edges, f], of which W_s h_j travels."""
+    there = graph.matrix("none").halo(times_transposed(H, to_source))
+    here = times_transposed(graph.own(H), to_target)
+    here = here if bias is None else here + bias
     pattern = graph.edge_pattern
-    if len(attr) != pattern.nnz:
-        raise InputError(f"{layer}: this rank has {pattern.nnz} edges, edge_attr {len(attr)} rows")
-    return pattern
+    if of_edges is None:
+        of_edges = there.new_zeros(pattern.nnz, there.shape[1])
+    # Under torch.autocast what travelled is of another dtype.
+    return edge_add(pattern, here.to(there.dtype), there, of_edges.to(there.dtype))
 
 
-class GINEConv(Convolution):
+class GINEConv(GINConv):
     """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020).
 
     Parameters are those of PyG's layer of that name, and so are their names: ``nn``, ``eps`` and
@@ -75,19 +88,16 @@ class GINEConv(Convolution):
 
     Parameters
     ----------
-    nn : Module
-        As GINConv's.
-    eps : float
-    train_eps : bool
+    nn, eps, train_eps
+        As of :class:`GINConv`.
     edge_dim : int, optional
         Width of the edges' features; without it they are as wide as H, and there is no W.
     options
         Of PyG's message passing; only their defaults.
     """
 
-    eps: Tensor
     uses_edges = True
-    uses_own_rows = True
+    accepts_propagated = False
 
     def __init__(
         self,
@@ -97,28 +107,13 @@ class GINEConv(Convolution):
         edge_dim: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__()
-        inner = GINConv(nn, eps, train_eps, **options)
-        self.nn, self.needs_all_rows = inner.nn, inner.needs_all_rows
-        self.initial_eps, self.edge_dim = inner.initial_eps, edge_dim
-        self.lin = None
+        super().__init__(nn, eps, train_eps, **options)
+        self.edge_dim, self.lin = edge_dim, None
         if edge_dim is not None:
             first = first_linear(nn)[0]
             if first is None:
                 raise InputError("GINEConv: edge_dim needs an nn that begins with a linear layer")
             self.lin = linear(edge_dim, first.in_features)
-        if train_eps:
-            self.eps = torch.nn.Parameter(inner.eps.detach())
-        else:
-            self.register_buffer("eps", inner.eps)
-
-    def reset_parameters(self) -> None:
-        """As GINConv's, and the matrix of the edges."""
-        GINConv.reset_parameters(self)  # type: ignore[arg-type]
-
-    def restore(self) -> None:
-        """Initialise ε."""
-        torch.nn.init.constant_(self.eps, self.initial_eps)
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -131,30 +126,15 @@ class GINEConv(Convolution):
             If H is sparse or propagated; if there are no features of edges, or of another width.
         """
         rows = dense(H, "GINEConv")
-        if self.training and graph.comm is not None and graph.comm.size > 1:
-            check_local(self)
-        attr = edge_rows("GINEConv", graph, edge_attr, self.edge_dim).to(rows.dtype)
+        attr = edge_rows(self, graph, edge_attr, rows, self.edge_dim)
         attr = attr if self.lin is None else self.lin(attr)
         if attr.shape[1:] != rows.shape[1:]:
             raise InputError(
                 f"GINEConv: edges have {list(attr.shape[1:])} features, vertices "
                 f"{list(rows.shape[1:])}; edge_dim adds a linear layer"
             )
-        first, _ = first_linear(self.nn)
-        weight = None if first is None else first.weight
-        edge = EdgeOperand("add_relu", attr)
-        return Aggregation(rows, weight, self_loop=1 + self.eps, edge=edge)
-
-    @property
-    def shift(self) -> Tensor | None:
-        """The bias of the linear layer that `nn` begins with."""
-        first, _ = first_linear(self.nn)
-        return None if first is None else first.bias
-
-    def tail(self) -> list[Stage]:
-        """`nn`, without the linear layer that it begins with."""
-        first, rest = first_linear(self.nn)
-        return [self.nn] if first is None else rest
+        request = super().aggregation(rows, graph, None, keys)
+        return replace(request, edge=EdgeOperand("add_relu", attr))
 
 
 class NNConv(Convolution):
@@ -213,13 +193,9 @@ class NNConv(Convolution):
     ) -> Aggregation:
         """``Σ_k (Σ_j g_k(e_ji) h_j) W_k + R h_i``."""
         rows = dense(H, "NNConv")
-        hidden = edge_rows("NNConv", graph, edge_attr).to(rows.dtype)
-        last: nn.Module = self.nn
+        hidden, last = edge_rows(self, graph, edge_attr, rows), self.nn
         if isinstance(last, nn.Sequential):
-            parts = list(last)
-            for part in parts[:-1]:
-                hidden = part(hidden)
-            last = parts[-1]
+            hidden, last = last[:-1](hidden), last[-1]
         assert isinstance(last, nn.Linear)
         matrices = last.weight
         if last.bias is not None:  # g is 1
@@ -265,7 +241,7 @@ class CGConv(Convolution):
         self.channels = check_integer("CGConv channels", channels, 1)
         self.dim = check_integer("CGConv dim", dim, 0)
         check_options(self, options)
-        check_choice("CGConv aggr", aggr, ("add", *_REDUCTIONS))
+        check_choice("CGConv aggr", aggr, ("add", *EDGE_REDUCTIONS))
         self.reduce: Any = "sum" if aggr == "add" else aggr
         self.lin_f = linear(2 * channels + dim, channels, bias=bias)
         self.lin_s = linear(2 * channels + dim, channels, bias=bias)
@@ -285,32 +261,24 @@ class CGConv(Convolution):
     ) -> Tensor:
         """H_local [columns, channels] to [rows, channels]; see `Convolution`. Collective."""
         H, on = dense(H_local, "CGConv"), as_graph(graph)
-        own, channels = on.own(H), self.channels
-        W = torch.cat((self.lin_f.weight, self.lin_s.weight))
-        to_own, to_source = W[:, :channels], W[:, channels : 2 * channels]
-        here = times_transposed(own, to_own)
+        to_target, to_source, to_edge = torch.cat((self.lin_f.weight, self.lin_s.weight)).split(
+            (self.channels, self.channels, self.dim), 1
+        )
+        bias = None
         if self.lin_f.bias is not None:
-            here = here + torch.cat((self.lin_f.bias, self.lin_s.bias))
+            bias = torch.cat((self.lin_f.bias, self.lin_s.bias))
+        of_edges = None
         if self.dim:
-            attr = edge_rows("CGConv", on, edge_attr, self.dim).to(H.dtype)
-            pattern = _pattern_of("CGConv", on, attr)
-            of_edges = times_transposed(attr, W[:, 2 * channels :])
-        else:
-            pattern = on.edge_pattern
-            of_edges = here.new_zeros(pattern.nnz, 2 * channels)
-        there = times_transposed(on.matrix("none").halo(H), to_source)
-        here, of_edges = here.to(there.dtype), of_edges.to(there.dtype)  # under torch.autocast
-        gate, size = edge_add(pattern, here, there, of_edges).chunk(2, 1)
+            attr = edge_rows(self, on, edge_attr, H, self.dim)
+            of_edges = times_transposed(attr, to_edge)
+        gate, size = meet(on, H, to_target, to_source, bias, of_edges).chunk(2, 1)
         message = gate.sigmoid() * F.softplus(size)
-        Z = edge_spmm(pattern, None, message, "copy", self.reduce)
+        Z = edge_spmm(on.edge_pattern, None, message, "copy", self.reduce)
         if self.bn is not None:
             norm: BatchNorm = self.__dict__["norm"]
             norm.training = self.training
             Z = run_stage(norm, Z, on)
-        return own + Z
-
-
-_REDUCTIONS = ("sum", "mean", "max", "min")
+        return on.own(H) + Z
 
 
 class TransformerConv(Convolution):
@@ -329,7 +297,7 @@ class TransformerConv(Convolution):
     beta : bool
         A gate weighs the skip and the sum.
     dropout : float
-        Only 0.
+        Of attention weights in training: a function of the edge's original ends and the head.
     edge_dim : int, optional
         Width of the edges' features.
     bias, root_weight : bool
@@ -339,6 +307,7 @@ class TransformerConv(Convolution):
 
     uses_edges = True
     uses_own_rows = True
+    uses_keys = True
 
     def __init__(
         self,
@@ -357,8 +326,7 @@ class TransformerConv(Convolution):
         check_channels("TransformerConv", in_channels=in_channels, out_channels=out_channels)
         check_integer("TransformerConv heads", heads, 1)
         check_options(self, options, aggr="add")
-        if dropout:
-            raise InputError("TransformerConv drops no attention weights; GATv2Conv does")
+        self.dropout, self.number = check_rate("TransformerConv dropout", dropout), 0
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.root_weight, self.edge_dim = concat, root_weight, edge_dim
         width = heads * out_channels
@@ -381,30 +349,29 @@ class TransformerConv(Convolution):
     ) -> Tensor:
         """H_local [columns, in_channels] to [rows, out]; see `Convolution`. Collective."""
         H, on, heads = dense(H_local, "TransformerConv"), as_graph(graph), self.heads
-        own, fetch = on.own(H), on.matrix("none").halo
+        own, fetch, pattern = on.own(H), on.matrix("none").halo, on.edge_pattern
         if H.shape[1] <= 2 * heads * self.out_channels:
             there = fetch(H)
-            keys_there, values_there = self.lin_key(there), self.lin_value(there)
+            both = self.lin_key(there), self.lin_value(there)
         else:
-            both = fetch(torch.cat((self.lin_key(H), self.lin_value(H)), 1))
-            keys_there, values_there = both.chunk(2, 1)
+            both = fetch(torch.cat((self.lin_key(H), self.lin_value(H)), 1)).chunk(2, 1)
         query = self.lin_query(own).unflatten(1, (heads, -1)) / sqrt(self.out_channels)
-        key, value = (t.unflatten(1, (heads, -1)) for t in (keys_there, values_there))
-        attr, weight = None, None
-        if self.lin_edge is None:
-            pattern = on.edge_pattern
-            scores = sddmm(pattern, query, key)
-        else:
-            attr = edge_rows("TransformerConv", on, edge_attr, self.edge_dim).to(key.dtype)
-            pattern = _pattern_of("TransformerConv", on, attr)
+        key, value = (t.unflatten(1, (heads, -1)) for t in both)
+        scores, attr = sddmm(pattern, query, key), None
+        if self.lin_edge is not None:
+            attr = edge_rows(self, on, edge_attr, key, self.edge_dim)
             attr = attr[:, None, :].expand(-1, heads, -1)
             weight = self.lin_edge.weight.unflatten(0, (heads, -1)).to(key.dtype)
             of_query = torch.einsum("rhc,hcd->rhd", query, weight)
-            of_edges = sddmm(pattern.by_nonzero, of_query, attr)
-            scores = sddmm(pattern, query, key) + of_edges
+            scores = scores + sddmm(pattern.by_nonzero, of_query, attr)
         alpha = edge_softmax(pattern, scores)
+        if self.training and self.dropout:
+            if keys is None:
+                raise InputError("TransformerConv with dropout needs keys=DropoutKeys(…)")
+            dropped = DroppedEdges(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
+            alpha = alpha * on.dropout_factors(dropped, alpha)
         Z = spmm(CSR(pattern, alpha), value)
-        if attr is not None and weight is not None:
+        if attr is not None:
             summed = spmm(CSR(pattern.by_nonzero, alpha), attr)
             Z = Z + torch.einsum("rhd,hcd->rhc", summed, weight)
         Z = Z.flatten(1) if self.concat else Z.mean(1)
@@ -451,7 +418,7 @@ class InteractionNetwork(Convolution):
         super().__init__()
         self.channels = check_integer("InteractionNetwork channels", channels, 1)
         width = check_integer("InteractionNetwork hidden", hidden or channels, 1)
-        check_choice("InteractionNetwork aggr", aggr, _REDUCTIONS)
+        check_choice("InteractionNetwork aggr", aggr, EDGE_REDUCTIONS)
         self.aggr: Any = aggr
 
         def perceptron(inputs: int) -> nn.Sequential:
@@ -487,15 +454,10 @@ class InteractionNetwork(Convolution):
             For the next layer.
         """
         H, on = dense(H_local, "InteractionNetwork"), as_graph(graph)
-        E = edge_rows("InteractionNetwork", on, edge_attr, self.channels).to(H.dtype)
-        pattern, own = _pattern_of("InteractionNetwork", on, E), on.own(H)
-        first = self.edge_mlp[0]
+        E, first = edge_rows(self, on, edge_attr, H, self.channels), self.edge_mlp[0]
         assert isinstance(first, nn.Linear)
-        of_edges, of_sources, of_targets = first.weight.chunk(3, 1)
-        there = on.matrix("none").halo(times_transposed(H, of_sources))
-        here = times_transposed(own, of_targets) + first.bias
-        along = times_transposed(E, of_edges).to(there.dtype)  # under torch.autocast
-        met = edge_add(pattern, here.to(there.dtype), there, along)
+        to_edge, to_source, to_target = first.weight.chunk(3, 1)
+        met = meet(on, H, to_target, to_source, first.bias, times_transposed(E, to_edge))
         E = E + self.edge_mlp[1:](met)
-        summed = edge_spmm(pattern, None, E, "copy", self.aggr)
+        summed, own = edge_spmm(on.edge_pattern, None, E, "copy", self.aggr), on.own(H)
         return own + self.node_mlp(torch.cat((own, summed), 1)), E

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from spgnn.attention.scores import head_scores
 from spgnn.autograd import autocast
-from spgnn.errors import InputError, check_choice, check_number
+from spgnn.errors import InputError, check_choice, check_number, check_rate
 from spgnn.graph.features import Features
 from spgnn.graph.protocol import (
     Aggregation,
@@ -111,12 +111,8 @@ class AttentionConv(Convolution):
             check_choice(f"{name} fill_value", fill_value, FILLS)
         self.out_channels, self.heads, self.concat = out_channels, heads, concat
         self.negative_slope = check_number(f"{name} negative_slope", negative_slope, 0, 1e6)
-        self.dropout = check_number(f"{name} dropout", dropout, 0, 1)
-        if self.dropout == 1:
-            raise InputError(f"{name}: dropout of all edges leaves nothing")
-        self.message_dropout = check_number(f"{name} message_dropout", message_dropout, 0, 1)
-        if self.message_dropout == 1:
-            raise InputError(f"{name}: dropout of all messages leaves nothing")
+        self.dropout = check_rate(f"{name} dropout", dropout)
+        self.message_dropout = check_rate(f"{name} message_dropout", message_dropout)
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         self.number = 0
         width = heads * out_channels

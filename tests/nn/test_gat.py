@@ -232,7 +232,7 @@ def test_models_take_it_and_refuse_what_cannot_be():
     assert not torch.equal(one, other)  # in training, with dropout of nothing else
     model.eval()
     assert torch.equal(model(features(7), graph), model(features(7), graph))
-    with pytest.raises(InputError, match="GATConv: dropout of all messages leaves nothing"):
+    with pytest.raises(InputError, match="GATConv message_dropout of 1 leaves nothing"):
         GATConv(3, 4, message_dropout=1.0)
     with pytest.raises(InputError, match="message_dropout"):
         GATv2Conv(3, 4, message_dropout=-0.1)

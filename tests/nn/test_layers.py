@@ -293,15 +293,20 @@ def test_one_exchange_for_all_relations():
     assert sum(run_ranks(check_bytes, 3)) > 0
 
 
+def transformer() -> nn.Module:
+    torch.manual_seed(3)
+    return ours.TransformerConv(F_IN, 4, heads=2, dropout=0.5)
+
+
 def check_edges_dropped(rank: int) -> Tensor:
-    """APPNP whose edges are dropped by their vertices: z of all vertices, by id. Collective."""
+    """Layers whose edges are dropped by their vertices: z of all vertices, by id. Collective."""
     comm = connect()
     data = graph_data("", F_IN)
     graph = distributed(data, comm)
     keys = DropoutKeys(graph.vertex_ids, 1, 2)
     z = ours.APPNP(2, 0.1, dropout=0.5)(graph.x, graph, keys=keys)
-    whole = torch.zeros(N, F_IN)
-    whole[graph.vertex_ids] = z
+    whole = torch.zeros(N, F_IN + 8)
+    whole[graph.vertex_ids] = torch.cat((z, transformer()(graph.x, graph, keys=keys)), 1).detach()
     comm.all_reduce(whole).wait()
     return whole
 
@@ -319,11 +324,24 @@ def test_edges_are_dropped_by_their_vertices():
         key = DropoutKeys(torch.arange(N), 1, 2).key(2**15 + step)
         kept = dropout_mask(torch.arange(N), N, key, 0.5)
         z = 0.9 * (A * kept * 2) @ z + 0.1 * data.x
-    torch.testing.assert_close(one, z, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(one[:, :F_IN], z, rtol=1e-5, atol=1e-5)
+    attends = transformer()
+    q, k, v = (
+        part(data.x).view(N, 2, 4)
+        for part in (attends.lin_query, attends.lin_key, attends.lin_value)
+    )
+    scores = torch.full((N, N, 2), -torch.inf)
+    source, target = data.edge_index
+    scores[target, source] = torch.einsum("ehc,ehc->eh", q[target], k[source]) / 2
+    kept = dropout_mask(torch.arange(N), 2 * N, DropoutKeys(source, 1, 2).key(2**15), 0.5)
+    alpha = torch.nan_to_num(scores.softmax(1)) * kept.view(N, N, 2) * 2
+    right = torch.einsum("ijh,jhc->ihc", alpha, v).flatten(1) + attends.lin_skip(data.x)
+    torch.testing.assert_close(one[:, F_IN:], right, rtol=1e-5, atol=1e-5)
     layer = ours.APPNP(2, 0.1, dropout=0.5)
     graph = distributed(data, connect())
-    with pytest.raises(InputError, match="needs keys=DropoutKeys"):
-        layer(graph.x, graph)
+    for drops in (layer, attends):
+        with pytest.raises(InputError, match="needs keys=DropoutKeys"):
+            drops(graph.x, graph)
     torch.testing.assert_close(layer.eval()(graph.x, graph), ours.APPNP(2, 0.1)(graph.x, graph))
 
 
@@ -398,7 +416,7 @@ def test_models_can_be_checkpointed(reentrant):
         (lambda: ours.GINConv(3, 4), "nn must be a torch.nn.Module"),
         (lambda: ours.GINEConv(nn.Tanh(), edge_dim=3), "edge_dim needs an nn that begins"),
         (lambda: ours.NNConv(3, 4, nn.Linear(2, 11)), r"nn must end with a linear layer to 3 · 4"),
-        (lambda: ours.TransformerConv(3, 4, dropout=0.5), "drops no attention weights"),
+        (lambda: ours.TransformerConv(3, 4, dropout=1), "dropout of 1 leaves nothing"),
         (lambda: ours.InteractionNetwork(4, aggr="mul"), "InteractionNetwork aggr mul: choose"),
         (lambda: ours.RGCNConv(3, 3, 2, num_bases=1, num_blocks=1), "num_bases or num_blocks"),
         (lambda: ours.RGCNConv(4, 3, 2, num_blocks=2), "num_blocks=2 must divide 4 and 3"),
