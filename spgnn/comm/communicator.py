@@ -500,10 +500,7 @@ class Communicator(ABC):
     def _named(self, call: Call, error: Exception) -> Exception:
         match error:
             case TimeoutError():
-                return CommunicationError(
-                    f"waited {self.job.timeout:g} s in {call}; SPGNN_DEBUG=1 names the first call "
-                    "that not all ranks make"
-                )
+                return CommunicationError(self.job.waited_in(call))
             case ConnectionError():
                 return self.job.explained(call, error)
             case MismatchError():

@@ -11,6 +11,9 @@ line there, or that there will be no more:
 ``["over"]``        upon which they end without a word
 ``["ended", …]``    a rank leaves in good order, after so many calls in each group; rank 0 passes it
                     on, so that all know for certain which calls wait for it in vain
+``["where", …]``    a rank has waited too long in a call; rank 0 passes it to whom it waits for
+``["at", …]``       their answers, which rank 0 passes to who asked: a hung rank has none, or says
+                    where it waits itself
 end of connection   the rank is dead: the system closes its connections however it ends. Ranks send
                     no heartbeat, which a busy one could miss; systems of machines do, in TCP
 ==================  ================================================================================
@@ -33,12 +36,14 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import dropwhile, pairwise
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from weakref import WeakSet
 
 import torch
@@ -58,6 +63,9 @@ TIMEOUT_SECONDS = 600.0
 CONNECT_SECONDS = 120.0
 # How long a call has to wait for a rank that has ended before somebody says so.
 LOOK_SECONDS = 0.25
+# Where a call is ordered on a stream, no time-out is raised in it: after so long more, the
+# lifelines' thread says what it would have said.
+STREAM_SECONDS = 1.0
 # Rank 0 answers at once, unless something computes there without letting Python's threads run.
 ANSWER_SECONDS = 5.0
 # A rank that has not written its line by then, on however busy a machine, will not.
@@ -115,6 +123,14 @@ class Call:
         return f"{self.what}, call {self.number} of group {self.group.name}"
 
 
+class StreamCall(NamedTuple):
+    """A call that this rank has waited for on a stream of its device, where nothing raises."""
+
+    call: Call
+    begun: Any  # torch.cuda.Event: all before the call is done
+    ended: Any  # and the call itself
+
+
 class Job:
     """A rank's share in its job; all its communicators have one and the same."""
 
@@ -131,7 +147,16 @@ class Job:
         # Compare every call with the other ranks' before it starts.
         self.debug = os.environ.get("SPGNN_DEBUG", "0") not in ("", "0")
         self.begun: dict[str, int] = {}  # calls so far, by the key of their group
-        self.waiting: Call | None = None  # in which this rank is blocked, for the lifelines' thread
+        # For the lifelines' thread: in which this rank is blocked, and what its device has to do.
+        self.waiting: Call | None = None
+        self.on_stream: deque[StreamCall] = deque()
+        self.streams = False  # whether calls are ordered on streams, and that thread has a clock
+
+    def unfinished(self) -> list[StreamCall]:
+        """The calls on a stream that are not over, which end in this order."""
+        with suppress(RuntimeError):  # of a device that has failed, which the main thread says
+            return list(dropwhile(lambda each: each.ended.query(), list(self.on_stream)))
+        return []
 
     def everyone(self) -> Group:
         """The group of all ranks."""
@@ -151,6 +176,29 @@ class Job:
                 return CommunicationError(ended_before(ended, call))
             time.sleep(LOOK_SECONDS)  # Its farewell may still be on its way.
         return LostPeerError(f"lost contact with a peer in {call} ({error})")
+
+    def waited_in(self, call: Call) -> str:
+        """The line for a call whose time is over, and whom it waits for; asks them."""
+        whom = "; SPGNN_DEBUG=1 names the first call that not all ranks make"
+        if self.lifelines is not None:
+            late = self.lifelines.ask_where(call)
+            whom = ", which all its ranks have begun: do messages get through?"
+            if late:
+                whom = f" for {', '.join(f'{who} ({why})' for who, why in late.items())}"
+        return f"waited {self.timeout:g} s in {call}{whom}"
+
+    def place_in(self, key: str, number: int) -> str:
+        """What keeps this rank from a call of a group; empty if it has come to it."""
+        unfinished = self.unfinished()
+        if self.begun.get(key, 0) < number:
+            waiting = self.waiting or (unfinished[0].call if unfinished else None)
+            return "has not begun it" if waiting is None else f"waits in {waiting}"
+        for before, (call, _, _) in enumerate(unfinished):
+            if (call.group.key, call.number) == (key, number):
+                if not unfinished[0].begun.query():
+                    return "its device has not come to it"
+                return f"its device waits in {unfinished[0].call}" if before else ""
+        return ""
 
     def fail(self, message: str, status: int = 1) -> NoReturn:
         """End every rank, promptly, with this rank's message on stderr."""
@@ -240,6 +288,7 @@ class Lifelines:
         self._may_speak, self._answered = True, threading.Event()
         self._all_here = threading.Event()
         self._left = False
+        self._places: dict[int, str] = {}  # of those that this rank waits for
         if job.rank == 0:
             self._token = secrets.token_hex(_TOKEN_BYTES)
             dual = socket.has_dualstack_ipv6()
@@ -295,6 +344,31 @@ class Lifelines:
             if rank in call.group.ranks and begun.get(call.group.key, 0) < call.number:
                 return rank
         return None
+
+    def ask_where(self, call: Call) -> dict[str, str]:
+        """What keeps ranks from a call: which ranks, and the reasons that they have."""
+        me, where = self._job.rank, (call.group.key, call.number)
+        others = [rank for rank in call.group.ranks if rank != me]
+        self._places = {me: self._job.place_in(*where)}
+        if me == 0:
+            self._ask(me, *where, others)
+        else:
+            self._send(0, "where", me, *where, others)
+        end = time.monotonic() + ANSWER_SECONDS
+        while len(self._places) <= len(others) and time.monotonic() < end:
+            time.sleep(0.01)
+        ranks_at: dict[str, list[int]] = {}
+        for rank in call.group.ranks:
+            ranks_at.setdefault(self._places.get(rank, "no answer"), []).append(rank)
+        return {shown_ranks(ranks): why for why, ranks in ranks_at.items() if why}
+
+    def _ask(self, asker: int, key: str, number: int, others: list[int]) -> None:
+        """Rank 0 passes a question on, or answers it."""
+        for rank in others:
+            if rank == 0:
+                self._send(asker, "at", asker, 0, self._job.place_in(key, number))
+            else:
+                self._send(rank, "where", asker, key, number)
 
     def say_farewell(self) -> None:
         """Let all ranks know that this one ends, and after which calls; once is enough."""
@@ -355,7 +429,8 @@ class Lifelines:
         call, since = None, 0.0
         while self._server is not None or self._lines:
             news: dict[int, dict[str, int]] = {}
-            for key, _ in self._selector.select(LOOK_SECONDS if self.ended else None):
+            looks = self.ended or self._job.streams
+            for key, _ in self._selector.select(LOOK_SECONDS if looks else None):
                 line = key.fileobj
                 assert isinstance(line, socket.socket)
                 if line is self._server:
@@ -367,12 +442,19 @@ class Lifelines:
                 self._pass_on("ended", news)
             self._note_ended(news)
             now = time.monotonic()
-            if self._job.waiting is not call:
-                call, since = self._job.waiting, now
+            waiting = self._job.waiting
+            if waiting is None and (unfinished := self._job.unfinished()):
+                waiting = unfinished[0].call
+            if waiting is not call:
+                call, since = waiting, now
             elif call is not None and now - since >= LOOK_SECONDS:
                 missing = self.missing_in(call)
+                late = self._job.streams and now - since > self._job.timeout + STREAM_SECONDS
                 if missing is not None:
-                    self._announce_later(ended_before(missing, call), 0.0)
+                    self._announce_later(partial(ended_before, missing, call), 0.0)
+                elif late:
+                    self._announce_later(partial(self._job.waited_in, call), 0.0)
+                if missing is not None or late:
                     since = now + 10 * SAY_SECONDS
         self._selector.close()
 
@@ -449,6 +531,15 @@ class Lifelines:
                 news |= {int(rank): begun for rank, begun in farewells.items()}
             case ["failed"]:
                 self._send(peer, "speak", self._grant(peer))
+            case ["where", asker, key, number, others]:
+                self._ask(asker, key, number, others)
+            case ["where", asker, key, number]:
+                self._send(0, "at", asker, self._job.rank, self._job.place_in(key, number))
+            case ["at", asker, rank, place]:
+                if asker == self._job.rank:
+                    self._places[rank] = place
+                else:
+                    self._send(asker, *words)
             case ["speak", may]:
                 self._may_speak = may
                 self._answered.set()
@@ -469,14 +560,14 @@ class Lifelines:
         with self._lock:
             if self._speaker == peer:
                 self._speaker = None
-        self._announce_later(lost_contact_with(peer), self.patience)
+        self._announce_later(partial(lost_contact_with, peer), self.patience)
 
-    def _announce_later(self, message: str, patience: float) -> None:
-        """On a thread of its own, for this one has to hear the answer."""
+    def _announce_later(self, message: Callable[[], str], patience: float) -> None:
+        """On a thread of its own, for this one has to hear the answers."""
 
         def announce() -> None:
             time.sleep(patience)
-            self.announce(message)
+            self.announce(message())
 
         threading.Thread(target=announce, daemon=True).start()
 

@@ -65,6 +65,7 @@ def visit(given: Any, device: str) -> Communicator:
         own = None if moves_host else job.make_group(everyone, cuda=False)
         comm = GuestCommunicator(job, everyone, own, cuda, only_host=True)
         comm.check_agreement("the group", backend=config, device=chosen.type)
+        comm.greeted()
     guests.add(comm)
     return comm
 
@@ -169,7 +170,7 @@ class GuestCommunicator(TorchCommunicator):
         if len(group.ranks) == 1:
             return SoloCommunicator(job, group)
         own = job.make_group(group, self.moves_cuda and job.device.type == "cuda")
-        return GuestCommunicator(job, group, own, self.moves_cuda)
+        return GuestCommunicator(job, group, own, self.moves_cuda).greeted()
 
     def _waiter(self, work: Any, buffer: Tensor) -> Wait:
         def wait() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,14 @@ from torch import Tensor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.connect import Rendezvous, has_address, least, meet
-from spgnn.comm.failure import CONNECT_SECONDS, Group, Job, Lifelines, StartError
+from spgnn.comm.failure import (
+    CONNECT_SECONDS,
+    Group,
+    Job,
+    Lifelines,
+    StartError,
+    StreamCall,
+)
 from spgnn.comm.place import Place, choose
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
@@ -25,13 +32,19 @@ from spgnn.torch_internals import groups_made, set_timeout
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _LIFELINE_KEY = "spgnn/lifeline"
 _BROKEN = ("connection closed", "connection reset", "broken pipe", "socket", "pair closure")
+_NCCL_BROKEN = ("ncclremoteerror", "remote process exit", "communicator was aborted")
+# NCCL's own watchdog aborts the process with pages of text: ours is to speak before.
+WATCHDOG_SECONDS = 30.0
 
 
 class TorchJob(Job):
     """A job whose ranks have process groups of torch."""
 
-    def __init__(self, rank: int, size: int, device: torch.device, meeting: Rendezvous) -> None:
+    def __init__(
+        self, rank: int, size: int, device: torch.device, meeting: Rendezvous, backend: str
+    ) -> None:
         super().__init__(rank, size, device)
+        self.streams = backend == "nccl"
         self.members: list[TorchCommunicator] = []
         self.under_way = 0  # operations that were begun and not waited for yet
         self._left = False
@@ -49,7 +62,13 @@ class TorchJob(Job):
         super().settle()
         for member in self.members:
             if member.moves_cuda and self.lifelines is not None:
-                set_timeout(member.process_group, _span(self.timeout))
+                set_timeout(member.process_group, _span(self.timeout + WATCHDOG_SECONDS))
+
+    def note(self, call: StreamCall) -> None:
+        """Have the lifelines' thread look when a call ends on the stream."""
+        while self.on_stream and self.on_stream[0].ended.query():
+            self.on_stream.popleft()
+        self.on_stream.append(call)
 
     def leave(self) -> None:
         """Leave without waiting for the others, in good order."""
@@ -112,7 +131,7 @@ class TorchCommunicator(Communicator):
         # torch.optim imports it too, but later: its functions take the world of that moment as a
         # default argument, which would keep the group, and gloo's threads, alive beyond close().
         import_module("torch.distributed.nn")
-        job = TorchJob(place.rank, place.size, chosen, meeting)
+        job = TorchJob(place.rank, place.size, chosen, meeting, backend)
         # A plain name, because torch does not know the hooks of a group with several backends
         # once any plugin is registered, and warns of that when the group is destroyed.
         try:
@@ -128,7 +147,29 @@ class TorchCommunicator(Communicator):
             raise StartError(f"rank {place.rank} cannot connect to the others: {reason}") from None
         # All ranks are there, so that connections took seconds; operations may wait for hours.
         set_timeout(dist.group.WORLD, _span(job.timeout))
-        return cls(job, job.everyone(), dist.group.WORLD)
+        return cls(job, job.everyone(), dist.group.WORLD).greeted()
+
+    def greeted(self) -> Self:
+        """The same, once NCCL has connected the ranks on this one's device. Collective.
+
+        It does so in the first messages, and takes seconds: not in an epoch, and where it cannot,
+        this says so. All ranks must be there.
+        """
+        given = torch.zeros(self.size, 1, dtype=torch.uint8, device=self.device)
+        if not self.moves_cuda or not self._on_stream(given):
+            return self
+        job, ones = self.job, RowCounts([1] * self.size, [1] * self.size, 1)
+        call = self._next_call("NCCL's first messages (NCCL_DEBUG=INFO says more)")
+        timeout, job.timeout = job.timeout, min(job.timeout, CONNECT_SECONDS)
+        try:
+            with self._blocked(call):
+                self._alltoallv(given, torch.empty_like(given), ones)()
+                self._all_gather(given[:1], torch.empty_like(given), [1] * self.size)()
+                self._all_reduce(given, "max")()
+                _mark().synchronize()
+        finally:
+            job.timeout = timeout
+        return self
 
     def release(self) -> None:
         """Let go of all process groups of the job."""
@@ -183,28 +224,43 @@ class TorchCommunicator(Communicator):
         while groups_made() < int(most):
             dist.new_group(own, timeout=span, use_local_synchronization=True)
         made = dist.new_group(mine, timeout=span, use_local_synchronization=True)
-        return TorchCommunicator(job, group, made)
+        return TorchCommunicator(job, group, made).greeted()
 
     def _on_stream(self, buffer: Tensor) -> bool:
         """True if NCCL moves it: operations are ordered on a stream, and their waits return."""
         return buffer.is_cuda
 
     def _waiter(self, work: Any, buffer: Tensor) -> Wait:
-        job = self._torch_job
+        job, call = self._torch_job, self.job.waiting
         job.under_way += 1
+        begun = _mark() if self._on_stream(buffer) else None
 
         def wait() -> None:
-            # With a time-out, NCCL would hold up the host instead of the stream; see settle().
-            work.wait() if self._on_stream(buffer) else work.wait(_span(job.timeout))
+            if begun is None:
+                work.wait(_span(job.timeout))
+            else:
+                # With a time-out, NCCL would hold up the host instead of the stream.
+                work.wait()
+                if call is not None:
+                    job.note(StreamCall(call, begun, _mark()))
             job.under_way -= 1
 
         return wait
 
     def _translated(self, error: Exception) -> Exception:
         text = str(error).splitlines()[0] if str(error) else ""
+        if any(sign in str(error).lower() for sign in _NCCL_BROKEN):
+            return ConnectionError(text)
         if "timed out" in text.lower():
             return TimeoutError()
         return ConnectionError(text) if any(sign in text.lower() for sign in _BROKEN) else error
+
+
+def _mark() -> Any:
+    """What says when all before it on the current stream is done."""
+    event = torch.cuda.Event()
+    event.record()
+    return event
 
 
 def _span(seconds: float) -> timedelta:

@@ -163,6 +163,13 @@ def quarrel(how: str, backend: str = "auto") -> int:
                 all_reduce(comm)
             else:
                 os.read(os.pipe()[0], 1)
+        elif how == "another group":
+            pair = comm.subgroup([[0, 1], [2]], name="pair")
+            comm.settled()
+            if comm.rank == 1:
+                comm.job.timeout = 60.0
+                all_reduce(pair)
+            all_reduce(comm)
         else:
             usual, different, _ = QUARRELS[how]
             (different if comm.rank == 1 else usual)(comm)

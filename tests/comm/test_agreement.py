@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from itertools import cycle
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,10 +21,15 @@ from spgnn import InputError
 from spgnn.comm import (
     CommunicationError,
     connect,
+    failure,
+    guarded,
     launch,
+    torchdist,
 )
+from spgnn.comm.failure import Call
+from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.testing import run_ranks
-from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program
+from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program, wait_for
 from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel
 
 
@@ -153,7 +164,10 @@ SILENT = {
     "exit": f"{IN_VAIN} 2 of group world",
     "fewer": f"{IN_VAIN} 4 of group world",
     "fewer in a group": f"{IN_VAIN} 1 of group pair",
-    "silence": "waited 1 s in all_reduce(torch.float32 [4], sum), call 2 of group world",
+    "silence": "waited 1 s in all_reduce(torch.float32 [4], sum), call 2 of group world for rank 1 "
+    "(has not begun it)",
+    "another group": "waited 1 s in all_reduce(torch.float32 [4], sum), call 3 of group world for "
+    "rank 1 (waits in all_reduce(torch.float32 [4], sum), call 1 of group pair)",
     "sizes": "ranks do not agree on all_reduce(torch.float32 [",
     "widths": "ranks do not agree on alltoallv(torch.float32, ",
 }
@@ -168,8 +182,111 @@ def test_a_job_ends_with_one_line(tmp_path, monkeypatch, how):
     assert SILENT[how] in ended.err
 
 
+class Mark(NamedTuple):
+    """An event of a stream."""
+
+    is_over: bool
+
+    def query(self) -> bool:
+        return self.is_over
+
+    def synchronize(self) -> None:
+        assert self.is_over
+
+
+def hang(how: str) -> None:
+    """A stream of rank 1 stays behind, and no host is blocked in a call, as with NCCL."""
+    comm = connect("gloo")
+    with guarded(comm):
+        marks = cycle([how != "device" or comm.rank != 1, False])
+        pair = comm.subgroup([[0, 1], [2]], name="pair")
+        torchdist._mark = lambda: Mark(next(marks))
+        TorchCommunicator._on_stream = lambda self, buffer: True
+        comm.settled()
+        done = SimpleNamespace(wait=lambda: None)
+        for part in (comm, pair):
+            part.process_group = SimpleNamespace(allreduce=lambda *arguments: done)
+        if comm.rank == 1 and how == "in a group":
+            all_reduce(pair)
+        elif comm.rank != 1 or how == "device":
+            all_reduce(comm)
+            if comm.rank == 0:
+                all_reduce(pair)
+        time.sleep(60)  # for the device
+
+
+HUNG = {
+    "host": [r"call 2 of group world for rank 1 \(has not begun it\)"],
+    "device": [r"call 2 of group world for rank 1 \(its device has not come to it\)"],
+    "in a group": [
+        r"call 2 of group world for rank 1 \(waits in .*, call 1 of group pair\)",
+        r"call 1 of group pair for rank 0 \(its device waits in .*, call 2 of group world\)",
+    ],
+}
+
+
+@pytest.mark.parametrize("how", HUNG)
+def test_a_rank_that_hangs_under_nccl_is_named(tmp_path, monkeypatch, how):
+    """By whoever waits for it on a stream; stand-ins take the places of stream and group."""
+    monkeypatch.setenv("SPGNN_TIMEOUT_SECONDS", "0.4")
+    monkeypatch.setattr(failure, "STREAM_SECONDS", 0.1)
+    job = torchdist.TorchJob
+    monkeypatch.setattr(torchdist, "TorchJob", lambda *given: job(*given[:-1], "nccl"))
+    ended = Forked(lambda: launch(lambda: hang(how), 3), tmp_path).wait()
+    assert (ended.status, ended.err.count("\n")) == (1, 1), ended.err
+    line = r"error: rank \d: waited 0.4 s in all_reduce\(torch.float32 \[4\], sum\), "
+    assert any(re.fullmatch(line + words, ended.err.strip()) for words in HUNG[how]), ended.err
+
+
+def test_nccl_connects_ranks_when_a_group_is_made(monkeypatch):
+    """By a message of each kind, which nobody counts; gloo's group plays its part."""
+
+    def run(rank: int) -> tuple[dict[str, int], list[str]]:
+        comm = connect()
+        assert comm.subgroup([[0, 1], [2]]).apart().size == 2 - rank // 2
+        return comm.job.begun, list(comm.ledger.operations)
+
+    monkeypatch.setattr(torchdist, "_mark", lambda: Mark(True))
+    monkeypatch.setattr(TorchCommunicator, "_on_stream", lambda self, buffer: True)
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cpu:gloo,cuda:nccl")
+    pair = {"world": 2, "world/2:0": 2, "world/2:0/2:apart": 1}
+    assert run_ranks(run, 3, backend="gloo") == [(pair, [])] * 2 + [({"world": 2}, [])]
+
+
+def test_what_all_ranks_have_begun_and_who_does_not_answer(tmp_path, monkeypatch):
+    """A call that does not end though all have come to it, and a rank that is stopped."""
+    monkeypatch.setattr(failure, "ANSWER_SECONDS", 0.5)
+
+    def ask(rank: int) -> str:
+        comm = connect("gloo")
+        comm.barrier()
+        call = Call(comm.group, 2, "barrier")
+        comm.job.timeout = 9.0
+        lines = [comm.job.waited_in(Call(comm.group, 1, "barrier"))]
+        (tmp_path / str(rank)).write_text(str(os.getpid()))
+        if rank == 1:
+            return comm.agree(0)
+        wait_for((tmp_path / "1").exists)
+        os.kill(int((tmp_path / "1").read_text()), signal.SIGSTOP)
+        lines.append(comm.job.waited_in(call))
+        os.kill(int((tmp_path / "1").read_text()), signal.SIGCONT)
+        comm.agree(0)
+        return lines
+
+    both, _ = run_ranks(ask, 2, backend="gloo")
+    assert both == [
+        "waited 9 s in barrier, call 1 of group world, which all its ranks have begun: do messages "
+        "get through?",
+        "waited 9 s in barrier, call 2 of group world for rank 0 (has not begun it), "
+        "rank 1 (no answer)",
+    ]
+
+
 def test_nccl_is_told_how_long_to_wait(monkeypatch):
-    """It waits by itself; what it is told through is tried on gloo, which can be told as well."""
+    """It waits by itself; what it is told through is tried on gloo, which can be told as well.
+
+    Longer than we do, who say more.
+    """
 
     def waits(rank: int) -> bool:
         comm = connect()
@@ -181,6 +298,7 @@ def test_nccl_is_told_how_long_to_wait(monkeypatch):
         return comm.job.timeout == 0.2
 
     monkeypatch.setenv("SPGNN_TIMEOUT_SECONDS", "0.2")
+    monkeypatch.setattr(torchdist, "WATCHDOG_SECONDS", 0.0)
     assert run_ranks(waits, 2, backend="gloo") == [True, True]
 
 
