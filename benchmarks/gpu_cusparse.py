@@ -76,7 +76,7 @@ class Product:
         call("cusparseSpMM_bufferSize", *self._arguments, ctypes.byref(needed))
         workspace = torch.empty(needed.value, dtype=torch.uint8, device=X.device)
         self._arguments += (ctypes.c_void_p(workspace.data_ptr()),)
-        call("cusparseSpMM_preprocess", *self._arguments)
+        library().cusparseSpMM_preprocess(*self._arguments)  # refused where it has no use
         self._descriptors = ("SpMat", matrix), ("DnMat", dense), ("DnMat", result)
         self._kept = indptr, A.indices, values, X, workspace
 

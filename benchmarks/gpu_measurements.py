@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -12,7 +13,7 @@ import gpu_cusparse
 import gpu_graphs
 import kernel_graphs
 import torch
-from gpu_report import CACHED, CACHED_BFLOAT16, KINDS, Spread, speedups
+from gpu_report import CACHED, CACHED_BFLOAT16, DGL, KINDS, Spread, speedups
 from torch import Tensor
 
 from spgnn import CSR, kernels
@@ -132,6 +133,7 @@ def spmm_case(blocks: Blocks, columns: int, clock: Clock, rounds: int) -> dict[s
         {
             "torch": partial(torch.sparse.mm, blocks.torch, X),
             **cached,
+            **dgl_product(A, X),
             "0/1": partial(kernels.spmm, A, X),
             "values": partial(kernels.spmm, blocks.weighted, X),
             "scaled": partial(kernels.spmm, blocks.scaled, X),
@@ -158,6 +160,16 @@ def spmm_case(blocks: Blocks, columns: int, clock: Clock, rounds: int) -> dict[s
         "gathered_bytes": A.nnz * columns * 4,
         "correct": right,
     }
+
+
+def dgl_product(A: CSR, X: Tensor) -> Calls:
+    """DGL's, where it is installed and fits this torch."""
+    try:
+        dgl = importlib.import_module("dgl")
+        graph = dgl.graph(("csc", (A.indptr, A.indices.long(), A.indices[:0].long())))
+        return {DGL: partial(dgl.ops.copy_u_sum, graph.int().formats("csc"), X)}
+    except (ImportError, OSError, RuntimeError):
+        return {}
 
 
 def is_correct(blocks: Blocks, X: Tensor) -> bool:
