@@ -274,12 +274,12 @@ class Steps:
     def tests(self) -> None:
         """Tests that need a GPU."""
         seconds = TEST_SHARE * self.budget.left()
-        arguments = "-m", "gpu", "tests/kernels"
+        arguments = "-m", "gpu", "tests/kernels", "tests/comm/test_nccl_gpu.py"
         self.report["tests"] = pytest(self.options.output, "tests", seconds, *arguments)
 
     def placement(self) -> None:
         """Tests that pretend to have other GPUs than there are."""
-        files = "tests/comm/test_placement.py", "tests/train/test_measure.py"
+        files = "tests/comm/test_place.py", "tests/train/test_measure.py"
         seconds = TEST_SHARE * self.budget.left()
         self.report["placement"] = pytest(self.options.output, "placement", seconds, *files)
 
