@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_array, check_block, check_dense, check_is
-from spgnn.kernels.extremes import pick, put_back
+from spgnn.kernels.extremes import pick, put_back, side_of
 from spgnn.kernels.library import Operator, define, kernels_for
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.spmm import other_side, spmm
@@ -318,53 +318,50 @@ def _extreme_of(pattern: Pattern, X: Tensor | None, V: Tensor, op: str, *, large
         zeros = V.sum(0).expand(pattern.shape[0], -1)
         AX = 0.0 if X is None else spmm(CSR(pattern), X)
         return zeros if X is None else _spread(zeros, X.shape[1]) + AX
-    Z: Tensor = _edge_extremes(pattern.indptr, pattern.indices, X, V, _CODES[op], largest)[0]
+    side = (None,) * 3 if X is None else side_of(pattern, X)
+    block = pattern.indptr, pattern.indices, *side
+    Z: Tensor = _edge_extremes(*block, X, V, _CODES[op], largest)[0]
     return Z
 
 
-def _compute_extreme(
-    indptr: Tensor, indices: Tensor, X: Tensor | None, V: Tensor, op: int, largest: bool
-) -> tuple[Tensor, Tensor]:
-    out, arg = _new_extreme(indptr, indices, X, V, op, largest)
+def _compute_extreme(*arguments: Any) -> tuple[Tensor, Tensor]:
+    indptr, indices, _, _, _, X, V, op, largest = arguments
+    out, arg = _new_extreme(*arguments)
     kernels_for(V).edge_extremes(indptr, indices, X, V, op, largest, out, arg)
     return out, arg
 
 
-def _new_extreme(
-    indptr: Tensor, indices: Tensor, X: Tensor | None, V: Tensor, op: int, largest: bool
-) -> tuple[Tensor, Tensor]:
+def _new_extreme(*arguments: Any) -> tuple[Tensor, Tensor]:
+    indptr, *_, X, V, _, _ = arguments
     like = V if X is None else X
     out = like.new_empty(indptr.shape[0] - 1, like.shape[1])
     return out, torch.empty_like(out, dtype=index_dtype(V.shape[0]))
 
 
 def _save_extreme(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-    _, indices, X, V, ctx.op, _ = inputs
+    *block, X, V, ctx.op, _ = inputs
     keep_V = ctx.op in (_MUL, _DIV)
-    keep_X = keep_V and ctx.needs_input_grad[3]
-    ctx.save_for_backward(indices, output[1], X if keep_X else None, V if keep_V else None)
+    keep_X = keep_V and ctx.needs_input_grad[6]
+    ctx.save_for_backward(output[1], *block, X if keep_X else None, V if keep_V else None)
     ctx.lengths = 0 if X is None else X.shape[0], V.shape
     ctx.mark_non_differentiable(output[1])
 
 
 def _extreme_backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None, ...]:
-    indices, arg, X, V = ctx.saved_tensors
+    arg, *block, X, V = ctx.saved_tensors
     (columns, (nnz, heads)), op = ctx.lengths, ctx.op
-    to_X, to_V = ctx.needs_input_grad[2:4]
-    at = indices.index_select(0, arg.clamp_min(0).flatten()).view_as(arg)
-    at = at.masked_fill_(arg < 0, -1)
-    arg_apart = _heads_apart(arg, heads)
+    to_X, to_V = ctx.needs_input_grad[5:7]
+    nonzeros = _heads_apart(arg, heads), block[0], *[None] * 4
     of_x, of_v = G, -G if op == _SUB else G
     if V is not None:
-        v = _by_head(pick(V, arg_apart), G)
-        v = torch.where(arg < 0, 1, v)
+        v = torch.where(arg < 0, 1, _by_head(pick(V, *nonzeros), G))
         of_x = G * v if op == _MUL else G / v
         if X is not None:
-            x = pick(X, at)
+            x = pick(X, arg, *block)
             of_v = G * x if op == _MUL else -of_x * x / v
-    dX = put_back(of_x, at, columns) if to_X else None
-    dV = put_back(_heads_apart(of_v, heads), arg_apart, nnz) if to_V else None
-    return None, None, dX, dV, None, None
+    dX = put_back(of_x, arg, *block, columns) if to_X else None
+    dV = put_back(_heads_apart(of_v, heads), *nonzeros, nnz) if to_V else None
+    return *[None] * 5, dX, dV, None, None
 
 
 def _heads_apart(rows: Tensor, heads: int) -> Tensor:
@@ -380,8 +377,7 @@ def _by_head(apart: Tensor, like: Tensor) -> Tensor:
 
 
 _edge_extremes = define(
-    "edge_extremes(Tensor indptr, Tensor indices, Tensor? X, Tensor V, int op, bool largest) "
-    "-> (Tensor, Tensor)",
+    f"edge_extremes({_SIDES}, Tensor? X, Tensor V, int op, bool largest) -> (Tensor, Tensor)",
     new=_new_extreme,
     compute=_compute_extreme,
 )

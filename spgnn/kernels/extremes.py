@@ -9,12 +9,15 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_array, check_block, check_out
-from spgnn.kernels.library import define, kernels_for, transformed
+from spgnn.kernels.library import Operator, define, kernels_for, with_batch
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.spmm import other_side
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR
 
 _COLUMNS = (torch.int32, torch.int64)
+PICK = 8  # of edge_sum and edge_products: the numbers whose arg names the nonzero
+_BLOCK = "Tensor? indptr, Tensor? indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order"
 
 
 def extreme_(
@@ -55,7 +58,7 @@ def extreme_(
     check_block(pattern, X)
     begun = state is not None
     if state is None:
-        state = _empty(pattern.indptr, pattern.indices, X, largest)
+        state = _empty(pattern.indptr, X, X.shape[0])
     else:
         _check_state(pattern, X, state)
     if state[0].numel():
@@ -94,8 +97,23 @@ def extreme(A: CSR, X: Tensor, largest: bool) -> Tensor:
     """The product of `spmm` with reduction "max" or "min"."""
     if A.values is not None or A.row_scale is not None or A.col_scale is not None:
         raise InputError('reduce="max" and "min" take a matrix without values and scalings')
-    out: Tensor = _extreme(A.indptr, A.indices, X.flatten(1), largest)[0]
+    rows = X.flatten(1)
+    out: Tensor = _extreme(A.indptr, A.indices, *side_of(A.pattern, rows), rows, largest)[0]
     return out.unflatten(1, X.shape[1:]) if X.dim() == 3 else out
+
+
+def adds_in_order(G: Tensor) -> bool:
+    """True where gradients are added row by row, as on CPUs.
+
+    Elsewhere every row of the transpose looks at who picked it: sums in a fixed order, by many
+    threads.
+    """
+    return not G.is_cuda
+
+
+def side_of(pattern: Pattern, X: Tensor) -> tuple[Tensor | None, ...]:
+    """What the gradient in X needs of the transpose: indptr, indices, order of nonzeros."""
+    return (None,) * 3 if adds_in_order(X) else other_side(pattern, X, ordered=True)
 
 
 def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> None:
@@ -106,67 +124,101 @@ def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> N
         raise InputError("the state's columns must be contiguous")
 
 
-def _compute(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
-    out, arg = _empty(indptr, indices, X, largest)
+def _compute(*arguments: Any) -> tuple[Tensor, Tensor]:
+    indptr, indices, t_indptr, _, _, X, largest = arguments
+    out, arg = _new(*arguments)
     if out.numel():
-        kernels_for(X).extreme(indptr, indices, X, largest, False, 0, out, arg)
+        first_column = 0 if t_indptr is None else -1  # with a transpose, arg names nonzeros
+        kernels_for(X).extreme(indptr, indices, X, largest, False, first_column, out, arg)
     return out, arg
 
 
-def _empty(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+def _new(*arguments: Any) -> tuple[Tensor, Tensor]:
+    indptr, indices, t_indptr, _, _, X, _ = arguments
+    return _empty(indptr, X, X.shape[0] if t_indptr is None else indices.shape[0])
+
+
+def _empty(indptr: Tensor, X: Tensor, numbers: int) -> tuple[Tensor, Tensor]:
     out = X.new_empty((indptr.shape[0] - 1, X.shape[1]))
-    return out, torch.empty_like(out, dtype=index_dtype(X.shape[0]))
+    return out, torch.empty_like(out, dtype=index_dtype(numbers))
 
 
 def _save(ctx: Any, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(output[1])
-    ctx.length = inputs[2].shape[0]
+    *block, X, _ = inputs
+    ctx.save_for_backward(output[1], *(block if block[2] is not None else (None,) * 5))
+    ctx.length = X.shape[0]
     ctx.mark_non_differentiable(output[1])
 
 
 def _backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None, ...]:
-    (arg,) = ctx.saved_tensors
-    return None, None, put_back(G, arg, ctx.length), None
+    return *[None] * 5, put_back(G, *ctx.saved_tensors, ctx.length), None
 
 
-def pick(X: Tensor, arg: Tensor) -> Tensor:
-    """``X[arg[i, c], c]``, 0 where `arg` is negative; in torch's own operators."""
-    return torch.where(arg < 0, 0.0, X.gather(0, arg.clamp_min(0).long()))
+def _rows(arg: Tensor, indices: Tensor | None) -> Tensor:
+    if indices is None or not indices.shape[0]:
+        return arg.contiguous()
+    columns = indices.index_select(0, arg.clamp_min(0).flatten()).view(arg.shape)
+    return columns.masked_fill_(arg < 0, -1)
 
 
-def put_back(G: Tensor, arg: Tensor, length: int) -> Tensor:
-    """The adjoint of `pick`; differentiated again, in torch's own operators."""
-    again = torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    adjoint = _scattered if again or transformed() else _extreme_adjoint
-    rows: Tensor = adjoint(G, arg, length)
-    return rows
+def _picked(M: Tensor, arg: Tensor, indptr: Any, indices: Tensor | None, *others: Any) -> Tensor:
+    """``M[row, c]`` of the row that ``arg[i, c]`` names, 0 where it names none."""
+    if not M.shape[0]:
+        return M.new_zeros(arg.shape)
+    rows = _rows(arg, indices)
+    return torch.where(rows < 0, 0.0, M.gather(0, rows.clamp_min(0).long())).to(M.dtype)
 
 
-def _scattered(G: Tensor, arg: Tensor, length: int) -> Tensor:
-    G = torch.where(arg < 0, 0.0, G)
-    if not length:
-        return G[:0]  # depends on G: or else a rank without rows would leave out what is collective
-    dX = G.new_zeros((length, *G.shape[1:]))
-    return dX.scatter_add(0, arg.clamp_min(0).long(), G)
+def _adjoint(G: Tensor, arg: Tensor, *others: Any) -> Tensor:
+    """The adjoint; on CPUs in the order of i, each sum rounded to the dtype."""
+    indptr, indices, t_indptr, t_indices, order, length = others
+    dM, kernels = new_rows(length, G), kernels_for(G)
+    if adds_in_order(G):
+        kernels.extreme_adjoint(G, _rows(arg, indices), dM.zero_())
+    elif indices is None:
+        kernels.edge_products(indptr, arg, G, None, arg, PICK, dM)
+    else:
+        kernels.edge_sum(t_indptr, t_indices, order, G, None, arg, PICK, dM)
+    return dM
 
 
-def _adjoint(G: Tensor, arg: Tensor, length: int) -> Tensor:
-    """``dX[arg[i, c], c] += G[i, c]`` in the order of i, each sum rounded to the dtype."""
-    if G.is_cuda:
-        return _scattered(G, arg, length)
-    dX = new_rows(length, G).zero_()
-    kernels_for(G).extreme_adjoint(G, arg, dX)
-    return dX
+def _save_pick(ctx: Any, inputs: Any, output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:7])
+    ctx.length = inputs[0].shape[0]
+
+
+def _pick_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+    return put_back(G, *ctx.saved_tensors, ctx.length), *[None] * 6
+
+
+def _batched(
+    operator: Operator, info: Any, in_dims: Any, M: Tensor, arg: Tensor, *others: Any
+) -> tuple[Tensor, int]:
+    """Batches are more columns."""
+    operator.refuse_batches_but(in_dims, 0, 1)
+    M, arg = (with_batch(t, dim, info, -1) for t, dim in zip((M, arg), in_dims, strict=False))
+    shape = M.shape[1:]
+    return operator(M.flatten(1), arg.flatten(1), *others).unflatten(1, shape), len(shape)
 
 
 _extreme = define(
-    "extreme(Tensor indptr, Tensor indices, Tensor X, bool largest) -> (Tensor, Tensor)",
-    new=_empty,
-    compute=_compute,
+    f"extreme({_BLOCK}, Tensor X, bool largest) -> (Tensor, Tensor)", new=_new, compute=_compute
 )
 torch.library.register_autograd(_extreme, _backward, setup_context=_save)
-_extreme_adjoint = define(
-    "extreme_adjoint(Tensor G, Tensor arg, SymInt length) -> Tensor",
-    new=lambda G, arg, length: new_rows(length, G),
+# Of rows of M that `arg` names: by their numbers, or as the columns of nonzeros of a block.
+pick = Operator(
+    f"pick_extremes(Tensor M, Tensor arg, {_BLOCK}) -> Tensor",
+    new=lambda M, arg, *others: M.new_empty(arg.shape),
+    compute=_picked,
+    save=_save_pick,
+    backward=_pick_backward,
+    batched=_batched,
+)
+put_back: Operator = Operator(
+    f"extreme_adjoint(Tensor G, Tensor arg, {_BLOCK}, SymInt length) -> Tensor",
+    new=lambda G, arg, *others: new_rows(others[-1], G),
     compute=_adjoint,
+    save=_save_pick,
+    backward=lambda ctx, dM: (pick(dM, *ctx.saved_tensors), *[None] * 7),
+    batched=_batched,
 )

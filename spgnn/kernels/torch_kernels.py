@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from spgnn.kernels.attention import FINISHED, MERGED, Gat, GatV2, Rules, Target
+from spgnn.kernels.extremes import PICK
 from spgnn.kernels.quantise import HEADER
 from spgnn.pattern import INT32_LIMIT, Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
@@ -105,10 +106,13 @@ def _rows(indptr: Tensor, nnz: int) -> Tensor:
 
 
 def extreme(*arguments: Any) -> None:
-    """Largest or smallest elements into ``out``, their columns into ``arg``."""
+    """Largest or smallest elements into ``out``, their columns or nonzeros into ``arg``."""
     indptr, indices, X, largest, begun, first_column, out, arg = arguments
-    best, listed = _extremes(indptr, indices, X.to(SUM_DTYPE[X.dtype]), largest)
-    listed = torch.where(listed < 0, listed, listed + first_column).to(arg.dtype)
+    best, nonzeros = _extremes(indptr, X.to(SUM_DTYPE[X.dtype]).index_select(0, indices), largest)
+    listed = nonzeros.to(arg.dtype)
+    if first_column >= 0 and len(indices):
+        columns = first_column + indices.to(arg.dtype)[nonzeros.clamp_min(0)]
+        listed = torch.where(nonzeros < 0, listed, columns)
     better = torch.ones_like(listed, dtype=torch.bool)
     if begun:
         better = best > out if largest else best < out
@@ -117,22 +121,20 @@ def extreme(*arguments: Any) -> None:
     arg.copy_(torch.where(better, listed, arg))
 
 
-def _extremes(indptr: Tensor, indices: Tensor, X: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
-    """All rows at once, a piece of memory for every nonzero and column."""
-    rows, nnz = len(indptr) - 1, len(indices)
+def _extremes(indptr: Tensor, messages: Tensor, largest: bool) -> tuple[Tensor, Tensor]:
+    """All rows at once: the extremes of each, and the first nonzeros that have them."""
+    rows, nnz, columns = len(indptr) - 1, *messages.shape
     if not nnz:
-        return X.new_zeros(rows, X.shape[1]), indices.new_full((rows, X.shape[1]), -1)
-    gathered = X.index_select(0, indices)
-    best = torch.segment_reduce(gathered, "max" if largest else "min", offsets=indptr)
+        return messages.new_zeros(rows, columns), indptr.new_full((rows, columns), -1)
+    best = torch.segment_reduce(messages, "max" if largest else "min", offsets=indptr)
     row = _rows(indptr, nnz)
     # What is no number equals nothing, so its own place counts as equal.
-    equal = (gathered == best[row]) | gathered.isnan()
-    places = torch.where(equal, torch.arange(nnz, device=X.device)[:, None], nnz)
-    first = torch.full(best.shape, nnz, device=X.device)
+    equal = (messages == best[row]) | messages.isnan()
+    places = torch.where(equal, torch.arange(nnz, device=indptr.device)[:, None], nnz)
+    first = torch.full(best.shape, nnz, device=indptr.device)
     first = first.scatter_reduce(0, row[:, None].expand_as(places), places, "amin")
     found = first < nnz
-    listed = torch.where(found, indices[first.clamp_max(nnz - 1)], -1)
-    return torch.where(found, best, 0.0), listed
+    return torch.where(found, best, 0.0), torch.where(found, first, -1)
 
 
 def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
@@ -154,7 +156,12 @@ def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
 def edge_sum(*arguments: Any) -> None:
     """Sums of what nonzeros make of rows of X (or W) and V, a piece of memory for each of them."""
     indptr, indices, order, X, W, V, op, out = arguments
-    wide, rows = SUM_DTYPE[V.dtype], _rows(indptr, len(indices))
+    wide, rows = SUM_DTYPE[out.dtype], _rows(indptr, len(indices))
+    if op == PICK:
+        named = V.index_select(0, indices) == order[:, None]
+        picked = torch.where(named, X.index_select(0, indices).to(wide), 0.0)
+        out.copy_(torch.segment_reduce(picked, "sum", offsets=indptr, axis=0))
+        return
     x = None if X is None else X.to(wide).index_select(0, indices)
     w = None if W is None else W.to(wide)[rows]
     v = (V if order is None else V.index_select(0, order)).to(wide)
@@ -164,7 +171,12 @@ def edge_sum(*arguments: Any) -> None:
 def edge_products(*arguments: Any) -> None:
     """What nonzeros make of rows of G, X and V, a row each."""
     indptr, indices, G, X, V, op, out = arguments
-    wide, rows = SUM_DTYPE[out.dtype], _rows(indptr, len(indices))
+    wide, rows = SUM_DTYPE[out.dtype], _rows(indptr, len(out))
+    if op == PICK:
+        g, named = (t.unflatten(0, (len(indptr) - 1, -1)).index_select(0, rows) for t in (G, V))
+        numbers = torch.arange(len(out), device=out.device)[:, None, None]
+        out.copy_(torch.where(named == numbers, g.to(wide), 0.0).sum(1))
+        return
     g = None if G is None else G.to(wide)[rows]
     x = None if X is None else X.to(wide).index_select(0, indices)
     v = None if V is None else V.to(wide)
@@ -183,13 +195,12 @@ def edge_products(*arguments: Any) -> None:
 def edge_extremes(*arguments: Any) -> None:
     """Largest or smallest of what nonzeros make of X and V, and which they are."""
     indptr, indices, X, V, op, largest, out, arg = arguments
-    wide, nnz = SUM_DTYPE[out.dtype], len(indices)
+    wide = SUM_DTYPE[out.dtype]
     v = V.to(wide).repeat_interleave(out.shape[1] // V.shape[1], 1)
     x = None if X is None else X.to(wide).index_select(0, indices)
-    numbers = torch.arange(nnz, device=out.device)
-    best, listed = _extremes(indptr, numbers, _messages(op, x, v, None), largest)
+    best, nonzeros = _extremes(indptr, _messages(op, x, v, None), largest)
     out.copy_(best)
-    arg.copy_(listed)
+    arg.copy_(nonzeros)
 
 
 # --- rows -------------------------------------------------------------------------------------

@@ -129,6 +129,7 @@ COMPUTE = {
     "spgnn::spmm": "spmm",
     "spgnn::extreme": "spmm",
     "spgnn::extreme_adjoint": "spmm",
+    "spgnn::pick_extremes": "spmm",
     "spgnn::sddmm": "spmm",
     "spgnn::edge_sum": "spmm",
     "spgnn::edge_products": "spmm",

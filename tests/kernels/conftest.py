@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from spgnn import _native
-from spgnn.kernels import (
-    torch_kernels,
-)
+from spgnn.kernels import extremes, torch_kernels
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import kernels as native
 from spgnn.pattern import Pattern
@@ -75,6 +73,7 @@ def work_by(monkeypatch, implementation):
     for name, module in list(sys.modules.items()):
         if name.startswith("spgnn.kernels.") and hasattr(module, "kernels_for"):
             monkeypatch.setattr(module, "kernels_for", lambda _: implementation)
+    monkeypatch.setattr(extremes, "adds_in_order", lambda _: False)
 
 
 def moved(operand, where):

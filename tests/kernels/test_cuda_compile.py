@@ -16,8 +16,9 @@ from spgnn.kernels import (
 )
 from spgnn.kernels.cuda import device, programs
 from spgnn.kernels.cuda import kernels as native
-from spgnn.kernels.cuda.device import WARP, instance, thread_shape
-from spgnn.kernels.cuda.operations import spmm_instance
+from spgnn.kernels.cuda.device import ACCUMULATORS, WARP, instance, thread_shape
+from spgnn.kernels.cuda.operations import COPY_X, spmm_instance
+from spgnn.kernels.extremes import PICK
 from spgnn.sparse import SUM_DTYPE
 
 ARCHITECTURES = (75, 80, 86, 90, 100)
@@ -51,13 +52,20 @@ def instances() -> list[str]:
         names.append(instance("dropout_rows", dtype, 2, WARP))
         names.append(instance("update_rows", dtype, 2, WARP))
         names.append(instance("update_rows_backward", dtype, 2, WARP))
-        names.append(instance("extreme", dtype, torch.int32, torch.int32, 2, WARP))
-        for op in range(7):
-            names.append(instance("edge_sum", dtype, torch.int32, op, 2, WARP))
+        vector = 16 // dtype.itemsize
+        half_the_packs = vector, WARP, ACCUMULATORS // 2 // vector, 1024
+        narrow = torch.int32
+        for op in (0, 3, 4, 5, 6):
+            shape = *thread_shape(300, vector), 1024
+            names.append(instance("edge_sum", dtype, dtype, narrow, op, *shape))
+        shape = *thread_shape(300, min(vector, 4)), 1024
+        names.append(instance("edge_sum", dtype, narrow, narrow, PICK, *shape))
+        names.append(instance("edge_picks", dtype, narrow, 2, WARP))
         for op in (0, 1, 6):
             names.append(instance("edge_products", dtype, torch.int32, op, 2, WARP))
-        for op in range(5):
-            names.append(instance("edge_extremes", dtype, torch.int32, torch.int32, op, 2, WARP))
+        for op in (*range(5), COPY_X):
+            types = dtype, dtype, narrow, narrow
+            names.append(instance("edge_extremes", *types, op, *half_the_packs))
         names.append(instance("quantise_rows", dtype, 16 // dtype.itemsize, WARP))
         names.append(instance("dequantise_rows", dtype, 16 // dtype.itemsize, WARP))
         for threads in (4, device.THREADS):
@@ -116,9 +124,9 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
         for name in torch._C._dispatch_get_all_op_names()
         if torch._C._dispatch_has_kernel_for_dispatch_key(name, "CUDA") and "spgnn::" in name
     }
-    # The adjoint of gather_rows is scatter_add_rows, and torch makes that of extremes;
+    # The adjoint of gather_rows is scatter_add_rows, those of extremes are sums and products;
     # operators of attention are made of several functions.
-    elsewhere = {"gather_rows_adjoint", "extreme_adjoint"}
+    elsewhere = {"gather_rows_adjoint", "extreme_adjoint", "pick_extremes"}
     elsewhere |= {"gemm_product", "gemm_gradient"}
     fused = {"attention", "attention_backward", "attention_v2", "attention_v2_backward"}
     of_attention = {

@@ -1,10 +1,13 @@
 """What only CUDA has, emulated: tiles, packs, the order of threads; and faults of the emulation."""
 
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spgnn.kernels import cpu
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda import operations as host
 from spgnn.kernels.cuda import tiling
@@ -52,6 +55,26 @@ def test_tiny_tiles_carry_through_many_levels(monkeypatch, emulated):
     assert len(emulated.launched) > 3
 
 
+@pytest.mark.parametrize("sign", [1, 0])
+def test_extremes_of_tiny_tiles_are_those_of_the_cpu(monkeypatch, emulated, sign):
+    """Many levels of carried rows; all messages equal (the first stays), and −∞ in the others."""
+    pattern = block([7, 800, 0, 3, 800, 16, 32]).pattern
+    X, V = torch.full((800, 16), -torch.inf), sign * matrix(pattern.nnz, 16).sign()
+    X[::9] = 2 * sign
+    X[400, 3] = torch.nan
+    for op, largest in product((0, 1), (True, False)):
+        out, arg = torch.empty(7, 16), torch.empty(7, 16, dtype=torch.int32)
+        results = []
+        with monkeypatch.context() as patch:
+            for module, patched in ((cpu, False), (native, True)):
+                if patched:
+                    patch.setattr(tiling, "TILE_ITEMS", (16,))
+                module.edge_extremes(pattern.indptr, pattern.indices, X, V, op, largest, out, arg)
+                results.append((out.nan_to_num(0.5), arg.clone()))
+        assert all(map(torch.equal, *results))
+    assert len(emulated.launched) > 12
+
+
 @pytest.mark.parametrize("columns", [1, 16, 128])
 def test_bits_do_not_depend_on_the_order_of_threads_and_blocks(emulated, columns):
     A, X = block(SKEWED, parts=("values",)), matrix(800, columns)
@@ -81,20 +104,21 @@ def test_random_blocks(monkeypatch, emulated, lengths, columns, items, seed):
 
 def test_bits_over_nonzeros_do_not_depend_on_the_order_of_threads(emulated):
     A = block(SKEWED)
-    G, X, scores = (
-        matrix(len(SKEWED), 17),
-        matrix(800, 17, seed=2),
-        some_scores(A, 2, torch.float32),
-    )
+    indptr, indices = A.indptr, A.indices
+    G, X = matrix(len(SKEWED), 17), matrix(800, 17, seed=2)
+    scores, V = some_scores(A, 2, torch.float32), matrix(A.nnz, 17, seed=3)
     found = []
     for emulated.seed in (1, 2, 3):
         weights = torch.empty_like(scores)
-        native.edge_softmax(A.indptr, scores, weights)
+        native.edge_softmax(indptr, scores, weights)
         numbers = torch.empty(A.nnz)
-        native.sddmm(A.indptr, A.indices, None, None, G, X, numbers)
-        found.append(torch.cat((numbers, weights.flatten())))
+        native.sddmm(indptr, indices, None, None, G, X, numbers)
         assert len(emulated.launched) == 3, "a long row is shared by a whole block"
+        sums = torch.empty_like(G)
+        native.edge_sum(indptr, indices, None, X, None, V, 0, sums)
+        assert len(emulated.launched) == 5, "rows that cross tiles need a second pass"
         emulated.launched.clear()
+        found.append(torch.cat((numbers, weights.flatten(), sums.flatten())))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
 

@@ -75,6 +75,51 @@ def test_a_row_of_a_million_nonzeros(columns):
         assert torch.equal(kernels.spmm(block_on_gpu, X.cuda()), first), "bits differ between runs"
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 47, 64])
+def test_extremes_of_a_row_of_a_million_nonzeros(columns, dtype):
+    """Values and gradients are those of the CPU, to the bit, however often."""
+    lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
+    A = block(lengths, 1_200_000, seed=2)
+    X = matrix(1_200_000, columns, dtype).mul(2).round()  # with many ties
+    G = matrix(len(lengths), columns, dtype, seed=5).mul(3).round()
+    X[A.indices[777_777].long(), 0] = torch.nan
+    V = matrix(A.nnz, columns, dtype, seed=6).sign()
+    for reduce in ("max", "min"):
+        for function in (
+            lambda A, X, V, how=reduce: kernels.spmm(A, X, reduce=how),
+            lambda A, X, V, how=reduce: kernels.edge_spmm(A.pattern, X, V, "mul", how),
+        ):
+            results = []
+            for where in ("cpu", GPU, GPU, GPU):
+                leaves = [t.to(where).requires_grad_() for t in (X, V)]
+                Z = function(A.to(where), *leaves)
+                Z.backward(G.to(where))
+                arrays = Z.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)
+                results.append([a.cpu().double().nan_to_num(0.5) for a in arrays])
+            for found in results[1:]:
+                assert all(map(torch.equal, results[0], found))
+
+
+@pytest.mark.parametrize("op", ["mul", "div", "add_relu", "copy"])
+def test_sums_of_edges_of_a_row_of_a_million_nonzeros(op):
+    lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
+    pattern, there = (block(lengths, 1_200_000).pattern.to(where) for where in ("cpu", GPU))
+    X, V = matrix(1_200_000, 47), matrix(pattern.nnz, 47, seed=6)
+    V = V + V.sign()
+    results = []
+    for P, where in ((pattern, "cpu"), (there, GPU), (there, GPU)):
+        leaves = [t.double() if where == "cpu" else t.to(where) for t in (X, V)]
+        leaves = [t.requires_grad_() for t in leaves[op == "copy" :]]
+        Z = kernels.edge_spmm(P, leaves[0] if op != "copy" else None, leaves[-1], op)
+        Z.sum().backward()
+        results.append([a.detach().cpu() for a in (Z, *(leaf.grad for leaf in leaves))])
+    exact, first, second = results
+    assert all(map(torch.equal, first, second)), "bits differ between runs"
+    for found, right in zip(first, exact, strict=True):
+        assert torch.allclose(found.double(), right, rtol=1e-4, atol=2e-2)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_blocks_have_the_same_bits_every_time(seed):
     rng = np.random.default_rng(seed)

@@ -27,7 +27,8 @@ from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.edge_spmm import EDGE_OPS
 from spgnn.kernels.extremes import extreme_
 from spgnn.kernels.update import update_rows_
-from spgnn.sparse import SUM_DTYPE
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR, SUM_DTYPE
 
 from . import oracle
 from .cuda_cases import (
@@ -111,23 +112,40 @@ def test_updated_rows(away, dtype, columns):
         assert torch.allclose(found, right, rtol=near, atol=max(near, 1e-4 * (right.dim() == 1)))
 
 
+def repeating(pattern):
+    """The pattern with few columns, in no order and more than once in a row."""
+    return Pattern.trusted(pattern.indptr, pattern.indices * 7 % 97, pattern.shape)
+
+
 @OF_ANY_WIDTH
 def test_extremes(away, dtype, columns):
-    def results(A, B, X):
+    def results(A, B, X, G):
         for largest in (True, False):
             state = extreme_(A, X, largest=largest)
             yield from extreme_(B, -X, state, largest=largest, first_column=800)
+            leaf = X.clone().requires_grad_()
+            Z = spmm(CSR(A), leaf, reduce="max" if largest else "min")
+            Z.backward(G)
+            yield from (Z.detach(), leaf.grad)
 
     index = torch.int64 if columns == 64 else torch.int32
-    A, B = block([5, 0, 1, 40] * 9, index=index), block([0, 0, 7, 3] * 9, index=index, seed=3)
+    # Rows that cross tiles, in the first block, in the second, and in both.
+    lengths = [5, 0, 1, 40, 0, 700, 700, 0, 3] * 2
+    A, B = block(lengths, index=index), block(lengths[::-1], index=index, seed=3)
     X = matrix(800, columns, dtype).mul(2).round()  # with ties
     X[A.indices[2].long(), 0] = torch.nan
-    assert_same(away, lambda *operands: list(results(*operands)), A.pattern, B.pattern, X)
+    G = matrix(len(lengths), columns, dtype, padding=4, seed=5).mul(3).round()  # exact sums
+    for first in (A.pattern, repeating(A.pattern)):
+        assert_same(away, lambda *operands: list(results(*operands)), first, B.pattern, X, G)
 
 
 @OF_ANY_WIDTH
 def test_numbers_of_edges(away, dtype, columns):
-    """Sums, their derivatives and extremes; also where one number serves several columns."""
+    """Sums, extremes and their derivatives; also where one number serves several columns."""
+
+    def extremes(pattern, X, V):
+        for op, reduce in product(EDGE_OPS[:-1], ("max", "min")):
+            yield edge_spmm(pattern, None if op == "copy" else X, V, op, reduce)
 
     def results(pattern, X, V, S):
         for op in EDGE_OPS[:-1]:
@@ -135,18 +153,20 @@ def test_numbers_of_edges(away, dtype, columns):
                 leaves = [t.clone().requires_grad_() for t in (X, V)]
                 Z = edge_spmm(pattern, None if op == "copy" else leaves[0], leaves[1], op, reduce)
                 yield Z.detach()
-                if reduce == "sum":
-                    Z.sum().backward()
-                    yield from (leaf.grad for leaf in leaves if leaf.grad is not None)
-        heads = X.unflatten(1, (columns, 1)).expand(-1, -1, 3).contiguous()
-        yield edge_spmm(pattern, heads, S.expand(-1, columns).contiguous(), "sub", "max")
+                Z.sum().backward()
+                yield from (leaf.grad for leaf in leaves if leaf.grad is not None)
+        leaves = [X.unflatten(1, (columns, 1)).expand(-1, -1, 3).contiguous(), S]
+        leaves = [t.requires_grad_() for t in leaves]
+        Z = edge_spmm(pattern, leaves[0], leaves[1].expand(-1, columns), "sub", "max")
+        yield from (Z.detach(), *torch.autograd.grad(Z.sum(), leaves))
         yield edge_add(pattern, X[: pattern.shape[0]], X, V)
 
     index = torch.int64 if columns == 64 else torch.int32
-    pattern = block([5, 0, 1, 40] * 9, index=index).pattern
+    pattern = repeating(block([5, 0, 1, 40, 700, 0, 9], index=index).pattern)
     X = matrix(800, columns, dtype).mul(2).round()
     V = matrix(pattern.nnz, columns, dtype, seed=4).sign().mul(2)
     S = V[:, :1].contiguous()
+    assert_same(away, lambda *operands: list(extremes(*operands)), pattern, X, V)
     found = away(lambda *operands: list(results(*operands)), pattern, X, V, S)
     for mine, right in zip(found, results(pattern, X, V, S), strict=True):
         assert torch.allclose(mine, right)

@@ -121,7 +121,7 @@ def cases():
     yield ops.edge_sum.default, (*sides, None, None, of_edges, 4, False)
     yield ops.edge_products.default, (*sides, wanted, X, None, 0)
     yield ops.edge_products.default, (*sides, wanted, X, of_edges, 1)
-    yield ops.edge_extremes.default, (P.indptr, P.indices, wanted, of_edges, 0, True)
+    yield ops.edge_extremes.default, (*sides, wanted, of_edges, 0, True)
     yield ops.edge_softmax.default, (P.indptr, learnt)
     yield ops.edge_softmax.default, (P.indptr, heads)
     yield ops.row_sums.default, (P.indptr, learnt, None)
@@ -146,8 +146,12 @@ def cases():
     yield ops.cross_entropy.default, (wanted, target)
     scale = torch.tensor(2.0, requires_grad=True)
     yield ops.cross_entropy_gradient.default, (scale, wanted, target)
-    yield ops.extreme.default, (P.indptr, P.indices, wanted, True)
-    yield ops.extreme_adjoint.default, (X, (torch.arange(24).view(6, 4) * 5 % 7 - 1).int(), 6)
+    nobody = P.indptr, P.indices, None, None, None
+    yield ops.extreme.default, (*nobody, wanted, True)
+    arg = (torch.arange(24).view(6, 4) * 5 % 7 - 1).int()
+    for of in ((None,) * 5, nobody):
+        yield ops.extreme_adjoint.default, (wanted, arg, *of, 6)
+        yield ops.pick_extremes.default, (wanted, arg, *of)
     yield ops.update_rows_backward.default, (X, None, ids, 3, 0.5, 0, 0.0, False)
 
 

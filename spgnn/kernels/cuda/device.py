@@ -115,11 +115,11 @@ class ThreadShape(NamedTuple):
         return self.vector * self.lanes * self.packs
 
 
-def thread_shape(columns: int, vector: int) -> ThreadShape:
+def thread_shape(columns: int, vector: int, accumulators: int = ACCUMULATORS) -> ThreadShape:
     """The fewest lanes and packs that cover all columns in as few, equal sweeps as possible."""
     needed = -(-columns // vector)
     lanes = lanes_for(needed)
-    most_packs = min(MOST_PACKS, max(1, ACCUMULATORS // vector))
+    most_packs = min(MOST_PACKS, max(1, accumulators // vector))
     sweeps = -(-needed // (lanes * most_packs))
     return ThreadShape(vector, lanes, -(-needed // (lanes * sweeps)))
 

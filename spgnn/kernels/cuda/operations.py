@@ -6,6 +6,7 @@ Arguments have been checked by `spgnn.kernels`; all work happens on torch's curr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 from spgnn.errors import InputError
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda.device import (
+    ACCUMULATORS,
     ThreadShape,
     dense,
     dropout_rule,
@@ -27,6 +29,7 @@ from spgnn.kernels.cuda.device import (
     vector_width,
 )
 from spgnn.kernels.cuda.tiling import Tiling, make_segments, make_tiling, tile_items
+from spgnn.kernels.extremes import PICK
 from spgnn.sparse import SUM_DTYPE
 
 ROW_BYTES_LIMIT = 2**32  # the arithmetic of spmm.cuh on 32-bit indices
@@ -36,6 +39,7 @@ LONG_ROW = 64  # nonzeros of a thread, above which a whole block takes the row
 ROWS_IN_FLIGHT = 4  # kRowsInFlight of rows.cuh
 ROWS_A_GROUP = 32  # a block sums the columns of these
 CHUNK = 8  # kChunk of quantise.cuh
+COPY_X = 7  # kEdgeCopyX of edges.cuh
 
 
 def spmm_instance(
@@ -113,15 +117,9 @@ def tiling_of(indptr: Tensor) -> Tiling:
 def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate: bool) -> None:
     """``out`` = A X, or ``out`` += A X."""
     columns = X.shape[1]
-    if X.stride(0) * X.element_size() >= ROW_BYTES_LIMIT:
-        X = X.contiguous()
+    X = _gathered(X)
     shape = thread_shape(columns, vector_width(X, out))
-    carry, carried = None, tiling.carried
-    if carried is not None:
-        padded = -(-columns // 4) * 4  # rows of whole packs
-        carry = torch.empty(
-            (len(carried.indices), padded), dtype=SUM_DTYPE[X.dtype], device=X.device
-        )
+    carry = _carry(tiling, out)
     weighted = A.values is not None or A.col_scale is not None
     matrices = *strided(X), *strided(out), *strided(carry)
     dtypes = X.dtype, out.dtype, A.indices.dtype
@@ -137,10 +135,33 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
             int(accumulate),
         ),
     )
-    if carry is not None and carried is not None:
-        rows = carried.rows if A.row_map is None else A.row_map[carried.rows]
-        sums = Operand(carried.indptr, carried.indices, row_scale=A.row_scale, row_map=rows)
-        multiply_into(sums, carried.tiling, carry[:, :columns], out, accumulate)
+    _sum_carried(A, tiling, carry, out, accumulate)
+
+
+def _gathered(X: Tensor) -> Tensor:
+    """X as kernels gather its rows."""
+    X = unit_stride(X)
+    return X if X.stride(0) * X.element_size() < ROW_BYTES_LIMIT else X.contiguous()
+
+
+def _carry(tiling: Tiling, out: Tensor, dtype: torch.dtype | None = None) -> Tensor | None:
+    """Room for what tiles leave of rows that cross them, in rows of whole packs."""
+    if tiling.carried is None:
+        return None
+    shape = len(tiling.carried.indices), -(-out.shape[1] // 4) * 4
+    return torch.empty(shape, dtype=dtype or SUM_DTYPE[out.dtype], device=out.device)
+
+
+def _sum_carried(
+    A: Operand, tiling: Tiling, carry: Tensor | None, out: Tensor, accumulate: bool = False
+) -> None:
+    """Sum up what the tiles of A have left."""
+    carried = tiling.carried
+    if carry is None or carried is None:
+        return
+    rows = carried.rows if A.row_map is None else A.row_map[carried.rows]
+    sums = Operand(carried.indptr, carried.indices, row_scale=A.row_scale, row_map=rows)
+    multiply_into(sums, carried.tiling, carry[:, : out.shape[1]], out, accumulate)
 
 
 def sddmm(*arguments: Any) -> None:
@@ -267,12 +288,57 @@ def update_rows_backward(*arguments: Any) -> None:
 
 
 def extreme(*arguments: Any) -> None:
-    """Largest or smallest elements into ``out``, their columns into ``arg``."""
+    """Largest or smallest elements into ``out``, their columns or nonzeros into ``arg``."""
     indptr, indices, X, largest, begun, first_column, out, arg = arguments
-    dtypes = X.dtype, indices.dtype, arg.dtype
-    rule = int(largest), int(begun), first_column
-    of_rows = indptr, indices, *strided(X), *out.shape, *rule, *strided(out), arg
-    _launch_on_rows("extreme", dtypes, (X, out), len(out), of_rows)
+    A, rule = Operand(indptr, indices), (first_column, int(largest), int(begun))
+    _extremes(A, tiling_of(indptr), (X, None), COPY_X, rule, (out, arg))
+
+
+def edge_extremes(*arguments: Any) -> None:
+    """Largest or smallest of what nonzeros make of X and V, and which they are, into ``arg``."""
+    indptr, indices, X, V, op, largest, out, arg = arguments
+    if out.numel():
+        A, rule = Operand(indptr, indices), (-1, int(largest), 0)
+        _extremes(A, tiling_of(indptr), (X, V), op, rule, (out, arg))
+
+
+def _extremes(
+    A: Operand,
+    tiling: Tiling,
+    operands: tuple[Tensor | None, Tensor | None],
+    op: int,
+    rule: tuple[int, int, int],
+    results: tuple[Tensor, Tensor],
+    left: Tensor | None = None,
+) -> None:
+    """Extremes of messages; where `left` is given, it is the ``arg`` of the rows of X."""
+    X, V = (None if t is None else _gathered(t) for t in operands)
+    out, arg = results
+    columns = out.shape[1]
+    width = 1 if V is None else columns // V.shape[1]
+    vector = vector_width(*(t for t in (out, X, V if width == 1 else None) if t is not None))
+    vector = vector if width == 1 else gcd(vector, width)
+    shape = thread_shape(columns, vector, ACCUMULATORS // 2)  # each with its place
+    carry, carry_arg = _carry(tiling, out), _carry(tiling, out, arg.dtype)
+    read = next(t.dtype for t in (X, V) if t is not None)
+    device.launch(
+        instance(
+            "edge_extremes", read, out.dtype, A.indices.dtype, arg.dtype, op, *shape, tiling.items
+        ),
+        (len(tiling.tiles) - 1, -(-columns // shape.columns)),
+        (
+            *(A.indptr, A.indices, tiling.tiles, A.row_map),
+            *(*strided(X), *strided(V), width, *strided(left), *rule),
+            *(*strided(out), arg, carry, *strided(carry_arg), columns),
+        ),
+    )
+    carried = tiling.carried
+    if carry is None or carried is None:
+        return
+    rows = carried.rows if A.row_map is None else A.row_map[carried.rows]
+    A = Operand(carried.indptr, carried.indices, row_map=rows)
+    numbers = carry[:, :columns], None
+    _extremes(A, carried.tiling, numbers, COPY_X, rule, results, carry_arg)
 
 
 def edge_sum(*arguments: Any) -> None:
@@ -280,12 +346,21 @@ def edge_sum(*arguments: Any) -> None:
     indptr, indices, order, X, W, V, op, out = arguments
     if not out.numel():
         return
-    X, W = (None if t is None else unit_stride(t) for t in (X, W))
-    V = unit_stride(V)
-    matrices = [t for t in (out, X, W, V) if t is not None]
-    of_rows = indptr, indices, *listed(order), *strided(X), *strided(W), *strided(V)
-    arguments = *of_rows, *strided(out), *out.shape
-    _launch_on_rows("edge_sum", (V.dtype, indices.dtype, op), matrices, len(out), arguments)
+    X, W = (None if t is None else _gathered(t) for t in (X, W))
+    V = _gathered(V)
+    tiling, columns = tiling_of(indptr), out.shape[1]
+    shape = thread_shape(columns, vector_width(*(t for t in (out, X, W, V) if t is not None)))
+    carry = _carry(tiling, out)
+    device.launch(
+        instance("edge_sum", out.dtype, V.dtype, indices.dtype, op, *shape, tiling.items),
+        (len(tiling.tiles) - 1, -(-columns // shape.columns)),
+        (
+            *(indptr, indices, tiling.tiles, *listed(order)),
+            *(*strided(X), *strided(W), *strided(V)),
+            *(*strided(out), *strided(carry), columns),
+        ),
+    )
+    _sum_carried(Operand(indptr, indices), tiling, carry, out)
 
 
 def edge_products(*arguments: Any) -> None:
@@ -293,25 +368,17 @@ def edge_products(*arguments: Any) -> None:
     indptr, indices, G, X, V, op, out = arguments
     if not out.numel():
         return
+    rows = len(indptr) - 1
+    if op == PICK:
+        G, V = unit_stride(G), unit_stride(V)
+        of_rows = indptr, *strided(G), *strided(V), len(V) // rows, *strided(out), rows, *out.shape
+        _launch_on_rows("edge_picks", (out.dtype, V.dtype), (out, G, V), len(out), of_rows)
+        return
     G, X, V = (None if t is None else unit_stride(t) for t in (G, X, V))
     matrices = [t for t in (out, G, X, V) if t is not None]
-    of_rows = *strided(G), *strided(X), *strided(V), *strided(out), len(indptr) - 1, *out.shape
+    of_rows = *strided(G), *strided(X), *strided(V), *strided(out), rows, *out.shape
     dtypes = out.dtype, indices.dtype, op
     _launch_on_rows("edge_products", dtypes, matrices, len(out), (indptr, indices, *of_rows))
-
-
-def edge_extremes(*arguments: Any) -> None:
-    """Largest or smallest of what nonzeros make of X and V, and which they are, into ``arg``."""
-    indptr, indices, X, V, op, largest, out, arg = arguments
-    if not out.numel():
-        return
-    X, V = None if X is None else unit_stride(X), unit_stride(V)
-    width = out.shape[1] // V.shape[1]
-    of_rows = indptr, indices, *strided(X), *strided(V), width, int(largest)
-    places = *strided(out), arg, *out.shape
-    dtypes = out.dtype, indices.dtype, arg.dtype, op
-    matrices = [t for t in (out, X) if t is not None]
-    _launch_on_rows("edge_extremes", dtypes, matrices, len(out), (*of_rows, *places))
 
 
 def quantise_rows(*arguments: Any) -> None:

@@ -1,12 +1,25 @@
 // Nonzeros with rows of numbers of their own: sums, products and extremes of what they make of the
-// rows in their columns (EdgeOp of types.hpp says what).
+// rows in their columns (EdgeOp of types.hpp says what). Sums and extremes are balanced by the
+// merge path.
 #pragma once
 
 #include "nonzeros.cuh"
+#include "spmm.cuh"
 
 namespace spgnn {
 
-enum : int { kEdgeMul, kEdgeAdd, kEdgeSub, kEdgeDiv, kEdgeCopy, kEdgeAddRelu, kEdgeGate };
+// Two more than on a CPU: x alone, and x where v, of the row that x is of, names this nonzero.
+enum : int {
+  kEdgeMul,
+  kEdgeAdd,
+  kEdgeSub,
+  kEdgeDiv,
+  kEdgeCopy,
+  kEdgeAddRelu,
+  kEdgeGate,
+  kEdgeCopyX,
+  kEdgePick
+};
 
 template <int kOp, class Real>
 __device__ inline Real message(Real x, Real v, Real w) {
@@ -16,43 +29,106 @@ __device__ inline Real message(Real x, Real v, Real w) {
   if (kOp == kEdgeDiv) return x / v;
   if (kOp == kEdgeAddRelu) return x + v < Real(0) ? Real(0) : x + v;
   if (kOp == kEdgeGate) return w + v > Real(0) ? x : Real(0);
-  return v;
+  return kOp == kEdgeCopyX ? x : v;
 }
 
-// A group of kLanes threads has a row, each thread some packs of its columns.
-template <class T, class Index, int kOp, int kVector, int kLanes>
-__global__ void __launch_bounds__(kThreads)
-    edge_sum(const long long* indptr, const Index* indices, const int* order,
-             const long long* wide_order, const T* x, long long x_stride, const T* w,
-             long long w_stride, const T* v, long long v_stride, T* out, long long out_stride,
-             long long rows, long long columns) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
-  if (i >= rows) return;
-  for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
-    Sum<T> sum[kVector];
-    Pack<T, kVector> own{};
-    if (kOp == kEdgeGate) own = load<T, kVector>(w + i * w_stride + c);
+// Messages of the nonzeros of a tile, as walk_tile takes them.
+template <class T, class V, int kOp, int kVector, int kLanes, int kPacks, class Target>
+struct Messages {
+  using Running = typename Target::Running;
+  static constexpr bool kReadsX = kOp != kEdgeCopy, kReadsV = kOp != kEdgeCopyX;
+  static constexpr int kLoads = kPacks * (kReadsX + kReadsV);
+  static constexpr int kAhead = kLoads < 8 ? 8 / kLoads : 1;
+  PackColumns<kVector, kLanes, kPacks> columns;
+  Target target;
+  long long first_nonzero;  // of the tile
+  const int* order;         // rows of v; null, with the next: in the order of nonzeros
+  const long long* wide_order;
+  unsigned long long row_bytes;  // of x
+  const T* w;                    // of kEdgeGate, by row
+  long long w_stride;
+  const V* v;
+  long long v_stride;
+  long long width;       // columns that one number of v serves
+  bool negated = false;  // messages, so that the smallest one is the largest
+
+  const char* source[kPacks] = {};  // where the thread's columns of x begin
+  long long v_column[kPacks] = {};
+  Pack<T, kVector> there[kAhead][kPacks] = {}, own[kPacks] = {};
+  Pack<V, kVector> mine[kAhead][kPacks] = {};
+  long long at[kAhead] = {};
+
+  __device__ void begin(const T* x) {
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) sum[k] = 0;
-    for (long long e = indptr[i]; e < indptr[i + 1]; ++e) {
-      const long long at = listed_row(order, wide_order, e);
-      const Pack<T, kVector> mine = load_shared_by_many<T, kVector>(v + at * v_stride + c);
-      Pack<T, kVector> other = mine;
-      if (kOp != kEdgeCopy) {
-        const long long j = static_cast<long long>(indices[e]);
-        other = load_shared_by_many<T, kVector>(x + j * x_stride + c);
-      }
+    for (int p = 0; p < kPacks; ++p) {
+      source[p] = keep(reinterpret_cast<const char*>(x + columns.readable(p)));
+      v_column[p] = columns.readable(p) / width;  // the same for all of a pack
+    }
+  }
+  __device__ void begin_row(long long row) {
+    if constexpr (kOp == kEdgeGate) {
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        sum[k] += message<kOp>(widen(other.lane[k]), widen(mine.lane[k]), widen(own.lane[k]));
+      for (int p = 0; p < kPacks; ++p) {
+        own[p] = load<T, kVector>(w + row * w_stride + columns.readable(p));
       }
     }
-    Pack<T, kVector> made;
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) narrow(sum[k], made.lane[k]);
-    store(out + i * out_stride + c, made);
   }
+  template <class Index>
+  __device__ void fetch(int k, Index column, long long nonzero) {
+    at[k] = listed_row(order, wide_order, nonzero);
+    const unsigned long long skipped = bytes_before(column, row_bytes);
+    const V* const of_v =
+        v + (kOp == kEdgePick ? static_cast<long long>(column) : at[k]) * v_stride;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (kReadsX) there[k][p] = load_shared_by_many<T, kVector>(source[p] + skipped);
+      if constexpr (kReadsV) {
+        if (width == 1) {
+          mine[k][p] = load_shared_by_many<V, kVector>(of_v + v_column[p]);
+          continue;
+        }
+        const V number = of_v[v_column[p]];
+#pragma unroll
+        for (int lane = 0; lane < kVector; ++lane) mine[k][p].lane[lane] = number;
+      }
+    }
+  }
+  __device__ void add(int k, long long nonzero, Running& sum) {
+    unrolled<kPacks, kVector>([&](int p, int lane) {
+      const Sum<T> other = widen(there[k][p].lane[lane]);
+      Sum<T> number;
+      if constexpr (kOp == kEdgePick) {
+        number = mine[k][p].lane[lane] == at[k] ? other : Sum<T>(0);
+      } else {
+        number = message<kOp>(other, widen(mine[k][p].lane[lane]), widen(own[p].lane[lane]));
+      }
+      sum.take(p, lane, negated ? -number : number, static_cast<int>(nonzero - first_nonzero));
+    });
+  }
+};
+
+// Grid: tiles × column tiles.
+template <class T, class V, class Index, int kOp, int kVector, int kLanes, int kPacks, int kItems>
+__global__ void __launch_bounds__(kThreads)
+    edge_sum(const long long* indptr, const Index* indices, const long long* tiles,
+             const int* order, const long long* wide_order, const T* x, long long x_stride,
+             const T* w, long long w_stride, const V* v, long long v_stride, T* out,
+             long long out_stride, Sum<T>* carry, long long carry_stride, long long columns) {
+  using Target = ProductTarget<T, false, kVector, kPacks>;
+  using Work = Messages<T, V, kOp, kVector, kLanes, kPacks, Target>;
+  Work work{{columns},
+            {out, out_stride, nullptr, nullptr, carry, carry_stride, false},
+            tiles[3 * static_cast<long long>(blockIdx.x) + 1],
+            order,
+            wide_order,
+            keep(x_stride * sizeof(T)),
+            w,
+            w_stride,
+            v,
+            v_stride,
+            1};
+  work.begin(x);
+  walk_tile<kLanes, Work::kAhead, kItems>(indptr, indices, tiles, work);
 }
 
 // A group has a nonzero: g · x, g where x + v > 0, or the sum of those of g, x and v that are
@@ -81,45 +157,152 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Largest or smallest messages of a row, and the first nonzero that has it; one number of v serves
-// `width` columns. What is no number comes before all that are; empty rows have 0 and −1.
-template <class T, class Index, class Arg, int kOp, int kVector, int kLanes>
+// A group has a nonzero: the sum of g over those of its row's `each` rows of arg that name it.
+template <class T, class Arg, int kVector, int kLanes>
 __global__ void __launch_bounds__(kThreads)
-    edge_extremes(const long long* indptr, const Index* indices, const T* x, long long x_stride,
-                  const T* v, long long v_stride, long long width, long long largest, T* out,
-                  long long out_stride, Arg* arg, long long rows, long long columns) {
+    edge_picks(const long long* indptr, const T* g, long long g_stride, const Arg* arg,
+               long long arg_stride, long long each, T* out, long long out_stride, long long rows,
+               long long nonzeros, long long columns) {
   const int thread = static_cast<int>(threadIdx.x);
-  const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
-  if (i >= rows) return;
+  const long long e = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
+  if (e >= nonzeros) return;
+  const long long first = row_of(indptr, 0, rows, e) * each;
   for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
-    Sum<T> best[kVector];
-    Arg place[kVector];
+    Sum<T> sum[kVector] = {};
+    for (long long r = first; r < first + each; ++r) {
+      const auto named = load_shared_by_many<Arg, kVector>(arg + r * arg_stride + c);
+      const auto here = load_shared_by_many<T, kVector>(g + r * g_stride + c);
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) best[k] = 0, place[k] = Arg(-1);
-    for (long long e = indptr[i]; e < indptr[i + 1]; ++e) {
-      Pack<T, kVector> other{};
-      if (kOp != kEdgeCopy) {
-        const long long j = static_cast<long long>(indices[e]);
-        other = load_shared_by_many<T, kVector>(x + j * x_stride + c);
-      }
-#pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        const Sum<T> mine = widen(v[e * v_stride + (c + k) / width]);
-        const Sum<T> number = message<kOp>(widen(other.lane[k]), mine, mine);
-        const bool better = (largest ? number > best[k] : number < best[k]) ||
-                            (number != number && best[k] == best[k]);
-        if (place[k] >= Arg(0) && !better) continue;
-        best[k] = number;
-        place[k] = static_cast<Arg>(e);
-      }
+      for (int k = 0; k < kVector; ++k) sum[k] += named.lane[k] == e ? widen(here.lane[k]) : 0;
     }
     Pack<T, kVector> made;
 #pragma unroll
-    for (int k = 0; k < kVector; ++k) narrow(best[k], made.lane[k]);
-    store(out + i * out_stride + c, made);
-#pragma unroll
-    for (int k = 0; k < kVector; ++k) arg[i * columns + c + k] = place[k];
+    for (int k = 0; k < kVector; ++k) narrow(sum[k], made.lane[k]);
+    store(out + e * out_stride + c, made);
   }
+}
+
+// What is no number comes before all that are.
+template <class Real>
+__device__ inline bool comes_before(Real number, Real other) {
+  return number > other || (number != number && other == other);
+}
+
+// The largest numbers of a thread's columns so far, and of which of the tile's nonzeros the first
+// ones are; −1: of none yet.
+template <class Real, int kVector, int kPacks>
+struct Largest {
+  Pack<Real, kVector> number[kPacks];
+  Pack<int, kVector> place[kPacks];
+
+  __device__ void clear() {
+    const Real least = -__uint_as_float(0x7f800000u);  // −∞
+    unrolled<kPacks, kVector>(
+        [&](int p, int v) { number[p].lane[v] = least, place[p].lane[v] = -1; });
+  }
+  __device__ void take(int p, int v, Real other, int from) {
+    if (place[p].lane[v] >= 0 && !comes_before(other, number[p].lane[v])) return;
+    number[p].lane[v] = other;
+    place[p].lane[v] = from;
+  }
+  __device__ void add(const Largest& later) {
+    unrolled<kPacks, kVector>([&](int p, int v) {
+      if (later.place[p].lane[v] >= 0) take(p, v, later.number[p].lane[v], later.place[p].lane[v]);
+    });
+  }
+};
+
+// Where extremes go. `arg` names nonzeros, or columns from first_column on; where numbers are what
+// tiles have left, it is as `left_arg` has it. Rows without nonzeros have 0 and −1, unless out and
+// arg are those of blocks before this one.
+template <class Out, class Index, class Arg, int kVector, int kPacks>
+struct ExtremeTarget {
+  using Real = Sum<Out>;
+  using Running = Largest<Real, kVector, kPacks>;
+  Out* out;
+  long long out_stride;
+  Arg* arg;
+  Real* carry;  // and its columns' arg, both of the same shape
+  Arg* carry_arg;
+  long long carry_stride;
+  const long long* row_map;
+  const Index* indices;
+  const Arg* left_arg;
+  long long left_stride, first_column;  // negative: nonzeros
+  long long first_nonzero;
+  bool begun, negated;
+
+  __device__ Arg arg_of(int place, long long column) const {
+    const long long e = first_nonzero + place;
+    if (place < 0) return Arg(-1);
+    if (left_arg) return left_arg[e * left_stride + column];
+    return static_cast<Arg>(first_column < 0 ? e : first_column + indices[e]);
+  }
+  template <class Columns>
+  __device__ void write_row(long long row, const Columns& columns, const Running& best) const {
+    const long long to = row_map ? row_map[row] : row;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      if (!columns.has(p)) break;
+      Out* const place = out + to * out_stride + columns.column(p);
+      Arg* const args = arg + to * columns.columns + columns.column(p);
+      Pack<Out, kVector> made{};
+      if (begun) made = load<Out, kVector>(place);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        const Real before = widen(made.lane[v]), number = best.number[p].lane[v];
+        const Arg from = arg_of(best.place[p].lane[v], columns.column(p) + v);
+        if (begun &&
+            (from < 0 || (args[v] >= 0 && !comes_before(number, negated ? -before : before)))) {
+          continue;
+        }
+        args[v] = from;
+        narrow(from < 0 ? Real(0) : negated ? -number : number, made.lane[v]);
+      }
+      store(place, made);
+    }
+  }
+  template <class Columns>
+  __device__ void write_carry(long long slot, const Columns& columns, const Running& best) const {
+    unrolled<kPacks, kVector>([&](int p, int v) {
+      if (!columns.has(p)) return;
+      const Real number = best.number[p].lane[v];
+      const long long column = columns.column(p) + v, to = slot * carry_stride + column;
+      carry[to] = negated ? -number : number;
+      carry_arg[to] = arg_of(best.place[p].lane[v], column);
+    });
+  }
+};
+
+// The largest or smallest messages of a row, and the first nonzero that has each. Grid: tiles ×
+// column tiles.
+template <class In, class Out, class Index, class Arg, int kOp, int kVector, int kLanes, int kPacks,
+          int kItems>
+__global__ void __launch_bounds__(kThreads)
+    edge_extremes(const long long* indptr, const Index* indices, const long long* tiles,
+                  const long long* row_map, const In* x, long long x_stride, const In* v,
+                  long long v_stride, long long width, const Arg* left_arg, long long left_stride,
+                  long long first_column, long long largest, long long begun, Out* out,
+                  long long out_stride, Arg* arg, Sum<Out>* carry, Arg* carry_arg,
+                  long long carry_stride, long long columns) {
+  using Target = ExtremeTarget<Out, Index, Arg, kVector, kPacks>;
+  using Work = Messages<In, In, kOp, kVector, kLanes, kPacks, Target>;
+  const long long first_nonzero = tiles[3 * static_cast<long long>(blockIdx.x) + 1];
+  Work work{{columns},
+            {out, out_stride, arg, carry, carry_arg, carry_stride, row_map, indices, left_arg,
+             left_stride, first_column, first_nonzero, begun != 0, largest == 0},
+            first_nonzero,
+            nullptr,
+            nullptr,
+            keep(x_stride * sizeof(In)),
+            nullptr,
+            0,
+            v,
+            v_stride,
+            width,
+            largest == 0};
+  work.begin(x);
+  walk_tile<kLanes, Work::kAhead, kItems>(indptr, indices, tiles, work);
 }
 
 }  // namespace spgnn

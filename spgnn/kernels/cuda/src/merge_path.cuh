@@ -41,6 +41,7 @@ struct Accumulator {
   __device__ void add(const Accumulator& other) {
     unrolled<kPacks, kVector>([&](int p, int v) { sums[p].lane[v] += other.sums[p].lane[v]; });
   }
+  __device__ void take(int p, int v, Real number, int) { sums[p].lane[v] += number; }
   template <class T>
   __device__ void take(Real weight, const Pack<T, kVector> (&x)[kPacks]) {
     unrolled<kPacks, kVector>(

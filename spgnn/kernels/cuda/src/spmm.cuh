@@ -27,6 +27,8 @@ struct PackColumns {
     return first + (p * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kVector;
   }
   __device__ bool has(int p) const { return column(p) < columns; }
+  // A pack beyond the last column reads the last one instead, at no cost in memory traffic.
+  __device__ long long readable(int p) const { return has(p) ? column(p) : columns - kVector; }
 };
 
 // Where sums go. Row r of the block is row row_map[r] of Y if kMapped, else row r.
@@ -97,12 +99,10 @@ struct Product {
   Pack<In, kVector> ahead[kAhead][kPacks] = {};
   Sum<In> factor[kAhead] = {};
 
-  // A pack beyond the last column reads the last one instead, at no cost in memory traffic.
   __device__ void begin(const In* x) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const long long column = columns.has(p) ? columns.column(p) : columns.columns - kVector;
-      source[p] = keep(reinterpret_cast<const char*>(x + column));
+      source[p] = keep(reinterpret_cast<const char*>(x + columns.readable(p)));
     }
   }
   __device__ void begin_row(long long) {}
