@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -106,7 +105,6 @@ def pyg_models(A: CSR, start: dict[str, Tensor]) -> dict[str, tuple[Any, ...]]:
     from torch_geometric import EdgeIndex
     from torch_geometric.nn import GCN
 
-    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
     n, where = A.shape[0], A.device
     scale = scaled_block(A).row_scale
     assert scale is not None

@@ -49,6 +49,7 @@ ROUNDS = 9
 QUICK = {"steps": ["training", "tests", "memory", "rows", "distributed", "table"], "budget": 225.0}
 QUICK |= {"graphs": list(gpu_graphs.QUICK), "widths": [64], "rounds": 3}
 EPOCH_GRAPHS = "arxiv", "rmat-20-32"
+COPIED, ROWS, HEAVY, HUB = 2**29, 2**20, 2**24, 2**22  # elements, rows, and nonzeros of steps
 ONE_GRAPH = "rmat-17-32"  # of operations other than the table's
 TEST_SHARE = 0.7  # of the budget that is left
 RUN_SECONDS, GRACE_SECONDS = 100.0, 15.0  # of one training; of a process that is to end
@@ -286,13 +287,13 @@ class Steps:
     def memory(self) -> None:
         """What the memory can do at most."""
         clock = measured.DeviceClock()
-        self.report["bandwidth"] = measured.bandwidth(clock, self.options.rounds, DEVICE, 2**29)
+        self.report["bandwidth"] = measured.bandwidth(clock, self.options.rounds, DEVICE, COPIED)
 
     def rows(self) -> None:
         """Listed rows, one long row, and the host's share."""
         clock, rounds = measured.DeviceClock(), self.options.rounds
-        self._lines("rows", operations.row_operations(clock, rounds, DEVICE, 2**20))
-        self.report["heavy_row"] = operations.heavy_row(clock, rounds, DEVICE, 2**24)
+        self._lines("rows", operations.row_operations(clock, rounds, DEVICE, ROWS))
+        self.report["heavy_row"] = operations.heavy_row(clock, rounds, DEVICE, HEAVY)
         self.report["host_microseconds"] = operations.host_microseconds(DEVICE, 300)
 
     def nonzeros(self) -> None:
@@ -307,7 +308,7 @@ class Steps:
         clock, rounds = measured.DeviceClock(), self.options.rounds
         A = measured.load_graph(ONE_GRAPH, DEVICE)
         found = attention.fused_attention(A, clock, rounds)
-        hub = attention.hub_attention(clock, rounds, DEVICE, 2**22)
+        hub = attention.hub_attention(clock, rounds, DEVICE, HUB)
         self._lines("attention", itertools.chain(found, hub))
 
     def distributed(self) -> None:
