@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
@@ -213,6 +213,17 @@ class Configuration:
     def but(self, **values: Any) -> Self:
         """The same with some options set otherwise."""
         return self.of(**{**self.flat(), **values})
+
+    def check(self, ranks: int) -> None:
+        """Refuse what cannot work on that many ranks; an InputError says what would be right."""
+
+    def check_fixed(self, names: Collection[str], who: str) -> None:
+        """Refuse options that are not the defaults, of which `who` knows nothing else."""
+        for record in vars(self).values():
+            for option in options_of(type(record)):
+                given = getattr(record, option.name)
+                if option.name in names and given != option.default:
+                    raise InputError(f"{option.written} {given}: {who} know {option.default} only")
 
     def flat(self) -> dict[str, Any]:
         """All options by name."""

@@ -24,7 +24,7 @@ from spgnn.memory import resident_bytes
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import Record, flag
 from spgnn.train.chunked_task import ChunkedTask
-from spgnn.train.run import OWN_FLAGS, resolved
+from spgnn.train.run import check_run, resolved
 from spgnn.train.task import model_of
 
 
@@ -113,11 +113,8 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     InputError
         On all ranks.
     """
-    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
-    comm.check_agreement("flags", **common)
-    config.check(comm.size)
     weights, path = str(config.inference.weights), str(config.inference.output)
-    comm.on_rank_zero(lambda: _check_output(path))
+    check_run(config, comm, lambda: _check_output(path))
     state = comm.on_rank_zero(lambda: _read(config, weights))
     outputs = comm.from_rank_zero(lambda: outputs_of(state or {}, weights))
     settled = resolved(config.settled(outputs), comm)

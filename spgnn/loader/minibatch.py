@@ -24,7 +24,7 @@ from spgnn.loader.historical import PartBatches
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
 from spgnn.loader.packed_rows import PackedRows
-from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
+from spgnn.memory import resident_bytes
 from spgnn.partition.plot import check_plot
 from spgnn.train import (
     report as reporting,
@@ -32,9 +32,9 @@ from spgnn.train import (
 from spgnn.train import (
     train as train_whole,
 )
-from spgnn.train.callbacks import Callback, logs_in
+from spgnn.train.callbacks import Callback
 from spgnn.train.measure import gathered
-from spgnn.train.run import OWN_FLAGS, check_targets
+from spgnn.train.run import callbacks_of, check_run, check_targets, run_all
 
 Report = dict[str, Any]
 # Rows in the trace from which the best hit rate is computed: 8 bytes each, for a while.
@@ -54,12 +54,8 @@ def train(
     config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback] = ()
 ) -> Report:
     """Prepare the data, train, and return the report. Collective."""
-    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
-    comm.check_agreement("flags", **common)
-    config.check(comm.size)
+    check_run(config, comm, lambda: _check_targets(config))
     config = config.settled()
-    comm.on_rank_zero(lambda: _check_targets(config))
-    give_back_freed()
     idle = resident_bytes()
     with ExitStack() as stack:
         dataset = None
@@ -72,14 +68,8 @@ def train(
         else:
             kind = LinkBatches if config.aim.task == "links" else VertexBatches
             task = comm.on_every_rank(lambda: kind(config, comm, dataset))
-        logs = logs_in(config.job.log) if config.job.log and comm.rank == 0 else []
-        trainer = BatchTrainer(task, config, comm, [*callbacks, *logs])
-        trainer.freed = FreedMemory(comm.size, comm.ranks_here)
-        trainer.freed.begin()
-        comm.settled()
-        trainer.run()
-        if config.job.predictions is not None and trainer.failure is None:
-            trainer.write_predictions(config.job.predictions, config.data.dataset)
+        trainer = BatchTrainer(task, config, comm, callbacks_of(config.job, comm, callbacks))
+        run_all(trainer, config.job, config.data.dataset)
         task.close()
         report = assemble(config, trainer, idle)
     if config.comparison.compare == "full":

@@ -249,12 +249,7 @@ class MiniBatchConfig(Configuration):
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
-        for record in vars(self).values():
-            for option in options_of(type(record)):
-                given = getattr(record, option.name)
-                if option.name in _FIXED and given != option.default:
-                    known = f"mini-batches know {option.default} only"
-                    raise InputError(f"{option.written} {given}: {known}")
+        self.check_fixed(_FIXED, "mini-batches")
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")

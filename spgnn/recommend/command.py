@@ -11,14 +11,14 @@ from rich.table import Table
 from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
 from spgnn.command import plural, show_table
-from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
+from spgnn.memory import resident_bytes
 from spgnn.recommend.config import RECIPES, RecommendConfig
 from spgnn.recommend.recommendation import PairTask, Recommendation
 from spgnn.recommend.spilled import SpilledRecommendation
 from spgnn.train import Trainer
 from spgnn.train import report as reporting
-from spgnn.train.callbacks import Callback, logs_in
-from spgnn.train.run import OWN_FLAGS, check_targets
+from spgnn.train.callbacks import Callback
+from spgnn.train.run import callbacks_of, check_run, check_targets, run_all
 
 Report = dict[str, Any]
 
@@ -42,43 +42,19 @@ def train(
     InputError
         On all ranks, if flags, interactions or a place to write to are wrong.
     """
-    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
-    comm.check_agreement("flags", **common)
-    config.check(comm.size)
     read = (config.data.dataset, config.algorithm.partition)
-    comm.on_rank_zero(lambda: check_targets(config.job, config.training, read))
-    give_back_freed()
-    idle = resident_bytes()
+    check_run(config, comm, lambda: check_targets(config.job, config.training, read))
+    idle, spills = resident_bytes(), config.storage.spill is not None
     with ExitStack() as stack:
         task: PairTask
-        if config.storage.spill is None:
-            task = Recommendation(config, comm)
-        else:
+        if spills:
             task = stack.enter_context(closing(SpilledRecommendation(config, comm)))
-        return _trained(config, task, callbacks, idle)
-
-
-def _trained(
-    config: RecommendConfig, task: PairTask, callbacks: Sequence[Callback], idle: int
-) -> Report:
-    comm = task.comm
-    logs = logs_in(config.job.log) if config.job.log and comm.rank == 0 else []
-    trainer = Trainer(task, options=config.training, callbacks=[*callbacks, *logs])
-    if config.storage.spill is None:
-        trainer.freed = FreedMemory(comm.size, comm.ranks_here)
-        trainer.freed.begin()
-    comm.settled()
-    trainer.run()
-    if config.job.predictions is not None and trainer.failure is None:
-        trainer.write_predictions(config.job.predictions)
-    return {
-        "config": config.flat(),
-        "world_size": comm.size,
-        **reporting.measurements(trainer),
-        **task.sections(),
-        "memory": reporting.memory(comm, idle),
-        "failure": trainer.failure,
-    }
+        else:
+            task = Recommendation(config, comm)
+        logs = callbacks_of(config.job, comm, callbacks)
+        trainer = Trainer(task, options=config.training, callbacks=logs)
+        run_all(trainer, config.job, keep=not spills)
+        return reporting.assemble(config, trainer, idle)
 
 
 def show(report: Report) -> None:

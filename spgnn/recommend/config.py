@@ -12,7 +12,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm as Scheme
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.needs import Cover
-from spgnn.options import Configuration, Record, flag, key, options_of, rare
+from spgnn.options import Configuration, Record, flag, key, rare
 from spgnn.recommend.interactions import Form
 from spgnn.recommend.pairs import Draw, PairLoss
 from spgnn.recommend.tables import RowOptimizer
@@ -188,13 +188,7 @@ class RecommendConfig(Configuration):
         self.algorithm.distribution.check(ranks)
         self.training.check()
         _ = self.model.of_layers
-        for record in (self.training, self.job):
-            for option in options_of(type(record)):
-                given = getattr(record, option.name)
-                if option.name in _FIXED and given != option.default:
-                    raise InputError(
-                        f"{option.written} {given}: recommenders know {option.default} only"
-                    )
+        self.check_fixed(_FIXED, "recommenders")
         if self.sampling.loss == "in-batch" and self.sampling.negatives > 1:
             raise InputError("--negatives: with --loss in-batch they are the items of other pairs")
         if self.sampling.temperature != 1 and self.sampling.loss == "bpr":

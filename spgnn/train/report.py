@@ -18,6 +18,7 @@ from spgnn.errors import InputError
 from spgnn.exchange.codec import DIRECTIONS
 from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
+from spgnn.options import Configuration
 from spgnn.train.measure import CATEGORIES, gathered, timed, volume, volume_by_level
 from spgnn.train.task import LOWER_IS_BETTER
 from spgnn.train.trainer import Trainer
@@ -29,7 +30,7 @@ AT_BEST = "_at_best_val"
 SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
-def assemble(config: TrainConfig, trainer: Trainer, idle_bytes: int) -> Report:
+def assemble(config: Configuration, trainer: Trainer, idle_bytes: int) -> Report:
     """The report of the training command, the same on every rank. Collective.
 
     `idle_bytes` is the resident memory of this rank before it loaded any data.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
@@ -25,6 +25,7 @@ from spgnn.frontend.from_config import training_graph
 from spgnn.frontend.planned import fill_in
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
+from spgnn.options import Configuration
 from spgnn.train import (
     checkpoint,
 )
@@ -85,17 +86,13 @@ def train(
         On all ranks, if they were started with different flags or with flags that do not go
         together, or the data set, the partition, the checkpoint or a place to write to is wrong.
     """
-    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
-    comm.check_agreement("flags", **common)
-    config.check(comm.size)
     how = config.algorithm
     read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
-    comm.on_rank_zero(lambda: check_targets(config.job, of_run(config, 0).training, read))
+    check_run(config, comm, lambda: check_targets(config.job, of_run(config, 0).training, read))
     config = resolved(config, comm)
     if given is None:
         defaults = TrainConfig().flat()
         given = {name for name, value in config.flat().items() if value != defaults[name]}
-    give_back_freed()
     plan = None
     if config.algorithm.plan is not None:
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
@@ -120,8 +117,8 @@ def train(
                 task: Task = stack.enter_context(closing(ChunkedTask(one, comm, idle)))
             else:
                 task = task_of(one, data)
-            logs = logs_in(one.job.log) if one.job.log is not None and comm.rank == 0 else []
-            trainers.append(Trainer(task, options=one.training, callbacks=[*callbacks, *logs]))
+            logs = callbacks_of(one.job, comm, callbacks)
+            trainers.append(Trainer(task, options=one.training, callbacks=logs))
             if number == 0:
                 freed.begin()
                 comm.settled()
@@ -129,15 +126,43 @@ def train(
                 trainers[-1].freed = freed
             trainers[-1].run()
             if not chunked:
-                _write_predictions(one, trainers[-1])
+                write_predictions(one.job, trainers[-1], one.data.dataset)
             if trainers[-1].failure:
                 break
         report = reporting.assemble(config, trainers[0], idle)
         if chunked:  # outputs of all vertices are no part of what training takes
-            _write_predictions(config, trainers[0])
+            write_predictions(config.job, trainers[0], config.data.dataset)
     if not chunked:
         report |= {"plan": plan, **reporting.of_runs(config, trainers)}
     return {**report, "failure": trainers[-1].failure}
+
+
+def check_run(config: Configuration, comm: Communicator, check: Callable[[], None]) -> None:
+    """Refuse flags that differ between ranks or cannot work, and what `check` does. Collective.
+
+    `check` is called on rank 0. What was freed so far is given back to the system.
+    """
+    common = {name: value for name, value in config.flat().items() if name not in OWN_FLAGS}
+    comm.check_agreement("flags", **common)
+    config.check(comm.size)
+    comm.on_rank_zero(check)
+    give_back_freed()
+
+
+def callbacks_of(job: Job, comm: Communicator, given: Sequence[Callback]) -> list[Callback]:
+    """The given callbacks, and on rank 0 those of ``--log``."""
+    return [*given, *(logs_in(job.log) if job.log is not None and comm.rank == 0 else [])]
+
+
+def run_all(trainer: Trainer, job: Job, dataset: str | None = None, *, keep: bool = True) -> None:
+    """Train, with memory kept that an epoch freed, and write predictions. Collective."""
+    comm = trainer.comm
+    if keep:
+        trainer.freed = FreedMemory(comm.size, comm.ranks_here)
+        trainer.freed.begin()
+    comm.settled()
+    trainer.run()
+    write_predictions(job, trainer, dataset)
 
 
 def _attempt(config: TrainConfig, comm: Communicator) -> float:
@@ -156,13 +181,12 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
     return float(slowest)
 
 
-def _write_predictions(config: TrainConfig, trainer: Trainer) -> None:
+def write_predictions(job: Job, trainer: Trainer, dataset: str | None) -> None:
     """If they were asked for, and there is a model; the report is written whatever happens."""
-    path = config.job.predictions
-    if path is None or trainer.failure is not None:
+    if job.predictions is None or trainer.failure is not None:
         return
     try:
-        trainer.write_predictions(path, config.data.dataset)
+        trainer.write_predictions(job.predictions, dataset)
     except InputError as error:
         trainer.failure = str(error)
 
