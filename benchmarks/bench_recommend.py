@@ -1,13 +1,14 @@
 """LightGCN: quality beside plain PyTorch, seconds and memory of a step, and epochs from a disk.
 
-    python benchmarks/bench_recommend.py quality [--users N] [--items N] [--interactions N]
-        [--epochs N] [--batch-size B] [--lr RATE] [--ranks 1,2,4]
+    python benchmarks/bench_recommend.py quality [--dataset gowalla/] [--users N] [--items N]
+        [--interactions N] [--epochs N] [--batch-size B] [--lr RATE] [--ranks 1,2,4]
     python benchmarks/bench_recommend.py step [--users N] [--items N] [--interactions N]
         [--optimizer NAME] [--batch-size B] [--steps N]
     python benchmarks/bench_recommend.py spill --interactions N [--chunks K] [--directory DIR]
 
-`quality` makes interactions up with tastes, by default as many as Gowalla has; the reference is
-torch.sparse, autograd and torch's Adam on one process, with pairs of its own. `spill` gives each
+`quality` takes a data set, or makes interactions up with tastes, by default as many as Gowalla has;
+the reference is torch.sparse, autograd and torch's Adam on one process, which begins with the same
+embeddings and takes the same pairs. `spill` gives each
 user 100 items, and ten users to an item; the graph is a formula, so that it need not be in memory.
 """
 
@@ -64,10 +65,10 @@ def config_of(options: argparse.Namespace, **more: Any) -> RecommendConfig:
 
 
 class Plain:
-    """LightGCN as its authors' PyTorch code has it, in our words."""
+    """LightGCN in plain PyTorch: torch.sparse, autograd and torch's Adam, on one process."""
 
-    def __init__(self, data: Interactions, options: argparse.Namespace) -> None:
-        self.data, self.options = data, options
+    def __init__(self, data: Interactions, config: RecommendConfig) -> None:
+        self.data, self.ours = data, Recommendation(config, connect(), data)
         self.users, self.items = data.shape
         R = data.train.astype(np.float32)
         A = sp.block_array([[None, R], [R.T, None]]).tocsr()
@@ -77,11 +78,8 @@ class Plain:
         with warnings.catch_warnings():  # torch's own, of sparse matrices in general
             warnings.simplefilter("ignore")
             self.A = torch.sparse_csr_tensor(A.indptr, A.indices, A.data, A.shape)
-        generator = torch.Generator().manual_seed(1)
-        self.E = torch.randn(self.users + self.items, WIDTH, generator=generator).mul_(0.1)
-        self.E.requires_grad_()
-        self.adam = torch.optim.Adam([self.E], lr=options.lr)
-        self.rng = np.random.default_rng(1)
+        self.E = self.ours.rows.clone().requires_grad_()
+        self.adam = torch.optim.Adam([self.E], lr=config.training.lr)
 
     def outputs(self) -> Tensor:
         power, total = self.E, self.E
@@ -90,20 +88,15 @@ class Plain:
             total = total + power
         return total / (LAYERS + 1)
 
-    def epoch(self) -> float:
-        train = self.data.train.tocoo()
-        order, losses = self.rng.permutation(train.nnz), []
-        for part in np.array_split(order, max(1, round(train.nnz / self.options.batch_size))):
-            user, positive = train.row[part], train.col[part]
-            negative = self.rng.integers(0, self.items, len(part))
-            for _ in range(20):
-                known = np.asarray(self.data.train[user, negative]).ravel().astype(bool)
-                negative[known] = self.rng.integers(0, self.items, int(known.sum()))
-            Z, u = self.outputs(), torch.from_numpy(user).long()
-            ends = [torch.from_numpy(e).long() + self.users for e in (positive, negative)]
-            apart = (Z[u] * Z[ends[1]]).sum(1) - (Z[u] * Z[ends[0]]).sum(1)
-            square = sum(self.E[e].square().sum() for e in (u, *ends))
-            loss = F.softplus(apart).mean() + DECAY / 2 / len(part) * square
+    def epoch(self, number: int) -> float:
+        losses = []
+        for step in range(self.ours.steps):
+            u, *items = self.ours.sampler.pairs(number, step)
+            i, j = (places.flatten() + self.users for places in items)
+            Z = self.outputs()
+            apart = (Z[u] * Z[j]).sum(1) - (Z[u] * Z[i]).sum(1)
+            square = sum(self.E[e].square().sum() for e in (u, i, j))
+            loss = F.softplus(apart).mean() + DECAY / 2 / len(u) * square
             self.adam.zero_grad()
             loss.backward()
             self.adam.step()
@@ -139,9 +132,9 @@ def ours(rank: int, data: Interactions, options: argparse.Namespace) -> list[dic
 
 
 def quality(options: argparse.Namespace) -> None:
-    name = f"interactions-{options.users}-{options.items}-{options.interactions}"
-    data = open_interactions(name, seed=options.seed)
-    print(f"{name}: {options.epochs} epochs, batches of {options.batch_size}, lr {options.lr}")
+    made_up = f"interactions-{options.users}-{options.items}-{options.interactions}"
+    data = open_interactions(options.dataset or made_up, seed=options.seed)
+    print(f"{data.name}: {options.epochs} epochs, batches of {options.batch_size}, lr {options.lr}")
     print("| | loss | Recall@20 | NDCG@20 | seconds an epoch |\n|---|---:|---:|---:|---:|")
     results = []
     for ranks in map(int, options.ranks.split(",")):
@@ -153,10 +146,10 @@ def quality(options: argparse.Namespace) -> None:
             f"| P = {ranks} | {row[0]:.6f} | {row[1]:.4f} | {row[2]:.4f} | {row[3]:.2f} |",
             flush=True,
         )
-    plain, seconds = Plain(data, options), list[float]()
-    for _ in range(options.epochs):
+    plain, seconds = Plain(data, config_of(options)), list[float]()
+    for epoch in range(options.epochs):
         start = time.perf_counter()
-        loss = plain.epoch()
+        loss = plain.epoch(epoch)
         seconds.append(time.perf_counter() - start)
     recall, ndcg = plain.scores()
     print(f"| PyTorch | {loss:.6f} | {recall:.4f} | {ndcg:.4f} | {median(seconds):.2f} |")
@@ -258,7 +251,7 @@ def _block(rows: np.ndarray, columns: int) -> CSR:
 
 MODES = {"quality": quality, "step": step, "spill": spill}
 DEFAULTS: dict[str, dict[str, Any]] = {
-    "quality": {"users": 29_858, "items": 40_981, "interactions": 1_027_370, "batch_size": 8192},
+    "quality": {"users": 29_858, "items": 40_981, "interactions": 1_027_370, "batch_size": 65536},
     "step": {"users": 1_400_000, "items": 100_000, "interactions": 13_000_000, "batch_size": 2048},
     "spill": {"users": 0, "items": 0, "interactions": 10_000_000, "batch_size": 0},
 }
@@ -269,8 +262,9 @@ def main() -> None:
     parser.add_argument("mode", choices=MODES)
     for name in ("users", "items", "interactions", "batch-size"):
         parser.add_argument(f"--{name}", type=int, metavar="N")
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--lr", type=float, default=0.005)
+    parser.add_argument("--dataset", metavar="PATH", help="of quality")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--ranks", default="1,2,4", metavar="P,…")
     parser.add_argument("--steps", type=int, default=3, help="or epochs, of spill")
     parser.add_argument("--optimizer", default="row-adam")

@@ -523,7 +523,8 @@ class Job(Record):
         str | None, rare("follow the run there: CSV, and TensorBoard if it is installed", "DIR")
     ] = None
     predictions: Annotated[
-        str | None, flag("write class and scores of every vertex, as .npz or .parquet", "FILE")
+        str | None,
+        flag("write classes, scores or embeddings of every vertex, as .npz or .parquet", "FILE"),
     ] = None
     config: Annotated[
         str | None, flag("read options from there: TOML, JSON (a report, too) or YAML", "FILE")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from spgnn.comm import connect
+from spgnn.errors import InputError
 from spgnn.recommend import RecommendConfig, open_interactions, train
 from spgnn.recommend.interactions import make_up
 from spgnn.recommend.recommendation import Recommendation
@@ -81,6 +82,28 @@ def test_tables_of_embeddings_have_integer_ids(tmp_path: Path) -> None:
     ids = zip(table["side"].to_pylist(), table["id"].to_pylist(), strict=True)
     assert list(ids) == list(truth)
     np.testing.assert_allclose(table["embedding"].to_pylist(), list(truth.values()), atol=1e-6)
+
+
+REFUSED = [
+    ({"spill": "there", "loss": "in-batch"}, "--loss bpr or softmax"),
+    ({"spill": "there", "cover": "minimum"}, "--cover column"),
+    ({"spill": "there", "checkpoint": "there"}, "no --checkpoint"),
+    ({"spill": "there", "predictions": "there.npz"}, "no --predictions"),
+    ({"clip": 1.0}, "recommenders know 0.0 only"),
+    ({"device": "cuda"}, "recommenders know auto only"),
+    ({"loss": "in-batch", "negatives": 2}, "--negatives"),
+    ({"temperature": 0.5}, "--loss softmax or in-batch"),
+    ({"weights": "1,2"}, "4 numbers"),
+    ({"c": 2}, "--c 2"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED)
+def test_what_cannot_work_is_refused_in_one_line(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError) as error:
+        train(RecommendConfig.of(**options), connect())
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def documented() -> list[str]:

@@ -90,6 +90,11 @@ def test_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     data = open_interactions(str(tmp_path / "a.parquet"), least_rating=2)
     assert listed(data) == {(f"u{u}", i) for u, i in PAIRS[1:]}
+    names = data.names()
+    assert list(zip(names["side"], names["id"], strict=True)) == [
+        *(("user", name) for name in ("u0", "u2", "u3")),
+        *(("item", str(i)) for i in range(4)),
+    ]
 
 
 def test_repeated_interactions_count_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
