@@ -12,7 +12,6 @@ trusts everyone 0.75.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch_geometric.data import HeteroData
 
 import spgnn
@@ -73,21 +72,9 @@ class Detector(torch.nn.Module):
 def main(epochs: int = 60) -> float:
     """Train, and return the accuracy on transactions for testing."""
     torch.manual_seed(0)
-    model = Detector()
-    graph: Any = spgnn.distribute(planted(), model=model)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    paid = graph["transaction"]
-    for epoch in range(1, epochs + 1):
-        out = model(graph.x_dict, graph)
-        mask = paid.train_mask
-        loss = paid.mean(F.cross_entropy(out[mask], paid.y[mask], reduction="none"), mask)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if epoch % 20 == 0 and graph.comm.rank == 0:
-            print(f"epoch {epoch}: loss {loss:.4f}")
-    right = spgnn.infer(model, graph).argmax(1) == paid.y
-    accuracy = float(paid.mean(right[paid.test_mask].float(), paid.test_mask))
+    model, graph = Detector(), spgnn.distribute(planted())
+    history = spgnn.Trainer(model, graph, lr=0.01, eval_every=20).fit(epochs)
+    accuracy: float = history[-1]["test_acc"]
     if graph.comm.rank == 0:
         print(f"test accuracy {accuracy:.4f}")
     return accuracy

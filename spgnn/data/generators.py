@@ -219,7 +219,8 @@ def nested_model(
         depth[rng.random(count) >= leaving[source]] = levels
         block = (source << depth) // vertices
         low, high = (running[-(-b * vertices >> depth)] for b in (block, block + 1))
-        return number[source], number[_at(running, low + rng.random(count) * (high - low))]
+        target = _at(running, low + rng.random(count) * (high - low))
+        return np.take(number, source), np.take(number, target)
 
     adjacency = _joined(vertices, edges, ends)
     y = np.empty(vertices, np.int64)

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn.comm import Communicator, Mesh
+from spgnn.data.graph import classes_of
 from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.block import Block, Degrees, block_pattern
@@ -98,6 +99,12 @@ class VertexType(DistVertices):
         """Width of x, 0 without."""
         x = self.attributes.get("x")
         return 0 if x is None else 1 if x.dim() == 1 else int(x.shape[-1])
+
+    @property
+    def num_classes(self) -> int:
+        """Largest class + 1 over all vertices, 0 without labels. Collective."""
+        y = self.attributes.get("y")
+        return self.comm.agree(0 if y is None else classes_of(y))
 
     @property
     def A(self) -> DistMatrix:
@@ -428,7 +435,11 @@ class HeteroDistGraph(Trained):
     ----------
     covered : bool
         Whether each relation has a plan of its own, and there is no halo.
+    num_edges : int
+        Of all relations in the whole graph.
     """
+
+    version = 0  # it cannot be updated
 
     def __init__(
         self,
@@ -447,6 +458,8 @@ class HeteroDistGraph(Trained):
             for name, (layout, attributes) in types.items()
         }
         self.covered = algorithm.cover != "column"
+        edges_here = sum(edges.index.shape[1] for edges in relations.values())
+        self.num_edges = comm.agree(edges_here, "sum")
         self.relations: dict[EdgeType, Any] = {}
         self._joint: dict[tuple[EdgeType, ...], tuple[Pattern, Tensor, Tensor]] = {}
         if not self.covered:
@@ -565,6 +578,22 @@ class HeteroDistGraph(Trained):
             If there is none.
         """
         return _of(self.relations, name, "relation", " ".join(map(str, name)))
+
+    def labelled(self, name: str | None) -> VertexType:
+        """The vertex type of a name; without one, the only type that has labels y.
+
+        Raises
+        ------
+        InputError
+            If there is no such type, or several have labels, or none.
+        """
+        if name is not None:
+            return _of(self.vertices, name, "vertex type", name)
+        known = [one for one in self.vertices.values() if "y" in one.attributes]
+        if len(known) != 1:
+            names = ", ".join(one.name for one in known) or "none"
+            raise InputError(f"vertex types with labels y are {names}: target= names one")
+        return known[0]
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
         """Refuse any state: there are no codecs here.

@@ -18,10 +18,9 @@ from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
 from spgnn.inference.embeddings import Embeddings, evaluating
 from spgnn.nn import (
-    Convolution,
     Stack,
 )
-from spgnn.nn.hetero_layers import HeteroLayer
+from spgnn.nn.hetero_layers import outputs_of
 from spgnn.spmm import DistMatrix
 
 
@@ -112,9 +111,8 @@ def _of_types(model: Any, graph: HeteroDistGraph, given: list[str]) -> Any:
 
     graph.comm.on_every_rank(check)
     check_replicated(model, graph.comm)
-    ours = any(isinstance(part, Convolution | HeteroLayer) for part in model.modules())
     with evaluating(model), torch.no_grad():
-        return model(graph.x_dict, graph if ours else graph.edge_index_dict)
+        return outputs_of(model, graph)
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:

@@ -352,11 +352,11 @@ class TransformerConv(Convolution):
         own, fetch, pattern = on.own(H), on.matrix("none").halo, on.edge_pattern
         if H.shape[1] <= 2 * heads * self.out_channels:
             there = fetch(H)
-            both = self.lin_key(there), self.lin_value(there)
+            key, value = self.lin_key(there), self.lin_value(there)
         else:
-            both = fetch(torch.cat((self.lin_key(H), self.lin_value(H)), 1)).chunk(2, 1)
+            key, value = fetch(torch.cat((self.lin_key(H), self.lin_value(H)), 1)).chunk(2, 1)
         query = self.lin_query(own).unflatten(1, (heads, -1)) / sqrt(self.out_channels)
-        key, value = (t.unflatten(1, (heads, -1)) for t in both)
+        key, value = (t.unflatten(1, (heads, -1)) for t in (key, value))
         scores, attr = sddmm(pattern, query, key), None
         if self.lin_edge is not None:
             attr = edge_rows(self, on, edge_attr, key, self.edge_dim)

@@ -37,6 +37,12 @@ class HeteroLayer(nn.Module):
     """A layer that is called with the rows of each type and the graph."""
 
 
+def outputs_of(model: nn.Module, graph: HeteroDistGraph) -> Any:
+    """What a model of our layers, or of PyG's, makes of a graph. Collective."""
+    ours = any(isinstance(part, Convolution | HeteroLayer) for part in model.modules())
+    return model(graph.x_dict, graph if ours else graph.edge_index_dict)
+
+
 class HeteroConv(HeteroLayer):
     """A layer of its own for each relation; what ends at one type is added up.
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from spgnn.config import Training
 from spgnn.errors import InputError, memory_for
 from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.vertices import write_npz, write_table
 from spgnn.memory import FreedMemory
@@ -49,9 +50,12 @@ class Trainer:
         A module with layers of :mod:`spgnn.nn` is called as ``model(graph.x, graph)``, any other
         one as ``model(graph.x, graph.edge_index)``. It starts from the parameters of rank 0. A
         :class:`Task` brings its own model, loss and scores, and takes no graph and no loss.
-    graph : DistGraph, optional
+    graph : DistGraph or HeteroDistGraph, optional
         With labels y and masks: it is trained on the training vertices that have a label, and
-        scored on all three masks. Without masks, a seeded split.
+        scored on all three masks. Without masks, a seeded split. Of several vertex types, a model
+        is called with ``graph.x_dict``, and returns the rows of all types, or of that with labels.
+    target : str, optional
+        Of several vertex types, the one whose labels are learnt; by default the only one with y.
     loss : str or callable
         ``"softmax"``, ``"multilabel"``, ``"mse"``, ``"l1"``, ``"huber"``, or ``"auto"``: what y is,
         one class a vertex, several, or numbers. Or a function of (outputs, y) of some vertices that
@@ -94,11 +98,12 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module | Task,
-        graph: DistGraph | None = None,
+        graph: DistGraph | HeteroDistGraph | None = None,
         *,
+        target: str | None = None,
         loss: str | LossFunction = "auto",
         optimizer: str | Callable[..., torch.optim.Optimizer] | None = None,
-        forward: Callable[[nn.Module, DistGraph], Tensor] | None = None,
+        forward: Callable[[nn.Module, Any], Tensor] | None = None,
         options: Training | None = None,
         callbacks: Sequence[Callback] = (),
         **settings: Any,
@@ -108,14 +113,16 @@ class Trainer:
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
         if isinstance(model, nn.Module):
-            if not isinstance(graph, DistGraph):
+            if not isinstance(graph, DistGraph | HeteroDistGraph):
                 raise InputError(
-                    "Trainer(model, graph): give the graph that spgnn.distribute made, of one "
-                    f"vertex type, got {type(graph).__name__}; docs/hetero.md has the loop for more"
+                    "Trainer(model, graph): give the graph that spgnn.distribute made, got "
+                    f"{type(graph).__name__}"
                 )
+            if target is not None and isinstance(graph, DistGraph):
+                raise InputError(f"target={target!r} is for graphs of several vertex types")
             seed, decay = options.seed, options.weight_decay
             self.task: Task = GivenModel(
-                model, graph, loss, forward=forward, seed=seed, weight_decay=decay
+                model, graph, loss, target=target, forward=forward, seed=seed, weight_decay=decay
             )
         else:
             self.task = model

@@ -17,6 +17,7 @@ from spgnn.data.graph import MASKS, VertexData, label_kind, labelled
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.hetero import HeteroDistGraph, VertexType
 from spgnn.graph.training import TrainingGraph
 from spgnn.hashing import uniform
 from spgnn.nn import (
@@ -24,6 +25,7 @@ from spgnn.nn import (
     DropoutKeys,
     Stack,
 )
+from spgnn.nn.hetero_layers import outputs_of
 from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import (
     UNKNOWN,
@@ -171,8 +173,10 @@ class Objective:
         return {name: result[name] for name in self.metrics}
 
 
-def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0) -> Objective:
-    """The objective of options, of a named loss or of a function, on a graph. Collective.
+def objective_on(
+    loss: Aim | str | LossFunction, graph: DistGraph | VertexType, seed: int = 0
+) -> Objective:
+    """The objective of options, of a named loss or of a function, on vertices. Collective.
 
     The seed is that of a split, where the graph has no training mask.
     """
@@ -183,7 +187,8 @@ def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0
         aim = Aim(loss=cast(Any, loss))  # which checks it
     else:
         function = loss
-    name, y = graph.meta.name, graph.y
+    name = graph.name if isinstance(graph, VertexType) else graph.meta.name
+    y = getattr(graph, "y", None)
     if y is None:
         raise InputError(f"{name} has no labels: give distribute y, or write a Task")
     if y.dim() == 2 and y.shape[1] == 1 and y.dtype in (torch.int32, torch.int64):
@@ -192,7 +197,7 @@ def objective_on(loss: Aim | str | LossFunction, graph: DistGraph, seed: int = 0
         y = y.float().reshape(len(y), -1)
     else:
         y = y.long() if y.dim() == 1 else y.to(torch.int8)
-    data = VertexData(y=y, **{mask: getattr(graph, mask) for mask in MASKS})
+    data = VertexData(y=y, **{mask: getattr(graph, mask, None) for mask in MASKS})
     if data.splits > 1:
         raise InputError(f"{name} has {data.splits} splits: distribute(…, split=0) takes one")
     masks = masks_of(data, graph.vertex_ids, y, seed)
@@ -369,31 +374,33 @@ class GivenModel(Task):
     def __init__(
         self,
         model: nn.Module,
-        graph: DistGraph,
+        graph: DistGraph | HeteroDistGraph,
         loss: str | LossFunction,
         *,
-        forward: Callable[[nn.Module, DistGraph], Tensor] | None,
+        target: str | None,
+        forward: Callable[[nn.Module, Any], Tensor] | None,
         seed: int,
         weight_decay: float,
     ) -> None:
         self.graph, self.comm, self.model = graph, graph.comm, model
+        self.vertices: Any = graph if isinstance(graph, DistGraph) else graph.labelled(target)
         self._forward, self._seed, self._weight_decay = forward, seed, weight_decay
         self._own_layers = any(isinstance(part, Convolution) for part in model.modules())
         self._epoch = -1
+        self._loss, self._version = loss, graph.version
+        self.objective = objective_on(loss, self.vertices, seed)
+        self.criterion = self.objective.criterion
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
             model.eval()
             with torch.no_grad():
                 self.outputs()  # which finds their shapes
         graph.replicate(model)
-        self._loss, self._version = loss, graph.version
-        self.objective = objective_on(loss, graph, seed)
-        self.criterion = self.objective.criterion
 
     def _follow(self) -> None:
         """Take labels of the graph again, if it was updated. Collective then."""
         if self._version != self.graph.version:
             self._version = self.graph.version
-            self.objective = objective_on(self._loss, self.graph, self._seed)
+            self.objective = objective_on(self._loss, self.vertices, self._seed)
 
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over all training vertices. Collective."""
@@ -414,6 +421,15 @@ class GivenModel(Task):
         outputs: Tensor
         if self._forward is not None:
             outputs = self._forward(model, graph)
+        elif isinstance(graph, HeteroDistGraph):
+            made = outputs_of(model, graph)
+            name = self.vertices.name
+            if isinstance(made, Mapping) and name not in made:
+                raise InputError(
+                    f"the model makes rows of {', '.join(made) or 'no type'}, none of {name!r}, "
+                    "whose labels are learnt"
+                )
+            outputs = made[name] if isinstance(made, Mapping) else made
         elif isinstance(model, Stack):
             keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
             outputs = model(graph.x, graph, keys if model.training else None)
@@ -423,7 +439,7 @@ class GivenModel(Task):
 
     def predictions(self) -> Predictions:
         """Scores, and the classes or labels that follow. Collective."""
-        return self.objective.predictions(self.outputs(), self.graph.vertex_ids)
+        return self.objective.predictions(self.outputs(), self.vertices.vertex_ids)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All parameters decay alike."""

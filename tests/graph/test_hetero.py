@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -209,6 +210,34 @@ def test_losses_of_more_ranks(schema, ranks, cover):
     check_losses(schema, ranks, 10, cover)
 
 
+def by_trainer(rank: int, path: str) -> dict[str, list[dict[str, Any]]]:
+    """Histories of some models, one of which goes on from a checkpoint."""
+    found = {}
+    for name in ("sage", "hgt", "to_hetero"):
+        data = data_for("papers", name)
+        theirs, mine = pair(data, name)
+        model, graph = mine or theirs, spgnn.distribute(data)
+        how: dict[str, Any] = {"lr": 0.01, "checkpoint": f"{path}/{name}-{graph.comm.size}"}
+        if name == "sage":
+            spgnn.Trainer(copy.deepcopy(model), graph, **how).fit(2)
+            how["resume"] = True
+        history = found[name] = spgnn.Trainer(model, graph, target="paper", **how).fit(3)
+        papers = graph["paper"]
+        with torch.no_grad():
+            out = model(graph.x_dict, graph.edge_index_dict if mine is None else graph)
+            right = papers.mean((out.argmax(1) == papers.y).float(), papers.train_mask)
+        assert float(right) == pytest.approx(history[-1]["train_acc"])
+    return found
+
+
+def test_a_trainer_trains_as_pyg_on_one_process(tmp_path):
+    for ranks in (1, 2):
+        for found in run_ranks(by_trainer, ranks, str(tmp_path)):
+            for name, history in found.items():
+                losses = [epoch["loss"] for epoch in history]
+                assert losses == pytest.approx(reference("papers", name, 3), rel=1e-6), name
+
+
 def moved_by(graph: Any, work: Callable[[], Any]) -> int:
     """Bytes that this rank sends in an exchange of rows."""
     before = graph.comm.ledger.copy()
@@ -343,7 +372,13 @@ def refuses_use(rank: int) -> None:
         (lambda: ours.RGCNConv(4, 8, 2).double()(x, graph), "num_relations is 2, the graph has 5"),
         (lambda: covered.edge_index_dict, "need whole rows of all sources"),
         (lambda: ours.HGTConv(-1, 8, meta).double()(x, covered), "only sums and means|whole rows"),
-        (lambda: spgnn.Trainer(nn.Linear(2, 2), graph), "of one vertex type, got HeteroDistGraph"),
+        (lambda: spgnn.Trainer(sage, graph, target="papers"), "no vertex type 'papers'"),
+        (lambda: spgnn.Trainer(sage, graph, target="venue"), "venue has no labels"),
+        (
+            lambda: spgnn.Trainer(ours.HeteroConv({writes[::-1]: sage}), graph),
+            "no relation 'paper writes author'",
+        ),
+        (lambda: spgnn.Trainer(sage, hetero("papers")), "distribute made, got HeteroData"),
         (lambda: spgnn.NeighborLoader(graph, [2]), "takes graphs of one vertex type"),
         (lambda: spgnn.distribute(graph), "a HeteroDistGraph is distributed already"),
         (lambda: spgnn.infer(sage, graph, layer=1), "layer= is for graphs of one vertex type"),
