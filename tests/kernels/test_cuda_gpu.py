@@ -19,6 +19,7 @@ from spgnn.kernels import (
     torch_kernels,
 )
 from spgnn.kernels.attention import AttentionDropout, Gat, Rules, attend_, finish
+from spgnn.sparse import CSR
 
 from .conftest import DTYPES, ON_GPU, moved, random_block
 from .cuda_cases import ROUNDING, SKEWED, assert_product, block, matrix
@@ -75,14 +76,22 @@ def test_a_row_of_a_million_nonzeros(columns):
         assert torch.equal(kernels.spmm(block_on_gpu, X.cuda()), first), "bits differ between runs"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("columns", [1, 47, 64])
+def hub_of_a_million():
+    """A row of a million nonzeros among short ones, with columns in no order, some of them twice."""
+    indptr = torch.tensor([0, *[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]).cumsum(0)
+    indices = torch.arange(int(indptr[-1])) * 7919 % 100_003
+    return CSR.of(indptr, indices, (len(indptr) - 1, 100_003))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "columns"),
+    [(torch.float32, 1), (torch.float32, 47), (torch.float64, 16), (torch.bfloat16, 64)],
+)
 def test_extremes_of_a_row_of_a_million_nonzeros(columns, dtype):
     """Values and gradients are those of the CPU, to the bit, however often."""
-    lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
-    A = block(lengths, 1_200_000, seed=2)
-    X = matrix(1_200_000, columns, dtype).mul(2).round()  # with many ties
-    G = matrix(len(lengths), columns, dtype, seed=5).mul(3).round()
+    A = hub_of_a_million()
+    X = matrix(A.shape[1], columns, dtype).mul(2).round()  # with many ties
+    G = matrix(A.shape[0], columns, dtype, seed=5).mul(3).round()
     X[A.indices[777_777].long(), 0] = torch.nan
     V = matrix(A.nnz, columns, dtype, seed=6).sign()
     for reduce in ("max", "min"):
@@ -91,8 +100,8 @@ def test_extremes_of_a_row_of_a_million_nonzeros(columns, dtype):
             lambda A, X, V, how=reduce: kernels.edge_spmm(A.pattern, X, V, "mul", how),
         ):
             results = []
-            for where in ("cpu", GPU, GPU, GPU):
-                leaves = [t.to(where).requires_grad_() for t in (X, V)]
+            for where in ("cpu", GPU, GPU):
+                leaves = [t.to(where, copy=True).requires_grad_() for t in (X, V)]
                 Z = function(A.to(where), *leaves)
                 Z.backward(G.to(where))
                 arrays = Z.detach(), *(leaf.grad for leaf in leaves if leaf.grad is not None)
@@ -101,12 +110,11 @@ def test_extremes_of_a_row_of_a_million_nonzeros(columns, dtype):
                 assert all(map(torch.equal, results[0], found))
 
 
-@pytest.mark.parametrize("op", ["mul", "div", "add_relu", "copy"])
+@pytest.mark.parametrize("op", ["mul", "add_relu", "copy"])
 def test_sums_of_edges_of_a_row_of_a_million_nonzeros(op):
-    lengths = [*[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]
-    pattern, there = (block(lengths, 1_200_000).pattern.to(where) for where in ("cpu", GPU))
-    X, V = matrix(1_200_000, 47), matrix(pattern.nnz, 47, seed=6)
-    V = V + V.sign()
+    A = hub_of_a_million()
+    pattern, there = (A.pattern.to(where) for where in ("cpu", GPU))
+    X, V = matrix(A.shape[1], 47), matrix(A.nnz, 47, seed=6)
     results = []
     for P, where in ((pattern, "cpu"), (there, GPU), (there, GPU)):
         leaves = [t.double() if where == "cpu" else t.to(where) for t in (X, V)]
