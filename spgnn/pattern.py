@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.torch_internals import untraced
+from spgnn.torch_internals import constant_when_compiled, untraced
 
 INT32_LIMIT = 2**31
 
@@ -137,6 +137,14 @@ class Pattern:
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
             _native.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
             return order.to(self.device)
+
+    @constant_when_compiled
+    def make_other_side(self) -> None:
+        """Make `T` and `order` now: compilers keep what this returns, and look at nothing inside.
+
+        A method, for compilers before 2.13 take no frozen dataclass as an argument.
+        """
+        _ = self.T, self.order
 
     @cached_property
     def by_nonzero(self) -> Pattern:

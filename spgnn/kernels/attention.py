@@ -20,7 +20,6 @@ from spgnn.errors import InputError
 from spgnn.kernels.checks import check_array, check_dense, check_is
 from spgnn.kernels.library import define, kernels_for, traced
 from spgnn.kernels.recycling import new_rows
-from spgnn.kernels.spmm import make_other_side
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
@@ -419,7 +418,7 @@ def attention_v2(
 def _whole(pattern: Pattern, operands: Gat | GatV2, rules: Rules) -> Tensor:
     rules.check(pattern, operands)
     if traced():
-        make_other_side(pattern)
+        pattern.make_other_side()
     T, edges = pattern.T, rules.edges
     order = None if edges is None else pattern.order
     block = pattern.indptr, pattern.indices, T.indptr, T.indices, order

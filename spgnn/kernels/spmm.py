@@ -26,7 +26,7 @@ from spgnn.kernels.library import (
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.torch_internals import constant_when_compiled, direct
+from spgnn.torch_internals import direct
 
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
@@ -137,20 +137,12 @@ def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
     return _sddmm(pattern.indptr, pattern.indices, *side, *scales, G, X)
 
 
-def make_other_side(pattern: Pattern) -> None:
-    """Make the transpose now: compilers keep what this returns, and look at nothing inside."""
-    _ = pattern.T, pattern.order
-
-
-make_other_side = constant_when_compiled(make_other_side)
-
-
 def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
     """Of the transpose, if a gradient in X may be asked for: indptr, indices, order of values."""
     if not (X.requires_grad or transformed()):
         return None, None, None
     if traced():
-        make_other_side(pattern)
+        pattern.make_other_side()
     T = pattern.T
     return T.indptr, T.indices, pattern.order if ordered else None
 

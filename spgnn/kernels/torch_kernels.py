@@ -368,7 +368,7 @@ def _unpacked(packed: Tensor, bits: int, columns: int, dtype: torch.dtype) -> Te
 
 def _in_bfloat16(V: Tensor, halves: Tensor) -> Tensor:
     number = _bits(V.float())
-    rounded = torch.where(V.isnan(), number | 0x400000, number + halves) >> 16
+    rounded = torch.where(V.isnan(), 0x7FC00000, number + halves) >> 16
     return torch.stack((rounded & 0xFF, rounded >> 8 & 0xFF), -1).flatten(1).byte()
 
 

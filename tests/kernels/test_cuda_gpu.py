@@ -334,10 +334,10 @@ def test_attention_equals_that_on_the_cpu(kind, dtype, shape, with_edges_and_dro
     dropout = some_dropout(pattern) if with_edges_and_dropout else None
     G = numbers(9, len(lengths), heads * width, dtype=dtype)
     right, of_right = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
-    moved, rule = pattern.to("cuda"), rule_on_gpu(dropout)
+    there, rule = pattern.to(GPU), rule_on_gpu(dropout)
     for _ in range(2):
         found, grads = with_gradients(
-            lambda o: fused(kind, moved, o, rule), moved(operands, GPU), G.cuda()
+            lambda o: fused(kind, there, o, rule), moved(operands, GPU), G.cuda()
         )
         bits = [a.clone() for a in (found, *grads)]
         for one, other in zip((found, *grads), (right, *of_right), strict=True):
@@ -352,9 +352,9 @@ def test_attention_to_a_million_nonzeros(heads):
     operands = gat_operands(pattern, heads, 8, torch.float32, False)
     G = numbers(9, len(lengths), heads * 8, dtype=torch.float32)
     right, of_right = with_gradients(lambda o: fused("gat", pattern, o, None), operands, G)
-    moved = pattern.to("cuda")
+    there = pattern.to(GPU)
     found, grads = with_gradients(
-        lambda o: fused("gat", moved, o, None), moved(operands, GPU), G.cuda()
+        lambda o: fused("gat", there, o, None), moved(operands, GPU), G.cuda()
     )
     for one, other in zip((found, *grads), (right, *of_right), strict=True):
         assert_near(one.cpu(), other, torch.float32)

@@ -212,7 +212,7 @@ SPGNN_INLINE void pack_codes(PairedBytes codes, std::uint8_t* to) {
 
 #if defined(__AVX512F__)
 
-// Floats rounded to bfloat16 by random halves; a NaN stays one.
+// Floats rounded to bfloat16 by random halves; every NaN becomes the same one.
 SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other,
                               const Words& lower, const Words& upper, std::uint8_t* to) {
   const auto drawn =
@@ -224,7 +224,7 @@ SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other
     const auto quiet = [](const FloatVector& x,
                           const WordVector& found) __attribute__((always_inline)) {
       const auto is_nan = reinterpret_cast<WordVector>(x != x);
-      return (is_nan & (reinterpret_cast<WordVector>(x) | 0x400000u)) | (~is_nan & found);
+      return (is_nan & 0x7fc00000u) | (~is_nan & found);
     };
     first = quiet(one.v[0], first), second = quiet(other.v[0], second);
   }
@@ -246,8 +246,7 @@ SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, std::ui
   if (_mm256_movemask_ps(odd)) [[unlikely]] {
     const auto quiet = [&](auto i, __m256i found) __attribute__((always_inline)) {
       const auto is_nan = reinterpret_cast<WordVector>(x.v[i] != x.v[i]);
-      const auto number = (reinterpret_cast<WordVector>(x.v[i]) | 0x400000u) >> 16;
-      return reinterpret_cast<__m256i>((is_nan & number) |
+      return reinterpret_cast<__m256i>((is_nan & 0x7fc0u) |
                                        (~is_nan & reinterpret_cast<WordVector>(found)));
     };
     first = quiet(kFirst, first), second = quiet(kSecond, second);
@@ -256,7 +255,7 @@ SPGNN_INLINE void store_drawn(const Reals<float>& x, const Words& drawn, std::ui
   std::memcpy(to, &packed, 32);
 }
 
-// Floats rounded to bfloat16 by random halves; a NaN stays one.
+// Floats rounded to bfloat16 by random halves; every NaN becomes the same one.
 SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other,
                               const Words& lower, const Words& upper, std::uint8_t* to) {
   store_drawn(one, lower, to);

@@ -165,7 +165,7 @@ SPGNN_INLINE void round_row(const QuantisedRow<T>& row, std::int64_t columns, Ra
         for_each_vector<Words>([&](auto i) __attribute__((always_inline)) {
           const auto number = reinterpret_cast<WordVector>(narrow.v[i]);
           const auto is_nan = reinterpret_cast<WordVector>(narrow.v[i] != narrow.v[i]);
-          const WordVector quiet = number | (is_nan & 0x400000u);
+          const WordVector quiet = (is_nan & 0x7fc00000u) | (~is_nan & number);
           arrived.v[i] =
               reinterpret_cast<FloatVector>((quiet + (~is_nan & halves.v[i])) & 0xffff0000u);
         });

@@ -213,13 +213,13 @@ struct NativePack {
   T total() const { return sum_lanes<T>(v); }
 };
 
-// Round to nearest, ties to even; a NaN stays one (its mantissa must not carry into infinity). The
+// Round to nearest, ties to even; every NaN becomes the same one. The
 // low halves of the words are rubbish.
 inline WordVector round_to_bfloat16(FloatVector v) {
   auto bits = reinterpret_cast<WordVector>(v);
   WordVector rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   auto is_nan = reinterpret_cast<WordVector>(v != v);
-  return (is_nan & (bits | 0x400000u)) | (~is_nan & rounded);
+  return (is_nan & 0x7fc00000u) | (~is_nan & rounded);
 }
 
 // Two bfloat16 in each 32-bit word: the even ones are its low half, the odd ones its high half.

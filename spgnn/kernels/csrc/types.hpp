@@ -27,12 +27,12 @@ template <class T>
   }
 }
 
-// Rounds to nearest, ties to even; a NaN stays one.
+// Rounds to nearest, ties to even; every NaN becomes the one that torch writes.
 template <class T>
 [[gnu::always_inline]] inline T narrow(Sum<T> x) {
   if constexpr (std::is_same_v<T, Bfloat16>) {
     const auto bits = __builtin_bit_cast(std::uint32_t, x);
-    if (x != x) return {static_cast<std::uint16_t>((bits | 0x400000u) >> 16)};
+    if (x != x) return {0x7fc0};
     return {static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16)};
   } else {
     return x;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ _CPP = {
 
 # What the driver calls CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE.
 BUFFER, BUFFER_SIZE = 1, 2
+LaunchParameters = ctypes.c_void_p * 5
 
 Argument = Tensor | int | float | None
 T = TypeVar("T")
@@ -60,17 +62,26 @@ def launch(kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]) ->
         null pointer): eight bytes each. What a tensor holds must have been allocated for, or
         recorded on, the current stream; torch's allocator then keeps it until the kernel is done.
     """
-    kinds, values = "", []
+    kinds, values, index = "", [], -1
     for a in arguments:
-        kinds += "d" if isinstance(a, float) else "q" if isinstance(a, int) else "Q"
-        values.append(a.data_ptr() if isinstance(a, Tensor) else 0 if a is None else a)
+        if isinstance(a, float):
+            kinds += "d"
+            values.append(a)
+        elif isinstance(a, int):
+            kinds += "q"
+            values.append(a)
+        elif a is None:
+            kinds += "Q"
+            values.append(0)
+        else:
+            kinds += "Q"
+            values.append(a.data_ptr())
+            index = a.get_device()
     packed = struct.pack(kinds, *values)
     size = ctypes.c_size_t(len(packed))
     address = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p)
-    extra = (ctypes.c_void_p * 5)(BUFFER, address, BUFFER_SIZE, ctypes.addressof(size), None)
-    device = next(a.device for a in arguments if isinstance(a, Tensor))
-    with torch.cuda.device(device):
-        index = torch.cuda.current_device()
+    extra = LaunchParameters(BUFFER, address, BUFFER_SIZE, ctypes.addressof(size), None)
+    with torch.cuda.device(index):
         driver = programs.bound("driver")
         if not driver.ctxGetCurrent():  # a thread that has not used the device yet
             programs.bound("runtime").setDevice(index)
@@ -115,6 +126,7 @@ class ThreadShape(NamedTuple):
         return self.vector * self.lanes * self.packs
 
 
+@cache
 def thread_shape(columns: int, vector: int, accumulators: int = ACCUMULATORS) -> ThreadShape:
     """The fewest lanes and packs that cover all columns in as few, equal sweeps as possible."""
     needed = -(-columns // vector)
@@ -131,18 +143,19 @@ def lanes_for(items: int) -> int:
 
 def vector_width(*matrices: Tensor) -> int:
     """Most elements that all the matrices can be read and written by at once."""
-    width = PACK_BYTES // max(m.element_size() for m in matrices)
-    while width > 1 and not all(_divides(width, m) for m in matrices):
-        width //= 2
-    return width
+    most, elements = 1, 0
+    for matrix in matrices:
+        size, address = matrix.element_size(), matrix.data_ptr()
+        most = max(most, size)
+        # The lowest bit set in any of these is the widest power of two that divides all of them.
+        elements |= matrix.shape[-1] | (address // size if address % size == 0 else 1)
+        for step in matrix.stride()[:-1]:
+            elements |= step
+    width = PACK_BYTES // most
+    return min(width, elements & -elements) if elements else width
 
 
-def _divides(width: int, matrix: Tensor) -> bool:
-    *steps, _ = matrix.stride()
-    aligned = matrix.data_ptr() % (width * matrix.element_size()) == 0
-    return aligned and matrix.shape[-1] % width == 0 and all(step % width == 0 for step in steps)
-
-
+@cache
 def instance(kernel: str, *parameters: torch.dtype | bool | int) -> str:
     """The C++ name of a template instance."""
     words = (

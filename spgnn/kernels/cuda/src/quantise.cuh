@@ -127,7 +127,7 @@ __device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& rando
     if (v >= count) break;
     const float value = static_cast<float>(sent[v]);
     const unsigned bits = __float_as_uint(value);
-    const unsigned rounded = value != value ? bits | 0x400000u : bits + random.at(c + v);
+    const unsigned rounded = value != value ? 0x7fc00000u : bits + random.at(c + v);
     put_bytes(to + 2 * (c + v), rounded >> 16, 2);
     if (noting) notes.take(c + v, sent[v], __uint_as_float(rounded & 0xffff0000u));
   }

@@ -36,7 +36,7 @@ __device__ inline void narrow(float sum, Bfloat16& stored) {
   const bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
   // Round to nearest, ties to even; a carry into the exponent is right, even up to infinity.
   const unsigned rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  stored.bits = static_cast<unsigned short>((is_nan ? bits | 0x400000u : rounded) >> 16);
+  stored.bits = static_cast<unsigned short>((is_nan ? 0x7fc00000u : rounded) >> 16);
 }
 
 __device__ inline float exponential(float x) { return expf(x); }
