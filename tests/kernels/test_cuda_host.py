@@ -184,7 +184,7 @@ def test_a_launch_hands_over_addresses_on_torchs_stream(toolkit):
     ids = torch.arange(5)
     for _ in range(2):
         device.launch("spgnn::k<1>", (3, 2), (None, X, ids, -7, 0.5))
-    assert toolkit.devices == [0]  # a new thread makes the device's context its own, once
+    assert len(toolkit.devices) == 1  # a new thread makes the device's context its own, once
     assert len(toolkit.compiled) == 1
     function, *shape, stream, packed = toolkit.launched[1]
     assert function[1] == "lowered spgnn::k<1>"
