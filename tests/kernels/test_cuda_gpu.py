@@ -77,7 +77,7 @@ def test_a_row_of_a_million_nonzeros(columns):
 
 
 def hub_of_a_million():
-    """A row of a million nonzeros among short ones, with columns in no order, some of them twice."""
+    """A row of a million nonzeros among short ones; its columns repeat, in no order."""
     indptr = torch.tensor([0, *[3] * 1000, 1_000_000, *[0] * 50, *[3] * 1000]).cumsum(0)
     indices = torch.arange(int(indptr[-1])) * 7919 % 100_003
     return CSR.of(indptr, indices, (len(indptr) - 1, 100_003))
