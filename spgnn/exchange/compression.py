@@ -6,6 +6,7 @@ because it sees rows, whatever they mean.
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil, sqrt
 
 import numpy as np
@@ -163,6 +164,11 @@ class Sample(CodecLayer):
     row draw each for themselves, and so do the products of an epoch.
     """
 
+    def forget(self) -> None:
+        super().forget()
+        # Of one epoch, by key and group: what has been drawn, for the adjoint and for bytes too.
+        self._epoch, self._drawn = -1, dict[tuple[int, int], tuple[RowCounts, Subset]]()
+
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
@@ -185,7 +191,10 @@ class Sample(CodecLayer):
         handle = self.inner.begin(sent, arriving, subset.route, comm, step)
 
         def spread() -> None:
-            kernels.scatter_add_rows(out.zero_(), subset.received, arriving)
+            if out.device.type == "cpu":
+                kernels.scatter_add_rows(out.zero_(), subset.received, arriving)
+            else:  # where that would sort each new list, though no row is in it twice
+                out.zero_().index_copy_(0, subset.received, arriving)
             self._pool.give(sent, arriving)
 
         return Then(handle, spread)
@@ -199,7 +208,16 @@ class Sample(CodecLayer):
 
     def _draw(self, route: Route, share: float, step: Step) -> Subset:
         key = self.setting.shared_key(step, "sample")
-        return route.marked(*route.draw(key, share, adjoint=step.adjoint))
+        if step.epoch != self._epoch:
+            self._epoch, self._drawn = step.epoch, {}
+        of, subset = self._drawn.get((key, step.group), (None, None))
+        if subset is not None and of is route.counts:
+            return subset
+        if subset is not None and of is route.counts.reversed():
+            return Subset(subset.received, subset.sent, subset.route.reversed())
+        subset = route.marked(*route.draw(key, share, adjoint=step.adjoint))
+        self._drawn[key, step.group] = route.counts, subset
+        return subset
 
     def _buffer(self, numbers: Tensor, of: Tensor, share: float) -> Tensor:
         """For the rows of a sample, with room for most others."""
@@ -220,7 +238,7 @@ class SkipUnchanged(CodecLayer):
     does not, whatever was lost of it.
     """
 
-    BLOCK = 1024  # rows that are compared at a time: their differences stay in cache
+    BLOCK = 1024  # rows that a CPU compares at a time: their differences stay in cache
 
     def forget(self) -> None:
         super().forget()
@@ -245,7 +263,7 @@ class SkipUnchanged(CodecLayer):
             self.kept |= {f"{step.name}.sent": rows.clone(), f"{step.name}.known": fresh}
             return Then(handle, lambda: fresh.copy_(out))
         moves = self._moves(rows, last, step)
-        subset = route.marked(moves, swap_bits(moves, route.counts, comm))
+        subset = route.marked(moves, swap_bits(moves, route, comm))
         self._moved[step.name] = subset.route
         # Buffers with room for all, since nobody knows how many will move in other steps.
         sent = self._pool.take(len(rows), *kind_of(rows))[: len(subset.sent)]
@@ -273,10 +291,15 @@ class SkipUnchanged(CodecLayer):
     def _moves(self, rows: Tensor, last: Tensor, step: Step) -> Tensor:
         """Rows to send, bool [rows]: also those whose distance is not a number."""
         distance, norm = rows.new_empty(2, len(rows))
-        for first in range(0, len(rows), self.BLOCK):
-            block = slice(first, first + self.BLOCK)
-            torch.linalg.vector_norm(rows[block] - last[block], dim=1, out=distance[block])
+        size = self.BLOCK if rows.device.type == "cpu" else max(1, len(rows))
+        differences = self._pool.take(min(size, len(rows)), *kind_of(rows))
+        for first in range(0, len(rows), size):
+            block = slice(first, first + size)
+            some = differences[: len(rows[block])]
+            torch.sub(rows[block], last[block], out=some)
+            torch.linalg.vector_norm(some, dim=1, out=distance[block])
             torch.linalg.vector_norm(rows[block], dim=1, out=norm[block])
+        self._pool.give(differences)
         stays: Tensor = distance <= self.setting.codec.fresh * norm
         if self.setting.errors.measured(step.epoch):
             stale = distance.double().square_().where(stays, 0.0).sum()
@@ -285,17 +308,21 @@ class SkipUnchanged(CodecLayer):
         return ~stays
 
 
-def swap_bits(marks: Tensor, counts: RowCounts, comm: Communicator) -> Tensor:
+def swap_bits(marks: Tensor, route: Route, comm: Communicator) -> Tensor:
     """A yes or no for each row, bool [rows to send], to its receiver; theirs, bool [received]."""
-    bits = bytes_of_bits(counts)
+    counts, bits = route.counts, bytes_of_bits(route.counts)
+    to, from_ = (
+        route.list_of(f"bits {way}", marks.device, partial(_places_of_bits, rows, nbytes))
+        for way, rows, nbytes in (("to", counts.send, bits.send), ("from", counts.recv, bits.recv))
+    )
     weights = 2 ** torch.arange(8, dtype=torch.uint8, device=marks.device)
     spread = torch.zeros(8 * bits.sent, dtype=torch.uint8, device=marks.device)
-    spread[_places_of_bits(counts.send, bits.send).to(marks.device)] = marks.to(torch.uint8)
+    spread[to] = marks.to(torch.uint8)
     packed = (spread.view(-1, 8) * weights).sum(dim=1, keepdim=True, dtype=torch.uint8)
     arriving = packed.new_empty(bits.received, 1)
     comm.alltoallv(packed, arriving, bits).wait()
     arrived = (arriving & weights).view(-1).bool()
-    return arrived[_places_of_bits(counts.recv, bits.recv).to(marks.device)]
+    return arrived[from_]
 
 
 def bytes_of_bits(counts: RowCounts) -> RowCounts:

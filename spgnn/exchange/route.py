@@ -5,14 +5,18 @@ Draws are hashes of (seed, matrix, step, name of the row), so both ends know the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from spgnn.comm.traffic import RowCounts
+from spgnn.kernels.rows import known_rows
 from spgnn.layout import Int64Array
 
 # Of keys of draws.
@@ -42,7 +46,14 @@ class Route:
     whole: Route | None = None
     # then: their numbers among all, int64 [rows to send] and [rows received]
     places: tuple[Tensor, Tensor] | None = None
-    _pair_names: dict[bool, Tensor] = field(default_factory=dict)
+    _lists: dict[object, Tensor] = field(default_factory=dict)
+
+    def list_of(self, what: object, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
+        """A list that depends on the route alone: made once, and kept on the device."""
+        key = what, device
+        if key not in self._lists:
+            self._lists[key] = make().to(device)
+        return self._lists[key]
 
     def reversed(self) -> Route:
         """The way back."""
@@ -60,18 +71,27 @@ class Route:
         if self.whole is None or self.places is None:
             return Route(counts, names, self, (sent, received))
         leaving, arriving = self.places
-        return Route(counts, names, self.whole, (leaving[sent], arriving[received]))
+        whole = self.whole.counts
+        places = (
+            known_rows(leaving[sent], whole.sent),
+            known_rows(arriving[received], whole.received),
+        )
+        return Route(counts, names, self.whole, places)
 
     def marked(self, sent: Tensor, received: Tensor) -> Subset:
-        """Some of the rows: marks of those sent and received, bool."""
-        leaving, arriving = sent.nonzero()[:, 0], received.nonzero()[:, 0]
+        """Some of the rows: marks of those sent and received, bool.
 
-        def per_peer(rows: Tensor, counts: Int64Array) -> Int64Array:
-            ends = torch.from_numpy(np.cumsum(counts)).to(rows.device)
-            return np.diff(torch.searchsorted(rows, ends).cpu().numpy(), prepend=0)
-
-        send, receive = per_peer(leaving, self.counts.send), per_peer(arriving, self.counts.recv)
-        fewer = RowCounts(send, receive, self.counts.largest)
+        A device is waited for once: for the numbers of rows to and from each peer.
+        """
+        counts, device, marks = self.counts, sent.device, (sent, received)
+        peers = ("to", counts.send), ("from", counts.recv)
+        ends = [self.list_of(way, device, partial(_ends, rows)) for way, rows in peers]
+        before = [functional.pad(each.cumsum(0), (1, 0)) for each in marks]  # marked ones
+        both = torch.stack([ranks[end] for ranks, end in zip(before, ends, strict=True)])
+        send, receive = np.diff(both.cpu().numpy(), prepend=0)
+        leaving = _numbers(sent, before[0], int(send.sum()))
+        arriving = _numbers(received, before[1], int(receive.sum()))
+        fewer = RowCounts(send, receive, counts.largest)
         return Subset(leaving, arriving, self.taken(leaving, arriving, fewer))
 
     def bin(self, bins: int, number: int) -> Subset:
@@ -93,22 +113,20 @@ class Route:
 
     def _names_of_pairs(self, adjoint: bool) -> Tensor:
         """Names of the rows sent, then received, each with its receiver in the product, int64."""
-        known = self._pair_names.get(adjoint)
-        if known is None:
-            names = self.names
-            assert names is not None
+        names = self.names
+        assert names is not None
 
-            def with_peers(rows: Tensor, counts: Int64Array) -> Tensor:
-                ranks = torch.tensor([_signed(rank * ODD % 2**64) for rank in range(len(counts))])
-                return rows + ranks.repeat_interleave(torch.tensor(counts)).to(rows.device)
+        def with_peers(rows: Tensor, counts: Int64Array) -> Tensor:
+            ranks = torch.tensor([_signed(rank * ODD % 2**64) for rank in range(len(counts))])
+            return rows + ranks.repeat_interleave(torch.tensor(counts)).to(rows.device)
 
+        def make() -> Tensor:
             me = _signed(names.me * ODD % 2**64)
             if adjoint:
-                both = names.sent + me, with_peers(names.received, self.counts.recv)
-            else:
-                both = with_peers(names.sent, self.counts.send), names.received + me
-            known = self._pair_names[adjoint] = torch.cat(both)
-        return known
+                return torch.cat((names.sent + me, with_peers(names.received, self.counts.recv)))
+            return torch.cat((with_peers(names.sent, self.counts.send), names.received + me))
+
+        return self.list_of(("names", adjoint), names.sent.device, make)
 
 
 class Subset(NamedTuple):
@@ -117,6 +135,21 @@ class Subset(NamedTuple):
     sent: Tensor  # int64
     received: Tensor
     route: Route
+
+
+def _ends(rows: Int64Array) -> Tensor:
+    return torch.from_numpy(np.cumsum(rows))
+
+
+def _numbers(marks: Tensor, before: Tensor, count: int) -> Tensor:
+    """Numbers of the rows that are marked, so many; `before` [rows + 1] counts those before each.
+
+    Who looks for their number, as `nonzero` does, waits for the device.
+    """
+    if marks.device.type == "cpu":
+        return marks.nonzero()[:, 0]
+    wanted = torch.arange(1, count + 1, device=marks.device)
+    return known_rows(torch.searchsorted(before, wanted) - 1, len(marks))
 
 
 def hashed(names: Tensor, key: int) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_array, check_dense, check_list, check_out
+from spgnn.kernels.cuda import device
 from spgnn.kernels.library import (
     Operator,
     Writer,
@@ -93,6 +94,13 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None = 
     check_out("Y", Y, Y.shape[0], X)
     _scatter_into(Y, rows, X, scale)
     return Y
+
+
+def known_rows(rows: Tensor, limit: int) -> Tensor:
+    """The list itself, known to have entries in [0, limit): no GPU is waited for to look."""
+    if rows.device.type == "cuda" and len(rows):
+        device.remember(rows, "extremes", [0, limit - 1])
+    return rows
 
 
 def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:

@@ -7,12 +7,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spgnn.kernels import cpu
+from spgnn.errors import InputError
+from spgnn.kernels import cpu, dequantise_rows, quantise_rows
+from spgnn.kernels.cuda import device, tiling
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda import operations as host
-from spgnn.kernels.cuda import tiling
 
-from .conftest import EMULATION
+from .conftest import EMULATION, work_by
 from .cuda_cases import SKEWED, assert_product, block, matrix, multiply, some_scores
 from .cuda_emulation import EmulatedDevice
 
@@ -184,3 +185,27 @@ def test_the_emulation_reports_faults(tmp_path):
         emulation.launch("racing", (1, 1), (last,))
         seen.add(int(last))
     assert len(seen) > 1
+
+
+def test_rows_are_packed_in_one_launch_and_lists_that_are_known_are_not_looked_at(
+    emulated, monkeypatch
+):
+    """However many rows there are; their bits are those of the CPU."""
+    X, ids, listed = (
+        matrix(3000, 24, torch.bfloat16),
+        torch.arange(3000),
+        torch.arange(3000).flip(0),
+    )
+    packed = {bits: quantise_rows(X, bits, ids, 1, rows=listed) for bits in (16, 4)}
+    device.remember(listed, "extremes", [0, 2999])
+    with monkeypatch.context() as patch:
+        work_by(patch, native)
+        patch.setattr(torch, "aminmax", None)
+        for bits, expected in packed.items():
+            emulated.launched.clear()
+            assert torch.equal(quantise_rows(X, bits, ids, 1, rows=listed), expected)
+            dequantise_rows(expected, bits, 24, torch.bfloat16, out=X.clone(), rows=listed)
+            names = [name.partition("<")[0] for name in emulated.launched]
+            assert names == ["spgnn::quantise_rows", "spgnn::dequantise_rows"]
+        with pytest.raises(InputError, match=r"row 2999 outside \[0, 2998\)"):
+            quantise_rows(X[:2998], 16, ids, 1, rows=listed)

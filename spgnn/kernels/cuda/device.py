@@ -100,17 +100,27 @@ def remembered(tensor: Tensor, question: object, make: Callable[[], T]) -> T:
     An answer is complete on the device before anyone can find it: another stream or thread that
     does need not wait.
     """
-    now = 0 if tensor.is_inference() else tensor._version
-    version, answers = _remembered.get(tensor, (None, {}))
-    if version != now:
-        answers = {}
-        _remembered[tensor] = (now, answers)
+    answers = _answers(tensor)
     if question not in answers:
         answer = make()
         finish(tensor.device)
         answers[question] = answer
     found: T = answers[question]
     return found
+
+
+def remember(tensor: Tensor, question: object, answer: object) -> None:
+    """An answer that the host knows, and that is no tensor: nobody has to find it."""
+    _answers(tensor)[question] = answer
+
+
+def _answers(tensor: Tensor) -> dict[object, Any]:
+    now = 0 if tensor.is_inference() else tensor._version
+    version, answers = _remembered.get(tensor, (None, None))
+    if answers is None or version != now:
+        answers = dict[object, Any]()
+        _remembered[tensor] = (now, answers)
+    return answers
 
 
 class ThreadShape(NamedTuple):

@@ -253,10 +253,13 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor)
 
 
 def check_range(rows: Tensor, limit: int) -> None:
-    """Look at each list once: reading its extremes waits for the device."""
+    """Look at each list once: reading its extremes waits for the device.
+
+    Of lists that :func:`spgnn.kernels.rows.known_rows` has been told of, nobody looks at any.
+    """
     if not len(rows):
         return
-    low, high = remembered(rows, "extremes", lambda: [int(v) for v in torch.aminmax(rows)])
+    low, high = remembered(rows, "extremes", lambda: torch.stack(torch.aminmax(rows)).tolist())
     if low < 0 or high >= limit:
         raise InputError(f"row {low if low < 0 else high} outside [0, {limit})")
 

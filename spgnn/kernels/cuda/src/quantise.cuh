@@ -72,16 +72,59 @@ __device__ inline Real arrived_code(Real low, Real scale, unsigned code) {
   return low + scale * static_cast<Real>(code);
 }
 
-__device__ inline void put_bytes(unsigned char* to, unsigned long long word, int bytes) {
-  if (bytes == 4 && reinterpret_cast<unsigned long long>(to) % 4 == 0) {
-    *reinterpret_cast<unsigned*>(to) = static_cast<unsigned>(word);
+template <int kWords>
+using Words = Pack<unsigned, kWords>;
+
+__device__ inline bool is_aligned(const unsigned char* place, int bytes) {
+  return reinterpret_cast<unsigned long long>(place) % static_cast<unsigned>(bytes) == 0;
+}
+
+// The first bytes of some words, by the widest stores that their number and place allow.
+template <int kWords>
+__device__ inline void put(unsigned char* to, const Words<kWords>& words, int bytes) {
+  if (bytes == 4 * kWords && is_aligned(to, 4 * kWords)) {
+    store(reinterpret_cast<unsigned*>(to), words);
     return;
   }
-  for (int i = 0; i < bytes; ++i) to[i] = static_cast<unsigned char>(word >> (8 * i));
+  const bool by_four = is_aligned(to, 4), by_two = is_aligned(to, 2);
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    unsigned char* const here = to + 4 * i;
+    const unsigned word = words.lane[i];
+    const int left = bytes - 4 * i;
+    if (by_four && left >= 4) {
+      *reinterpret_cast<unsigned*>(here) = word;
+      continue;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+      if (by_two && left >= k + 2) {
+        *reinterpret_cast<unsigned short*>(here + k) = static_cast<unsigned short>(word >> (8 * k));
+        continue;
+      }
+      if (left > k) here[k] = static_cast<unsigned char>(word >> (8 * k));
+      if (left > k + 1) here[k + 1] = static_cast<unsigned char>(word >> (8 * k + 8));
+    }
+  }
 }
 
 __device__ inline unsigned two_bytes(const unsigned char* from) {
+  if (is_aligned(from, 2)) return *reinterpret_cast<const unsigned short*>(from);
   return from[0] | static_cast<unsigned>(from[1]) << 8;
+}
+
+// Words from any place.
+template <int kWords>
+__device__ inline Words<kWords> get(const unsigned char* from) {
+  if (is_aligned(from, 4 * kWords)) {
+    return load<unsigned, kWords>(reinterpret_cast<const unsigned*>(from));
+  }
+  Words<kWords> words;
+#pragma unroll
+  for (int i = 0; i < kWords; ++i) {
+    words.lane[i] = two_bytes(from + 4 * i) | two_bytes(from + 4 * i + 2) << 16;
+  }
+  return words;
 }
 
 // kChunk columns from c on of what is sent: x, with what was lost of it before.
@@ -101,36 +144,52 @@ __device__ inline void load_chunk(const T* x, const T* residual, long long c, lo
   }
 }
 
-// Notes what arrives in place of a column.
+// Notes what arrives in place of column v of the chunk at c.
 template <class T>
 struct Notes {
   const T* x;
   T* residual;  // or null
   double error = 0, size = 0;
+  T left[kChunk] = {};
 
-  __device__ void take(long long c, Sum<T> sent, Sum<T> arrived) {
+  __device__ void take(int v, long long c, Sum<T> sent, Sum<T> arrived) {
     T stored;
     narrow(arrived, stored);
     const Sum<T> wide = widen(stored);
-    const double exact = widen(x[c]), e = wide - exact;
+    const double exact = widen(x[c + v]), e = wide - exact;
     error += e * e;
     size += exact * exact;
-    if (residual) narrow(wide - wide == 0 ? sent - wide : Sum<T>(0), residual[c]);
+    narrow(wide - wide == 0 ? sent - wide : Sum<T>(0), left[v]);
+  }
+
+  template <int kVector>
+  __device__ void write(long long c, long long columns) {
+    if (!residual) return;
+#pragma unroll
+    for (int v = 0; v < kChunk; v += kVector) {
+      if (c + v >= columns) break;
+      Pack<T, kVector> pack;
+#pragma unroll
+      for (int w = 0; w < kVector; ++w) pack.lane[w] = left[v + w];
+      store(residual + c + v, pack);
+    }
   }
 };
 
 template <class T, int kVector>
 __device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& random, long long c,
                                    int count, unsigned char* to, Notes<T>& notes, bool noting) {
+  Words<kChunk / 2> words{};
 #pragma unroll
   for (int v = 0; v < kChunk; ++v) {
     if (v >= count) break;
     const float value = static_cast<float>(sent[v]);
     const unsigned bits = __float_as_uint(value);
     const unsigned rounded = value != value ? 0x7fc00000u : bits + random.at(c + v);
-    put_bytes(to + 2 * (c + v), rounded >> 16, 2);
-    if (noting) notes.take(c + v, sent[v], __uint_as_float(rounded & 0xffff0000u));
+    words.lane[v / 2] |= v % 2 ? rounded & 0xffff0000u : rounded >> 16;
+    if (noting) notes.take(v, c, sent[v], __uint_as_float(rounded & 0xffff0000u));
   }
+  put(to + 2 * c, words, 2 * count);
 }
 
 template <class T>
@@ -151,14 +210,12 @@ __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& sc
     word |= static_cast<unsigned long long>(code) << (v * bits);
     if (noting) {
       const Sum<T> nothing = __uint_as_float(0x7fc00000u);
-      notes.take(c + v, sent[v],
+      notes.take(v, c, sent[v],
                  scale.header == kNanHeader ? nothing : arrived_code(scale.low, scale.scale, code));
     }
   }
-  unsigned char* const place = to + kHeaderBytes + c * bits / 8;
-  const int bytes = (count * bits + 7) / 8;
-  put_bytes(place, word, bytes < 4 ? bytes : 4);
-  if (bytes > 4) put_bytes(place + 4, word >> 32, bytes - 4);
+  const Words<2> words{{static_cast<unsigned>(word), static_cast<unsigned>(word >> 32)}};
+  put(to + kHeaderBytes + c * bits / 8, words, (count * bits + 7) / 8);
 }
 
 // kLanes threads pack a row. Every thread stays to the end, for all meet in between.
@@ -180,7 +237,8 @@ __global__ void __launch_bounds__(kThreads)
   const Real infinity = __uint_as_float(kInfinityBits);
   Real smallest = columns ? infinity : Real(0), largest = -smallest;
   Real sent[kChunk];
-  for (long long c = lane * kChunk; mine && c < columns; c += kLanes * kChunk) {
+  const bool scales = bits != 16;  // bfloat16 has no header: its rows are read once
+  for (long long c = lane * kChunk; mine && scales && c < columns; c += kLanes * kChunk) {
     load_chunk<T, kVector>(own, before, c, columns, sent);
 #pragma unroll
     for (int v = 0; v < kChunk; ++v) {
@@ -190,15 +248,17 @@ __global__ void __launch_bounds__(kThreads)
       if (sent[v] - sent[v] != 0) largest = infinity;  // also where there is a NaN
     }
   }
-  smallest = over_group<kLanes>(smallest, shared, [](Real a, Real b) { return a < b ? a : b; });
-  largest = over_group<kLanes>(largest, shared, [](Real a, Real b) { return a > b ? a : b; });
+  if (scales) {
+    smallest = over_group<kLanes>(smallest, shared, [](Real a, Real b) { return a < b ? a : b; });
+    largest = over_group<kLanes>(largest, shared, [](Real a, Real b) { return a > b ? a : b; });
+  }
   Notes<T> notes{own, before};
   if (mine) {
     unsigned char* const to = packed + i * packed_bytes(columns, bits);
     const RandomHalves random(key, ids[i], stochastic != 0);
-    const RowScale<Real> scale(smallest, largest, bits == 16 ? 1 : bits);
+    const RowScale<Real> scale(smallest, largest, scales ? bits : 1);
     const bool noting = before || lost;
-    if (bits != 16 && lane == 0) put_bytes(to, scale.header, kHeaderBytes);
+    if (scales && lane == 0) put(to, Words<1>{{scale.header}}, kHeaderBytes);
     for (long long c = lane * kChunk; c < columns; c += kLanes * kChunk) {
       load_chunk<T, kVector>(own, before, c, columns, sent);
       const int some = columns - c < kChunk ? static_cast<int>(columns - c) : kChunk;
@@ -207,6 +267,7 @@ __global__ void __launch_bounds__(kThreads)
       } else {
         pack_chunk<T>(sent, scale, bits, random, c, some, to, notes, noting);
       }
+      notes.template write<kVector>(c, columns);
     }
   }
   if (!lost) return;
@@ -239,15 +300,30 @@ __global__ void __launch_bounds__(kThreads)
     from += kHeaderBytes;
   }
   for (long long c = thread % kLanes * kVector; c < columns; c += kLanes * kVector) {
+    unsigned codes[kVector];
+    if (bits == 16 && kVector % 2 == 0) {
+      const Words<(kVector + 1) / 2> words = get<(kVector + 1) / 2>(from + 2 * c);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) codes[v] = words.lane[v / 2] >> (v % 2 * 16) & 0xffffu;
+    } else if (bits == 8 && kVector % 4 == 0) {
+      const Words<(kVector + 3) / 4> words = get<(kVector + 3) / 4>(from + c);
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) codes[v] = words.lane[v / 4] >> (v % 4 * 8) & 0xffu;
+    } else {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) {
+        const long long bit = (c + v) * bits;
+        codes[v] = bits == 16 ? two_bytes(from + bit / 8)
+                              : from[bit / 8] >> (bit % 8) & ((1u << bits) - 1u);
+      }
+    }
     Pack<T, kVector> pack;
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      const long long bit = (c + v) * bits;
       if (bits == 16) {
-        narrow(static_cast<Real>(__uint_as_float(two_bytes(from + bit / 8) << 16)), pack.lane[v]);
+        narrow(static_cast<Real>(__uint_as_float(codes[v] << 16)), pack.lane[v]);
       } else {
-        const unsigned code = from[bit / 8] >> (bit % 8) & ((1u << bits) - 1u);
-        narrow(arrived_code(low, scale, code), pack.lane[v]);
+        narrow(arrived_code(low, scale, codes[v]), pack.lane[v]);
       }
     }
     store(own + c, pack);
