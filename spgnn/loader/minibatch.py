@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -43,10 +44,7 @@ LONGEST_TRACE = 1 << 25
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The mini-batch command; returns its exit status."""
-
-    def publish(config: MiniBatchConfig, report: Report) -> None:
-        reporting.publish(report, config.job.json, show)
-
+    publish = partial(reporting.publish, shown=show)
     return run_job(lambda: MiniBatchConfig.read(arguments), train, publish, device="cpu")
 
 
@@ -104,8 +102,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
     # The rate is that of the sampling threads of all ranks together.
     seconds, rate = gathered(comm, [mine.seconds, mine.edges_per_second]).sum(axis=0).tolist()
     report = {
-        "config": config.flat(),
-        "world_size": comm.size,
+        **reporting.assemble(config, trainer, idle_bytes),
         "graph": {
             "name": meta.name,
             "vertices": meta.vertices,
@@ -113,7 +110,6 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
             "features": task.features,
             "classes": task.classes,  # type: ignore[attr-defined]
         },
-        **reporting.measurements(trainer),
         "batches_per_epoch": loader.batches if strategy is None else len(loader) * comm.size,
         "sampler": {**_totals(comm, counts), "seconds": seconds, "edges_per_second": rate},
     }
@@ -131,11 +127,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
         is_historical = isinstance(strategy, PartBatches) and strategy.history is not None
         report["historical"] = strategy.report() if is_historical else None  # type: ignore[union-attr]
         report["partition"] = task.partition_report  # type: ignore[attr-defined]
-    return {
-        **report,
-        "memory": reporting.memory(comm, idle_bytes),
-        "failure": trainer.failure,
-    }
+    return report
 
 
 def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -25,10 +26,7 @@ Report = dict[str, Any]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
-
-    def publish(config: RecommendConfig, report: Report) -> None:
-        reporting.publish(report, config.job.json, show)
-
+    publish = partial(reporting.publish, shown=show)
     return run_job(lambda: RecommendConfig.read(arguments), train, publish, device="cpu")
 
 

@@ -84,7 +84,7 @@ class Share:
         Returns
         -------
         share : Share
-        places : Tensor int64 [all rows + 1]
+        places : Tensor int32 [all rows + 1]
             The place of the item in each row of the graph; of a user, that of the next one.
         """
         ids = own.new_empty(layout.rows)
@@ -126,7 +126,7 @@ class Share:
             CSR(Pattern.trusted(ends, test, shape)),
             users,
         )
-        return share, before
+        return share, before.int()
 
     def of_users(self, first: int, last: int, block: CSR, places: Tensor) -> Share:
         """The same of some neighbouring own users, who train on a block of the graph.
@@ -136,10 +136,10 @@ class Share:
         first, last : int
             Numbers of these users among own ones.
         block : CSR [last - first, columns]
-        places : Tensor [columns]
+        places : Tensor int32 [columns]
             The place of the item in each column.
         """
-        trained = places[block.indices.long()].int()
+        trained = places.index_select(0, block.indices)
         pattern = Pattern.trusted(block.indptr, trained, (last - first, self.items))
         return replace(
             self,

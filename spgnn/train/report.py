@@ -12,6 +12,7 @@ import numpy as np
 from spgnn.comm import (
     Communicator,
 )
+from spgnn.comm.launch import JobConfig
 from spgnn.command import plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
@@ -138,7 +139,7 @@ def write(report: Report, path: str) -> None:
 
 
 def publish(
-    report: Report, path: str | None, shown: Callable[[Report], None] | None = None
+    config: JobConfig, report: Report, shown: Callable[[Report], None] | None = None
 ) -> None:
     """Write the report and print its table, or what else shows it; what went wrong is said last.
 
@@ -148,9 +149,9 @@ def publish(
         If the report cannot be written, or training ended before it was done.
     """
     trouble = report["failure"]
-    if path is not None:
+    if config.job.json is not None:
         try:
-            write(report, path)
+            write(report, config.job.json)
         except InputError as error:
             trouble = trouble or str(error)
     (shown or show)(report)

@@ -52,10 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.update(TrainConfig.given(arguments))
         return TrainConfig.of(**given)
 
-    def publish(config: TrainConfig, report: reporting.Report) -> None:
-        reporting.publish(report, config.job.json)
-
-    return run_job(read, lambda config, comm: train(config, comm, given), publish)
+    return run_job(read, lambda config, comm: train(config, comm, given), reporting.publish)
 
 
 def train(
