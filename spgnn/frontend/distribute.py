@@ -180,8 +180,8 @@ def distribute(
     )
     kind = _agreed_kind(data, how, comm)
     if kind == "hetero":
-        several = {"plan": plan, "codec": codec, "symmetrise": symmetrise or None, **apart}
-        check = partial(_check_types, algorithm, several)
+        several = {"plan": plan, "symmetrise": symmetrise or None, **apart}
+        check = partial(_check_types, algorithm, checked, several)
         comm.on_every_rank(check)
         hetero = distribute_types(
             data,
@@ -191,6 +191,7 @@ def distribute(
             imbalance=imbalance,
             seed=seed,
             split=split,
+            codecs=GraphCodecs(checked, comm, seed),
         )
         if model is not None:
             hetero.synchronise(model)
@@ -231,13 +232,15 @@ def distribute(
     return graph
 
 
-def _check_types(algorithm: Algorithm, given: dict[str, Any]) -> None:
+def _check_types(algorithm: Algorithm, codec: Codec, given: dict[str, Any]) -> None:
     """Refuse what is not there for several vertex types."""
     for name, value in given.items():
         if value is not None:
             raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
     if algorithm != Algorithm(cover=algorithm.cover):
         raise InputError(f'several vertex types need algo="1d" and any cover, got {algorithm}')
+    if not codec.exact and algorithm.cover != "column":
+        raise InputError('codec= of several vertex types needs whole rows: cover="column"')
 
 
 _SHOWN = {

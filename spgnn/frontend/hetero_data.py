@@ -17,6 +17,7 @@ from spgnn.data.adapters import rows_of_vertices, with_edge_index
 from spgnn.data.graph import MASKS, inverse_permutation
 from spgnn.errors import InputError, memory_for, unknown
 from spgnn.exchange import Algorithm
+from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges
 from spgnn.graph.hetero import EdgeType, HeteroDistGraph
 from spgnn.graph.vertices import check_sent, dealt
@@ -205,6 +206,7 @@ def distribute_types(
     imbalance: float,
     seed: int,
     split: int | None,
+    codecs: GraphCodecs,
 ) -> HeteroDistGraph:
     """Partition rank 0's ``HeteroData`` and give every rank its part. Collective.
 
@@ -254,4 +256,4 @@ def distribute_types(
             sent[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[by_target])
         own = dealt(sent, counts, comm)
         relations[relation] = Edges(own.pop(_ENDS).T.contiguous(), own)
-    return HeteroDistGraph(types, relations, comm, algorithm, report)
+    return HeteroDistGraph(types, relations, comm, algorithm, report, codecs)

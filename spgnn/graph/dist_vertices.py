@@ -91,7 +91,7 @@ class DistVertices(ABC):
         if not isinstance(H_local, Tensor) or not H_local.dim():
             given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
             raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
-        rows = self._exchanged(self.A.halo, _as_rows(H_local))
+        rows = self._exchanged(self.A.halo, as_rows(H_local))
         if self._padding:
             rows = F.pad(rows, (0, 0, 0, 1))
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
@@ -128,7 +128,7 @@ class DistVertices(ABC):
         -------
         Tensor [own rows, …]
         """
-        G = _as_rows(G_halo)[: self.halo_rows - self._padding]
+        G = as_rows(G_halo)[: self.halo_rows - self._padding]
         return self._exchanged(self.A.halo_sum, G).reshape(self.own_rows, *G_halo.shape[1:])
 
     def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -202,5 +202,6 @@ class DistVertices(ABC):
         return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
 
 
-def _as_rows(t: Tensor) -> Tensor:
+def as_rows(t: Tensor) -> Tensor:
+    """A tensor [n, …] as [n, columns]."""
     return t if t.dim() == 2 else t.reshape(len(t), prod(t.shape[1:]))

@@ -9,7 +9,7 @@ plan of its own.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, TypeVar
@@ -26,8 +26,9 @@ from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.block import Block, Degrees, block_pattern
 from spgnn.graph.codecs import GraphCodecs
-from spgnn.graph.dist_vertices import DistVertices
+from spgnn.graph.dist_vertices import DistVertices, as_rows
 from spgnn.graph.edges import Edges
+from spgnn.graph.features import times
 from spgnn.graph.protocol import Aggregation, DroppedEdges, Graph, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
@@ -64,7 +65,7 @@ class VertexType(DistVertices):
         self.name, self.comm, self.device = name, comm, comm.device
         self.attributes = {key: rows.to(self.device) for key, rows in attributes.items()}
         self.vertex_ids = self.attributes.pop("vertex_ids")
-        self._layout, self._policy = layout, codecs.policy
+        self._layout, self._codecs = layout, codecs
         self._matrix: DistMatrix | None = None
         # Of rows that are looked up by several relations: how they were, and their halo.
         self._halos: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -128,7 +129,7 @@ class VertexType(DistVertices):
 
     def exact(self) -> AbstractContextManager[None]:
         """Everything is exact."""
-        return self._policy.exact()
+        return self._codecs.policy.exact()
 
     def build_halo(self, sources: np.ndarray[Any, np.dtype[np.int64]], mesh: Mesh) -> None:
         """Plan the exchange of the rows that relations of this rank start at. Collective.
@@ -161,16 +162,45 @@ class VertexType(DistVertices):
             or (H_local.requires_grad and H_local.is_leaf)
         ):
             return super().halo(H_local)
+        if not self._is_at_hand(H_local):
+            halo = super().halo(H_local)
+            self._halos[H_local] = self._state_of(H_local), halo, halo._version
+        result: Tensor = self._halos[H_local][1]
+        return result
+
+    def _state_of(self, H_local: Tensor) -> tuple[Any, ...]:
+        """What a halo depends on besides its rows: where a codec is used, it is of one epoch."""
         device = H_local.device.type
         cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         recorded = H_local.requires_grad and torch.is_grad_enabled()
-        state = H_local._version, recorded, cast
+        epoch = self._codecs.policy.epochs_begun if self._is_lossy(H_local) else None
+        return H_local._version, recorded, cast, epoch
+
+    def _is_lossy(self, H_local: Tensor) -> bool:
+        codecs = self._codecs
+        return not codecs.codec.exact and codecs.policy.approximates(as_rows(H_local))
+
+    def _is_at_hand(self, H_local: Tensor) -> bool:
+        """Whether the halo of these rows was fetched, and neither has changed since."""
         known = self._halos.get(H_local)
-        if known is None or known[0] != state or known[1]._version != known[2]:
-            halo = super().halo(H_local)
-            known = self._halos[H_local] = state, halo, halo._version
-        result: Tensor = known[1]
-        return result
+        return (
+            known is not None
+            and known[0] == self._state_of(H_local)
+            and known[1]._version == known[2]
+        )
+
+    def is_narrower(self, H_local: Tensor, width: int) -> bool:
+        """Whether so many columns, computed of H, move fewer bytes than H; both ways in training.
+
+        Rows that need no gradient travel once and for all epochs.
+        """
+        training = torch.is_grad_enabled()
+        if self.comm.size == 1 or self._is_at_hand(H_local):
+            return False
+        if training and not H_local.requires_grad and not self._is_lossy(H_local):
+            return False
+        both_ways = training and H_local.requires_grad
+        return width * (1 + training) < H_local.shape[1] * (1 + both_ways)
 
 
 class _OtherType:
@@ -307,6 +337,16 @@ class Relation(_Relation, Block):
         halo = _OtherType(self.sources) if self.bipartite else self.sources
         return tracked(self.local_edge_index, halo)
 
+    def operand(self, request: Aggregation) -> tuple[Tensor, bool]:
+        """As any block; of own rows, those that are multiplied before they travel. Collective."""
+        H, W = request.operand, request.weight
+        if isinstance(H, Tensor) and W is not None and len(H) != self.columns:
+            return self.sources.halo(times(H, W)), True
+        return super().operand(request)
+
+    def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
+        return super()._fused(request, H, W, R) if len(H) == self.columns else None
+
     def matrix(self, normalisation: Normalisation = "none") -> Any:
         """As :meth:`Block.matrix`; between two types "none" and "row"."""
         if self.bipartite:
@@ -329,7 +369,8 @@ class Relation(_Relation, Block):
         loops = torch.ones_like(self._row_sums)
         loops[self._row_of_each[self._is_loop]] = 0
         own = torch.stack((self._drawn, self._row_sums, loops), 1)
-        edges, weight, bare = self.sources.halo(own).unbind(1)
+        with self.sources.exact():
+            edges, weight, bare = self.sources.halo(own).unbind(1)
         return Degrees(edges.long(), weight.contiguous(), bare.contiguous())
 
 
@@ -430,6 +471,8 @@ class HeteroDistGraph(Trained):
         1D.
     report : dict, optional
         What the partitioner predicted, of all types together (rank 0).
+    codecs : GraphCodecs, optional
+        By default, all rows are exact.
 
     Attributes
     ----------
@@ -448,11 +491,12 @@ class HeteroDistGraph(Trained):
         comm: Communicator,
         algorithm: Algorithm,
         report: dict[str, Any] | None = None,
+        codecs: GraphCodecs | None = None,
     ) -> None:
         self.comm, self.algorithm, self.partition_report = comm, algorithm, report
         self.device = comm.device
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
-        self._codecs = GraphCodecs(Codec(), comm, 0)
+        self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
         self.vertices = {
             name: VertexType(name, comm, layout, attributes, self._codecs)
             for name, (layout, attributes) in types.items()
@@ -464,9 +508,10 @@ class HeteroDistGraph(Trained):
         self._joint: dict[tuple[EdgeType, ...], tuple[Pattern, Tensor, Tensor]] = {}
         if not self.covered:
             none = [np.zeros(0, np.int64)]
-            for name, source in self.vertices.items():
+            for number, (name, source) in enumerate(self.vertices.items()):
                 starts = [edges.index[0].numpy() for r, edges in relations.items() if r[0] == name]
                 source.build_halo(np.concatenate(starts or none), self.mesh)
+                self._codecs.put(source.A, name.replace(".", "#"), number, source.vertex_ids)
         for relation, edges in relations.items():
             source, target = self.vertices[relation[0]], self.vertices[relation[2]]
             if self.covered:
@@ -496,13 +541,16 @@ class HeteroDistGraph(Trained):
         own = edges.index[1] - target.layout.range(self.comm.rank)[0]
         return Edges(torch.stack((place, own)), edges.attributes)
 
-    def rows(self, name: str, H_local: Tensor) -> Tensor:
+    def rows(self, name: str, H_local: Tensor, widths: Sequence[int] = ()) -> Tensor:
         """What relations of a source type are given: the halo of its rows, or own ones. Collective.
 
-        Own rows where each relation has a plan of its own, and fetches what it needs.
+        Own rows where each relation fetches what it needs: by a plan of its own; or, if all can
+        multiply first, to rows of these widths, which are narrower together.
         """
         source: VertexType = self[name]
-        return H_local if self.covered else source.halo(H_local)
+        if self.covered or (widths and source.is_narrower(H_local, sum(widths))):
+            return H_local
+        return source.halo(H_local)
 
     def joint(self, names: tuple[EdgeType, ...]) -> tuple[Pattern, Tensor, Tensor]:
         """The edges of several relations of one target type, row by row.
@@ -596,14 +644,8 @@ class HeteroDistGraph(Trained):
         return known[0]
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
-        """Refuse any state: there are no codecs here.
-
-        Raises
-        ------
-        InputError
-        """
-        if state:
-            raise InputError("a graph of several vertex types has no codecs, and no state of any")
+        """As of a graph of one type. Collective."""
+        self._codecs.load(state, self.device)
 
     def collect(self, name: str) -> dict[Any, Tensor]:
         """An attribute of all types or relations that have it, as ``HeteroData.collect``.

@@ -19,7 +19,7 @@ from spgnn import kernels
 from spgnn.autograd import all_reduced
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.graph.hetero import EdgeType, HeteroDistGraph
-from spgnn.nn.convolution import Convolution, Linear, copy_from_rank_zero, glorot_
+from spgnn.nn.convolution import Convolution, Linear, copy_from_rank_zero, glorot_, lazy_parts
 from spgnn.nn.gat import AttentionConv
 from spgnn.sparse import CSR
 
@@ -88,10 +88,14 @@ class HeteroConv(HeteroLayer):
         """
         check_graph("HeteroConv", graph)
         results: dict[str, list[Tensor]] = {}
+        widths: dict[str, list[int]] = {}
         for name, conv in zip(self.edge_types, self.convs.values(), strict=True):
-            relation = graph.relation(name)
-            H = graph.rows(name[0], _rows_of(x_dict, name[0]))
-            on = relation.between(H, _rows_of(x_dict, name[2]))
+            x = _rows_of(x_dict, name[0])
+            widths.setdefault(name[0], []).append(_width_of_product(conv, x, graph.relation(name)))
+        for name, conv in zip(self.edge_types, self.convs.values(), strict=True):
+            first = widths[name[0]] if all(widths[name[0]]) else ()
+            H = graph.rows(name[0], x_dict[name[0]], first)
+            on = graph.relation(name).between(H, _rows_of(x_dict, name[2]))
             results.setdefault(name[2], []).append(conv(H, on))
         return {name: self._grouped(rows) for name, rows in results.items()}
 
@@ -113,6 +117,14 @@ class HeteroConv(HeteroLayer):
     def extra_repr(self) -> str:
         """Number of relations."""
         return f"num_relations={len(self.edge_types)}"
+
+
+def _width_of_product(conv: Any, x: Tensor, graph: Any) -> int:
+    """The width of rows that a layer can multiply before they travel; 0 if it cannot."""
+    if not (conv.accepts_propagated and conv.aggregates_once) or any(lazy_parts(conv)):
+        return 0
+    weight = conv.aggregation(x, graph, None, None).weight
+    return 0 if weight is None else int(weight.shape[0])
 
 
 def _check_conv(relation: EdgeType, conv: Any) -> None:

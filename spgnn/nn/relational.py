@@ -226,7 +226,9 @@ class RGCNConv(Convolution):
             on = graph.relation((source, name, target))
             if on.edge_weight is not None:
                 raise InputError("RGCNConv: relations with weights are not supported")
-            H = graph.rows(source, x_dict[source])
+            starts = sum(relation[0] == source for relation in graph.edge_types)
+            widths = [self.out_channels] * starts if reduce == "sum" else []
+            H = graph.rows(source, x_dict[source], widths)
             request = Aggregation(
                 H, self._matrix(number).T, normalisation=normalisation, reduce=reduce
             )
