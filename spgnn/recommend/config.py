@@ -201,6 +201,5 @@ class RecommendConfig(Configuration):
             raise InputError("--spill needs --loss bpr or softmax: steps are larger than memory")
         if self.algorithm.distribution != Algorithm().distribution:
             raise InputError("--spill needs --algo 1d and --cover column")
-        for name in ("checkpoint", "predictions"):
-            if getattr(self.training if name == "checkpoint" else self.job, name) is not None:
-                raise InputError(f"--spill: embeddings on a disk are not copied: no --{name}")
+        if self.training.checkpoint is not None:
+            raise InputError("--spill: embeddings on a disk are not copied: no --checkpoint")

@@ -83,6 +83,14 @@ class PairTask(Task):
         return rows, places
 
     @abstractmethod
+    def outputs(self) -> Tensor:
+        """The propagated embeddings of own rows. Collective."""
+
+    def predictions(self) -> Predictions:
+        """The embedding of every user, and then of every item, with their ids. Collective."""
+        return Predictions(self.vertex_ids, {"embedding": self.outputs()}, columns=self._names)
+
+    @abstractmethod
     def sums(self) -> Tensor:
         """Of this rank's users with test items: as `recall_and_ndcg`. Collective."""
 
@@ -254,8 +262,11 @@ class Recommendation(PairTask):
         self.comm.all_reduce(counts).wait()
         return counts
 
+    def outputs(self) -> Tensor:
+        return self.propagation.forward(self.rows)
+
     def sums(self) -> Tensor:
-        F, share = self.propagation.forward(self.rows), self.share
+        F, share = self.outputs(), self.share
         users, items = F[share.user_rows], F[share.item_rows]
         del F
         return recall_and_ndcg(users, items, share, self.config.sampling.k, self.comm)
@@ -274,8 +285,3 @@ class Recommendation(PairTask):
         self.comm.on_every_rank(check)
         for name, table in ({"rows": self.rows} | self.moments).items():
             table.copy_(state[name])
-
-    def predictions(self) -> Predictions:
-        """The embedding of every user, and then of every item, with their ids. Collective."""
-        embedding = self.propagation.forward(self.rows)
-        return Predictions(self.vertex_ids, {"embedding": embedding}, columns=self._names)

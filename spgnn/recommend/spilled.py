@@ -200,6 +200,12 @@ class SpilledRecommendation(PairTask):
             Y = Z
         return Y
 
+    def outputs(self) -> Tensor:
+        F = self._propagated(self._tables["rows"])
+        rows = torch.cat([F.read(chunk) for chunk in range(F.chunks)])
+        F.release()
+        return rows
+
     @torch.no_grad()
     def sums(self) -> Tensor:
         result, solo = torch.zeros(3, dtype=torch.float64), SoloCommunicator()

@@ -88,7 +88,6 @@ REFUSED = [
     ({"spill": "there", "loss": "in-batch"}, "--loss bpr or softmax"),
     ({"spill": "there", "cover": "minimum"}, "--cover column"),
     ({"spill": "there", "checkpoint": "there"}, "no --checkpoint"),
-    ({"spill": "there", "predictions": "there.npz"}, "no --predictions"),
     ({"clip": 1.0}, "recommenders know 0.0 only"),
     ({"device": "cuda"}, "recommenders know auto only"),
     ({"loss": "in-batch", "negatives": 2}, "--negatives"),

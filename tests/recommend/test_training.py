@@ -22,6 +22,7 @@ from spgnn.recommend.tables import RowUpdate, initial_rows
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer
+from spgnn.train.task import Predictions
 
 USERS, ITEMS, WIDTH, EPOCHS = 23, 17, 5, 2
 
@@ -200,7 +201,8 @@ def test_many_interactions_are_learnt_as_by_plain_pytorch_on_any_number_of_ranks
     histories = [
         history for ranks in (1, 2, 4) for history, _ in run_ranks(train, ranks, options, data)
     ]
-    histories += run_ranks(spilled, 2, {**options, "spill": str(tmp_path), "chunks": 4}, data)
+    options |= {"spill": str(tmp_path), "chunks": 4}
+    histories += [history for history, _ in run_ranks(spilled, 2, options, data)]
     for history in histories:
         for record, (loss, recall, ndcg) in zip(history, truth, strict=True):
             assert record["loss"] == pytest.approx(loss, abs=1e-5)
@@ -233,12 +235,14 @@ def test_draws_do_not_depend_on_ranks_and_negatives_are_new(draw: str) -> None:
         assert sorted(map(tuple, every)) == sorted(zip(*known.nonzero(), strict=True))
 
 
-def spilled(rank: int, options: dict[str, object], data: Interactions) -> list[dict[str, float]]:
+def spilled(
+    rank: int, options: dict[str, object], data: Interactions
+) -> tuple[list[dict[str, float]], Predictions]:
     how = config(**options)
     task = SpilledRecommendation(how, connect(), data)
-    history = Trainer(task, options=how.training).fit()
+    history, predictions = Trainer(task, options=how.training).fit(), task.predictions()
     task.close()
-    return history
+    return history, predictions
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -252,9 +256,12 @@ def spilled(rank: int, options: dict[str, object], data: Interactions) -> list[d
 def test_a_run_on_a_disk_is_that_in_memory(
     tmp_path: Path, options: dict[str, object], ranks: int
 ) -> None:
-    truth, _ = dense_history(options, interactions())
+    truth, rows = dense_history(options, interactions())
+    Z = propagated(normalised(interactions()), rows, config(**options).model.of_layers)
     options = {**options, "spill": str(tmp_path), "chunks": 3}
-    for history in run_ranks(spilled, ranks, options, interactions()):
+    for history, predictions in run_ranks(spilled, ranks, options, interactions()):
+        embedding = predictions.arrays["embedding"]
+        np.testing.assert_allclose(embedding, Z[predictions.vertex_ids], atol=2e-4)
         for record, (loss, recall, ndcg) in zip(history, truth, strict=True):
             assert record["loss"] == pytest.approx(loss, abs=1e-5)
             assert record["test_recall@4"] == pytest.approx(recall, abs=1e-9)
