@@ -84,14 +84,14 @@ struct ProductTarget {
   }
 };
 
-template <class In, class Out, bool kMapped, int kVector, int kLanes, int kPacks>
+template <class In, class Out, bool kWeighted, bool kMapped, int kVector, int kLanes, int kPacks>
 struct Product {
   using Running = Accumulator<Sum<Out>, kVector, kPacks>;
   // Enough loads in flight to hide memory latency: 8 packs per thread, across row ends.
   static constexpr int kAhead = kPacks >= 4 ? 2 : kPacks == 3 ? 3 : 8 / kPacks;
   PackColumns<kVector, kLanes, kPacks> columns;
   ProductTarget<Out, kMapped, kVector, kPacks> target;
-  const Sum<In>* weight;    // of the tile's nonzeros; null: all ones
+  const Sum<In>* weight;    // of the tile's nonzeros, if kWeighted; else all ones
   long long first_nonzero;  // of the tile
   unsigned long long row_bytes;
 
@@ -113,7 +113,7 @@ struct Product {
     for (int p = 0; p < kPacks; ++p) {
       ahead[k][p] = load_shared_by_many<In, kVector>(source[p] + skipped);
     }
-    factor[k] = weight ? weight[nonzero - first_nonzero] : Sum<In>(1);
+    factor[k] = kWeighted ? weight[nonzero - first_nonzero] : Sum<In>(1);
   }
   __device__ void add(int k, long long, Running& sum) { sum.take(factor[k], ahead[k]); }
 };
@@ -128,12 +128,12 @@ __global__ void __launch_bounds__(kThreads)
          const long long* row_map, const long long* tiles, const In* x, long long x_stride, Out* y,
          long long y_stride, Sum<Out>* carry, long long carry_stride, long long columns,
          long long accumulate) {
-  using Work = Product<In, Out, kMapped, kVector, kLanes, kPacks>;
+  using Work = Product<In, Out, kWeighted, kMapped, kVector, kLanes, kPacks>;
   __shared__ Sum<In> weight[kWeighted ? kItems : 1];
   const long long* const tile = tiles + 3 * static_cast<long long>(blockIdx.x);
   Work work{{columns},
             {y, y_stride, row_map, row_scale, carry, carry_stride, accumulate != 0},
-            kWeighted ? weight : nullptr,
+            weight,
             tile[1],
             keep(x_stride * sizeof(In))};
   work.begin(x);
