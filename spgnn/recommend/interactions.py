@@ -181,21 +181,9 @@ def make_up(
 ) -> sp.csr_array:
     """Interactions with tastes: most are with items of the user's own group, popular ones first.
 
-    Popularity of items, and the number of interactions of users, follow power laws.
-
-    Parameters
-    ----------
-    users, items, count : int
-        Exactly so many different interactions, if there are as many pairs.
-    groups : int
-        0: one for about 200 items.
-    inside : float
-        Share inside the user's group.
-    seed : int
-
-    Returns
-    -------
-    bool csr_array [users, items]
+    Popularity of items, and the number of interactions of users, follow power laws. There are
+    exactly `count` different interactions, a share `inside` the user's group; `groups` of 0: one
+    for about 200 items.
     """
     if not users or not items or not 0 < count <= users * items // 2:
         raise InputError(

@@ -40,26 +40,11 @@ class PairSampler:
 
     Draws are hashes of (seed, epoch, user, item, number). ``interactions``: in each epoch every
     training interaction is in one step, a random one. ``users``: as LightGCN's authors do, each
-    pair is a random user and a random one of its items.
+    pair is a random user and a random one of its items. Each pair has `negatives`, none of which
+    the user has interacted with, unless it has with almost all.
 
-    Parameters
-    ----------
-    share : Share
-    comm : Communicator
-        All ranks.
-    batch_size : int
-        Pairs of a step of all ranks together, on average; 0: all.
-    negatives : int
-        Of each pair, none of which the user has interacted with, unless it has with almost all.
-    seed : int
-    draw : {"interactions", "users"}
-    interactions : int, optional
-        Of training, if the share has not all of this rank's users.
-
-    Attributes
-    ----------
-    steps : int
-        Of an epoch.
+    `batch_size` are the pairs of a step of all ranks together, on average; 0: all. `interactions`
+    are those of training of all ranks, if the share has not all of this rank's users.
     """
 
     def __init__(
@@ -186,25 +171,8 @@ def pair_loss(
     of the positive among it and its negatives. ``in-batch``: among the items of all pairs of the
     step, each as often as it occurs, other occurrences of the positive left out.
 
-    Parameters
-    ----------
-    kind : {"bpr", "softmax", "in-batch"}
-    users : Tensor [u, d]
-        Embeddings that `pairs.users` number.
-    items : Tensor [m, d]
-        Embeddings that positives and negatives number.
-    counts : Tensor [m]
-        Pairs of the step, on all ranks, whose item each is.
-    pairs : Pairs
-    total : int
-        Pairs of all ranks.
-    temperature : float
-        Scores are divided by it.
-
-    Returns
-    -------
-    loss : Tensor float64, a scalar
-    d_users, d_items : Tensor [u, d], [m, d]
+    Pairs number the embeddings `users` [u, d] and `items` [m, d]; `counts` [m] says of how many
+    pairs of the step, on all ranks, each is the item, and `total` how many pairs there are.
     """
     if kind == "in-batch":
         return _among_all(users, items, counts.to(items.dtype).log(), pairs, total, temperature)

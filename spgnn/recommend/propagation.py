@@ -24,11 +24,6 @@ class Propagation:
     α (1 − α)^k a personalised PageRank. A is symmetric, so the adjoint is the same propagation:
     nothing is kept for it. The last product forward, which is the first one backward, makes only
     the rows that a loss reads, if these are few.
-
-    Parameters
-    ----------
-    graph : DistGraph
-    weights : sequence of float [K + 1]
     """
 
     def __init__(self, graph: DistGraph, weights: Sequence[float]) -> None:

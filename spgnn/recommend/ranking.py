@@ -17,24 +17,10 @@ _ITEMS, _USERS = 8192, 1024  # scores of so many at once
 def top_items(
     users: Tensor, items: Tensor, known: CSR, share: Share, k: int, comm: Communicator
 ) -> tuple[Tensor, Tensor]:
-    """The k items with the largest scores u · i for each own user. Collective.
+    """Places and scores [u, min(k, items)] of the items with the largest scores u · i. Collective.
 
-    Parameters
-    ----------
-    users : Tensor [u, d]
-    items : Tensor [own items, d]
-    known : CSR [u, items]
-        Places of items that are left out.
-    share : Share
-        Whose layout the items have.
-    k : int
-    comm : Communicator
-
-    Returns
-    -------
-    places : Tensor int64 [u, min(k, items)]
-        The best first; −1 where there are no more.
-    scores : Tensor [u, min(k, items)]
+    `users` [u, d] and `items` [own items, d] are own ones; `known` [u, items] are places of items
+    that are left out. The best come first; −1 where there are no more.
     """
     k = min(k, share.items)
     best = users.new_full((len(users), k), -torch.inf)
@@ -87,10 +73,6 @@ def recall_and_ndcg(
 
     Recall is the share of a user's test items among its k best; NDCG weighs the i-th of these by
     1 / log₂(i + 1), relative to the best order that there is. Training items are left out.
-
-    Returns
-    -------
-    Tensor float64 [3]
     """
     lengths = share.test.row_lengths
     tested = (lengths > 0).nonzero()[:, 0]
@@ -100,11 +82,7 @@ def recall_and_ndcg(
     keys = row.repeat_interleave(wanted.row_lengths) * share.items + wanted.indices
     mine = row[:, None] * share.items + places
     at = torch.searchsorted(keys, mine).clamp(max=max(len(keys) - 1, 0))
-    hit = (
-        (keys[at] == mine) & (places >= 0)
-        if len(keys)
-        else torch.zeros_like(mine, dtype=torch.bool)
-    )
+    hit = (keys[at] == mine) & (places >= 0) if len(keys) else mine < 0
     gains = 1 / torch.arange(2, k + 2).double().log2()
     counts = lengths[tested]
     ideal = gains.cumsum(0)[counts.clamp(max=k) - 1]

@@ -66,26 +66,11 @@ class Share:
         tested: Callable[[], sp.csr_array],
         comm: Communicator,
     ) -> tuple[Share, Tensor]:
-        """The share of this rank, without anything to train on. Collective.
+        """The share of this rank, without anything to train on, and places of rows. Collective.
 
-        Vertices below `users` are users, the others items.
-
-        Parameters
-        ----------
-        layout : RowLayout
-            Rows of each rank.
-        own : Tensor int64 [own rows]
-            Original ids of this rank's vertices.
-        users : int
-        tested : callable
-            On rank 0, the test interactions [users, items].
-        comm : Communicator
-
-        Returns
-        -------
-        share : Share
-        places : Tensor int32 [all rows + 1]
-            The place of the item in each row of the graph; of a user, that of the next one.
+        `own` are the original ids of this rank's vertices: below `users` users, the others items.
+        `tested` makes the test interactions, on rank 0. Places are int32 [all rows + 1]: that of
+        the item in each row of the graph; of a user, that of the next item.
         """
         ids = own.new_empty(layout.rows)
         comm.all_gather(own, ids, layout.sizes.tolist())
@@ -129,15 +114,9 @@ class Share:
         return share, before.int()
 
     def of_users(self, first: int, last: int, block: CSR, places: Tensor) -> Share:
-        """The same of some neighbouring own users, who train on a block of the graph.
+        """The same of own users from `first` on, who train on a block [last - first, columns].
 
-        Parameters
-        ----------
-        first, last : int
-            Numbers of these users among own ones.
-        block : CSR [last - first, columns]
-        places : Tensor int32 [columns]
-            The place of the item in each column.
+        `places` has that of the item in each column.
         """
         trained = places.index_select(0, block.indices)
         pattern = Pattern.trusted(block.indptr, trained, (last - first, self.items))

@@ -48,13 +48,6 @@ class SpilledRecommendation(PairTask):
 
     In memory are the embeddings of all items and their gradient, the pairs of a chunk, and one
     table of own rows while the matrix streams by. A step goes through everything on the disk.
-
-    Parameters
-    ----------
-    config : RecommendConfig
-    comm : Communicator
-    interactions : Interactions, optional
-        On rank 0, in place of the data set of the configuration.
     """
 
     def __init__(

@@ -48,15 +48,9 @@ class RowUpdate:
     def step_(
         self, rows: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, step: int
     ) -> None:
-        """Take the `step`-th step, from 1, of some rows, in place.
+        """Take the `step`-th step, from 1, of some rows [n, f], in place.
 
-        Parameters
-        ----------
-        rows, gradient : Tensor [rows, f]
-        state : dict of Tensor [rows, …]
-            Of these rows; zeros before the first step.
-        lr : float
-        step : int
+        Their `state`, tables [n, …], is zeros before the first step.
         """
         b1, b2 = _BETAS
         names = list(state)
