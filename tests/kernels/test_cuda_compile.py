@@ -37,8 +37,9 @@ def instances() -> list[str]:
         (plain, True, True, thread_shape(256, 4)),
         (plain, True, False, thread_shape(300, 4)),
         (wide, True, False, thread_shape(1024, 4)),
-        (plain, True, False, thread_shape(129, 1)),
-        ((double, double, torch.int32), True, False, thread_shape(300, 2)),
+        (plain, True, False, thread_shape(47, 1)),
+        (plain, True, False, thread_shape(256, 1)),
+        ((double, double, torch.int32), True, False, thread_shape(300, 2, 8)),
         ((half, half, torch.int32), True, False, thread_shape(64, 8)),
         ((half, half, torch.int32), False, False, thread_shape(1024, 8)),
         ((single, half, torch.int32), False, True, thread_shape(64, 4)),
@@ -52,20 +53,18 @@ def instances() -> list[str]:
         names.append(instance("dropout_rows", dtype, 2, WARP))
         names.append(instance("update_rows", dtype, 2, WARP))
         names.append(instance("update_rows_backward", dtype, 2, WARP))
-        vector = 16 // dtype.itemsize
-        half_the_packs = vector, WARP, ACCUMULATORS // 2 // vector, 1024
-        narrow = torch.int32
+        vector, narrow = 16 // dtype.itemsize, torch.int32
+        shape = *thread_shape(300, vector, 64 // SUM_DTYPE[dtype].itemsize), 1024
         for op in (0, 4, 6):
-            shape = *thread_shape(300, vector), 1024
             names.append(instance("edge_sum", dtype, dtype, narrow, op, *shape))
-        shape = *thread_shape(300, min(vector, 4)), 1024
-        names.append(instance("edge_sum", dtype, narrow, narrow, PICK, *shape))
+        few = *thread_shape(300, min(vector, 4), ACCUMULATORS // 2), 1024
+        names.append(instance("edge_sum", dtype, narrow, narrow, PICK, *few))
         names.append(instance("edge_picks", dtype, narrow, 2, WARP))
         for op in (0, 1, 6):
             names.append(instance("edge_products", dtype, torch.int32, op, 2, WARP))
+        few = *thread_shape(300, vector, ACCUMULATORS // 2), 1024
         for op in (0, COPY_X):
-            types = dtype, dtype, narrow, narrow
-            names.append(instance("edge_extremes", *types, op, *half_the_packs))
+            names.append(instance("edge_extremes", dtype, dtype, narrow, narrow, op, *few))
         names.append(instance("quantise_rows", dtype, 16 // dtype.itemsize, WARP))
         names.append(instance("dequantise_rows", dtype, 16 // dtype.itemsize, WARP))
         for threads in (4, device.THREADS):

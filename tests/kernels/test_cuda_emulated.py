@@ -18,7 +18,7 @@ from .cuda_cases import SKEWED, assert_product, block, matrix, multiply, some_sc
 from .cuda_emulation import EmulatedDevice
 
 pytestmark = [pytest.mark.usefixtures("emulated"), EMULATION]
-WIDTHS = [1, 3, 16, 128, 129, 300, 1024]
+WIDTHS = [1, 3, 16, 47, 128, 129, 300, 1024]
 
 
 @pytest.mark.parametrize("columns", WIDTHS)

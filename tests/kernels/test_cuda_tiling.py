@@ -108,11 +108,31 @@ def test_thread_shape_covers_all_columns_within_its_limits(columns, vector):
     assert shape.lanes in (1, 2, 4, 8, 16, 32)
     assert 1 <= shape.packs <= MOST_PACKS
     assert shape.packs * vector <= max(ACCUMULATORS, vector)
+    assert sweeps == -(-columns // (32 * vector * min(MOST_PACKS, max(1, ACCUMULATORS // vector))))
     # No smaller shape would do with as many sweeps.
     if shape.packs > 1:
         assert shape.lanes * vector * (shape.packs - 1) * sweeps < columns
     elif shape.lanes > 1:
         assert shape.columns // 2 * sweeps < columns
+
+
+@pytest.mark.parametrize(
+    ("columns", "vector", "expected"),
+    [
+        (16, 4, (4, 4, 1)),
+        (128, 4, (4, 32, 1)),
+        (160, 4, (4, 16, 3)),
+        (256, 4, (4, 32, 2)),
+        (300, 4, (4, 32, 3)),
+        (3, 1, (1, 4, 1)),
+        (41, 1, (1, 16, 3)),
+        (47, 1, (1, 16, 3)),
+        (64, 1, (1, 32, 2)),
+        (129, 1, (1, 32, 5)),
+    ],
+)
+def test_few_threads_are_idle(columns, vector, expected):
+    assert thread_shape(columns, vector) == expected
 
 
 @pytest.mark.parametrize(

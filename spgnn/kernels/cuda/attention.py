@@ -19,7 +19,6 @@ from spgnn.kernels.attention import (
 )
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda.device import (
-    MOST_PACKS,
     PACK_BYTES,
     WARP,
     Argument,
@@ -37,6 +36,7 @@ from spgnn.kernels.cuda.tiling import CarriedRows, Tiling
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 
+MOST_PACKS = 4
 SUM_BYTES = 64  # of a thread's running sums; more would not fit into shared memory
 
 

@@ -18,8 +18,8 @@ THREADS = 128  # kThreads of types.cuh
 
 WARP = 32
 PACK_BYTES = 16  # most that one load instruction moves
-ACCUMULATORS = 16  # most running sums of a thread; more would spill registers
-MOST_PACKS = 4
+ACCUMULATORS = 16  # most running sums of a thread, of 4 bytes; more would spill registers
+MOST_PACKS = 8
 _CPP = {
     torch.float32: "float",
     torch.float64: "double",
@@ -138,12 +138,20 @@ class ThreadShape(NamedTuple):
 
 @cache
 def thread_shape(columns: int, vector: int, accumulators: int = ACCUMULATORS) -> ThreadShape:
-    """The fewest lanes and packs that cover all columns in as few, equal sweeps as possible."""
+    """The fewest threads that cover all columns in as few, equal sweeps as possible.
+
+    Rows of a little more than a warp's width are better shared by half a warp: 47 columns by 16
+    threads with 3 each leave one of 48 idle, 32 threads with 2 each 17 of 64.
+    """
     needed = -(-columns // vector)
-    lanes = lanes_for(needed)
     most_packs = min(MOST_PACKS, max(1, accumulators // vector))
-    sweeps = -(-needed // (lanes * most_packs))
-    return ThreadShape(vector, lanes, -(-needed // (lanes * sweeps)))
+
+    def shape(lanes: int) -> tuple[int, ThreadShape]:
+        sweeps = -(-needed // (lanes * most_packs))
+        return sweeps, ThreadShape(vector, lanes, -(-needed // (lanes * sweeps)))
+
+    full, half = shape(lanes_for(needed)), shape(WARP // 2)
+    return min(full, half, key=lambda s: (s[0], s[1].columns))[1] if needed > WARP else full[1]
 
 
 def lanes_for(items: int) -> int:

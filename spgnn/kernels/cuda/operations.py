@@ -118,7 +118,7 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     """``out`` = A X, or ``out`` += A X."""
     columns = X.shape[1]
     X = _gathered(X)
-    shape = thread_shape(columns, vector_width(X, out))
+    shape = thread_shape(columns, vector_width(X, out), _accumulators(out))
     carry = _carry(tiling, out)
     weighted = A.values is not None or A.col_scale is not None
     matrices = *strided(X), *strided(out), *strided(carry)
@@ -136,6 +136,10 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
         ),
     )
     _sum_carried(A, tiling, carry, out, accumulate)
+
+
+def _accumulators(out: Tensor) -> int:
+    return ACCUMULATORS * 4 // SUM_DTYPE[out.dtype].itemsize
 
 
 def _gathered(X: Tensor) -> Tensor:
@@ -352,7 +356,8 @@ def edge_sum(*arguments: Any) -> None:
     X, W = (None if t is None else _gathered(t) for t in (X, W))
     V = _gathered(V)
     tiling, columns = tiling_of(indptr), out.shape[1]
-    shape = thread_shape(columns, vector_width(*(t for t in (out, X, W, V) if t is not None)))
+    vector = vector_width(*(t for t in (out, X, W, V) if t is not None))
+    shape = thread_shape(columns, vector, _accumulators(out))
     carry = _carry(tiling, out)
     device.launch(
         instance("edge_sum", out.dtype, V.dtype, indices.dtype, op, *shape, tiling.items),
