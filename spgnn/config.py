@@ -625,11 +625,8 @@ def refused(config: TrainConfig) -> Iterator[str]:
         named = f"--model {model.model} with features of edges"
         if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
             yield f"{named} needs --algo 1d and --cover column: whole rows"
-        if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo or how.plan:
-            yield (
-                f"{named} needs --hierarchy none, --schedule overlap, no --recompute-halo and no "
-                "--plan"
-            )
+        if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
+            yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
         if config.storage.asked or aim.inductive or aim.task != "vertices":
             yield f"{named} trains labels of vertices on the whole graph, in memory"
     if model.aggregate != "mean" and model.model != "sage":

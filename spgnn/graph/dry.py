@@ -140,8 +140,12 @@ class DryGraph(LayerGraph):
             return operand.new_zeros(matrix.rows, request.edge.values[:1].numel())
         if request.reduce != "attention":
             Z = product(matrix, operand)  # moves the same rows
-            outer = request.edge is not None and request.edge.op == "outer"
-            return Z.repeat(1, request.edge.values.shape[1]) if outer and request.edge else Z
+            if request.edge is None:
+                return Z
+            if request.edge.op == "outer":
+                Z = Z.repeat(1, request.edge.values.shape[1])
+            # They are read one by one, and so is their gradient made.
+            return Z + request.edge.values.square().sum()
         Z, scores = request.dense, request.scores
         assert scores is not None
         a, ends, edges = scores.vector, scores.destinations, scores.edges

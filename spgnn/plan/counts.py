@@ -22,8 +22,9 @@ from spgnn.sparse import SUM_DTYPE
 LEVELS = ("inside", "between")
 # Rows for which a layer of attention keeps data, besides its input and output rows: rows of sources
 # that are received; softmaxes that others request; rows before a fold, and the same where there is
-# one; partial softmaxes that are merged; own rows where others request softmaxes.
-EXTRA_ROWS = ("received", "requested", "partial", "gathered", "merged", "shared")
+# one; partial softmaxes that are merged; own rows where others request softmaxes. And edges, where
+# these have features.
+EXTRA_ROWS = ("received", "requested", "partial", "gathered", "merged", "shared", "edges")
 
 Moved = npt.NDArray[Any]
 """Bytes sent, bytes received and messages, inside nodes and between them: [3, levels, P]."""

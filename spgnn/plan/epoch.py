@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spgnn.config import TrainConfig
-from spgnn.errors import InputError
+from spgnn.config import Model, TrainConfig
 from spgnn.exchange import Step as ExchangeStep
 from spgnn.graph.dry import DryGraph, DryMatrix
 from spgnn.graph.features import Features
@@ -154,11 +153,6 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
         Whether features are stored sparse.
     """
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
-    if model.uses_edges:
-        raise InputError(
-            f"--model {model.model} with features of edges: plans do not price these; without "
-            "model.edge-dim gin and gat move the same rows"
-        )
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
     multiplies = model.propagates or model.attends
@@ -175,7 +169,10 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
         network.input_dropout = False  # masks of what is stored depend on data
     recording = _Recording(config, layers, X)
     ids = [torch.empty(MOST_ROWS - n, dtype=torch.int64, device="meta") for n in range(layers + 1)]
-    graphs = [DryGraph(_SizedMatrix(recording, n), ids[n]) for n in range(layers)]
+    graphs = [
+        DryGraph(_SizedMatrix(recording, n), ids[n], edges=_edges(recording, n, model, dtype))
+        for n in range(layers)
+    ]
     mask = torch.empty_like(ids[-1], dtype=torch.bool)
     keys = DropoutKeys(ids[0], 0, 0)
     with recording:
@@ -203,6 +200,16 @@ def _features(
     return Propagated(X, torch.empty_like(X) if both else None)
 
 
+def _edges(
+    recording: _Recording, layer: int, model: Model, dtype: torch.dtype
+) -> tuple[Tensor, Tensor] | None:
+    if not model.uses_edges:
+        return None
+    edges = recording.size(layer, "edges")
+    index = torch.empty(2, edges, dtype=torch.int64, device="meta")
+    return index, torch.empty(edges, model.edge_dim, dtype=dtype, device="meta")
+
+
 class _SizedMatrix(DryMatrix):
     """The matrix of a layer; its rows say which layer it is."""
 
@@ -222,7 +229,9 @@ class _SizedMatrix(DryMatrix):
             partial_rows=sizes["partial"],
             fold=sizes["gathered"],
         )
-        return SimpleNamespace(pieces=pieces, check_edges=lambda edges: None)
+        return SimpleNamespace(
+            pieces=pieces, edges=sizes["edges"], check_edges=lambda edges, wanted=False: None
+        )
 
     def forward(self, H_local: Tensor, step: ExchangeStep) -> Tensor:
         made = super().forward(H_local, step)

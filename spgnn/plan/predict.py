@@ -194,6 +194,7 @@ def memory_of(
         "features": _features(counted, epoch),
         "halo": feature_bytes * halo,
         "labels": _LABELS_A_ROW * own,
+        "edges": _edges(counted, epoch),
         "runtime": runtime * every,
     }
     activations, buffers = _activations(counted, epoch), _buffers(counted, epoch)
@@ -238,6 +239,13 @@ def _features(counted: ModelCounts, epoch: Epoch) -> Int64Array:
     # The other side is made of what training begins with, alone.
     mine = one_side * share + other_side * np.where(copied > 0, share - 1, 1)
     return np.asarray(mine, np.int64)
+
+
+def _edges(counted: ModelCounts, epoch: Epoch) -> Int64Array:
+    """Ends and features of edges, where layers look at these."""
+    model, edges = epoch.config.model, total_of([*counted.whole.nonzeros.values()])
+    each = 2 * _OFFSET + epoch.itemsize * model.edge_dim
+    return np.asarray(model.uses_edges * each * edges, np.int64)
 
 
 def _activations(counted: ModelCounts, epoch: Epoch) -> Int64Array:

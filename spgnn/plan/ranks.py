@@ -80,6 +80,7 @@ class ModelCounts:
         """Rows of a layer other than its input and output, for each kind in `EXTRA_ROWS`."""
         matrix, nobody = self.of(layer), np.zeros_like(self.halo)
         found = dict.fromkeys(EXTRA_ROWS, nobody)
+        found["edges"] = total_of([*matrix.nonzeros.values()])
         if (parts := matrix.attention) is None:
             found["received"] = total_of([nobody, *(hop.received_rows for hop in matrix.hops)])
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -24,6 +26,7 @@ from spgnn.kernels import (
 )
 from spgnn.kernels.edge_spmm import EDGE_OPS, EDGE_REDUCTIONS
 from spgnn.testing import run_ranks
+from tests.plan.configurations import predicted
 from tests.training import run
 
 F = 4
@@ -112,21 +115,28 @@ def test_a_mesh_trains_alike_on_any_number_of_ranks():
             assert losses == pytest.approx(one, rel=1e-4)
 
 
-def command(rank: int, path: str, model: str) -> list[float]:
-    """The losses of the training command, whose bytes are as planned. Collective."""
-    config = TrainConfig.of(dataset=path, model=model, edge_dim=3, hidden=4, epochs=3, layers=2)
+def command(rank: int, config: TrainConfig) -> tuple[list[float], Any]:
+    """The losses of the training command, and the bytes of an epoch, as planned. Collective."""
     losses, report = run(config, connect())
     assert report["volume"] == report["planned_volume"]
-    return losses
+    return losses, report["volume"]
 
 
-@pytest.mark.parametrize("model", ["gine", "gatv2"])
+@pytest.mark.parametrize("model", ["gine", "gat", "gatv2"])
 def test_the_command_trains_on_features_of_edges(tmp_path, model):
     path = str(tmp_path / "mesh.npz")
     write_npz(mesh(60), path)
-    (one,) = run_ranks(command, 1, path, model)
-    for losses in run_ranks(command, 3, path, model):
+    config = TrainConfig.of(dataset=path, model=model, edge_dim=3, hidden=4, epochs=3, layers=2)
+    ((one, _),) = run_ranks(command, 1, config)
+    priced, wider = predicted(config, 3), predicted(config.but(edge_dim=30), 3)
+    for losses, volume in run_ranks(command, 3, config):
         assert losses == pytest.approx(one, rel=1e-4)
+        assert volume == priced.volume == wider.volume  # edges stay where they are
+    edges = [price.memory["edges"].sum() for price in (priced, wider)]
+    nonzeros = sum(int(each.sum()) for each in priced.nonzeros.values())
+    assert edges == [(16 + 4 * width) * nonzeros for width in (3, 30)]
+    plain = predicted(config.but(model={"gine": "gin"}.get(model, model), edge_dim=0), 3)
+    assert priced.memory["activations"].sum() > plain.memory["activations"].sum()
 
 
 @pytest.mark.parametrize(
@@ -135,7 +145,7 @@ def test_the_command_trains_on_features_of_edges(tmp_path, model):
         ({}, "needs the width of the edges' features"),
         ({"edge_dim": 2, "algo": "1.5d", "c": 2}, "needs --algo 1d and --cover column"),
         ({"edge_dim": 2, "chunks": 2}, "on the whole graph, in memory"),
-        ({"edge_dim": 2, "recompute_halo": True, "dropout": 0.0}, "no --recompute-halo"),
+        ({"edge_dim": 2, "recompute_halo": True, "dropout": 0.0}, "and no --recompute-halo"),
         ({"edge_dim": 2, "model": "gcn"}, "needs --model gine, gat or gatv2"),
     ],
 )
