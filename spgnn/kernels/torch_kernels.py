@@ -376,7 +376,8 @@ def _in_codes(V: Tensor, width: int, halves: Tensor) -> Tensor:
     most = (1 << width) - 1
     low, scale, fits = _low_and_scale(V, most)
     wide_low, wide_scale = (_float32(number << 16).to(V.dtype) for number in (low, scale))
-    inverse = torch.where(fits & (scale > 0), 65536 / wide_scale, 0.0)
+    inverse = torch.full_like(wide_scale, 65536) / wide_scale
+    inverse = torch.where(fits & (scale > 0), inverse, 0.0)
     steps = torch.where(fits[:, None], (V - wide_low[:, None]) * inverse[:, None], 0.0)
     codes = torch.clamp(steps.round().long() + halves >> 16, max=most)
     codes = torch.where(fits[:, None], codes, 0)
@@ -400,7 +401,8 @@ def _low_and_scale(V: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
     # The rounding error of the difference (Knuth's two-sum).
     back = span - largest
     beyond = (largest - (span - back)) - (wide + back)
-    scale = _up(span / most)
+    # On CUDA torch multiplies by the reciprocal of a number, which is another rounding.
+    scale = _up(span / torch.full_like(span, most))
     reach = _float32(scale << 16).to(V.dtype) * most
     scale = scale + ((reach < span) | (reach == span) & (beyond > 0)).long()
     least = int(_bits(torch.tensor(_LEAST_SCALE))) >> 16

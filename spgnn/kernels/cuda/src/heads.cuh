@@ -61,13 +61,6 @@ struct HeadColumns {
   }
 };
 
-// The threads of a warp that have the same head of the same slice.
-template <int kLanes>
-__device__ inline unsigned mates() {
-  if (kLanes == 32) return 0xffffffffu;
-  return ((1u << kLanes % 32) - 1u) << (threadIdx.x % 32 / kLanes * kLanes);
-}
-
 // The sum over the threads of a head; every one gets the same bits.
 template <int kLanes, class Real>
 __device__ inline Real over_lanes(Real sum) {

@@ -27,12 +27,14 @@ struct RandomHalves {
     start = static_cast<unsigned>(stream);
     factor = static_cast<unsigned>(stream >> 32) | 1u;
   }
-  __device__ unsigned at(long long column) const {
+  // Of column v of the chunk at c.
+  __device__ unsigned at(long long c, int v) const {
     if (!stochastic) return 0x8000u;
-    unsigned z = start + static_cast<unsigned>(column / 32 * 16 + column % 16) * 0x9e3779b9u;
+    const unsigned chunk = static_cast<unsigned>(c);
+    unsigned z = start + (chunk / 32 * 16 + chunk % 16 + static_cast<unsigned>(v)) * 0x9e3779b9u;
     z = (z ^ (z >> 16)) * factor;
     z ^= z >> 16;
-    return column % 32 < 16 ? z & 0xffffu : z >> 16;
+    return chunk % 32 < 16 ? z & 0xffffu : z >> 16;
   }
 };
 
@@ -185,7 +187,7 @@ __device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& rando
     if (v >= count) break;
     const float value = static_cast<float>(sent[v]);
     const unsigned bits = __float_as_uint(value);
-    const unsigned rounded = value != value ? 0x7fc00000u : bits + random.at(c + v);
+    const unsigned rounded = value != value ? 0x7fc00000u : bits + random.at(c, v);
     words.lane[v / 2] |= v % 2 ? rounded & 0xffff0000u : rounded >> 16;
     if (noting) notes.take(v, c, sent[v], __uint_as_float(rounded & 0xffff0000u));
   }
@@ -204,7 +206,7 @@ __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& sc
     unsigned code = 0;
     if (scale.header != kNanHeader) {
       const unsigned steps = static_cast<unsigned>(rint((sent[v] - scale.low) * scale.inverse));
-      code = (steps + random.at(c + v)) >> 16;
+      code = (steps + random.at(c, v)) >> 16;
       if (code > most) code = most;
     }
     word |= static_cast<unsigned long long>(code) << (v * bits);
@@ -226,7 +228,6 @@ __global__ void __launch_bounds__(kThreads)
                   long long key, long long stochastic, T* residual, long long residual_stride,
                   double* lost, unsigned char* packed, long long count, long long columns) {
   using Real = Sum<T>;
-  __shared__ Real shared[kThreads];
   __shared__ double shared_sums[kThreads];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const long long i = static_cast<long long>(blockIdx.x) * (kThreads / kLanes) + thread / kLanes;
@@ -248,9 +249,12 @@ __global__ void __launch_bounds__(kThreads)
       if (sent[v] - sent[v] != 0) largest = infinity;  // also where there is a NaN
     }
   }
-  if (scales) {
-    smallest = over_group<kLanes>(smallest, shared, [](Real a, Real b) { return a < b ? a : b; });
-    largest = over_group<kLanes>(largest, shared, [](Real a, Real b) { return a > b ? a : b; });
+#pragma unroll
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
+    const Real less = __shfl_xor_sync(mates<kLanes>(), smallest, offset);
+    const Real more = __shfl_xor_sync(mates<kLanes>(), largest, offset);
+    if (less < smallest) smallest = less;
+    if (more > largest) largest = more;
   }
   Notes<T> notes{own, before};
   if (mine) {
@@ -260,7 +264,10 @@ __global__ void __launch_bounds__(kThreads)
     const bool noting = before || lost;
     if (scales && lane == 0) put(to, Words<1>{{scale.header}}, kHeaderBytes);
     for (long long c = lane * kChunk; c < columns; c += kLanes * kChunk) {
-      load_chunk<T, kVector>(own, before, c, columns, sent);
+      // One chunk a thread is what it has read already.
+      if (!scales || columns > kLanes * kChunk) {
+        load_chunk<T, kVector>(own, before, c, columns, sent);
+      }
       const int some = columns - c < kChunk ? static_cast<int>(columns - c) : kChunk;
       if (bits == 16) {
         round_chunk<T, kVector>(sent, random, c, some, to, notes, noting);

@@ -115,6 +115,13 @@ __device__ inline T keep(T value) {
   return value;
 }
 
+// The threads of a warp that share what they work on: neighbours, so many.
+template <int kLanes>
+__device__ inline unsigned mates() {
+  if (kLanes == 32) return 0xffffffffu;
+  return ((1u << kLanes % 32) - 1u) << (threadIdx.x % 32 / kLanes * kLanes);
+}
+
 // Start fetching a line that a later instruction of this block will read.
 __device__ inline void prefetch(const void* p) {
 #ifdef __CUDA_ARCH__
