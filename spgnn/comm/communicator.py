@@ -631,6 +631,8 @@ def _as_byte_rows(rows: Tensor) -> Tensor:
 class SoloCommunicator(Communicator):
     """A single rank, of a whole job or of a subgroup: every exchange is a copy to itself."""
 
+    moves_cuda = True
+
     def __init__(self, job: Job | None = None, group: Group | None = None) -> None:
         job = Job() if job is None else job
         super().__init__(0, job, job.everyone() if group is None else group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -16,19 +17,21 @@ from spgnn.comm import (
 )
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
-from spgnn.exchange.compression import CodecLayer, Quantise
+from spgnn.exchange.compression import CodecLayer, Quantise, SkipUnchanged
 from spgnn.exchange.delay import Delay
 from spgnn.testing import run_ranks
 from tests.exchange.coded import (
     ALONE,
     alone,
     begin,
+    diagonal,
     distributed,
     land,
     sending_to_itself,
     with_codec,
 )
 from tests.matrices import random_matrix, uneven_layout
+from tests.pretended_gpu import pretended_gpu
 
 F, SEEDS, HALF = 6, 2000, ALONE // 2
 CASES = {
@@ -205,3 +208,51 @@ def fresh_rows(rank: int, delay: int) -> None:
 @pytest.mark.parametrize("delay", [0, 2])
 def test_rows_are_those_that_were_last_sent(delay):
     run_ranks(fresh_rows, 3, delay)
+
+
+WAITS = {
+    Codec(((0, 16),)): 0,
+    Codec(((0, 4),), feedback=True): 0,
+    Codec(delay=1): 0,
+    Codec(((0, 4),), delay=2, bins=2, smoothing=0.5, feedback=True): 0,
+    Codec(sampling=((0, 0.5),), exact_means=False): 1,
+    Codec(((0, 4),), sampling=((0, 0.5),), exact_means=True): 1,
+    Codec(fresh=0.2): 2,
+}
+
+
+def waits_on_a_gpu(rank: int) -> list[tuple[int, int]]:
+    """Of the host in a product, its adjoint and their bytes; and norms of rows that are taken."""
+    found = []
+    for codec in WAITS:
+        with pretended_gpu() as waits:
+            given, norms = sending_to_itself(diagonal()).to(torch.float32).to("cuda"), 0
+            A = with_codec(given, codec, torch.arange(ALONE, device="cuda"))
+            X, vector_norm = torch.randn(ALONE, F, device="cuda"), torch.linalg.vector_norm
+
+            def counted(*arguments, **how):
+                nonlocal norms
+                norms += 1
+                return vector_norm(*arguments, **how)  # noqa: B023
+
+            for epoch in (8, 9, 10, 11, 12, 13):
+                begin(A, epoch)
+                waits.clear()
+                norms = 0
+                with patch.object(torch.linalg, "vector_norm", counted):
+                    (A @ (epoch * X.clone()).requires_grad_()).sum().backward()
+                    A.codecs.setting.policy.traffic()
+                found.append((sum(waits.values()), norms))
+            land(A)
+    return found
+
+
+def test_a_gpu_is_waited_for_once_an_exchange_at_most():
+    """For the rows that are drawn, which an adjoint knows, or that have moved; rows go at once."""
+    with patch.object(SkipUnchanged, "BLOCK", 4):
+        (found,) = run_ranks(waits_on_a_gpu, 1)
+    for number, (codec, allowed) in enumerate(WAITS.items()):
+        # Lists of bins are made in the first epochs, and errors looked at in every tenth.
+        waits, norms = zip(*found[6 * number + 3 : 6 * number + 6], strict=True)
+        assert set(waits) == {allowed}, codec
+        assert set(norms) == {4 if codec.fresh else 0}, codec
