@@ -189,6 +189,8 @@ class RecommendConfig(Configuration):
         self.training.check()
         _ = self.model.of_layers
         self.check_fixed(_FIXED, "recommenders")
+        if self.training.lr_schedule == "plateau":
+            raise InputError("training.lr-schedule plateau: recommenders have no validation loss")
         if self.sampling.loss == "in-batch" and self.sampling.negatives > 1:
             raise InputError("--negatives: with --loss in-batch they are the items of other pairs")
         if self.sampling.temperature != 1 and self.sampling.loss == "bpr":

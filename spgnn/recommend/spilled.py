@@ -23,6 +23,7 @@ from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.direct import Transfers
 from spgnn.files import scratch_directory
 from spgnn.layout import RowLayout
+from spgnn.memory import check_memory
 from spgnn.recommend.config import RecommendConfig
 from spgnn.recommend.interactions import Interactions
 from spgnn.recommend.pairs import PairSampler, pair_loss
@@ -81,6 +82,9 @@ class SpilledRecommendation(PairTask):
         config, comm, mesh = self.config, self.comm, self.mesh
         self.counts, width = Transfers(), config.model.dim
         first, last = adjacency.layout.range(comm.rank)
+        items, own = self.share.items, last - first
+        what = f"--spill: {items} items and {own} own rows of {width} numbers in memory"
+        comm.on_every_rank(lambda: check_memory(what, 4 * width * (3 * items + own)))
         statistics = statistics_of(adjacency, comm, "sym", loops=False)
         storage = MatrixStorage(self.directory, 0, self.counts)
         self._matrix = whole_matrix(adjacency, statistics, mesh, storage)
@@ -88,9 +92,9 @@ class SpilledRecommendation(PairTask):
         self._scale = statistics.row_scale[:, None]
         self._bounds, self._users = self._matrix.bounds, len(self.share.user_rows)
         self._places = torch.cat((places[first:last], places[statistics.needed]))
-        self._every_item = self.share.fetch(torch.arange(self.share.items), mesh)
+        self._every_item = self.share.fetch(torch.arange(items), mesh)
         # From now on every rank has all items.
-        self.share = replace(self.share, layout=RowLayout.even(self.share.items, 1))
+        self.share = replace(self.share, layout=RowLayout.even(items, 1))
         tables = {"rows": width, **self.update.widths(width)}
         on_disk = frozenset({*(name for name, w in tables.items() if w > 1), "operand", "gradient"})
         self._factory = TableFactory(Placement(on_disk), self.directory, torch.float32, self.counts)
@@ -105,7 +109,7 @@ class SpilledRecommendation(PairTask):
         every = comm.agree(self._matrix.blocks.nonzeros(), "sum") // 2
         self.sizes = {
             "users": self.share.users,
-            "items": self.share.items,
+            "items": items,
             "interactions": every,
             "test_interactions": comm.agree(self.share.test.nnz, "sum"),
         }

@@ -88,6 +88,8 @@ REFUSED = [
     ({"spill": "there", "loss": "in-batch"}, "--loss bpr or softmax"),
     ({"spill": "there", "cover": "minimum"}, "--cover column"),
     ({"spill": "there", "checkpoint": "there"}, "no --checkpoint"),
+    ({"spill": "there", "dim": 10**8}, "memory"),
+    ({"lr_schedule": "plateau"}, "no validation loss"),
     ({"clip": 1.0}, "recommenders know 0.0 only"),
     ({"device": "cuda"}, "recommenders know auto only"),
     ({"loss": "in-batch", "negatives": 2}, "--negatives"),
@@ -98,7 +100,10 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("options", "words"), REFUSED)
-def test_what_cannot_work_is_refused_in_one_line(options: dict[str, object], words: str) -> None:
+def test_what_cannot_work_is_refused_in_one_line(
+    options: dict[str, object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as error:
         train(RecommendConfig.of(**options), connect())
     assert words in str(error.value)
