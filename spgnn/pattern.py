@@ -97,9 +97,15 @@ class Pattern:
     def is_symmetric(self) -> bool:
         """True if the pattern is its own transpose."""
         rows, cols = self.shape
+        if rows != cols:
+            return False
         with untraced():
+            if _is_sorted_there(self):
+                other, _ = _sorted_by_column(self)
+                pairs = (self.indptr, other.indptr), (self.indices, other.indices)
+                return all(torch.equal(mine, theirs) for mine, theirs in pairs)
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
-        return rows == cols and _native.is_symmetric(*here, cols)
+            return _native.is_symmetric(*here, cols)
 
     @property
     def transpose_nbytes(self) -> int:
@@ -133,6 +139,8 @@ class Pattern:
         Values of the transpose are ``values[order]``.
         """
         with untraced():
+            if _is_sorted_there(self):
+                return _sorted_by_column(self)[1]
             order = torch.empty(self.nnz, dtype=index_dtype(self.nnz))
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
             _native.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
@@ -193,6 +201,13 @@ class Selection(Pattern):
         self.__dict__.update(indices=rows.to(index_dtype(cols)).contiguous())
         self.__dict__.update(shape=(int(rows.shape[0]), cols))
 
+    @classmethod
+    def drawn(cls, rows: Tensor, cols: int) -> Selection:
+        """A selection of rows that are known to be right, and to be no neighbours."""
+        selection = object.__new__(cls)
+        selection.__dict__.update(indices=rows, shape=(len(rows), cols), first_of_run=None)
+        return selection
+
     @cached_property
     def indptr(self) -> Tensor:
         """0, 1, …, m; made where somebody asks for it."""
@@ -220,14 +235,32 @@ class Selection(Pattern):
 
 def _transposed(pattern: Pattern) -> Pattern:
     rows, cols = pattern.shape
-    here = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
     if pattern.is_symmetric:
         return pattern
+    if _is_sorted_there(pattern):
+        return _sorted_by_column(pattern)[0]
     indptr = torch.empty(cols + 1, dtype=torch.int64)
     indices = torch.empty(pattern.nnz, dtype=index_dtype(rows))
+    here = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
     _native.transpose(*here, cols, indptr.numpy(), indices.numpy())
     device = pattern.device
     return Pattern.trusted(indptr.to(device), indices.to(device), (cols, rows))
+
+
+def _is_sorted_there(pattern: Pattern) -> bool:
+    """True if the device sorts the nonzeros; torch has a limit there."""
+    return pattern.device.type != "cpu" and pattern.nnz < 2**31
+
+
+def _sorted_by_column(pattern: Pattern) -> tuple[Pattern, Tensor]:
+    """The transpose, and the number of each of its nonzeros, without a way through the host."""
+    (rows, cols), nnz, device = pattern.shape, pattern.nnz, pattern.device
+    columns, order = torch.sort(pattern.indices, stable=True)
+    ends = torch.arange(cols + 1, dtype=columns.dtype, device=device)
+    numbers = torch.arange(rows, dtype=index_dtype(rows), device=device)
+    row = numbers.repeat_interleave(pattern.row_lengths, output_size=nnz)
+    other = Pattern.trusted(torch.searchsorted(columns, ends), row[order], (cols, rows))
+    return other, order.to(index_dtype(nnz))
 
 
 def _check_columns(indices: Tensor, cols: int) -> None:

@@ -18,6 +18,8 @@ from hypothesis.extra import numpy as hnp
 
 from spgnn import InputError
 from spgnn.pattern import Pattern, Selection, index_dtype
+from spgnn.testing import run_ranks
+from tests.pretended_gpu import pretended_gpu
 
 shapes = st.tuples(st.integers(0, 12), st.integers(0, 12))
 entries = shapes.flatmap(lambda shape: hnp.arrays(np.bool_, shape))
@@ -59,6 +61,34 @@ def test_order_carries_values_to_the_other_side(dense):
     values = torch.arange(1, P.nnz + 1)[P.order.long()]
     assert values.tolist() == numbered.T[dense.T].tolist()
     assert P.order.dtype == torch.int32
+
+
+def other_sides(rank: int) -> int:
+    """On a pretended GPU, of patterns with columns in no order, some of them twice."""
+    rng, symmetric = np.random.default_rng(1), 0
+    for rows, cols in [(0, 3), (3, 0), (1, 1), *rng.integers(1, 9, (40, 2)), *[(4, 4)] * 9]:
+        lengths = rng.integers(0, 3, rows) if cols else np.zeros(rows, np.int64)
+        indptr = torch.from_numpy(np.append(0, np.cumsum(lengths)))
+        indices = torch.from_numpy(rng.integers(0, max(cols, 1), int(indptr[-1])))
+        if rows == 1:
+            indptr, indices = torch.tensor([0, 1]), torch.tensor([0])
+        P = Pattern(indptr, indices, (int(rows), int(cols)))
+        with pretended_gpu() as waits:
+            there = Pattern.trusted(P.indptr.to("cuda"), P.indices.to("cuda"), P.shape)
+            waits.clear()
+            other, order = there.T, there.order
+            assert sum(waits.values()) == 0 or rows == cols, waits
+            found = [each.cpu() for each in (other.indptr, other.indices, order)]
+        symmetric += other is there
+        assert (other is there) == P.is_symmetric
+        for mine, right in zip(found, (P.T.indptr, P.T.indices, P.order), strict=True):
+            assert mine.dtype == right.dtype
+            assert torch.equal(mine, right)
+    return symmetric
+
+
+def test_a_gpu_makes_the_other_side_by_itself():
+    assert run_ranks(other_sides, 1)[0] > 0
 
 
 def test_rows_whose_columns_are_in_no_order():

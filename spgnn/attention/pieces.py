@@ -18,7 +18,7 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Plan, Stage
 from spgnn.exchange.plan import Hop
-from spgnn.exchange.route import Route
+from spgnn.exchange.route import Route, Subset
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, take_rows
 
@@ -46,9 +46,12 @@ class Partials:
 
     def sample(self, sent: Tensor, received: Tensor) -> Partials:
         """Those that are marked, bool [partials to send] and [received partials]."""
-        some = self.route.marked(sent, received)
-        fewer, places = columns_where(self.received, received), self.places[some.received]
-        return Partials(self.axis, some.route, fewer, places)
+        return self.of(self.route.marked(sent, received), received)
+
+    def of(self, some: Subset, received: Tensor) -> Partials:
+        """Those of a subset; `received` marks them."""
+        fewer = columns_where(self.received, received, len(some.received))
+        return Partials(self.axis, some.route, fewer, self.places[some.received])
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +96,12 @@ class Pieces:
         if self.fetch is not None and self.remote is not None:
             (hop,), fetched = self.fetch.hops, marks["fetch"][1]
             subset = hop.route().marked(*marks["fetch"])
-            rows = CSR(Selection(hop.send.indices[subset.sent], hop.send.shape[1]))
+            rows = CSR(Selection.drawn(hop.send.indices[subset.sent], hop.send.shape[1]))
             part = subset.route
             hop = Hop(hop.axis, rows, part.counts, names=part.names, part=part)
             some = replace(
                 some,
-                remote=columns_where(self.remote, fetched),
+                remote=columns_where(self.remote, fetched, len(subset.received)),
                 fetch=Stage(self.fetch.local, None, (hop,)),
                 sampled_fetches=fetched,
             )
@@ -111,9 +114,9 @@ class Pieces:
                 sampled_sums=requested,
             )
         if self.fold is not None and self.others is not None:
-            sent, received = marks["fold"]
-            fold = self.fold.sample(sent, received)
-            some = replace(some, others=self.others[sent], fold=fold)
+            subset = self.fold.route.marked(*marks["fold"])
+            fold = self.fold.of(subset, marks["fold"][1])
+            some = replace(some, others=self.others[subset.sent], fold=fold)
         return some
 
     def without_exchanges(self) -> Pieces:
@@ -211,9 +214,9 @@ def rows_where(pattern: Pattern, chosen: Tensor) -> Pattern:
     return Pattern.trusted(indptr, indices, (len(indptr) - 1, pattern.shape[1]))
 
 
-def columns_where(pattern: Pattern, chosen: Tensor) -> Pattern:
-    """Some columns of a pattern, numbered anew."""
-    columns = int(chosen.sum())
+def columns_where(pattern: Pattern, chosen: Tensor, columns: int | None = None) -> Pattern:
+    """Some columns of a pattern, numbered anew; so many, where that is known."""
+    columns = int(chosen.sum()) if columns is None else columns
     number = (chosen.cumsum(0) - 1).to(index_dtype(columns))
     kept = chosen[pattern.indices.long()]
     indptr = _begins(kept)[pattern.indptr]

@@ -118,9 +118,10 @@ def _answers(tensor: Tensor) -> dict[object, Any]:
     now = 0 if tensor.is_inference() else tensor._version
     version, answers = _remembered.get(tensor, (None, None))
     if answers is None or version != now:
-        answers = dict[object, Any]()
+        answers = {}
         _remembered[tensor] = (now, answers)
-    return answers
+    found: dict[object, Any] = answers
+    return found
 
 
 class ThreadShape(NamedTuple):
