@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +24,14 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
 import spgnn
 from spgnn.comm.torchdist import TorchCommunicator
-from spgnn.kernels import cpu, cuda, torch_kernels
+from spgnn.kernels import cpu, cuda, extremes, torch_kernels
+from spgnn.torch_internals import in_backward
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 PACKAGE = str(Path(spgnn.__file__).parent)
@@ -94,6 +96,12 @@ class Pretended(Tensor):
             return plain(self).__array__(*how, **more)
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
+    def as_subclass(self, cls: type[Tensor]) -> Any:
+        """The same memory, still on the device."""
+        kind = Pretended if cls is Tensor else _of_both(cls)
+        with torch._C._DisableTorchDispatch():
+            return Tensor._make_subclass(kind, self)
+
     def tolist(self) -> Any:
         waited("tolist")
         return plain(self).tolist()
@@ -111,6 +119,12 @@ class Pretended(Tensor):
 
     def __repr__(self, **how: Any) -> str:
         return f"on {GPU}: {plain(self.detach())!r}"
+
+
+@cache
+def _of_both(cls: type[Tensor]) -> type[Tensor]:
+    """A subclass of tensors, on the device."""
+    return type(cls.__name__, (cls, Pretended), {})
 
 
 def away(tensor: Tensor) -> Tensor:
@@ -137,6 +151,8 @@ def check_one_device(func: Any, args: Any, kwargs: Any) -> None:
     """As torch does it: single numbers of the host may go with tensors of the device."""
     here = [t for t in tensors_of(args, kwargs) if not isinstance(t, Pretended)]
     foreign = here if func.namespace == "spgnn" else [t for t in here if t.dim()]
+    if func is torch.ops.aten.cat.default and in_backward():
+        foreign = []  # a split's gradients, of which torch makes those that are zero
     if foreign:
         shapes = [list(t.shape) for t in foreign]
         raise RuntimeError(f"{func}: operands on {GPU} and, of shape {shapes}, on the host")
@@ -197,6 +213,45 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     elif not how.get("non_blocking"):
         waited("to the device")
     return Crossing.apply(tensor, not there, dtype)
+
+
+def apply(module: torch.nn.Module, move: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+    """``Module._apply``: parameters that cross are others, which torch would write over."""
+    for part in module.children():
+        part._apply(move)
+    for name, parameter in module._parameters.items():
+        if isinstance(parameter, UninitializedParameter):
+            parameter.lies_there = isinstance(move(torch.empty(0)), Pretended)
+            parameter.data = plain(move(parameter.data))
+        elif parameter is not None:
+            moved = move(parameter.detach())
+            if isinstance(moved, Pretended) == isinstance(parameter, Pretended):
+                parameter.data = moved
+                continue
+            other = parameter.__dict__.get("other_side")
+            if other is None:  # or it was met before, in another module
+                other = torch.nn.Parameter(moved, parameter.requires_grad)
+                parameter.other_side = other
+            module._parameters[name] = other
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            module._buffers[name] = move(buffer)
+    return module
+
+
+def materialize(parameter: Any, *args: Any, **kwargs: Any) -> None:
+    """``UninitializedParameter.materialize``, on the device if it was moved there."""
+    _materialize(parameter, *args, **kwargs)
+    if getattr(parameter, "lies_there", False):
+        there = torch.nn.Parameter(away(parameter.detach()), parameter.requires_grad)
+        torch.utils.swap_tensors(parameter, there)
+
+
+_materialize = UninitializedParameter.materialize
+
+
+def _lazy_device(parameter: Any) -> torch.device:
+    return GPU if parameter.__dict__.get("lies_there") else HOST
 
 
 class Crossing(torch.autograd.Function):
@@ -347,6 +402,8 @@ def pretended_gpu(kernels: str = "cpu", count: int = 1) -> Iterator[Counter[str]
         for name in NEW:
             change(torch.Tensor, name, like(getattr(torch.Tensor, name)))
         change(torch.nn.functional, "one_hot", by_memory(torch.nn.functional.one_hot))
+        change(UninitializedParameter, "materialize", materialize)
+        change(UninitializedParameter, "device", property(_lazy_device))
         change(torch.Tensor, "to", to)
         change(torch.Tensor, "cpu", lambda tensor, **how: to(tensor, HOST))
         change(torch.Tensor, "cuda", lambda tensor, *where, **how: to(tensor, GPU))
@@ -354,9 +411,10 @@ def pretended_gpu(kernels: str = "cpu", count: int = 1) -> Iterator[Counter[str]
         change(torch, "is_autocast_enabled", lambda device="cpu": enabled("cpu"))
         change(torch, "get_autocast_dtype", lambda device: dtype("cpu"))
         change(cuda, "implementation", lambda: KERNELS[kernels])
-        before = torch.__future__.get_swap_module_params_on_conversion()
-        torch.__future__.set_swap_module_params_on_conversion(True)
-        stack.callback(torch.__future__.set_swap_module_params_on_conversion, before)
+        if kernels == "cpu":
+            change(extremes, "adds_in_order", lambda G: True)
+        change(torch.nn.Module, "_apply", apply)
+        stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         waits.clear()
         yield waits
 

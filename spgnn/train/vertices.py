@@ -388,6 +388,12 @@ class GivenModel(Task):
         self._own_layers = any(isinstance(part, Convolution) for part in model.modules())
         self._epoch = -1
         self._loss, self._version = loss, graph.version
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            if tensor.device != graph.device:
+                raise InputError(
+                    f"Trainer(model, graph): {name} is on {tensor.device}, the graph on "
+                    f"{graph.device}: use model.to(graph.device)"
+                )
         self.objective = objective_on(loss, self.vertices, seed)
         self.criterion = self.objective.criterion
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
