@@ -73,7 +73,7 @@ def row_operations(clock: Clock, rounds: int, where: str, count: int) -> Iterato
 def _quantised(X: Tensor, ids: Tensor, run: tuple[Clock, int]) -> Iterator[Line]:
     columns = X.shape[1]
     copy, back = torch.empty_like(X), torch.empty_like(X)
-    for bits in (8, 2):
+    for bits in (16, 8, 2):
         packed = kernels.quantise_rows(X, bits, ids, 1)
         expected, arrived = torch.empty_like(packed), torch.empty_like(X)
         plain.quantise_rows(X, bits, ids, 1, True, None, None, None, expected)

@@ -31,6 +31,8 @@ void __syncthreads();
 
 inline unsigned __float_as_uint(float value) { return __builtin_bit_cast(unsigned, value); }
 inline float __uint_as_float(unsigned bits) { return __builtin_bit_cast(float, bits); }
+inline unsigned __float2uint_rn(float x) { return static_cast<unsigned>(__builtin_rintf(x)); }
+inline unsigned __double2uint_rn(double x) { return static_cast<unsigned>(__builtin_rint(x)); }
 template <class T>
 T __ldg(const T* p) {
   return *p;

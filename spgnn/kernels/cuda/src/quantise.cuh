@@ -194,28 +194,32 @@ __device__ inline void round_chunk(const Sum<T>* sent, const RandomHalves& rando
   put(to + 2 * c, words, 2 * count);
 }
 
+__device__ inline unsigned nearest(float x) { return __float2uint_rn(x); }
+__device__ inline unsigned nearest(double x) { return __double2uint_rn(x); }
+
 template <class T>
 __device__ inline void pack_chunk(const Sum<T>* sent, const RowScale<Sum<T>>& scale, int bits,
                                   const RandomHalves& random, long long c, int count,
                                   unsigned char* to, Notes<T>& notes, bool noting) {
   const unsigned most = (1u << bits) - 1u;
-  unsigned long long word = 0;
+  unsigned halves[2] = {};  // of the chunk
 #pragma unroll
   for (int v = 0; v < kChunk; ++v) {
     if (v >= count) break;
     unsigned code = 0;
     if (scale.header != kNanHeader) {
-      const unsigned steps = static_cast<unsigned>(rint((sent[v] - scale.low) * scale.inverse));
-      code = (steps + random.at(c, v)) >> 16;
+      code = (nearest((sent[v] - scale.low) * scale.inverse) + random.at(c, v)) >> 16;
       if (code > most) code = most;
     }
-    word |= static_cast<unsigned long long>(code) << (v * bits);
+    halves[v / 4] |= code << (v % 4 * bits);
     if (noting) {
       const Sum<T> nothing = __uint_as_float(0x7fc00000u);
       notes.take(v, c, sent[v],
                  scale.header == kNanHeader ? nothing : arrived_code(scale.low, scale.scale, code));
     }
   }
+  const unsigned long long word = halves[0] | static_cast<unsigned long long>(halves[1])
+                                                  << (4 * bits);
   const Words<2> words{{static_cast<unsigned>(word), static_cast<unsigned>(word >> 32)}};
   put(to + kHeaderBytes + c * bits / 8, words, (count * bits + 7) / 8);
 }
