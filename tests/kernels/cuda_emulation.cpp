@@ -22,15 +22,27 @@ constexpr std::size_t kStackBytes = 64 * 1024;
 
 enum State { kRunning, kAtBarrier, kAmongMates, kDone };
 
+// Exchanges with some threads of the warp: how many so far, and the last two values.
+struct Exchanges {
+  unsigned mates, count = 0;
+  std::uint64_t shown[2] = {};
+};
+
 struct Fiber {
   ucontext_t context;  // its beginning
   jmp_buf place;       // where it goes on
   bool begun = false;
   std::vector<char> stack = std::vector<char>(kStackBytes);
   State state = kRunning;
-  // Exchanges with other threads of its warp: how many so far, with whom, and its last two values.
-  unsigned exchanges = 0, mates = 0;
-  std::uint64_t shown[2] = {};
+  std::vector<Exchanges> exchanges;
+  unsigned mates = 0;  // for whom it waits
+
+  Exchanges& among(unsigned some) {
+    for (Exchanges& known : exchanges) {
+      if (known.mates == some) return known;
+    }
+    return exchanges.emplace_back(Exchanges{some});
+  }
 };
 
 ucontext_t scheduler;
@@ -68,16 +80,15 @@ void restart(Fiber& fiber) {
   makecontext(&fiber.context, enter, 0);
   fiber.state = kRunning;
   fiber.begun = false;
-  fiber.exchanges = 0;
+  fiber.exchanges.clear();
 }
 
 // Whether all of a thread's mates have come as far as it has.
 bool mates_are_here(unsigned thread) {
-  const Fiber& fiber = (*block)[thread];
+  const unsigned mates = (*block)[thread].mates, count = (*block)[thread].among(mates).count;
   for (unsigned lane = 0; lane < 32; ++lane) {
-    if (!(fiber.mates >> lane & 1)) continue;
-    const Fiber& mate = (*block)[thread / 32 * 32 + lane];
-    if (mate.exchanges < fiber.exchanges || mate.mates != fiber.mates) return false;
+    if (!(mates >> lane & 1)) continue;
+    if ((*block)[thread / 32 * 32 + lane].among(mates).count < count) return false;
   }
   return true;
 }
@@ -162,13 +173,14 @@ void __syncthreads() { emulation::yield(emulation::kAtBarrier); }
 std::uint64_t emulation::exchange(unsigned mates, std::uint64_t shown, unsigned offset) {
   const unsigned thread = threadIdx.x, other = thread ^ offset;
   Fiber& fiber = (*block)[thread];
-  const unsigned place = ++fiber.exchanges % 2;
+  Exchanges& mine = fiber.among(mates);
+  const unsigned place = ++mine.count % 2;
   fiber.mates = mates;
-  fiber.shown[place] = shown;
+  mine.shown[place] = shown;
   const bool right = mates >> thread % 32 & 1 && mates >> other % 32 & 1;
   do yield(kAmongMates);
   while (!right);  // for ever: it is not among its mates
-  return (*block)[other].shown[place];
+  return (*block)[other].among(mates).shown[place];
 }
 
 // Memory between two pages that nothing may touch; it ends where the second one begins.

@@ -89,6 +89,10 @@ T __shfl_xor_sync(unsigned mates, T value, int offset) {
   std::memcpy(&value, &word, sizeof(T));
   return value;
 }
+inline int __any_sync(unsigned mates, int holds) {
+  for (int offset = 16; offset > 0; offset /= 2) holds |= __shfl_xor_sync(mates, holds, offset);
+  return holds;
+}
 inline void __syncwarp(unsigned mates) { emulation::exchange(mates, 0, 0); }
 
 // The bounds of this library's zero-initialised data, where `static` variables lie.

@@ -12,6 +12,8 @@
 namespace spgnn {
 
 constexpr int kNever = 0x7fffffff;
+constexpr int kWarp = 32;
+constexpr unsigned kAllOfWarp = 0xffffffffu;
 
 // How many of a tile's rows end within its first `items` items: the merge path's crossing of a
 // diagonal. row_end[i] counts the tile's nonzeros before the end of its row i.
@@ -141,14 +143,33 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
   const bool leaves_row = stop > row_begin(last_row);
   if (leaves_row) tail[thread] = sum;
   if (thread % kGroup == 0) tail_row[group] = leaves_row ? last_row : -1;
+  // Of a warp's slices that leave the same row, each tail becomes the sum of all up to its own: in
+  // few steps, where one slice would add up to 32 of a long row.
+  constexpr int kTogether = kWarp / kGroup;
+  auto joins = [&](int steps) {
+    return group % kTogether >= steps && tail_row[group] >= 0 &&
+           tail_row[group - steps] == tail_row[group];
+  };
+  __syncwarp(kAllOfWarp);
+  for (int steps = 1; steps < kTogether && __any_sync(kAllOfWarp, joins(steps)); steps *= 2) {
+    const bool joined = joins(steps);
+    if (joined) sum = tail[thread - steps * kGroup];
+    __syncwarp(kAllOfWarp);
+    if (joined) {
+      sum.add(tail[thread]);
+      tail[thread] = sum;
+    }
+    __syncwarp(kAllOfWarp);
+  }
   __syncthreads();
 
-  // The slices before this one that left `r` unfinished, summed in their order.
+  // The slices before this one that left `r` unfinished, summed warp by warp.
   auto sum_of_tails = [&](int r, int last_group) {
-    int first_group = last_group;
-    while (first_group > 0 && tail_row[first_group - 1] == r) --first_group;
     sum.clear();
-    for (int g = first_group; g < last_group; ++g) sum.add(tail[g * kGroup + thread % kGroup]);
+    for (int g = 0; g < last_group; g += kTogether) {
+      const int last = (g + kTogether < last_group ? g + kTogether : last_group) - 1;
+      if (tail_row[last] == r) sum.add(tail[last * kGroup + thread % kGroup]);
+    }
   };
   const bool row_ends_here = tile_open && rows > 0;
   if (slice_open && slice_row < last_row) {
