@@ -277,7 +277,8 @@ class _Relation(Graph):
     def _needs_one_type(self) -> InputError:
         return InputError(
             f"this layer takes the rows of targets from those of sources, and {self._name} is "
-            "between two types: SAGEConv, GraphConv, GATConv and GATv2Conv work there"
+            "between two types: SAGEConv, GraphConv, GATConv, GATv2Conv, TransformerConv, NNConv "
+            "and CGConv work there"
         )
 
     def edge_dropout(self, dropped: DroppedEdges) -> Any:
@@ -351,7 +352,22 @@ class Relation(_Relation, Block):
         """As :meth:`Block.matrix`; between two types "none" and "row"."""
         if self.bipartite:
             self._check(normalisation, "none", "row")
+        elif normalisation in ("loops", "sym", "improved") and self._single is not self:
+            return self._single.matrix(normalisation)
         return super().matrix(normalisation)
+
+    @cached_property
+    def _single(self) -> Relation:
+        """The same edges, but of several self-loops of a vertex the last, as in PyG. Collective."""
+        index = self.local_edge_index
+        target, keep = index[1], torch.ones_like(index[1], dtype=torch.bool)
+        (at,) = self._is_loop.nonzero(as_tuple=True)
+        keep[at[:-1][target[at[:-1]] == target[at[1:]]]] = False
+        if not self.sources.comm.agree(int(not keep.all())):
+            return self
+        edges = Edges(index[:, keep], {k: rows[keep] for k, rows in self.attributes.items()})
+        ends = self.sources, self.sources
+        return Relation(self.edge_type_name, edges, *ends, self.vertex_ids)
 
     # Sums are divided in double precision, and cast to that of what is multiplied.
 
@@ -410,7 +426,7 @@ class CoveredRelation(_Relation):
         """Refused, as `edge_index`: sources are not at hand."""
         return self.sources.A.local_pattern  # which raises
 
-    edge_index = pattern
+    edge_index = edge_pattern = pattern
 
     def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """A or D^-1 A. Collective when it is asked for first."""

@@ -28,7 +28,16 @@ from spgnn.graph.protocol import (
 from spgnn.kernels import edge_add, edge_softmax, edge_spmm, sddmm, spmm
 from spgnn.kernels.edge_spmm import EDGE_REDUCTIONS
 from spgnn.kernels.gemm import times_transposed
-from spgnn.nn.convolution import Convolution, check_channels, check_options, glorot_, linear
+from spgnn.nn.convolution import (
+    Channels,
+    Convolution,
+    both,
+    check_channels,
+    check_options,
+    glorot_,
+    lazy_parts,
+    linear,
+)
 from spgnn.nn.layers import EDGES, GINConv, first_linear
 from spgnn.nn.norm import BatchNorm, run_stage
 from spgnn.nn.rowwise import DropoutKeys
@@ -146,6 +155,7 @@ class NNConv(Convolution):
     Parameters
     ----------
     in_channels, out_channels : int
+        A pair of the former is of sources and targets of two types.
     nn : Module
         A linear layer, or a sequence that ends with one, [edges, f] to [edges, in · out].
     aggr : {"add", "sum", "mean"}
@@ -159,7 +169,7 @@ class NNConv(Convolution):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: Channels,
         out_channels: int,
         nn: torch.nn.Module,
         aggr: str = "add",
@@ -168,7 +178,8 @@ class NNConv(Convolution):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_channels("NNConv", in_channels=in_channels, out_channels=out_channels)
+        check_channels("NNConv", pair=True, in_channels=in_channels, out_channels=out_channels)
+        in_channels, targets = both(in_channels)
         check_options(self, options)
         check_choice("NNConv aggr", aggr, ("add", "sum", "mean"))
         last = nn[-1] if isinstance(nn, torch.nn.Sequential) and len(nn) else nn
@@ -178,7 +189,9 @@ class NNConv(Convolution):
             )
         self.in_channels, self.out_channels, self.nn = in_channels, out_channels, nn
         self.reduce = "mean" if aggr == "mean" else "sum"
-        self.lin = linear(in_channels, out_channels, bias=False) if root_weight else None
+        self.lin = None
+        if root_weight:
+            self.lin = linear(targets, out_channels, bias=False, of_targets=True)
         self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
         if self.lin is not None:
             glorot_(self.lin.weight)
@@ -214,7 +227,8 @@ class CGConv(Convolution):
 
     Parameters
     ----------
-    channels : int
+    channels : int, or a pair of it
+        Of sources and targets of two types.
     dim : int
         Width of the edges' features; 0: there are none.
     aggr : {"add", "sum", "mean", "max", "min"}
@@ -230,7 +244,7 @@ class CGConv(Convolution):
 
     def __init__(
         self,
-        channels: int,
+        channels: Channels,
         dim: int = 0,
         aggr: str = "add",
         batch_norm: bool = False,
@@ -238,16 +252,18 @@ class CGConv(Convolution):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.channels = check_integer("CGConv channels", channels, 1)
+        sources, targets = both(channels)
+        self.channels = check_integer("CGConv channels", targets, 1)
+        self.of_sources = check_integer("CGConv channels", sources, 1)
         self.dim = check_integer("CGConv dim", dim, 0)
         check_options(self, options)
         check_choice("CGConv aggr", aggr, ("add", *EDGE_REDUCTIONS))
         self.reduce: Any = "sum" if aggr == "add" else aggr
-        self.lin_f = linear(2 * channels + dim, channels, bias=bias)
-        self.lin_s = linear(2 * channels + dim, channels, bias=bias)
+        self.lin_f = linear(sources + targets + dim, targets, bias=bias)
+        self.lin_s = linear(sources + targets + dim, targets, bias=bias)
         self.bn = None
         if batch_norm:
-            norm = BatchNorm(channels)
+            norm = BatchNorm(targets)
             self.bn = norm.module  # whose parameters have the names of PyG's
             self.__dict__["norm"] = norm
         self.reset()
@@ -262,7 +278,7 @@ class CGConv(Convolution):
         """H_local [columns, channels] to [rows, channels]; see `Convolution`. Collective."""
         H, on = dense(H_local, "CGConv"), as_graph(graph)
         to_target, to_source, to_edge = torch.cat((self.lin_f.weight, self.lin_s.weight)).split(
-            (self.channels, self.channels, self.dim), 1
+            (self.channels, self.of_sources, self.dim), 1
         )
         bias = None
         if self.lin_f.bias is not None:
@@ -290,7 +306,7 @@ class TransformerConv(Convolution):
     Parameters
     ----------
     in_channels, out_channels : int
-        The latter of a head.
+        The latter of a head; a pair of the former is of sources and targets of two types.
     heads : int
     concat : bool
         Heads side by side, or their mean.
@@ -311,7 +327,7 @@ class TransformerConv(Convolution):
 
     def __init__(
         self,
-        in_channels: int,
+        in_channels: Channels,
         out_channels: int,
         heads: int = 1,
         concat: bool = True,
@@ -323,21 +339,23 @@ class TransformerConv(Convolution):
         **options: Any,
     ) -> None:
         super().__init__()
-        check_channels("TransformerConv", in_channels=in_channels, out_channels=out_channels)
+        check_channels(
+            "TransformerConv", pair=True, in_channels=in_channels, out_channels=out_channels
+        )
         check_integer("TransformerConv heads", heads, 1)
         check_options(self, options, aggr="add")
         self.dropout, self.number = check_rate("TransformerConv dropout", dropout), 0
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.root_weight, self.edge_dim = concat, root_weight, edge_dim
-        width = heads * out_channels
-        self.lin_key = linear(in_channels, width, bias=bias)
-        self.lin_query = linear(in_channels, width, bias=bias)
-        self.lin_value = linear(in_channels, width, bias=bias)
+        width, (sources, targets) = heads * out_channels, both(in_channels)
+        self.lin_key = linear(sources, width, bias=bias)
+        self.lin_query = linear(targets, width, bias=bias, of_targets=True)
+        self.lin_value = linear(sources, width, bias=bias)
         self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
         out = width if concat else out_channels
-        self.lin_skip = linear(in_channels, out, bias=bias)
+        self.lin_skip = linear(targets, out, bias=bias, of_targets=True)
         self.lin_beta = linear(3 * out, 1, bias=False) if beta and root_weight else None
-        if in_channels > 0:
+        if not any(lazy_parts(self)):
             self.reset()
 
     def forward(

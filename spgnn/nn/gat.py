@@ -428,8 +428,8 @@ class EdgeOrder:
         columns, width = pattern.indices.long(), pattern.shape[1]
         wanted, given = rows * width + columns, index[1] * width + index[0]
         order = given.argsort(stable=True)
-        ranked = given[order]
-        at = torch.searchsorted(ranked, wanted).clamp(max=max(len(given) - 1, 0))
+        ranked, nth = given[order], _occurrence(wanted)  # of edges between the same two vertices
+        at = torch.searchsorted(ranked, wanted).add_(nth).clamp_(max=max(len(given) - 1, 0))
         found = ranked[at] == wanted if len(given) else torch.zeros_like(wanted, dtype=torch.bool)
         places = torch.where(found, order[at], -1) if len(given) else torch.full_like(wanted, -1)
         if loops:
@@ -441,6 +441,14 @@ class EdgeOrder:
             )
         self._seen = index, A, places
         return places
+
+
+def _occurrence(keys: Tensor) -> Tensor:
+    """How many of the keys before each one are equal to it."""
+    ranked, order = keys.sort(stable=True)
+    nth = torch.empty_like(order)
+    nth[order] = torch.arange(len(keys), device=keys.device) - torch.searchsorted(ranked, ranked)
+    return nth
 
 
 def _rows(A: Matrix) -> Tensor:

@@ -49,8 +49,9 @@ class HeteroConv(HeteroLayer):
     Parameters
     ----------
     convs : dict of Convolution
-        By relation. Between two types: SAGEConv, GraphConv, GATConv or GATv2Conv, with
-        ``add_self_loops=False``, and a pair of widths where these differ.
+        By relation. Between two types: SAGEConv, GraphConv, GATConv or GATv2Conv (with
+        ``add_self_loops=False``), TransformerConv, NNConv or CGConv, and a pair of widths where
+        these differ. Features of edges are those of the relation.
     aggr : {"sum", "mean", "min", "max", "cat"}, optional
         How results of several relations are reduced; ``None``: side by side, [rows, relations, f].
 

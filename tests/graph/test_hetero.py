@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import torch_geometric.nn as geometric
 from torch import nn
 from torch_geometric.data import HeteroData
 from torch_geometric.nn import (
@@ -237,6 +238,62 @@ def test_a_trainer_trains_as_pyg_on_one_process(tmp_path):
             for name, history in found.items():
                 losses = [epoch["loss"] for epoch in history]
                 assert losses == pytest.approx(reference("papers", name, 3), rel=1e-6), name
+
+
+# Layers on features of edges, of two types; parallel edges have features of their own.
+WITH_EDGES: dict[str, Callable[[Any, Channels], nn.Module]] = {
+    "gat": lambda kind, pair: kind.GATConv(pair, 4, heads=2, edge_dim=3, add_self_loops=False),
+    "gatv2": lambda kind, pair: kind.GATv2Conv(pair, 4, edge_dim=3, add_self_loops=False),
+    "transformer": lambda kind, pair: kind.TransformerConv(pair, 4, heads=2, edge_dim=3, beta=True),
+    "nn": lambda kind, pair: kind.NNConv(pair, 4, nn.Linear(3, 4 * pair[0])),
+    "cg": lambda kind, pair: kind.CGConv(pair, 3, batch_norm=True),
+}
+# On a relation within one type, with several self-loops of a vertex, and parallel edges.
+WITHIN: dict[str, Callable[[Any], nn.Module]] = {
+    "gat": lambda kind: kind.GATConv(17, 4),
+    "gat of edges": lambda kind: kind.GATConv(17, 4, edge_dim=3),
+    "gcn": lambda kind: kind.GCNConv(17, 4),
+    "gine": lambda kind: kind.GINEConv(nn.Linear(17, 4), edge_dim=3),
+}
+
+
+def with_edges(rank: int) -> dict[str, list[torch.Tensor]]:
+    """Rows and gradients of layers of a relation: PyG's on one process, and ours. Collective."""
+    data, found = hetero("papers"), {}
+    cites, writes = ("paper", "cites", "paper"), ("author", "writes", "paper")
+    for relation in (cites, writes):
+        data[relation].edge_index[:, ::7] = torch.tensor([[3], [3]])
+    graph = spgnn.distribute(data)
+    ids = graph["paper"].vertex_ids
+    layers = {f"between {name}": (writes, make, ((5, 17),)) for name, make in WITH_EDGES.items()}
+    layers |= {f"within {name}": (cites, make, ()) for name, make in WITHIN.items()}
+    for name, (relation, make, given) in layers.items():
+        torch.manual_seed(1)
+        theirs = HeteroConv({relation: make(geometric, *given)}).double()
+        mine = ours.HeteroConv({relation: make(ours, *given)}).double()
+        mine.load_state_dict(theirs.state_dict())
+        plain = name in ("within gat", "within gcn")
+        more = {} if plain else {"edge_attr_dict": {relation: data[relation].edge_attr}}
+        x = {key: rows.clone().requires_grad_() for key, rows in data.x_dict.items()}
+        right = theirs(x, data.edge_index_dict, **more)["paper"]
+        right.square().sum().backward()
+        own = {key: rows.clone().requires_grad_() for key, rows in graph.x_dict.items()}
+        rows = mine(own, graph)["paper"]
+        rows.square().sum().backward()
+        source = relation[0]
+        found[name] = [
+            rows.detach() - right[ids].detach(),
+            own[source].grad - x[source].grad[graph[source].vertex_ids],
+        ]
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_features_of_edges_of_relations(ranks):
+    for found in run_ranks(with_edges, ranks):
+        for name, apart in found.items():
+            for one in apart:
+                assert torch.allclose(one, torch.zeros_like(one), atol=1e-11), name
 
 
 def moved_by(graph: Any, work: Callable[[], Any]) -> int:
