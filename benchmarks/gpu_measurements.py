@@ -219,7 +219,7 @@ def tile_sweep(A: CSR, columns: int, clock: Clock, rounds: int) -> dict[str, Any
     return {
         "columns": columns,
         "seconds": {name: t.median for name, t in times.items()},
-        "rule": tile_items(A.nnz + A.shape[0], device.multiprocessors(A.device)),
+        "rule": tile_items(A.nnz + A.shape[0], device.properties(A.device).multi_processor_count),
     }
 
 

@@ -8,7 +8,7 @@ These shortcuts leave out what would find nothing to do. Each has a public detou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -126,3 +126,16 @@ def plain_tensors() -> AbstractContextManager[None]:
     """Within it subclasses of Tensor are tensors, and nothing asks them what to do."""
     guard: AbstractContextManager[None] = torch._C.DisableTorchFunctionSubclass()
     return guard
+
+
+def current_stream(device: int) -> int:
+    """The address of torch's current stream, without the object around it: a fifth of the time."""
+    stream: int = torch._C._cuda_getCurrentRawStream(device)
+    return stream
+
+
+def at_work(device: int) -> AbstractContextManager[Any]:
+    """Makes a device the current one, at no cost where it is."""
+    if torch._C._cuda_getDevice() == device:
+        return nullcontext()
+    return torch.cuda.device(device)

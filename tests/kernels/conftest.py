@@ -16,7 +16,7 @@ from spgnn.kernels.cuda import kernels as native
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
-from .cuda_emulation import EmulatedDevice, cpu_multiprocessors
+from .cuda_emulation import EmulatedDevice, cpu_properties
 
 DTYPES = list(SUM_DTYPE)
 EMULATION = pytest.mark.skipif(
@@ -63,7 +63,7 @@ def emulated_device(tmp_path_factory):
 def emulated(emulated_device, monkeypatch):
     """`spgnn.kernels.cuda` with its launches emulated."""
     monkeypatch.setattr(device, "launch", emulated_device.launch)
-    monkeypatch.setattr(device, "multiprocessors", cpu_multiprocessors)
+    monkeypatch.setattr(device, "properties", cpu_properties)
     emulated_device.launched.clear()
     return emulated_device
 

@@ -7,6 +7,7 @@ import hashlib
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -108,6 +109,6 @@ def _compile(*arguments: str | Path) -> None:
     subprocess.run(["g++", *FLAGS, *WARNINGS, *include, *arguments], check=True)
 
 
-def cpu_multiprocessors(_: torch.device) -> int:
-    """Few, so that even small blocks are cut into every size of tile."""
-    return 1
+def cpu_properties(_: torch.device) -> SimpleNamespace:
+    """Small, so that even small blocks are cut into every size of tile and slice."""
+    return SimpleNamespace(multi_processor_count=1, L2_cache_size=100_000)

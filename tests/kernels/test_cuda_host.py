@@ -3,7 +3,6 @@
 import ctypes
 import struct
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,12 +90,9 @@ def toolkit(monkeypatch, tmp_path):
     monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
     forget()
     monkeypatch.setattr(programs, "bound", lambda module: fake)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(device, "at_work", lambda index: nullcontext())
+    monkeypatch.setattr(device, "current_stream", lambda index: 4711)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4711)
-    )
     yield fake
     forget()
 
@@ -190,7 +186,7 @@ def test_a_launch_hands_over_addresses_on_torchs_stream(toolkit):
     assert function[1] == "lowered spgnn::k<1>"
     assert shape == [3, 2, 1, device.THREADS, 1, 1, 0]
     assert stream == 4711
-    assert struct.unpack("QQQqd", packed) == (0, X.data_ptr(), ids.data_ptr(), -7, 0.5)
+    assert struct.unpack("qqqqd", packed) == (0, X.data_ptr(), ids.data_ptr(), -7, 0.5)
 
 
 def test_the_device_constants_match_the_sources():

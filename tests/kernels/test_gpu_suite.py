@@ -50,10 +50,11 @@ def suite(monkeypatch):
     monkeypatch.setattr(suite, "RUNS", {"cpu": ON_CPU, "alone": ["--one-rank-world", *ON_CPU]})
     monkeypatch.setattr(measured, "DeviceClock", lambda: wall_clock)
     monkeypatch.setattr(cusparse, "Product", Product)
-    monkeypatch.setattr(device, "multiprocessors", lambda _: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     card = SimpleNamespace(name="pretended", multi_processor_count=8, total_memory=2**30)
+    card.L2_cache_size = 2**20
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(device, "properties", lambda _: card)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setitem(graphs.GRAPHS, "tiny", (1000, partial(graphs.uniform, 1000, 10)))
     monkeypatch.setattr(suite, "ONE_GRAPH", "tiny")

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spgnn.kernels.cuda import programs
+from spgnn.torch_internals import at_work, current_stream
 
 THREADS = 128  # kThreads of types.cuh
 
@@ -36,9 +37,10 @@ Argument = Tensor | int | float | None
 T = TypeVar("T")
 
 
-def multiprocessors(device: torch.device) -> int:
-    """Number of streaming multiprocessors."""
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+@cache
+def properties(device: torch.device) -> Any:
+    """What torch knows of a device, asked once."""
+    return torch.cuda.get_device_properties(device)
 
 
 def finish(device: torch.device) -> None:
@@ -62,33 +64,38 @@ def launch(kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]) ->
         null pointer): eight bytes each. What a tensor holds must have been allocated for, or
         recorded on, the current stream; torch's allocator then keeps it until the kernel is done.
     """
-    kinds, values, index = "", [], -1
+    values: list[Any] = []
+    index = -1
     for a in arguments:
-        if isinstance(a, float):
-            kinds += "d"
-            values.append(a)
-        elif isinstance(a, int):
-            kinds += "q"
-            values.append(a)
-        elif a is None:
-            kinds += "Q"
-            values.append(0)
-        else:
-            kinds += "Q"
+        if isinstance(a, Tensor):
             values.append(a.data_ptr())
             index = a.get_device()
-    packed = struct.pack(kinds, *values)
+        else:
+            values.append(0 if a is None else a)
+    packed = _layout(kernel, arguments).pack(*values)
     size = ctypes.c_size_t(len(packed))
     address = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p)
     extra = LaunchParameters(BUFFER, address, BUFFER_SIZE, ctypes.addressof(size), None)
-    with torch.cuda.device(index):
+    with at_work(index):
         driver = programs.bound("driver")
         if not driver.ctxGetCurrent():  # a thread that has not used the device yet
             programs.bound("runtime").setDevice(index)
         _, function = programs.function(kernel, index)
-        stream = torch.cuda.current_stream(index).cuda_stream
-        threads = (THREADS, 1, 1)
-        driver.launchKernel(function, *grid, 1, *threads, 0, stream, 0, ctypes.addressof(extra))
+        driver.launchKernel(
+            *(function, *grid, 1, THREADS, 1, 1, 0),
+            *(current_stream(index), 0, ctypes.addressof(extra)),
+        )
+
+
+_layouts: dict[str, struct.Struct] = {}
+
+
+def _layout(kernel: str, arguments: Sequence[Argument]) -> struct.Struct:
+    """How a kernel's arguments lie in memory, which its first launch shows."""
+    if kernel not in _layouts:
+        kinds = ("d" if isinstance(a, float) else "q" for a in arguments)
+        _layouts[kernel] = struct.Struct("".join(kinds))
+    return _layouts[kernel]
 
 
 _remembered: Any = WeakTensorKeyDictionary()

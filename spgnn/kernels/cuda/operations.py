@@ -35,6 +35,8 @@ from spgnn.sparse import SUM_DTYPE
 ROW_BYTES_LIMIT = 2**32  # the arithmetic of spmm.cuh on 32-bit indices
 NONZEROS_IN_FLIGHT = 4  # kNonzerosInFlight of nonzeros.cuh
 MOST_HEADS = 65535  # blocks that CUDA has along y
+SLICE_BYTES = 256  # of a row of X, per slice
+NEARLY = 1.5  # times the second-level cache
 LONG_ROW = 64  # nonzeros of a thread, above which a whole block takes the row
 ROWS_IN_FLIGHT = 4  # kRowsInFlight of rows.cuh
 ROWS_A_GROUP = 32  # a block sums the columns of these
@@ -109,7 +111,8 @@ def tiling_of(indptr: Tensor) -> Tiling:
 
     def make() -> Tiling:
         items = len(indptr) - 1 + int(indptr[-1])
-        return make_tiling(indptr, tile_items(items, device.multiprocessors(indptr.device)))
+        multiprocessors = device.properties(indptr.device).multi_processor_count
+        return make_tiling(indptr, tile_items(items, multiprocessors))
 
     return remembered(indptr, "tiling", make)
 
@@ -118,7 +121,8 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     """``out`` = A X, or ``out`` += A X."""
     columns = X.shape[1]
     X = _gathered(X)
-    shape = thread_shape(columns, vector_width(X, out), _accumulators(out))
+    slices = -(-columns // slice_columns(X))
+    shape = thread_shape(-(-columns // slices), vector_width(X, out), _accumulators(out))
     carry = _carry(tiling, out)
     weighted = A.values is not None or A.col_scale is not None
     matrices = *strided(X), *strided(out), *strided(carry)
@@ -136,6 +140,18 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
         ),
     )
     _sum_carried(A, tiling, carry, out, accumulate)
+
+
+def slice_columns(X: Tensor) -> int:
+    """Columns that all tiles multiply before any goes on to the next ones.
+
+    Many tiles read the same rows of X, so a narrow slice of it stays in caches; half a slice where
+    that makes X fit into the second level, or nearly.
+    """
+    l2, slice_bytes = device.properties(X.device).L2_cache_size, SLICE_BYTES
+    if len(X) * SLICE_BYTES // 2 <= NEARLY * l2 < len(X) * SLICE_BYTES:
+        slice_bytes //= 2
+    return slice_bytes // X.element_size()
 
 
 def _accumulators(out: Tensor) -> int:

@@ -87,7 +87,7 @@ __device__ inline void walk_tile(const long long* indptr, const Index* indices,
   const int thread = static_cast<int>(threadIdx.x), group = thread / kGroup;
 
   for (int i = thread; i < nonzeros; i += kThreads) {
-    item[i] = indices[first_nonzero + i];
+    item[i] = load_once(indices + first_nonzero + i);
     stage(i, item[i], first_nonzero + i);
   }
   Index* const row_end = item + nonzeros;

@@ -87,8 +87,12 @@ struct ProductTarget {
 template <class In, class Out, bool kWeighted, bool kMapped, int kVector, int kLanes, int kPacks>
 struct Product {
   using Running = Accumulator<Sum<Out>, kVector, kPacks>;
-  // Enough loads in flight to hide memory latency: 8 packs per thread, across row ends.
-  static constexpr int kAhead = kPacks >= 4 ? 2 : kPacks == 3 ? 3 : 8 / kPacks;
+  // Loads in flight, across row ends. Of wide packs few, so that registers leave room for more
+  // blocks: those hide latency better (measured on an H100, benchmarks/results/gpu.md).
+  static constexpr bool kWide = sizeof(Pack<In, kVector>) == 16;
+  static constexpr int kAhead = kVector == 8 || kPacks >= 4 ? 2
+                                : kPacks == 3               ? 3
+                                                            : (kWide ? 4 : 8) / kPacks;
   PackColumns<kVector, kLanes, kPacks> columns;
   ProductTarget<Out, kMapped, kVector, kPacks> target;
   const Sum<In>* weight;    // of the tile's nonzeros, if kWeighted; else all ones
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kThreads)
   walk_tile<kLanes, Work::kAhead, kItems>(
       indptr, indices, tiles, work, [&](int i, Index column, long long nonzero) {
         if (!kWeighted) return;
-        const Sum<In> value = values ? values[nonzero * value_stride] : Sum<In>(1);
+        const Sum<In> value = values ? load_once(values + nonzero * value_stride) : Sum<In>(1);
         weight[i] = col_scale ? value * col_scale[column] : value;
       });
 }

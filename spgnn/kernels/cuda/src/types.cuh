@@ -95,6 +95,16 @@ __device__ inline Pack<T, kVector> load_shared_by_many(const void* p) {
   return reinterpret_cast<const Pack<T, kVector>&>(word);
 }
 
+// A number that no other block will want: it need not push rows of X out of caches.
+template <class T>
+__device__ inline T load_once(const T* p) {
+#ifdef __CUDA_ARCH__
+  return __ldcs(p);
+#else
+  return *p;
+#endif
+}
+
 template <class T, int kVector>
 __device__ inline Pack<T, kVector> load(const T* p) {
   return *reinterpret_cast<const Pack<T, kVector>*>(p);
