@@ -32,7 +32,9 @@ def direct(overload: Any) -> Callable[..., Any]:
 
 
 def record(node: type[Function], *arguments: Any) -> Any:
-    """``node.apply(*arguments)`` where no transform is at work: it would look at signatures."""
+    """``node.apply(*arguments)``, but no signature is looked at where no transform is."""
+    if transforms_active():
+        return node.apply(*arguments)
     return super(Function, node).apply(*arguments)  # type: ignore[misc]
 
 

@@ -161,9 +161,7 @@ class Operator:
         result: Tensor
         if torch.compiler.is_compiling():
             result = self.overload(*arguments)
-        elif transforms_active():
-            result = _Recorded.apply(*arguments, self)  # type: ignore[no-untyped-call]
-        elif watched(*arguments):
+        elif transforms_active() or watched(*arguments):
             result = record(_Recorded, *arguments, self)
         else:
             with below_autograd():
