@@ -6,6 +6,7 @@ Arguments have been checked by `spgnn.kernels`; all work happens on torch's curr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -121,7 +122,7 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     """``out`` = A X, or ``out`` += A X."""
     columns = X.shape[1]
     X = _gathered(X)
-    slices = -(-columns // slice_columns(X))
+    slices = -(-columns // (slice_bytes(X.shape[0], X.device) // X.element_size()))
     shape = thread_shape(-(-columns // slices), vector_width(X, out), _accumulators(out))
     carry = _carry(tiling, out)
     weighted = A.values is not None or A.col_scale is not None
@@ -130,7 +131,7 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     block = A.indptr, A.indices, *strided(A.values), A.col_scale, A.row_scale, A.row_map
     device.launch(
         spmm_instance(dtypes, weighted, A.row_map is not None, (shape, tiling.items)),
-        (len(tiling.tiles) - 1, -(-columns // shape.columns)),
+        (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
         (
             *block,
             tiling.tiles,
@@ -142,16 +143,16 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     _sum_carried(A, tiling, carry, out, accumulate)
 
 
-def slice_columns(X: Tensor) -> int:
-    """Columns that all tiles multiply before any goes on to the next ones.
+@cache
+def slice_bytes(rows: int, where: torch.device) -> int:
+    """Bytes of a row of X that all tiles read before any goes on to the next ones.
 
     Many tiles read the same rows of X, so a narrow slice of it stays in caches; half a slice where
     that makes X fit into the second level, or nearly.
     """
-    l2, slice_bytes = device.properties(X.device).L2_cache_size, SLICE_BYTES
-    if len(X) * SLICE_BYTES // 2 <= NEARLY * l2 < len(X) * SLICE_BYTES:
-        slice_bytes //= 2
-    return slice_bytes // X.element_size()
+    half, whole = rows * SLICE_BYTES // 2, rows * SLICE_BYTES
+    fits = half <= NEARLY * device.properties(where).L2_cache_size < whole
+    return SLICE_BYTES // 2 if fits else SLICE_BYTES
 
 
 def _accumulators(out: Tensor) -> int:
@@ -348,7 +349,7 @@ def _extremes(
         instance(
             "edge_extremes", read, out.dtype, A.indices.dtype, arg.dtype, op, *shape, tiling.items
         ),
-        (len(tiling.tiles) - 1, -(-columns // shape.columns)),
+        (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
         (
             *(A.indptr, A.indices, tiling.tiles, A.row_map),
             *(*strided(X), *strided(V), width, *strided(left), *rule),
@@ -377,7 +378,7 @@ def edge_sum(*arguments: Any) -> None:
     carry = _carry(tiling, out)
     device.launch(
         instance("edge_sum", out.dtype, V.dtype, indices.dtype, op, *shape, tiling.items),
-        (len(tiling.tiles) - 1, -(-columns // shape.columns)),
+        (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
         (
             *(indptr, indices, tiling.tiles, *listed(order)),
             *(*strided(X), *strided(W), *strided(V)),
