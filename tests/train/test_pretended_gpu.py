@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
@@ -71,14 +73,17 @@ def every(path: Path, ranks: int) -> list[TrainConfig]:
     return found
 
 
-def history(config: TrainConfig) -> list[list[float]]:
-    """Losses and scores of a training."""
+def history(config: TrainConfig, key: str = "") -> list[list[float]]:
+    """Losses and scores of a training, or those whose name is `key`."""
     comm = connect()
     config = resolved(config, comm)
     trainer = Trainer(task_of(config, training_graph(config, comm)), options=config.training)
     trainer.run()
     records = [{**record, "seconds": None} for record in trainer.history]
-    return [[v for v in record.values() if v is not None] for record in records]
+    return [
+        [v for name, v in record.items() if v is not None and key in ("", name)]
+        for record in records
+    ]
 
 
 Way = tuple[str, bool]  # kernels, and whether the process group is late
@@ -118,6 +123,46 @@ def test_every_training_is_that_of_the_cpu(tmp_path, ranks, kernels):
     configs = every(write_dataset(tmp_path / "graph.npz", sparse=kernels == "torch"), ranks)
     ways = [(kernels, False), (kernels, True)]
     run_ranks(check, ranks, [(config, ways) for config in configs], backend="gloo")
+
+
+def losses_apart(rank: int, configs: list[TrainConfig]) -> list[str]:
+    """Trainings whose losses on the GPU at hand are not the CPU's, and by how much."""
+    comm = connect()
+    gpu, found = comm.job.device, []
+    for config in configs:
+        losses = []
+        for comm.job.device in (torch.device("cpu"), gpu):
+            try:
+                losses.append(np.array(history(config, "loss")))
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}: {config}")
+                break
+        else:
+            apart = np.abs(losses[1] / losses[0] - 1).max()
+            # Numbers that are rounded at random may be rounded the other way.
+            coarse = config.training.dtype == "bfloat16" or config.messages.bits not in ("32", 32)
+            if not apart <= (0.03 if coarse else 1e-4):
+                found.append(f"losses are {apart:.2g} apart: {config}")
+    return found
+
+
+def report_of_the_gpu(folder: Path, ranks: int) -> None:
+    """In a process of its own, for none that has used a GPU can fork ranks that do."""
+    configs = every(write_dataset(folder / "graph.npz"), ranks)[::ranks]
+    found = run_ranks(losses_apart, ranks, configs, device="cuda", backend="gloo")[0]
+    print(len(configs), "trainings;", *(found or ["all are the CPU's"]), sep="\n")
+    sys.exit(bool(found))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_training_on_a_gpu_is_that_of_the_cpu(tmp_path, ranks):
+    ours = Path(__file__)
+    call = f"report_of_the_gpu(Path({str(tmp_path)!r}), {ranks})"
+    command = [sys.executable, "-c", f"from tests.train.{ours.stem} import *; {call}"]
+    done = subprocess.run(command, cwd=ours.parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def waits_of_an_epoch(rank: int, configs: list[TrainConfig]) -> list[dict[str, float]]:
