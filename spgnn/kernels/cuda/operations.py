@@ -122,8 +122,7 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     """``out`` = A X, or ``out`` += A X."""
     columns = X.shape[1]
     X = _gathered(X)
-    slices = -(-columns // (slice_bytes(X.shape[0], X.device) // X.element_size()))
-    shape = thread_shape(-(-columns // slices), vector_width(X, out), _accumulators(out))
+    shape = _sliced_shape(X, columns, vector_width(X, out), _accumulators(out))
     carry = _carry(tiling, out)
     weighted = A.values is not None or A.col_scale is not None
     matrices = *strided(X), *strided(out), *strided(carry)
@@ -141,6 +140,11 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
         ),
     )
     _sum_carried(A, tiling, carry, out, accumulate)
+
+
+def _sliced_shape(X: Tensor, columns: int, vector: int, accumulators: int) -> ThreadShape:
+    slices = -(-columns // (slice_bytes(X.shape[0], X.device) // X.element_size()))
+    return thread_shape(-(-columns // slices), vector, accumulators)
 
 
 @cache
@@ -342,13 +346,12 @@ def _extremes(
     width = 1 if V is None else columns // V.shape[1]
     vector = vector_width(*(t for t in (out, X, V if width == 1 else None) if t is not None))
     vector = vector if width == 1 else gcd(vector, width)
-    shape = thread_shape(columns, vector, ACCUMULATORS // 2)  # each with its place
+    read = next(t for t in (X, V) if t is not None)
+    shape = _sliced_shape(read, columns, vector, ACCUMULATORS // 2)  # each with its place
     carry, carry_arg = _carry(tiling, out), _carry(tiling, out, arg.dtype)
-    read = next(t.dtype for t in (X, V) if t is not None)
+    dtypes = read.dtype, out.dtype, A.indices.dtype, arg.dtype
     device.launch(
-        instance(
-            "edge_extremes", read, out.dtype, A.indices.dtype, arg.dtype, op, *shape, tiling.items
-        ),
+        instance("edge_extremes", *dtypes, op, *shape, tiling.items),
         (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
         (
             *(A.indptr, A.indices, tiling.tiles, A.row_map),
@@ -374,7 +377,7 @@ def edge_sum(*arguments: Any) -> None:
     V = _gathered(V)
     tiling, columns = tiling_of(indptr), out.shape[1]
     vector = vector_width(*(t for t in (out, X, W, V) if t is not None))
-    shape = thread_shape(columns, vector, _accumulators(out))
+    shape = _sliced_shape(V if X is None else X, columns, vector, _accumulators(out))
     carry = _carry(tiling, out)
     device.launch(
         instance("edge_sum", out.dtype, V.dtype, indices.dtype, op, *shape, tiling.items),

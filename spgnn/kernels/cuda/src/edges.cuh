@@ -37,8 +37,7 @@ template <class T, class V, int kOp, int kVector, int kLanes, int kPacks, class 
 struct Messages {
   using Running = typename Target::Running;
   static constexpr bool kReadsX = kOp != kEdgeCopy, kReadsV = kOp != kEdgeCopyX;
-  static constexpr int kLoads = kPacks * (kReadsX + kReadsV);
-  static constexpr int kAhead = kLoads < 8 ? 8 / kLoads : 1;
+  static constexpr int kAhead = kAheadOfPacks<T, kVector, kPacks*(kReadsX + kReadsV)>;
   PackColumns<kVector, kLanes, kPacks> columns;
   Target target;
   long long first_nonzero;  // of the tile
@@ -84,7 +83,9 @@ struct Messages {
       if (kReadsX) there[k][p] = load_shared_by_many<T, kVector>(source[p] + skipped);
       if constexpr (kReadsV) {
         if (width == 1) {
-          mine[k][p] = load_shared_by_many<V, kVector>(of_v + v_column[p]);
+          const V* const place = of_v + v_column[p];
+          mine[k][p] = kOp == kEdgePick ? load_shared_by_many<V, kVector>(place)
+                                        : load_pack_once<V, kVector>(place);
           continue;
         }
         const V number = of_v[v_column[p]];

@@ -84,15 +84,19 @@ struct ProductTarget {
   }
 };
 
+// Nonzeros in flight, across row ends, of which a thread has so many packs. Of wide packs few, so
+// that registers leave room for more blocks: those hide latency better (measured on an H100,
+// benchmarks/results/gpu.md).
+template <class T, int kVector, int kPacks>
+constexpr int kAheadOfPacks = kVector == 8 || kPacks >= 4      ? 2
+                              : kPacks == 3                    ? 3
+                              : sizeof(Pack<T, kVector>) == 16 ? 4 / kPacks
+                                                               : 8 / kPacks;
+
 template <class In, class Out, bool kWeighted, bool kMapped, int kVector, int kLanes, int kPacks>
 struct Product {
   using Running = Accumulator<Sum<Out>, kVector, kPacks>;
-  // Loads in flight, across row ends. Of wide packs few, so that registers leave room for more
-  // blocks: those hide latency better (measured on an H100, benchmarks/results/gpu.md).
-  static constexpr bool kWide = sizeof(Pack<In, kVector>) == 16;
-  static constexpr int kAhead = kVector == 8 || kPacks >= 4 ? 2
-                                : kPacks == 3               ? 3
-                                                            : (kWide ? 4 : 8) / kPacks;
+  static constexpr int kAhead = kAheadOfPacks<In, kVector, kPacks>;
   PackColumns<kVector, kLanes, kPacks> columns;
   ProductTarget<Out, kMapped, kVector, kPacks> target;
   const Sum<In>* weight;    // of the tile's nonzeros, if kWeighted; else all ones

@@ -106,6 +106,13 @@ __device__ inline T load_once(const T* p) {
 }
 
 template <class T, int kVector>
+__device__ inline Pack<T, kVector> load_pack_once(const void* p) {
+  using Word = typename WordOf<sizeof(Pack<T, kVector>)>::type;
+  const Word word = load_once(static_cast<const Word*>(p));
+  return reinterpret_cast<const Pack<T, kVector>&>(word);
+}
+
+template <class T, int kVector>
 __device__ inline Pack<T, kVector> load(const T* p) {
   return *reinterpret_cast<const Pack<T, kVector>*>(p);
 }
