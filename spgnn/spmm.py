@@ -112,6 +112,9 @@ class DistMatrix:
         if setting is not None and any(hop.names is None for hop in plan.hops):
             plan = name_rows(plan, ids, self.mesh, self.mesh.rank)
         self._arrange(plan, setting, self.executor.workspace)
+        if setting is not None and setting.codec.delay:
+            for axis in dict.fromkeys(hop.axis for hop in plan.hops):
+                self.mesh[axis].apart()  # connected now, and not in an epoch
 
     @classmethod
     def build(
