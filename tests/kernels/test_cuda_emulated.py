@@ -6,12 +6,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.errors import InputError
-from spgnn.kernels import cpu, dequantise_rows, quantise_rows
+from spgnn.kernels import cpu, dequantise_rows, edge_spmm, quantise_rows, spmm
 from spgnn.kernels.cuda import device, tiling
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda import operations as host
+from spgnn.sparse import CSR
 
 from .conftest import EMULATION, work_by
 from .cuda_cases import SKEWED, assert_product, block, matrix, multiply, some_scores
@@ -74,6 +76,33 @@ def test_extremes_of_tiny_tiles_are_those_of_the_cpu(monkeypatch, emulated, sign
                 results.append((out.nan_to_num(0.5), arg.clone()))
         assert all(map(torch.equal, *results))
     assert len(emulated.launched) > 12
+
+
+class Names(TorchDispatchMode):
+    """The names of all operators that run."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.add(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_extremes_are_differentiated_twice_without_atomics(monkeypatch):
+    work_by(monkeypatch, native)
+    A = CSR(block([3, 0, 5, 1], 7).pattern)
+    X, V = (matrix(n, 4, torch.float64).requires_grad_() for n in (7, A.nnz))
+    with Names() as names:
+        for function in (
+            lambda X, V: spmm(A, X * V[:7], reduce="max"),
+            lambda X, V: edge_spmm(A.pattern, X.view(7, 2, 2), V[:, :2], "div", "min"),
+        ):
+            assert torch.autograd.gradcheck(function, (X, V))
+            assert torch.autograd.gradgradcheck(function, (X, V))
+    assert {"spgnn.extreme_adjoint.default", "spgnn.pick_extremes.default"} <= names.seen
+    assert not [name for name in names.seen if "scatter" in name or "index_put" in name]
 
 
 @pytest.mark.parametrize("columns", [1, 16, 128])
