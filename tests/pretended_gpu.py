@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,10 @@ from torch.utils._device import _device_constructors
 import spgnn
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.kernels import cpu, cuda, extremes, torch_kernels
+from spgnn.kernels.cuda import device
+from spgnn.kernels.cuda import kernels as native
 from spgnn.torch_internals import in_backward
+from tests.kernels.cuda_emulation import EmulatedDevice, cpu_multiprocessors
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 PACKAGE = str(Path(spgnn.__file__).parent)
@@ -333,6 +336,12 @@ class OfTheCpu:
         return run
 
 
+def launch(emulated: EmulatedDevice, kernel: str, grid: Any, arguments: Any) -> None:
+    """Run a kernel of the device, emulated."""
+    with on_host():
+        emulated.launch(kernel, grid, arguments)
+
+
 KERNELS = {"cpu": OfTheCpu(), "torch": torch_kernels}
 
 
@@ -366,10 +375,11 @@ class Event:
 
 
 @contextmanager
-def pretended_gpu(kernels: str = "cpu", count: int = 1) -> Iterator[Counter[str]]:
+def pretended_gpu(kernels: str | EmulatedDevice = "cpu", count: int = 1) -> Iterator[Counter[str]]:
     """Within it there are GPUs; yields the waits of the host, by line and operation.
 
-    For a process of its own, as ranks of :func:`spgnn.testing.run_ranks` are.
+    Its kernels are the CPU's, those of :mod:`spgnn.kernels.torch_kernels` (``"torch"``), or its
+    own, emulated. For a process of its own, as ranks of :func:`spgnn.testing.run_ranks` are.
     """
     _device_constructors()  # of torch.device as a context: torch's own functions
     functions = {
@@ -410,7 +420,12 @@ def pretended_gpu(kernels: str = "cpu", count: int = 1) -> Iterator[Counter[str]
         change(torch, "autocast", lambda device, *a, **k: autocast("cpu", *a, **k))
         change(torch, "is_autocast_enabled", lambda device="cpu": enabled("cpu"))
         change(torch, "get_autocast_dtype", lambda device: dtype("cpu"))
-        change(cuda, "implementation", lambda: KERNELS[kernels])
+        if isinstance(kernels, str):
+            change(cuda, "implementation", lambda: KERNELS[kernels])
+        else:
+            change(cuda, "implementation", lambda: native)
+            change(device, "launch", partial(launch, kernels))
+            change(device, "multiprocessors", cpu_multiprocessors)
         if kernels == "cpu":
             change(extremes, "adds_in_order", lambda G: True)
         change(torch.nn.Module, "_apply", apply)

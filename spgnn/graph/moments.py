@@ -26,14 +26,20 @@ class Moments:
     ----------
     centred : Tensor [rows, f]
     centre, mean, variance : Tensor [f]
-    count : int
+    count : int or Tensor float64
+        Rows. A tensor where it is sure that there are two: no host has to wait for the number.
     """
 
     centred: Tensor
     centre: Tensor
     mean: Tensor
     variance: Tensor
-    count: int
+    count: int | Tensor
+
+    @property
+    def has_variance(self) -> bool:
+        """True if at least two rows count."""
+        return isinstance(self.count, Tensor) or self.count > 1
 
 
 def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
@@ -49,12 +55,16 @@ def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
     """
     counted = x if own is None else x[:own]
     rows = len(counted)
+    count: int | Tensor = rows
     with torch.no_grad():
-        total = torch.cat((counted.sum(0).double(), counted.new_tensor([rows]).double()))
+        # Filled, not copied from the host, and exact whatever the dtype of x is.
+        number = torch.full((1,), rows, dtype=torch.float64, device=x.device)
+        total = torch.cat((counted.sum(0).double(), number))
         if comm is not None:
             comm.all_reduce(total).wait()
-        count = rows if comm is None else int(total[-1])
-        centre = (total[:-1] / max(count, 1)).to(x.dtype)
+            count = total[-1] if rows > 1 else int(total[-1])
+        divisor = count if isinstance(count, Tensor) else max(count, 1)
+        centre = (total[:-1] / divisor).to(x.dtype)
     centred = x - centre
     counted = centred if own is None else centred[:own]
     if rows:
@@ -65,5 +75,5 @@ def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
     if comm is None:
         return Moments(centred, centre, mean, variance, count)
     sums = rows * torch.stack((mean, variance + mean.square()))
-    mean, square = all_reduced(sums, comm) / max(count, 1)
+    mean, square = all_reduced(sums, comm) / divisor
     return Moments(centred, centre, mean, square - mean.square(), count)

@@ -175,7 +175,7 @@ class BatchNorm(Norm):
             scale = self._scale(held.running_var)
             return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
         found = self._moments(x, graph, shift)
-        if found.count <= 1 and self.training:
+        if self.training and not found.has_variance:
             if not self.allow_single_element:
                 raise InputError(f"BatchNorm: a variance needs two vertices, got {found.count}")
             assert held.running_mean is not None

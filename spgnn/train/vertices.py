@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -331,7 +333,8 @@ class LabelPropagation(NodeClassification):
         self.share = config.aim.label_propagation
         model = WithLabels(self.layers, whole.num_classes, whole.num_features, self.seed)
         self.model = self.network = self.with_labels = model.to(whole.device)
-        self._ids, self._row_ids = graph.vertex_ids[data.first], graph.vertex_ids[data.rows]
+        ids = (graph.vertex_ids[rows] for rows in (data.first, data.rows))
+        self._ids, self._row_ids = (each.cpu().numpy() for each in ids)  # where draws are made
         self._inputs_y = as_taken(kind, graph.y[data.first])
         self._inputs_mask = graph.train_mask[data.first]
         y = self.objective.y
@@ -357,10 +360,10 @@ class LabelPropagation(NodeClassification):
         outputs: Tensor = self.with_labels(self.data.features, self.data.A, shown=labels)
         return outputs
 
-    def _drawn(self, vertex_ids: Tensor, epoch: int) -> Tensor:
+    def _drawn(self, ids: npt.NDArray[np.int64], epoch: int) -> Tensor:
         """True if each vertex's label is an input in an epoch, bool."""
-        draws = uniform(vertex_ids.cpu().numpy(), self.seed, f"labels shown in epoch {epoch}")
-        return torch.from_numpy(draws < self.share).to(vertex_ids.device)
+        draws = uniform(ids, self.seed, f"labels shown in epoch {epoch}")
+        return torch.from_numpy(draws < self.share).to(self._inputs_mask.device)
 
 
 def _hidden_unless(known: Tensor, y: Tensor) -> Tensor:

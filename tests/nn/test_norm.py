@@ -15,6 +15,7 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.graph import LayerGraph
+from spgnn.graph.moments import moments
 from spgnn.nn import (
     BatchNorm,
     GraphNorm,
@@ -216,3 +217,13 @@ def test_one_vertex_has_no_variance():
         BatchNorm(3, allow_single_element=True, track_running_stats=False)
     with pytest.raises(InputError, match="mode edge: choose one of graph, node"):
         LayerNorm(3, mode="edge")  # type: ignore[arg-type]
+
+
+def test_rows_are_counted_exactly_whatever_the_dtype():
+    """bfloat16 knows no odd number above 256."""
+
+    def body(rank: int) -> list[float]:
+        x = torch.ones(1 if rank == 2 else 257, 2, dtype=torch.bfloat16)
+        return [float(moments(x, None, connect()).count)]
+
+    assert run_ranks(body, 3) == [[515.0]] * 3

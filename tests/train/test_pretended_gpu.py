@@ -18,6 +18,8 @@ from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
 from spgnn.train import TrainConfig, Trainer
 from spgnn.train.run import resolved, task_of
+from tests.kernels.conftest import EMULATION
+from tests.kernels.cuda_emulation import EmulatedDevice
 from tests.pretended_gpu import GPU, away, late_group, pretended_gpu
 from tests.training import attending, other_models, variants, write_dataset
 
@@ -86,17 +88,22 @@ def history(config: TrainConfig, key: str = "") -> list[list[float]]:
     ]
 
 
-Way = tuple[str, bool]  # kernels, and whether the process group is late
+# Kernels, or where the device's own are compiled; and whether the process group is late.
+Way = tuple[str | Path, bool]
 
 
 def check(rank: int, runs: list[tuple[TrainConfig, list[Way]]]) -> None:
     """Each training on the CPU, and on the pretended GPU in each way."""
     comm = connect()
-    host = comm.job.device
+    host, emulated = comm.job.device, None
     for config, ways in runs:
         expected = history(config)
         for kernels, late in ways:
-            with pretended_gpu(kernels), late_group() if late else nullcontext():
+            if isinstance(kernels, Path) and emulated is None:
+                (kernels / str(rank)).mkdir()
+                emulated = EmulatedDevice(kernels / str(rank))
+            used = emulated if isinstance(kernels, Path) else kernels
+            with pretended_gpu(used), late_group() if late else nullcontext():
                 comm.job.device = GPU
                 found = history(config)
             comm.job.device = host
@@ -117,12 +124,24 @@ def test_training_is_that_of_the_cpu(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-@pytest.mark.parametrize("kernels", ["cpu", "torch"])
-def test_every_training_is_that_of_the_cpu(tmp_path, ranks, kernels):
+@pytest.mark.parametrize(
+    ("ranks", "kernels", "step"), [(1, "cpu", 1), (4, "cpu", 1), (4, "torch", 4)]
+)
+def test_every_training_is_that_of_the_cpu(tmp_path, ranks, kernels, step):
     configs = every(write_dataset(tmp_path / "graph.npz", sparse=kernels == "torch"), ranks)
-    ways = [(kernels, False), (kernels, True)]
-    run_ranks(check, ranks, [(config, ways) for config in configs], backend="gloo")
+    ways: list[list[Way]] = [[(kernels, True)], [(kernels, True), (kernels, False)]]
+    runs = [(config, ways[n % 3 == 0]) for n, config in enumerate(configs[::step])]
+    run_ranks(check, ranks, runs, backend="gloo")
+
+
+@EMULATION
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "step"), [(1, 3), (2, 5)])
+def test_the_kernels_of_the_device_train_alike(tmp_path, ranks, step):
+    """Emulated: what they keep of a graph, and lists of rows, are on the device as well."""
+    configs = every(write_dataset(tmp_path / "graph.npz"), ranks)[::step]
+    runs = [(config, [(tmp_path, True)]) for config in configs]
+    run_ranks(check, ranks, runs, backend="gloo")
 
 
 def losses_apart(rank: int, configs: list[TrainConfig]) -> list[str]:
@@ -195,10 +214,15 @@ def test_the_host_waits_once_an_epoch(tmp_path):
 
 @pytest.mark.slow
 def test_the_host_always_waits_once_an_epoch(tmp_path):
-    """What is drawn or compared anew says how many rows travel: the host waits for that too."""
+    """But where an epoch draws what travels, or what is learnt: its sizes are numbers there."""
+
+    def draws(config: TrainConfig) -> bool:
+        how, aim = config.messages, config.aim
+        sampled = how.boundary_sampling != "1" or how.fresh > 0
+        return sampled or aim.task == "links" or aim.label_propagation > 0
+
     configs = every(write_dataset(tmp_path / "graph.npz"), 4)
-    draws = [c for c in configs if c.messages.boundary_sampling != "1" or c.messages.fresh]
-    check_waits([c for c in configs if c not in draws], 4)
+    check_waits([config for config in configs if not draws(config)], 4)
 
 
 def test_what_is_mixed_is_refused():
