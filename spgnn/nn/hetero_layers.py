@@ -137,11 +137,10 @@ def _check_conv(relation: EdgeType, conv: Any) -> None:
             f"{shown}: layers are those of spgnn.nn, got {type(conv).__name__}; PyG's own "
             "HeteroConv takes PyG's, and graph.edge_index_dict"
         )
-    if not isinstance(conv, AttentionConv):
-        return
-    if conv.add_self_loops and relation[0] != relation[2]:
+    loops = isinstance(conv, AttentionConv) and conv.add_self_loops
+    if loops and relation[0] != relation[2]:
         raise InputError(f"{shown}: {type(conv).__name__} needs add_self_loops=False between types")
-    if conv.dropout or conv.message_dropout:
+    if getattr(conv, "dropout", 0) or getattr(conv, "message_dropout", 0):
         raise InputError(f"{shown}: dropout of edges or messages is not supported; drop features")
 
 

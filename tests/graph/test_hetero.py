@@ -433,6 +433,8 @@ def refuses_use(rank: int) -> list[tuple[str, str]]:
         (by(SAGEConv(3, 3)), "layers are those of spgnn.nn, got SAGEConv"),
         (by(ours.GATConv(3, 3)), "GATConv needs add_self_loops=False between types"),
         (by(ours.GATConv(3, 3, dropout=0.5), cites), "dropout of edges or messages is not supp"),
+        (by(ours.TransformerConv(5, 3, dropout=0.5)), "dropout of edges or messages is not supp"),
+        (by(ours.APPNP(2, 0.1, dropout=0.5), cites), "dropout of edges or messages is not supp"),
         (by(ours.GCNConv(5, 3).double()), r'matrix\("sym"\): relation .* has no self-loops'),
         (by(ours.GINConv(nn.ReLU()).double()), "takes the rows of targets from those of sources"),
         (lambda: ours.HeteroConv({}), "give a convolution for at least one relation"),
