@@ -275,7 +275,13 @@ class Steps:
     def tests(self) -> None:
         """Tests that need a GPU."""
         seconds = TEST_SHARE * self.budget.left()
-        arguments = "-m", "gpu", "tests/kernels", "tests/train/test_pretended_gpu.py", "tests/comm/test_nccl_gpu.py"
+        arguments = (
+            "-m",
+            "gpu",
+            "tests/kernels",
+            "tests/train/test_pretended_gpu.py",
+            "tests/comm/test_nccl_gpu.py",
+        )
         self.report["tests"] = pytest(self.options.output, "tests", seconds, *arguments)
 
     def placement(self) -> None:
