@@ -34,7 +34,7 @@ from spgnn.kernels import cpu, cuda, extremes, torch_kernels
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import kernels as native
 from spgnn.torch_internals import in_backward
-from tests.kernels.cuda_emulation import EmulatedDevice, cpu_multiprocessors
+from tests.kernels.cuda_emulation import EmulatedDevice, cpu_properties
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 PACKAGE = str(Path(spgnn.__file__).parent)
@@ -425,7 +425,7 @@ def pretended_gpu(kernels: str | EmulatedDevice = "cpu", count: int = 1) -> Iter
         else:
             change(cuda, "implementation", lambda: native)
             change(device, "launch", partial(launch, kernels))
-            change(device, "multiprocessors", cpu_multiprocessors)
+            change(device, "properties", cpu_properties)
         if kernels == "cpu":
             change(extremes, "adds_in_order", lambda G: True)
         change(torch.nn.Module, "_apply", apply)
