@@ -263,7 +263,7 @@ def main() -> None:
     for name in ("users", "items", "interactions", "batch-size"):
         parser.add_argument(f"--{name}", type=int, metavar="N")
     parser.add_argument("--dataset", metavar="PATH", help="of quality")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--ranks", default="1,2,4", metavar="P,…")
     parser.add_argument("--steps", type=int, default=3, help="or epochs, of spill")
