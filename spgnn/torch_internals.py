@@ -141,3 +141,8 @@ def at_work(device: int) -> AbstractContextManager[Any]:
     if torch._C._cuda_getDevice() == device:
         return nullcontext()
     return torch.cuda.device(device)
+
+
+def forked_from_cuda() -> bool:
+    """True in a fork of a process whose torch has begun to use GPUs, which a fork cannot."""
+    return bool(torch.cuda._is_in_bad_fork()) and torch.cuda._device_count_nvml() > 0

@@ -15,6 +15,7 @@ import torch
 
 from spgnn.errors import InputError
 from spgnn.memory import processors
+from spgnn.torch_internals import forked_from_cuda
 
 BACKENDS = ("auto", "shm", "gloo", "nccl", "mpi")
 DEVICES = ("auto", "cpu", "cuda")
@@ -198,7 +199,18 @@ def _are_set(names: _Pair) -> bool:
 
 
 def visible_gpus() -> int:
-    """CUDA devices that this process sees."""
+    """CUDA devices that this process sees.
+
+    Raises
+    ------
+    InputError
+        If this process was forked from one that has used them, or only asked for them.
+    """
+    if forked_from_cuda():
+        raise InputError(
+            "a process that has asked for GPUs forked this one, which cannot use them: set "
+            "PYTORCH_NVML_BASED_CUDA_CHECK=1 before torch.cuda.is_available(), or use torchrun"
+        )
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -385,3 +386,12 @@ def test_room_for_the_memory_that_mpich_shares(given, monkeypatch, total, free, 
     assert mpi_lacks_room(here) == ""  # another MPI than MPICH
     given({"PMI_RANK": "3"})
     assert re.match(words or "$", mpi_lacks_room(here))
+
+
+def test_a_fork_of_a_process_that_asked_for_gpus_says_so(monkeypatch):
+    """CUDA fails in such a rank, with a message that names neither the cause nor the remedy."""
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    for gpus in (0, 2):
+        monkeypatch.setattr(torch.cuda, "_device_count_nvml", lambda gpus=gpus: gpus)
+        with pytest.raises(InputError, match=r"forked.*torchrun") if gpus else nullcontext():
+            assert place.visible_gpus() == 0
