@@ -226,7 +226,7 @@ def test_the_host_always_waits_once_an_epoch(tmp_path):
         return sampled or aim.task == "links" or aim.label_propagation > 0
 
     configs = every(write_dataset(tmp_path / "graph.npz"), 4)
-    check_waits([config for config in configs if not draws(config)], 4)
+    check_waits([config for config in configs[::2] if not draws(config)], 4)
 
 
 def test_what_is_mixed_is_refused():
