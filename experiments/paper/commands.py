@@ -362,11 +362,11 @@ def _speedups(found: Sequence[Point]) -> list[str]:
     for claim in CLAIMS:
         for ranks in claim.ranks:
             at = claim.dataset, ranks, 1
-            slow, fast = (seconds.get((*at, s.name)) for s in (claim.slow, claim.fast))
-            if slow and fast:
+            before, after = (seconds.get((*at, s.name)) for s in (claim.slow, claim.fast))
+            if before and after:
                 said.append(
                     f"{claim.dataset}, {ranks} ranks, {claim.slow.name} over {claim.fast.name}: "
-                    f"{slow / fast:.3g} (the paper, {claim.section}: {claim.times:g})"
+                    f"{before / after:.3g} (the paper, {claim.section}: {claim.times:g})"
                 )
     for c, ranks in FASTEST.items():
         of = {

@@ -221,11 +221,11 @@ SPGNN_INLINE void store_drawn(const Reals<float>& one, const Reals<float>& other
   WordVector first = drawn(one.v[0], lower.v[0]), second = drawn(other.v[0], upper.v[0]);
   if (_mm512_cmp_ps_mask(reinterpret_cast<__m512>(one.v[0]), reinterpret_cast<__m512>(other.v[0]),
                          _CMP_UNORD_Q)) [[unlikely]] {
-    const auto quiet = [](const FloatVector& x,
-                          const WordVector& found) __attribute__((always_inline)) {
-      const auto is_nan = reinterpret_cast<WordVector>(x != x);
-      return (is_nan & 0x7fc00000u) | (~is_nan & found);
-    };
+    const auto quiet = [](const FloatVector& x, const WordVector& found)
+                           __attribute__((always_inline)) {
+                             const auto is_nan = reinterpret_cast<WordVector>(x != x);
+                             return (is_nan & 0x7fc00000u) | (~is_nan & found);
+                           };
     first = quiet(one.v[0], first), second = quiet(other.v[0], second);
   }
   store_vector(to, upper_halves(first, second));
