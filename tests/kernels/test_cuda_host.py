@@ -14,6 +14,7 @@ from spgnn.kernels import (
 )
 from spgnn.kernels.cuda import device, programs
 from spgnn.kernels.cuda import operations as nonzeros
+from spgnn.torch_internals import at_work
 
 from .conftest import work_by
 from .cuda_cases import SKEWED, assert_product, assert_products, block, matrix, multiply
@@ -187,6 +188,15 @@ def test_a_launch_hands_over_addresses_on_torchs_stream(toolkit):
     assert shape == [3, 2, 1, device.THREADS, 1, 1, 0]
     assert stream == 4711
     assert struct.unpack("qqqqd", packed) == (0, X.data_ptr(), ids.data_ptr(), -7, 0.5)
+
+
+def test_a_launch_makes_its_device_the_current_one(monkeypatch):
+    entered = []
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 1, raising=False)
+    monkeypatch.setattr(torch.cuda, "device", lambda index: nullcontext(entered.append(index)))
+    for index in (0, 1):
+        with at_work(index):
+            assert entered == [0]
 
 
 def test_the_device_constants_match_the_sources():

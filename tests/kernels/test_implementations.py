@@ -306,3 +306,21 @@ def test_rows_out_of_range(away):
             away(gather_rows, X, rows)
         with pytest.raises(InputError, match=r"row (5|-1) outside \[0, 5\)"):
             away(scatter_add_rows, X, rows, X[:2].clone())
+
+
+def test_subnormal_numbers_are_not_flushed(away):
+    """Their sums are exact in any order."""
+    X = torch.arange(1.0, 1601).view(800, 2) * 2.0**-149
+    ids = torch.arange(800)
+
+    def results(A, X, ids):
+        return [
+            spmm(A, X),
+            gather_rows(X, ids),
+            dropout_rows(X, ids, 3, 0.5),
+            spmm(A, X, reduce="max"),
+        ]
+
+    operands = block(SKEWED), X, ids
+    assert_same(away, results, *operands)
+    assert all(float(found.max()) > 0 for found in results(*operands))

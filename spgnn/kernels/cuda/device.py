@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
@@ -72,30 +73,38 @@ def launch(kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]) ->
             index = a.get_device()
         else:
             values.append(0 if a is None else a)
-    packed = _layout(kernel, arguments).pack(*values)
-    size = ctypes.c_size_t(len(packed))
-    address = ctypes.cast(ctypes.c_char_p(packed), ctypes.c_void_p)
-    extra = LaunchParameters(BUFFER, address, BUFFER_SIZE, ctypes.addressof(size), None)
+    packed = _packed.kernels.get(kernel)
+    if packed is None:
+        packed = _packed.kernels[kernel] = Packed(arguments)
+    packed.layout.pack_into(packed.memory, 0, *values)
     with at_work(index):
         driver = programs.bound("driver")
         if not driver.ctxGetCurrent():  # a thread that has not used the device yet
             programs.bound("runtime").setDevice(index)
         _, function = programs.function(kernel, index)
-        driver.launchKernel(
-            *(function, *grid, 1, THREADS, 1, 1, 0),
-            *(current_stream(index), 0, ctypes.addressof(extra)),
-        )
+        stream, start = current_stream(index), driver.launchKernel
+        start(function, *grid, 1, THREADS, 1, 1, 0, stream, 0, packed.address)
 
 
-_layouts: dict[str, struct.Struct] = {}
+class Packed:
+    """Memory for a kernel's arguments, used again at each launch: the driver copies them."""
 
-
-def _layout(kernel: str, arguments: Sequence[Argument]) -> struct.Struct:
-    """How a kernel's arguments lie in memory, which its first launch shows."""
-    if kernel not in _layouts:
+    def __init__(self, arguments: Sequence[Argument]) -> None:
         kinds = ("d" if isinstance(a, float) else "q" for a in arguments)
-        _layouts[kernel] = struct.Struct("".join(kinds))
-    return _layouts[kernel]
+        self.layout = struct.Struct("".join(kinds))
+        self.memory = ctypes.create_string_buffer(self.layout.size)
+        self._size = ctypes.c_size_t(self.layout.size)
+        places = ctypes.addressof(self.memory), ctypes.addressof(self._size)
+        self._extra = LaunchParameters(BUFFER, places[0], BUFFER_SIZE, places[1], None)
+        self.address = ctypes.addressof(self._extra)
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.kernels: dict[str, Packed] = {}
+
+
+_packed = _OfThread()
 
 
 _remembered: Any = WeakTensorKeyDictionary()

@@ -79,15 +79,14 @@ def spmm(*arguments: Any) -> None:
     if not out.numel():
         return
     X = unit_stride(X)
-    scales = dense(row_scale), dense(col_scale)
-    heads = range(X.shape[1]) if X.dim() == 3 else (slice(None),)
-    for head in heads:
-        weights = None if values is None else values[:, head] if values.dim() == 2 else values
+    scales, tiling = (dense(row_scale), dense(col_scale)), tiling_of(indptr)
+    if X.dim() == 2:
+        multiply_into(Operand(indptr, indices, values, *scales), tiling, X, out, accumulate)
+        return
+    for head in range(X.shape[1]):
+        weights = values if values is None or values.dim() == 1 else values[:, head]
         operand = Operand(indptr, indices, weights, *scales)
-        if X.dim() == 3:
-            multiply_into(operand, tiling_of(indptr), X[:, head], out[:, head], accumulate)
-        else:
-            multiply_into(operand, tiling_of(indptr), X, out, accumulate)
+        multiply_into(operand, tiling, X[:, head], out[:, head], accumulate)
 
 
 def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -> None:
