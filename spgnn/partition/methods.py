@@ -392,10 +392,11 @@ def gvb(problem: Problem) -> Int32Array:
 
     The model has a net per column v: v and the rows with a nonzero there. With λ_v the number of
     parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of
-    a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), one bisects
-    the nets themselves; refined for volume, they are combined two by two in V-cycles (Andre, Schlag
-    & Schulz 2018). Refinement prices each part's sends by how far they lie above the average (after
-    Acer, Selvitopi, Aykanat 2016, section 4), in the end by how close they are to the maximum.
+    a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), every second
+    of them coarsened inside communities, and one bisects the nets themselves; refined for volume,
+    they are combined two by two in V-cycles (Andre, Schlag & Schulz 2018). Refinement prices each
+    part's sends by how far they lie above the average (after Acer, Selvitopi, Aykanat 2016, section
+    4), in the end by how close they are to the maximum.
     """
     adjacency = problem.adjacency
     return _gvb(problem, adjacency.indptr, adjacency.indices, problem.imbalance)

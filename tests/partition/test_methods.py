@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, _native
 from spgnn.data import Graph, open_shards, write_shards
-from spgnn.data.generators import generate_block_model
+from spgnn.data.generators import generate_block_model, nested_model
 from spgnn.partition import (
     METHODS,
     cut_vertices,
@@ -435,3 +435,11 @@ def test_a_node_may_have_few_vertices():
     labels, found = partition(sp.csr_array(dense), 6, nodes=2)
     assert found["levels"]["nodes"] == 2
     assert set(labels) <= set(range(6))
+
+
+def test_gvb_keeps_small_communities_together():
+    """Coarsened by matching alone, this graph had a total of 4900 and a maximum of 1360."""
+    graph = nested_model(40_000, 480_000, features=0)
+    _, report = partition(graph.adjacency, 4, "gvb", preset="fast", minimum=False)
+    assert report["total_volume"] < 4500
+    assert report["max_send"] < 1250

@@ -417,15 +417,22 @@ inline bool worth_keeping(const CutGraph& graph, const CutGraph& finer) {
 }
 inline bool worth_keeping(const Hypergraph&, const Hypergraph&) { return true; }
 
-// Coarser and coarser graphs until at most `stop_at` vertices are left or nothing shrinks.
+// Coarser and coarser graphs until at most `stop_at` vertices are left or nothing shrinks. With
+// `communities` of the vertices, clusters keep inside them as long as that shrinks the graph.
 template <class Graph>
-std::vector<Level<Graph>> coarsen(const Graph& graph, const CoarsenOptions& options, Vertex stop_at,
-                                  Random& random) {
+std::vector<Level<Graph>> coarsen(const Graph& graph, CoarsenOptions options, Vertex stop_at,
+                                  Random& random, std::vector<Part> communities = {}) {
+  options.groups = communities.empty() ? nullptr : &communities;
   std::vector<Level<Graph>> levels;
   const Graph* finest = &graph;
   while (finest->num_vertices > stop_at) {
     auto level = coarsen_once(*finest, options, random);
+    if (!level && options.groups != nullptr) {
+      options.groups = nullptr;
+      continue;
+    }
     if (!level) break;
+    if (options.groups != nullptr) communities = on_coarse(*level, communities);
     const Graph& finer = levels.size() < 2 ? graph : levels[levels.size() - 2].coarse;
     if (levels.empty() || worth_keeping(levels.back().coarse, finer)) {
       levels.push_back(std::move(*level));

@@ -189,6 +189,7 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
 // Coarsens, splits the coarsest graph by recursive bisection, and refines on the way back: the
 // scheme of METIS's k-way method (Karypis & Kumar 1998).
 inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound max_weight,
+                                       const std::vector<Part>& communities,
                                        const CutOptions& options, Random& random) {
   for (std::int64_t& bound : max_weight) {
     bound += static_cast<std::int64_t>(options.slack * static_cast<double>(bound));
@@ -198,7 +199,7 @@ inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound 
   for (std::int64_t total : graph.total_weight()) {
     coarsening.max_weight.push_back(std::max<std::int64_t>(1, total * 3 / 2 / stop_at));
   }
-  const auto levels = coarsen(graph, coarsening, stop_at, random);
+  const auto levels = coarsen(graph, coarsening, stop_at, random, communities);
   std::vector<Part> labels = partition_coarsest(coarsest(graph, levels), parts, max_weight, options,
                                                 graph.num_vertices, random);
   return uncoarsen(graph, levels, std::move(labels),
