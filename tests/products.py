@@ -216,7 +216,7 @@ def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1)
     close(dH_local, dense.T, G)
     close(ddG_local, dense, V)
     if algorithm.node_size == 1 and algo != "vertex-cut":
-        assert matrix.volume == predicted_volume(case, dense, mesh), case
+        assert matrix.volume == predicted_volume(case, dense, mesh, algo), case
     sent, received = predicted_elements(case, matrix.volume, mesh)
     size = case.dtype.itemsize
     assert moved(forward) == (sent * size, received * size), case
@@ -260,16 +260,20 @@ def predicted_elements(case: Case, rows: Volume, mesh: Mesh) -> tuple[int, int]:
     return turns + rows.send * share, turns + rows.receive * share
 
 
-def predicted_volume(case: Case, dense: np.ndarray, mesh: Mesh) -> Volume:
+def predicted_volume(case: Case, dense: np.ndarray, mesh: Mesh, algo: str) -> Volume:
     """Rows this rank must send and receive, from the whole matrix and the definition of a cover."""
     c = mesh.axes.size("replica")
     i, j = mesh.coordinate("row"), mesh.coordinate("replica")
     # Ranks that differ in nothing but their share of the columns have the same rows.
     layout = case.layout.grouped(case.layout.parts // (c * mesh.axes.size("row")))
     groups = layout.grouped(c)
+    whole = algo == "1.5d-replicated"
 
     def rows_moved(to: int, source: int) -> int:
         owned = slice(*layout.range(source * c + j))
+        if whole:  # block columns, of which replica j has P/c²
+            columns = groups.range(source) if source // (groups.parts // c) == j else (0, 0)
+            owned = slice(*columns)
         block = dense[slice(*groups.range(to)), owned] != 0
         if to == source:
             return 0
@@ -288,7 +292,8 @@ def predicted_volume(case: Case, dense: np.ndarray, mesh: Mesh) -> Volume:
     exchanged = Volume(
         sum(rows_moved(peer, i) for peer in peers), sum(rows_moved(i, peer) for peer in peers)
     )
-    return exchanged + fold
+    gathered = Volume(fold.receive, fold.send) if whole else Volume()
+    return exchanged + fold + gathered
 
 
 def moved(ledger: Ledger) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from spgnn.comm import (
 )
 from spgnn.exchange import Algorithm
 from spgnn.exchange.needs import COVERS
+from spgnn.exchange.schemes import STRATEGIES
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.products import cases, check, check_algorithms, check_all, check_nodes, check_random
@@ -40,9 +41,9 @@ STARTS = [
     (1, 1, [("vertex-cut", 1)], 5, [], 1),
     (2, 2, [("feature", 2)], 5, [], 1),
     (3, 2, [("feature", 3), ("2d", 1), ("3d", 1)], 11, [], 1),
-    (4, 3, [("vertex-cut", 1)], 2, [2], 5),
+    (4, 3, [("vertex-cut", 1), ("1.5d-replicated", 2)], 2, [2], 5),
     (6, 5, [("feature", 2), ("feature", 6), ("2d", 1), ("3d", 3)], 13, [2, 3], 9),
-    (8, 7, [("feature", 4), ("3d", 1), ("3d", 4)], 13, [4], 9),
+    (8, 7, [("feature", 4), ("3d", 1), ("3d", 4), ("1.5d-replicated", 2)], 13, [4], 9),
     (12, 23, [], 1, [3], 17),
     (16, 5, [("feature", 4), ("2d", 1), ("3d", 1), ("vertex-cut", 1)], 23, [4], 17),
 ]
@@ -100,6 +101,13 @@ def test_all_products_adjoints_and_bytes(ranks):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "c"), [(4, 2), (8, 2), (16, 2), (16, 4), (32, 2), (32, 4)])
+def test_all_products_of_replicated_block_rows(ranks, c):
+    how = [("1.5d-replicated", c)]
+    run_ranks(lambda rank: check_algorithms(connect(), how, 1 + 6 * (ranks > 8)), ranks)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "every"), [(2, 1), (6, 1), (8, 1), (12, 2), (16, 3), (64, 13)])
 def test_all_products_of_shares_of_the_columns(ranks, every):
     divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
@@ -144,6 +152,7 @@ def rectangular(rank: int) -> int:
     hows = [Algorithm("1d", cover=cover, node_size=size) for cover in COVERS for size in (1, 2)]
     hows += [Algorithm(algo, 2) for algo in ("1.5d", "feature", "2d", "3d")]
     hows += [Algorithm("vertex-cut"), Algorithm(exchange="oblivious"), Algorithm("1.5d", 4)]
+    hows += [Algorithm("1.5d-replicated", 2, exchange) for exchange in STRATEGIES]
     for how in hows:
         mesh = Mesh.build(comm, how.axes(4))
         block = CSR.from_scipy(A[made])

@@ -236,6 +236,8 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
             found += [grid.but(dropout=0.5), grid.but(exchange="oblivious")]
             found += [grid.but(recompute_halo=True), grid.but(prune=False)]
             found.append(grid.but(schedule="peers", buffer=400))
+        if ranks % c**2 == 0:
+            found += replicated(base, c)
     if ranks % 2 == 0:
         feature = base.but(algo="feature", c=2)
         found += [feature, feature.but(order="paper", dropout=0.5), feature.but(cover="minimum")]
@@ -255,6 +257,19 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         cut.but(prune=False),
     ]
     return found
+
+
+def replicated(base: TrainConfig, c: int) -> list[TrainConfig]:
+    """Runs of Algorithm 2 as the paper has it."""
+    grid = base.but(algo="1.5d-replicated", c=c)
+    return [
+        grid,
+        grid.but(exchange="oblivious", order="paper"),
+        grid.but(cover="minimum", dropout=0.5),
+        grid.but(recompute_halo=True),
+        grid.but(prune=False),
+        grid.but(schedule="peers", buffer=1600),
+    ]
 
 
 def other_models(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:

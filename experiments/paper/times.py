@@ -45,9 +45,10 @@ class Scheme:
     halo: bool = False
 
     def config(self, c: int, layers: int, hidden: int) -> TrainConfig:
-        """A training of it: 1D, or 1.5D with c replicas."""
+        """A training of it: 1D, or with c replicas 1.5D; the paper replicates block rows."""
+        grid = "1.5d" if self.ours else "1.5d-replicated"
         return TrainConfig.of(
-            algo="1d" if c == 1 else "1.5d",
+            algo="1d" if c == 1 else grid,
             c=c,
             exchange=self.exchange,
             cover="minimum" if self.ours else "column",
@@ -159,12 +160,12 @@ def points(
     model: Model = Model(),  # frozen
     progress: Progress | None = None,
 ) -> Iterator[Point]:
-    """All lines at all numbers of ranks that c divides, with at least two parts."""
+    """All lines at all numbers of ranks that c² divides, with at least two parts."""
     wanted = [(p, c, s) for p in ranks for c in replicas for s in schemes]
     for done, (number, c, scheme) in enumerate(wanted):
         if progress is not None:
             progress(f"{graph.dataset}: {scheme.name}, {number} ranks", done, len(wanted))
-        if number % c == 0 and number // c > 1:
+        if number % c**2 == 0 and number // c > 1:
             priced = predicted(graph, partitions, scheme, number, c, machine=machine, model=model)
             yield Point.of(graph, scheme, c, priced)
 

@@ -134,8 +134,8 @@ def check_attention(algorithm: Algorithm, who: str = "attention") -> None:
     ------
     InputError
     """
-    shares_columns = algorithm.algo in ("feature", "3d")
-    if shares_columns or algorithm.node_size > 1 or algorithm.schedule != "overlap":
+    other = algorithm.algo in ("feature", "3d", "1.5d-replicated")
+    if other or algorithm.node_size > 1 or algorithm.schedule != "overlap":
         raise InputError(f"{who} needs {NEEDED}")
 
 

@@ -20,6 +20,7 @@ from spgnn.exchange.schemes import (
     Strategy,
     grid,
     in_rounds,
+    replicated,
     stack,
     turned,
     vertex_cut,
@@ -27,7 +28,7 @@ from spgnn.exchange.schemes import (
 from spgnn.layout import Axes, RowLayout
 from spgnn.sparse import CSR
 
-Algo = Literal["1d", "1.5d", "feature", "2d", "3d", "vertex-cut"]
+Algo = Literal["1d", "1.5d", "feature", "2d", "3d", "vertex-cut", "1.5d-replicated"]
 ALGOS: tuple[str, ...] = get_args(Algo)
 
 
@@ -37,7 +38,7 @@ class Algorithm:
 
     Attributes
     ----------
-    algo : {"1d", "1.5d", "feature", "2d", "3d", "vertex-cut"}
+    algo : {"1d", "1.5d", "feature", "2d", "3d", "vertex-cut", "1.5d-replicated"}
     c : int
         Of how many copies of a block row each rank holds one: whole block rows (feature; 3d), or
         their columns (1.5d, 2d). 1 leaves 2D as square, and 3D as cubic, as the number of ranks
@@ -77,6 +78,10 @@ class Algorithm:
             )
         if ranks % self.c:
             raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
+        if self.algo == "1.5d-replicated" and ranks % self.c**2:
+            raise InputError(
+                f"--algo 1.5d-replicated needs --c whose square divides {ranks} ranks, not {self.c}"
+            )
         if self.exchange == "oblivious" and self.cover != "column":
             raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
         if self.node_size != 1:
@@ -162,6 +167,8 @@ class Algorithm:
             scheme = hierarchical(block, layout, axes, rank, cover, scale)
         elif self.algo == "vertex-cut":
             scheme = vertex_cut(block, layout, rank, edge_labels, cover, scale)
+        elif self.algo == "1.5d-replicated":
+            scheme = replicated(block, layout, axes, rank, self.exchange, cover, scale)
         else:
             scheme = grid(block, layout, axes, rank, self.exchange, cover, scale)
         return scheme if self.schedule == "overlap" else in_rounds(scheme, axes, rank)

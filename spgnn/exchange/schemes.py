@@ -49,9 +49,9 @@ def grid(
     "replica"
         Partial sums are added along it. One replica is 1D (ICPP'24, Algorithm 1; CAGNET, SC'20),
         several are 1.5D (ICPP'24, Algorithm 2; how and why we differ stands in
-        ``docs/architecture.md``). About as many as block rows are 2D: rows of H are expanded along
-        one axis, partial sums folded along the other (Tripathy et al., SC'20), and only those that
-        are needed (Abubaker & Hoefler, SpComm3D, 2024).
+        ``docs/architecture.md``; :func:`replicated` is theirs). About as many as block rows are 2D:
+        rows of H are expanded along one axis, partial sums folded along the other (Tripathy et al.,
+        SC'20), and only those that are needed (Abubaker & Hoefler, SpComm3D, 2024).
     "feature"
         Rank (i, j, k) holds slice (j, k) of block row i. All ranks (i, j, ·) hold the same part of
         A and multiply it by a share of the columns of H each: :class:`Turned`. With one replica
@@ -96,10 +96,76 @@ def _expand_and_fold(
     """
     peers = axes.group("row", rank)
     members = np.arange(peers.start, peers.stop, peers.step) * layout.parts // axes.ranks
-    me = axes.coordinate("row", rank)
-    own, c = int(layout.sizes[members[me]]), axes.size("replica")
+    me, c = axes.coordinate("row", rank), axes.size("replica")
     made, block = yield from of_block_row(block, layout, c)
-    sums = None
+    first = yield from _expand(block, layout, members, me, strategy, cover, column_scale)
+    return (first, *fold(made, axes.coordinate("replica", rank)))
+
+
+def replicated(
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    strategy: Strategy = "sparsity-aware",
+    cover: Cover = "column",
+    column_scale: Tensor | None = None,
+) -> Scheme[Plan]:
+    """1.5D as it is written in ICPP'24, Algorithm 2, to compare with; c² divides P.
+
+    The c ranks (i, ·) get all of block row i of H. Of s = P/c² block columns each, rank (i, j)
+    takes [j·s, (j + 1)·s): the rows of H come from the ranks (·, j) that hold these block rows.
+    Partial sums are all-reduced. Of the all-reduce, the reduce-scatter ends a product and the
+    all-gather begins the next one: the same bytes, and what lies between is computed once.
+    """
+    c, i, j = axes.size("replica"), *(axes.coordinate(axis, rank) for axis in axes.names)
+    if c == 1:
+        return (yield from grid(block, layout, axes, rank, strategy, cover, column_scale))
+    rows = layout.grouped(c)
+    s = rows.parts // c
+    made, block = yield from of_block_row(block, layout, c, c * s)
+    # Of H, ranks (·, j) see these block columns alone; those that hold other rows have none.
+    begin, end = (int(rows.offsets[number]) for number in (j * s, (j + 1) * s))
+    pattern = Pattern.trusted(block.indptr, block.indices - begin, (block.shape[0], end - begin))
+    block = CSR(pattern, block.values, block.row_scale)
+    columns = RowLayout(np.clip(rows.offsets - begin, 0, end - begin))
+    gathered = all_gather(layout.sizes[i * c : (i + 1) * c], j, column_scale, kept=i // s == j)
+    members = np.arange(rows.parts)
+    expanded = yield from _expand(block, columns, members, i, strategy, cover)
+    return Plan((gathered, expanded, *fold(made, j)))
+
+
+def all_gather(sizes: Int64Array, me: int, column_scale: Tensor | None, *, kept: bool) -> Stage:
+    """The rows of all peers along "replica", in order; received in any case, and made if `kept`."""
+    rows, own = int(sizes.sum()), int(sizes[me])
+    apart = np.arange(len(sizes)) != me
+    theirs = torch.from_numpy(np.repeat(apart, sizes)[: rows if kept else 0])
+
+    def placed(here: Tensor, columns: int) -> CSR:
+        entries = torch.arange(columns if kept else 0, dtype=index_dtype(columns))
+        return rows_from(here.int(), entries, None, None, columns)
+
+    send = CSR(Selection(torch.arange(own).repeat(len(sizes) - 1), own))
+    hop = Hop(
+        "replica",
+        send.with_scales(None, column_scale),
+        RowCounts(own * apart, sizes * apart, int(sizes.max())),
+    )
+    L = placed(~theirs, own).with_scales(None, column_scale)
+    return Stage(L, placed(theirs, rows - own), (hop,))
+
+
+def _expand(
+    block: CSR,
+    layout: RowLayout,
+    members: Int64Array,
+    me: int,
+    strategy: Strategy,
+    cover: Cover,
+    column_scale: Tensor | None = None,
+) -> Scheme[Stage]:
+    """Multiply a block, of which the parts that are `members` along "row" have the columns."""
+    own, sums = int(layout.sizes[members[me]]), None
     if strategy == "oblivious":
         L, R, send, counts = whole_rows(block, layout, members, me)
     else:
@@ -107,21 +173,25 @@ def _expand_and_fold(
         send, counts = yield from needs.exchange("row", own)
         sums = needs.sums
     L, send = L.with_scales(L.row_scale, column_scale), send.with_scales(None, column_scale)
-    first = Stage(L)
-    if len(members) > 1:
-        hop = Hop("row", send, counts, broadcast=strategy == "oblivious", sums=sums)
-        first = Stage(L, R, (hop,))
-    return (first, *fold(made, axes.coordinate("replica", rank)))
+    if len(members) == 1:
+        return Stage(L)
+    hop = Hop("row", send, counts, broadcast=strategy == "oblivious", sums=sums)
+    return Stage(L, R, (hop,))
 
 
-def of_block_row(block: CSR, layout: RowLayout, c: int) -> Scheme[tuple[Int64Array, CSR]]:
-    """From own rows of all columns to all rows of the block row, in the columns of this replica."""
+def of_block_row(
+    block: CSR, layout: RowLayout, c: int, run: int = 1
+) -> Scheme[tuple[Int64Array, CSR]]:
+    """From own rows of all columns to all rows of the block row, in the columns of this replica.
+
+    Replicas take turns: the columns of `run` neighbouring parts are one's, those of the next `run`
+    are the next one's. Parts along "replica" are neighbours, so in turns of 1 their own are theirs.
+    """
     if c == 1:
         return np.array([block.shape[0]]), block
     rows = block.shape[0]
     made = yield from gather_number("replica", rows)
-    # Along "replica" parts are neighbours, so a part's place there is its number modulo c.
-    replica = layout.owner(block.indices.numpy()) % c
+    replica = layout.owner(block.indices.numpy()) // run % c
     order = torch.from_numpy(grouped_order(replica, c))
     row = np.repeat(np.arange(rows), block.row_lengths.numpy())
     lengths = np.bincount(replica * rows + row, minlength=c * rows).astype(np.int32)

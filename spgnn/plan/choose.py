@@ -188,7 +188,7 @@ def algorithms(
     Where there are several nodes, rows that cross between them may be sent once.
     """
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
-    known: set[tuple[int, int]] = set()
+    known: set[tuple[bool, int, int]] = set()
     for algo in ALGOS:
         # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
         for c in sorted({*copies, ranks}) if algo == "feature" else copies:
@@ -196,7 +196,7 @@ def algorithms(
             if not _works(plain, ranks):
                 continue
             if algo != "vertex-cut":
-                shape = plain.copies(ranks)
+                shape = c > 1 and algo == "1.5d-replicated", *plain.copies(ranks)
                 if shape in known:
                     continue  # the same under another name, as 2D of two replicas and 1.5D are
                 known.add(shape)
@@ -248,6 +248,8 @@ def candidates(
     if not prunes:
         fixed.pop("prune", None)
     for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
+        if algorithm.algo == "1.5d-replicated" and "algo" not in fixed:
+            continue  # never better than 1.5D: only to compare with
         if not thorough and not _likely(algorithm, ranks):
             continue
         node_size = algorithm.node_size

@@ -30,6 +30,7 @@ SCHEMES = {
     "2d": Algorithm("2d"),
     "3d": Algorithm("3d", 2),
     "vertex-cut": Algorithm("vertex-cut"),
+    "1.5d-replicated": Algorithm("1.5d-replicated", 2),
     "hierarchy": Algorithm("1d", node_size=2),
     "1.5d hierarchy": Algorithm("1.5d", 2, node_size=2),
     "peers": Algorithm("1d", schedule="peers", buffer=4096),
@@ -275,7 +276,8 @@ def test_both_ends_know_a_row_by_the_same_name():
             if algorithm.cover == "column" and algorithm.algo == "1d":
                 assert (sent >= 0).all()
             sums = sent[sent < 0]
-            assert len(np.unique(sums)) == len(sums)
+            if algorithm.algo != "1.5d-replicated":  # where gathered rows go to several ranks
+                assert len(np.unique(sums)) == len(sums)
 
 
 @pytest.mark.parametrize(

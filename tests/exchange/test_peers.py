@@ -98,6 +98,8 @@ def products_in_groups(rank: int, every: int) -> int:
             rounds_.SMALL_BUDGET = 0 if checked % 2 else 1 << 20
             check(replace(case, room=room), comm, "1.5d", c)
             checked += 1
+            if c > 1 and comm.size % c**2 == 0:
+                check(replace(case, room=room), comm, "1.5d-replicated", c)
     return checked
 
 

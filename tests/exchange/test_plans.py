@@ -42,11 +42,13 @@ def ways(*algorithms: Algorithm) -> list[Algorithm]:
 SCHEMES = [
     (1, ways(Algorithm(), Algorithm("vertex-cut"))),
     (4, ways(Algorithm(), Algorithm("1.5d", 4), Algorithm(node_size=2), Algorithm(node_size=4))),
+    (4, ways(Algorithm("1.5d-replicated", 2))),
     (5, ways(Algorithm("vertex-cut"))),
     (6, ways(Algorithm("feature", 6), Algorithm("1.5d", 2), Algorithm(node_size=3))),
     (8, ways(Algorithm("3d"), *(Algorithm("1.5d", c, node_size=4) for c in (2, 4)))),
     (9, ways(Algorithm("2d"), Algorithm("1.5d", 3), Algorithm(node_size=3))),
     (12, ways(Algorithm("3d"), Algorithm("feature", 3), Algorithm(node_size=4))),
+    (16, ways(Algorithm("1.5d-replicated", 4))),
     (16, ways(Algorithm("3d", 4), Algorithm("vertex-cut"), Algorithm("1.5d", 2, node_size=4))),
 ]  # fmt: skip
 CASES = [(ranks, algorithm) for ranks, algorithms in SCHEMES for algorithm in algorithms]
@@ -356,6 +358,7 @@ def test_how_ranks_are_arranged(algo, c, ranks, shape):
         (Algorithm("vertex-cut", exchange="oblivious"), "--algo vertex-cut needs --exchange"),
         (Algorithm("vertex-cut", 2), r"--c 2 needs --algo 1\.5d"),
         (Algorithm(node_size=4), "--hierarchy 4 must divide the number of ranks, which is 6"),
+        (Algorithm("1.5d-replicated", 2), "--c whose square divides 6 ranks, not 2"),
         (Algorithm("feature", 2, node_size=2), "--hierarchy 2 needs --algo 1d or 1.5d"),
         (Algorithm("1.5d", 3, node_size=2), "--hierarchy 2 must be a multiple of --c 3"),
         (Algorithm(exchange="oblivious", node_size=2), "--hierarchy 2 needs --exchange"),

@@ -20,7 +20,9 @@ from tests.training import (
     check_history,
     other_models,
     reference_history,
+    replicated,
     run,
+    variants,
     write_dataset,
 )
 
@@ -65,6 +67,19 @@ def test_history_is_that_of_other_dense_models(tmp_path, ranks, chosen, sparse):
 def test_history_is_that_of_dense_attention(tmp_path, ranks, chosen, sparse):
     path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
     run_ranks(lambda rank: check_history(connect(), path, chosen, 4, attending), ranks)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chosen"),
+    [(8, slice(2)), *(pytest.param(ranks, ALL, marks=pytest.mark.slow) for ranks in (8, 16, 32))],
+)
+def test_history_of_replicated_block_rows(tmp_path, ranks, chosen):
+    def listed(path: Path, ranks: int, epochs: int) -> list[TrainConfig]:
+        base = variants(path, 1, epochs)[0]
+        return [one for c in (2, 4) if ranks % c**2 == 0 for one in replicated(base, c)]
+
+    path = write_dataset(tmp_path / "graph.npz")
+    run_ranks(lambda rank: check_history(connect(), path, chosen, 4, listed), ranks)
 
 
 @pytest.mark.slow
