@@ -33,7 +33,7 @@ CLAIMS = (
     Claim("protein", (256,), AWARE, GVB, 14, "7.1.1, and the abstract's 14"),
     Claim("reddit", (4, 16, 32, 64), AWARE, GVB, 2, "7.1.1"),
     Claim("amazon", (16, 32, 64, 128, 256), AWARE, GVB, 2, "7.1.1"),
-    Claim("amazon", (64,), METIS, GVB, 2, "7.1.2, Figure 6"),
+    Claim("amazon", (64,), METIS, GVB, 2, "7.1.1, Figure 6"),
     Claim("papers", (16,), OBLIVIOUS, GVB, 2.3, "7.1, Figure 5"),
 )
 # Section 7.2: with so many replicas, the p at which Amazon's epochs with GVB are fastest.

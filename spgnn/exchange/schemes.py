@@ -244,7 +244,9 @@ def vertex_cut(
     OSDI'12; DistGNN, Md et al., SC'21). It moves there once, when the plan is made. A product then
     has two stages: rank p receives the rows of H in whose columns it has nonzeros (*expand*),
     multiplies, and sends the sums of rows that it does not own to their owners, who add them
-    (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back.
+    (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back. Unlike in
+    DistGNN, where clones of a vertex hold its features, a row lies at its owner alone: memory does
+    not grow with replication.
 
     Raises
     ------

@@ -50,8 +50,9 @@ class CachedRows(Rows):
         The table behind.
     policy : {"belady", "degree", "lru", "none"}
         ``"belady"``: keep what is needed soonest among the batches of `gather_many` (Belady 1966;
-        on superbatches, Ginex, VLDB'22). ``"degree"``: the rows of the highest scores, for ever
-        (PaGraph, SoCC'20). ``"lru"``: what was used last. ``"none"``: nothing.
+        on superbatches, Ginex, VLDB'22, which has their samples on a disk, not in memory).
+        ``"degree"``: the rows of the highest scores, for ever (PaGraph, SoCC'20).
+        ``"lru"``: what was used last. ``"none"``: nothing.
     capacity : int
         Bytes of rows that are kept.
     scores : Tensor [rows], optional

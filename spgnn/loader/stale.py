@@ -134,6 +134,8 @@ class EmbeddingCache:
 class HaloFeatures:
     """Features of vertices of the halo, fetched once: they do not age. Collective.
 
+    DistGNN-MB pushes and ages features as it does embeddings; but they never change.
+
     Of at most `capacity` vertices, those that batches of the seeds can ask for along most edges.
     """
 
