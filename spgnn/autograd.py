@@ -18,7 +18,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
 from spgnn.kernels.gemm import add_times_transposed_, times_transposed, transposed_times
-from spgnn.torch_internals import record
+from spgnn.torch_internals import recorder
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
 # early); after them only products not seen before are worth a message.
@@ -174,11 +174,11 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, None, None]:
-        return record(_Apply, G_local[0], ctx.A, ctx.step.reversed()), None, None
+        return recorder(_Apply)(G_local[0], ctx.A, ctx.step.reversed()), None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        dZ: Tensor = record(_Apply, tangents[0], ctx.A, ctx.step)
+        dZ: Tensor = recorder(_Apply)(tangents[0], ctx.A, ctx.step)
         return dZ
 
     @staticmethod
@@ -189,7 +189,7 @@ class _Apply(torch.autograd.Function):
         batched = H_local.movedim(in_dims[0] or 0, -1)
         rows, width, batches = batched.shape
         wide = batched.reshape(rows, width * batches)
-        Z_wide: Tensor = record(_Apply, wide, A, step)
+        Z_wide: Tensor = recorder(_Apply)(wide, A, step)
         return Z_wide.view(-1, width, batches), 2
 
 
@@ -227,7 +227,7 @@ class _PaperLayer(torch.autograd.Function):
     @_as_forward
     def backward(ctx: Any, *G_local: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         H_local, W = ctx.saved_tensors
-        U = record(_Apply, G_local[0], ctx.A, ctx.step.reversed())
+        U = recorder(_Apply)(G_local[0], ctx.A, ctx.step.reversed())
         dH = U @ W.T if ctx.needs_input_grad[0] else None
         return dH, H_local.T @ U, None, None
 
@@ -264,7 +264,7 @@ class _BesideItself(torch.autograd.Function):
             G = H_local.new_zeros(ctx.A.rows, len(W))
         dH = None
         if AH is None:
-            U = record(_Apply, G, ctx.A, back)
+            U = recorder(_Apply)(G, ctx.A, back)
             dW = transposed_times(U, H_local)
             if ctx.needs_input_grad[0]:
                 dH = times_transposed(U, W.T)
@@ -273,7 +273,7 @@ class _BesideItself(torch.autograd.Function):
             if ctx.needs_input_grad[0]:
                 dAH = times_transposed(G, W.T)
                 dAH = dAH if of_AH is None else of_AH + dAH
-                dH = record(_Apply, dAH, ctx.A, back)
+                dH = recorder(_Apply)(dAH, ctx.A, back)
         if dH is not None:
             if torch.is_grad_enabled():
                 missing = len(dH) - ctx.A.rows
@@ -310,7 +310,7 @@ def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
         Called in backward with the gradient of the tensor.
     """
     anchor = torch.zeros((), dtype=value.dtype, requires_grad=True)
-    found: Tensor = record(_Procedure, anchor, [value], backward)
+    found: Tensor = recorder(_Procedure)(anchor, [value], backward)
     return found
 
 
@@ -339,7 +339,7 @@ def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool 
         return Z_local
     if step is None:
         step = A.next_step(H_local)
-    Z_local = record(_Apply, H_local, A, step)
+    Z_local = recorder(_Apply)(H_local, A, step)
     return Z_local
 
 
@@ -351,7 +351,7 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     """
     H_local, W = autocast(H_local), autocast(W)
     with in_own_dtype(H_local.device.type):
-        Z_local: Tensor = record(_PaperLayer, H_local, W, A, A.next_step(H_local))
+        Z_local: Tensor = recorder(_PaperLayer)(H_local, W, A, A.next_step(H_local))
     return Z_local
 
 
@@ -379,7 +379,7 @@ def product_beside_itself(
     operand = like.expand(H_local.shape[0], len(W)) if first else H_local
     step = A.next_step(operand)
     with in_own_dtype(H_local.device.type):
-        made: Tensor = record(_BesideItself, H_local, W, R, A, step, first)[0]
+        made: Tensor = recorder(_BesideItself)(H_local, W, R, A, step, first)[0]
     return made
 
 
@@ -416,7 +416,7 @@ class _AllReduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None]:
-        return record(_AllReduce, gradient[0], ctx.comm), None
+        return recorder(_AllReduce)(gradient[0], ctx.comm), None
 
 
 def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
@@ -434,7 +434,7 @@ def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
     """
     if comm.size == 1:
         return t.clone()
-    total: Tensor = record(_AllReduce, t, comm)
+    total: Tensor = recorder(_AllReduce)(t, comm)
     return total
 
 

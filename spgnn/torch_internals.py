@@ -31,11 +31,12 @@ def direct(overload: Any) -> Callable[..., Any]:
     return function
 
 
-def record(node: type[Function], *arguments: Any) -> Any:
-    """``node.apply(*arguments)``, but no signature is looked at where no transform is."""
+def recorder(node: type[Function]) -> Callable[..., Any]:
+    """``node.apply``, or, where no transform is at work, what looks at no signature."""
     if transforms_active():
-        return node.apply(*arguments)
-    return super(Function, node).apply(*arguments)  # type: ignore[misc]
+        return node.apply
+    apply: Callable[..., Any] = super(Function, node).apply  # type: ignore[misc]
+    return apply
 
 
 def transforms_active() -> bool:

@@ -22,7 +22,7 @@ from spgnn.torch_internals import (
     below_autograd,
     direct,
     forward_mode,
-    record,
+    recorder,
     transforms_active,
 )
 
@@ -162,7 +162,7 @@ class Operator:
         if torch.compiler.is_compiling():
             result = self.overload(*arguments)
         elif transforms_active() or watched(*arguments):
-            result = record(_Recorded, *arguments, self)
+            result = recorder(_Recorded)(*arguments, self)
         else:
             with below_autograd():
                 result = self.run(*arguments)
@@ -174,7 +174,7 @@ class Operator:
             return self(*arguments)
         result: Tensor = arguments[0]
         if watched(*arguments):
-            result = record(_Overwritten, *arguments, self)
+            result = recorder(_Overwritten)(*arguments, self)
         else:
             with below_autograd():
                 self.run_in_place(*arguments)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from itertools import cycle
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -253,6 +254,12 @@ def test_nccl_connects_ranks_when_a_group_is_made(monkeypatch):
     assert run_ranks(run, 3, backend="gloo") == [(pair, [])] * 2 + [({"world": 2}, [])]
 
 
+def is_stopped(process: int) -> bool:
+    """Whether all of its threads are: each stops when it is next at work."""
+    threads = Path(f"/proc/{process}/task").iterdir()
+    return all((t / "stat").read_text().rpartition(") ")[2][0] == "T" for t in threads)
+
+
 def test_what_all_ranks_have_begun_and_who_does_not_answer(tmp_path, monkeypatch):
     """A call that does not end though all have come to it, and a rank that is stopped."""
     monkeypatch.setattr(failure, "ANSWER_SECONDS", 0.5)
@@ -263,13 +270,16 @@ def test_what_all_ranks_have_begun_and_who_does_not_answer(tmp_path, monkeypatch
         call = Call(comm.group, 2, "barrier")
         comm.job.timeout = 9.0
         lines = [comm.job.waited_in(Call(comm.group, 1, "barrier"))]
-        (tmp_path / str(rank)).write_text(str(os.getpid()))
+        (tmp_path / f"{rank}.new").write_text(str(os.getpid()))
+        (tmp_path / f"{rank}.new").rename(tmp_path / str(rank))
         if rank == 1:
             return comm.agree(0)
         wait_for((tmp_path / "1").exists)
-        os.kill(int((tmp_path / "1").read_text()), signal.SIGSTOP)
+        other = int((tmp_path / "1").read_text())
+        os.kill(other, signal.SIGSTOP)
+        wait_for(lambda: is_stopped(other))
         lines.append(comm.job.waited_in(call))
-        os.kill(int((tmp_path / "1").read_text()), signal.SIGCONT)
+        os.kill(other, signal.SIGCONT)
         comm.agree(0)
         return lines
 
