@@ -375,7 +375,7 @@ def _resolvable(host: str, place: Place) -> str:
 
 
 def _node_address(node: str) -> str:
-    """Where SLURM's own daemons reach a node (``NodeAddr``); empty if it does not say."""
+    """The address at which SLURM's daemons reach a node (``NodeAddr``); empty if unknown."""
     command = ["scontrol", "--oneliner", "show", "node", node]
     with suppress(OSError, subprocess.TimeoutExpired):
         said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)

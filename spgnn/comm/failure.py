@@ -188,7 +188,7 @@ class Job:
         return f"waited {self.timeout:g} s in {call}{whom}"
 
     def place_in(self, key: str, number: int) -> str:
-        """What keeps this rank from a call of a group; empty if it has come to it."""
+        """The reason why this rank is not in a call of a group; empty if it has come to it."""
         unfinished = self.unfinished()
         if self.begun.get(key, 0) < number:
             waiting = self.waiting or (unfinished[0].call if unfinished else None)
@@ -346,7 +346,7 @@ class Lifelines:
         return None
 
     def ask_where(self, call: Call) -> dict[str, str]:
-        """What keeps ranks from a call: which ranks, and the reasons that they have."""
+        """The ranks that are not in a call, and their reasons."""
         me, where = self._job.rank, (call.group.key, call.number)
         others = [rank for rank in call.group.ranks if rank != me]
         self._places = {me: self._job.place_in(*where)}

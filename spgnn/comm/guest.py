@@ -138,7 +138,7 @@ class GuestJob(Job):
         return unlisted_group(store, rank, len(group.ranks), name, timeout, cuda)
 
     def settle(self) -> None:
-        """How long ranks wait is the program's to say."""
+        """Time-outs are the program's to set."""
 
     def fail(self, message: str, status: int = 1) -> NoReturn:
         """Nothing ends the program's ranks."""
@@ -180,7 +180,7 @@ class GuestCommunicator(TorchCommunicator):
 
 
 class _Meeting:
-    """Where members of a group come together, in the store of all ranks of the program.
+    """The place where members of a group meet, in the store of all ranks of the program.
 
     Each rank says where it is. Ranks that wait for each other in different groups, or for one that
     was refused, know it by that; whoever does not come otherwise is waited for as long as the
@@ -238,7 +238,7 @@ class _Meeting:
         return [rank for rank in ranks if self._store.add(f"{name} {rank}", 0) < number]
 
     def _why_in_vain(self, rank: int, waiting: dict[int, Any]) -> str:
-        """Why a rank waits for ever: for one that was refused, or in a circle; else nothing.
+        """The reason why a rank waits for ever: for one refused, or in a circle; else nothing.
 
         `waiting` are the ranks that wait for it, each for the next, and where they are.
         """

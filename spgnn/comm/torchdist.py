@@ -257,7 +257,7 @@ class TorchCommunicator(Communicator):
 
 
 def _mark() -> Any:
-    """What says when all before it on the current stream is done."""
+    """An event that says when all before it on the current stream is done."""
     event = torch.cuda.Event()
     event.record()
     return event

@@ -146,7 +146,7 @@ class Ledger:
     node_size: int = 0
     """Neighbouring ranks on a node, if known: bytes between nodes are counted apart."""
     wait: Callable[[], None] | None = None
-    """What waits for the device around each exchange, while its seconds are to be the device's."""
+    """Waits for the device around each exchange, while its seconds are to be the device's."""
 
     def of(self, operation: str) -> Traffic:
         """The running account of one operation."""

@@ -181,7 +181,7 @@ class VertexType(DistVertices):
         return not codecs.codec.exact and codecs.policy.approximates(as_rows(H_local))
 
     def _is_at_hand(self, H_local: Tensor) -> bool:
-        """Whether the halo of these rows was fetched, and neither has changed since."""
+        """True if the halo of these rows was fetched, and neither has changed since."""
         known = self._halos.get(H_local)
         return (
             known is not None
@@ -190,7 +190,7 @@ class VertexType(DistVertices):
         )
 
     def is_narrower(self, H_local: Tensor, width: int) -> bool:
-        """Whether so many columns, computed of H, move fewer bytes than H; both ways in training.
+        """True if so many columns, computed of H, move fewer bytes than H; both ways in training.
 
         Rows that need no gradient travel once and for all epochs.
         """
@@ -243,7 +243,7 @@ class _Relation(Graph):
 
     @property
     def bipartite(self) -> bool:
-        """Whether its targets are of another type than its sources."""
+        """True if its targets are of another type than its sources."""
         return self.edge_type_name[0] != self.edge_type_name[2]
 
     def between(self, H: Tensor, targets: Tensor) -> Graph:
@@ -618,7 +618,7 @@ class HeteroDistGraph(Trained):
 
     @property
     def row_counts(self) -> frozenset[int]:
-        """How many rows tensors of own vertices may have."""
+        """The numbers of rows that tensors of own vertices may have."""
         return frozenset(one.own_rows for one in self.vertices.values())
 
     def __getitem__(self, key: str | EdgeType) -> Any:

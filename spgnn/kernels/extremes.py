@@ -112,7 +112,7 @@ def adds_in_order(G: Tensor) -> bool:
 
 
 def side_of(pattern: Pattern, X: Tensor) -> tuple[Tensor | None, ...]:
-    """What the gradient in X needs of the transpose: indptr, indices, order of nonzeros."""
+    """The parts of the transpose that the gradient in X needs: indptr, indices, order."""
     return (None,) * 3 if adds_in_order(X) else other_side(pattern, X, ordered=True)
 
 

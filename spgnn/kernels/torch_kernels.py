@@ -138,7 +138,7 @@ def _extremes(indptr: Tensor, messages: Tensor, largest: bool) -> tuple[Tensor, 
 
 
 def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
-    """What becomes of numbers of columns x and nonzeros v, where w is of rows (EdgeOp)."""
+    """The result of an EdgeOp on numbers of columns x, nonzeros v and rows w."""
     if x is None:
         return v
     made = (
@@ -169,7 +169,7 @@ def edge_sum(*arguments: Any) -> None:
 
 
 def edge_products(*arguments: Any) -> None:
-    """What nonzeros make of rows of G, X and V, a row each."""
+    """Results of nonzeros, of rows of G, X and V, a row each."""
     indptr, indices, G, X, V, op, out = arguments
     wide, rows = SUM_DTYPE[out.dtype], _rows(indptr, len(out))
     if op == PICK:

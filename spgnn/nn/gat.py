@@ -444,7 +444,7 @@ class EdgeOrder:
 
 
 def _occurrence(keys: Tensor) -> Tensor:
-    """How many of the keys before each one are equal to it."""
+    """The number of keys before each one that are equal to it."""
     ranked, order = keys.sort(stable=True)
     nth = torch.empty_like(order)
     nth[order] = torch.arange(len(keys), device=keys.device) - torch.searchsorted(ranked, ranked)

@@ -38,7 +38,7 @@ class HeteroLayer(nn.Module):
 
 
 def outputs_of(model: nn.Module, graph: HeteroDistGraph) -> Any:
-    """What a model of our layers, or of PyG's, makes of a graph. Collective."""
+    """The result of a model of our layers, or of PyG's, on a graph. Collective."""
     ours = any(isinstance(part, Convolution | HeteroLayer) for part in model.modules())
     return model(graph.x_dict, graph if ours else graph.edge_index_dict)
 

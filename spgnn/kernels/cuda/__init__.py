@@ -33,7 +33,7 @@ def implementation() -> ModuleType:
 
 @cache
 def trouble() -> str | None:
-    """Why the kernels cannot run here, in one line; ``None`` if one was compiled and run.
+    """The reason why the kernels cannot run here, a line; ``None`` if one was compiled and run.
 
     A missing compiler, a toolkit newer than the driver and an unknown architecture all show up in
     the same try, whatever error each of them ends in.

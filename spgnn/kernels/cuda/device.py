@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @cache
 def properties(device: torch.device) -> Any:
-    """What torch knows of a device, asked once."""
+    """Torch's properties of a device, asked for once."""
     return torch.cuda.get_device_properties(device)
 
 
