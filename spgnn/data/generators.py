@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from spgnn import _native
-from spgnn.data.graph import Graph
+from spgnn.data.graph import MASKS, Graph
 from spgnn.data.shards import ShardDirectory, directory_writer, open_shards
 from spgnn.data.source import GraphMeta, shown_name
 from spgnn.data.splits import with_split
@@ -23,7 +23,7 @@ from spgnn.data.structure import csr_from_edges, row_ranges
 from spgnn.errors import InputError, check_choice, shortened
 from spgnn.files import AnyPath
 from spgnn.memory import check_memory, processors
-from spgnn.pattern import numpy_index_dtype
+from spgnn.pattern import index_dtype, numpy_index_dtype
 from spgnn.progress import Progress, stage
 from spgnn.sparse import CSR
 
@@ -272,6 +272,60 @@ def rmat(
     return Graph(name or f"rmat-{scale}-{edge_factor}", adjacency, directed=False)
 
 
+def expanded(graph: Graph, copies: int, *, train: float = 0.1, seed: int = 0) -> Graph:
+    """A graph `copies` times as large, of the same kind: the Kronecker product of a star with it.
+
+    Belletti et al. 2019, from whom Ginex (VLDB'22) takes its data sets: the adjacency of a few
+    vertices ⊗ the graph's, so that degrees multiply, and communities stay within communities. Here
+    the few are a hub and its leaves, each with a loop, where they reduce the graph itself: n
+    vertices of degree d become n of degree copies · d and n · (copies − 1) of 2 · d, and edges are
+    3 · copies − 2 times as many (10 for 4, where Ginex has 8.6 to 8.8). A connected graph stays so.
+
+    Vertex v of copy c is number c · n + v; labels are those of v, and weights are copied. Features
+    are left out, for their width is to be chosen; so are splits: a share `train` of the vertices is
+    for training, drawn at random, and a tenth of that for validation and for testing each.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two copies, edges have features, or the graph could never fit into
+        memory.
+    """
+    if copies < 2:
+        raise InputError(f"an expanded graph has at least 2 copies, got {copies}")
+    if graph.edge_attr is not None:
+        raise InputError(f"{graph.name} has features of edges, which cannot be expanded")
+    A, n = graph.adjacency, graph.vertices
+    vertices, edges = copies * n, (3 * copies - 2) * A.nnz
+    name = f"expanded-{copies}-{graph.name}"
+    check_memory(name, 9 * vertices + (8 if A.values is not None else 4) * edges)
+    lengths = A.indptr.diff()
+    each = torch.cat((copies * lengths, (2 * lengths).repeat(copies - 1)))
+    indptr = torch.zeros(vertices + 1, dtype=torch.int64)
+    torch.cumsum(each, 0, out=indptr[1:])
+    indices = torch.empty(edges, dtype=index_dtype(vertices))
+    values = None if A.values is None else A.values.new_empty(edges)
+    within = torch.arange(A.nnz) - A.indptr[:-1].repeat_interleave(lengths)
+    for copy in range(copies):
+        begins = indptr[copy * n : (copy + 1) * n]
+        for turn, other in enumerate(range(copies) if copy == 0 else (0, copy)):
+            place = (begins + turn * lengths).repeat_interleave(lengths) + within
+            indices[place] = A.indices.to(indices.dtype) + other * n
+            if values is not None and A.values is not None:
+                values[place] = A.values
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(vertices))
+    ends = [round(share * vertices) for share in (train, 1.1 * train, 1.2 * train)]
+    masks = {}
+    for mask, first, last in zip(MASKS, [0, *ends], ends, strict=False):
+        masks[mask] = torch.zeros(vertices, dtype=torch.bool)
+        masks[mask][order[first:last]] = True
+    y = graph.y
+    if y is not None:
+        y = y.repeat(copies, *[1] * (y.dim() - 1))
+    adjacency = CSR.of(indptr, indices, (vertices, vertices), values)
+    return Graph(name, adjacency, directed=graph.directed, y=y, **masks)
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a data set, and how its degrees and communities are spread.
@@ -323,7 +377,8 @@ def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed
     )
 
 
-NAMES = ("sbm", "rmat-SCALE-FACTOR", *STAND_INS)
+NAMES = ("sbm", "rmat-SCALE-FACTOR", "expanded-COPIES-NAME", *STAND_INS)
+EXPANDED = re.compile(r"expanded-([0-9]{1,9})-(.+)")
 _RMAT = re.compile(r"rmat-([0-9]{1,9})-([0-9]{1,9})")
 _SEED = re.compile(r"seed=([0-9]{1,10})")
 _LARGEST_SEED = 2**31 - 1

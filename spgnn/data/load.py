@@ -17,8 +17,8 @@ from spgnn.data.downloads import FILES as PLANETOID_SETS
 from spgnn.data.downloads import SETS as OGB_SETS
 from spgnn.data.downloads import load_ogb, load_planetoid, load_reddit
 from spgnn.data.edge_files import EdgeFile, EdgeList, MatrixMarket, MetisGraph, read_edges
+from spgnn.data.generators import EXPANDED, expanded, generate
 from spgnn.data.generators import NAMES as GENERATED
-from spgnn.data.generators import generate
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.npz import NpzSource, read_npz, write_npz
 from spgnn.data.parquet import TabularEdges, is_tabular
@@ -166,7 +166,8 @@ def load_dataset(
     ----------
     name_or_path : str or path
         ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; a stand-in such as ``reddit-like@0.01``;
-        each of them also with a seed, ``sbm@seed=3`` or ``reddit-like@0.01,seed=3``; a name that
+        each of them also with a seed, ``sbm@seed=3`` or ``reddit-like@0.01,seed=3``;
+        ``expanded-COPIES-NAME``, any set made larger (`expanded`); a name that
         can be downloaded (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that
         `read_graph` reads; or a graph directory (`spgnn.data.open_shards`). Several,
         joined by ``+``, are one graph without edges between them.
@@ -274,6 +275,10 @@ def _find(
     generated = generate(text, seed)
     if generated is not None:
         return generated
+    expansion = EXPANDED.fullmatch(text)
+    if expansion is not None and not os.path.exists(text):
+        copies, name = int(expansion[1]), expansion[2]
+        return expanded(load_dataset(name, data_dir, seed, progress), copies, seed=seed)
     path = Path(text)
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     there = os.path.isfile(path) or is_graph_directory(path) or is_tabular(path)

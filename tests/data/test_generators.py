@@ -17,6 +17,7 @@ from spgnn.data import Graph, load_dataset, open_shards, write_shards
 from spgnn.data.generators import (
     STAND_INS,
     block_model,
+    expanded,
     generate_block_model,
     generate_rmat,
     nested_model,
@@ -260,3 +261,48 @@ def test_an_interrupted_run_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         generate_rmat(tmp_path / "g", 100, 1000, progress=interrupt)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("copies", "directed"), [(2, False), (4, True), (5, False)])
+def test_an_expanded_graph_is_a_kronecker_product(copies, directed):
+    """Of a star with loops and the graph, whole; so vertices, edges and degrees multiply."""
+    rng = np.random.default_rng(copies)
+    dense = np.triu(rng.random((37, 37)) < 0.2, 1) * rng.integers(1, 9, (37, 37))
+    dense = dense if directed else dense + dense.T
+    small = Graph(
+        "small",
+        CSR.from_scipy(sp.csr_array(dense.astype(np.float32))),
+        directed=directed,
+        y=torch.from_numpy(rng.integers(4, size=37)),
+    )
+    graph = expanded(small, copies, train=0.2, seed=3)
+    star = np.eye(copies)
+    star[0], star[:, 0] = 1, 1
+    A = graph.adjacency
+    assert_canonical(A)
+    found = sp.csr_array((A.values.numpy(), A.indices.numpy(), A.indptr.numpy()), A.shape)
+    np.testing.assert_array_equal(found.toarray(), np.kron(star, dense))
+    assert graph.vertices == copies * small.vertices
+    assert graph.edges == (3 * copies - 2) * small.edges
+    degrees = [record.adjacency.indptr.diff().numpy() for record in (graph, small)]
+    np.testing.assert_array_equal(degrees[0], np.kron(star.sum(1), degrees[1]))
+    np.testing.assert_array_equal(graph.y, np.tile(small.y.numpy(), copies))
+    shares = [int(mask.sum()) for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
+    assert shares == [
+        round(k * graph.vertices) - round(j * graph.vertices)
+        for j, k in ((0, 0.2), (0.2, 0.22), (0.22, 0.24))
+    ]
+    assert not bool((graph.train_mask & (graph.val_mask | graph.test_mask)).any())
+
+
+def test_expanded_graphs_by_name():
+    graph = load_dataset("expanded-3-rmat-5-4@seed=2")
+    small = load_dataset("rmat-5-4@seed=2")
+    assert (graph.vertices, graph.edges) == (3 * small.vertices, 7 * small.edges)
+    check_simple(graph.adjacency)
+    twice = load_dataset("expanded-2-expanded-2-rmat-5-4")
+    assert twice.edges == 16 * load_dataset("rmat-5-4").edges
+    with pytest.raises(InputError, match="at least 2 copies, got 1"):
+        load_dataset("expanded-1-sbm")
+    with pytest.raises(InputError, match="no data set 'nothing'"):
+        load_dataset("expanded-2-nothing")
