@@ -6,7 +6,7 @@ Under any launcher, once for each backend; both write to the same files:
     torchrun --nproc-per-node 2 benchmarks/bench_delay.py --backend gloo --json … --output …
     torchrun --nproc-per-node 2 benchmarks/bench_delay.py --backend shm --json … --output …
 
-All-to-alls go over an artificial link (`slow_link.py`): they take no less time than a
+What is sent goes over an artificial link (`spgnn/comm/slow_link.py`): it takes no less time than a
 network of that rate would need for the bytes that a rank sends or receives. Compute alone is the
 same epoch with nothing sent (`--delay never`); centred has a row of each message of now
 (`--delay 1`), which waits in line with the late ones. The four take turns in blocks of a
@@ -37,13 +37,13 @@ from typing import Any
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
-from slow_link import Throttled, throttled
 
 from spgnn.comm import (
     Communicator,
     connect,
     guarded,
 )
+from spgnn.comm.slow_link import Throttled, throttled
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.protocol import matrices_of
 from spgnn.memory import FreedMemory, give_back_freed
