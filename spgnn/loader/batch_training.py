@@ -379,7 +379,7 @@ def loader_options(config: MiniBatchConfig, comm: Communicator) -> dict[str, Any
         "sampler": how.sampler,
         "resample": how.resample,
         "normalise": how.degrees,
-        "superbatch": how.superbatch,
+        "superbatch": how.superbatch or 1,
         "pack_epochs": config.storage.pack_epochs,
         "prefetch": how.prefetch,
         "num_workers": how.workers,

@@ -59,8 +59,20 @@ class Sampling(Record):
         ),
     ] = 2
     superbatch: Annotated[
-        int, key("batches sampled before the first one's features are read", low=1, high=1_000_000)
-    ] = 1
+        int,
+        key(
+            "batches sampled before the first one's features are read; 0: chosen by a short "
+            "profile where a cache before a disk looks ahead, else 1",
+            high=1_000_000,
+        ),
+    ] = 0
+    overlap: Annotated[
+        bool,
+        key(
+            "sample the next superbatch while features of this one are read, with both caches in "
+            "memory; otherwise each stage has all of --cache"
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,12 +126,34 @@ class Storage(Record):
         key("disk: read neighbours of a graph directory when they are needed, past the page cache"),
     ] = "memory"
     structure_cache: Annotated[
-        int, key("blocks of neighbours in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
+        int | None,
+        key(
+            "neighbours in memory: 200MB, 2GiB; by default all of --cache while a superbatch is "
+            "sampled, unless sampling.overlap",
+            "BYTES",
+            in_bytes=True,
+        ),
+    ] = None
+    structure_policy: Annotated[
+        Literal["degree", "lru"],
+        key(
+            "ratio: whole lists of neighbours, out-degree over in-degree first, for fewest reads; "
+            "degree: blocks, for fewest bytes; lru: blocks used last"
+        ),
+    ] = "degree"
+    memory: Annotated[
+        int,
+        key(
+            "of this rank's process; --cache is what a short profile leaves of it",
+            "BYTES",
+            in_bytes=True,
+        ),
     ] = 0
-    structure_policy: Annotated[Literal["degree", "lru"], key("which blocks these are")] = "degree"
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
+        if self.memory:
+            raise InputError("storage.memory is not built yet: give --cache")
         if self.cache and self.store == "memory":
             raise InputError("--cache needs --store disk: features in memory need none")
         if self.pack and (self.store == "memory" or self.store_dir is None):
