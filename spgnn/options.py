@@ -185,6 +185,7 @@ class Configuration:
 
     program: ClassVar[str]
     about: ClassVar[str]
+    fixed: ClassVar[tuple[str, ...]] = ()  # options of which this program knows the default only
 
     @classmethod
     def sections(cls) -> dict[str, type[Record]]:
@@ -217,13 +218,15 @@ class Configuration:
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
 
-    def check_fixed(self, names: Collection[str], who: str) -> None:
-        """Refuse options that are not the defaults, of which `who` knows nothing else."""
+    def check_fixed(self) -> None:
+        """Refuse `fixed` options that are not as by default."""
         for record in vars(self).values():
             for option in options_of(type(record)):
                 given = getattr(record, option.name)
-                if option.name in names and given != option.default:
-                    raise InputError(f"{option.written} {given}: {who} know {option.default} only")
+                if option.name in self.fixed and given != option.default:
+                    raise InputError(
+                        f"{option.written} {given}: {self.program} knows {option.default} only"
+                    )
 
     def flat(self) -> dict[str, Any]:
         """All options by name."""
@@ -237,9 +240,8 @@ class Configuration:
     @classmethod
     def given(cls, words: Sequence[str] | None = None) -> dict[str, Any]:
         """The options that a command line, and the file that it names, set."""
-        return read_options(
-            list(cls.sections().values()), words, program=cls.program, about=cls.about
-        )
+        records = list(cls.sections().values())
+        return read_options(records, words, program=cls.program, about=cls.about, unshown=cls.fixed)
 
     def written(self, *leave_out: str) -> list[str]:
         """The words of a command line for all that is not as it is by default."""
@@ -260,12 +262,18 @@ class Configuration:
 
 
 def read_options(
-    records: Sequence[type[Record]], words: Sequence[str] | None, *, program: str, about: str
+    records: Sequence[type[Record]],
+    words: Sequence[str] | None,
+    *,
+    program: str,
+    about: str,
+    unshown: Collection[str] = (),
 ) -> dict[str, Any]:
     """Read the options of some records from a command line, by name.
 
     Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
-    ``--config``, and flags more than both. ``--help`` prints and ends the process.
+    ``--config``, and flags more than both. ``--help`` prints all flags but those `unshown`, and
+    ends the process.
 
     Raises
     ------
@@ -274,7 +282,7 @@ def read_options(
     """
     options = {option.name: option for record in records for option in options_of(record)}
     given = list(sys.argv[1:] if words is None else words)
-    app = _app(options.values(), program, about)
+    app = _app(options.values(), program, about, unshown)
     if "--help" in given or "-h" in given:
         text = io.StringIO()
         from rich.console import Console  # for help alone
@@ -299,7 +307,7 @@ def read_options(
     return {**kept, **_assigned("--set", settings, options), **result}
 
 
-def _app(options: Iterable[Option], program: str, about: str) -> App:
+def _app(options: Iterable[Option], program: str, about: str, unshown: Collection[str] = ()) -> App:
     """A command whose keyword arguments are all options."""
     options, arguments, keys = list(options), [], False
     sections = dict.fromkeys(option.section for option in options)
@@ -307,7 +315,8 @@ def _app(options: Iterable[Option], program: str, about: str) -> App:
     for option in options:
         mark, default = option.mark, option.default
         keys = keys or mark.level == "key"
-        explained = dict[str, Any](help=mark.help, show=mark.level in ("flag", "positional"))
+        shown = mark.level in ("flag", "positional") and option.name not in unshown
+        explained = dict[str, Any](help=mark.help, show=shown)
         explained["show_default"] = default not in (None, dataclasses.MISSING)
         if mark.level != "positional":
             explained |= {"group": groups[option.section], "name": option.flag}

@@ -90,9 +90,15 @@ def test_work_that_cannot_tell_how_far_it_is(monkeypatch):
 
 
 def test_without_stderr(monkeypatch):
+    """Work goes on, and nothing is said elsewhere."""
+    stdout = io.StringIO()
     monkeypatch.setattr(sys, "stderr", None)
-    with ProgressBar() as bar:
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(progress, "LONG_SECONDS", 0.0)
+    with ProgressBar() as bar, working("something"):
         bar("something", 0, 2)
+        bar("something", 1, 2)
+    assert not stdout.getvalue()
 
 
 @pytest.mark.parametrize("ranks", ["1", "2"])

@@ -245,7 +245,7 @@ def _schedule(name: str, value: object) -> ByEpoch[Any]:
 
 
 class Policy:
-    """When codecs are used: products are approximate while autograd records.
+    """Rule of when codecs are used: products are approximate while autograd records.
 
     But not inside of :meth:`exact`, nor where models are known and all of them are in evaluation,
     nor where rows have fewer columns than `least_width`: ids, degrees, what is computed from them.

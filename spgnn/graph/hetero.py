@@ -169,7 +169,7 @@ class VertexType(DistVertices):
         return result
 
     def _state_of(self, H_local: Tensor) -> tuple[Any, ...]:
-        """What a halo depends on besides its rows: where a codec is used, it is of one epoch."""
+        """Key of a halo besides its rows: where a codec is used, a halo is of one epoch."""
         device = H_local.device.type
         cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         recorded = H_local.requires_grad and torch.is_grad_enabled()
@@ -558,7 +558,7 @@ class HeteroDistGraph(Trained):
         return Edges(torch.stack((place, own)), edges.attributes)
 
     def rows(self, name: str, H_local: Tensor, widths: Sequence[int] = ()) -> Tensor:
-        """What relations of a source type are given: the halo of its rows, or own ones. Collective.
+        """The rows of a source type that its relations read: their halo, or own ones. Collective.
 
         Own rows where each relation fetches what it needs: by a plan of its own; or, if all can
         multiply first, to rows of these widths, which are narrower together.

@@ -390,7 +390,7 @@ class Graph(ABC):
         return EdgeDropout(dropped.p, dropped.key, ids)
 
     def dropout_factors(self, dropped: DroppedEdges, weights: Tensor) -> Tensor:
-        """What dropout multiplies weights [edges, heads] in the order of `edge_pattern` by.
+        """Factors of dropout for weights [edges, heads], in the order of `edge_pattern`.
 
         The same as of attention: a function of an edge's two vertices and the head. Collective.
         """

@@ -14,10 +14,8 @@ from spgnn.loader.historical import History
 from spgnn.loader.sampling import SamplerName
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 
+
 # Options of full-graph training that mean nothing here.
-_FIXED = ("normalisation", "inductive", "label_propagation", "runs", "dtype", "device")
-
-
 @dataclass(frozen=True)
 class Model(OfWhole):
     """The network."""
@@ -266,6 +264,14 @@ class MiniBatchConfig(Configuration):
     """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets options by name."""
 
     program: ClassVar[str] = "minibatch.py"
+    fixed: ClassVar[tuple[str, ...]] = (
+        "normalisation",
+        "inductive",
+        "label_propagation",
+        "runs",
+        "dtype",
+        "device",
+    )
     about: ClassVar[str] = (
         "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md lists "
         "more flags, and all keys of --set and --config."
@@ -283,7 +289,7 @@ class MiniBatchConfig(Configuration):
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
-        self.check_fixed(_FIXED, "mini-batches")
+        self.check_fixed()
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")

@@ -155,14 +155,12 @@ class Training(Usual):
     eval_every: Annotated[int, rare("evaluate each N-th epoch", "N", low=1)] = 10
 
 
-_FIXED = ("dtype", "runs", "clip", "patience", "device")
-
-
 @dataclass(frozen=True)
 class RecommendConfig(Configuration):
     """One run. ``RecommendConfig.of(dim=32)`` sets some options by name."""
 
     program: ClassVar[str] = "lightgcn.py"
+    fixed: ClassVar[tuple[str, ...]] = ("dtype", "runs", "clip", "patience", "device")
     about: ClassVar[str] = (
         "Train LightGCN on the whole graph of users and items, on one or many ranks. "
         "docs/recommend.md explains it."
@@ -188,7 +186,7 @@ class RecommendConfig(Configuration):
         self.algorithm.distribution.check(ranks)
         self.training.check()
         _ = self.model.of_layers
-        self.check_fixed(_FIXED, "recommenders")
+        self.check_fixed()
         if self.training.lr_schedule == "plateau":
             raise InputError("training.lr-schedule plateau: recommenders have no validation loss")
         if self.sampling.loss == "in-batch" and self.sampling.negatives > 1:
