@@ -35,6 +35,7 @@ from spgnn.frontend.from_config import (
 from spgnn.graph.block import Block, block_pattern
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch
+from spgnn.loader.batch_seconds import BatchSeconds
 from spgnn.loader.feature_rows import Counts, MemoryRows, Rows
 from spgnn.loader.historical import History, PartialBatch, hidden_widths
 from spgnn.loader.link_loader import LinkNeighborLoader
@@ -420,6 +421,8 @@ class BatchTrainer(Trainer):
         super().__init__(task, options=config.training, callbacks=callbacks)
         self.steps_per_epoch = task.loader.steps
         self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "hits"), 0)
+        strategy = task.loader.strategy
+        self.clock = BatchSeconds(comm, lambda: getattr(strategy, "pushed", (0.0, 0.0)))
         how = config.distribution
         # Steps of the others are not of the same size.
         self._by_weight = how.distributed not in ("none", "exact")
@@ -434,33 +437,44 @@ class BatchTrainer(Trainer):
     def train_epoch(self, epoch: int) -> Tensor:
         """All steps; the mean of their losses. Collective."""
         model, loader, correction = self.task.model.train(), self.task.loader, self._correction
-        loader.epoch, totals, own = epoch, torch.zeros(2), 0
+        loader.epoch, totals, own, clock = epoch, torch.zeros(2), 0, self.clock
         before = self._counts()
+        clock.begin()
         batches: Iterator[AnyBatch | None] = iter(loader)
         try:
             for step in range(self.steps_per_epoch):
+                batch = next(batches, None)
+                clock.lap("sampling")
                 with self._precision():
-                    loss, weight = self.task.loss_of(next(batches, None))
+                    loss, weight = self.task.loss_of(batch)
+                clock.lap("forward")
                 if loss is not None:
                     own += 1
                     loss.backward()
+                clock.lap("backward")
                 if correction is None:
                     mean, total = average_gradients(model, self.comm, weight, loss)
+                    clock.lap("allreduce")
                     self._step()
                     total = total if self._by_weight else torch.ones(())
                     totals += torch.stack((mean * total, total))
+                    clock.lap("other")
                     continue
                 if loss is not None:
                     self._step()
                     totals += torch.stack((loss.detach() * weight, loss.new_tensor(weight)))
-                correction.after(step, self.steps_per_epoch, self.optimizer.param_groups[0]["lr"])
+                clock.lap("other")
+                rate = self.optimizer.param_groups[0]["lr"]
+                correction.after(step, self.steps_per_epoch, rate, clock)
         finally:
             batches.close()  # type: ignore[attr-defined]  # a generator
             for name, count in self._counts().items():
                 self.rows_read[name] += count - before[name]
+        clock.lap("sampling")
         average_buffers(model, self.comm, own)
         if correction is not None:
             self.comm.all_reduce(totals).wait()
+        clock.lap("allreduce")
         return totals[0] / totals[1].clamp(min=1e-30)
 
     def _step(self) -> None:
@@ -496,23 +510,29 @@ class Correction:
         self._task, self._exact, self._round = task, exact, 0
         self._optimizer = OPTIMIZERS[options.optimizer](task.parameter_groups(), lr=options.lr)
 
-    def after(self, step: int, steps: int, lr: float) -> bool:
+    def after(self, step: int, steps: int, lr: float, clock: BatchSeconds) -> bool:
         """Follows a local step of an epoch; whether models were averaged. Collective if so."""
         if (step + 1) % self.every and step + 1 < steps:
             return False
         model, comm = self._task.model, self._task.comm
         average_parameters(model, comm)
+        clock.lap("allreduce")
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         for _ in range(self.steps):
             batch = self._exact.batch(*divmod(self._round, self._exact.steps))
             self._round += 1
+            clock.lap("sampling")
             loss, weight = self._task.loss_of(batch)
+            clock.lap("forward")
             if loss is not None:
                 loss.backward()
+            clock.lap("backward")
             average_gradients(model, comm, weight)
+            clock.lap("allreduce")
             self._optimizer.step()
             self._optimizer.zero_grad()
+            clock.lap("other")
         return True
 
 

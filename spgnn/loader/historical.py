@@ -210,6 +210,8 @@ class PartBatches:
         self._outputs: list[LayerRows] = []
         self.iteration = 0
         self.sampled = SampleCounts()
+        # Seconds of pushes so far, and of these those in which exchanges blocked them.
+        self.pushed = 0.0, 0.0
 
     def epoch(self, epoch: int) -> Iterator[PartialBatch]:
         """Batches of this rank."""
@@ -239,9 +241,9 @@ class PartBatches:
         with closing(batches):
             for _ in range(self.steps):
                 now, self.iteration = self.iteration, self.iteration + 1
-                self.begin(now)
+                self._clocked(self.begin, now)
                 yield next(batches)
-                self.end(now)
+                self._clocked(self.end, now)
 
     def begin(self, iteration: int) -> None:
         """Take in the rows that may be used from this iteration on. Collective."""
@@ -255,6 +257,14 @@ class PartBatches:
         """Send the rows that this iteration made. Collective."""
         if self.push is not None:
             self.push.begin(iteration, self._outputs)
+
+    def _clocked(self, pushing: Callable[[int], None], iteration: int) -> None:
+        traffic, started = self._comm.ledger.of("alltoall"), perf_counter()
+        blocked = traffic.seconds
+        pushing(iteration)
+        seconds = perf_counter() - started
+        if self.push is not None:
+            self.pushed = self.pushed[0] + seconds, self.pushed[1] + traffic.seconds - blocked
 
     def drain(self) -> None:
         """Wait for rows that are still on their way, when training is over. Collective."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import accumulate
+from statistics import fmean
 from typing import Any
 
 from rich.table import Table
@@ -110,9 +111,14 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
             "features": task.features,
             "classes": task.classes,  # type: ignore[attr-defined]
         },
+        "batch_seconds": trainer.clock.report(),
         "batches_per_epoch": loader.batches if strategy is None else len(loader) * comm.size,
         "sampler": {**_totals(comm, counts), "seconds": seconds, "edges_per_second": rate},
     }
+    if config.comparison.target is not None:
+        report["epochs_to_target"] = reporting.epochs_to(
+            report["history"], config.comparison.target
+        )
     if strategy is None:
         report["features"] = _features(config, trainer)
         report["structure"] = None
@@ -187,6 +193,16 @@ def show(report: Report) -> None:
         if name not in ("epoch", "lr", "seconds") and value is not None:
             table.add_row(name.replace("_", " "), f"{value:.4f}")
     table.add_row("seconds per epoch", f"{report['epoch_seconds']['median']:.4f}")
+    spent = report["batch_seconds"]
+    parts = {name: fmean(part["by_rank"]) for name, part in spent["parts"].items()}
+    shown = "  ".join(f"{name} {seconds:.4f}" for name, seconds in parts.items() if seconds)
+    table.add_row("of which", shown)
+    if report["world_size"] > 1 and spent["load_imbalance"] is not None:
+        table.add_row("busiest rank over the mean", f"{spent['load_imbalance']:.3f}")
+    if "epochs_to_target" in report:
+        reached = report["epochs_to_target"]
+        target = f"epochs to within 0.01 of {config['target']:g}"
+        table.add_row(target, "not reached" if reached is None else str(reached))
     table.add_row("sampled edges per second", f"{report['sampler']['edges_per_second']:,.0f}")
     rows = report["features"]
     table.add_row("feature rows", f"{rows['rows_needed']:,} needed, {rows['rows_read']:,} read")
@@ -205,8 +221,8 @@ def show(report: Report) -> None:
         table.add_row("blocks of neighbours", text)
     for prefix, part in (("", report), ("full graph: ", report.get("full"))):
         # The best scores of the last three evaluations that reached a better one than before.
-        reached = {} if part is None else part["seconds_to"]
-        best_scores = {seconds: score for score, seconds in reached.items()}
+        seconds_to = {} if part is None else part["seconds_to"]
+        best_scores = {seconds: score for score, seconds in seconds_to.items()}
         for seconds, score in list(best_scores.items())[-3:]:
             table.add_row(f"{prefix}seconds to {score}", f"{seconds:.3f}")
     show_table(table)

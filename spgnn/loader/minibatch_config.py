@@ -247,6 +247,10 @@ class Comparison(Record):
     full_epochs: Annotated[int, key("of full-graph training", low=1)] = 200
     full_lr: Annotated[float, key("its learning rate")] = 0.01
     plot: Annotated[str | None, rare("draw scores against seconds of training", "FILE")] = None
+    target: Annotated[
+        float | None,
+        key("a test score, as of one process: the report counts epochs to within 0.01 of it"),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -256,22 +256,38 @@ def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     The score is that on the test set, or on the validation set without one, by what is reported
     first; evaluation takes no time.
     """
-    names = [name for record in history for name in record]
-    scores = [f"{split}_{share}" for split in ("test", "val") for share in (*SHARES, "r2", "mrr")]
-    known = [name for name in scores if name in names]
-    usable = [n for n in known if any(record.get(n) is not None for record in history)]
+    followed = _followed(history)
     result: dict[str, float] = {}
-    if not usable:
+    if followed is None:
         return result
     seconds, best = 0.0, -1
     for record in history:
         seconds += record["seconds"]
-        score = record.get(usable[0])
+        score = record.get(followed)
         percent = -1 if score is None else int(score * 100 + 1e-9)
         for reached in range(max(best + 1, 0), percent + 1):
             result[f"{reached / 100:.2f}"] = seconds
         best = max(best, percent)
     return result
+
+
+def epochs_to(history: Sequence[Mapping[str, Any]], target: float) -> int | None:
+    """Epochs until the score that `seconds_to` follows was within 0.01 of a target, if it was."""
+    followed = _followed(history)
+    for record in history:
+        score = None if followed is None else record.get(followed)
+        if score is not None and target - score < 0.01:
+            return int(record["epoch"]) + 1
+    return None
+
+
+def _followed(history: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first score that there is, of the test set or else of the validation set."""
+    scores = [f"{split}_{share}" for split in ("test", "val") for share in (*SHARES, "r2", "mrr")]
+    for name in scores:
+        if any(record.get(name) is not None for record in history):
+            return name
+    return None
 
 
 def final_scores(history: Sequence[Mapping[str, Any]]) -> Scores:

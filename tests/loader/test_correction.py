@@ -16,6 +16,7 @@ from spgnn.config import Training
 from spgnn.loader import (
     NeighborLoader,
 )
+from spgnn.loader.batch_seconds import BatchSeconds
 from spgnn.loader.batch_training import (
     Correction,
     average_buffers,
@@ -92,11 +93,13 @@ def check_correction(rank: int) -> None:
     for p in task.model.parameters():
         p.data += 0.01 * rank
     correction = Correction(task, exact, Training(optimizer="sgd"), every=2, steps=exact.steps)
-    assert [correction.after(step, 5, 0.5) for step in (0, 2)] == [False, False]
+    clock = BatchSeconds(comm, lambda: (0.0, 0.0))
+    clock.begin()
+    assert [correction.after(step, 5, 0.5, clock) for step in (0, 2)] == [False, False]
     mine = GraphSAGE.of([F_IN, 6, CLASSES], seed=2)
     for p in mine.parameters():
         p.data += 0.01
-    assert correction.after(1, 5, 0.5)
+    assert correction.after(1, 5, 0.5, clock)
     # What one process does on the whole graph, with a round's batches as one.
     seeds = whole.train_mask.nonzero()[:, 0]
     one = spgnn.NeighborLoader(whole, [-1, -1], seeds, batch_size=20)
@@ -111,7 +114,7 @@ def check_correction(rank: int) -> None:
             p.grad = None
     for p, q in zip(task.model.parameters(), mine.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
-    assert correction.after(4, 5, 0.5), "the end of an epoch"
+    assert correction.after(4, 5, 0.5, clock), "the end of an epoch"
     comm.check_agreement("models", **{n: p.detach() for n, p in task.model.named_parameters()})
     with pytest.raises(InputError, match="correct_every"):
         Correction(task, exact, Training(), every=0)

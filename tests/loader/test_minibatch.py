@@ -269,6 +269,11 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
+# What only some ways spend time on.
+FETCHING = ("fetched", "corrected", "clusters", "layers", "balanced")
+PUSHING = ("historical", "fetched")
+
+
 def ways(rank: int, path: Path, directory: Path) -> dict[str, Any]:
     found = {}
     for name, flags in WAYS.items():
@@ -290,6 +295,16 @@ def test_every_way_learns_and_reports(path, tmp_path):
         assert report["features"]["rows_needed"] > 0
         assert (report["features"]["rows_read"] > 0) == (report["config"]["distributed"] != "local")
         assert (report["historical"] is None) == (name not in ("historical", "fetched"))
+        parts = {n: part["by_rank"] for n, part in report["batch_seconds"]["parts"].items()}
+        for part, seconds in parts.items():
+            assert len(seconds) == 3
+            assert min(seconds) >= 0, (name, part)
+        spent = {part for part, seconds in parts.items() if min(seconds) > 0}
+        assert spent >= {"sampling", "forward", "backward", "allreduce", "other"}, name
+        assert ("fetch" in spent) == (name in FETCHING), (name, parts)
+        assert ("push" in spent) == (name in PUSHING), (name, parts)
+        slowest = max(record["seconds"] for record in report["history"])
+        assert max(sum(one) for one in zip(*parts.values(), strict=True)) <= slowest
         with np.load(tmp_path / f"{name}.npz") as saved:
             assert set(saved.files) == {"class", "scores"}
             assert len(saved["class"]) == report["graph"]["vertices"]
