@@ -36,6 +36,7 @@ from spgnn.graph.block import Block, block_pattern
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch
 from spgnn.loader.batch_seconds import BatchSeconds
+from spgnn.loader.column_batches import SplitBlock
 from spgnn.loader.feature_rows import Counts, MemoryRows, Rows
 from spgnn.loader.historical import History, PartialBatch, hidden_widths
 from spgnn.loader.link_loader import LinkNeighborLoader
@@ -229,6 +230,8 @@ class VertexBatches(BatchTask):
         mode: Mode = "exact"
         if how.distributed == "local":
             mode = "local"
+        elif how.distributed == "columns":
+            mode = "columns"
         elif how.distributed == "cluster":
             mode = Clusters(how.clusters, how.clusters_a_batch, how.boundary)
         elif how.distributed == "historical":
@@ -256,15 +259,23 @@ class VertexBatches(BatchTask):
         return DistGraph(self.share, self.comm, Algorithm())
 
     def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
-        if batch is None or not batch.batch_size:
+        if batch is None:
             return None, 0.0
+        first = batch.layers[0]
+        if not batch.batch_size:
+            if not isinstance(first, SplitBlock):
+                return None, 0.0
+            # The other ranks need this one's columns.
+            assert isinstance(batch.x, Tensor)
+            request = self.layers.convolutions[0].aggregation(batch.x, first, None, None)
+            return first.aggregate(request).sum(), 0.0
         out = self.model(batch.x, batch.layers, batch.keys)
         y: Tensor = batch.y[: batch.batch_size]  # type: ignore[index]  # a task has labels
         everybody = torch.ones(batch.batch_size, dtype=torch.bool)
         loss = self.objective.loss
         weight = float(loss.weight_of(y, everybody))
         if not weight and self.dataset is None:
-            return None, 0.0
+            return (out.sum() if isinstance(first, SplitBlock) else None), 0.0
         return loss.share(out, y, everybody, weight), weight
 
     def scores(self) -> Scores:
@@ -425,7 +436,9 @@ class BatchTrainer(Trainer):
         self.clock = BatchSeconds(comm, lambda: getattr(strategy, "pushed", (0.0, 0.0)))
         how = config.distribution
         # Steps of the others are not of the same size.
-        self._by_weight = how.distributed not in ("none", "exact")
+        self._by_weight = how.distributed not in ("none", "exact", "columns")
+        # Gradients of the first layer are those of all ranks' batches.
+        self._is_shared = how.distributed == "columns"
         self._correction: Correction | None = None
         if how.correct_every:
             assert isinstance(task, VertexBatches)
@@ -449,11 +462,13 @@ class BatchTrainer(Trainer):
                     loss, weight = self.task.loss_of(batch)
                 clock.lap("forward")
                 if loss is not None:
-                    own += 1
-                    loss.backward()
+                    own += weight > 0
+                    (loss * weight if self._is_shared else loss).backward()
                 clock.lap("backward")
                 if correction is None:
-                    mean, total = average_gradients(model, self.comm, weight, loss)
+                    mean, total = average_gradients(
+                        model, self.comm, weight, loss, weighted=self._is_shared
+                    )
                     clock.lap("allreduce")
                     self._step()
                     total = total if self._by_weight else torch.ones(())
@@ -537,20 +552,29 @@ class Correction:
 
 
 def average_gradients(
-    model: nn.Module, comm: Communicator, weight: float, loss: Tensor | None = None
+    model: nn.Module,
+    comm: Communicator,
+    weight: float,
+    loss: Tensor | None = None,
+    *,
+    weighted: bool = False,
 ) -> Tensor:
     """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    With `weighted`, gradients are multiplied by weights already, and count on all ranks.
 
     Returns the mean of the losses and the sum of the weights, [2].
     """
     learning = [p for p in model.parameters() if p.requires_grad]
-    gradients = [torch.zeros_like(p) if p.grad is None or not weight else p.grad for p in learning]
-    if comm.size == 1 and weight and loss is not None:  # no rounding
+    counts = weighted or weight
+    gradients = [torch.zeros_like(p) if p.grad is None or not counts else p.grad for p in learning]
+    if comm.size == 1 and weight and loss is not None and not weighted:  # no rounding
         for parameter, gradient in zip(learning, gradients, strict=True):
             parameter.grad = gradient
         return torch.stack((loss.detach(), loss.new_tensor(weight)))
     own = gradients[0].new_zeros(()) if loss is None or not weight else loss.detach()
-    (*means, mean), total = _weighted_means([*gradients, own], weight, comm)
+    sums = [*gradients, own * weight] if weighted else [t * weight for t in (*gradients, own)]
+    (*means, mean), total = _means(sums, weight, comm)
     for parameter, gradient in zip(learning, means, strict=True):
         parameter.grad = gradient.clone()
     return torch.stack((mean, total))
@@ -561,7 +585,7 @@ def average_parameters(model: nn.Module, comm: Communicator) -> None:
     if comm.size == 1:
         return
     parameters = [p.detach() for p in model.parameters()]
-    for parameter, mean in zip(parameters, _weighted_means(parameters, 1, comm)[0], strict=True):
+    for parameter, mean in zip(parameters, _means(parameters, 1, comm)[0], strict=True):
         parameter.copy_(mean)
 
 
@@ -574,7 +598,7 @@ def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None
     moments = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if comm.size == 1 or not moments:
         return
-    means, total = _weighted_means([moment.double() for moment in moments], weight, comm)
+    means, total = _means([moment.double() * weight for moment in moments], weight, comm)
     if not total:
         return
     for moment, mean in zip(moments, means, strict=True):
@@ -584,11 +608,11 @@ def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None
             buffer.fill_(comm.agree(int(buffer)))
 
 
-def _weighted_means(
+def _means(
     tensors: Sequence[Tensor], weight: float, comm: Communicator
 ) -> tuple[list[Tensor], Tensor]:
-    """The mean of each over all ranks, which have a weight each, and the sum of these."""
-    flat = torch.cat([*(t.reshape(-1) * weight for t in tensors), tensors[0].new_tensor([weight])])
+    """The sum of each over all ranks, over that of the weights; and the latter."""
+    flat = torch.cat([*(t.reshape(-1) for t in tensors), tensors[0].new_tensor([weight])])
     comm.all_reduce(flat).wait()
     total = flat[-1].clone()
     flat /= total.clamp(min=torch.finfo(flat.dtype).tiny)

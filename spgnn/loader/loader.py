@@ -18,6 +18,7 @@ from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.loader.batch import Batch, Place
+from spgnn.loader.column_batches import column_batches
 from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.feature_rows import Counts, Rows
 from spgnn.loader.growth import DiskSampler
@@ -56,7 +57,7 @@ from spgnn.pattern import described
 from spgnn.sparse import CSR, take_rows
 
 Scaling = Literal["graph", "batch"]
-Mode = Literal["exact", "local"] | History | Clusters
+Mode = Literal["exact", "columns", "local"] | History | Clusters
 # Options of PyG's loader: those that change no batch, and the one value of others.
 _WITHOUT_EFFECT = (
     "filter_per_worker",
@@ -141,8 +142,9 @@ class NeighborLoader:
         Where named sets are looked for.
     rank, ranks : int
         Of several loaders alike on whole graphs, this one hands out the batches of one rank.
-    mode : {"exact", "local"} or History or Clusters
-        Of a graph on several ranks: the batches of one process; neighbours of a rank's own part;
+    mode : {"exact", "columns", "local"} or History or Clusters
+        Of a graph on several ranks: the batches of one process; the same, with features split by
+        columns over ranks, which compute first layers together; neighbours of a rank's own part;
         these and stale embeddings of others' vertices; whole clusters of a rank's part.
     comm : Communicator, optional
         All ranks, where `data` is a rank's share rather than a `DistGraph`.
@@ -253,8 +255,9 @@ class NeighborLoader:
             if isinstance(data, DistGraph):
                 comm, data = data.comm, data.share
             assert comm is not None
-            if mode == "exact":
-                self.strategy = exact_batches(data, comm, num_neighbors, input_nodes, how)
+            if mode in ("exact", "columns"):
+                made = exact_batches if mode == "exact" else column_batches
+                self.strategy = made(data, comm, num_neighbors, input_nodes, how)
             elif isinstance(mode, Clusters):
                 self.strategy = cluster_batches(data, comm, len(num_neighbors), mode, how)
             elif mode == "local" or isinstance(mode, History):
@@ -263,7 +266,9 @@ class NeighborLoader:
                     data, comm, num_neighbors, input_nodes, how, history=history, widths=widths
                 )
             else:
-                raise InputError(f"mode must be exact, local, a History or Clusters, got {mode!r}")
+                raise InputError(
+                    f"mode must be exact, columns, local, a History or Clusters, got {mode!r}"
+                )
             self.counts, self.sampled = self.strategy.ranks.counts, self.strategy.sampled
             return
         self.graph: SampledGraph = sampled_graph_of(data, store, data_dir, structure)

@@ -175,9 +175,10 @@ class Distribution(Record):
     """Parts of the graph that ranks hold, and the modes of their batches."""
 
     distributed: Annotated[
-        Literal["none", "exact", "local", "historical", "cluster"],
+        Literal["none", "exact", "columns", "local", "historical", "cluster"],
         flag(
             "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
+            "columns: the same, with columns of all features on each rank; "
             "local: neighbours of its part; historical: and past rows of others; cluster: whole "
             "clusters of its part"
         ),
@@ -333,16 +334,35 @@ class MiniBatchConfig(Configuration):
             if getattr(self.storage, name) != "memory":
                 named = "--store" if name == "store" else "storage.structure"
                 raise InputError(f"--distributed {how.distributed} needs {named} memory")
-        known = get_args(SamplerName) if how.distributed == "exact" else ("neighbor",)
+        anywhere = how.distributed in ("exact", "columns")
+        known = get_args(SamplerName) if anywhere else ("neighbor",)
         if self.sampling.sampler not in known:
             raise InputError(
                 f"--distributed {how.distributed} needs --sampler {' or '.join(known)}, "
                 f"not {self.sampling.sampler}"
             )
+        if how.distributed == "columns":
+            self._check_columns()
         if how.distributed in ("local", "historical") and self.model.jk != "none":
             raise InputError(f"--distributed {how.distributed} needs --jk none")
         if how.correct_every and self.training.resume:
             raise InputError("--resume: ranks that train on their own have moments of their own")
+
+    def _check_columns(self) -> None:
+        """The first layer must be W X, summed over neighbours."""
+        model = self.model
+        wrong = ""
+        if model.attends:
+            # P3 itself adds partial H W up at one more exchange, before attention.
+            wrong = f"--model gcn, sage or gin, whose first layer is a sum, not {model.model}"
+        elif model.reduces_rows:
+            wrong = f"--aggregate mean or sum, not {model.aggregate}"
+        elif model.residual:
+            wrong = "no --residual: no rank has whole rows of features"
+        elif model.input_dropout:
+            wrong = "model.input-dropout off"
+        if wrong:
+            raise InputError(f"--distributed columns needs {wrong}")
 
     def settled(self) -> MiniBatchConfig:
         """The same with as many layers as there are hops."""

@@ -21,11 +21,11 @@ from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform
 from spgnn.loader.batch import Batch, Place
 from spgnn.loader.growth import ClusterGrowth
-from spgnn.loader.rank_graph import Boundary, RankGraph, mask_of
-from spgnn.loader.rank_sampler import RankSampler
+from spgnn.loader.rank_graph import Boundary, Metadata, RankGraph, mask_of
+from spgnn.loader.rank_sampler import RankSampler, Sampled
 from spgnn.loader.remote_rows import take
 from spgnn.loader.sampled_graph import GraphTables
-from spgnn.loader.sampling import Draw, SampleCounts, union_of
+from spgnn.loader.sampling import Draw, Sample, SampleCounts, union_of
 from spgnn.loader.threads import in_turns, last
 from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import partition
@@ -129,7 +129,7 @@ class RankBatches:
         thread: Executor | None,
     ) -> Generator[None, None, Finish]:
         """The batches of some steps, in steps that are collective, until features are under way."""
-        seed, comm = self.options.seed, self.ranks.comm
+        seed = self.options.seed
         chosen = [(step, one) for step in steps if (one := inputs[step]) is not None]
         sampling = self.sampler.sampling(
             [seeds for _, (seeds, _) in chosen],
@@ -146,32 +146,53 @@ class RankBatches:
             seconds += perf_counter() - started
             yield
             started = perf_counter()
-        self.sampled.add([one for one, _ in samples], seconds + perf_counter() - started)
+        made = [one for one, _ in samples if one.seeds]
+        self.sampled.add(made, seconds + perf_counter() - started)
+        return self._completed(epoch, steps, chosen, samples)
+
+    def _completed(
+        self,
+        epoch: int,
+        steps: Sequence[int],
+        chosen: Sequence[tuple[int, Inputs]],
+        samples: Sampled,
+    ) -> Finish:
+        """Fetch what the vertices of some steps' samples are; the result waits. Collective."""
         union, places = union_of([sample.nodes for sample, _ in samples])
         arrive, metadata = self.ranks.fetch(union)
 
         def finish() -> list[Batch | None]:
             x, batches = arrive(), dict.fromkeys(steps)
-            for (step, (_, input_id)), (sample, edges), mine in zip(
-                chosen, samples, places, strict=True
-            ):
+            for (step, (_, input_id)), drawn, mine in zip(chosen, samples, places, strict=True):
                 known = metadata.of(mine)
-                tables = GraphTables(
-                    vertices={} if known.y is None else {"y": known.y},
-                    edges={} if edges is None else {"edge_weight": edges},
-                    vertex_ids=known.ids,
-                    known_degrees=known.degrees,
-                )
-                number = step * comm.size + comm.rank
-                place = Place(seed, epoch, number, epoch * self.steps + step)
-                numbered = replace(sample, nodes=torch.arange(len(mine)))
-                of_graph = self.options.of_graph
-                batch = Batch(tables, numbered, take(x, mine), input_id, place, of_graph=of_graph)
-                batch.n_id = known.ids
-                batches[step] = batch
+                batches[step] = self._batch(epoch, step, input_id, drawn, known, take(x, mine))
             return list(batches.values())
 
         return finish
+
+    def _batch(
+        self,
+        epoch: int,
+        step: int,
+        input_id: Tensor,
+        drawn: tuple[Sample, Tensor | None],
+        known: Metadata,
+        x: Tensor | CSR | None,
+    ) -> Batch:
+        """A batch of a sample, and of what is known of its vertices."""
+        sample, edges = drawn
+        tables = GraphTables(
+            vertices={} if known.y is None else {"y": known.y},
+            edges={} if edges is None else {"edge_weight": edges},
+            vertex_ids=known.ids,
+            known_degrees=known.degrees,
+        )
+        number = step * self.ranks.comm.size + self.ranks.comm.rank
+        place = Place(self.options.seed, epoch, number, epoch * self.steps + step)
+        numbered = replace(sample, nodes=torch.arange(len(sample.nodes)))
+        batch = Batch(tables, numbered, x, input_id, place, of_graph=self.options.of_graph)
+        batch.n_id = known.ids
+        return batch
 
 
 def exact_batches(

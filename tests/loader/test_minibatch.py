@@ -144,6 +144,9 @@ INVARIANT: dict[str, dict[str, Any]] = {
     "weights": {"class_weights": "balanced", "clip": 0.5},
     "links": {"task": "links", "negatives": 2},
     "exact": {"distributed": "exact", "superbatch": 2, "model": "gcn"},
+    "columns": {"distributed": "columns", "superbatch": 2, "model": "gcn", "clip": 0.5},
+    "columns labor": {"distributed": "columns", "sampler": "labor", "class_weights": "balanced"},
+    "columns gin": {"distributed": "columns", "model": "gin", "prefetch": 0, "jk": "cat"},
     "exact labor": {"distributed": "exact", "sampler": "labor", "prefetch": 0},
 }
 
@@ -408,6 +411,10 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
         "distribution.past bfloat16 needs --distributed historical, not none",
     ),
     ({"misses": "fetch"}, "distribution.misses fetch needs --distributed historical, not none"),
+    ({"distributed": "columns", "model": "gat"}, "columns needs --model gcn, sage or gin"),
+    ({"distributed": "columns", "aggregate": "max"}, "columns needs --aggregate mean or sum"),
+    ({"distributed": "columns", "residual": True}, "columns needs no --residual"),
+    ({"distributed": "columns", "input_dropout": True}, "columns needs model.input-dropout off"),
     ({"distributed": "exact", "correct_every": 3}, "needs --distributed local, not exact"),
     ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),
     ({"balance": "train"}, "distribution.balance train needs --distributed"),

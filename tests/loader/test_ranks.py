@@ -169,7 +169,7 @@ def check_refused(rank: int) -> None:
         ({"sampler": "labor", "replace": True}, "knows no replace"),
         ({"disjoint": True}, "disjoint is not for a graph on several ranks"),
         ({"input_nodes": "trian_mask"}, "no such mask"),
-        ({"mode": "all"}, "mode must be exact, local, a History or Clusters"),
+        ({"mode": "all"}, "mode must be exact, columns, local, a History or Clusters"),
         ({"seed": rank}, "do not agree on options"),
     ):
         with pytest.raises(spgnn.InputError, match=words):
