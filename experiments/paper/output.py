@@ -53,7 +53,11 @@ class Output:
         write_file(self.csv, [text.getvalue().encode()], f"--output {self.csv}")
 
     def draw_lines(
-        self, panels: Mapping[str, Mapping[str, Line]], ylabel: str, caption: str
+        self,
+        panels: Mapping[str, Mapping[str, Line]],
+        ylabel: str,
+        caption: str,
+        xlabel: str = "ranks",
     ) -> None:
         """A panel for each graph, a line for each scheme, both axes logarithmic."""
         figure, axes = _figure(len(panels))
@@ -67,7 +71,7 @@ class Output:
             plot.set_title(title, parse_math=False)
             plot.set_xscale("log", base=2)
             plot.set_yscale("log")
-            plot.set(xlabel="ranks", ylabel=ylabel)
+            plot.set(xlabel=xlabel, ylabel=ylabel)
             plot.grid(visible=True, which="both", linewidth=0.3)
         axes[0].legend(frameon=False, fontsize="x-small")
         self._save(figure, caption)

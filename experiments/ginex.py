@@ -1,0 +1,473 @@
+"""The tables and figures of the Ginex paper, one command each; docs/guides/feature-store.md.
+
+python experiments/ginex.py compare            three systems end to end: Figures 14 and 15
+python experiments/ginex.py sweep-superbatch   and -width, -memory, -batch: Figures 16 to 19
+python experiments/ginex.py stages             where a mapped pipeline waits: Figures 4 and 6
+python experiments/ginex.py misses             of a static cache and of the best: Figure 5
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from paper.output import Output, can_draw, show
+from torch import Tensor
+
+from spgnn import _native
+from spgnn.comm import SoloCommunicator
+from spgnn.command import run
+from spgnn.data import load_dataset, open_shards, write_shards
+from spgnn.data.shards import ShardDirectory
+from spgnn.direct import as_bytes
+from spgnn.errors import check_choice
+from spgnn.layout import Int64Array
+from spgnn.loader.batch_training import BatchTrainer, VertexBatches
+from spgnn.loader.cached_rows import CachedRows, hits
+from spgnn.loader.disk_pattern import DiskPattern, degrees_of
+from spgnn.loader.feature_rows import Counts, DiskRows, Rows, Wait
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.minibatch_data import Dataset, open_dataset
+from spgnn.loader.sampled_graph import SampledGraph, on_disk
+from spgnn.options import Record, flag, positional, read_options
+from spgnn.progress import Progress, ProgressBar
+
+PAGE = 4096
+SPLITS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the memory for neighbours, as in the paper's section 5.1
+SYSTEMS = ("pyg+", "ali+pg", "ginex-pg", "ginex")
+SHARES = (0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)  # of the features in memory, of Figure 5
+
+
+@dataclass(frozen=True)
+class Options(Record):
+    """Options of all figures. Memory is that of both caches together."""
+
+    command: Annotated[str, positional("the figure")]
+    output: Annotated[str, flag("where it goes", "DIR")] = "ginex"
+    dataset: Annotated[str, flag("the graph; expanded as the paper expands its own", "NAME")] = (
+        "expanded-8-coauthor-physics"
+    )
+    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
+    directory: Annotated[str, flag("graph and features lie there for a while", "DIR")] = "."
+    width: Annotated[int, flag("float32 numbers a row of features", low=1)] = 256
+    hidden: Annotated[int, flag("small, as a processor computes here, not a GPU", low=1)] = 16
+    num_neighbors: Annotated[str, flag("of each vertex, the seeds' hop first", "N,N,…")] = (
+        "10,10,10"
+    )
+    batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 32
+    batches: Annotated[int, flag("of an epoch; the second one is measured", low=1)] = 40
+    superbatch: Annotated[int, flag("batches that Ginex looks ahead", low=1)] = 40
+    share: Annotated[int, flag("bytes of the features over those of the memory", low=1)] = 4
+    turns: Annotated[int, flag("of which compare shows the median", low=1)] = 1
+    seed: Annotated[int, flag("of features, sampling and training")] = 0
+
+
+class PagedRows(Rows):
+    """A table of rows as a mapped file gives it: through the pages of 4 KiB that were used last.
+
+    The page cache of the system grows until it meets the needs of other programs, so ours does not
+    take part: pages are read directly, many at once, and the last used ones stay.
+    """
+
+    def __init__(self, disk: DiskRows, memory: int) -> None:
+        super().__init__(disk.rows, disk.width, disk.dtype)
+        pages = -(-disk.rows * disk.row_bytes // PAGE)
+        with disk.path.open("r+b") as file:
+            file.truncate(pages * PAGE)  # the last page is a whole one
+        table = DiskRows(disk.path, 0, pages, PAGE // 8, torch.int64, gap=0)
+        self.pages = CachedRows(table, "lru", memory)
+
+    @property
+    def counts(self) -> Counts:
+        return self.pages.counts
+
+    def begin(self, ids: Int64Array, out: Tensor, places: Int64Array | None = None) -> Wait:
+        """Gathers at once."""
+        begins = ids * self.row_bytes
+        first, last = begins // PAGE, (begins + self.row_bytes - 1) // PAGE
+        most = int((last - first).max(initial=0)) + 1
+        pages = np.unique(np.minimum(first[:, None] + np.arange(most), last[:, None]))
+        held = self.pages.gather(torch.from_numpy(pages))
+        # The pages of a row follow each other among the distinct ones as well.
+        source = np.searchsorted(pages, first) * PAGE + begins - first * PAGE
+        places = np.arange(len(ids)) if places is None else places
+        lengths = np.full(len(ids), self.row_bytes)
+        _native.copy_stretches(
+            as_bytes(held), source, lengths, places * self.row_bytes, as_bytes(out)
+        )
+        return lambda: None
+
+    def gather_many(self, ids: Sequence[Tensor]) -> Iterator[Tensor]:  # type: ignore[override]
+        """One after another: nothing is known beforehand."""
+        return map(self.gather, ids)
+
+
+class Stages:
+    """Seconds of the training thread: in batches' steps, and waiting for batches.
+
+    Ginex makes a superbatch before it trains on its first batch, so what it waits for that one is
+    its inspector (samples, changesets) and the switch to the executor.
+    """
+
+    def __init__(self, trainer: BatchTrainer, superbatch: int) -> None:
+        self.waits, self.compute, self._every = list[float](), 0.0, superbatch
+        self._last = 0.0
+        trainer.task.model.register_forward_pre_hook(self._begin)
+        trainer.optimizer.register_step_post_hook(self._end)
+
+    def restart(self) -> None:
+        """An epoch begins."""
+        self.waits, self.compute, self._last = [], 0.0, perf_counter()
+
+    def _begin(self, *_: Any) -> None:
+        now = perf_counter()
+        self.waits.append(now - self._last)
+        self._last = now
+
+    def _end(self, *_: Any) -> None:
+        now = perf_counter()
+        self.compute += now - self._last
+        self._last = now
+
+    @property
+    def record(self) -> dict[str, float]:
+        """Seconds by stage."""
+        inspect = sum(self.waits[:: self._every], 0.0) if self._every > 1 else 0.0
+        return {
+            "inspect": inspect,
+            "data preparation": sum(self.waits) - inspect,
+            "compute": self.compute,
+        }
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: a system and the sizes that it is measured at."""
+
+    system: str
+    neighbours: float  # their share of the memory, where it is divided
+    width: int
+    share: int
+    batch_size: int
+    superbatch: int
+
+
+class Bench:
+    """The graph on a disk, and what runs on it."""
+
+    def __init__(self, options: Options, directory: Path, progress: Progress) -> None:
+        self.options, self.progress, self._directory = options, progress, directory
+        progress(f"writing {options.dataset}", 0, 1)
+        self._graph = directory / "graph"
+        graph = replace(load_dataset(options.dataset, options.data_dir, options.seed), x=None)
+        write_shards(graph, None, 1, self._graph)
+        self.vertices, self.edges = graph.vertices, graph.edges
+
+    def case(self, system: str, **other: Any) -> Case:
+        """As the options say, but for some."""
+        how = self.options
+        usual: dict[str, Any] = {
+            "width": how.width,
+            "share": how.share,
+            "batch_size": how.batch_size,
+        }
+        usual |= {"superbatch": how.superbatch, "neighbours": 0.0}
+        return Case(**{"system": system, **usual, **other})
+
+    def memory(self, case: Case) -> int:
+        """Bytes of both caches."""
+        return self.vertices * case.width * 4 // case.share
+
+    @contextmanager
+    def dataset(self, case: Case) -> Iterator[tuple[MiniBatchConfig, Dataset]]:
+        """What the system of a case trains on."""
+        how, memory = self.options, self.memory(case)
+        parts = int((1 - case.neighbours) * memory), int(case.neighbours * memory)
+        flags: dict[str, Any] = {"store": "disk", "structure": "disk"}
+        if case.system == "ali+pg":
+            flags |= {"cache": parts[0], "structure_cache": parts[1]}
+            flags |= {"cache_policy": "degree" if parts[0] else "none"}
+        elif case.system != "pyg+":
+            policy = "degree" if case.system == "ginex-pg" else "belady"
+            flags |= {"cache": memory, "structure_cache": memory, "cache_policy": policy}
+            flags |= {"superbatch": case.superbatch}
+        config = MiniBatchConfig.of(
+            dataset=str(self._graph),
+            random_features=case.width,
+            random_classes=16,
+            store_dir=str(self._directory),
+            model="sage",
+            hidden=how.hidden,
+            num_neighbors=how.num_neighbors,
+            batch_size=case.batch_size,
+            seed=how.seed,
+            **flags,
+        )
+        config.check(1)
+        config = config.settled()
+        with open_dataset(config, 1) as dataset:
+            graph = dataset.graph
+            if case.system == "pyg+":
+                graph = self._paged(graph, *parts)
+            generator = torch.Generator().manual_seed(how.seed)
+            some = torch.randperm(len(dataset.seeds), generator=generator)
+            seeds = dataset.seeds[some[: how.batches * case.batch_size]]
+            yield config, replace(dataset, graph=graph, seeds=seeds)
+
+    def _paged(self, graph: SampledGraph, features: int, neighbours: int) -> SampledGraph:
+        """The same, of pages that were used last."""
+        shards, x = open_shards(self._graph), graph.x
+        assert isinstance(shards, ShardDirectory)
+        assert isinstance(x, DiskRows)
+        place = shards.place(0, "indices")
+        assert place is not None
+        indptr, dtype = graph.pattern.indptr, torch.int32
+        pattern = DiskPattern(*place, indptr, self.vertices, dtype=dtype, block_bytes=PAGE)
+        if neighbours >= PAGE:
+            pattern = pattern.cached("lru", neighbours)
+        return replace(on_disk(graph, pattern), x=PagedRows(x, features))
+
+    def run(self, case: Case) -> dict[str, Any]:
+        """An epoch in which caches fill, and one that is measured."""
+        named = f"{case.system}, {case.neighbours:.0%} of the memory for neighbours"
+        with self.dataset(case) as (config, dataset):
+            comm = SoloCommunicator()
+            trainer = BatchTrainer(VertexBatches(config, comm, dataset), config, comm)
+            stages = Stages(trainer, case.superbatch if case.system.startswith("ginex") else 1)
+            loader, x, pattern = trainer.task.loader, dataset.graph.x, dataset.graph.pattern
+            assert isinstance(x, Rows)
+            assert isinstance(pattern, DiskPattern)
+            for epoch in range(2):
+                self.progress(named, epoch, 2)
+                before = x.counts.record(), pattern.counts.record()
+                sampling = loader.sampled.seconds
+                stages.restart()
+                began = perf_counter()
+                loss = float(trainer.train_epoch(epoch))
+                seconds = perf_counter() - began
+            after = x.counts.record(), pattern.counts.record()
+            rows, blocks = (
+                {name: count - then[name] for name, count in now.items()}
+                for now, then in zip(after, before, strict=True)
+            )
+        count = trainer.steps_per_epoch
+        return {
+            **vars(case),
+            "memory_bytes": self.memory(case),
+            "batches": count,
+            "seconds": seconds,
+            **stages.record,
+            "sampling threads": loader.sampled.seconds - sampling,
+            "miss_rate": 1 - rows["hits"] / max(rows["rows_needed"], 1),
+            "neighbours_miss_rate": 1 - blocks["hits"] / max(blocks["rows_needed"], 1),
+            "reads": (rows["rows_read"] + blocks["rows_read"]) / count,
+            "megabytes": (rows["bytes_read"] + blocks["bytes_read"]) / count / 1e6,
+            "loss": loss,
+        }
+
+    def tuned(self, system: str) -> float:
+        """The share of neighbours that is fastest: from none on, as long as it gets faster."""
+        best, least = 0.0, float("inf")
+        for split in SPLITS:
+            seconds = self.run(self.case(system, neighbours=split))["seconds"]
+            if seconds >= least:
+                break
+            best, least = split, seconds
+        return best
+
+    @property
+    def caption(self) -> str:
+        """What a figure says of its data."""
+        how = self.options
+        return (
+            f"{how.dataset}: {self.vertices:,} vertices, {self.edges:,} edges; {how.num_neighbors} "
+            f"neighbours, {how.batch_size} seeds a batch; memory 1/{how.share} of the features"
+        )
+
+
+STAGES = ("inspect", "data preparation", "compute")
+
+
+def compare(bench: Bench, output: Output) -> None:
+    """Seconds by stage of every system, and of Ginex with a static cache."""
+    records, splits = [], {name: bench.tuned(name) for name in SYSTEMS[:2]}
+    for system in SYSTEMS:
+        case = bench.case(system, neighbours=splits.get(system, 0.0))
+        turns = [bench.run(case) for _ in range(bench.options.turns)]
+        records.append(sorted(turns, key=lambda turn: turn["seconds"])[len(turns) // 2])
+    fastest = records[-1]["seconds"]
+    for record in records:
+        record["ginex_is_faster"] = record["seconds"] / fastest
+    output.write_csv(records)
+    names = "system", "neighbours", "seconds", *STAGES, "sampling threads", "miss_rate", "reads"
+    show(bench.caption, [{n: r[n] for n in (*names, "ginex_is_faster")} for r in records])
+    print("The paper, 5.2: 1.83 to 2.67 times pyg+, on average 2.11; 1.23 to 1.57 times ali+pg")
+    bars = {record["system"]: {name: record[name] for name in STAGES} for record in records}
+    if can_draw():
+        output.draw_stacks({"Figures 14 and 15": bars}, "seconds an epoch", bench.caption)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A figure over the values of one option."""
+
+    name: str
+    figure: int
+    values: Callable[[Options], list[int]]
+    what: str
+
+
+SWEEPS = {
+    f"sweep-{which.what.split()[-1]}": which
+    for which in (
+        Sweep("superbatch", 16, lambda o: [o.superbatch // k for k in (8, 4, 2, 1)], "superbatch"),
+        Sweep("width", 17, lambda o: [o.width // 2, o.width, 2 * o.width, 3 * o.width], "width"),
+        Sweep("share", 18, lambda o: [2 * o.share, o.share, o.share // 2], "features over memory"),
+        Sweep("batch_size", 19, lambda o: [o.batch_size * k // 4 for k in (1, 2, 4, 8)], "batch"),
+    )
+}
+
+
+def sweep(which: Sweep, bench: Bench, output: Output) -> None:
+    """Seconds at each value; splits are those that are fastest at the usual sizes."""
+    systems = ("ginex",) if which.name == "superbatch" else ("pyg+", "ali+pg", "ginex")
+    splits = {name: bench.tuned(name) for name in systems[:-1]}
+    records = []
+    for value in dict.fromkeys(max(1, value) for value in which.values(bench.options)):
+        found = [
+            bench.run(bench.case(name, **{"neighbours": splits.get(name, 0.0), which.name: value}))
+            for name in systems
+        ]
+        for record in found:
+            record["speedup"] = found[0]["seconds"] / record["seconds"]
+        records += found
+    if which.name == "superbatch":
+        for record in records:
+            record["speedup"] = records[-1]["seconds"] / record["seconds"]
+    output.write_csv(records)
+    names = which.name, "system", "seconds", *STAGES, "miss_rate", "speedup"
+    base = "the largest superbatch" if which.name == "superbatch" else "pyg+"
+    title = f"Figure {which.figure}, speedup over {base}. {bench.caption}"
+    show(title, [{name: record[name] for name in names} for record in records])
+    if can_draw():
+        lines = {
+            name: [(r[which.name], r["speedup"]) for r in records if r["system"] == name]
+            for name in systems
+        }
+        panels = {f"Figure {which.figure}": lines}
+        output.draw_lines(panels, f"speedup over {base}", bench.caption, which.what)
+
+
+def stages(bench: Bench, output: Output) -> None:
+    """What a mapped pipeline waits for, its misses as time goes by; each stage alone, and both."""
+    case = bench.case("pyg+", neighbours=0.25)
+    record = bench.run(case)
+    with bench.dataset(case) as (config, dataset):
+        loader = VertexBatches(config, SoloCommunicator(), dataset).loader
+        x = dataset.graph.x
+        assert isinstance(x, PagedRows)
+        began = perf_counter()
+        trace = list(loader.trace(0))
+        sample, misses = perf_counter() - began, []
+        began = perf_counter()
+        for ids in trace:
+            then = x.counts.record()
+            x.gather(ids)
+            now = x.counts.record()
+            asked, hit = (now[name] - then[name] for name in ("rows_needed", "hits"))
+            misses.append(1 - hit / max(asked, 1))
+        gather = perf_counter() - began
+        loader.epoch = 1
+        began = perf_counter()
+        for _ in loader:
+            pass
+        both = perf_counter() - began
+    alone = {"sample": sample, "gather": gather, "sample and gather at once": both}
+    records = [
+        *({"figure": "4a", "of": name, "value": record[name]} for name in STAGES[1:]),
+        *({"figure": "4b", "of": f"batch {i}", "value": miss} for i, miss in enumerate(misses)),
+        *({"figure": "6", "of": name, "value": s / len(trace)} for name, s in alone.items()),
+    ]
+    output.write_csv(records)
+    title = f"Seconds an epoch (4a), misses of pages (4b), seconds a batch (6). {bench.caption}"
+    last = max(len(misses) - 3, 0)
+    show(title, [r for i, r in enumerate(records) if r["figure"] != "4b" or i - 2 >= last])
+    prepared = record["data preparation"] / (record["data preparation"] + record["compute"])
+    print(f"{prepared:.0%} of the time is data preparation (the paper, 2.3: more than 90 %)")
+    if can_draw():
+        output.draw_stacks(
+            {
+                "Figure 4a": {"pyg+": {name: record[name] for name in STAGES[1:]}},
+                "Figure 6": {name: {name: s / len(trace)} for name, s in alone.items()},
+            },
+            "seconds an epoch; a batch",
+            bench.caption,
+        )
+
+
+def misses(bench: Bench, output: Output) -> None:
+    """Misses of PaGraph's cache and of the best one, by size; nothing is read."""
+    records = list[dict[str, Any]]()
+    with bench.dataset(bench.case("ginex")) as (config, dataset):
+        loader = VertexBatches(config, SoloCommunicator(), dataset).loader
+        trace = [ids for epoch in range(2) for ids in loader.trace(epoch)]
+        scores = degrees_of(dataset.graph.pattern)
+    needed = sum(map(len, trace))
+    for share in SHARES:
+        slots = int(share * bench.vertices)
+        for rule, named in (("degree", "PaGraph"), ("belady", "optimum")):
+            found = sum(hits(rule, trace, slots, scores=scores))  # type: ignore[arg-type]
+            records.append({"cache": named, "share": share, "miss_rate": 1 - found / needed})
+    output.write_csv(records)
+    show(f"Figure 5. {bench.caption}", records)
+    if can_draw():
+        lines = {
+            name: [(r["share"], r["miss_rate"]) for r in records if r["cache"] == name]
+            for name in ("PaGraph", "optimum")
+        }
+        what = "share of the features in memory"
+        output.draw_lines({"Figure 5": lines}, "miss rate", bench.caption, what)
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Bench, Output], None]]] = {
+    "compare": ("three systems end to end, and Ginex with a static cache", compare),
+    **{
+        name: (f"speedups by {which.what}", partial(sweep, which)) for name, which in SWEEPS.items()
+    },
+    "stages": ("what a mapped pipeline waits for", stages),
+    "misses": ("of PaGraph's cache and of the best", misses),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make one figure; returns the exit status."""
+
+    def body() -> None:
+        about = "; ".join(f"{name}: {what}" for name, (what, _) in COMMANDS.items())
+        given = read_options([Options], arguments, program="ginex.py", about=about)
+        options = Options(**given)
+        check_choice("COMMAND", options.command, COMMANDS)
+        output = Output(Path(options.output), options.command)
+        with (
+            ProgressBar() as progress,
+            TemporaryDirectory(dir=options.directory, prefix="ginex-") as directory,
+        ):
+            COMMANDS[options.command][1](Bench(options, Path(directory), progress), output)
+        print(f"written: {', '.join(str(p) for p in (output.csv, output.svg) if p.exists())}")
+        if not can_draw():
+            print("no SVG: pip install 'spgnn[plot]'")
+
+    return run(body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
