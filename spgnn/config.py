@@ -103,7 +103,7 @@ class Algorithm(Record):
     )
     cover: Annotated[Cover, flag("rows of H, partial sums, or whichever are fewer")] = "column"
     hierarchy: Annotated[
-        str, flag("N ranks are a node: they send others what they share once", "none|auto|N")
+        str, flag("N ranks are a node, or M,N a socket and a node: what crosses crosses once", "N")
     ] = "none"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     edges: Annotated[
@@ -130,7 +130,7 @@ class Algorithm(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _ = self.node_size
+        _ = self.group_sizes
 
     @property
     def distribution(self) -> Distribution:
@@ -143,19 +143,28 @@ class Algorithm(Record):
             self.node_size,
             self.schedule,
             self.buffer,
+            self.group_sizes[:-1],
         )
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Ranks of groups of every size, nodes last; (1,) without a hierarchy or a decided one."""
+        text = self.hierarchy
+        if text in ("none", "auto"):
+            return (1,)
+        words = text.split(",")
+        sizes = tuple(int(w) if w.isascii() and w.isdigit() and len(w) < 10 else 0 for w in words)
+        if min(sizes) < 1:
+            hint = suggestion(text, ("none", "auto"))
+            raise InputError(
+                f"--hierarchy {text}: must be none, auto, a number from 1, or sizes as in 2,4{hint}"
+            )
+        return sizes
 
     @property
     def node_size(self) -> int:
         """Ranks of a node; 1 without a hierarchy, and while ``auto`` is not decided."""
-        text = self.hierarchy
-        if text in ("none", "auto"):
-            return 1
-        size = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
-        if size < 1:
-            hint = suggestion(text, ("none", "auto"))
-            raise InputError(f"--hierarchy {text}: must be none, auto or a number from 1{hint}")
-        return size
+        return self.group_sizes[-1]
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 
 import numpy as np
@@ -171,23 +172,31 @@ class Axes:
         return cls(("row", "replica", "feature"), (ranks // (c * shares), c, shares))
 
     @classmethod
-    def of_nodes(cls, ranks: int, size: int, c: int = 1) -> Axes:
+    def of_nodes(cls, ranks: int, size: int, c: int = 1, groups: tuple[int, ...] = ()) -> Axes:
         """P/N × N ranks, "node" by "local": rank r is on node r // N.
 
-        With c > 1, the ranks of a node are N/c × c, "local" by "replica", as in `grid`.
+        With c > 1, the ranks of a node are N/c × c, "local" by "replica", as in `grid`. Smaller
+        groups of neighbours inside a node, whose sizes rise, have an axis each, between "node" and
+        "local": "local 4" is between the groups of 2, say, inside groups of 4.
 
         Raises
         ------
         InputError
-            If N, the ranks of a node, does not divide the number of ranks, or c does not divide N.
+            If N, the ranks of a node, does not divide the number of ranks, c or the size of a group
+            does not divide the next one.
         """
         if size < 1 or ranks % size:
             raise InputError(f"{size} ranks a node must divide the number of ranks {ranks}")
+        sizes = (c, *groups, size)
         if c < 1 or size % c:
             raise InputError(f"replication factor c = {c} must divide the {size} ranks of a node")
-        if c == 1:
-            return cls((NODE, LOCAL), (ranks // size, size))
-        return cls((NODE, LOCAL, "replica"), (ranks // size, size // c, c))
+        for smaller, larger in pairwise(sizes):
+            if smaller < 1 or larger % smaller:
+                raise InputError(f"groups of {larger} ranks must consist of groups of {smaller}")
+        inner = [f"{LOCAL} {larger}" for larger in sizes[:1:-1]]
+        names = (NODE, *inner, LOCAL, "replica")[: None if c > 1 else -1]
+        each = (ranks // size, *(b // a for a, b in reversed(list(pairwise(sizes)))), c)
+        return cls(names, each[: len(names)])
 
     @property
     def ranks(self) -> int:

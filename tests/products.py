@@ -18,7 +18,7 @@ from spgnn.comm import (
 )
 from spgnn.exchange import Algorithm, Plan
 from spgnn.exchange.needs import COVERS
-from spgnn.exchange.plan import Level, Traffic, Volume, carried_by_level
+from spgnn.exchange.plan import Traffic, Volume, carried_by_level
 from spgnn.sparse import SUM_DTYPE
 from tests.matrices import block_row, random_matrix, uneven_layout
 
@@ -39,11 +39,12 @@ def by_level(
     dtype: torch.dtype = torch.float32,
     *,
     node_size: int,
+    groups: tuple[int, ...] = (),
     adjoint: bool = False,
-) -> dict[Level, Traffic]:
+) -> dict[str, Traffic]:
     """What one exact product moves inside nodes, and between them."""
     carried = plan.carried(width, dtype, adjoint=adjoint)
-    return carried_by_level(carried, axes, rank, node_size=node_size)
+    return carried_by_level(carried, axes, rank, group_sizes=(*groups, node_size))
 
 
 @dataclass(frozen=True)

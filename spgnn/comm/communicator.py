@@ -459,14 +459,14 @@ class Communicator(ABC):
         received: int,
         counts: RowCounts | None = None,
         *,
-        between: tuple[int, int] = (0, 0),
+        between: tuple[Any, int] = (0, 0),
     ) -> tuple[Call, Traffic]:
         """Count a call that starts now; under ``SPGNN_DEBUG``, compare it with the others'."""
         account = self.job.ledger.of(operation)
         account.calls += 1
         account.sent_bytes += sent
         account.received_bytes += received
-        account.sent_between += between[0]
+        account.sent_out = account.sent_out + between[0]
         account.received_between += between[1]
         call = self._next_call(what)
         if self.job.debug and self.size > 1:
@@ -476,13 +476,13 @@ class Communicator(ABC):
                     agreement.check_counts(self, call, counts)
         return call, account
 
-    def _between(self, send: Int64Array, recv: Int64Array, row_bytes: int) -> tuple[int, int]:
-        """Bytes of rows to and from each peer that cross between nodes, if these are known."""
-        size = self.ledger.node_size
-        if not size:
+    def _between(self, send: Int64Array, recv: Int64Array, row_bytes: int) -> tuple[Any, int]:
+        """Bytes of rows to each peer that leave groups of each size; and from other nodes."""
+        if not self.ledger.node_size:
             return 0, 0
-        away = np.asarray(self.group.ranks) // size != self.job.rank // size
-        return int(send[away].sum()) * row_bytes, int(recv[away].sum()) * row_bytes
+        sizes, ranks = np.array(self.ledger.group_sizes)[:, None], np.asarray(self.group.ranks)
+        away = ranks // sizes != self.job.rank // sizes
+        return away @ send * row_bytes, int(recv[away[-1]].sum()) * row_bytes
 
     def _to_all(self, root: int) -> tuple[Int64Array, Int64Array]:
         """Units to and from each peer if the root sends everyone one."""

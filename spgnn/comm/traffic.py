@@ -128,14 +128,22 @@ class Traffic:
     calls: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
-    sent_between: int = 0
-    """Of `sent_bytes`, those for ranks of other nodes, where the ledger knows nodes."""
+    sent_out: Any = 0
+    """Of `sent_bytes`, those that leave this rank's group of each size, nodes last; int64 [sizes].
+
+    0 where the ledger knows no nodes.
+    """
     received_between: int = 0
     seconds: float = 0.0
     """Seconds this rank was blocked, in starting the operation and in waiting for its end.
 
     A transport that orders operations on a stream of the device blocks nobody: see `Ledger.wait`.
     """
+
+    @property
+    def sent_between(self) -> int:
+        """Bytes sent to other nodes."""
+        return int(np.atleast_1d(self.sent_out)[-1])
 
 
 @dataclass
@@ -145,8 +153,15 @@ class Ledger:
     operations: dict[str, Traffic] = field(default_factory=dict)
     node_size: int = 0
     """Neighbouring ranks on a node, if known: bytes between nodes are counted apart."""
+    groups: tuple[int, ...] = ()
+    """Sizes of smaller groups inside a node whose bytes are counted apart."""
     wait: Callable[[], None] | None = None
     """Waits for the device around each exchange, while its seconds are to be the device's."""
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Sizes of groups of neighbouring ranks, those of nodes last; none if nodes are unknown."""
+        return (*self.groups, self.node_size) if self.node_size else ()
 
     def of(self, operation: str) -> Traffic:
         """The running account of one operation."""

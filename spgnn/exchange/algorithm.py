@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import isqrt
 from typing import Literal, get_args
 
@@ -51,6 +52,9 @@ class Algorithm:
         All rows at once, or those of a few peers at a time.
     buffer : int
         Bytes of received rows in memory at a time under ``peers``.
+    groups : tuple of int
+        Sizes of smaller groups of neighbours inside a node (sockets), which rise: what crosses
+        between groups of any size crosses once.
     """
 
     algo: Algo = "1d"
@@ -60,6 +64,12 @@ class Algorithm:
     node_size: int = 1
     schedule: Schedule = "overlap"
     buffer: int = 0
+    groups: tuple[int, ...] = ()
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Ranks of the groups of every size, nodes last; none without a hierarchy."""
+        return (*self.groups, self.node_size) if self.node_size > 1 else ()
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
@@ -85,7 +95,7 @@ class Algorithm:
         if self.exchange == "oblivious" and self.cover != "column":
             raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
         if self.node_size != 1:
-            flag = f"--hierarchy {self.node_size}"
+            flag = f"--hierarchy {','.join(map(str, (*self.groups, self.node_size)))}"
             if self.algo not in ("1d", "1.5d"):
                 raise InputError(f"{flag} needs --algo 1d or 1.5d")
             if self.exchange == "oblivious":
@@ -94,6 +104,11 @@ class Algorithm:
                 raise InputError(f"{flag} must divide the number of ranks, which is {ranks}")
             if self.node_size % self.c:
                 raise InputError(f"{flag} must be a multiple of --c {self.c}: copies share a node")
+            for smaller, larger in pairwise((self.c, *self.group_sizes)):
+                if smaller < 1 or larger % smaller:
+                    raise InputError(f"{flag}: {larger} must be a multiple of {smaller}")
+        elif self.groups:
+            raise InputError(f"groups {self.groups} need node_size, of which they are parts")
         if self.algo == "vertex-cut" and self.exchange == "oblivious":
             raise InputError("--algo vertex-cut needs --exchange sparsity-aware")
         check_choice("schedule", self.schedule, SCHEDULES)
@@ -113,7 +128,7 @@ class Algorithm:
     def axes(self, ranks: int) -> Axes:
         """The mesh of the ranks."""
         if self.node_size > 1:
-            return Axes.of_nodes(ranks, self.node_size, self.c)
+            return Axes.of_nodes(ranks, self.node_size, self.c, self.groups)
         return Axes.grid(ranks, *self.copies(ranks))
 
     def copies(self, ranks: int) -> tuple[int, int]:

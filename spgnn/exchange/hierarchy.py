@@ -21,6 +21,8 @@ See ``docs/hierarchy.md``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,41 +31,72 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.exchange.needs import Cover, Needs, Received, Scheme, Swap, needs_of
+from spgnn.comm.traffic import RowCounts
+from spgnn.exchange.needs import Arrays, Cover, Needs, Received, Scheme, Swap, needs_of
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import fold, of_block_row
-from spgnn.layout import LOCAL, NODE, Axes, Int64Array, RowLayout, grouped_order
+from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR
 
 Values = npt.NDArray[Any] | None
 
 
-class Place(NamedTuple):
-    """The place of a rank among nodes of neighbouring ranks."""
+class Group(NamedTuple):
+    """Ranks that exchange rows along some axes, the outermost first; this rank is one of them."""
 
-    ranks: RowLayout  # rows of each rank
-    nodes: RowLayout  # rows of each node
-    node: int  # its coordinates along "node" and "local"
-    local: int
-    size: int  # ranks along "local"
+    layout: RowLayout  # rows of each member
+    axes: tuple[str, ...]
+    sizes: tuple[int, ...]  # of these axes; their product are the members
+    ranks: Int64Array  # the members' numbers among all ranks
+    everyone: int  # ranks in all
+    me: int
 
-    @classmethod
-    def of(cls, layout: RowLayout, axes: Axes, rank: int) -> Place:
-        """The place of a rank on the axes "node" and "local"."""
-        size = axes.size(LOCAL)
-        where = axes.coordinate(NODE, rank), axes.coordinate(LOCAL, rank)
-        return cls(layout, layout.grouped(layout.parts // axes.size(NODE)), *where, size)
+    @property
+    def size(self) -> int:
+        """Members of a node: ranks that differ in nothing but the inner axes."""
+        return prod(self.sizes[1:])
+
+    @property
+    def nodes(self) -> RowLayout:
+        """Rows of each node."""
+        return self.layout.grouped(self.size)
+
+    @property
+    def node(self) -> int:
+        """The node of this rank."""
+        return self.me // self.size
+
+    @property
+    def local(self) -> int:
+        """Its number there."""
+        return self.me % self.size
 
     def local_of(self, rows: Int64Array) -> Int64Array:
-        """The rank of its node that owns each of some rows of the whole matrix."""
-        ranks_a_node = self.ranks.parts // self.nodes.parts
-        # Neighbouring ranks are replicas first, and differ along "local" then.
-        return self.ranks.owner(rows) % ranks_a_node // (ranks_a_node // self.size)
+        """The number of the owner of each row in its node."""
+        return self.layout.owner(rows) % self.size
 
     def own_number(self, rows: Int64Array) -> Int64Array:
         """The number of each row among those of its owner."""
-        return rows - self.ranks.offsets[self.ranks.owner(rows)]
+        return rows - self.layout.offsets[self.layout.owner(rows)]
+
+    def inside(self, rows: Int64Array) -> Group:
+        """The node of this rank, whose members have so many rows."""
+        layout = RowLayout(np.append(0, np.cumsum(rows)))
+        ranks = self.ranks[self.node * self.size :][: self.size]
+        return Group(layout, self.axes[1:], self.sizes[1:], ranks, self.everyone, self.local)
+
+    def swap(self, counts: Sequence[Int64Array], arrays: Sequence[Arrays]) -> Scheme[Received]:
+        """Send stretches of arrays to all members."""
+        if len(self.axes) == 1:
+            response: Received = yield Swap(self.axes[0], tuple(counts), tuple(arrays))
+            return response
+        # Plans are made rarely: members on several axes have no communicator of their own.
+        spread = np.zeros((len(counts), self.everyone), np.int64)
+        spread[:, self.ranks] = np.stack(counts)
+        response = yield Swap(EVERYONE, tuple(spread), tuple(arrays))
+        here = (RowCounts(c.send[self.ranks], c.recv[self.ranks], c.largest) for c in response[0])
+        return Received(tuple(here), response.arrays)
 
 
 class Entries(NamedTuple):
@@ -123,8 +156,9 @@ class Cargo(NamedTuple):
         joined: list[Any] = [None if a is None else np.concatenate((a, b)) for a, b in pairs]
         return Cargo(*joined)
 
-    def to(self, axis: str, peer: Int64Array, peers: int) -> Swap:
-        """Send the things to peers, which rise."""
+    def to(self, group: Group, peer: Int64Array) -> Scheme[Received]:
+        """Send the things to members of a group, which rise."""
+        peers = group.layout.parts
         counts = (
             np.bincount(peer, minlength=peers),
             summed(peer, self.lengths, peers),
@@ -133,10 +167,11 @@ class Cargo(NamedTuple):
         things = np.stack((self.node, self.key, self.lengths, self.wanted), axis=1)
         values = None if self.values is None else torch.from_numpy(self.values)
         columns, wanting = torch.from_numpy(self.columns), torch.from_numpy(self.wanting)
-        return Swap(axis, counts, ((torch.from_numpy(things),), (columns, values), (wanting,)))
+        arrays = (torch.from_numpy(things),), (columns, values), (wanting,)
+        return (yield from group.swap(counts, arrays))
 
 
-def solve(response: Received, here: Place, cover: Cover) -> tuple[Cargo, Int64Array]:
+def solve(response: Received, here: Group, cover: Cover) -> tuple[Cargo, Int64Array]:
     """The least that has to cross to this node from those that this rank looks after.
 
     With the agent of each thing: the rank that carries it on both sides.
@@ -194,7 +229,7 @@ def summed(group: Int64Array, numbers: Int64Array, groups: int) -> Int64Array:
     return np.bincount(group, weights=numbers, minlength=groups).astype(np.int64)
 
 
-def _rows_of_H(asker: Int64Array, column: Int64Array, here: Place, like: Values) -> Cargo:
+def _rows_of_H(asker: Int64Array, column: Int64Array, here: Group, like: Values) -> Cargo:
     """Rows of H that ranks ask for, each once; rising, and so by node."""
     pairs = np.unique(column * here.size + asker)
     key, wanted = np.unique(pairs // here.size, return_counts=True)
@@ -203,7 +238,7 @@ def _rows_of_H(asker: Int64Array, column: Int64Array, here: Place, like: Values)
     return Cargo(here.nodes.owner(key), key, ones, key, values, wanted, pairs % here.size)
 
 
-def _partial_sums(sum_of: Int64Array, asker: Int64Array, entries: Entries, here: Place) -> Cargo:
+def _partial_sums(sum_of: Int64Array, asker: Int64Array, entries: Entries, here: Group) -> Cargo:
     """Sums of the nonzeros that have the same number; numbers rise."""
     _, first, lengths = np.unique(sum_of, return_index=True, return_counts=True)
     node, key = here.nodes.owner(entries.column[first]), -1 - entries.row[first]
@@ -227,35 +262,72 @@ def hierarchical(
     c = axes.size("replica") if "replica" in axes.names else 1
     made, block = yield from of_block_row(block, layout, c)
     last_stages = fold(made, axes.coordinate("replica", rank) if c > 1 else 0)
-    here, own = Place.of(layout, axes, rank), int(layout.sizes[rank])
-    L, R, needs = needs_of(block, layout, axes.group(LOCAL, rank), here.local, cover)
-    send, counts = yield from needs.exchange(LOCAL, own)
-    L = L.with_scales(L.row_scale, column_scale)
-    flat = Hop(LOCAL, send.with_scales(None, column_scale), counts)
-    if here.nodes.parts == 1:
-        return Plan((Stage(L, R, (flat,)) if here.size > 1 else Stage(L), *last_stages))
+    names = tuple(name for name in axes.names if name != "replica")
+    ranks = np.arange(rank % c, axes.ranks, c)
+    mine = RowLayout(np.append(0, np.cumsum(layout.sizes[ranks])))
+    pattern = block.pattern
+    if c > 1:  # all columns are of ranks of this replica: number these alone
+        columns = block.indices.numpy()
+        owner = layout.owner(columns)
+        columns = columns - layout.offsets[owner] + mine.offsets[owner // c]
+        indices = torch.from_numpy(columns).to(index_dtype(mine.rows))
+        pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], mine.rows))
+    sizes = tuple(map(axes.size, names))
+    group = Group(mine, names, sizes, ranks, axes.ranks, rank // c)
+    L, R, hops = yield from _exchange(CSR(pattern, block.values), group, cover)
+    L = L.with_scales(block.row_scale, column_scale)
+    # What relays pass on was scaled where it set out.
+    hops = tuple(
+        replace(hop, send=hop.send.with_scales(None, column_scale))
+        if hop.relay is None or hop.send.nnz
+        else hop
+        for hop in hops
+    )
+    stage = Stage(L, R.with_scales(block.row_scale, None), hops) if hops else Stage(L)
+    return Plan((stage, *last_stages))
+
+
+def _exchange(block: CSR, group: Group, cover: Cover) -> Scheme[tuple[CSR, CSR, tuple[Hop, ...]]]:
+    """L and R of a rank's rows, whose columns are all rows of a group, and the hops between.
+
+    Between nodes first, then inside each of them: by the same rule, if nodes have levels of their
+    own.
+    """
+    own = int(group.layout.sizes[group.me])
+    if len(group.axes) == 1:
+        L, R, needs = needs_of(block, group.layout, range(group.sizes[0]), group.me, cover)
+        if group.sizes[0] == 1:
+            return L, R, ()
+        send, counts = yield from needs.exchange(group.axes[0], own)
+        return L, R, (Hop(group.axes[0], send, counts),)
     indices = block.indices.numpy()
-    first, last = here.nodes.range(here.node)
-    foreign = np.flatnonzero((indices < first) | (indices >= last))
-    row = np.searchsorted(block.indptr.numpy(), foreign, side="right") - 1
-    values = None if block.values is None else block.values.detach().numpy()[foreign]
-    entries = Entries(row, indices[foreign].astype(np.int64), values)
+    first, last = group.nodes.range(group.node)
+    inside = (indices >= first) & (indices < last)
+    row = np.repeat(np.arange(block.shape[0]), block.row_lengths.numpy())
+    values = None if block.values is None else block.values.detach().numpy()
+    every = Entries(row, indices.astype(np.int64), values)
+    entries, here = every.taken(~inside), every.taken(inside)
+    node = group.inside(group.layout.sizes[group.node * group.size :][: group.size])
+    near = _csr(here.row, here.column - first, here.value, (block.shape[0], last - first))
+    L, R, flat = yield from _exchange(near, node, cover)
+    if group.sizes[0] == 1:
+        return L, R, flat
     # Each nonzero goes to the rank of this node that looks after the node it comes from.
     requested = entries
     if cover == "column":  # neither rows nor values matter
         column = np.unique(entries.column)
         requested = Entries(np.zeros_like(column), column, None)
-    node = here.nodes.owner(requested.column)
-    solver, nodes = node % here.size, here.nodes.parts
-    requested = requested.taken(grouped_order(solver * nodes + node, here.size * nodes))
+    source = group.nodes.owner(requested.column)
+    solver, nodes = source % group.size, group.sizes[0]
+    requested = requested.taken(grouped_order(solver * nodes + source, group.size * nodes))
     arrays = tuple(None if array is None else torch.from_numpy(array) for array in requested)
-    response = yield Swap(LOCAL, (np.bincount(solver, minlength=here.size),), (arrays,))
-    cargo, agent = solve(response, here, cover)
-    order = grouped_order(agent, here.size)
-    response = yield cargo.taken(order).to(LOCAL, agent[order], here.size)
-    hops, found = yield from _carried(Cargo.of(response), here, own, cover, column_scale)
-    remote = _remote(entries, found, R, hops, block)
-    return Plan((Stage(L, remote, (*hops, flat)), *last_stages))
+    response = yield from node.swap((np.bincount(solver, minlength=group.size),), (arrays,))
+    cargo, agent = solve(response, group, cover)
+    order = grouped_order(agent, group.size)
+    response = yield from cargo.taken(order).to(node, agent[order])
+    hops, found = yield from _carried(Cargo.of(response), group, node, cover)
+    before = sum(hop.counts.received for hop in hops)
+    return L, _remote(entries, found, R, before), (*hops, *_after(before, flat))
 
 
 # Of things of other nodes that a rank receives: keys as in `Cargo`, and their places.
@@ -263,38 +335,41 @@ Found = tuple[Int64Array, Int64Array]
 
 
 def _carried(
-    cargo: Cargo, here: Place, own: int, cover: Cover, column_scale: Tensor | None
+    cargo: Cargo, here: Group, node: Group, cover: Cover
 ) -> Scheme[tuple[tuple[Hop, ...], Found]]:
     """The hops that move what this rank is the agent of, and what it finds among what arrives."""
-    nodes, things = here.nodes.parts, len(cargo.key)
+    own, things = int(here.layout.sizes[here.me]), len(cargo.key)
+    nodes, axis = here.sizes[0], here.axes[0]
     foreign = here.local_of(cargo.columns) != here.local
     is_brought = summed(np.repeat(np.arange(things), cargo.lengths), foreign, things) > 0
     by_node = grouped_order(cargo.node, nodes)
     relayed = cargo.taken(by_node[is_brought[by_node]])
     direct = cargo.taken(by_node[~is_brought[by_node]])
-    direct_send, direct_counts = yield from _needed(direct, here, cover).exchange(NODE, own)
+    direct_send, direct_counts = yield from _needed(direct, here, cover).exchange(axis, own)
     # Who wants them is nothing that the other node has to know.
     things_alone = relayed._replace(
         wanted=np.zeros_like(relayed.wanted), wanting=relayed.wanting[:0]
     )
-    response = yield things_alone.to(NODE, relayed.node, nodes)
-    send, relay, needs = _collected(Cargo.of(response), here, own, cover)
-    collect_send, collect_counts = yield from needs.exchange(LOCAL, own)
-
-    def scaled(block: CSR) -> CSR:
-        return block.with_scales(None, column_scale)
-
+    agents = Group(here.nodes, (axis,), (nodes,), np.arange(nodes), nodes, here.node)
+    response = yield from things_alone.to(agents, relayed.node)
+    sent = Cargo.of(response)
+    # What its node's agent sends is a product like any other, inside the node.
+    row = np.repeat(np.arange(len(sent.key)), sent.lengths)
+    columns = sent.columns - here.nodes.offsets[here.node]
+    block = _csr(row, columns, sent.values, (len(sent.key), node.layout.rows))
+    send, relay, collect = yield from _exchange(block, node, cover)
     hops = (
-        Hop(LOCAL, scaled(collect_send), collect_counts),
-        Hop(NODE, scaled(send), response.counts[0].reversed(), relay=relay),
-        Hop(NODE, scaled(direct_send), direct_counts),
+        *collect,
+        Hop(axis, send, response.counts[0].reversed(), relay=_beside([(relay, 0)], relay.shape)),
+        Hop(axis, direct_send, direct_counts),
     )
     arrived = relayed.followed_by(direct)
-    last, found = yield from _distributed(arrived, collect_counts.received, here, own)
-    return (*hops, last), found
+    before = sum(hop.counts.received for hop in collect)
+    last, found = yield from _distributed(arrived, before, here, node, own)
+    return (*hops, *last), found
 
 
-def _needed(things: Cargo, here: Place, cover: Cover) -> Needs:
+def _needed(things: Cargo, here: Group, cover: Cover) -> Needs:
     """The things that are needed of nodes, which rise."""
     node, nodes = things.node, here.nodes.parts
     lengths = None if cover == "column" else torch.from_numpy(things.lengths.astype(np.int32))
@@ -307,65 +382,78 @@ def _needed(things: Cargo, here: Place, cover: Cover) -> Needs:
     )
 
 
-def _collected(cargo: Cargo, here: Place, own: int, cover: Cover) -> tuple[CSR, CSR, Needs]:
-    """An agent's own share of each thing it sends, which collected rows are added, and its needs.
+def _distributed(
+    arrived: Cargo, before: int, here: Group, node: Group, own: int
+) -> Scheme[tuple[tuple[Hop, ...], Found]]:
+    """The hops that pass things on inside the node; `before` rows come before them.
 
-    A row of H is collected once, wherever it goes; a partial sum is one row from each rank that has
-    a share in it.
+    A product with a selection: the rows that a rank takes, of those that arrived at its node.
     """
-    things, n = len(cargo.key), here.ranks.rows
-    thing = np.repeat(np.arange(things), cargo.lengths)
-    owner = here.local_of(cargo.columns)
-    mine = owner == here.local
-    values = None if cargo.values is None else cargo.values[mine]
-    send = _csr(thing[mine], here.own_number(cargo.columns[mine]), values, (things, own))
-    theirs = np.flatnonzero(~mine)
-    what = np.where(cargo.key[thing] < 0, n + thing, cargo.columns)[theirs]
-    known, number = np.unique(owner[theirs] * (n + things) + what, return_inverse=True)
-    order = np.argsort(number, kind="stable")
-    # Of a row of H that goes to several nodes the first mention is enough.
-    again = np.zeros(len(order), np.bool_)
-    again[1:] = (number[order[1:]] == number[order[:-1]]) & (what[order[1:]] < n)
-    order = order[~again]
-    lengths = np.bincount(number[order], minlength=len(known))
-    peer = known // (n + things)
-    needs = Needs(
-        np.bincount(peer, minlength=here.size),
-        summed(peer, lengths, here.size),
-        None if cover == "column" else torch.from_numpy(lengths.astype(np.int32)),
-        torch.from_numpy(here.own_number(cargo.columns[theirs[order]]).astype(np.int32)),
-        None if cargo.values is None else torch.from_numpy(cargo.values[theirs[order]]),
-    )
-    pairs = np.unique(thing[theirs] * len(known) + number)
-    if cover == "column":
-        return send, CSR(Selection(torch.from_numpy(pairs % max(len(known), 1)), len(known))), needs
-    thing, number = np.divmod(pairs, max(len(known), 1))
-    return send, _csr(thing, number, None, (things, len(known))), needs
-
-
-def _distributed(arrived: Cargo, before: int, here: Place, own: int) -> Scheme[tuple[Hop, Found]]:
-    """The hop that passes things on inside the node; `before` rows come before them."""
     thing = np.repeat(np.arange(len(arrived.key)), arrived.wanted)
-    mine = thing[arrived.wanting == here.local]
-    others = np.flatnonzero(arrived.wanting != here.local)
-    others = others[grouped_order(arrived.wanting[others], here.size)]
-    counts = np.bincount(arrived.wanting[others], minlength=here.size)
-    passed = thing[others]
-    response = yield Swap(LOCAL, (counts,), ((torch.from_numpy(arrived.key[passed]),),))
-    ((keys,),) = response.arrays
+    order = grouped_order(arrived.wanting, here.size)
+    thing, counts = thing[order], np.bincount(arrived.wanting, minlength=here.size)
+    size = torch.full((here.size,), len(arrived.key))
+    ones = np.ones(here.size, np.int64)
+    arrays = (size,), (torch.from_numpy(arrived.key[thing]), torch.from_numpy(thing))
+    response = yield from node.swap((ones, counts), arrays)
+    (sizes,), (keys, numbers) = response.arrays
+    assert sizes is not None
+    assert keys is not None
+    assert numbers is not None
+    agents = node._replace(layout=RowLayout(np.append(0, np.cumsum(sizes.numpy()))))
+    column = np.repeat(agents.layout.offsets[:-1], response.counts[1].recv) + numbers.numpy()
+    taken = CSR(Selection(torch.from_numpy(column), agents.layout.rows))
+    L, R, hops = yield from _exchange(taken, agents, "column")
     total = before + len(arrived.key)
-    nothing = _csr(passed[:0], passed[:0], None, (len(passed), own))
-    relay = CSR(Selection(torch.from_numpy(before + passed), total))
-    found = (
-        np.concatenate((arrived.key[mine], keys.numpy())),
-        np.concatenate((before + mine, total + np.arange(len(keys)))),
-    )
-    return Hop(LOCAL, nothing, response.counts[0], relay=relay), found
+    passing, received = [], total
+    for hop in _after(total, hops):
+        sent = hop.send.shape[0]
+        blocks = [(hop.send, before)] + ([] if hop.relay is None else [(hop.relay, 0)])
+        relay = _beside(blocks, (sent, received))
+        passing.append(
+            replace(hop, send=_csr(column[:0], column[:0], None, (sent, own)), relay=relay)
+        )
+        received += hop.counts.received
+    place = np.empty(len(column), np.int64)
+    for part, begin in ((L, before), (R, total)):
+        lengths = part.row_lengths.numpy()
+        place[lengths > 0] = begin + part.indices.numpy()
+    return tuple(passing), (keys.numpy(), place)
 
 
-def _remote(entries: Entries, found: Found, R: CSR, hops: Sequence[Hop], block: CSR) -> CSR:
-    """R of the stage: of rows from other nodes, then from its own, by `R`."""
-    before = sum(hop.counts.received for hop in hops)
+def _after(before: int, hops: Sequence[Hop]) -> list[Hop]:
+    """The hops of an exchange behind others of the same stage, which receive so many rows."""
+    return [
+        hop
+        if hop.relay is None
+        else replace(
+            hop,
+            relay=_beside([(hop.relay, before)], (hop.relay.shape[0], before + hop.relay.shape[1])),
+        )
+        for hop in hops
+    ]
+
+
+def _beside(blocks: Sequence[tuple[CSR, int]], shape: tuple[int, int]) -> CSR:
+    """One block of several with as many rows, whose columns begin at some numbers, which rise."""
+    row = [np.repeat(np.arange(shape[0]), block.row_lengths.numpy()) for block, _ in blocks]
+    column = [begin + block.indices.numpy().astype(np.int64) for block, begin in blocks]
+    order = np.argsort(np.concatenate(row), kind="stable")
+    rows, columns, values = np.concatenate(row)[order], np.concatenate(column)[order], None
+    if any(block.values is not None for block, _ in blocks):
+        values = np.concatenate(
+            [
+                np.ones(block.nnz, np.float32) if block.values is None else block.values.numpy()
+                for block, _ in blocks
+            ]
+        )[order]
+    elif np.array_equal(rows, np.arange(shape[0])):
+        return CSR(Selection(torch.from_numpy(columns), shape[1]))
+    return _csr(rows, columns, values, shape)
+
+
+def _remote(entries: Entries, found: Found, R: CSR, before: int) -> CSR:
+    """R of the stage: of rows from other nodes, `before` of them, then from its own, by `R`."""
     key, its_place = found
     is_row = key >= 0
     by_key = np.argsort(key[is_row])
@@ -384,13 +472,13 @@ def _remote(entries: Entries, found: Found, R: CSR, hops: Sequence[Hop], block: 
     )
     shape = (R.shape[0], before + R.shape[1])
     values = None
-    if entries.value is not None and R.values is not None:
+    if entries.value is not None:
         ones = np.ones(int((~is_row).sum()), entries.value.dtype)
-        values = np.concatenate((entries.value[by_column], ones, R.values.numpy()))
+        of_R = ones[:0] if R.values is None else R.values.numpy()  # which is empty on lone ranks
+        values = np.concatenate((entries.value[by_column], ones, of_R))
     order = np.argsort(row * shape[1] + place)
     values = None if values is None else values[order]
-    remote = _csr(row[order], place[order], values, shape)
-    return remote.with_scales(block.row_scale, None)
+    return _csr(row[order], place[order], values, shape)
 
 
 def _csr(row: Int64Array, column: Int64Array, values: Values, shape: tuple[int, int]) -> CSR:

@@ -6,11 +6,10 @@ ranks. Plans hold numbers only: they can be pickled, made for ranks that do not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +22,6 @@ from spgnn.exchange.route import Names, Route
 from spgnn.layout import LOCAL, Axes, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
-
-Level = Literal["inside", "between"]
 
 
 @dataclass(frozen=True)
@@ -73,15 +70,28 @@ class Carried:
         return Traffic(int(sent.sum()), int(received.sum()), int(np.count_nonzero(sent)))
 
 
+def levels_of(group_sizes: Sequence[int]) -> tuple[str, ...]:
+    """Names of the levels of groups of neighbouring ranks, whose sizes rise to those of nodes.
+
+    ``inside`` the smallest groups, then between groups of each size, inside the next larger ones.
+    """
+    return ("inside", *(f"between groups of {size}" for size in group_sizes[:-1]), "between")
+
+
 def carried_by_level(
-    exchanges: Iterable[Carried], axes: Axes, rank: int, *, node_size: int
-) -> dict[Level, Traffic]:
-    """Bytes of a rank's exchanges inside nodes of neighbouring ranks, and between them."""
-    found: dict[Level, Traffic] = {"inside": Traffic(), "between": Traffic()}
+    exchanges: Iterable[Carried], axes: Axes, rank: int, *, group_sizes: Sequence[int]
+) -> dict[str, Traffic]:
+    """Bytes of a rank's exchanges by level: ``inside`` nodes of so many ranks, and ``between``.
+
+    Of groups of several sizes, see :func:`levels_of`.
+    """
+    levels = levels_of(group_sizes)
+    found = dict.fromkeys(levels, Traffic())
     for moved in exchanges:
-        away = np.array(axes.group(moved.axis, rank)) // node_size != rank // node_size
-        found["inside"] += moved.traffic(~away)
-        found["between"] += moved.traffic(away)
+        peers = np.array(axes.group(moved.axis, rank))
+        crossed = sum((peers // size != rank // size).astype(np.int64) for size in group_sizes)
+        for number, level in enumerate(levels):
+            found[level] += moved.traffic(crossed == number)
     return found
 
 
@@ -145,7 +155,7 @@ class Hop:
     @property
     def near(self) -> bool:
         """True if its rows stay inside a node, so that waiting for them is short."""
-        return self.axis == LOCAL
+        return self.axis.startswith(LOCAL)
 
     @cached_property
     def passed_rows(self) -> Tensor | None:

@@ -52,6 +52,7 @@ def distribute(
     exchange: Strategy = "sparsity-aware",
     cover: Cover = "column",
     node_size: int = 1,
+    groups: tuple[int, ...] = (),
     imbalance: float = 0.05,
     seed: int = 0,
     split: int | None = 0,
@@ -92,7 +93,7 @@ def distribute(
     partition : str or int [n]
         A method of ``spgnn.partition``, a file of labels, or the labels themselves, by vertex type
         where there are several. Rank 0's counts.
-    algo, c, exchange, cover, node_size
+    algo, c, exchange, cover, node_size, groups
         Who computes what: see :class:`spgnn.exchange.Algorithm`. Only ``"1d"`` with whole rows, as
         by default, has a halo.
     imbalance : float
@@ -146,7 +147,7 @@ def distribute(
     if comm is not None and group is not None:
         raise InputError("comm= and group=: give one of them")
     comm = comm or connect(backend, device, group)
-    algorithm = Algorithm(algo, c, exchange, cover, node_size)
+    algorithm = Algorithm(algo, c, exchange, cover, node_size, groups=tuple(groups))
     how = Placement(
         algorithm,
         partition,

@@ -17,6 +17,7 @@ from spgnn.comm import (
     Communicator,
     Ledger,
 )
+from spgnn.exchange.plan import levels_of
 from spgnn.torch_internals import below_modes
 
 # What the exchange of rows costs; gradients are summed apart.
@@ -42,15 +43,15 @@ def timed(seconds: Sequence[float]) -> list[float]:
 class Measurements:
     """Seconds and bytes of this rank's training epochs, by the ledger of the communicator.
 
-    `sent_between` are bytes sent to other nodes, where the ledger knows nodes; `breakdowns` seconds
-    by category, one list for each clocked epoch.
+    `sent_out` are bytes sent out of this rank's group of each size, where the ledger knows nodes;
+    `breakdowns` seconds by category, one list for each clocked epoch.
     """
 
     def __init__(self, ledger: Ledger, device: torch.device) -> None:
         self.seconds: list[float] = []
         self.sent_bytes: list[int] = []
         self.received_bytes: list[int] = []
-        self.sent_between: list[int] = []
+        self.sent_out: list[Any] = []
         self.breakdowns: list[list[float]] = []
         self._ledger, self._device = ledger, device
 
@@ -70,10 +71,16 @@ class Measurements:
         self.seconds.append(seconds)
         self.sent_bytes.append(_row_bytes(moved, "sent_bytes"))
         self.received_bytes.append(_row_bytes(moved, "received_bytes"))
-        self.sent_between.append(_row_bytes(moved, "sent_between"))
+        self.sent_out.append(_row_bytes(moved, "sent_out"))
         if clock is not None:
             self.breakdowns.append(breakdown(seconds, clock, moved))
         return loss
+
+    def mean_sent_out(self) -> list[int]:
+        """Bytes sent out of groups of each size in an epoch."""
+        none = np.zeros(len(self._ledger.group_sizes), np.int64)
+        epochs = max(len(self.sent_out), 1)
+        return [int(total) // epochs for total in sum(self.sent_out, none)]
 
     def mean_breakdown(self) -> list[float]:
         """Seconds by category in a clocked epoch; zeros without one."""
@@ -102,22 +109,22 @@ def volume(comm: Communicator, sent: int, received: int) -> dict[str, int | floa
     }
 
 
-def volume_by_level(comm: Communicator, sent: int, between: int) -> dict[str, Any] | None:
+def volume_by_level(comm: Communicator, sent: int, out: Sequence[int]) -> dict[str, Any] | None:
     """Bytes inside nodes and between them; ``None`` where nodes are not known. Collective.
 
-    Of the bytes that this rank sends, `between` go to other nodes.
+    Of the bytes that this rank sends, `out` leave its group of each size, nodes last.
     """
     if not comm.ledger.node_size:
         return None
-    levels = gathered(comm, [sent - between, between]).T
+    levels = gathered(comm, -np.diff([sent, *out, 0])).T
     return {
         level: {"total_bytes": int(by_rank.sum()), "max_send_bytes": int(by_rank.max())}
-        for level, by_rank in zip(("inside", "between"), levels, strict=True)
+        for level, by_rank in zip(levels_of(comm.ledger.group_sizes), levels, strict=True)
     }
 
 
-def _row_bytes(ledger: Ledger, direction: str) -> int:
-    totals: defaultdict[str, int] = defaultdict(int)
+def _row_bytes(ledger: Ledger, direction: str) -> Any:
+    totals: defaultdict[str, Any] = defaultdict(int)
     for name, traffic in ledger.operations.items():
         totals[name] += getattr(traffic, direction)
     return sum(totals[name] for name in ROW_OPERATIONS)

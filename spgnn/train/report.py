@@ -65,7 +65,7 @@ def measurements(trainer: Trainer) -> Report:
         },
         "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
         "volume": volume(comm, sent, _per_epoch(measured.received_bytes)),
-        "volume_by_level": volume_by_level(comm, sent, _per_epoch(measured.sent_between)),
+        "volume_by_level": volume_by_level(comm, sent, measured.mean_sent_out()),
     }
 
 

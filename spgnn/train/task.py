@@ -9,6 +9,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
@@ -177,20 +178,23 @@ class Moving(Protocol):
         """Its messages, exchange by exchange."""
 
 
-def planned_bytes(moving: Iterable[Moving], epoch: int, node_size: int = 0) -> tuple[int, int, int]:
-    """Bytes that an epoch sends and receives, and sends to other nodes, by plans and codecs.
+def planned_bytes(
+    moving: Iterable[Moving], epoch: int, group_sizes: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Bytes that an epoch sends, receives, and sends out of groups, by plans and codecs.
 
-    A node are `node_size` neighbouring ranks; 0: nodes are not known.
+    Out of this rank's group of each size, if there are any; nodes are the largest.
     """
-    sent, received, between = 0, 0, 0
+    sent, received, levels = 0, 0, np.zeros(len(group_sizes), np.int64)
     for product in moving:
         mesh, moved = product.A.mesh, list(product.carried(epoch))
         sent += sum(int(each.sent.sum()) for each in moved)
         received += sum(int(each.received.sum()) for each in moved)
-        if node_size:
-            levels = carried_by_level(moved, mesh.axes, mesh.rank, node_size=node_size)
-            between += levels["between"].sent_bytes
-    return sent, received, between
+        if group_sizes:
+            found = carried_by_level(moved, mesh.axes, mesh.rank, group_sizes=group_sizes)
+            levels += [traffic.sent_bytes for traffic in found.values()][1:]
+    out = np.cumsum(levels[::-1])[::-1]  # what leaves a node leaves all smaller groups as well
+    return sent, received, *out.tolist()
 
 
 class GraphTask(Task):
@@ -208,7 +212,7 @@ class GraphTask(Task):
         Those of this run, where messages are approximate.
     messages : list
         Messages of this epoch's loss, forward and backward, other than the network's products.
-    planned : list of (sent, received, between nodes)
+    planned : list of (sent, received, sent out of groups of each size)
         Bytes of each epoch, where epochs may differ.
 
     Raises
@@ -224,7 +228,7 @@ class GraphTask(Task):
         self.weight_decay = training.weight_decay
         self.dtype = dtype_of(training.dtype)
         self.messages: list[Moving] = []
-        self.planned: list[tuple[int, int, int]] = []
+        self.planned: list[tuple[int, ...]] = []
         self.codecs: GraphCodecs | None = None
         widths = config.widths(whole.num_features, outputs)
         size = f"{whole.num_nodes} vertices and {whole.num_edges} edges"
@@ -268,7 +272,7 @@ class GraphTask(Task):
         messages, self.messages = self.messages, []
         if self.codecs is not None or messages:
             moved: list[Moving] = [*self._products, *messages]
-            self.planned.append(planned_bytes(moved, epoch, self.comm.ledger.node_size))
+            self.planned.append(planned_bytes(moved, epoch, self.comm.ledger.group_sizes))
 
     def finish(self) -> None:
         """Wait for rows that no epoch uses; of several runs, each gives its buffers back."""
@@ -295,24 +299,25 @@ class GraphTask(Task):
         assert self.codecs is not None
         self.codecs.load(state, self.data.whole.device)
 
-    def planned_bytes(self, epoch: int = 0, node_size: int = 0) -> tuple[int, int, int]:
-        """Bytes that this rank sends, receives, and sends to other nodes, in an epoch.
+    def planned_bytes(self, epoch: int = 0, group_sizes: Sequence[int] = ()) -> tuple[int, ...]:
+        """Bytes that this rank sends, receives, and sends out of its groups, in an epoch.
 
         For the network's products, according to plans and codecs. Where codecs approximate, of the
         last epoch, or of one whose bytes do not depend on data.
         """
-        return planned_bytes(self._products, epoch, node_size)
+        return planned_bytes(self._products, epoch, group_sizes)
 
     def sections(self) -> dict[str, Any]:
         """The graph, planned bytes (a mean where epochs differ), work and errors. Collective."""
         comm, data, whole = self.comm, self.data, self.data.whole
         if self.codecs is not None or self.planned:
             epochs = max(len(self.planned), 1)
-            sent, received, between = (
-                sum(counts) // epochs for counts in zip(*self.planned or [(0, 0, 0)], strict=True)
+            nothing = (0, 0, *(0 for _ in comm.ledger.group_sizes))
+            sent, received, *out = (
+                sum(counts) // epochs for counts in zip(*self.planned or [nothing], strict=True)
             )
         else:
-            sent, received, between = self.planned_bytes(node_size=comm.ledger.node_size)
+            sent, received, *out = self.planned_bytes(group_sizes=comm.ledger.group_sizes)
         approximation = None
         if self.codecs is not None:
             errors = self.codecs.errors_of_layers()
@@ -328,7 +333,7 @@ class GraphTask(Task):
         return {
             "graph": graph_section(whole.meta),
             "planned_volume": volume(comm, sent, received),
-            "planned_volume_by_level": volume_by_level(comm, sent, between),
+            "planned_volume_by_level": volume_by_level(comm, sent, out),
             "work": {"whole_nonzeros": every, "layer_nonzeros": multiplied},
             "recomputed_halo": {
                 "total_rows": rows,

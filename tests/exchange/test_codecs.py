@@ -127,7 +127,7 @@ def check_bytes(trial: Trial, what: str) -> None:
                 multiplied(A, trial.G if step.adjoint else trial.H, step)
                 moved = ledger.since(before).of("alltoall")
                 carried = A.executor.carried(F, torch.float64, step)
-                level = carried_by_level(carried, mesh.axes, mesh.rank, node_size=2)
+                level = carried_by_level(carried, mesh.axes, mesh.rank, group_sizes=(2,))
                 both = level["inside"] + level["between"]
                 assert (both.sent_bytes, both.received_bytes) == (
                     moved.sent_bytes,

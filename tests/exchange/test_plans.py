@@ -46,9 +46,11 @@ SCHEMES = [
     (5, ways(Algorithm("vertex-cut"))),
     (6, ways(Algorithm("feature", 6), Algorithm("1.5d", 2), Algorithm(node_size=3))),
     (8, ways(Algorithm("3d"), *(Algorithm("1.5d", c, node_size=4) for c in (2, 4)))),
+    (8, ways(Algorithm(node_size=4, groups=(2,)), Algorithm("1.5d", 2, node_size=8, groups=(4,)))),
     (9, ways(Algorithm("2d"), Algorithm("1.5d", 3), Algorithm(node_size=3))),
     (12, ways(Algorithm("3d"), Algorithm("feature", 3), Algorithm(node_size=4))),
-    (16, ways(Algorithm("1.5d-replicated", 4))),
+    (12, ways(Algorithm(node_size=6, groups=(3,)), Algorithm("1.5d", 2, node_size=6, groups=(2,)))),
+    (16, ways(Algorithm("1.5d-replicated", 4), Algorithm(node_size=8, groups=(2, 4)))),
     (16, ways(Algorithm("3d", 4), Algorithm("vertex-cut"), Algorithm("1.5d", 2, node_size=4))),
 ]  # fmt: skip
 CASES = [(ranks, algorithm) for ranks, algorithms in SCHEMES for algorithm in algorithms]
@@ -363,6 +365,9 @@ def test_how_ranks_are_arranged(algo, c, ranks, shape):
         (Algorithm("1.5d", 3, node_size=2), "--hierarchy 2 must be a multiple of --c 3"),
         (Algorithm(exchange="oblivious", node_size=2), "--hierarchy 2 needs --exchange"),
         (Algorithm(node_size=0), "--hierarchy 0 must divide"),
+        (Algorithm(node_size=6, groups=(4,)), "--hierarchy 4,6: 6 must be a multiple of 4"),
+        (Algorithm("1.5d", 2, node_size=6, groups=(3,)), "--hierarchy 3,6: 3 must be a multiple"),
+        (Algorithm(groups=(2,)), "need node_size"),
         (Algorithm(schedule="peers"), "--schedule peers needs --buffer BYTES"),
         (Algorithm(buffer=7), "--buffer 7 needs --schedule peers"),
         (Algorithm(schedule="pears", buffer=7), "schedule pears: choose one of overlap, peers"),
