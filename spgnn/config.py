@@ -103,7 +103,11 @@ class Algorithm(Record):
     )
     cover: Annotated[Cover, flag("rows of H, partial sums, or whichever are fewer")] = "column"
     hierarchy: Annotated[
-        str, flag("N ranks are a node, or M,N a socket and a node: what crosses crosses once", "N")
+        str,
+        flag(
+            "N ranks are a node, or M,N a socket and a node: what crosses crosses once",
+            "none|auto|N",
+        ),
     ] = "none"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     edges: Annotated[
@@ -157,7 +161,7 @@ class Algorithm(Record):
         if min(sizes) < 1:
             hint = suggestion(text, ("none", "auto"))
             raise InputError(
-                f"--hierarchy {text}: must be none, auto, a number from 1, or sizes as in 2,4{hint}"
+                f"--hierarchy {text}: must be none, auto or a number from 1, or sizes as in 2,4{hint}"
             )
         return sizes
 

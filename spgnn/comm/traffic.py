@@ -163,6 +163,12 @@ class Ledger:
         """Sizes of groups of neighbouring ranks, those of nodes last; none if nodes are unknown."""
         return (*self.groups, self.node_size) if self.node_size else ()
 
+    def know(self, node_size: int, groups: tuple[int, ...]) -> None:
+        """From now on count what leaves groups of these sizes."""
+        self.node_size, self.groups = node_size, groups
+        for traffic in self.operations.values():
+            traffic.sent_out = 0
+
     def of(self, operation: str) -> Traffic:
         """The running account of one operation."""
         return self.operations.setdefault(operation, Traffic())

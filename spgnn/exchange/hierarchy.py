@@ -13,9 +13,10 @@ distribute ("local")    agents pass on what arrived to those that need it
 flat ("local")          what ranks of one node need of each other
 ======================  ====================================================================
 
-Collect, direct and flat need nothing received and start together. The cover of node blocks is
-SHIRO's; exchanges of two levels are those of node-aware products (Bienz, Gropp & Olson, JPDC 2019).
-See ``docs/hierarchy.md``.
+Collect, direct and flat need nothing received and start together. Where nodes have groups of their
+own (sockets), collect, distribute and flat are exchanges by the same rule inside a node, of several
+hops each. The cover of node blocks is SHIRO's; exchanges of two levels are those of node-aware
+products (Bienz, Gropp & Olson, JPDC 2019). See ``docs/hierarchy.md``.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
     """
     launched, how = comm.ranks_a_node(), config.algorithm
     size = how.node_size if how.node_size > 1 else launched
-    comm.ledger.node_size, comm.ledger.groups = size, how.group_sizes[:-1]
+    comm.ledger.know(size, how.group_sizes[:-1])
     if how.hierarchy != "auto":
         return config
     result = config.but(hierarchy=str(size) if 1 < size < comm.size else "none")

@@ -86,6 +86,30 @@ def test_a_hierarchy_sends_less_between_nodes(tmp_path):
         assert 0 < between[1] < between[0]
 
 
+def test_sockets_inside_nodes():
+    """Three levels: the same losses, each level's bytes as planned, fewer between sockets."""
+    base = TrainConfig.of(
+        dataset="rmat-6-8", random_features=5, random_classes=3, epochs=2, partition="block"
+    )
+
+    def trained(rank: int) -> list:
+        comm, found = connect(), []
+        for cover, bits in (("minimum", "32"), ("column", "8")):
+            for hierarchy in ("none", "4", "2,4"):
+                config = base.but(hierarchy=hierarchy, cover=cover, bits=bits)
+                losses, report = train(config, comm)
+                found.append((losses, report["volume_by_level"]))
+                assert report["volume_by_level"] == report["planned_volume_by_level"]
+        return found
+
+    results = run_ranks(trained, 8)[0]
+    for (exact, _), (two, _), (three, levels) in (results[:3], results[3:]):
+        np.testing.assert_allclose(two, exact, rtol=1e-4 if exact is results[0][0] else 0.05)
+        np.testing.assert_allclose(three, two, rtol=1e-4 if exact is results[0][0] else 0.05)
+        assert [*levels] == ["inside", "between groups of 2", "between"]
+        assert min(level["total_bytes"] for level in levels.values()) > 0
+
+
 def test_the_command(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
     flags = ["--dataset", path, "--nproc", 4, "--cover", "minimum", "--partition", "gvb"]
