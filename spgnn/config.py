@@ -161,7 +161,7 @@ class Algorithm(Record):
         if min(sizes) < 1:
             hint = suggestion(text, ("none", "auto"))
             raise InputError(
-                f"--hierarchy {text}: must be none, auto or a number from 1, or sizes as in 2,4{hint}"
+                f"--hierarchy {text}: must be none, auto or a number from 1, or sizes (2,4){hint}"
             )
         return sizes
 
