@@ -16,6 +16,7 @@ from spgnn.comm import (
     Communicator,
     SoloCommunicator,
 )
+from spgnn.command import plural
 from spgnn.config import Training
 from spgnn.data.graph import inverse_permutation, labelled
 from spgnn.data.source import GraphMeta
@@ -52,7 +53,9 @@ from spgnn.nn import (
 )
 from spgnn.nn.links import pairs_cross_entropy
 from spgnn.nn.models import MODELS
+from spgnn.partition import partition
 from spgnn.pattern import Pattern
+from spgnn.progress import working
 from spgnn.sparse import CSR
 from spgnn.train import (
     Task,
@@ -204,10 +207,20 @@ class VertexBatches(BatchTask):
         )
         self.criterion = self.objective.criterion
         y = as_taken(self.objective.kind, dataset.y)
-        source = replace(dataset.graph, vertices={"y": y})
-        self.loader = NeighborLoader(
-            source, config.sampling.fanouts, dataset.seeds, **loader_options(config, comm)
-        )
+        source, options = replace(dataset.graph, vertices={"y": y}), loader_options(config, comm)
+        if config.sampling.seed_clusters:
+            count = config.sampling.seed_clusters
+            with working(f"finding {plural(count, 'cluster')}", shown=comm.rank == 0):
+                labels, _ = partition(
+                    CSR(source.structure),
+                    count,
+                    seed=config.training.seed,
+                    preset="fast",
+                    balance=("vertices",),
+                    minimum=False,
+                )
+            options["seed_clusters"] = torch.from_numpy(labels).long()[dataset.seeds]
+        self.loader = NeighborLoader(source, config.sampling.fanouts, dataset.seeds, **options)
 
     def _on_parts(self, config: MiniBatchConfig, comm: Communicator) -> None:
         whole, how = config.of_whole_graph(), config.distribution
@@ -411,6 +424,7 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
         )
     text = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
     text += f" by {how.sampler}" if how.sampler != "neighbor" else ""
+    text += f", in {how.seed_clusters} clusters" if how.seed_clusters else ""
     text += ", replaced" * how.replace + ", drawn anew in each layer" * how.resample
     # Exact ones are those of ranks that hold the whole graph.
     parts = where.distributed in ("local", "historical")

@@ -91,6 +91,10 @@ class NeighborLoader:
         Seeds of a batch.
     shuffle : bool
         Take seeds in another order in each epoch.
+    seed_clusters : Tensor of integers [inputs], optional
+        Clusters of the input nodes. Those of one follow each other, and it is clusters that come in
+        another order in each epoch, as seeds do within one: neighbours of a batch are fewer and
+        known to caches (2PGraph; Zhang et al. 2021).
     drop_last : bool
         Leave out a last step that is not full.
     replace : bool
@@ -176,6 +180,7 @@ class NeighborLoader:
         *,
         batch_size: int = 1,
         shuffle: bool = False,
+        seed_clusters: Tensor | None = None,
         drop_last: bool = False,
         replace: bool = False,
         disjoint: bool = False,
@@ -236,6 +241,7 @@ class NeighborLoader:
         }
         if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
             others: dict[str, Any] = {"store": store, "structure": structure}
+            others["seed_clusters"] = seed_clusters is not None
             others["sampler"] = not isinstance(sampler, str)
             for name, given in (rare | others).items():
                 if given and name != "replace":
@@ -276,6 +282,14 @@ class NeighborLoader:
         self.input_nodes, self._input_id = input_nodes_of(
             self.graph, input_nodes, repeated=repeated
         )
+        self.seed_clusters = seed_clusters
+        if seed_clusters is not None:
+            wanted = f"seed_clusters must be integers [{len(self.input_nodes)}], one an input node"
+            self.seed_clusters = clusters = tensor_of(seed_clusters, wanted)
+            if clusters.shape != self.input_nodes.shape or not is_integer(clusters):
+                raise InputError(f"{wanted}, got {described(clusters)}")
+            if not shuffle:
+                raise InputError("seed_clusters needs shuffle=True: it is an order of its own")
         self.counts, self.sampled = Counts(), SampleCounts()
         self._times = _checked_times(input_time, time_attr, len(self.input_nodes))
         if edge_ids is None:
@@ -365,7 +379,7 @@ class NeighborLoader:
         """Places of the seeds among the input nodes, in the order of an epoch."""
         if not self.shuffle:
             return torch.arange(len(self.input_nodes))
-        return seed_order(self._input_ids(), self.seed, epoch)
+        return seed_order(self._input_ids(), self.seed, epoch, self.seed_clusters)
 
     def trace(self, epoch: int) -> Iterator[Tensor]:
         """The vertices of each batch of an epoch, int64 [m] each; drawn again, and not counted."""

@@ -40,6 +40,10 @@ class Sampling(Record):
         str, flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
     ] = "15,10,5"
     batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 1024
+    seed_clusters: Annotated[
+        int,
+        key("seeds of a cluster follow each other, clusters in random order; 0: all at random"),
+    ] = 0
     replace: Annotated[bool, key("draw with replacement")] = False
     resample: Annotated[
         bool, key("draw neighbours of a vertex anew in each layer, rather than first ones of many")
@@ -299,6 +303,8 @@ class MiniBatchConfig(Configuration):
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
         self.storage.check()
+        if self.sampling.seed_clusters:
+            self._check_clusters()
         if self.storage.structure == "disk":
             self._check_structure()
         self.aim.check()
@@ -312,6 +318,16 @@ class MiniBatchConfig(Configuration):
             raise InputError(f"--compare full needs one rank, not {ranks}")
         if self.comparison.compare == "full" and self.storage.store == "disk":
             raise InputError("--compare full needs --store memory")
+
+    def _check_clusters(self) -> None:
+        """Clusters are of the whole graph, in memory."""
+        what = f"sampling.seed-clusters {self.sampling.seed_clusters} needs"
+        if self.distribution.distributed != "none":
+            raise InputError(f"{what} --distributed none, not {self.distribution.distributed}")
+        if self.aim.task == "links":
+            raise InputError(f"{what} --task vertices: links have two ends")
+        if self.storage.structure == "disk":
+            raise InputError(f"{what} storage.structure memory")
 
     def _check_structure(self) -> None:
         if self.sampling.sampler == "fastgcn":

@@ -71,10 +71,15 @@ class Options:
     seed: int = 0
 
 
-def seed_order(ids: Tensor, seed: int, epoch: int) -> Tensor:
-    """Places of some vertices in the order of an epoch, which original ids alone decide."""
-    draws = uniform(ids.numpy(), seed, f"order of epoch {epoch}")
-    return torch.from_numpy(np.lexsort((ids.numpy(), draws)))
+def seed_order(ids: Tensor, seed: int, epoch: int, clusters: Tensor | None = None) -> Tensor:
+    """Places of some vertices in the order of an epoch, which original ids alone decide.
+
+    With `clusters`, an int64 of each, vertices of one follow each other.
+    """
+    keys = [ids.numpy(), uniform(ids.numpy(), seed, f"order of epoch {epoch}")]
+    if clusters is not None:
+        keys += [clusters.numpy(), uniform(clusters.numpy(), seed, f"clusters of epoch {epoch}")]
+    return torch.from_numpy(np.lexsort(keys))
 
 
 def steps_of(inputs: int, batch_size: int, ranks: int, *, drop_last: bool) -> int:
