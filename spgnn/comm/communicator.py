@@ -12,7 +12,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from math import prod
-from time import perf_counter
 from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
@@ -596,13 +595,13 @@ class _Blocked:
         if self._account is not None and (wait := self._comm.ledger.wait) is not None:
             wait()  # for what came before
         self._comm.job.waiting = self._call
-        self._start = perf_counter()
+        self._start = self._comm.ledger.clock()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._account is not None:
             if error is None and (wait := self._comm.ledger.wait) is not None:
                 wait()
-            self._account.seconds += perf_counter() - self._start
+            self._account.seconds += self._comm.ledger.clock() - self._start
         self._comm.job.waiting = None
         if isinstance(error, RuntimeError | OSError | MismatchError):
             named = self._comm._named(self._call, self._comm._translated(error))

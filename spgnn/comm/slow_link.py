@@ -62,8 +62,9 @@ def throttled(
         ``wall``: whoever waits sleeps. ``processor``: nobody sleeps, but each rank has a clock
         (:attr:`Throttled.seconds`) that advances by the processor's seconds of its own work and by
         what the network needs; an operation begins when its last rank comes. So many ranks on a
-        few cores take the time that they would take on a core each. Operations are then
-        synchronous, as far as the real clock is concerned.
+        few cores take the time that they would take on a core each; ledger and reports have the
+        seconds of this clock. Operations are then synchronous, as far as the real clock is
+        concerned.
     overlap : bool
         If not, whoever starts an operation waits for its end.
 
@@ -85,7 +86,10 @@ def throttled(
             "'processor'"
         )
     links = [_Link(rate * 1e9 / 8, delay) for rate, delay in (within, (gigabits, latency))]
-    return Throttled(comm, _Network(links, ranks_a_node, clock == "processor", overlap))
+    network = _Network(links, ranks_a_node, clock == "processor", overlap)
+    if network.virtual:
+        comm.ledger.clock = network.now
+    return Throttled(comm, network)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,8 @@ class Ledger:
     """Sizes of smaller groups inside a node whose bytes are counted apart."""
     wait: Callable[[], None] | None = None
     """Waits for the device around each exchange, while its seconds are to be the device's."""
+    clock: Callable[[], float] = perf_counter
+    """The time in seconds, of exchanges and of training."""
 
     @property
     def group_sizes(self) -> tuple[int, ...]:

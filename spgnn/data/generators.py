@@ -22,6 +22,7 @@ from spgnn.data.splits import with_split
 from spgnn.data.structure import csr_from_edges, row_ranges
 from spgnn.errors import InputError, check_choice, shortened
 from spgnn.files import AnyPath
+from spgnn.hashing import uniform
 from spgnn.memory import check_memory, processors
 from spgnn.pattern import index_dtype, numpy_index_dtype
 from spgnn.progress import Progress, stage
@@ -340,6 +341,8 @@ class Shape:
     skew: float
     homophily: float = 0.0
     reach: float = 0.0
+    signal: float = 1.0
+    train: float | None = None  # share of the vertices; others are for testing
 
 
 # METIS leaves parts of Amazon's stand-in about the volumes and imbalance of the ICPP'24 paper's
@@ -349,6 +352,9 @@ STAND_INS = {
     "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, reach=0.036),
     "protein-like": Shape(8_745_542, 2_116_240_124, 300, 24, skew=3.5, reach=0.001),
     "papers-like": Shape(111_059_956, 3_231_371_744, 128, 172, skew=2.6, homophily=0.7),
+    "products-like": Shape(
+        2_449_029, 123_718_280, 100, 47, skew=2.3, reach=0.15, signal=0.35, train=0.0803
+    ),
 }
 
 
@@ -366,15 +372,23 @@ def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed
         if shape.reach
         else partial(block_model, homophily=shape.homophily)
     )
-    return model(
+    graph = model(
         max(round(shape.vertices * scale), 1),
         round(shape.edges * scale),
         classes=shape.classes,
         features=shape.features if features is None else features,
         skew=shape.skew,
+        signal=shape.signal,
         seed=seed,
         name=f"{name}@{scale:g}",
     )
+    if shape.train is None:
+        return graph
+    drawn = (
+        torch.from_numpy(uniform(np.arange(graph.adjacency.shape[0]), seed, "products"))
+        < shape.train
+    )
+    return replace(graph, train_mask=drawn, val_mask=drawn & False, test_mask=~drawn)
 
 
 NAMES = ("sbm", "rmat-SCALE-FACTOR", "expanded-COPIES-NAME", *STAND_INS)

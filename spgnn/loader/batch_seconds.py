@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -42,19 +41,18 @@ class BatchSeconds:
         self.epochs.append(dict.fromkeys(PARTS, 0.0))
         self._waits.append([])
         self._push, self._fetch = self._moved()
-        self._last = perf_counter()
+        self._last = self._comm.ledger.clock()
 
     def lap(self, part: str) -> None:
         """The seconds since the last lap were those of a part."""
-        spent, now = self.epochs[-1], perf_counter()
+        spent, now = self.epochs[-1], self._comm.ledger.clock()
         seconds, self._last = now - self._last, now
-        if part == "sampling":
-            push, fetch = self._moved()
-            spent["push"] += push - self._push
-            spent["fetch"] += fetch - self._fetch
-            seconds -= push - self._push + fetch - self._fetch
-            self._push, self._fetch = push, fetch
-        elif part == "allreduce":
+        push, fetch = self._moved()
+        spent["push"] += push - self._push
+        spent["fetch"] += fetch - self._fetch
+        seconds -= push - self._push + fetch - self._fetch
+        self._push, self._fetch = push, fetch
+        if part == "allreduce":
             self._waits[-1].append(seconds)
         spent[part] += seconds
 

@@ -240,7 +240,7 @@ class VertexBatches(BatchTask):
         data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)
         super().__init__(config, comm, share.meta, int(x.shape[1]), self.classes)
-        mode: Mode = "exact"
+        mode: Mode = "own" if how.seeds == "own" else "exact"
         if how.distributed == "local":
             mode = "local"
         elif how.distributed == "columns":
@@ -428,6 +428,7 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
     text += ", replaced" * how.replace + ", drawn anew in each layer" * how.resample
     # Exact ones are those of ranks that hold the whole graph.
     parts = where.distributed in ("local", "historical")
+    text += " of their own" * (where.seeds == "own")
     return text + f" ({where.distributed})" if parts else text
 
 
@@ -450,7 +451,7 @@ class BatchTrainer(Trainer):
         self.clock = BatchSeconds(comm, lambda: getattr(strategy, "pushed", (0.0, 0.0)))
         how = config.distribution
         # Steps of the others are not of the same size.
-        self._by_weight = how.distributed not in ("none", "exact", "columns")
+        self._by_weight = how.distributed not in ("none", "exact", "columns") or how.seeds == "own"
         # Gradients of the first layer are those of all ranks' batches.
         self._is_shared = how.distributed == "columns"
         self._correction: Correction | None = None

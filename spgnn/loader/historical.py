@@ -259,10 +259,11 @@ class PartBatches:
             self.push.begin(iteration, self._outputs)
 
     def _clocked(self, pushing: Callable[[int], None], iteration: int) -> None:
-        traffic, started = self._comm.ledger.of("alltoall"), perf_counter()
+        ledger = self._comm.ledger
+        traffic, started = ledger.of("alltoall"), ledger.clock()
         blocked = traffic.seconds
         pushing(iteration)
-        seconds = perf_counter() - started
+        seconds = ledger.clock() - started
         if self.push is not None:
             self.pushed = self.pushed[0] + seconds, self.pushed[1] + traffic.seconds - blocked
 

@@ -57,7 +57,7 @@ from spgnn.pattern import described
 from spgnn.sparse import CSR, take_rows
 
 Scaling = Literal["graph", "batch"]
-Mode = Literal["exact", "columns", "local"] | History | Clusters
+Mode = Literal["exact", "own", "columns", "local"] | History | Clusters
 # Options of PyG's loader: those that change no batch, and the one value of others.
 _WITHOUT_EFFECT = (
     "filter_per_worker",
@@ -146,10 +146,11 @@ class NeighborLoader:
         Where named sets are looked for.
     rank, ranks : int
         Of several loaders alike on whole graphs, this one hands out the batches of one rank.
-    mode : {"exact", "columns", "local"} or History or Clusters
-        Of a graph on several ranks: the batches of one process; the same, with features split by
-        columns over ranks, which compute first layers together; neighbours of a rank's own part;
-        these and stale embeddings of others' vertices; whole clusters of a rank's part.
+    mode : {"exact", "own", "columns", "local"} or History or Clusters
+        Of a graph on several ranks: the batches of one process; exact ones of each rank's own
+        seeds; those of one process, with features split by columns over ranks, which compute first
+        layers together; neighbours of a rank's own part; these and stale embeddings of others'
+        vertices; whole clusters of a rank's part.
     comm : Communicator, optional
         All ranks, where `data` is a rank's share rather than a `DistGraph`.
     widths : sequence of int
@@ -261,9 +262,12 @@ class NeighborLoader:
             if isinstance(data, DistGraph):
                 comm, data = data.comm, data.share
             assert comm is not None
-            if mode in ("exact", "columns"):
-                made = exact_batches if mode == "exact" else column_batches
-                self.strategy = made(data, comm, num_neighbors, input_nodes, how)
+            if mode in ("exact", "own"):
+                self.strategy = exact_batches(
+                    data, comm, num_neighbors, input_nodes, how, own_seeds=mode == "own"
+                )
+            elif mode == "columns":
+                self.strategy = column_batches(data, comm, num_neighbors, input_nodes, how)
             elif isinstance(mode, Clusters):
                 self.strategy = cluster_batches(data, comm, len(num_neighbors), mode, how)
             elif mode == "local" or isinstance(mode, History):
@@ -273,7 +277,7 @@ class NeighborLoader:
                 )
             else:
                 raise InputError(
-                    f"mode must be exact, columns, local, a History or Clusters, got {mode!r}"
+                    f"mode must be exact, own, columns, local, a History or Clusters, got {mode!r}"
                 )
             self.counts, self.sampled = self.strategy.ranks.counts, self.strategy.sampled
             return

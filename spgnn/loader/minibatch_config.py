@@ -192,6 +192,13 @@ class Distribution(Record):
         str, key("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
     ] = "nnz"
     imbalance: Annotated[float, rare("allowed excess of the largest part")] = 0.05
+    seeds: Annotated[
+        Literal["all", "own"],
+        key(
+            "exact: where a rank's batches begin; own: at its part's training vertices, which "
+            "moves less, as in DistDGL; all: at anyone's, as on one process"
+        ),
+    ] = "all"
     historical: Annotated[
         str | None,
         flag(
@@ -227,6 +234,7 @@ class Distribution(Record):
                 "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
             )
         needs = {"misses": "historical", "past": "historical"}
+        needs |= {"seeds": "exact"}
         needs |= {"correct_every": "local", "correct_steps": "local"}
         needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
         for option in options_of(type(self)):

@@ -206,10 +206,18 @@ def exact_batches(
     num_neighbors: Sequence[int],
     input_nodes: Tensor | str | None,
     options: Options,
+    *,
+    own_seeds: bool = False,
 ) -> RankBatches:
-    """The batches that `NeighborLoader` makes of the whole graph on one process. Collective."""
+    """The batches that `NeighborLoader` makes of the whole graph on one process. Collective.
+
+    Or those that it makes of each rank's own input nodes: their neighbourhoods lie on all ranks.
+    """
     comm.check_agreement(
-        "NeighborLoader", num_neighbors=tuple(num_neighbors), options=tuple(vars(options).items())
+        "NeighborLoader",
+        num_neighbors=tuple(num_neighbors),
+        own_seeds=own_seeds,
+        options=tuple(vars(options).items()),
     )
     own = mask_of(share, input_nodes, comm)
     ranks = RankGraph.build(share, comm)
@@ -220,9 +228,13 @@ def exact_batches(
         replace=options.replace,
         resample=options.resample,
     )
-    rows, ids = ranks.inputs(own)
     size = options.batch_size
-    steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
+    if own_seeds:
+        rows, ids = own.nonzero()[:, 0] + ranks.boundary.first, ranks.metadata.ids[own]
+        steps = comm.agree(steps_of(len(rows), size, 1, drop_last=options.drop_last))
+    else:
+        rows, ids = ranks.inputs(own)
+        steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
 
     def inputs(epoch: int) -> list[Inputs | None]:
         order = torch.arange(len(rows))
@@ -230,9 +242,10 @@ def exact_batches(
             order = seed_order(ids, options.seed, epoch)
         parts = []
         for step in range(steps):
-            first = (step * comm.size + comm.rank) * size
-            mine = order[first : first + size]
-            parts.append((rows[mine], ids[mine]) if len(mine) else None)
+            number = step if own_seeds else step * comm.size + comm.rank
+            mine = order[number * size : (number + 1) * size]
+            full = len(mine) == size or not options.drop_last
+            parts.append((rows[mine], ids[mine]) if len(mine) and full else None)
         return parts
 
     return RankBatches(ranks, sampler, steps, inputs, options)

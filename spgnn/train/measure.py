@@ -63,10 +63,10 @@ class Measurements:
         """
         clock = OperatorClock(self._device, self._ledger) if is_clocked(len(self.seconds)) else None
         before = self._ledger.copy()
-        start = perf_counter()
+        start = self._ledger.clock()
         with clock.timing_exchanges() if clock else nullcontext():
             loss = float(body())
-        seconds = perf_counter() - start
+        seconds = self._ledger.clock() - start
         moved = self._ledger.since(before)
         self.seconds.append(seconds)
         self.sent_bytes.append(_row_bytes(moved, "sent_bytes"))

@@ -268,12 +268,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "averaged": {"distributed": "local", "correct_every": 3, "correct_steps": 0},
     "clusters": {"distributed": "cluster", "clusters": 3, "boundary": 2, "clusters_a_batch": 2},
     "layers": {"distributed": "exact", "sampler": "ladies", "num_neighbors": "20,10"},
+    "own": {"distributed": "exact", "seeds": "own", "norm": "batch", "batch_size": 2},
     "balanced": {"distributed": "exact", "balance": "nnz,train", "imbalance": 0.2},
 }
 
 
 # What only some ways spend time on.
-FETCHING = ("fetched", "corrected", "clusters", "layers", "balanced")
+FETCHING = ("fetched", "corrected", "clusters", "layers", "own", "balanced")
 PUSHING = ("historical", "fetched")
 
 
@@ -416,6 +417,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "columns", "residual": True}, "columns needs no --residual"),
     ({"distributed": "columns", "input_dropout": True}, "columns needs model.input-dropout off"),
     ({"distributed": "exact", "correct_every": 3}, "needs --distributed local, not exact"),
+    ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
     ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),
     ({"balance": "train"}, "distribution.balance train needs --distributed"),
     ({"distributed": "exact", "balance": "trian"}, "balance trian: .*did you mean 'train'"),

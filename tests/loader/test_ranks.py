@@ -111,6 +111,29 @@ def test_exact_batches_are_those_of_one_process(parts):
     run_ranks(check_exact, parts, parts)
 
 
+def check_own(rank: int) -> None:
+    """What a loader of the whole graph makes of this rank's seeds."""
+    given, whole = distributed(rank, 4), graph(weighted=False, sparse=False)
+    mask = torch.zeros(N, dtype=torch.bool)
+    mask[given.share.vertex_ids[given.share.data.train_mask]] = True
+    for drop_last in (False, True):
+        options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "drop_last": drop_last}
+        loader = loader_of(given, FANOUTS, "train_mask", mode="own", superbatch=2, **options)
+        one = NeighborLoader(whole, FANOUTS, mask, **options)
+        assert loader.steps == given.comm.agree(len(one))
+        for _ in range(2):
+            wanted, found = list(one), list(loader)
+            assert [batch is not None for batch in found] == [
+                step < len(wanted) for step in range(loader.steps)
+            ]
+            for batch, other in zip(found, wanted, strict=False):
+                assert_same(batch, other)
+
+
+def test_batches_of_own_seeds_are_exact():
+    run_ranks(check_own, 4)
+
+
 def check_bytes(rank: int, prefetch: int) -> None:
     """Features of a superbatch: each remote row once, with its metadata; one exchange."""
     given = distributed(rank, 3)
@@ -169,7 +192,7 @@ def check_refused(rank: int) -> None:
         ({"sampler": "labor", "replace": True}, "knows no replace"),
         ({"disjoint": True}, "disjoint is not for a graph on several ranks"),
         ({"input_nodes": "trian_mask"}, "no such mask"),
-        ({"mode": "all"}, "mode must be exact, columns, local, a History or Clusters"),
+        ({"mode": "all"}, "mode must be exact, own, columns, local, a History or Clusters"),
         ({"seed": rank}, "do not agree on options"),
     ):
         with pytest.raises(spgnn.InputError, match=words):
