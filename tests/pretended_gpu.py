@@ -12,6 +12,7 @@ does, and does nothing before it is waited for.
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -215,7 +216,14 @@ def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         waited("to the host")
     elif not how.get("non_blocking"):
         waited("to the device")
-    return Crossing.apply(tensor, not there, dtype)
+    copied = Crossing.apply(tensor, not there, dtype)
+    made = getattr(streams, "made", None)
+    if made is not None and how.get("non_blocking") and not there:
+        if not tensor.is_pinned():
+            raise AssertionError("a copy beside the training is from memory that is not pinned")
+        made.late.append((copied, plain(copied).clone()))
+        spoil(plain(copied))
+    return copied
 
 
 def apply(module: torch.nn.Module, move: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
@@ -277,7 +285,8 @@ def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @wraps(make)
     def made(*args: Any, device: Any = None, pin_memory: bool = False, **kwargs: Any) -> Tensor:
         if device is None or torch.device(device).type != "cuda":
-            return make(*args, **kwargs, **({} if device is None else {"device": device}))
+            result = make(*args, **kwargs, **({} if device is None else {"device": device}))
+            return pinned(result) if pin_memory else result
         if make in (torch_as_tensor, torch_tensor) and isinstance(args[0], Tensor):
             return to(args[0].clone() if make is torch_tensor else args[0], GPU)
         result = make(*args, **kwargs)
@@ -346,16 +355,47 @@ KERNELS = {"cpu": OfTheCpu(), "torch": torch_kernels}
 
 
 class Stream:
-    """A stream whose work is done at once."""
+    """A stream whose work is done at once; one that was made, when its event is waited for.
+
+    Until then what it copies to is garbage.
+    """
 
     cuda_stream = 0
 
-    def wait_event(self, event: Any) -> None: ...
+    def __init__(self, device: Any = None) -> None:
+        self.late: list[tuple[Tensor, Tensor]] = []
+
+    def record_event(self) -> Any:
+        copies, self.late = self.late, []
+        return SimpleNamespace(copies=copies)
+
+    def wait_event(self, event: Any) -> None:
+        for target, source in getattr(event, "copies", ()):
+            plain(target).copy_(source)
 
     def wait_stream(self, stream: Any) -> None: ...
 
     def synchronize(self) -> None:
         waited("synchronize")
+
+
+streams = threading.local()  # the one of this thread that was made, while it is the current one
+
+
+@contextmanager
+def stream(made: Stream) -> Iterator[None]:
+    """``torch.cuda.stream``."""
+    streams.made = made
+    try:
+        yield
+    finally:
+        del streams.made
+
+
+def pinned(tensor: Tensor) -> Tensor:
+    """The same memory, said to be pinned."""
+    tensor.lies_pinned = True  # type: ignore[attr-defined]
+    return tensor
 
 
 class Event:
@@ -390,6 +430,8 @@ def pretended_gpu(kernels: str | EmulatedDevice = "cpu", count: int = 1) -> Iter
         "synchronize": lambda device=None: waited("synchronize"),
         "current_stream": lambda device=None: Stream(),
         "Event": Event,
+        "Stream": Stream,
+        "stream": stream,
         "_lazy_init": lambda: None,
         "empty_cache": lambda: None,
         "get_device_properties": lambda device: SimpleNamespace(
@@ -415,6 +457,9 @@ def pretended_gpu(kernels: str | EmulatedDevice = "cpu", count: int = 1) -> Iter
         change(UninitializedParameter, "materialize", materialize)
         change(UninitializedParameter, "device", property(_lazy_device))
         change(torch.Tensor, "to", to)
+        change(torch.Tensor, "is_pinned", lambda tensor, *a: hasattr(tensor, "lies_pinned"))
+        change(torch.Tensor, "pin_memory", lambda tensor, *a: pinned(tensor.clone()))
+        change(torch.Tensor, "record_stream", lambda tensor, stream: None)
         change(torch.Tensor, "cpu", lambda tensor, **how: to(tensor, HOST))
         change(torch.Tensor, "cuda", lambda tensor, *where, **how: to(tensor, GPU))
         change(torch, "autocast", lambda device, *a, **k: autocast("cpu", *a, **k))

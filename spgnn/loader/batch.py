@@ -80,6 +80,7 @@ class Batch:
             self.n_id = tables.vertices["n_id"][sample.nodes]
         self.batch = sample.batch
         self.device = torch.device("cpu")
+        self.copied: torch.cuda.Event | None = None  # features are on their way to a device
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled with an excerpt of its graph instead of the graph."""
@@ -236,6 +237,8 @@ class Batch:
         moved.device = torch.device(device)
         moved.n_id = self.n_id.to(device)
         moved.batch = None if self.batch is None else self.batch.to(device)
+        if "layers" in vars(self):  # prepared
+            moved.layers = [block.to(device) for block in self.layers]
         return moved
 
     def pyg(self) -> Any:

@@ -47,6 +47,7 @@ from spgnn.loader.minibatch_data import Dataset
 from spgnn.loader.rank_batches import Clusters, RankBatches
 from spgnn.loader.sampled_graph import SampledGraph
 from spgnn.loader.sampling import relabel
+from spgnn.loader.to_device import CopyAhead
 from spgnn.nn import (
     BatchNorm,
     Stack,
@@ -74,10 +75,14 @@ _PIECE = 1 << 16  # rows, or pairs, that are worked on at once
 def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
     """A model's outputs for all vertices of a graph, exact, [n, columns].
 
-    Layer by layer, without jumping knowledge, where graph or features are not in memory.
+    Layer by layer, without jumping knowledge, where graph or features are not in memory, or the
+    model is on a GPU, which need not have room for all rows.
     """
-    x, weight = graph.x, graph.edge_weight
-    if isinstance(x, MemoryRows | CSR) and isinstance(graph.pattern, Pattern):
+    x, weight, device = graph.x, graph.edge_weight, next(model.parameters()).device
+    in_memory = isinstance(x, MemoryRows | CSR) and isinstance(graph.pattern, Pattern)
+    if in_memory and device.type == "cpu":
+        assert isinstance(x, MemoryRows | CSR)
+        assert isinstance(graph.pattern, Pattern)
         everybody = torch.arange(graph.rows)
         block = Block(
             graph.pattern,
@@ -104,8 +109,8 @@ def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
             rows = (
                 kernels.gather_rows(H, nodes) if layer else next(features_of(x, [nodes], Counts()))
             )
-            assert isinstance(rows, Tensor)
-            parts.append(model.run_layer(layer, rows, block))
+            assert rows is not None
+            parts.append(model.run_layer(layer, rows.to(device), block.to(device)).cpu())
         H = torch.cat(parts)
     return H
 
@@ -139,7 +144,9 @@ class BatchTask(Task):
             if isinstance(module, BatchNorm):
                 # The last batch of an epoch may be one vertex without neighbours.
                 module.allow_single_element = True
+        self.layers.to(comm.device)
         self.model: nn.Module = self.layers
+        self.copies = None if comm.device.type == "cpu" else CopyAhead(comm.device)
         self._signature = {
             **how.described,
             "layers": "→".join(map(str, widths)),
@@ -220,6 +227,10 @@ class VertexBatches(BatchTask):
                     minimum=False,
                 )
             options["seed_clusters"] = torch.from_numpy(labels).long()[dataset.seeds]
+        if self.copies is not None:
+            options["transform"] = self.copies
+            if isinstance(source.x, Rows):
+                source.x.pinned = True
         self.loader = NeighborLoader(source, config.sampling.fanouts, dataset.seeds, **options)
 
     def _on_parts(self, config: MiniBatchConfig, comm: Communicator) -> None:
@@ -282,7 +293,12 @@ class VertexBatches(BatchTask):
             assert isinstance(batch.x, Tensor)
             request = self.layers.convolutions[0].aggregation(batch.x, first, None, None)
             return first.aggregate(request).sum(), 0.0
-        out = self.model(batch.x, batch.layers, batch.keys)
+        there = batch
+        if self.copies is not None:
+            assert isinstance(batch, Batch)
+            there = self.copies.arrived(batch)
+        # Few rows: the loss is the host's, as labels are.
+        out = self.model(there.x, there.layers, there.keys).cpu()
         y: Tensor = batch.y[: batch.batch_size]  # type: ignore[index]  # a task has labels
         everybody = torch.ones(batch.batch_size, dtype=torch.bool)
         loss = self.objective.loss
@@ -588,11 +604,12 @@ def average_gradients(
             parameter.grad = gradient
         return torch.stack((loss.detach(), loss.new_tensor(weight)))
     own = gradients[0].new_zeros(()) if loss is None or not weight else loss.detach()
+    own = own.to(gradients[0].device)
     sums = [*gradients, own * weight] if weighted else [t * weight for t in (*gradients, own)]
     (*means, mean), total = _means(sums, weight, comm)
     for parameter, gradient in zip(learning, means, strict=True):
         parameter.grad = gradient.clone()
-    return torch.stack((mean, total))
+    return torch.stack((mean, total)).cpu()
 
 
 def average_parameters(model: nn.Module, comm: Communicator) -> None:

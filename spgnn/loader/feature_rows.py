@@ -65,10 +65,12 @@ class Rows(ABC):
     ----------
     rows, width : int
     dtype : torch.dtype
+    pinned : bool
+        Gather into pinned memory, from which copies to a GPU need no processor.
     """
 
     def __init__(self, rows: int, width: int, dtype: torch.dtype) -> None:
-        self.rows, self.width, self.dtype = rows, width, dtype
+        self.rows, self.width, self.dtype, self.pinned = rows, width, dtype, False
         self._counts = Counts()
 
     @property
@@ -119,6 +121,8 @@ class Rows(ABC):
         return [partial(self.begin, batch) for batch in ids]
 
     def _output(self, rows: int, out: Tensor | None) -> Tensor:
+        if out is None and self.pinned:
+            return torch.empty(rows, self.width, dtype=self.dtype, pin_memory=True)
         if out is None:
             return new_rows(rows, torch.empty(0, self.width, dtype=self.dtype))
         fits = out.shape == (rows, self.width) and out.dtype == self.dtype

@@ -46,7 +46,7 @@ LONGEST_TRACE = 1 << 25
 def main(arguments: Sequence[str] | None = None) -> int:
     """The mini-batch command; returns its exit status."""
     publish = partial(reporting.publish, shown=show)
-    return run_job(lambda: MiniBatchConfig.read(arguments), train, publish, device="cpu")
+    return run_job(lambda: MiniBatchConfig.read(arguments), train, publish)
 
 
 def train(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
-from spgnn.config import Aim, Data, Job, TrainConfig
+from spgnn.config import Aim, Data, TrainConfig
+from spgnn.config import Job as OfAnyJob
 from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
@@ -277,6 +278,17 @@ class Training(Usual):
 
 
 @dataclass(frozen=True)
+class Job(OfAnyJob):
+    """Ranks, devices, and files that are written."""
+
+    # Not "auto": nobody has trained on batches with a real GPU yet.
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"],
+        rare("that ranks compute on; processors sample and gather in any case"),
+    ] = "cpu"
+
+
+@dataclass(frozen=True)
 class MiniBatchConfig(Configuration):
     """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets options by name."""
 
@@ -287,7 +299,6 @@ class MiniBatchConfig(Configuration):
         "label_propagation",
         "runs",
         "dtype",
-        "device",
     )
     about: ClassVar[str] = (
         "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md lists "
@@ -320,6 +331,8 @@ class MiniBatchConfig(Configuration):
         if self.storage.store == "disk" and self.model.jk != "none":
             raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
         self._check_distribution(ranks)
+        if self.job.device != "cpu":
+            self._check_device()
         if self.aim.task == "links" and self.storage.structure == "disk":
             raise InputError("--task links takes links out of the graph: storage.structure memory")
         if self.comparison.compare == "full" and ranks > 1:
@@ -346,6 +359,15 @@ class MiniBatchConfig(Configuration):
             raise InputError("--compare full needs storage.structure memory")
         if self.data.symmetrise:
             raise InputError("storage.structure disk: graph directories are ready: no --symmetrise")
+
+    def _check_device(self) -> None:
+        named = f"--device {self.job.device}"
+        if self.distribution.distributed != "none":
+            raise InputError(f"{named} needs --distributed none: parts of ranks are on CPUs")
+        if self.aim.task == "links":
+            raise InputError(f"{named} needs --task vertices, not links")
+        if self.model.jk != "none":
+            raise InputError(f"{named} needs --jk none: evaluation goes layer by layer")
 
     def _check_distribution(self, ranks: int) -> None:
         how = self.distribution

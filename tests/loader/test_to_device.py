@@ -1,0 +1,88 @@
+"""Mini-batches on a GPU: the CPU's training, with features that come from pinned memory, late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from spgnn import InputError
+from spgnn.comm import connect
+from spgnn.loader.minibatch import train
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.loader.to_device import CopyAhead
+from spgnn.testing import run_ranks
+from tests.pretended_gpu import GPU, late_group, pretended_gpu
+from tests.training import write_dataset
+
+RUNS: list[dict[str, Any]] = [
+    {"model": "sage", "dropout": 0.3, "norm": "batch"},
+    {"model": "gcn", "superbatch": 2, "prefetch": 0, "class_weights": "balanced"},
+    {"model": "gat", "heads": 2, "dropout": 0.2, "store": "disk", "cache": 4000, "superbatch": 3},
+]
+
+
+def config_of(path: Path, **flags: Any) -> MiniBatchConfig:
+    usual: dict[str, Any] = {"num_neighbors": "4,3", "batch_size": 7, "hidden": 8, "epochs": 2}
+    if flags.get("store") == "disk":
+        usual["store_dir"] = str(path.parent)
+    return MiniBatchConfig.of(**{"dataset": str(path), **usual, **flags})
+
+
+@contextmanager
+def gpu() -> Iterator[list[Any]]:
+    """A pretended GPU; yields whether each batch was copied ahead, and where it arrived."""
+    seen, arrived = [], CopyAhead.arrived
+
+    def noted(copies: CopyAhead, batch: Any) -> Any:
+        moved = arrived(copies, batch)
+        seen.append((batch.copied is not None, moved.x.device, moved.device))
+        return moved
+
+    comm = connect()
+    host = comm.job.device
+    with ExitStack() as stack:
+        stack.enter_context(pretended_gpu())
+        stack.enter_context(late_group())
+        stack.enter_context(patch.object(CopyAhead, "arrived", noted))
+        comm.job.device = GPU
+        yield seen
+    comm.job.device = host
+
+
+def history(config: MiniBatchConfig) -> list[dict[str, Any]]:
+    return [{**record, "seconds": None} for record in train(config, connect())["history"]]
+
+
+def check(rank: int, configs: list[MiniBatchConfig]) -> None:
+    """Each training on the CPU, and on the pretended GPU, whose kernels are the CPU's."""
+    for config in configs:
+        expected = history(config)
+        with gpu() as seen:
+            assert history(config) == expected, config
+        assert set(seen) == {(True, GPU, GPU)}
+
+
+def test_training_is_that_of_the_cpu(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    configs = [config_of(path, **flags) for flags in RUNS]
+    run_ranks(check, 1, configs, backend="gloo")
+    run_ranks(check, 2, configs[:1], backend="gloo")
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        ({"distributed": "exact"}, "needs --distributed none"),
+        ({"task": "links"}, "needs --task vertices"),
+        ({"jk": "cat"}, "needs --jk none"),
+    ],
+)
+def test_what_has_no_device_is_refused(flags, named):
+    config = MiniBatchConfig.of(dataset="sbm", device="cuda", **flags)
+    with pytest.raises(InputError, match=f"--device cuda {named}"):
+        config.check(1)
