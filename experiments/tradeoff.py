@@ -124,7 +124,8 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
     for name, given in comparison.settings.items():
         config = resolved(given.but(json=None), comm)
         training = config.training.seed, config.training.dtype
-        parts: list[object] = [config.data, config.algorithm, config.model, config.aim, *training]
+        parts: list[object] = [config.data, config.algorithm, config.clones, config.model]
+        parts += [config.aim, *training]
         if config.algorithm.plan or config.storage.asked:
             data = None
         elif data is None or parts != of_data:

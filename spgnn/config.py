@@ -113,6 +113,13 @@ class Algorithm(Record):
     edges: Annotated[
         str | None, key("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")
     ] = None
+    clones: Annotated[
+        bool | None,
+        key(
+            "vertex-cut: parts hold and make rows of all vertices that they multiply; default: "
+            "with --delay, where the model sums"
+        ),
+    ] = None
     imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
     order: Annotated[Order, rare("paper: multiply A by X in every epoch")] = "auto"
     recompute_halo: Annotated[
@@ -590,6 +597,15 @@ class TrainConfig(Configuration):
             return False
         return how.recompute_halo or not sparse
 
+    @property
+    def clones(self) -> bool:
+        """True if parts of a vertex cut make rows of clones as well."""
+        how, asked = self.algorithm, self.algorithm.clones
+        if asked is not None or how.algo != "vertex-cut" or self.messages.epochs_late == 0:
+            return bool(asked)
+        apart = how.recompute_halo or self.aim.label_propagation > 0
+        return self.model.propagates and not apart
+
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
 
@@ -611,6 +627,18 @@ def refused(config: TrainConfig) -> Iterator[str]:
     storage = config.storage
     if how.edges is not None and how.algo != "vertex-cut":
         yield "algorithm.edges needs --algo vertex-cut"
+    if config.clones:
+        if how.algo != "vertex-cut" or how.cover != "column" or how.schedule != "overlap":
+            yield (
+                "algorithm.clones needs --algo vertex-cut, --cover column and --schedule overlap: "
+                "clones hold the rows, so sums alone travel"
+            )
+        if how.recompute_halo:
+            yield "algorithm.clones needs no --recompute-halo: clones make their rows in all layers"
+        if aim.label_propagation:
+            yield "algorithm.clones needs fixed features: no aim.label-propagation"
+        if not model.propagates:
+            yield f"algorithm.clones needs a model that sums, not --model {model.model}"
     if how.order == "paper" and model.model != "gcn":
         yield f"--order paper needs --model gcn, not {model.model}"
 

@@ -255,6 +255,9 @@ def variants(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConfig]:
         cut.but(dropout=0.5),
         cut.but(cover="minimum", recompute_halo=True),
         cut.but(prune=False),
+        cut.but(clones=True),
+        cut.but(clones=True, dropout=0.5),
+        cut.but(clones=True, prune=False, order="paper"),
     ]
     return found
 
@@ -282,6 +285,8 @@ def other_models(path: Path, ranks: int, epochs: int = EPOCHS) -> list[TrainConf
         gin.but(dropout=0.5, exchange="oblivious", normalisation="row"),
         gin.but(model="gcn", normalisation="row"),
         sage.but(recompute_halo=True),
+        sage.but(algo="vertex-cut", clones=True, dropout=0.5),
+        gin.but(algo="vertex-cut", clones=True, prune=False),
         gin.but(recompute_halo=True, dropout=0.5, input_dropout=False),
     ]
     if ranks % 2 == 0:

@@ -51,7 +51,7 @@ def stack_rows(blocks: Sequence[Rows]) -> Rows:
     if isinstance(blocks[0], Tensor):
         return torch.cat(tuple(blocks))
     values = [b.values for b in blocks if b.values is not None]
-    lengths = torch.cat([torch.zeros(1, dtype=torch.int64), *(b.row_lengths for b in blocks)])
+    lengths = torch.cat([blocks[0].indptr[:1] * 0, *(b.row_lengths for b in blocks)])
     return CSR.of(
         lengths.cumsum(0),
         torch.cat([b.indices for b in blocks]),

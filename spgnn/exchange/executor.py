@@ -260,11 +260,12 @@ class Arriving:
 
     def wait(self) -> Tensor:
         """The received rows [received rows, f], all hops done."""
-        for number, hop in enumerate(self._exchange.stage.hops):
+        hops = self._exchange.stage.hops
+        for number, hop in enumerate(hops):
             if number not in self._handles:
                 self._start(number, hop)
             handle = self._handles[number]
-            if isinstance(handle, View) and not self._given and len(self._handles) == 1:
+            if isinstance(handle, View) and not self._given and len(hops) == 1:
                 return handle.view()
             handle.wait()
         return self._out

@@ -108,7 +108,7 @@ def layered(
             whole = yield from _nearly_all(block, columns)
             if whole:  # a layer below that makes all rows asks for one above that takes them
                 narrower, columns = plan, torch.arange(own)
-        found[number] = LayerPlan(narrower, columns + begin, _places(rows, columns))
+        found[number] = LayerPlan(narrower, columns + begin, places(rows, columns))
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)
 
@@ -144,7 +144,7 @@ def _recomputed_halo(
     everything = CSR(Selection(torch.arange(own), own))
     fetch = Plan((Stage(everything, None, (Hop(EVERYONE, send, counts),)),))
     vertices = torch.cat((columns + begin, halo))
-    return LayerPlan(Plan((Stage(local),)), vertices, _places(rows, columns)), fetch
+    return LayerPlan(Plan((Stage(local),)), vertices, places(rows, columns)), fetch
 
 
 def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
@@ -181,6 +181,6 @@ def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Te
     return Plan((first, *rest)), used[begin:end].nonzero()[:, 0]
 
 
-def _places(rows: Tensor, columns: Tensor) -> Tensor | None:
+def places(rows: Tensor, columns: Tensor) -> Tensor | None:
     """Positions of rows among columns, both sorted; ``None`` where row i is column i."""
     return None if len(rows) == len(columns) else torch.searchsorted(columns, rows)

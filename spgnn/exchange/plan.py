@@ -198,7 +198,9 @@ class Stage:
     def adds_received(self) -> bool:
         """True if R does nothing to what is received: it is added as it is."""
         R = self.remote
-        return R is not None and run_of(R) == 0 and R.shape[0] == R.shape[1]
+        if R is None or any(hop.relay is not None for hop in self.hops):
+            return False  # what is passed on must not be added to first
+        return run_of(R) == 0 and R.shape[0] == R.shape[1]
 
     @cached_property
     def local_run(self) -> int | None:

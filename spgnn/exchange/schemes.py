@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -230,30 +230,29 @@ def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
     return (Stage(CSR(Selection(mine, rows)), CSR(pattern), (hop,), sizes),)
 
 
-def vertex_cut(
-    block: CSR,
-    layout: RowLayout,
-    rank: int,
-    labels: Tensor | None = None,
-    cover: Cover = "column",
-    column_scale: Tensor | None = None,
-) -> Scheme[Plan]:
-    """Nonzeros anywhere: expand rows of H, multiply, fold partial sums.
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """Nonzeros of a vertex cut, where they are multiplied.
 
-    Every nonzero is multiplied by the rank that its label names (PowerGraph, Gonzalez et al.,
-    OSDI'12; DistGNN, Md et al., SC'21). It moves there once, when the plan is made. A product then
-    has two stages: rank p receives the rows of H in whose columns it has nonzeros (*expand*),
-    multiplies, and sends the sums of rows that it does not own to their owners, who add them
-    (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back. Unlike in
-    DistGNN, where clones of a vertex hold its features, a row lies at its owner alone: memory does
-    not grow with replication.
+    `block` has those of own rows that stayed, and then rows that other ranks handed out, each of
+    which is made of some of the nonzeros of a row. `rows` [handed out] says which own row each of
+    those that this rank handed out is of, grouped by rank; `counts` are of rows to and from each.
+    """
+
+    block: CSR
+    rows: Int64Array
+    counts: RowCounts
+
+
+def deal(block: CSR, layout: RowLayout, rank: int, labels: Tensor | None = None) -> Scheme[Dealt]:
+    """Move every nonzero to the rank that its label names; by default an endpoint's owner.
 
     Raises
     ------
     InputError
         If there is no label for each nonzero, or one is no rank.
     """
-    ranks, own, rows = layout.parts, int(layout.sizes[rank]), block.shape[0]
+    ranks, rows = layout.parts, block.shape[0]
     if labels is None:
         goes = yield from _lower_degree(block, layout, rank)
     else:
@@ -289,6 +288,35 @@ def vertex_cut(
         None if block.row_scale is None else torch.cat((block.row_scale, scale)),
         block.shape[1],
     )
+    return Dealt(multiplied, its_row, response.counts[0])
+
+
+def vertex_cut(
+    block: CSR,
+    layout: RowLayout,
+    rank: int,
+    labels: Tensor | None = None,
+    cover: Cover = "column",
+    column_scale: Tensor | None = None,
+) -> Scheme[Plan]:
+    """Nonzeros anywhere: expand rows of H, multiply, fold partial sums.
+
+    Every nonzero is multiplied by the rank that its label names (PowerGraph, Gonzalez et al.,
+    OSDI'12; DistGNN, Md et al., SC'21). It moves there once, when the plan is made. A product then
+    has two stages: rank p receives the rows of H in whose columns it has nonzeros (*expand*),
+    multiplies, and sends the sums of rows that it does not own to their owners, who add them
+    (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back. A row lies at
+    its owner alone: memory does not grow with replication. Where clones of a vertex hold rows too,
+    as in DistGNN, that is :func:`spgnn.exchange.clones.cloned`.
+
+    Raises
+    ------
+    InputError
+        If there is no label for each nonzero, or one is no rank.
+    """
+    ranks, own, rows = layout.parts, int(layout.sizes[rank]), block.shape[0]
+    dealt = yield from deal(block, layout, rank, labels)
+    multiplied, its_row = dealt.block, dealt.rows
     L, R, needs = needs_of(multiplied, layout, range(ranks), rank, cover)
     send, needed = yield from needs.exchange("row", own)
     L, send = L.with_scales(L.row_scale, column_scale), send.with_scales(None, column_scale)
@@ -305,7 +333,7 @@ def vertex_cut(
         None,
         len(its_row),
     )
-    hop = Hop("row", sums, response.counts[0].reversed())
+    hop = Hop("row", sums, dealt.counts.reversed())
     return Plan((expand, Stage(CSR(Selection(torch.arange(rows), made)), added, (hop,))))
 
 

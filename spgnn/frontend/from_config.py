@@ -96,6 +96,7 @@ def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
             layers=model.layers,
             wanted=looked_at if prune else None,
             recompute_halo=how.recompute_halo,
+            clones=config.clones and comm.size > 1,
             propagated=config.propagates_once(sparse=isinstance(given.x, CSR)),
         )
 

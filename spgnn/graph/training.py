@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn.comm import (
     Communicator,
 )
+from spgnn.data.structure import slice_rows, stack_rows
 from spgnn.exchange import Plan, build, layered, swap_rows
+from spgnn.exchange.clones import cloned
 from spgnn.exchange.layers import Layered
+from spgnn.exchange.needs import swap_counts
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import LayerGraph, Matrices, Normalisation
@@ -48,7 +53,8 @@ class TrainingGraph:
     first : Tensor int64 or slice
         Rows of `graph` whose features the first layer takes; those of a recomputed halo follow.
     halo_rows : int
-        Vertices of other ranks whose first hidden rows this one makes.
+        Vertices of other ranks whose first hidden rows this one makes: of a recomputed halo, or
+        clones.
     with_edges : sequence of LayerGraph, optional
         Of `whole`, where layers take features of edges.
     """
@@ -84,10 +90,12 @@ class TrainingGraph:
     @property
     def halo_bytes(self) -> int:
         """Memory of the recomputed halo's features."""
-        if not isinstance(self.X, Propagated):
-            return 0
-        kept = [X for X in (self.X.AX_local, self.X.X_local) if X is not None]
-        return sum(self.halo_rows * X.shape[1] * X.element_size() for X in kept)
+        X = self.X
+        if isinstance(X, CSR):
+            first = int(X.indptr[X.shape[0] - self.halo_rows])
+            return sum(t[first:].nbytes for t in (X.indices, X.values) if t is not None)
+        kept = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
+        return sum(self.halo_rows * X.shape[1] * X.element_size() for X in kept if X is not None)
 
 
 def layer_plans(
@@ -98,29 +106,29 @@ def layer_plans(
     wanted: Tensor | None,
     recompute_halo: bool,
     propagated: bool,
+    clones: bool = False,
 ) -> Layered | None:
     """Plans for layers that do with less than the whole matrix, or with more. Collective.
 
     ``None`` if all layers work on the whole matrix. `wanted`, bool [own rows], are the vertices
     that the loss looks at (``None``: layers make all rows); `propagated`: the first layer is given
-    A·X.
+    A·X; `clones`: parts of a vertex cut make rows of all vertices that they multiply.
     """
-    if wanted is None and not recompute_halo:
+    if wanted is None and not recompute_halo and not clones:
         return None
     rows = graph.normalised_rows(normalisation)
-    scheme = layered(
-        graph.algorithm,
-        rows.block,
-        graph.layout,
-        graph.comm.rank,
-        layers=layers,
-        wanted=None if wanted is None else wanted.nonzero()[:, 0],
-        recompute_halo=recompute_halo,
-        propagated=propagated,
-        column_scale=rows.column_scale,
-        edge_labels=rows.edge_labels,
-    )
-    return build(scheme, graph.mesh)
+    asked: dict[str, Any] = {
+        "layers": layers,
+        "wanted": None if wanted is None else wanted.nonzero()[:, 0],
+        "propagated": propagated,
+        "column_scale": rows.column_scale,
+        "edge_labels": rows.edge_labels,
+    }
+    given = rows.block, graph.layout, graph.comm.rank
+    if clones:
+        return build(cloned(*given, **asked), graph.mesh)
+    asked["recompute_halo"] = recompute_halo
+    return build(layered(graph.algorithm, *given, **asked), graph.mesh)
 
 
 def training_on(
@@ -141,36 +149,39 @@ def training_on(
     comm, device, fetch = A.mesh.everyone, ids.device, plans.halo
     halo_rows = 0 if fetch is None else fetch.volume.receive
     first = (plans.first[: len(plans.first) - halo_rows] - begin).to(device)
+    halo = plans.first[len(first) :]  # others' vertices, rising
     halo_ids = ids[:0] if fetch is None else _fetched(ids, fetch, comm)
 
+    def is_own(vertices: Tensor) -> Tensor:
+        return (vertices >= begin) & (vertices < begin + own)
+
     def ids_of(vertices: Tensor) -> Tensor:
-        inner = (vertices >= begin) & (vertices < begin + own)
+        inner = is_own(vertices)
         own_ids = ids[(vertices[inner] - begin).to(device)]
-        return own_ids if inner.all() else torch.cat((own_ids, halo_ids))
+        if inner.all():
+            return own_ids
+        return torch.cat((own_ids, halo_ids[torch.searchsorted(halo, vertices[~inner]).to(device)]))
 
     layers = list[LayerGraph]()  # all matrices share their buffers: one product runs at a time
     for number, layer in enumerate(plans.layers):
         if layer is not None:
             matrix = A.another(layer.plan.to(device).ready())
             targets = None if layer.targets is None else layer.targets.to(device)
-            layers.append(LayerGraph(matrix, ids_of(layer.columns), targets))
+            made = layer.columns if layer.targets is None else layer.columns[layer.targets]
+            # Norms count own rows, which come first.
+            counted = int(is_own(made).sum())
+            layers.append(LayerGraph(matrix, ids_of(layer.columns), targets, counted))
         elif number or not propagated:
             layers.append(LayerGraph(A, ids))
         else:
             mine = ids_of(plans.first)
-            # Norms count own rows, and ask for all ranks where there is no matrix to ask.
+            # Norms ask for all ranks where there is no matrix to ask.
             layers.append(LayerGraph(None, mine, own_rows=len(mine) - halo_rows, comm=comm))
     chosen = _rows_of(X, first)
     if fetch is not None:
-        assert isinstance(X, Propagated)
-        assert isinstance(chosen, Propagated)
-        AX_local = _with_halo(chosen.AX_local, X.AX_local, fetch, comm)
-        X_local = None
-        if chosen.X_local is not None and X.X_local is not None:
-            X_local = _with_halo(chosen.X_local, X.X_local, fetch, comm)
-        chosen = Propagated(AX_local, X_local)
+        chosen = _with_halo(chosen, X, fetch, comm)
         if len(first) == own:
-            X = Propagated(AX_local[:own], None if X_local is None else X_local[:own])
+            X = _first_rows(chosen, own)
     rows = plans.rows.to(device)
     return TrainingGraph(graph, A, X, graph, layers, chosen, rows, first, halo_rows)
 
@@ -188,14 +199,54 @@ def _rows_of(X: Features, rows: Tensor) -> Features:
             return X if len(rows) == len(X) else X[rows]
 
 
-def _with_halo(chosen: Tensor, source: Tensor, fetch: Plan, comm: Communicator) -> Tensor:
-    """Rows of this rank, then those of its recomputed halo. Collective."""
+def _first_rows(X: Features, rows: int) -> Features:
+    """So many rows, which share their memory with all of them."""
+    match X:
+        case Propagated():
+            kept = None if X.X_local is None else X.X_local[:rows]
+            return Propagated(X.AX_local[:rows], kept)
+        case CSR():
+            return slice_rows(X, slice(0, rows))
+        case Tensor():
+            return X[:rows]
+
+
+def _with_halo(chosen: Features, source: Features, fetch: Plan, comm: Communicator) -> Features:
+    """Rows of this rank, then those of its recomputed halo or clones. Collective."""
+    if isinstance(chosen, Propagated):
+        assert isinstance(source, Propagated)
+        pairs = ((chosen.AX_local, source.AX_local), (chosen.X_local, source.X_local))
+        AX_local, X_local = (
+            None if one is None or all_ is None else _with_halo(one, all_, fetch, comm)
+            for one, all_ in pairs
+        )
+        assert isinstance(AX_local, Tensor)
+        assert X_local is None or isinstance(X_local, Tensor)
+        return Propagated(AX_local, X_local)
+    if isinstance(chosen, CSR):
+        assert isinstance(source, CSR)
+        return stack_rows([chosen, _fetched_sparse(source, fetch, comm)])
+    assert isinstance(source, Tensor)
     whole = chosen.new_empty(len(chosen) + fetch.volume.receive, chosen.shape[1])
     whole[: len(chosen)] = chosen
     for first in range(0, chosen.shape[1], COLUMNS_AT_ONCE):
         piece = slice(first, first + COLUMNS_AT_ONCE)
         whole[len(chosen) :, piece] = _fetched(source[:, piece], fetch, comm)
     return whole
+
+
+def _fetched_sparse(X: CSR, fetch: Plan, comm: Communicator) -> CSR:
+    """Sparse rows of others [received, features]. Collective."""
+    (hop,) = fetch.hops
+    sent, counts = take_rows(X, hop.send.indices.long().to(X.indices.device)), hop.counts
+    ends = np.cumsum(np.append(0, counts.send))
+    per_peer = np.diff(sent.indptr.cpu().numpy()[ends])
+    (entries,) = swap_counts(comm, per_peer)
+    lengths = swap_rows(comm, sent.row_lengths.contiguous(), counts)
+    indices = swap_rows(comm, sent.indices.contiguous(), entries)
+    values = None if sent.values is None else swap_rows(comm, sent.values, entries)
+    indptr = torch.cat((lengths.new_zeros(1, dtype=torch.int64), lengths.cumsum(0)))
+    return CSR.of(indptr, indices, (len(lengths), X.shape[1]), values)
 
 
 def _fetched(rows: Tensor, fetch: Plan, comm: Communicator) -> Tensor:

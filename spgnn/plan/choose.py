@@ -479,7 +479,7 @@ class Planner:
             for one in members:
                 how = one.algorithm
                 propagated = one.propagates_once(sparse=self.dataset.sparse)
-                key = how.prune, how.recompute_halo, propagated
+                key = how.prune, how.recompute_halo, one.clones, propagated
                 if key not in known:
                     known[key] = virtual.counted(one)
                 yield self._price(one, ranks, known[key])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,7 @@ from spgnn.data.splits import Pairs, divided
 from spgnn.data.structure import slice_rows
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, build_all, layered
+from spgnn.exchange.clones import cloned
 from spgnn.exchange.needs import BYTES_OF_COLUMN, BYTES_OF_COUNTS
 from spgnn.exchange.schemes import fetch
 from spgnn.layout import Axes, Int64Array, RowLayout
@@ -184,26 +186,25 @@ class VirtualRanks:
             pairs,
         )
         prunes = how.prune and not config.model.makes_all_rows
-        if not prunes and not how.recompute_halo:
+        clones = config.clones and self.ranks > 1
+        if not prunes and not how.recompute_halo and not clones:
             return found
         blocks, column_scale = self._blocks
         labelled, axes = self.dataset.labelled[self.arranged.order], algorithm.axes(self.ranks)
         schemes = []
         for rank, block in enumerate(blocks):
             rows = slice(*layout.range(rank))
-            schemes.append(
-                layered(
-                    algorithm,
-                    block,
-                    layout,
-                    rank,
-                    layers=layers,
-                    wanted=labelled[rows].nonzero()[:, 0] if prunes else None,
-                    recompute_halo=how.recompute_halo,
-                    propagated=propagated,
-                    column_scale=None if column_scale is None else column_scale[rows],
-                )
-            )
+            asked: dict[str, Any] = {
+                "layers": layers,
+                "wanted": labelled[rows].nonzero()[:, 0] if prunes else None,
+                "propagated": propagated,
+                "column_scale": None if column_scale is None else column_scale[rows],
+            }
+            if clones:
+                schemes.append(cloned(block, layout, rank, **asked))
+            else:
+                asked["recompute_halo"] = how.recompute_halo
+                schemes.append(layered(algorithm, block, layout, rank, **asked))
         made, of_layers, rows_of = build_all(schemes, axes), list[MatrixCounts | None](), found.rows
         for layer in range(layers):
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -93,14 +92,6 @@ def train(
     plan = None
     if config.algorithm.plan is not None:
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
-    if config.messages.epochs_late and config.algorithm.algo == "vertex-cut" and not comm.rank:
-        print(
-            f"warning: --delay {config.messages.delay} with --algo vertex-cut delays partial sums "
-            "as well as rows, and may train to half the accuracy of exact messages; --algo 1d "
-            "delays rows alone (docs/codecs.md)",
-            file=sys.stderr,
-            flush=True,
-        )
     idle = resident_bytes()
     chunked = config.storage.asked
     if not chunked and data is None:

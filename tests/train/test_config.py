@@ -31,8 +31,7 @@ from spgnn.train import (
 )
 from spgnn.train.run import main
 from tests.comm.jobs import Ended
-from tests.train.command import check_refused, run
-from tests.training import write_dataset
+from tests.train.command import check_refused
 
 # An option of each kind: as it is written, its value, and the words of a command line.
 WRITTEN = [
@@ -397,17 +396,6 @@ def test_options_stand_for_approximations(options, asked, described):
     assert described in (None, config.messages.described(weighed=False))
     assert "exact-means" not in config.messages.described(weighed=True)
     config.but(model="gat", exact_means=None).check(4)
-
-
-def test_late_partial_sums_are_warned_of(tmp_path):
-    dataset = write_dataset(tmp_path / "graph.npz")
-    flags = ["--dataset", dataset, "--epochs", 3, "--nproc", 2, "--delay", 1]
-    for algo, lines in (("vertex-cut", 1), ("1d", 0)):
-        ended = run(tmp_path, *flags, "--algo", algo)
-        assert ended.status == 0, ended
-        warnings = [line for line in ended.err.splitlines() if line.startswith("warning: ")]
-        assert len(warnings) == lines
-        assert all("--delay 1 with --algo vertex-cut" in line for line in warnings)
 
 
 def refusals(rank):

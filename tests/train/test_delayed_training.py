@@ -1,7 +1,7 @@
 """Training on late rows, end to end, against a dense simulation that keeps every epoch.
 
 PipeGCN (1D, all rows one epoch late) and DistGNN's 0c, cd-0 and cd-r (a vertex cut by Libra's
-rule, partial sums late by r epochs in r bins).
+rule, where clones hold rows, and partial sums are late by r epochs in r bins).
 """
 
 from __future__ import annotations
@@ -136,6 +136,70 @@ class Simulated:
         return Product.apply(M)
 
 
+class Cloned:
+    """A·M of every part's own rows M [ranks, n, f], from its sums of now and others' as they come.
+
+    Clones add loops themselves. Sums travel to owners, and from there to clones without their own;
+    to owners alone in the last layer.
+    """
+
+    def __init__(self, A: np.ndarray, owners: np.ndarray, labels: np.ndarray, late: Late) -> None:
+        self.late, self.loops = late, torch.from_numpy(np.diag(A).copy())[:, None]
+        A = A - np.diag(np.diag(A))
+        self.own = torch.from_numpy(np.stack([owners == rank for rank in range(RANKS)]))[..., None]
+        self.parts = torch.from_numpy(np.stack([A * (labels == rank) for rank in range(RANKS)]))
+        self.makes = (self.parts != 0).any(dim=2)  # sums of these rows [ranks, n]
+        self.holds = (self.parts != 0).any(dim=1) | self.own[..., 0]
+        self.up, self.down = {}, {}
+        for here in range(RANKS):
+            others = torch.cat((self.makes[:here], self.makes[here + 1 :])).any(dim=0)
+            for there in set(range(RANKS)) - {here}:
+                owned = self.own[there, :, 0]
+                self.up[here, there] = (self.makes[here] & owned).nonzero()[:, 0].tolist()
+                clones = self.holds[here] & owned & others
+                self.down[there, here] = clones.nonzero()[:, 0].tolist()
+
+    def product(self, layer: int, epoch: int, M: torch.Tensor, *, last: bool) -> torch.Tensor:
+        cut, received = self, self.late.received
+        back = {
+            way: {(b, a): v for (a, b), v in lists.items()}
+            for way, lists in (("up", self.up), ("down", self.down))
+        }
+        to = [{pair: v for pair, v in self.down.items() if pair[1] == q} for q in range(RANKS)]
+
+        class Product(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, M):
+                sums = cut.parts @ M
+                arrived = torch.stack(received((layer, "up"), epoch, list(sums), cut.up))
+                made = (sums + arrived.sum(dim=1)) * cut.own
+                for q in range(0 if last else RANKS):
+                    rows = [(sums[o] + arrived[o].sum(0) - arrived[o, q]) for o in range(RANKS)]
+                    got = received((layer, "down", q), epoch, rows, to[q])[q]
+                    made[q] += (sums[q] + got.sum(dim=0)) * ~cut.own[q] * cut.holds[q][:, None]
+                return made + cut.loops * M * (cut.own if last else cut.holds[..., None])
+
+            @staticmethod
+            def backward(ctx, G):
+                G = G * (cut.own if last else cut.holds[..., None])
+                sums = G.clone()  # gradients of every part's sums
+                up = (G * cut.own)[:, None].repeat(1, RANKS, 1, 1)  # [owner, of which rank]
+                if not last:
+                    got = received((layer, "undown"), epoch, list(G), back["down"])
+                    for o in range(RANKS):
+                        sums[o] += got[o].sum(dim=0)
+                        up[o] += got[o].sum(dim=0) - got[o]
+                for p in range(RANKS):
+                    lists = {pair: v for pair, v in back["up"].items() if pair[1] == p}
+                    got = received(
+                        (layer, "unup", p), epoch, [up[o, p] for o in range(RANKS)], lists
+                    )
+                    sums[p] += got[p].sum(dim=0)
+                return cut.parts.transpose(1, 2) @ sums + cut.loops * G
+
+        return Product.apply(M)
+
+
 def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[float]:
     with np.load(path) as file:
         data = dict(file)
@@ -145,7 +209,8 @@ def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[fl
     A_hat = dense_matrix(A, "gcn", "sym")
     A_hat = A_hat.numpy() if isinstance(A_hat, torch.Tensor) else A_hat
     late = Late(codec.delay, codec.bins, codec.exact_last, codec.sends_means)
-    matrix = Simulated(A_hat, owners, labels, late)
+    clones = config.algorithm.algo == "vertex-cut"
+    matrix = (Cloned if clones else Simulated)(A_hat, owners, labels, late)
     X = torch.from_numpy(data["x"]).double()
     X = X / X.sum(dim=1, keepdim=True).clamp(min=1)
     y = torch.from_numpy(data["y"])
@@ -162,8 +227,13 @@ def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[fl
     for epoch in range(EPOCHS):
         (W, b), *others = layers
         H = torch.from_numpy(A_hat) @ X @ W + b
+        if clones:
+            H = H.expand(RANKS, *H.shape)
         for number, (W, b) in enumerate(others):
-            H = matrix.product(number, epoch, torch.relu(H) @ W) + b
+            M, last = torch.relu(H) @ W, number == len(others) - 1
+            H = matrix.product(number, epoch, M, **({"last": last} if clones else {})) + b
+        if clones:
+            H = (H * matrix.own).sum(dim=0)
         loss = F.cross_entropy(H[chosen], y[chosen])
         optimizer.zero_grad()
         loss.backward()
@@ -250,8 +320,9 @@ def test_distgnn(tmp_path):
     moved = {}
     for name, flags in {
         "0c": {"delay": "never"},
-        "cd-0": {},
+        "cd-0": {"clones": True},
         "cd-4": {"delay": 4, "delay_bins": 4, "exact_means": False},
+        "cd-2 with means": {"delay": 2, "delay_bins": 2, "exact_last": 2},
     }.items():
         run = config.but(**flags)
         losses, moved[name], owners = found(run)
