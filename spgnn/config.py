@@ -121,6 +121,9 @@ class Algorithm(Record):
         ),
     ] = None
     imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
+    rebalance: Annotated[
+        int, key("move the cuts of the partition by the seconds of E epochs, twice", "E")
+    ] = 0
     order: Annotated[Order, rare("paper: multiply A by X in every epoch")] = "auto"
     recompute_halo: Annotated[
         bool, flag("recompute the rows that the second layer needs, rather than receive them")
@@ -639,6 +642,11 @@ def refused(config: TrainConfig) -> Iterator[str]:
             yield "algorithm.clones needs fixed features: no aim.label-propagation"
         if not model.propagates:
             yield f"algorithm.clones needs a model that sums, not --model {model.model}"
+    if how.rebalance:
+        if how.algo != "1d":
+            yield f"algorithm.rebalance needs --algo 1d, not {how.algo}: a part for each rank"
+        if storage.asked or how.plan or config.training.resume:
+            yield "algorithm.rebalance goes with no --chunks, --memory, --spill, --plan or --resume"
     if how.order == "paper" and model.model != "gcn":
         yield f"--order paper needs --model gcn, not {model.model}"
 

@@ -35,6 +35,7 @@ from spgnn.graph.protocol import LayerGraph
 from spgnn.graph.protocol import Normalisation as Kind
 from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
+from spgnn.layout import Int64Array
 from spgnn.memory import check_memory
 from spgnn.nn import (
     densified,
@@ -57,8 +58,14 @@ _KINDS: dict[tuple[str, bool], Kind] = {
 }
 
 
-def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
+def training_graph(
+    config: TrainConfig,
+    comm: Communicator,
+    shared: tuple[RankShare, dict[str, Any] | None] | None = None,
+) -> TrainingGraph:
     """Load, partition, distribute and normalise a data set for training. Collective.
+
+    `shared` is what :func:`share_of` returns, if it is there already.
 
     Raises
     ------
@@ -67,7 +74,7 @@ def training_graph(config: TrainConfig, comm: Communicator) -> TrainingGraph:
     """
     config.check(comm.size)
     model, aim, seed = config.model, config.aim, config.training.seed
-    share, report = share_of(config, comm)
+    share, report = share_of(config, comm) if shared is None else shared
     given, links = share.data, list[Pairs]()
     if aim.task == "links":
         share, links = held_out(share, (aim.val_links, aim.test_links), seed, comm)
@@ -155,7 +162,10 @@ def _edges_of(config: TrainConfig, graph: DistGraph) -> tuple[Tensor, Tensor]:
 
 
 def share_of(
-    config: TrainConfig, comm: Communicator, balance: Sequence[str] = ("nnz",)
+    config: TrainConfig,
+    comm: Communicator,
+    balance: Sequence[str] = ("nnz",),
+    labels: Int64Array | None = None,
 ) -> tuple[RankShare, dict[str, Any] | None]:
     """A rank's part of the graph; rank 0 alone looks what the name stands for.
 
@@ -164,11 +174,13 @@ def share_of(
     config, comm
     balance : sequence of str
         What parts that are made here get equal shares of; see :func:`spgnn.partition.partition`.
+    labels : int64 [n], optional
+        On rank 0: the part of each vertex, in place of what the configuration says.
     """
     data, how = config.data, config.algorithm
     placement = Placement(
         how.distribution,
-        how.partition,
+        how.partition if labels is None else labels,
         edges=how.edges,
         imbalance=how.imbalance,
         balance=tuple(balance),
@@ -180,6 +192,10 @@ def share_of(
     if comm.from_rank_zero(lambda: is_cut(data.dataset, parts)):
         if data.graph_split is not None:
             raise InputError("data.graph-split: shards are one graph, whose masks are made before")
+        if how.rebalance:
+            raise InputError(
+                "algorithm.rebalance: shards are ready-made; give the graph as one file"
+            )
         return opened_share(data.dataset, placement, comm), None
 
     def opened() -> GraphSource:

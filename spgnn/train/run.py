@@ -34,6 +34,7 @@ from spgnn.train import (
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.links import LinkPrediction
+from spgnn.train.rebalance import Shared, rebalanced
 from spgnn.train.task import GraphTask, Task
 from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import LabelPropagation, NodeClassification
@@ -94,8 +95,13 @@ def train(
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     idle = resident_bytes()
     chunked = config.storage.asked
+    moved = None
     if not chunked and data is None:
-        data = training_graph(config, comm)
+        shared = None
+        if config.algorithm.rebalance and comm.size > 1:
+            shared, moved = rebalanced(config, comm, lambda tried: _working(config, comm, tried))
+        data = training_graph(config, comm, shared)
+        del shared
     trainers, freed = list[Trainer](), FreedMemory(comm.size, comm.ranks_here)
     with ExitStack() as stack:
         # Runs share the graph, and differ in what is drawn from their seeds.
@@ -121,7 +127,11 @@ def train(
         if chunked:  # outputs of all vertices are no part of what training takes
             write_predictions(config.job, trainers[0], config.data.dataset)
     if not chunked:
-        report |= {"plan": plan, **reporting.of_runs(config, trainers)}
+        report |= {
+            "plan": plan,
+            **({} if moved is None else {"rebalance": moved}),
+            **reporting.of_runs(config, trainers),
+        }
     return {**report, "failure": trainers[-1].failure}
 
 
@@ -155,18 +165,34 @@ def run_all(trainer: Trainer, job: Job, dataset: str | None = None, *, keep: boo
 
 def _attempt(config: TrainConfig, comm: Communicator) -> float:
     """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
+    seconds = [spent for spent, _ in _tried(config, comm, None, TRIED_EPOCHS)]
+    slowest = torch.tensor([median(seconds[1:])], dtype=torch.float64)
+    comm.all_reduce(slowest, "max").wait()
+    return float(slowest)
+
+
+def _working(config: TrainConfig, comm: Communicator, shared: Shared) -> float:
+    """Seconds of an epoch in which this rank does not wait for others. Collective."""
+    tried = _tried(config, comm, shared, config.algorithm.rebalance + 1)
+    return median(spent - waited for spent, waited in tried[1:])
+
+
+def _tried(
+    config: TrainConfig, comm: Communicator, shared: Shared | None, epochs: int
+) -> list[tuple[float, float]]:
+    """Seconds of each of some epochs, and those in exchanges; nothing is kept. Collective."""
     options = replace(config.training, checkpoint=None, resume=False)
-    trainer = Trainer(task_of(config, training_graph(config, comm)), options=options)
-    freed = FreedMemory(comm.size, comm.ranks_here)
+    trainer = Trainer(task_of(config, training_graph(config, comm, shared)), options=options)
+    freed, waited = FreedMemory(comm.size, comm.ranks_here), list[float]()
     freed.begin()
-    for epoch in range(TRIED_EPOCHS):
+    for epoch in range(epochs):
+        before = comm.ledger.copy()
         trainer.measured.epoch(partial(trainer.train_epoch, epoch))
+        waited.append(sum(t.seconds for t in comm.ledger.since(before).operations.values()))
         freed.after_epoch()
     trainer.task.finish()  # rows that are late
     give_back_freed()
-    slowest = torch.tensor([median(trainer.measured.seconds[1:])], dtype=torch.float64)
-    comm.all_reduce(slowest, "max").wait()
-    return float(slowest)
+    return list(zip(trainer.measured.seconds, waited, strict=True))
 
 
 def write_predictions(job: Job, trainer: Trainer, dataset: str | None) -> None:
