@@ -187,6 +187,7 @@ def share_of(
         seed=config.training.seed,
         symmetrise=data.symmetrise,
         split=data.split,
+        hops=config.model.layers,
     )
     parts = how.distribution.parts(comm.size)
     if comm.from_rank_zero(lambda: is_cut(data.dataset, parts)):

@@ -217,7 +217,7 @@ class Placement:
     `partition` is a method, a file of labels, or on rank 0 the labels [n]; `edges` a file with the
     part of each nonzero, for a vertex cut; `balance` says what every part gets an equal share of;
     `symmetrise` makes a directed graph undirected before it is partitioned; `split` keeps one
-    column of masks.
+    column of masks; `hops` are layers of the model, for method pagraph.
     """
 
     algorithm: Algorithm
@@ -228,6 +228,7 @@ class Placement:
     seed: int = 0
     symmetrise: bool = False
     split: int | None = 0
+    hops: int = 2
 
 
 def is_cut(name: str, parts: int) -> bool:
@@ -287,7 +288,10 @@ def _opened(
             source = MemorySource(source.graph().symmetrised())
         structure = source.structure()
         edges = None if how.edges is None else read_edge_labels(how.edges, structure.nnz, parts)
-        mask = _training_mask(source, how) if "train" in how.balance else None
+        trained = "train" in how.balance or (
+            isinstance(how.partition, str) and how.partition == "pagraph"
+        )
+        mask = _training_mask(source, how) if trained else None
         labels, report = _labels(how, structure, parts, mask)
         return source, labels, edges, report
 
@@ -334,6 +338,7 @@ def _labels(
             seed=how.seed,
             # Nobody else can make a partition of two levels.
             nodes=how.algorithm.nodes(parts) if method == "gvb" else None,
+            hops=how.hops,
             progress=progress,
         )
     return labels, {**report, "objective": objective}

@@ -45,6 +45,7 @@ from spgnn.loader.loader import Mode, NeighborLoader, features_of
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import Dataset
 from spgnn.loader.rank_batches import Clusters, RankBatches
+from spgnn.loader.replicas import ReplicatedLoader
 from spgnn.loader.sampled_graph import SampledGraph
 from spgnn.loader.sampling import relabel
 from spgnn.loader.to_device import CopyAhead
@@ -251,6 +252,12 @@ class VertexBatches(BatchTask):
         data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)
         super().__init__(config, comm, share.meta, int(x.shape[1]), self.classes)
+        if how.distributed == "replicated":
+            options = loader_options(config, comm) | {"rank": 0, "ranks": 1}
+            self.loader = ReplicatedLoader(
+                self.share, comm, config.sampling.fanouts, "train_mask", **options
+            )
+            return
         mode: Mode = "own" if how.seeds == "own" else "exact"
         if how.distributed == "local":
             mode = "local"
@@ -443,7 +450,7 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
     text += f", in {how.seed_clusters} clusters" if how.seed_clusters else ""
     text += ", replaced" * how.replace + ", drawn anew in each layer" * how.resample
     # Exact ones are those of ranks that hold the whole graph.
-    parts = where.distributed in ("local", "historical")
+    parts = where.distributed in ("replicated", "local", "historical")
     text += " of their own" * (where.seeds == "own")
     return text + f" ({where.distributed})" if parts else text
 

@@ -26,6 +26,7 @@ from spgnn.loader.historical import PartBatches
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
 from spgnn.loader.packed_rows import PackedRows
+from spgnn.loader.replicas import ReplicatedLoader
 from spgnn.memory import resident_bytes
 from spgnn.partition.plot import check_plot
 from spgnn.train import (
@@ -119,6 +120,9 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
         report["epochs_to_target"] = reporting.epochs_to(
             report["history"], config.comparison.target
         )
+    if isinstance(loader, ReplicatedLoader):
+        report["batches_per_epoch"], report["replicas"] = loader.all_batches, loader.replicas
+        report["partition"] = task.partition_report  # type: ignore[attr-defined]
     if strategy is None:
         report["features"] = _features(config, trainer)
         report["structure"] = None
@@ -206,6 +210,10 @@ def show(report: Report) -> None:
     table.add_row("sampled edges per second", f"{report['sampler']['edges_per_second']:,.0f}")
     rows = report["features"]
     table.add_row("feature rows", f"{rows['rows_needed']:,} needed, {rows['rows_read']:,} read")
+    copies = report.get("replicas")
+    if copies is not None:
+        text = f"{copies['factor']:.2f} × the graph, {copies['bytes'] / 1e6:,.1f} MB"
+        table.add_row("vertices on all ranks", text)
     stale = report.get("historical")
     if stale is not None:
         rates = ", ".join("–" if rate is None else f"{rate:.1%}" for rate in stale["hit_rate"])

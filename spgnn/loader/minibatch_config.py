@@ -180,10 +180,11 @@ class Distribution(Record):
     """Parts of the graph that ranks hold, and the modes of their batches."""
 
     distributed: Annotated[
-        Literal["none", "exact", "columns", "local", "historical", "cluster"],
+        Literal["none", "exact", "columns", "replicated", "local", "historical", "cluster"],
         flag(
             "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
             "columns: the same, with columns of all features on each rank; "
+            "replicated: seeds of its part, all they reach is on it; "
             "local: neighbours of its part; historical: and past rows of others; cluster: whole "
             "clusters of its part"
         ),
@@ -380,8 +381,11 @@ class MiniBatchConfig(Configuration):
             if getattr(self.storage, name) != "memory":
                 named = "--store" if name == "store" else "storage.structure"
                 raise InputError(f"--distributed {how.distributed} needs {named} memory")
-        anywhere = how.distributed in ("exact", "columns")
-        known = get_args(SamplerName) if anywhere else ("neighbor",)
+        known = get_args(SamplerName)
+        if how.distributed == "replicated":
+            known = tuple(name for name in known if name != "fastgcn")
+        elif how.distributed not in ("exact", "columns"):
+            known = ("neighbor",)
         if self.sampling.sampler not in known:
             raise InputError(
                 f"--distributed {how.distributed} needs --sampler {' or '.join(known)}, "

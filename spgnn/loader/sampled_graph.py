@@ -95,7 +95,8 @@ class SampledGraph(GraphTables):
         return table if self.edge_ids is None else table[self.edge_ids]
 
     def degrees(self, nodes: Tensor) -> Degrees:
-        return self._all_degrees.of(nodes)
+        known = self._all_degrees if self.known_degrees is None else self.known_degrees
+        return known.of(nodes)
 
     @cached_property
     def _all_degrees(self) -> Degrees:

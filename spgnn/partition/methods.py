@@ -61,6 +61,7 @@ def partition(
     minimum: bool | None = None,
     threads: int | None = None,
     positions: npt.ArrayLike | None = None,
+    hops: int = 2,
     progress: Progress | None = None,
 ) -> tuple[Int32Array, Report]:
     """Give each vertex of a square matrix to one of k parts.
@@ -87,7 +88,7 @@ def partition(
     balance : sequence of {"nnz", "vertices", "train"}
         What every part gets an equal share of. More than one with gvb only.
     train_mask : bool [n], optional
-        The training vertices, for ``balance="train"``.
+        The training vertices, for ``balance="train"`` and method pagraph.
     weights : int64 [n], optional
         What every part gets an equal share of, in place of `balance`; not negative.
     initial : integers in [0, k), [n], optional
@@ -101,6 +102,8 @@ def partition(
         By default all cores this process may run on; at most 1024.
     positions : real numbers [n, 2] or [n, 3], optional
         Where the vertices are, for method morton.
+    hops : int
+        Of the neighbourhoods that method pagraph looks at: layers of the model.
     progress : callable (stage, done, all), optional
 
     Returns
@@ -132,6 +135,10 @@ def partition(
         preset=preset,
         objective=objective,
         receive=receive,
+        targets=np.flatnonzero(_checked_mask(adjacency, train_mask, "method pagraph"))
+        if method == "pagraph" and train_mask is not None
+        else np.arange(n),
+        hops=check_integer("hops", hops, 1, 100),
         initial=None if initial is None else check_labels(initial, n, k)[0],
         threads=check_threads(threads),
         progress=progress,
@@ -174,7 +181,8 @@ def partition(
 class Problem:
     """A graph to be partitioned, and the options; checked by `partition`.
 
-    `weights` is int64 [vertices, constraints]: what each part's share of must be balanced.
+    `weights` is int64 [vertices, constraints]: what each part's share of must be balanced;
+    `targets` are the training vertices, or all.
     """
 
     adjacency: Adjacency
@@ -185,6 +193,8 @@ class Problem:
     preset: Preset
     objective: Objective
     receive: bool
+    targets: Int64Array
+    hops: int
     initial: Int32Array | None
     threads: int
     progress: Progress | None
@@ -211,16 +221,22 @@ def _balanced_weights(
         elif name == "vertices":
             columns.append(np.ones(adjacency.vertices, np.int64))
         else:
-            wanted = f"balance train needs a train mask, bool [{adjacency.vertices}]; the graph has"
-            if train_mask is None:
-                raise InputError(f"{wanted} none")
-            mask = np.asarray(train_mask)
-            if mask.shape != (adjacency.vertices,) or mask.dtype != np.bool_:
-                raise InputError(f"{wanted} {mask.dtype} {list(mask.shape)}")
-            columns.append(mask)
+            columns.append(_checked_mask(adjacency, train_mask, "balance train"))
     if len(set(names)) != len(names):
         raise InputError(f"balance names a quantity twice: {', '.join(names)}")
     return np.stack(columns, axis=1).astype(np.int64, copy=False)
+
+
+def _checked_mask(
+    adjacency: Adjacency, train_mask: npt.NDArray[np.bool_] | None, what: str
+) -> npt.NDArray[np.bool_]:
+    wanted = f"{what} needs a train mask, bool [{adjacency.vertices}]; the graph has"
+    if train_mask is None:
+        raise InputError(f"{wanted} none")
+    mask = np.asarray(train_mask)
+    if mask.shape != (adjacency.vertices,) or mask.dtype != np.bool_:
+        raise InputError(f"{wanted} {mask.dtype} {list(mask.shape)}")
+    return mask
 
 
 def block(problem: Problem) -> Int32Array:
@@ -498,6 +514,51 @@ def _inside_node(
     return labels[: len(members)]
 
 
+def pagraph(problem: Problem) -> Int32Array:
+    """PaGraph's: training vertices one by one, each where most of its neighbours already are.
+
+    The score of part i for vertex v (Lin et al., SoCC 2020) is |T_i ∩ IN(v)| · (T/k − |T_i|) /
+    |V_i|. T_i are its training vertices so far, IN(v) all that v reaches within `hops`, and V_i
+    what all of T_i reach: the vertices that a rank holds under ``--distributed replicated``. Among
+    equal scores, the part with fewest training vertices wins. Any other vertex goes to one of the
+    parts that hold it, drawn at random; those that none holds make the number of vertices even.
+    """
+    adjacency, k, targets = problem.adjacency, problem.parts, problem.targets
+    indptr, indices, n = adjacency.indptr, adjacency.indices, adjacency.vertices
+    labels = np.full(n, -1, np.int32)
+    held = np.zeros((k, n), np.bool_)
+    trained, sizes = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    for turn, v in enumerate(targets):
+        if problem.progress is not None and turn % 256 == 0:
+            problem.progress("placing training vertices", turn, len(targets))
+        reached = frontier = np.array([v])
+        for _ in range(problem.hops):
+            lengths = indptr[frontier + 1] - indptr[frontier]
+            first = indptr[frontier] - np.cumsum(lengths) + lengths
+            columns = indices[np.repeat(first, lengths) + np.arange(lengths.sum())]
+            frontier = np.setdiff1d(columns.astype(np.int64), reached)
+            reached = np.concatenate((reached, frontier))
+        near = labels[reached]
+        common = np.bincount(near[near >= 0], minlength=k)
+        score = common * (len(targets) / k - trained) / np.maximum(sizes, 1)
+        best = np.flatnonzero(score == score.max())
+        part = best[trained[best].argmin()]
+        labels[v] = part
+        trained[part] += 1
+        sizes[part] += np.count_nonzero(~held[part, reached])
+        held[part, reached] = True
+    rng, rest = np.random.default_rng(problem.seed), np.flatnonzero(labels < 0)
+    largest = np.zeros(len(rest))
+    for part in range(k):
+        draw = rng.random(len(rest)) * held[part, rest]
+        labels[rest[draw > largest]] = part
+        largest = np.maximum(largest, draw)
+    rest = np.flatnonzero(labels < 0)
+    missing = np.maximum(-(-n // k) - np.bincount(labels[labels >= 0], minlength=k), 0)
+    labels[rest] = np.repeat(np.arange(k, dtype=np.int32), missing)[: len(rest)]
+    return labels
+
+
 def _require(package: str) -> ModuleType:
     try:
         return importlib.import_module(package)
@@ -518,4 +579,5 @@ METHODS: dict[str, Callable[[Problem], Int32Array]] = {
     "kaminpar": kaminpar,
     "gvb": gvb,
     "stream": stream,
+    "pagraph": pagraph,
 }

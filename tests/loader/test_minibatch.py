@@ -269,6 +269,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "clusters": {"distributed": "cluster", "clusters": 3, "boundary": 2, "clusters_a_batch": 2},
     "layers": {"distributed": "exact", "sampler": "ladies", "num_neighbors": "20,10"},
     "own": {"distributed": "exact", "seeds": "own", "norm": "batch", "batch_size": 2},
+    "replicated": {"distributed": "replicated", "partition": "pagraph", "sampler": "labor"},
     "balanced": {"distributed": "exact", "balance": "nnz,train", "imbalance": 0.2},
 }
 
@@ -297,8 +298,9 @@ def test_every_way_learns_and_reports(path, tmp_path):
         assert report["sampler"]["batches"] > 0
         assert report["features"]["rows_needed"] >= report["features"]["rows_read"]
         assert report["features"]["rows_needed"] > 0
-        assert (report["features"]["rows_read"] > 0) == (report["config"]["distributed"] != "local")
-        assert (report["historical"] is None) == (name not in ("historical", "fetched"))
+        is_alone = report["config"]["distributed"] in ("local", "replicated")
+        assert (report["features"]["rows_read"] == 0) == is_alone
+        assert (report.get("historical") is None) == (name not in ("historical", "fetched"))
         parts = {n: part["by_rank"] for n, part in report["batch_seconds"]["parts"].items()}
         for part, seconds in parts.items():
             assert len(seconds) == 3
@@ -416,6 +418,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "columns", "aggregate": "max"}, "columns needs --aggregate mean or sum"),
     ({"distributed": "columns", "residual": True}, "columns needs no --residual"),
     ({"distributed": "columns", "input_dropout": True}, "columns needs model.input-dropout off"),
+    ({"distributed": "replicated", "sampler": "fastgcn"}, "--sampler neighbor or labor or ladies,"),
     ({"distributed": "exact", "correct_every": 3}, "needs --distributed local, not exact"),
     ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
     ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),

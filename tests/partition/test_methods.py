@@ -81,7 +81,7 @@ def test_what_every_method_promises(method):
     assert report_of_twice["edges"] == A.nnz
     if method in DETERMINISTIC:
         np.testing.assert_array_equal(labels, again)
-    if method not in ("block", "random"):
+    if method not in ("block", "random", "pagraph"):
         _, chance = partition(A, 4, "random")
         assert found["total_volume"] < 0.8 * chance["total_volume"]
         assert found["max_send"] < 0.8 * chance["max_send"]
@@ -443,3 +443,33 @@ def test_gvb_keeps_small_communities_together():
     _, report = partition(graph.adjacency, 4, "gvb", preset="fast", minimum=False)
     assert report["total_volume"] < 4500
     assert report["max_send"] < 1250
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+def test_pagraph_is_its_score(hops):
+    """Against sets: the best score, then fewest training vertices; others go where they are."""
+    A, k = community_graph(200, 3, seed=4), 3
+    train = np.random.default_rng(1).random(200) < 0.4
+    labels, result = partition(A, k, "pagraph", train_mask=train, hops=hops, balance=("train",))
+    given, held = [set() for _ in range(k)], [set() for _ in range(k)]
+    for v in np.flatnonzero(train).tolist():
+        reached, frontier = {v}, {v}
+        for _ in range(hops):
+            frontier = {int(u) for w in frontier for u in A[[w]].indices}
+            reached |= frontier
+        scores = [
+            len(given[i] & reached) * (train.sum() / k - len(given[i])) / max(len(held[i]), 1)
+            for i in range(k)
+        ]
+        best = [i for i in range(k) if scores[i] == max(scores)]
+        part = min(best, key=lambda i: len(given[i]))
+        assert labels[v] == part
+        given[part].add(v)
+        held[part] |= reached
+    for v in np.flatnonzero(~train).tolist():
+        holders = [i for i in range(k) if v in held[i]]
+        assert not holders or labels[v] in holders
+    assert max(map(len, given)) <= np.ceil(train.sum() / k)
+    assert result["imbalance_met"]
+    with pytest.raises(InputError, match=r"method pagraph needs a train mask, bool \[200\]"):
+        partition(A, k, "pagraph", train_mask=train[:5])
