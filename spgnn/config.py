@@ -36,7 +36,17 @@ METRICS_OF = {
 }
 METRICS = ("auto", *dict.fromkeys(name for names in METRICS_OF.values() for name in names))
 # What shapes of weights do not tell of a model.
-DESCRIBED = ("model", "act", "norm", "residual", "jk", "aggregate", "heads", "edge_dim")
+DESCRIBED = (
+    "model",
+    "act",
+    "norm",
+    "residual",
+    "jk",
+    "aggregate",
+    "heads",
+    "edge_dim",
+    "relu_first",
+)
 LONGEST_NUMBER = 20
 LEAST_SAMPLE = 1e-9  # what is drawn stands for all others: as 1/p of it
 
@@ -340,6 +350,9 @@ class Model(Record):
     message_dropout: Annotated[
         float, key("of gat and gatv2: on what is weighed, as the authors of GAT do", "P", high=1)
     ] = 0.0
+    relu_first: Annotated[
+        bool, key("of gat: bias and ReLU before attention, not after it, as DistGNN-MB has them")
+    ] = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -361,6 +374,8 @@ class Model(Record):
             result["edge_dim"] = self.edge_dim
         if self.message_dropout:
             result["message_dropout"] = self.message_dropout
+        if self.relu_first:
+            result["relu_first"] = True
         return result
 
     @property
@@ -685,6 +700,8 @@ def refused(config: TrainConfig) -> Iterator[str]:
         of_attention = option.name in ("heads", "attention_dropout", "message_dropout")
         if of_attention and value != option.default and not model.attends:
             yield f"{option.written} {value} needs --model gat or gatv2, not {model.model}"
+    if model.relu_first and model.model != "gat":
+        yield f"model.relu-first needs --model gat, not {model.model}"
     hidden = model.layers > 1 or model.jk != "none"
     if hidden and model.layers == 1 and aim.task == "vertices" and model.heads > 1:
         yield (

@@ -21,6 +21,7 @@ from spgnn.graph.protocol import (
     Matrix,
     Normalisation,
 )
+from spgnn.kernels.update import update_rows_
 from spgnn.nn.convolution import (
     Channels,
     Convolution,
@@ -70,6 +71,8 @@ class AttentionConv(Convolution):
         Of each element of a vertex's row, after scores were computed from all of it, as the
         authors' own implementation of GAT does; PyG's has none. The same mask for all neighbours, a
         function of the vertex.
+    relu_first : bool
+        Of `GATConv`: bias and ReLU before attention instead of the bias after it.
     options
         Of PyG's message passing; only their defaults.
 
@@ -99,6 +102,7 @@ class AttentionConv(Convolution):
         residual: bool = False,
         *,
         message_dropout: float = 0.0,
+        relu_first: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -114,14 +118,15 @@ class AttentionConv(Convolution):
         self.dropout = check_rate(f"{name} dropout", dropout)
         self.message_dropout = check_rate(f"{name} message_dropout", message_dropout)
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
-        self.number = 0
+        self.number, self.relu_first = 0, relu_first
         width = heads * out_channels
         self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
         total = width if concat else out_channels
         self.res = None
         if residual:
             self.res = linear(both(in_channels)[1], total, bias=False, of_targets=True)
-        self.bias = nn.Parameter(torch.zeros(total)) if bias else None
+        shifted = width if relu_first else total
+        self.bias = nn.Parameter(torch.zeros(shifted)) if bias else None
         self.uses_own_rows = residual
         self._edge_order = EdgeOrder()
         self._add_weights(in_channels, width, bias=bias)
@@ -186,10 +191,11 @@ class AttentionConv(Convolution):
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
         if self.res is not None:
             out = out + linear_of_own(self.res, H, graph)
-        if self.bias is not None:
-            out = out + self.bias.to(out.dtype)
+        bias = None if self.relu_first else self.bias
+        if bias is not None:
+            out = out + bias.to(out.dtype)
         # The gradient needs the result of attention; the next layer may overwrite what it is given.
-        untouched = self.concat and self.res is None and self.bias is None
+        untouched = self.concat and self.res is None and bias is None
         return out.clone() if untouched else out
 
     @abstractmethod
@@ -239,6 +245,9 @@ class GATConv(AttentionConv):
     Parameters are those of PyG's layer, and so are their names. One row of W H travels, whatever
     the number of heads; scores are computed where they are needed.
 
+    With ``relu_first``, ``h'_i = Σ_j α_ij z_j`` with ``z = ReLU(W h + b)``, of which α are scores
+    as well: the GAT of DistGNN-MB (Vasimuddin et al. 2022, equation 2).
+
     Parameters
     ----------
     in_channels, out_channels, heads, …
@@ -265,12 +274,12 @@ class GATConv(AttentionConv):
         of_sources, of_targets = self.lin_src or self.lin, self.lin_dst or self.lin
         assert isinstance(of_sources, Linear)
         assert isinstance(of_targets, Linear)
-        Z, a = autocast(linear_of(of_sources, H)), self.att_src[0]
+        Z, a = self._weighed(linear_of(of_sources, H)), self.att_src[0]
         wide = SUM_DTYPE.get(Z.dtype, Z.dtype)
         if of_sources is of_targets and graph.targets is None:
             own = graph.own(Z)
         else:
-            own = autocast(linear_of_own(of_targets, H, graph))
+            own = self._weighed(linear_of_own(of_targets, H, graph))
         d = head_scores(own, self.att_dst[0].to(wide))
         of_edges = None
         if edges is not None and self.att_edge is not None:
@@ -282,6 +291,14 @@ class GATConv(AttentionConv):
             Z = torch.cat((messages, s[..., None]), 2).flatten(1)
             a = nn.functional.pad(torch.zeros_like(a), (0, 1), value=1.0)
         return Z, AttentionScores(a, d, self.negative_slope, edges=of_edges)
+
+    def _weighed(self, rows: Tensor) -> Tensor:
+        """The rows that are scored and weighed, of W h, which they may overwrite."""
+        rows = autocast(rows)
+        if not self.relu_first:
+            return rows
+        wide = SUM_DTYPE.get(rows.dtype, rows.dtype)
+        return update_rows_(rows, None if self.bias is None else self.bias.to(wide), act="relu")
 
 
 class GATv2Conv(AttentionConv):
@@ -318,6 +335,7 @@ class GATv2Conv(AttentionConv):
         message_dropout: float = 0.0,
         **options: Any,
     ) -> None:
+        check_options(self, options)
         self.share_weights = share_weights
         super().__init__(
             in_channels,
@@ -332,7 +350,6 @@ class GATv2Conv(AttentionConv):
             bias,
             residual,
             message_dropout=message_dropout,
-            **options,
         )
 
     def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:

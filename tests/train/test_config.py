@@ -294,6 +294,11 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         ({"heads": 2, "model": "gin"}, 1, "--heads 2 needs --model gat or gatv2, not gin"),
         ({"attention_dropout": 0.0}, 1, "model.attention-dropout 0.0 needs --model gat"),
         ({"message_dropout": 0.5}, 1, "model.message-dropout 0.5 needs --model gat"),
+        (
+            {"model": "gatv2", "relu_first": True},
+            1,
+            "model.relu-first needs --model gat, not gatv2",
+        ),
         ({"model": "gat", "message_dropout": 0.5, "chunks": 2}, 1, "model.message-dropout 0"),
         ({"layers": 1, "jk": "cat", "heads": 2, "model": "gat"}, 1, "cat makes one layer as wide"),
         ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),
