@@ -149,6 +149,24 @@ class Stages:
         }
 
 
+def clocked(x: Rows) -> list[float]:
+    """Have the seconds noted that whoever gathers many rows of a table spends there."""
+    seconds, gather_many = list[float](), x.gather_many
+
+    def noted(ids: Sequence[Tensor]) -> Iterator[Tensor]:
+        rows = gather_many(ids)
+        while True:
+            began = perf_counter()
+            found = next(rows, None)
+            seconds.append(perf_counter() - began)
+            if found is None:
+                return
+            yield found
+
+    x.gather_many = noted  # type: ignore[method-assign, assignment]
+    return seconds
+
+
 @dataclass(frozen=True)
 class Case:
     """One run: a system and the sizes that it is measured at."""
@@ -246,15 +264,22 @@ class Bench:
             loader, x, pattern = trainer.task.loader, dataset.graph.x, dataset.graph.pattern
             assert isinstance(x, Rows)
             assert isinstance(pattern, DiskPattern)
+            gathering, planning = clocked(x), 0.0
             for epoch in range(2):
                 self.progress(named, epoch, 2)
                 before = x.counts.record(), pattern.counts.record()
                 sampling = loader.sampled.seconds
                 stages.restart()
+                gathering.clear()
                 began = perf_counter()
                 loss = float(trainer.train_epoch(epoch))
                 seconds = perf_counter() - began
             after = x.counts.record(), pattern.counts.record()
+            if isinstance(x, CachedRows) and x.policy == "belady":
+                trace, ahead = list(loader.trace(1)), case.superbatch
+                began = perf_counter()
+                hits("belady", trace, x.slots, ahead=ahead)
+                planning = perf_counter() - began
             rows, blocks = (
                 {name: count - then[name] for name, count in now.items()}
                 for now, then in zip(after, before, strict=True)
@@ -266,7 +291,9 @@ class Bench:
             "batches": count,
             "seconds": seconds,
             **stages.record,
-            "sampling threads": loader.sampled.seconds - sampling,
+            "sample": loader.sampled.seconds - sampling,
+            "plan": planning,
+            "gather": sum(gathering),
             "miss_rate": 1 - rows["hits"] / max(rows["rows_needed"], 1),
             "neighbours_miss_rate": 1 - blocks["hits"] / max(blocks["rows_needed"], 1),
             "reads": (rows["rows_read"] + blocks["rows_read"]) / count,
@@ -295,6 +322,7 @@ class Bench:
 
 
 STAGES = ("inspect", "data preparation", "compute")
+THREADS = ("sample", "plan", "gather")  # in threads of their own; plan is measured alone
 
 
 def compare(bench: Bench, output: Output) -> None:
@@ -308,7 +336,7 @@ def compare(bench: Bench, output: Output) -> None:
     for record in records:
         record["ginex_is_faster"] = record["seconds"] / fastest
     output.write_csv(records)
-    names = "system", "neighbours", "seconds", *STAGES, "sampling threads", "miss_rate", "reads"
+    names = "system", "neighbours", "seconds", *STAGES, *THREADS, "miss_rate", "reads"
     show(bench.caption, [{n: r[n] for n in (*names, "ginex_is_faster")} for r in records])
     print("The paper, 5.2: 1.83 to 2.67 times pyg+, on average 2.11; 1.23 to 1.57 times ali+pg")
     bars = {record["system"]: {name: record[name] for name in STAGES} for record in records}
