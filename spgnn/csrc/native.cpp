@@ -16,6 +16,7 @@ void bind_kernels(nb::module_& m);
 void bind_partition(nb::module_& m);
 void bind_pattern(nb::module_& m);
 void bind_sampling(nb::module_& m);
+void bind_stale(nb::module_& m);
 void bind_store(nb::module_& m);
 
 NB_MODULE(_native, m) {
@@ -31,7 +32,7 @@ NB_MODULE(_native, m) {
       },
       nb::object(nb::module_::import_("spgnn.errors").attr("InputError")).release().ptr());
   for (auto* bind : {bind_comm, bind_data, bind_exchange, bind_gvb, bind_kernels, bind_partition,
-                     bind_pattern, bind_sampling, bind_store}) {
+                     bind_pattern, bind_sampling, bind_stale, bind_store}) {
     bind(m);
   }
   m.def("instruction_sets", [] {

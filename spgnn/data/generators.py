@@ -341,7 +341,6 @@ class Shape:
     skew: float
     homophily: float = 0.0
     reach: float = 0.0
-    signal: float = 1.0
     train: float | None = None  # share of the vertices; others are for testing
 
 
@@ -352,9 +351,7 @@ STAND_INS = {
     "amazon-like": Shape(14_249_639, 230_788_269, 300, 24, skew=2.3, reach=0.036),
     "protein-like": Shape(8_745_542, 2_116_240_124, 300, 24, skew=3.5, reach=0.001),
     "papers-like": Shape(111_059_956, 3_231_371_744, 128, 172, skew=2.6, homophily=0.7),
-    "products-like": Shape(
-        2_449_029, 123_718_280, 100, 47, skew=2.3, reach=0.15, signal=0.35, train=0.0803
-    ),
+    "products-like": Shape(2_449_029, 123_718_280, 100, 47, skew=2.3, reach=0.15, train=0.0803),
 }
 
 
@@ -378,7 +375,6 @@ def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed
         classes=shape.classes,
         features=shape.features if features is None else features,
         skew=shape.skew,
-        signal=shape.signal,
         seed=seed,
         name=f"{name}@{scale:g}",
     )

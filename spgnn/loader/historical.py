@@ -36,6 +36,7 @@ from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 Misses = Literal["drop", "fetch"]
+PAPER = "1000000,2,1,2000,features"  # section 4.4 of DistGNN-MB: cs, ls, d, nc
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class History:
     """Stale embeddings of other ranks' vertices: how many are kept, and how they get there."""
 
     size: int  # rows of each layer's cache
-    life: int  # iterations after which a row is too old
+    life: int  # iterations after its arrival that a row may be used in
     delay: int  # rows of iteration k are used from iteration k + delay on, at least 1
-    push: int  # most rows a peer, layer and iteration, those of highest degree first
+    push: int  # most rows a peer, layer and iteration; of more, a sample by degree
     misses: Misses = "drop"  # rows in no cache: left out with their edges, or made here
     dtype: torch.dtype = torch.float32  # of the rows that are sent and kept
+    features: bool = False  # pushed too, and age, as in the paper; else fetched once
 
     def __post_init__(self) -> None:
         check_choice("misses", self.misses, get_args(Misses))
@@ -56,18 +58,25 @@ class History:
     def parse(
         cls, text: str, misses: Misses = "drop", dtype: torch.dtype = torch.float32
     ) -> History:
-        """From ``SIZE,LIFE,DELAY,PUSH``; an InputError says what is wrong."""
-        words = text.split(",")
-        if len(words) != 4 or not all(word.strip().isdecimal() for word in words):
+        """From ``SIZE,LIFE,DELAY,PUSH[,features]`` or ``paper``; an InputError says what is wrong.
+
+        ``paper`` are the settings of DistGNN-MB's section 4.4. Without ``features`` those of the
+        halo are fetched once: unlike embeddings they never change, and are then never missed.
+        """
+        words = (PAPER if text == "paper" else text).split(",")
+        features = words[4:] == ["features"]
+        numbers = words[:4] if features else words
+        if len(numbers) != 4 or not all(word.strip().isdecimal() for word in numbers):
             raise InputError(
-                f"--historical {text}: must be SIZE,LIFE,DELAY,PUSH, as in 100000,8,1,2000"
+                f"--historical {text}: must be SIZE,LIFE,DELAY,PUSH, as in 100000,8,1,2000, the "
+                f"same and ,features, or paper, which is {PAPER}"
             )
-        size, life, delay, push = map(int, words)
+        size, life, delay, push = map(int, numbers)
         if delay < 1:
             raise InputError(f"--historical {text}: DELAY must be at least 1")
         if max(size, life, delay, push) > LARGEST:
             raise InputError(f"--historical {text}: numbers must be at most {LARGEST}")
-        return cls(size, life, delay, push, misses, dtype)
+        return cls(size, life, delay, push, misses, dtype, features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,30 +197,42 @@ class PartBatches:
         self.sampler = RankSampler(
             ranks, "neighbor", num_neighbors, replace=options.replace, resample=options.resample
         )
-        self.features = HaloFeatures(ranks, mask, hops, 0 if history is None else history.size)
-        self.caches: list[EmbeddingCache] = []
+        self.caches: list[HaloFeatures | EmbeddingCache] = []  # of each layer's inputs
         self.push: Push | None = None
         if history is not None:
-            halo = len(ranks.boundary.halo)
-            self.caches = [
-                EmbeddingCache(halo, w, history.size, history.life, history.dtype) for w in widths
-            ]
-            self.push = Push(
-                ranks.boundary,
-                widths,
-                history.dtype,
-                delay=history.delay,
-                most=history.push,
-                degrees=ranks.block.row_lengths,
-                comm=comm,
-                pause=max(history.life // 2, 1),  # a row that is there lives on for a while
-            )
+            self._make_caches(history, widths, mask)
         self._around = ranks.around.packed()
         self._outputs: list[LayerRows] = []
         self.iteration = 0
         self.sampled = SampleCounts()
         # Seconds of pushes so far, and of these those in which exchanges blocked them.
         self.pushed = 0.0, 0.0
+
+    def _make_caches(self, history: History, widths: Sequence[int], seeds: Tensor) -> None:
+        ranks, pushed = self.ranks, list(widths)
+        halo, life = len(ranks.boundary.halo), history.life + history.delay
+        if history.features:
+            if isinstance(ranks.x, CSR):
+                raise InputError("--historical: features are pushed if dense, and these are sparse")
+            pushed.insert(0, ranks.x.shape[1])
+        else:
+            self.caches = [HaloFeatures(ranks, seeds, self.sampler.hops, history.size)]
+        self._first_pushed = len(self.caches)
+        self.caches += [
+            EmbeddingCache(halo, width, history.size, life, history.dtype) for width in pushed
+        ]
+        self.push = Push(
+            ranks.boundary,
+            pushed,
+            history.dtype,
+            delay=history.delay,
+            most=history.push,
+            ids=ranks.metadata.ids,
+            degrees=ranks.block.row_lengths,
+            comm=self._comm,
+            pause=max(history.life // 2, 1),  # a row that is there lives on for a while
+            seed=self.options.seed,
+        )
 
     def epoch(self, epoch: int) -> Iterator[PartialBatch]:
         """Batches of this rank."""
@@ -247,11 +268,17 @@ class PartBatches:
 
     def begin(self, iteration: int) -> None:
         """Take in the rows that may be used from this iteration on. Collective."""
-        if self.push is not None:
-            for layer, then, halo, rows in self.push.arrived(iteration):
-                self.caches[layer].put(halo, rows, then)
+        if self.push is None:
+            return
+        pushed = self.caches[self._first_pushed :]
+        for number, then, halo, rows in self.push.arrived(iteration):
+            cache = pushed[number]
+            assert isinstance(cache, EmbeddingCache)
+            cache.put(halo, rows, then)
+            if self._first_pushed + number == 0:
+                self.ranks.counts.add(rows_read=len(rows), bytes_read=rows.nbytes)
         none = torch.zeros(0, dtype=torch.int64)
-        self._outputs = [(none, cache.rows(none)) for cache in self.caches]
+        self._outputs = [(none, cache.rows(none)) for cache in pushed]  # type: ignore[misc]
 
     def end(self, iteration: int) -> None:
         """Send the rows that this iteration made. Collective."""
@@ -286,8 +313,7 @@ class PartBatches:
             else:
                 (drawn,) = asking.rows_of([targets], number)
             layer = count - 1 - number
-            has_cache = layer and self.caches
-            cache = self.caches[layer - 1] if has_cache else self.features
+            cache = self.caches[layer] if self.caches else None
             hops.append(self._hop(targets, drawn, cache, iteration))
             targets = hops[-1].required
         return hops[::-1]
@@ -296,18 +322,22 @@ class PartBatches:
         """Columns of a layer, [m, f]: outputs of the layer before, and stale rows, constants."""
         if not self.caches:
             return fresh
+        self._keep_for_push(layer, hop, fresh)
+        stale = self.caches[layer].rows(hop.slots)
+        assert isinstance(stale, Tensor)
+        return hop.join(fresh, stale)
+
+    def _keep_for_push(self, layer: int, hop: PartialHop, fresh: Tensor) -> None:
+        """Of the inputs of a layer, own vertices' are for its peers."""
         own = self.ranks.boundary.is_own(hop.required)
-        self._outputs[layer - 1] = (
-            hop.required[own] - self.ranks.boundary.first,
-            fresh.detach()[own],
-        )
-        return hop.join(fresh, self.caches[layer - 1].rows(hop.slots))
+        vertices = hop.required[own] - self.ranks.boundary.first
+        self._outputs[layer - self._first_pushed] = (vertices, fresh.detach()[own])
 
     def _hop(
         self,
         targets: Tensor,
         drawn: RowEntries,
-        cache: EmbeddingCache | HaloFeatures,
+        cache: EmbeddingCache | HaloFeatures | None,
         iteration: int,
     ) -> PartialHop:
         """A sampled hop without the vertices that are neither made here nor cached."""
@@ -316,7 +346,8 @@ class PartBatches:
         others = (~boundary.is_own(nodes)).nonzero()[:, 0]
         halo = boundary.number(nodes[others])
         slots = torch.full_like(nodes, -1)
-        slots[others[halo >= 0]] = cache.find(halo[halo >= 0], iteration)
+        if cache is not None:
+            slots[others[halo >= 0]] = cache.find(halo[halo >= 0], iteration)
         fresh = slots < 0
         if not self._fetches:
             fresh[others] = False
@@ -363,7 +394,13 @@ class PartBatches:
         else:
             fresh = take(ranks.x, required - ranks.boundary.first)
         ranks.count(required, fresh)
-        cached = self.features.rows(hop.slots)
+        if not self.caches:
+            return fresh
+        cached = self.caches[0].rows(hop.slots)
+        if isinstance(fresh, Tensor) and isinstance(cached, Tensor):
+            if self._first_pushed == 0:
+                self._keep_for_push(0, hop, fresh)
+            cached = cached.to(fresh.dtype)
         ranks.counts.add(rows_needed=len(hop.slots), bytes_needed=cached.nbytes)
         rows = _stack(fresh, cached)
         return rows if hop.order is None else take(rows, hop.order)
@@ -386,8 +423,8 @@ class PartBatches:
         return [ranks.metadata.unpacked(part) for part in rows.split([len(n) for n in nodes])]
 
     def report(self) -> dict[str, Any]:
-        """Hit rates of features and of the inputs of layers 1, 2, …, and ages. Collective."""
-        hits = [self.features.hits, *(cache.hits for cache in self.caches)]
+        """Hit rates of the inputs of layers 0 (features), 1, 2, …, and ages. Collective."""
+        hits = [cache.hits for cache in self.caches]
         counted = torch.tensor([[h.requested, h.found, h.ages] for h in hits])
         self._comm.all_reduce(counted).wait()
         pushed = torch.tensor([0 if self.push is None else self.push.sent_bytes])
@@ -395,7 +432,7 @@ class PartBatches:
         totals = counted.tolist()
         return {
             "hit_rate": [found / asked if asked else None for asked, found, _ in totals],
-            "mean_age": [ages / found if found else None for _, found, ages in totals[1:]],
+            "mean_age": [ages / found if found else None for _, found, ages in totals],
             "rows_asked": [asked for asked, _, _ in totals],
             "pushed_bytes": int(pushed),
         }

@@ -216,8 +216,10 @@ def show(report: Report) -> None:
         table.add_row("vertices on all ranks", text)
     stale = report.get("historical")
     if stale is not None:
-        rates = ", ".join("–" if rate is None else f"{rate:.1%}" for rate in stale["hit_rate"])
-        table.add_row("hits of rows of others, by layer", rates)
+        rates = ("–" if rate is None else f"{rate:.1%}" for rate in stale["hit_rate"])
+        table.add_row(
+            "hits of rows of others", ", ".join(f"L{i} {rate}" for i, rate in enumerate(rates))
+        )
     if rows["hit_rate"] is not None:
         best = rows["optimal_hit_rate"]
         beside = "" if best is None else f" (at best {best:.2%})"

@@ -205,7 +205,8 @@ class Distribution(Record):
         str | None,
         flag(
             "rows of each layer's cache; iterations that a row lives, and after which it may be "
-            "used; most rows sent to a peer for each layer",
+            "used; most rows sent to a peer for each layer; features: push them too. paper: "
+            "DistGNN-MB's 1000000,2,1,2000,features",
             "SIZE,LIFE,DELAY,PUSH",
         ),
     ] = None

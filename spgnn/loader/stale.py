@@ -7,18 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn import _native
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.communicator import Pending
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError, check_integer
+from spgnn.hashing import uniform
+from spgnn.kernels import gather_rows
 from spgnn.loader.rank_graph import Boundary, RankGraph, as_dtype, rows_as_bytes
 from spgnn.loader.remote_rows import rows_of_ranks, take
-from spgnn.loader.sampling import offsets_of
 from spgnn.sparse import CSR
 
 LayerRows = tuple[Tensor, Tensor]
@@ -36,11 +39,11 @@ class Hits:
 
 
 class EmbeddingCache:
-    """Stale rows of the vertices of a halo; where there is no room, the oldest give way.
+    """Stale rows of the vertices of a halo; where there is no room, the oldest are evicted.
 
-    The historical embedding cache of one layer of DistGNN-MB (Vasimuddin et al. 2022). The vertices
-    are known and numbered 0 … vertices − 1, so a table takes the place of hashing. It holds
-    `capacity` rows; one that was made more than `life` iterations ago is not found.
+    The historical embedding cache of one layer of DistGNN-MB (Vasimuddin et al. 2022), whose
+    search, load and store run in C++ threads. It holds `capacity` rows; one that was made more than
+    `life` iterations ago is not found.
     """
 
     def __init__(
@@ -52,91 +55,49 @@ class EmbeddingCache:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         check_integer("capacity", capacity, 0)
-        check_integer("life", life, 0)
-        self.capacity, self.life = min(capacity, vertices), life
+        self.capacity, self.life = min(capacity, vertices), check_integer("life", life, 0)
         self.hits = Hits()
-        self._slot = torch.full((vertices,), -1)
-        self._vertex = torch.full((self.capacity,), -1)
-        self._iteration = torch.zeros(self.capacity, dtype=torch.int64)
-        self._turn = torch.zeros(self.capacity, dtype=torch.int64)
-        self._rows = torch.zeros(self.capacity, width, dtype=dtype)
-        # Slots by the turn in which they were written, oldest first; those written since are void.
-        self._turns: deque[tuple[int, Tensor]] = deque()
-        self._turns_begun = self._used = self._listed = 0
+        self._lines = _native.EmbeddingCache(vertices, self.capacity)
+        self._rows = torch.empty(self.capacity, width, dtype=dtype)
 
     def __len__(self) -> int:
-        return self._used
+        return self._lines.used
 
     def find(self, vertices: Tensor, now: int) -> Tensor:
         """Slots of vertices' rows, int64 [k], −1 where there is none or it is too old; counted.
 
         They are for `rows`, until the next `put`.
         """
-        slots = self._slot[vertices]
-        known = slots >= 0
-        ages = now - self._iteration[slots[known]]
-        fresh = ages <= self.life
-        found = torch.full_like(slots, -1)
-        found[known] = torch.where(fresh, slots[known], -1)
+        slots = torch.empty_like(vertices)
+        found, ages = self._lines.search(vertices, now, self.life, slots)
         self.hits.requested += len(vertices)
-        self.hits.found += int(fresh.sum())
-        self.hits.ages += int(ages[fresh].sum())
-        return found
+        self.hits.found += found
+        self.hits.ages += ages
+        return slots
 
     def rows(self, slots: Tensor) -> Tensor:
         """The rows [k, width] at these slots; a copy."""
-        return self._rows[slots]
+        return gather_rows(self._rows, slots)
 
     def put(self, vertices: Tensor, rows: Tensor, iteration: int) -> None:
-        """Take rows of an iteration in, which replace older ones of the same vertices.
+        """Take in rows of an iteration, one after the other; each replaces an older of its vertex.
 
-        Each vertex comes once; if they do not all fit, the first do. Iterations do not decrease
-        from call to call.
+        Iterations do not decrease from call to call.
         """
-        vertices, rows = vertices[: self.capacity], rows[: self.capacity]
-        if not len(vertices):
-            return
-        self._turns_begun += 1
-        slots = self._slot[vertices]
-        self._turn[slots[slots >= 0]] = self._turns_begun
-        new = slots < 0
-        slots[new] = self._free(int(new.sum()))
-        self._slot[vertices] = slots
-        self._vertex[slots] = vertices
-        self._turn[slots] = self._turns_begun
-        self._iteration[slots] = iteration
-        self._rows[slots] = rows.to(self._rows.dtype)
-        self._turns.append((self._turns_begun, slots))
-        self._listed += len(slots)
-        if self._listed > 4 * self.capacity:  # leave each slot in the list once
-            left = [(turn, slots[self._turn[slots] == turn]) for turn, slots in self._turns]
-            self._turns = deque((turn, slots) for turn, slots in left if len(slots))
-            self._listed = sum(len(slots) for _, slots in self._turns)
-
-    def _free(self, count: int) -> Tensor:
-        """So many slots: those that were never used, then those written longest ago."""
-        unused = torch.arange(self._used, min(self._used + count, self.capacity))
-        self._used += len(unused)
-        free, missing = [unused], count - len(unused)
-        while missing:
-            turn, slots = self._turns.popleft()
-            self._listed -= len(slots)
-            slots = slots[self._turn[slots] == turn]
-            if len(slots) > missing:
-                self._turns.appendleft((turn, slots[missing:]))
-                self._listed += len(slots) - missing
-            self._slot[self._vertex[slots[:missing]]] = -1
-            free.append(slots[:missing])
-            missing -= len(free[-1])
-        return torch.cat(free)
+        if rows.shape != (len(vertices), self._rows.shape[1]):
+            raise InputError(
+                f"rows: must be [{len(vertices)}, {self._rows.shape[1]}], got {list(rows.shape)}"
+            )
+        written, table = rows_as_bytes(rows.to(self._rows.dtype)), rows_as_bytes(self._rows)
+        self._lines.store(vertices, iteration, written, table)
 
 
 class HaloFeatures:
     """Features of vertices of the halo, fetched once: they do not age. Collective.
 
-    DistGNN-MB pushes and ages features as it does embeddings; but they never change.
-
     Of at most `capacity` vertices, those that batches of the seeds can ask for along most edges.
+    DistGNN-MB pushes features and lets them age as it does embeddings; but they never change, so
+    rows that are fetched once cost less and are never missed.
     """
 
     def __init__(self, ranks: RankGraph, seeds: Tensor, hops: int, capacity: int) -> None:
@@ -177,10 +138,11 @@ class _Sending:
 class Push:
     """Rows of iteration k are with the peers from iteration k + delay on; nobody waits for them.
 
-    The asynchronous embedding push of DistGNN-MB (Vasimuddin et al. 2022). Of the rows that an
-    iteration made, each peer gets those that are in its halo, at most so many a layer, those of
-    highest degree first. Unlike there, a peer does not get a row again for `pause` iterations,
-    which leaves room for others. Each iteration is one `arrived` and one `begin`, on all ranks.
+    The asynchronous embedding push of DistGNN-MB (Vasimuddin et al. 2022, Algorithm 2). Of the rows
+    that an iteration made, each peer gets those that are in its halo; where these are more than
+    `most` in a layer, a sample of that size, by degree. A peer does not get a row again for `pause`
+    iterations, which leaves room for others; with 1 this is the paper's rule. Each iteration is one
+    `arrived` and one `begin`, on all ranks.
     """
 
     def __init__(
@@ -191,26 +153,30 @@ class Push:
         *,
         delay: int,
         most: int,
+        ids: Tensor,
         degrees: Tensor,
         comm: Communicator,
         pause: int = 1,
+        seed: int = 0,
     ) -> None:
         self.delay = check_integer("delay", delay, 1)
         most, self._pause = check_integer("push", most, 0), check_integer("pause", pause, 1)
-        self._boundary, self._comm = boundary, comm
+        self._boundary, self._comm, self._seed = boundary, comm, seed
         self._widths, self._dtype = list(widths), dtype
         self._row_bytes = [_ID_BYTES + width * dtype.itemsize for width in widths]
         # All ranks know it, so nobody has to ask how many rounds an exchange takes.
         self._most = min(most, boundary.counts.largest)
         self._sending: deque[_Sending] = deque()
         self.sent_bytes = self.received_bytes = 0
+        self._ids, self._degrees = ids.numpy(), degrees.clamp(min=1).numpy()
+        # By own row, the peers whose halos it is in and its numbers there: the paper's db_halo.
         begins = np.cumsum(boundary.counts.send) - boundary.counts.send
         peers = np.repeat(np.arange(comm.size), boundary.counts.send)
-        order = np.lexsort((-degrees.numpy()[boundary.sent.numpy()], peers))
-        # Those that are to be sent, in the order in which they are: by peer, then by degree.
-        self._wanted = boundary.sent[torch.from_numpy(order)]
-        self._numbers = torch.from_numpy((order - begins[peers]).astype(np.int32))
-        self._begins, self._peers = torch.from_numpy(begins), torch.from_numpy(peers)
+        numbers = torch.from_numpy((np.arange(len(peers)) - begins[peers]).astype(np.int32))
+        by_row = boundary.sent.argsort(stable=True)
+        self._halos = torch.bincount(boundary.sent, minlength=boundary.own)
+        self._first = self._halos.cumsum(0) - self._halos
+        self._peers, self._numbers = torch.from_numpy(peers)[by_row], numbers[by_row]
         self._sent = torch.full((len(self._widths), len(peers)), -self._pause)
 
     def begin(self, iteration: int, rows: Sequence[LayerRows]) -> None:
@@ -222,7 +188,7 @@ class Push:
         send = torch.zeros(self._comm.size, len(rows), dtype=torch.int64)
         parcels = []
         for layer, layer_rows in enumerate(rows):
-            parcel, counts = self._pack(iteration, self._sent[layer], *layer_rows)
+            parcel, counts = self._pack(iteration, layer, *layer_rows)
             parcels.append(parcel)
             send[:, layer] = counts
         recv = torch.empty_like(send)
@@ -248,21 +214,33 @@ class Push:
         for _ in self.arrived(2**62):
             pass
 
-    def _pack(
-        self, now: int, sent: Tensor, vertices: Tensor, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def _pack(self, now: int, layer: int, vertices: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Bytes of the rows for all peers, each after its number in the halo; rows a peer."""
-        place = torch.full((self._boundary.own,), -1)
-        place[vertices] = torch.arange(len(vertices))
-        there = place[self._wanted]
-        due = (there >= 0) & (now - sent >= self._pause)
-        before = offsets_of(due)
-        turn = before[:-1] - before[self._begins][self._peers]
-        chosen = (due & (turn < self._most)).nonzero()[:, 0]
-        sent[chosen] = now
-        counts = torch.bincount(self._peers[chosen], minlength=self._comm.size)
-        contents = rows.detach().to(self._dtype)[there[chosen]]
-        numbers = self._numbers[chosen][:, None]
+        halos, sent = self._halos[vertices], self._sent[layer]
+        row = torch.arange(len(vertices)).repeat_interleave(halos)
+        shift = self._first[vertices] - (halos.cumsum(0) - halos)
+        entry = torch.arange(len(row)) + shift[row]
+        due = now - sent[entry] >= self._pause
+        row, entry = row[due], entry[due]
+        by_peer = self._peers[entry].argsort(stable=True)
+        row, entry = row[by_peer], entry[by_peer]
+        counts = torch.bincount(self._peers[entry], minlength=self._comm.size)
+        if len(row) and int(counts.max()) > self._most:
+            own = vertices.numpy()
+            step = now * len(self._widths) + layer
+            turns = turns_by_degree(self._ids[own], self._degrees[own], self._seed, step)[row]
+            chosen, first = [], 0
+            for count in counts.tolist():
+                most = min(count, self._most)
+                among = turns[first : first + count]
+                chosen.append(first + among.topk(most, largest=False, sorted=False).indices)
+                first += count
+            those = torch.cat(chosen)
+            row, entry = row[those], entry[those]
+            counts = counts.clamp(max=self._most)
+        sent[entry] = now
+        contents = rows.detach()[row].to(self._dtype)
+        numbers = self._numbers[entry][:, None]
         return torch.cat((rows_as_bytes(numbers), rows_as_bytes(contents)), 1), counts
 
     def _depart(self, one: _Sending) -> None:
@@ -288,6 +266,18 @@ class Push:
         me = self._comm.rank
         self.sent_bytes += int(send.sum() - send[me]) * row_bytes
         self.received_bytes += int(recv.sum() - recv[me]) * row_bytes
+
+
+def turns_by_degree(
+    ids: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64], seed: int, step: int
+) -> Tensor:
+    """A number for each vertex: the k smallest of any set are a sample of k, biased by degree.
+
+    Each draw takes one of the vertices that are left in proportion to its degree (Efraimidis &
+    Spirakis 2006): exponential numbers whose rates are degrees, functions of (seed, step, id).
+    """
+    drawn = uniform(ids, seed, "push", second=np.full(len(ids), step))
+    return torch.from_numpy(-np.log1p(-drawn) / degrees)
 
 
 def reachable_uses(ranks: RankGraph, seeds: Tensor, hops: int) -> Tensor:

@@ -256,6 +256,7 @@ def test_parts_train_as_whole_graphs_do(path):
 
 WAYS: dict[str, dict[str, Any]] = {
     "historical": {"distributed": "historical", "historical": "50,6,2,9", "past": "bfloat16"},
+    "paper": {"distributed": "historical", "historical": "paper"},
     "fetched": {"distributed": "historical", "historical": "50,6,1,9", "misses": "fetch"},
     "local": {"distributed": "local"},
     "single": {  # vertices, and ranks that have none left
@@ -276,7 +277,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 # What only some ways spend time on.
 FETCHING = ("fetched", "corrected", "clusters", "layers", "own", "balanced")
-PUSHING = ("historical", "fetched")
+PUSHING = ("historical", "paper", "fetched")
 
 
 def ways(rank: int, path: Path, directory: Path) -> dict[str, Any]:
@@ -296,11 +297,12 @@ def test_every_way_learns_and_reports(path, tmp_path):
         assert len(history) == 6
         report = first[name]
         assert report["sampler"]["batches"] > 0
-        assert report["features"]["rows_needed"] >= report["features"]["rows_read"]
+        if name != "paper":  # pushes bring more than a batch needs
+            assert report["features"]["rows_needed"] >= report["features"]["rows_read"]
         assert report["features"]["rows_needed"] > 0
         is_alone = report["config"]["distributed"] in ("local", "replicated")
         assert (report["features"]["rows_read"] == 0) == is_alone
-        assert (report.get("historical") is None) == (name not in ("historical", "fetched"))
+        assert (report.get("historical") is None) == (name not in PUSHING)
         parts = {n: part["by_rank"] for n, part in report["batch_seconds"]["parts"].items()}
         for part, seconds in parts.items():
             assert len(seconds) == 3
@@ -318,7 +320,9 @@ def test_every_way_learns_and_reports(path, tmp_path):
     assert past == second["historical"]["historical"]
     assert past["hit_rate"][0] == 1.0
     assert 0 < past["hit_rate"][1] <= 1
-    assert past["mean_age"][0] >= 2  # the delay
+    assert past["mean_age"][0] == 0  # features are fetched once
+    assert past["mean_age"][1] >= 2  # the delay
+    assert first["paper"]["historical"]["mean_age"][0] >= 1  # and here pushed
     assert past["pushed_bytes"] > 0
 
 

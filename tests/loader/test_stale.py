@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from spgnn import InputError
@@ -18,7 +22,7 @@ from spgnn.loader import (
 from spgnn.loader.historical import hidden_widths
 from spgnn.loader.rank_graph import Boundary
 from spgnn.loader.sampling import Draw
-from spgnn.loader.stale import EmbeddingCache, Push
+from spgnn.loader.stale import EmbeddingCache, Hits, Push, turns_by_degree
 from spgnn.nn import (
     GCN,
     GIN,
@@ -42,36 +46,39 @@ def distributed(rank: int, parts: int, **options):
 
 def check_frozen(rank: int, parts: int) -> None:
     """A model that does not change makes the same rows again, so what is old is right."""
-    for name, misses, weighted, sparse, delay in (
-        ("gcn", "drop", False, False, 1),
-        ("sage", "drop", True, True, 2),
-        ("gin", "fetch", False, False, 3),
-        ("gcn", "fetch", True, True, 1),
+    for name, misses, weighted, sparse, delay, pushed in (
+        ("gcn", "drop", False, False, 1, False),
+        ("sage", "drop", True, True, 2, False),
+        ("gin", "fetch", False, False, 3, False),
+        ("gcn", "fetch", True, True, 1, False),
+        ("sage", "drop", False, False, 2, True),
+        ("gcn", "fetch", True, False, 1, True),
     ):
         given, _ = distributed(rank, parts, weighted=weighted, sparse=sparse)
         model = MODELS[name].of([F_IN, 6, 5, CLASSES], seed=2).eval()
         everyone = torch.ones(given.own_rows, dtype=torch.bool)
-        history = History(N, 3, delay, N, misses)
+        history = History(N, 3, delay, N, misses, features=pushed)
         loader = loader_of(given, ALL, everyone, widths=[6, 5], mode=history, batch_size=N)
         strategy = loader.strategy
         with torch.no_grad():
             exact, needed = model(given.x, given), 0
-            for _ in range(1 + 2 * delay):
+            for _ in range(1 + (3 if pushed else 2) * delay):
                 (batch,) = loader_made = list(_called(model, loader))
                 assert len(loader_made) == 1
                 needed += batch[2]
-        counts, halo = loader.counts, strategy.features.table
+        counts, halo = loader.counts, len(strategy.ranks.boundary.halo)
         assert counts.rows_needed == needed
-        if misses == "drop":  # features of the halo came once, and nothing else
-            assert (counts.rows_read, counts.bytes_read) == (halo.shape[0], halo.nbytes)
-            assert sparse or counts.bytes_needed == needed * F_IN * given.x.itemsize
+        assert sparse or counts.bytes_needed == needed * F_IN * given.x.itemsize
+        if misses == "drop":  # features of the halo came once, or were pushed while they lived
+            assert counts.rows_read == (1 + 2 * delay if pushed else 1) * halo
+            assert sparse or counts.bytes_read == counts.rows_read * F_IN * given.x.itemsize
         else:
-            assert halo.shape[0] <= counts.rows_read <= halo.shape[0] + needed
+            assert counts.rows_read <= (1 + 2 * delay) * halo + needed
         torch.testing.assert_close(batch[1], exact[batch[0]], rtol=1e-4, atol=1e-5)
         rates = loader.strategy.report()["hit_rate"]
         assert all(rate is None or rate <= 1 for rate in rates)
         if parts > 1:
-            assert rates[0] == 1.0  # features never age
+            assert 0 < rates[0] < 1 if pushed else rates[0] == 1.0  # fetched ones never age
         loader.strategy.drain()
 
 
@@ -121,7 +128,7 @@ def check_partial(rank: int) -> None:
         past = loader.strategy
         boundary = past.ranks.boundary
         model = GraphSAGE.of([F_IN, 6, 5, CLASSES], seed=1)
-        caches = [past.features, *past.caches]
+        caches = past.caches
         orders = 0
         for number in range(12):
             past.begin(number)
@@ -190,22 +197,32 @@ def check_refused(rank: int) -> None:
     ):
         with pytest.raises(InputError, match=words):
             NeighborLoader(given, ALL, **options)
+    sparse, _ = distributed(rank, 2, sparse=True)
+    with pytest.raises(InputError, match="features are pushed if dense"):
+        NeighborLoader(sparse, [2, 2], widths=[6], mode=History.parse("paper"))
 
 
 def test_what_cannot_be_is_refused():
     run_ranks(check_refused, 2)
     assert History.parse("100, 8,1,20") == History(100, 8, 1, 20)
+    assert History.parse("paper") == History(1_000_000, 2, 1, 2000, features=True)
     assert hidden_widths(GCN.of([3, 4, 5, 2])) == [4, 5]
     A, layout, comm = random_matrix(8, 0.2, 0, weighted=False), uneven_layout(8, 1, 0), connect()
     boundary = Boundary.build(block_row(A, 0, 8), layout, comm)
-    late = {"delay": 0, "most": 1, "degrees": torch.ones(8), "comm": comm}
-    texts = ("1,2,3", "a,2,3,4", "1,2,0,4", "1,2,3,-4", "")
+    ids = torch.arange(8)
+    late = {"delay": 0, "most": 1, "ids": ids, "degrees": ids, "comm": comm}
+    texts = ("1,2,3", "a,2,3,4", "1,2,0,4", "1,2,3,-4", "", "papers", "paper,features")
+    texts += ("1,2,3,4,feature", "1,2,3,4,5", "1,2,3,features")
+    cache = EmbeddingCache(3, 2, 2, 5)
     for call, words in (
         *((lambda text=text: History.parse(text), "--historical") for text in texts),
         (lambda: History(1, 1, 1, 1, "fetched"), "misses"),
         (lambda: hidden_widths(GCN.of([3, 4, 2], jk="cat")), "jumping"),
         (lambda: EmbeddingCache(3, 2, -1, 5), "capacity"),
         (lambda: EmbeddingCache(3, 2, 1, -5), "life"),
+        (lambda: cache.put(ids[:2], torch.ones(2, 3), 0), r"rows: must be \[2, 2\], got \[2, 3\]"),
+        (lambda: cache.put(ids[2:4], torch.ones(2, 2), 0), "outside the halo"),
+        (lambda: cache.find(torch.tensor([-1]), 0), "outside the halo"),
         (lambda: Push(boundary, [1], torch.float32, **late), "delay"),
     ):
         with pytest.raises(InputError, match=words):
@@ -238,55 +255,79 @@ def test_local_batches_may_be_made_ahead():
     run_ranks(check_ahead, 2)
 
 
-class Slow:
-    """Vertex to (turn, iteration, row); the least (turn, position in its put) is evicted."""
+@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(st.data())
+def test_a_cache_is_a_list_of_rows_by_age(data):
+    """Searches, stores, evictions and ages, against a dict in the order of the last writes."""
+    vertices = data.draw(st.integers(1, 12))
+    capacity, life = data.draw(st.integers(0, 14)), data.draw(st.integers(0, 4))
+    cache = EmbeddingCache(vertices, 3, capacity, life)
+    written: dict[int, tuple[int, list[float]]] = {}
+    counted = Hits()
+    some = st.lists(st.integers(0, vertices - 1), max_size=20)
+    for now in range(data.draw(st.integers(0, 8))):
+        listed = data.draw(some)
+        rows = torch.rand(len(listed), 3)
+        cache.put(torch.tensor(listed, dtype=torch.int64), rows, now)
+        for vertex, row in zip(listed, rows.tolist(), strict=True):
+            written.pop(vertex, None)
+            written[vertex] = (now, row)
+            if len(written) > min(capacity, vertices):
+                del written[next(iter(written))]
+        sought, later = data.draw(some), now + data.draw(st.integers(0, 5))
+        fresh = {v: row for v, (made, row) in written.items() if later - made <= life}
+        slots = cache.find(torch.tensor(sought, dtype=torch.int64), later)
+        assert (slots >= 0).tolist() == [v in fresh for v in sought]
+        assert cache.rows(slots[slots >= 0]).tolist() == [fresh[v] for v in sought if v in fresh]
+        counted.requested += len(sought)
+        counted.found += sum(v in fresh for v in sought)
+        counted.ages += sum(later - written[v][0] for v in sought if v in fresh)
+        assert (cache.hits, len(cache)) == (counted, len(written))
 
-    def __init__(self, capacity: int, life: int) -> None:
-        self.capacity, self.life, self.turn = capacity, life, 0
-        self.kept: dict[int, tuple[tuple[int, int], int, list[float]]] = {}
 
-    def put(self, vertices: list[int], rows: list[list[float]], made: int) -> None:
-        self.turn += 1
-        taken = list(zip(vertices, rows, strict=True))[: self.capacity]
-        for vertex, _ in taken:
-            if vertex in self.kept:
-                self.kept[vertex] = ((self.turn, 0), *self.kept[vertex][1:])
-        for place, (vertex, row) in enumerate(taken):
-            if vertex not in self.kept and len(self.kept) == self.capacity:
-                del self.kept[min(self.kept, key=lambda v: self.kept[v][0])]
-            self.kept[vertex] = ((self.turn, place), made, row)
+def test_threads_change_no_cache():
+    """Also where a vertex comes twice in one store, and more come than there are slots."""
+    generator = torch.Generator().manual_seed(0)
+    caches = [EmbeddingCache(9000, 40, 3000, 2, torch.bfloat16) for _ in range(2)]
+    before = torch.get_num_threads()
+    try:
+        for now in range(4):
+            vertices = torch.randint(9000, (5000,), generator=generator)
+            rows = torch.rand(5000, 40, generator=generator)
+            sought = torch.randint(9000, (50_000,), generator=generator)
+            found = []
+            for cache, threads in zip(caches, (1, 3), strict=True):
+                torch.set_num_threads(threads)
+                cache.put(vertices, rows, now)
+                slots = cache.find(sought, now)
+                found.append((slots, cache.rows(slots[slots >= 0])))
+            for one, other in zip(*found, strict=True):
+                assert torch.equal(one, other)
+            last = {int(v): i for i, v in enumerate(vertices.tolist())}
+            slots, kept = found[0]
+            positions = [last[int(v)] for v in sought[slots >= 0]]
+            if now == 0:
+                assert torch.equal(kept, rows[positions].bfloat16())
+    finally:
+        torch.set_num_threads(before)
+    assert caches[0].hits == caches[1].hits
 
-    def find(self, vertex: int, now: int) -> list[float] | None:
-        if vertex not in self.kept:
-            return None
-        _, made, row = self.kept[vertex]
-        return row if now - made <= self.life else None
 
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_oldest_rows_are_evicted_first(seed):
-    rng = np.random.default_rng(seed)
-    vertices, capacity, life = 30, seed and int(rng.integers(0, 34)), int(rng.integers(0, 9))
-    cache = EmbeddingCache(vertices, 2, capacity, life)
-    slow = Slow(min(capacity, vertices), life)
-    asked = found = ages = 0
-    for now in range(60):
-        given = rng.permutation(vertices)[: rng.integers(0, 20)]
-        rows = rng.random((len(given), 2), np.float32)
-        cache.put(torch.from_numpy(given), torch.from_numpy(rows), now)
-        slow.put(given.tolist(), rows.tolist(), now)
-        wanted = torch.from_numpy(rng.integers(0, vertices, 12))
-        slots = cache.find(wanted, now + 2)
-        expected = [slow.find(vertex, now + 2) for vertex in wanted.tolist()]
-        assert (slots >= 0).tolist() == [row is not None for row in expected]
-        held = cache.rows(slots[slots >= 0]).tolist()
-        assert held == [row for row in expected if row is not None]
-        asked += len(wanted)
-        found += len(held)
-        kept = [vertex for vertex in wanted.tolist() if slow.find(vertex, now + 2)]
-        ages += sum(now + 2 - slow.kept[vertex][1] for vertex in kept)
-        assert len(cache) == len(slow.kept)
-    assert vars(cache.hits) == {"requested": asked, "found": found, "ages": ages}
+def test_a_sample_is_biased_by_degree():
+    """Each draw takes a vertex that is left in proportion to its degree, 0 counting as 1."""
+    degrees, most, steps = [1, 2, 5, 9], 2, 20_000
+    ids, expected = np.array([3, 8, 11, 40]), np.zeros(4)
+    for first, second in permutations(range(4), 2):
+        share = degrees[first] / 17 * degrees[second] / (17 - degrees[first])
+        expected[[first, second]] += share
+    drawn = np.zeros(4)
+    for step in range(steps):
+        turns = turns_by_degree(ids, np.array(degrees), 7, step)
+        drawn[turns.topk(most, largest=False).indices.numpy()] += 1
+    assert np.abs(drawn / steps - expected).max() < 5 * 0.5 / steps**0.5
+    again = [turns_by_degree(ids, np.array(degrees), seed, 4) for seed in (7, 7, 8)]
+    assert torch.equal(again[0], again[1])
+    assert not torch.equal(again[0], again[2])
 
 
 VERTICES, ITERATIONS = 60, 7
@@ -307,7 +348,7 @@ def contents(rows: np.ndarray, iteration: int, layer: int) -> torch.Tensor:
     )
 
 
-def expected(A, layout, rank, degrees, most, pause) -> dict[tuple[int, int], list[int]]:
+def expected(A, layout, rank, degrees, ids, most, pause) -> dict[tuple[int, int], list[int]]:
     """(layer, iteration) to the rows of others that a rank gets of them, by brute force."""
     first, last = layout.range(rank)
     columns = np.unique(A[first:last].indices)
@@ -323,7 +364,9 @@ def expected(A, layout, rank, degrees, most, pause) -> dict[tuple[int, int], lis
                 made = low + drawn(peer, iteration + 50 * layer, high - low)
                 wanted = [v for v in made if v in columns]
                 wanted = [v for v in wanted if iteration - sent.get(v, -99) >= pause]
-                wanted.sort(key=lambda v: (-degrees[v], v))
+                step = 2 * iteration + layer
+                turns = turns_by_degree(ids, np.maximum(degrees, 1), 5, step)
+                wanted.sort(key=lambda v, turns=turns: float(turns[v]))
                 got += wanted[:most]
                 sent |= dict.fromkeys(wanted[:most], iteration)
     return found
@@ -335,7 +378,7 @@ def check_push(rank: int, parts: int, delay: int, most: int, pause: int) -> None
     layout = uneven_layout(VERTICES, parts, 2)
     first, last = layout.range(rank)
     boundary = Boundary.build(block_row(A, first, last), layout, comm)
-    degrees = np.diff(A.indptr)
+    degrees, ids = np.diff(A.indptr), np.random.default_rng(1).permutation(VERTICES)
     before = comm.ledger.copy()
     push = Push(
         boundary,
@@ -343,11 +386,13 @@ def check_push(rank: int, parts: int, delay: int, most: int, pause: int) -> None
         torch.float32,
         delay=delay,
         most=most,
+        ids=torch.from_numpy(ids[first:last]),
         degrees=torch.from_numpy(degrees[first:last]),
         comm=comm,
         pause=pause,
+        seed=5,
     )
-    coming = expected(A, layout, rank, degrees, most, pause)
+    coming = expected(A, layout, rank, degrees, ids, most, pause)
     for now in range(ITERATIONS):
         seen = {}
         for layer, made, halo, rows in push.arrived(now):
