@@ -621,7 +621,7 @@ class TrainConfig(Configuration):
         how, asked = self.algorithm, self.algorithm.clones
         if asked is not None or how.algo != "vertex-cut" or self.messages.epochs_late == 0:
             return bool(asked)
-        apart = how.recompute_halo or self.aim.label_propagation > 0
+        apart = how.recompute_halo or how.cover != "column" or self.aim.label_propagation > 0
         return self.model.propagates and not apart
 
     def check(self, ranks: int) -> None:

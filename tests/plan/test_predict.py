@@ -140,6 +140,8 @@ SCHEMES: list[dict[str, object]] = [
     {"hierarchy": 2, "prune": False},
     {"algo": "feature", "c": 4, "prune": False},
     {"algo": "vertex-cut", "recompute_halo": True},
+    {"algo": "vertex-cut", "clones": True},
+    {"algo": "vertex-cut", "clones": True, "model": "sage", "prune": False, "norm": "batch"},
     {"hierarchy": 2, "cover": "row"},
 ]
 CODED_ATTENTION: list[dict[str, object]] = [

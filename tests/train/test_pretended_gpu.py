@@ -42,6 +42,8 @@ SCHEMES: list[dict[str, Any]] = [
     {"algo": "1.5d", "c": 2, "cover": "row"},
     {"algo": "feature", "c": 2},
     {"algo": "vertex-cut"},
+    {"algo": "vertex-cut", "clones": True, "model": "sage", "dropout": 0.3},
+    {"algo": "vertex-cut", "delay": 2, "delay_bins": 2, "order": "paper"},
     {"hierarchy": 2, "recompute_halo": True},
     {"model": "sage", "norm": "batch", "layers": 2, "dtype": "bfloat16"},
     {"model": "gat", "algo": "1.5d", "c": 2, "heads": 2},
