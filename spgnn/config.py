@@ -645,6 +645,8 @@ def refused(config: TrainConfig) -> Iterator[str]:
     storage = config.storage
     if how.edges is not None and how.algo != "vertex-cut":
         yield "algorithm.edges needs --algo vertex-cut"
+    if how.partition == "libra" and (how.algo != "vertex-cut" or how.edges is not None or how.plan):
+        yield "--partition libra needs --algo vertex-cut, and neither algorithm.edges nor --plan"
     if config.clones:
         if how.algo != "vertex-cut" or how.cover != "column" or how.schedule != "overlap":
             yield (

@@ -44,10 +44,11 @@ from spgnn.errors import InputError, memory_for, suggestion
 from spgnn.exchange import Algorithm
 from spgnn.graph.vertices import check_sent
 from spgnn.layout import RowLayout
-from spgnn.partition import METHODS, partition, read_labels
+from spgnn.partition import METHODS, cut_vertices, partition, read_labels
 from spgnn.partition.adjacency import Int32Array
 from spgnn.partition.labels import check_labels, read_edge_labels
 from spgnn.partition.methods import Objective
+from spgnn.partition.vertex_cut import LIBRA
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
 
@@ -287,6 +288,14 @@ def _opened(
         if how.symmetrise:
             source = MemorySource(source.graph().symmetrised())
         structure = source.structure()
+        if how.partition == LIBRA:
+            if how.algorithm.algo != "vertex-cut":
+                raise InputError("--partition libra cuts vertices: it needs --algo vertex-cut")
+            with ProgressBar() as progress:
+                cut = cut_vertices(
+                    structure, parts, imbalance=how.imbalance, seed=how.seed, progress=progress
+                )
+            return source, cut.owners, cut.edges, cut.report
         edges = None if how.edges is None else read_edge_labels(how.edges, structure.nnz, parts)
         trained = "train" in how.balance or (
             isinstance(how.partition, str) and how.partition == "pagraph"

@@ -39,11 +39,10 @@ from spgnn.partition.labels import (
 from spgnn.partition.methods import BALANCES, METHODS, Objective, Preset, partition
 from spgnn.partition.morton import MORTON, read_positions
 from spgnn.partition.plot import check_plot, plot_volumes
-from spgnn.partition.vertex_cut import VertexCut, cut_vertices
+from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
 from spgnn.partition.volume import Report, Volumes, count_volumes, report
 from spgnn.progress import ProgressBar
 
-LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
 # The flags that name a file to write.
 OUTPUTS = ("--output", "--edges", "--sizes", "--permutation", "--json", "--plot")
 _UNEVEN = 0.5  # from here on, an imbalance of vertices has a remark

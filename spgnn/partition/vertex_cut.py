@@ -23,6 +23,7 @@ from spgnn.partition.labels import check_edge_labels, check_labels
 from spgnn.partition.volume import CoverVolume, Report, excess_of_maximum
 from spgnn.progress import Progress
 
+LIBRA = "libra"  # gives parts to nonzeros, and then to vertices
 # Rows and nonzeros together that are read at once; rows of one chunk are taken in random order.
 _CHUNK = 1 << 20
 

@@ -116,7 +116,10 @@ def check_training(comm: Communicator, path: Path, cut: VertexCut) -> None:
         losses, report = run(variant, comm)
         np.testing.assert_allclose(losses, reference_history(path, variant), rtol=1e-4)
         assert report["volume"] == report["planned_volume"]
+    libra = training_graph(config.but(partition="libra", edges=None), comm)
     A = training_graph(config, comm).A
+    assert libra.A.volume == A.volume
+    assert libra.whole.vertex_ids.equal(training_graph(config, comm).whole.vertex_ids)
     assert A.volume.send == cut.report["together"]["send"][comm.rank]
     assert A.volume.receive == cut.report["together"]["recv"][comm.rank]
 
@@ -133,6 +136,8 @@ def test_training_on_labels_from_files(tmp_path):
     ("options", "message"),
     [
         ({"algo": "1d"}, "edges needs --algo vertex-cut"),
+        ({"partition": "libra"}, "libra needs --algo vertex-cut, and neither algorithm.edges"),
+        ({"partition": "libra", "edges": None, "algo": "1d"}, "libra needs --algo vertex-cut"),
         ({"edges": "nowhere.npy"}, "nowhere.npy: no such file"),
         ({"partition": "block"}, "61 edge labels for"),
     ],
