@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 
 from spgnn import InputError
 from spgnn.comm import connect
@@ -16,6 +20,8 @@ from spgnn.loader.minibatch import train
 from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.to_device import CopyAhead
 from spgnn.testing import run_ranks
+from tests.kernels.conftest import EMULATION
+from tests.kernels.cuda_emulation import EmulatedDevice
 from tests.pretended_gpu import GPU, late_group, pretended_gpu
 from tests.training import write_dataset
 
@@ -34,7 +40,7 @@ def config_of(path: Path, **flags: Any) -> MiniBatchConfig:
 
 
 @contextmanager
-def gpu() -> Iterator[list[Any]]:
+def gpu(kernels: str | EmulatedDevice = "cpu") -> Iterator[list[Any]]:
     """A pretended GPU; yields whether each batch was copied ahead, and where it arrived."""
     seen, arrived = [], CopyAhead.arrived
 
@@ -46,7 +52,7 @@ def gpu() -> Iterator[list[Any]]:
     comm = connect()
     host = comm.job.device
     with ExitStack() as stack:
-        stack.enter_context(pretended_gpu())
+        stack.enter_context(pretended_gpu(kernels))
         stack.enter_context(late_group())
         stack.enter_context(patch.object(CopyAhead, "arrived", noted))
         comm.job.device = GPU
@@ -55,7 +61,11 @@ def gpu() -> Iterator[list[Any]]:
 
 
 def history(config: MiniBatchConfig) -> list[dict[str, Any]]:
-    return [{**record, "seconds": None} for record in train(config, connect())["history"]]
+    records = train(config, connect())["history"]
+    return [
+        {name: v for name, v in record.items() if name != "seconds" and v is not None}
+        for record in records
+    ]
 
 
 def check(rank: int, configs: list[MiniBatchConfig]) -> None:
@@ -72,6 +82,42 @@ def test_training_is_that_of_the_cpu(tmp_path):
     configs = [config_of(path, **flags) for flags in RUNS]
     run_ranks(check, 1, configs, backend="gloo")
     run_ranks(check, 2, configs[:1], backend="gloo")
+
+
+def check_kernels(rank: int, configs: list[MiniBatchConfig], folder: Path) -> None:
+    """Each training with the device's own kernels, and torch's."""
+    emulated = EmulatedDevice(folder)
+    for config in configs:
+        expected = history(config)
+        for kernels in ("torch", emulated):
+            with gpu(kernels):
+                found = history(config)
+            for ours, theirs in zip(found, expected, strict=True):
+                for name, value in theirs.items():
+                    assert ours[name] == pytest.approx(value, rel=1e-5), (config, name)
+
+
+@EMULATION
+@pytest.mark.slow
+def test_the_kernels_of_the_device_train_alike(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    configs = [config_of(path, **flags) for flags in (*RUNS, {"aggregate": "max"})]
+    run_ranks(check_kernels, 1, configs, tmp_path, backend="gloo")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_training_on_a_gpu_is_that_of_the_cpu(tmp_path):
+    path, found = write_dataset(tmp_path / "graph.npz"), []
+    for device in ("cpu", "cuda"):
+        words = f"--num-neighbors 4,3 --batch-size 7 --hidden 8 --epochs 3 --device {device}"
+        report = tmp_path / f"{device}.json"
+        command = [sys.executable, "experiments/minibatch.py", "--dataset", str(path)]
+        root = Path(__file__).parents[2]
+        subprocess.run([*command, *words.split(), "--json", str(report)], check=True, cwd=root)
+        history = json.loads(report.read_text())["history"]
+        found.append([record["loss"] for record in history])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 @pytest.mark.parametrize(
