@@ -8,8 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from paper.graphs import DATASETS, DEFAULT_SCALES, PaperGraph, real_graph, shape_of, stand_in_of
-from paper.output import Output, can_draw, show
+from paper.graphs import (
+    DATASETS,
+    DEFAULT_SCALES,
+    MEASURED_SCALES,
+    PaperGraph,
+    real_graph,
+    shape_of,
+    stand_in_of,
+)
+from paper.measured import KINDS, Measured, measured
+from paper.output import PREDICTED, Output, can_draw, show
 from paper.published import (
     CLAIMS,
     FASTEST,
@@ -25,6 +34,7 @@ from paper.times import (
     GVB,
     METIS,
     OBLIVIOUS,
+    OURS,
     PARTITIONERS,
     SCALING,
     Model,
@@ -110,7 +120,11 @@ def _names(named: str, text: str, choices: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(text.split(",")))
 
 
-def graphs(options: argparse.Namespace, datasets: Iterable[str]) -> Iterator[PaperGraph]:
+def graphs(
+    options: argparse.Namespace,
+    datasets: Iterable[str],
+    scales: Mapping[str, float] = DEFAULT_SCALES,
+) -> Iterator[PaperGraph]:
     """The real graph that is asked for, or the stand-ins, one after the other.
 
     Raises
@@ -121,7 +135,7 @@ def graphs(options: argparse.Namespace, datasets: Iterable[str]) -> Iterator[Pap
         yield real_graph(options.dataset, options.data_dir)
         return
     for name in options.datasets or datasets:
-        scale = 1.0 if options.full else options.scale or DEFAULT_SCALES[name]
+        scale = 1.0 if options.full else options.scale or scales[name]
         yield stand_in_of(name, scale)
 
 
@@ -225,6 +239,13 @@ FIGURES = {
         stacked=True,
     ),
 }
+
+
+# What `measure` trains: Figures 3, 4 and 6; and Figure 7.
+MEASURED = (
+    *((scheme, 1) for scheme in (OBLIVIOUS, AWARE, METIS, GVB, OURS)),
+    *((scheme, c) for c in (2, 4) for scheme in (OBLIVIOUS, AWARE, GVB, OURS)),
+)
 
 
 def make_datasets(options: argparse.Namespace, output: Output, progress: ProgressBar) -> None:
@@ -348,6 +369,93 @@ def make_figure(options: argparse.Namespace, output: Output, progress: ProgressB
         _draw(figure, found, output, said)
 
 
+def make_measured(options: argparse.Namespace, output: Output, progress: ProgressBar) -> None:
+    """Figures 3, 4, 6 and 7 from epochs of real ranks, beside what is predicted for them."""
+    machine, found = machine_of(options), list[Measured]()
+    captions = []
+    for graph in graphs(options, ("amazon",), MEASURED_SCALES):
+        captions.append(caption(graph))
+        mine = measured(
+            graph,
+            options.dataset or graph.data.name,
+            partitions_of(graph, options, progress),
+            MEASURED,
+            options.ranks or (4, 16, 64),
+            machine,
+            model_of(options),
+            progress,
+        )
+        for number, one in enumerate(mine):
+            pace, point = one.pace, one.point
+            if number == 0:
+                between, inside = (8e-9 * each.bandwidth for each in (pace.between, pace.inside))
+                print(
+                    f"{captions[-1]}; a second of {machine.name} is {pace.slower:.3g} s here: "
+                    f"links of {between:.3g} Gb/s between nodes and {inside:.3g} inside, messages "
+                    f"of {1e6 * pace.between.latency:.3g} µs"
+                )
+            found.append(one)
+            print(
+                f"{_line(point, point.c > 1)}, {point.ranks} ranks: "
+                f"{1e3 * sum(one.spent.values()):.4g} ms, predicted "
+                f"{1e3 * sum(one.predicted.values()):.4g}",
+                flush=True,
+            )
+            output.write_csv([_measured_record(each) for each in found])
+    show("Milliseconds an epoch, measured (predicted)", [_measured_shown(one) for one in found])
+    said = (
+        f"seconds of {machine.name}: measured on throttled ranks, predicted; {'; '.join(captions)}"
+    )
+    for line in _speedups([replace(one.point, spent=one.spent) for one in found]):
+        print(f"measured: {line}")
+    if not can_draw():
+        return
+    lines: dict[str, dict[str, dict[str, list[tuple[float, float]]]]] = {}
+    stacks: dict[str, dict[str, dict[str, float]]] = {}
+    for one in found:
+        point = one.point
+        figure = "1d" if point.c == 1 else "1.5d"
+        panel = lines.setdefault(figure, {}).setdefault(point.dataset, {})
+        for name, spent in (("", one.spent), (PREDICTED, one.predicted)):
+            panel.setdefault(_line(point, point.c > 1) + name, []).append(
+                (point.ranks, sum(spent.values()))
+            )
+            if figure == "1d":
+                bars = stacks.setdefault(point.dataset, {})
+                bars[f"{point.scheme}, {point.ranks}{name}"] = spent
+    for figure, panels in lines.items():
+        output.draw_lines(panels, "seconds an epoch", said, part=figure)
+    output.draw_stacks(stacks, "seconds an epoch", said, part="breakdown-1d")
+
+
+def _measured_record(one: Measured) -> dict[str, Any]:
+    point = one.point
+    return {
+        "dataset": point.dataset,
+        "scheme": point.scheme,
+        "c": point.c,
+        "ranks": point.ranks,
+        "scaled_by": point.factor,
+        "sent_bytes_here": one.nbytes,
+        "seconds_here_for_one": one.pace.slower,
+        "seconds": sum(one.spent.values()),
+        "predicted_seconds": sum(one.predicted.values()),
+        **{f"{kind}_seconds": one.spent[kind] for kind in KINDS},
+        **{f"predicted_{kind}_seconds": one.predicted[kind] for kind in KINDS},
+    }
+
+
+def _measured_shown(one: Measured) -> dict[str, Any]:
+    both = {"ms": (sum(one.spent.values()), sum(one.predicted.values()))}
+    both |= {kind: (one.spent[kind], one.predicted[kind]) for kind in KINDS}
+    return {
+        "scheme": one.point.scheme,
+        "c": one.point.c,
+        "ranks": one.point.ranks,
+        **{kind: f"{1e3 * a:.4g} ({1e3 * b:.4g})" for kind, (a, b) in both.items()},
+    }
+
+
 def _speedups(found: Sequence[Point]) -> list[str]:
     """What each graph's oblivious 1D line takes over the others, at the most ranks."""
     said = []
@@ -407,7 +515,7 @@ def _line(point: Point, replicated: bool) -> str:
 
 def _record(point: Point) -> dict[str, Any]:
     """One line of the CSV."""
-    kinds = ("spmm", "exchange", "pack", "dense", "passes", "allreduce", "overhead")
+    kinds = ("spmm", "exchange", "replica", "pack", "dense", "passes", "allreduce", "overhead")
     return {
         "dataset": point.dataset,
         "scheme": point.scheme,
@@ -418,6 +526,8 @@ def _record(point: Point) -> dict[str, Any]:
         "average_send_bytes": point.average,
         "max_send_bytes": point.maximum,
         "max_send_bytes_between_nodes": point.between,
+        "cut_p_rows": point.cut,
+        "t_comm": point.bound,
         "seconds": point.seconds,
         **{f"{kind}_seconds": point.spent.get(kind, 0.0) for kind in kinds},
     }
@@ -432,8 +542,11 @@ def _shown(point: Point) -> dict[str, Any]:
         "GB an epoch": point.total / 1e9,
         "busiest MB": point.maximum / 1e6,
         "imbalance %": 100 * (point.maximum / point.average - 1) if point.average else 0.0,
+        "cut_P rows": point.cut,
+        "T_comm ms": None if point.bound is None else 1e3 * point.bound,
         "ms": 1e3 * point.seconds,
         "network ms": 1e3 * point.exchange,
+        "replicas ms": 1e3 * point.spent.get("replica", 0.0),
     }
 
 
@@ -472,7 +585,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output = Output(Path(options.output), options.command)
         with ProgressBar() as progress:
             COMMANDS[options.command][1](options, output, progress)
-        print(f"written: {', '.join(str(p) for p in (output.csv, output.svg) if p.exists())}")
+        print(f"written: {', '.join(map(str, output.written))}")
         if not can_draw():
             print("no SVG: pip install 'spgnn[plot]'")
 
@@ -483,5 +596,6 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.Namespace, Output, ProgressBar
     "datasets": ("the graphs, and what stands for them", make_datasets),
     "table2": ("volumes under METIS and gvb on Amazon", make_table2),
     **{name: (figure.what, make_figure) for name, figure in FIGURES.items()},
+    "measure": ("epochs of real ranks behind throttled links, beside predictions", make_measured),
     "fit": ("predictions beside the authors' job logs", make_fit),
 }

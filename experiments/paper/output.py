@@ -16,6 +16,7 @@ from spgnn.files import check_writable, write_file
 
 Line = Sequence[tuple[float, float]]
 _MARKS = "osD^vP*X"
+PREDICTED = ", predicted"
 
 
 class Output:
@@ -36,6 +37,7 @@ class Output:
 
     def __init__(self, directory: Path, name: str) -> None:
         self.csv, self.svg = directory / f"{name}.csv", directory / f"{name}.svg"
+        self.written: dict[Path, None] = {}
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
@@ -50,7 +52,7 @@ class Output:
         writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(records)
-        write_file(self.csv, [text.getvalue().encode()], f"--output {self.csv}")
+        self._write(self.csv, text.getvalue().encode())
 
     def draw_lines(
         self,
@@ -58,29 +60,41 @@ class Output:
         ylabel: str,
         caption: str,
         xlabel: str = "ranks",
+        part: str = "",
     ) -> None:
-        """A panel for each graph, a line for each scheme, both axes logarithmic."""
+        """A panel for each graph, a line for each scheme, both axes logarithmic.
+
+        Predictions beside measurements are dashed, in the same colour. With a `part`, one of
+        several pictures.
+        """
         figure, axes = _figure(len(panels))
         for plot, (title, lines) in zip(axes, panels.items(), strict=True):
-            for number, (name, line) in enumerate(lines.items()):
+            schemes = list(dict.fromkeys(name.removesuffix(PREDICTED) for name in lines))
+            for name, line in lines.items():
                 if not line:
                     continue
                 xs, ys = zip(*line, strict=True)
-                mark = _MARKS[number % len(_MARKS)]
-                plot.plot(xs, ys, marker=mark, markersize=4, linewidth=1.2, label=name)
+                number = schemes.index(name.removesuffix(PREDICTED))
+                look: dict[str, Any] = {
+                    "marker": _MARKS[number % len(_MARKS)],
+                    "color": f"C{number % 10}",
+                }
+                look |= {"linestyle": "--", "alpha": 0.6} if name.endswith(PREDICTED) else {}
+                plot.plot(xs, ys, markersize=4, linewidth=1.2, label=name, **look)
             plot.set_title(title, parse_math=False)
             plot.set_xscale("log", base=2)
             plot.set_yscale("log")
             plot.set(xlabel=xlabel, ylabel=ylabel)
             plot.grid(visible=True, which="both", linewidth=0.3)
         axes[0].legend(frameon=False, fontsize="x-small")
-        self._save(figure, caption)
+        self._save(figure, caption, part)
 
     def draw_stacks(
         self,
         panels: Mapping[str, Mapping[str, Mapping[str, float]]],
         ylabel: str,
         caption: str,
+        part: str = "",
     ) -> None:
         """A panel for each graph, a bar for each scheme and number of ranks, a colour a kind."""
         figure, axes = _figure(len(panels))
@@ -95,13 +109,18 @@ class Output:
             plot.set_xticks(range(len(bars)), list(bars), rotation=90, fontsize="xx-small")
             plot.set_ylabel(ylabel)
         axes[0].legend(frameon=False, fontsize="x-small")
-        self._save(figure, caption)
+        self._save(figure, caption, part)
 
-    def _save(self, figure: Any, caption: str) -> None:
+    def _save(self, figure: Any, caption: str, part: str) -> None:
         figure.supxlabel(caption, fontsize="x-small", parse_math=False, wrap=True)
         drawn = io.BytesIO()
         figure.savefig(drawn, format="svg")
-        write_file(self.svg, [drawn.getvalue()], f"--output {self.svg}")
+        name = f"{self.svg.stem}-{part}.svg" if part else self.svg.name
+        self._write(self.svg.with_name(name), drawn.getvalue())
+
+    def _write(self, path: Path, content: bytes) -> None:
+        write_file(path, [content], f"--output {path}")
+        self.written[path] = None
 
 
 def can_draw() -> bool:

@@ -78,9 +78,9 @@ BY_NAME = {scheme.name: scheme for scheme in (*SCALING, METIS)}
 
 
 # What of an epoch's seconds the network takes; the rest is the machine's own.
-EXCHANGE = ("exchange", "allreduce")
+EXCHANGE = ("exchange", "replica", "allreduce")
 # Counts of peers, and places among them: the same in a graph of any size.
-_OF_RANKS = {"messages", "returned", "me", "away"}
+_OF_RANKS = {"messages", "returned", "me", "away", "axis", "broadcast"}
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,9 @@ class Point:
         Of the busiest rank's bytes to other nodes.
     spent : dict of float
         Seconds by kind of work.
+    cut, bound : float, optional
+        cut_P(G), rows of the largest message, and T_comm of an epoch as sections 4.1 and 4.2 have
+        it; not of oblivious schemes.
     """
 
     dataset: str
@@ -119,6 +122,8 @@ class Point:
     average: float
     between: float
     spent: dict[str, float]
+    cut: float | None = None
+    bound: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -146,6 +151,8 @@ class Point:
             volume["avg_send_bytes"],
             priced.volume_by_level["between"]["max_send_bytes"],
             seconds,
+            priced.largest_message,
+            priced.bound_seconds,
         )
 
 

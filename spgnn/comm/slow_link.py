@@ -14,7 +14,7 @@ from torch import Tensor
 from spgnn.comm.communicator import Communicator, Reduction, Wait
 from spgnn.comm.failure import Call, Group
 from spgnn.comm.traffic import RowCounts
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice
 
 
 def throttled(
@@ -24,7 +24,7 @@ def throttled(
     *,
     inside: tuple[float, float] | None = None,
     ranks_a_node: int = 1,
-    clock: str = "wall",
+    clock: str | Callable[[], float] = "wall",
     overlap: bool = True,
 ) -> Throttled:
     """The same ranks behind a slow network: operations take as long as it would need for them.
@@ -58,13 +58,13 @@ def throttled(
         Gigabits per second and latency between ranks of one node; as between nodes if not given.
     ranks_a_node : int
         Rank r of the job is on node r // ranks_a_node.
-    clock : {"wall", "processor"}
+    clock : {"wall", "processor"} or callable
         ``wall``: whoever waits sleeps. ``processor``: nobody sleeps, but each rank has a clock
         (:attr:`Throttled.seconds`) that advances by the processor's seconds of its own work and by
         what the network needs; an operation begins when its last rank comes. So many ranks on a
         few cores take the time that they would take on a core each; ledger and reports have the
         seconds of this clock. Operations are then synchronous, as far as the real clock is
-        concerned.
+        concerned. A function counts the seconds of work in another way than `time.process_time`.
     overlap : bool
         If not, whoever starts an operation waits for its end.
 
@@ -80,14 +80,15 @@ def throttled(
                 f"a link of {rate:g} Gb/s and {delay:g} s: the rate must be above 0, the latency "
                 "0 or more"
             )
-    if ranks_a_node < 1 or clock not in ("wall", "processor"):
-        raise InputError(
-            f"ranks_a_node={ranks_a_node}, clock={clock!r}: must be 1 or more, and 'wall' or "
-            "'processor'"
-        )
+    if ranks_a_node < 1:
+        raise InputError(f"ranks_a_node must be 1 or more, got {ranks_a_node}")
+    if isinstance(clock, str):
+        check_choice("clock", clock, ("wall", "processor"))
     links = [_Link(rate * 1e9 / 8, delay) for rate, delay in (within, (gigabits, latency))]
-    network = _Network(links, ranks_a_node, clock == "processor", overlap)
-    if network.virtual:
+    if clock == "processor":
+        clock = time.process_time
+    network = _Network(links, ranks_a_node, None if isinstance(clock, str) else clock, overlap)
+    if network.clock is not None:
         comm.ledger.clock = network.now
     return Throttled(comm, network)
 
@@ -108,18 +109,18 @@ class _Network:
 
     links: list[_Link]
     ranks_a_node: int
-    virtual: bool
+    clock: Callable[[], float] | None
     overlap: bool
     ahead: float = 0.0
-    waited: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    waited: defaultdict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
 
     def now(self) -> float:
-        return self.ahead + time.process_time() if self.virtual else time.monotonic()
+        return time.monotonic() if self.clock is None else self.ahead + self.clock()
 
     def reach(self, moment: float) -> None:
-        """Be at that moment: sleep until then, or set the clock, which leaves out what it ran."""
-        if self.virtual:
-            self.ahead = moment - time.process_time()
+        """Be at that moment: sleep until then, or set the clock."""
+        if self.clock is not None:
+            self.ahead = moment - self.clock()
             return
         while (left := moment - time.monotonic()) > 0:
             time.sleep(left)
@@ -146,8 +147,11 @@ class Throttled(Communicator):
         return self._network.now()
 
     @property
-    def waited(self) -> dict[str, float]:
-        """Seconds, by its clock, that this rank waited in each operation, for links and others."""
+    def waited(self) -> dict[tuple[str, str], float]:
+        """Seconds, by its clock, that this rank waited for links and others: by operation, group.
+
+        Operations are called as above; groups as they are named, ``"row"`` or ``"replica"``.
+        """
         return dict(self._network.waited)
 
     def _carried(
@@ -156,7 +160,7 @@ class Throttled(Communicator):
         """Start an operation of so many messages in turn and bytes on each of the links."""
         network, start = self._network, self._network.now()
         latest = start
-        if network.virtual:
+        if network.clock is not None:
             last = torch.tensor([round(start * 1e9)])
             self._inner.maximise_uncounted(last)
             latest = int(last) / 1e9
@@ -167,14 +171,14 @@ class Throttled(Communicator):
                 link.busy += nbytes / link.rate
                 arrival = max(arrival, link.free + messages * link.latency)
         wait = begin()
-        if network.virtual:
-            network.reach(start)
+        if network.clock is not None:
+            network.reach(start)  # moving bytes is the network's work
 
         def finish() -> None:
             came = network.now()
             wait()
             network.reach(max(came, arrival))
-            network.waited[operation] += network.now() - came
+            network.waited[operation, self.group.name] += network.now() - came
 
         if network.overlap:
             return finish

@@ -34,7 +34,6 @@ Integers = npt.NDArray[np.integer]
 PIECE = 1 << 22  # edges drawn at once: their temporaries must not outgrow the graph
 HUB_SHARE = 0.1  # no vertex is expected to neighbour more than this share of all others
 ROUNDS = 8
-FADE = 0.66  # of the spread of communities' factors, from a level of nested ones to the next
 
 
 def block_model(
@@ -163,7 +162,8 @@ def nested_model(
     features: int = 64,
     reach: float = 0.036,
     decay: float = 0.8,
-    spread: float = 0.84,
+    spread: float = 0.78,
+    fade: float = 0.65,
     skew: float = 2.3,
     signal: float = 1.0,
     seed: int = 0,
@@ -187,8 +187,9 @@ def nested_model(
     decay : float
         Of the probability of an edge from one level of the tree to the next larger one.
     spread : float
-        Standard deviation of the logarithm of the factors, of communities that are the whole; of
-        smaller ones it is `FADE` times that of those twice as large.
+        Standard deviation of the logarithm of the factors, of communities that are the whole.
+    fade : float
+        Of smaller ones it is so many times that of those twice as large.
     skew : float > 1
         As of `block_model`; so are classes, features and signal. A class is a stretch of the tree.
     """
@@ -205,7 +206,7 @@ def nested_model(
     leaves = np.arange(vertices)
     leaving = np.full(vertices, np.log(reach))
     for level in range(1, levels + 1):
-        deviation = spread * FADE**level
+        deviation = spread * fade**level
         quantiles = ndtri((np.arange(1 << level) + 0.5) / (1 << level))
         factor = rng.permutation(quantiles) * deviation - deviation**2 / 2
         leaving += factor[(leaves << level) // vertices]

@@ -292,6 +292,7 @@ _TABLE = (
     ("max send", "max_send", "rows"),
     ("average send", "avg_send", "mean"),
     ("max receive", "max_recv", "rows"),
+    ("largest message", "max_pair", "rows"),
     ("send imbalance", "send_imbalance", "share"),
     ("receive imbalance", "recv_imbalance", "share"),
     ("cover row", "cover_volume.row", "rows"),

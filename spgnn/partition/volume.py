@@ -48,6 +48,7 @@ class CoverVolume:
             "max_send": int(self.send.max()),
             "avg_send": self.total / len(self.send),
             "max_recv": int(self.receive.max()),
+            "max_pair": None if self.blocks is None else int(self.blocks.max(initial=0)),
             "send_imbalance": excess_of_maximum(self.send),
             "recv_imbalance": excess_of_maximum(self.receive),
             "send": self.send.tolist(),
@@ -153,7 +154,10 @@ def report(
         covers["minimum"] = volumes.minimum.summary()
         totals["minimum"] = volumes.minimum.total
     column, sizes = covers["column"], part_sizes(checked, parts)
-    of_column = ("max_send", "avg_send", "max_recv", "send_imbalance", "recv_imbalance")
+    of_column = (
+        *("max_send", "avg_send", "max_recv", "max_pair"),
+        *("send_imbalance", "recv_imbalance"),
+    )
     result: Report = {
         "method": "labels",
         "parts": parts,

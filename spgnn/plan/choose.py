@@ -122,6 +122,8 @@ class PricedPlan:
             "max_recv_bytes": volume["max_recv_bytes"],
             "bytes_by_level": {level: levels[level]["total_bytes"] for level in LEVELS},
             "messages": int(price.messages.sum()),
+            "largest_message_rows": price.largest_message,
+            "bound_seconds": price.bound_seconds,
             "memory_bytes": price.memory_bytes,
             "memory": {name: int(bytes_.max()) for name, bytes_ in price.memory.items()},
             "seconds": self.seconds,

@@ -103,6 +103,9 @@ class HopCounts:
     returned: Any  # the same in the adjoint
     entries: Int64Array  # nonzeros of the send matrix, [P]
     sums: bool = False  # some rank sends partial sums, and not rows as they are
+    axis: str = "row"
+    broadcast: bool = False  # rows leave their owner once, whoever receives them
+    largest: Int64Array | None = None  # rows of each rank's largest message, [P], if counted
 
     def moved(
         self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
@@ -321,9 +324,12 @@ def count(
             found[ranks] = nodes[ranks] != nodes[ranks][:, None]
         return found
 
-    def hop(hops: Sequence[Hop | Partials], entries: Sequence[int], *, sums: bool) -> HopCounts:
+    def hop(
+        hops: Sequence[Hop | Partials], entries: Sequence[int], *, sums: bool, whole: bool = False
+    ) -> HopCounts:
         send, receive = [h.counts.send for h in hops], [h.counts.recv for h in hops]
-        return count_hop(send, receive, away(hops[0].axis), entries, sums=sums)
+        axis = hops[0].axis
+        return count_hop(send, receive, away(axis), entries, sums=sums, axis=axis, broadcast=whole)
 
     def stage(stages: Sequence[Stage]) -> StageCounts:
         figures = [
@@ -335,6 +341,7 @@ def count(
                 each,
                 [one.send.nnz for one in each],
                 sums=any(one.selected_rows is None for one in each),
+                whole=each[0].broadcast,
             )
             for each in zip(*(s.hops for s in stages), strict=True)
         ]
@@ -394,6 +401,8 @@ def count_hop(
     entries: Sequence[int] | Int64Array,
     *,
     sums: bool = False,
+    axis: str = "row",
+    broadcast: bool = False,
 ) -> HopCounts:
     """Count one exchange of all ranks.
 
@@ -408,4 +417,6 @@ def count_hop(
 
     sent, received = map(by_level, both)
     messages, returned = (by_level((rows > 0).astype(np.int64)) for rows in both)
-    return HopCounts(sent, received, messages, returned, np.asarray(entries, np.int64), sums)
+    entries = np.asarray(entries, np.int64)
+    largest = both[0].max(axis=1).astype(np.int64)
+    return HopCounts(sent, received, messages, returned, entries, sums, axis, broadcast, largest)

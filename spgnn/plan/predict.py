@@ -20,7 +20,7 @@ from spgnn.plan.epoch import Epoch, trace
 from spgnn.plan.graphs import Dataset
 from spgnn.plan.machine import Machine
 from spgnn.plan.ranks import ModelCounts, VirtualRanks
-from spgnn.plan.seconds import epoch_seconds
+from spgnn.plan.seconds import cut_and_bound, epoch_seconds
 
 # Far less than what is left over where the bytes of a run are shared out between its epochs.
 _HAIR = 1e-6
@@ -58,6 +58,10 @@ class Prediction:
         Bytes at the most before training; rank 0's reader is not among them.
     seconds : dict of float, or ``None`` without a machine
         Of an epoch, by kind of work, on the slowest rank of each step.
+    largest_message : int, or ``None`` where it was not counted
+        Rows: cut_P(G) of the ICPP'24 paper.
+    bound_seconds : float, or ``None`` without a machine or such a formula
+        The paper's T_comm of an epoch, if every message were as large.
     """
 
     sent: Int64Array
@@ -67,6 +71,8 @@ class Prediction:
     memory: dict[str, Int64Array]
     setup: Int64Array
     seconds: dict[str, float] | None
+    largest_message: int | None = None
+    bound_seconds: float | None = None
 
     @property
     def volume(self) -> dict[str, int | float]:
@@ -176,7 +182,8 @@ def price(
     items, setup = memory_of(counted, epoch, codec, machine)
     seconds = None if machine is None else epoch_seconds(counted, epoch, codec, machine)
     nonzeros = counted.of(epoch.layers - 1).nonzeros
-    return Prediction(sent, received, messages, nonzeros, items, setup, seconds)
+    figures = cut_and_bound(counted, epoch, machine)
+    return Prediction(sent, received, messages, nonzeros, items, setup, seconds, *figures)
 
 
 def memory_of(

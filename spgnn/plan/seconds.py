@@ -40,6 +40,8 @@ def epoch_seconds(
 ) -> dict[str, float]:
     """Seconds by kind of work: spmm, exchange, dense, passes, allreduce, overhead, ….
 
+    What replicas exchange among themselves, partial sums mostly, is "replica".
+
     Each step takes as long as on its slowest rank, for the next exchange waits for that. Of a
     product, what hides behind the exchange is not counted.
     """
@@ -96,6 +98,40 @@ def _all_reduce(nbytes: int, ranks: int, machine: Machine, slow: float) -> float
     return float(slow * link.seconds(steps, 2 * (ranks - 1) * nbytes / ranks))
 
 
+def cut_and_bound(
+    counted: ModelCounts, epoch: Epoch, machine: Machine | None
+) -> tuple[int | None, float | None]:
+    """cut_P(G) and T_comm of the ICPP'24 paper, of an epoch: sections 4.1 (1D) and 4.2 (1.5D).
+
+    cut_P(G) is the number of rows of the largest message between two ranks. T_comm takes each of
+    P − 1 (or P/c²) messages to be as large, where the exchange counts them; the paper's factor 2L f
+    is the sum of widths over the products that there are. ``None`` under other algorithms.
+    """
+    how, ranks = epoch.config.algorithm, len(counted.halo)
+    if how.algo not in ("1d", "1.5d", "1.5d-replicated") or how.exchange == "oblivious":
+        return None, None
+    # That of each layer's matrix, which may be pruned.
+    cuts = dict[int, int]()
+    for step in epoch.products:
+        hops = [hop for hop in counted.of(step.layer).hops if hop.axis == "row"]
+        if any(hop.largest is None for hop in hops):
+            return None, None
+        cuts[step.layer] = max((int(hop.largest.max()) for hop in hops), default=0)  # type: ignore[union-attr]
+    cut = max(cuts.values(), default=0)
+    if machine is None:
+        return cut, None
+    rounds = ranks - 1 if how.c == 1 else ranks / how.c**2
+    messages = rounds if how.c == 1 else rounds * np.log2(max(rounds, 1))
+    level = machine.levels.inside
+    if machine.nodes(ranks) > 1 and machine.levels.between is not None:
+        level = machine.levels.between
+    link, seconds = level.alltoallv, 0.0
+    for step in epoch.products:
+        moved = rounds * cuts[step.layer] * step.width * step.dtype.itemsize
+        seconds += link.latency * messages + moved / link.bandwidth
+    return cut, float(seconds)
+
+
 def spmm(
     machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: Any
 ) -> Float64Array:
@@ -123,7 +159,7 @@ class _Pricing:
         return self._product(), OPERATIONS, exchanges + 2 * (self.matrix.turns is not None)
 
     def _product(self) -> dict[str, Float64Array]:
-        spent = {kind: np.zeros(len(self.matrix.matrix)) for kind in ("spmm", "exchange", "pack")}
+        spent = defaultdict[str, Float64Array](lambda: np.zeros(len(self.matrix.matrix)))
         # Of the rank that has most columns.
         width = int(np.max(self.matrix.share(self.step.width)))
         for stage in self.matrix.stages:
@@ -148,21 +184,26 @@ class _Pricing:
         sides = (received, stage.rows) if adjoint else forward
         remote = self.slow * spmm(self.machine, stage.remote, *sides, words)
         moving = total_of([self._hop(hop, width) for hop in stage.hops])
+        exchange = "replica" if stage.hops[0].axis == "replica" else "exchange"
         # Rows that are used in a later epoch have all of this one to hide behind.
         late = self.codec is not None and bool(self.codec.delay)
         hidden = moving if late else np.minimum(moving, local)
         packing = total_of([self._packing(hop, stage.columns, width) for hop in stage.hops])
         return {
             "spmm": local + remote,
-            "exchange": moving - self.machine.overlap * hidden,
+            exchange: moving - self.machine.overlap * hidden,
             "pack": self.slow * packing,
         }
 
     def _hop(self, hop: HopCounts, width: int) -> Float64Array:
-        """The exchange itself; what is sent and what is received do not share a rank's link."""
+        """The exchange itself; what is sent and what is received do not share a rank's link.
+
+        A broadcast passes each rank once, and so does the sum of its adjoint.
+        """
         row = MeanRowBytes.of(self.codec, width, self.step.dtype).row
         messages = hop.returned if self.step.adjoint else hop.messages
-        return self._moving(messages, row * np.maximum(hop.sent, hop.received))
+        rows = hop.received if hop.broadcast else np.maximum(hop.sent, hop.received)
+        return self._moving(messages, row * rows)
 
     def _moving(self, messages: Any, moved: Any) -> Float64Array:
         """Both levels at once: a rank is done when the slower one is."""

@@ -27,7 +27,7 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
     )
     for column in ("", "scheme", "partition"):
         table.add_column(column)
-    for column in ("MB an epoch", "most sent", "messages", "MiB a rank", "ms"):
+    for column in ("MB an epoch", "most sent", "messages", "largest", "MiB a rank", "ms", "bound"):
         table.add_column(column, justify="right")
     table.add_column("why", overflow="fold")
     for place, (one, plan) in enumerate(
@@ -41,8 +41,10 @@ def show_choice(choice: Choice, record: dict[str, Any], top: int, *, estimated: 
             f"{plan['bytes'] / 1e6:,.3f}",
             f"{plan['max_send_bytes'] / 1e6:,.3f}",
             f"{plan['messages']:,}",
+            "–" if plan["largest_message_rows"] is None else f"{plan['largest_message_rows']:,}",
             f"{plan['memory_bytes'] / 2**20:,.1f}",
             f"{1e3 * plan['seconds']:,.2f}",
+            "–" if plan["bound_seconds"] is None else f"{1e3 * plan['bound_seconds']:,.2f}",
             plan["why"],
         )
     show_table(table, None if sys.stdout.isatty() else _WIDTH)

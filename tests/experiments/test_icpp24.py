@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,10 +12,23 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from paper import published
-from paper.commands import FIGURES, main
+from paper.commands import FIGURES, MEASURED, main
 from paper.graphs import DATASETS, PaperGraph, real_graph, stand_in_of
+from paper.measured import KINDS, _Work, measured
 from paper.published import Compared, summary
-from paper.times import AWARE, GVB, METIS, OBLIVIOUS, OURS, OURS_HALO, Model, Point, points, scaled
+from paper.times import (
+    AWARE,
+    GVB,
+    METIS,
+    OBLIVIOUS,
+    OURS,
+    OURS_HALO,
+    Model,
+    Point,
+    points,
+    predicted,
+    scaled,
+)
 from paper.volumes import volumes
 
 from spgnn.data import load_dataset
@@ -35,6 +49,7 @@ from spgnn.plan.machine import (
     Streams,
 )
 from spgnn.plan.ranks import VirtualRanks
+from spgnn.progress import ProgressBar
 
 LINK = Link(0.0, 1e-6, 1e10)
 MACHINE = Machine(
@@ -207,6 +222,55 @@ def test_every_figure_is_drawn_and_tabled(name, cache, machine_file, tmp_path, c
         assert sum(kinds) == pytest.approx(float(row["seconds"]), rel=1e-9)
     assert (tmp_path / f"{name}.svg").stat().st_size > 1000
     assert "seconds predicted for test" in capsys.readouterr().out
+
+
+def test_measured_epochs_send_what_is_planned(graph, partitions):
+    wanted = ((OBLIVIOUS, 1), (GVB, 2))
+    runs = measured(
+        graph, graph.data.name, partitions, wanted, (4,), MACHINE, MODEL, ProgressBar(False)
+    )
+    for one, (scheme, c) in zip(runs, wanted, strict=True):
+        plain = replace(graph, factor=1.0)
+        priced = predicted(plain, partitions, scheme, 4, c, machine=MACHINE, model=MODEL)
+        assert one.nbytes == priced.volume["total_bytes"]
+        for spent in (one.spent, one.predicted):
+            assert (spent["broadcast"] > 0) == (scheme is OBLIVIOUS)
+            assert (spent["all-to-all"] > 0) == (scheme is GVB)
+            assert spent["local"] > 0
+            assert spent["all-reduce"] > 0
+
+
+@pytest.mark.slow
+def test_measured_figures_are_drawn(cache, machine_file, tmp_path, capsys):
+    arguments = ["measure", "--scale", str(SCALE), "--ranks", "4", "--cache", str(cache)]
+    arguments += ["--machine", str(machine_file), "--output", str(tmp_path), "--layers", "2"]
+    assert main(arguments) == 0
+    rows = records(tmp_path / "measure.csv")
+    assert [(row["scheme"], row["c"]) for row in rows] == [
+        (scheme.name, str(c)) for scheme, c in MEASURED if c < 4
+    ]
+    for row in rows:
+        for name in ("", "predicted_"):
+            spent = sum(float(row[f"{name}{kind}_seconds"]) for kind in KINDS)
+            assert spent == pytest.approx(float(row[f"{name}seconds"]))
+    for part in ("1d", "1.5d", "breakdown-1d"):
+        assert (tmp_path / f"measure-{part}.svg").stat().st_size > 1000
+    assert "measured: amazon, 4 ranks, oblivious over each" in capsys.readouterr().out
+
+
+def test_steps_count_as_in_the_fastest_epoch(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
+    work = _Work([1.0])
+    seconds = []
+    for took in ((5, 3), (2, 4), (3, 1)):
+        work.begin()
+        start = work._seconds
+        for step in took:
+            now[0] += step
+            work()
+        seconds.append(work._seconds - start)
+    assert seconds == [4 + 3, 1 + 3, 1 + 1]
 
 
 def test_datasets_says_what_stands_for_what(tmp_path):

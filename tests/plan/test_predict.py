@@ -314,3 +314,32 @@ def test_links_cost_what_is_drawn_and_what_is_scored():
     assert plain.seconds["pairs"] > 0
     assert many.memory["activations"].max() > plain.memory["activations"].max()
     assert network.memory["weights"].max() - plain.memory["weights"].max() == 4 * (16 * 16 + 33)
+
+
+@pytest.mark.parametrize(("algo", "c"), [("1d", 1), ("1.5d-replicated", 2)])
+def test_the_largest_message_and_the_papers_bound(tmp_path, algo, c):
+    """cut_P(G) counted pair by pair, and T_comm by hand: sections 4.1 and 4.2 of ICPP'24."""
+    config = TrainConfig.of(
+        **{"dataset": write_graphs(tmp_path)[0], "random_features": 5, "random_classes": 3},
+        **{"algo": algo, "c": c, "layers": 2, "hidden": 16, "order": "paper", "prune": False},
+    )
+    dataset = Dataset.of(open_source(config.data.dataset), config)
+    A, n, P, parts = dataset.looped, dataset.vertices, 8, 8 // c
+    dense = torch.zeros(n, n, dtype=torch.bool)
+    dense[torch.repeat_interleave(torch.arange(n), A.row_lengths), A.indices.long()] = True
+    labels = torch.arange(n) % parts
+    of = [labels == part for part in range(parts)]
+    cut = max(
+        int(dense[of[i]][:, of[k]].any(dim=0).sum())
+        for i in range(parts)
+        for k in range(parts)
+        if i != k
+    )
+    machine = read_machine(EXAMPLE)
+    price = predict(dataset, labels.numpy(), config, P, machine=machine)
+    assert price.largest_message == cut
+    link = machine.levels.between.alltoallv
+    # P − 1 messages; or P/c² rounds, in which rows of H travel, and their logarithm.
+    rounds, messages = (7, 7) if c == 1 else (2, 2)
+    moved = 4 * rounds * cut * (dataset.features + 16 + 16 + dataset.classes) / link.bandwidth
+    assert price.bound_seconds == pytest.approx(4 * link.latency * messages + moved)
