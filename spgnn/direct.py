@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +40,8 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
-def _mapped(nbytes: int) -> Tensor:
+def mapped(nbytes: int) -> Tensor:
+    """Zeroed bytes that go back to the system as soon as nobody has them, uint8."""
     # Shared ones, as Python maps them by default, never have large pages.
     pages = mmap.mmap(-1, max(nbytes, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -45,7 +49,7 @@ def _mapped(nbytes: int) -> Tensor:
     return torch.frombuffer(pages, dtype=torch.uint8)
 
 
-_keeper = Keeper(_mapped, _FILLED)
+_keeper = Keeper(mapped, _FILLED)
 
 
 def page_buffer(nbytes: int) -> Bytes:
@@ -194,6 +198,27 @@ class DirectFile:
 
     def _wrong(self, what: str, error: OSError) -> InputError:
         return InputError(f"{self.path}: cannot be {what}: {error.strerror or error}")
+
+
+@contextmanager
+def nameless_file(folder: Path, counts: Transfers) -> Iterator[DirectFile]:
+    """A file to write and read, which loses its name when the block ends.
+
+    So the system removes it when nobody has it open any more, however the process ends. The block
+    may open it once more. Raises InputError if nothing can be written to the directory.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=".nameless-", dir=folder)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    try:
+        os.close(handle)
+        file = DirectFile(name, counts, create=True)
+        yield file
+        file.path = folder  # in messages
+    finally:
+        with suppress(OSError):
+            os.unlink(name)
 
 
 def as_bytes(values: Tensor) -> npt.NDArray[np.uint8]:

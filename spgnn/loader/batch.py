@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
@@ -14,22 +14,12 @@ from torch import Tensor
 from spgnn.errors import InputError
 from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.sampled_graph import GraphTables, entries_of
-from spgnn.loader.sampling import Hop, Sample, offsets_of
+from spgnn.loader.sampling import Hop, Place, Sample, offsets_of
 from spgnn.nn import (
     DropoutKeys,
 )
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a batch in a run."""
-
-    seed: int = 0
-    epoch: int = 0
-    number: int = 0  # within its epoch
-    step: int = 0  # since the first epoch, the same on all ranks; the key of its dropout
 
 
 class Batch:

@@ -215,7 +215,8 @@ class VertexBatches(BatchTask):
         )
         self.criterion = self.objective.criterion
         y = as_taken(self.objective.kind, dataset.y)
-        source, options = replace(dataset.graph, vertices={"y": y}), loader_options(config, comm)
+        source = replace(dataset.graph, vertices={"y": y})
+        options = loader_options(config, comm, dataset)
         if config.sampling.seed_clusters:
             count = config.sampling.seed_clusters
             with working(f"finding {plural(count, 'cluster')}", shown=comm.rank == 0):
@@ -369,7 +370,7 @@ class LinkBatches(BatchTask):
             config.sampling.fanouts,
             torch.stack((training.sources, training.targets)),
             neg_sampling_ratio=aim.negatives,
-            **loader_options(config, comm),
+            **loader_options(config, comm, dataset),
         )
 
     def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
@@ -417,7 +418,9 @@ class LinkBatches(BatchTask):
         return scores[:, 0], scores[:, 1:]
 
 
-def loader_options(config: MiniBatchConfig, comm: Communicator) -> dict[str, Any]:
+def loader_options(
+    config: MiniBatchConfig, comm: Communicator, dataset: Dataset | None = None
+) -> dict[str, Any]:
     """The flags as arguments of a loader."""
     how = config.sampling
     return {
@@ -427,7 +430,9 @@ def loader_options(config: MiniBatchConfig, comm: Communicator) -> dict[str, Any
         "sampler": how.sampler,
         "resample": how.resample,
         "normalise": how.degrees,
-        "superbatch": how.superbatch or 1,
+        "superbatch": config.superbatch or 1,
+        "samples_dir": None if dataset is None else dataset.scratch,
+        "overlap": how.overlap,
         "pack_epochs": config.storage.pack_epochs,
         "prefetch": how.prefetch,
         "num_workers": how.workers,
@@ -469,7 +474,7 @@ class BatchTrainer(Trainer):
     ) -> None:
         super().__init__(task, options=config.training, callbacks=callbacks)
         self.steps_per_epoch = task.loader.steps
-        self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "hits"), 0)
+        self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "reads", "hits"), 0)
         strategy = task.loader.strategy
         self.clock = BatchSeconds(comm, lambda: getattr(strategy, "pushed", (0.0, 0.0)))
         how = config.distribution

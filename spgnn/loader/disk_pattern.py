@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from copy import copy
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.direct import as_bytes
+from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, mapped, nameless_file
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels.recycling import new_rows
@@ -29,15 +33,15 @@ from spgnn.sparse import CSR
 
 BLOCK = 512  # bytes; what most disks read at least
 _PIECE = 1 << 22  # nonzeros that are worked on at once
+_BUILT = 1 << 24  # bytes of rows that are read together into a cache
 
 
 class DiskPattern:
     """A pattern whose column numbers are read when they are needed.
 
-    Row offsets are in memory (or mapped). Column numbers are a table of blocks of the file, so a
-    cache keeps blocks, and short rows that lie in one block are read together (AliGraph, VLDB'19,
-    caches whole neighbourhoods). A last block that is not full is in memory. Threads may call it at
-    the same time.
+    Row offsets are in memory (or mapped). Column numbers are a table of blocks of the file, and
+    short rows that lie in one block are read together. `cached` keeps whole rows or blocks. A last
+    block that is not full is in memory. Threads may call it at the same time.
 
     Parameters
     ----------
@@ -104,29 +108,57 @@ class DiskPattern:
         whole, rest = divmod(needed, size)
         width = size // torch.int64.itemsize
         self.blocks: Rows = DiskRows(path, 0, whole, width, torch.int64, direct=direct, gap=0)
+        self.lists: _Lists | None = None
         self._last_block = torch.zeros(1, width, dtype=torch.int64)
         if rest:
             self._read(whole * size, rest, self._last_block)
 
     def cached(
-        self, policy: PolicyName, capacity: int, row_scores: Tensor | None = None
+        self,
+        policy: PolicyName | Literal["ratio"],
+        capacity: int,
+        row_scores: Tensor | None = None,
+        directory: AnyPath | None = None,
     ) -> DiskPattern:
-        """The same pattern with its blocks behind a cache, as `CachedRows`.
+        """The same pattern with a cache of so many bytes.
 
-        `row_scores` [rows] say how often each row will be asked for (`degrees_of`); a block's score
-        is the sum of those of its rows. An InputError refuses what does not fit.
+        ``"ratio"`` keeps whole rows: those with the highest ratio of `row_scores` (`degrees_of`) to
+        their length (AliGraph, VLDB'19; Ginex, VLDB'22), which needs fewest reads, for a row is
+        read at once however long it is. It is loaded when it is needed first, and after `release`;
+        with a `directory` it is written there, and later loads are one long read. The other
+        policies keep blocks, as `CachedRows`; ``"degree"`` reads fewest bytes. `row_scores` [rows]
+        say how often each row will be asked for; a block's score is the sum of those of its rows.
+        An InputError refuses what does not fit.
         """
-        scores = None if row_scores is None else self.block_scores(row_scores)
+        check_integer("capacity of a cache, in bytes,", capacity, 0)
         same = copy(self)
+        if policy == "ratio":
+            if row_scores is None:
+                raise InputError("cache policy ratio needs scores, one a row")
+            self._check_scores(row_scores)
+            same.lists = _Lists(self, capacity, row_scores, directory)
+            return same
+        scores = None if row_scores is None else self.block_scores(row_scores)
         same.blocks = CachedRows(self.blocks, policy, capacity, scores=scores)
         return same
 
+    def resize(self, capacity: int) -> None:
+        """Empty the cache; from now on it has so many bytes."""
+        if self.lists is not None:
+            self.lists.resize(capacity)
+        elif isinstance(self.blocks, CachedRows):
+            self.blocks.resize(capacity)
+
+    def release(self) -> None:
+        """Give the memory of the cache back, until rows are asked for again."""
+        if self.lists is not None:
+            self.lists.release()
+        elif isinstance(self.blocks, CachedRows):
+            self.blocks.release()
+
     def block_scores(self, row_scores: Tensor) -> Tensor:
         """Sums of the scores of the rows that lie in each full block, float64 [blocks]."""
-        if row_scores.shape != (self.shape[0],):
-            raise InputError(
-                f"scores of rows must be [{self.shape[0]}], got {list(row_scores.shape)}"
-            )
+        self._check_scores(row_scores)
         first, last = self._blocks_of(*self._bytes_of(np.arange(self.shape[0])))
         scores, ends = row_scores.double().numpy() * (last > first), self.blocks.rows + 2
         steps = np.bincount(first, scores, ends) - np.bincount(last, scores, ends)
@@ -134,8 +166,15 @@ class DiskPattern:
 
     @property
     def counts(self) -> Counts:
-        """Blocks that were asked for, hits of the cache, and blocks read."""
-        return self.blocks.counts
+        """Blocks (of ``"ratio"`` rows) that were asked for, hits of the cache, and those read."""
+        if self.lists is None:
+            return self.blocks.counts
+        read, built = self.blocks.counts, self.lists.built
+        return replace(
+            self.lists.counts,
+            bytes_read=read.bytes_read - built.bytes_read,
+            reads=read.reads - built.reads,
+        )
 
     @property
     def nnz(self) -> int:
@@ -158,7 +197,22 @@ class DiskPattern:
         An InputError says which id is out of range, or that the file cannot be read or holds a
         column that is.
         """
-        begins, lengths = self._bytes_of(check_ids(ids, self.shape[0], str(self.path)))
+        wanted = check_ids(ids, self.shape[0], str(self.path))
+        begins, lengths = self._bytes_of(wanted)
+        ends = np.cumsum(lengths)
+        indptr = np.concatenate((np.zeros(1, np.int64), ends // self.dtype.itemsize))
+        columns = torch.empty(int(indptr[-1]), dtype=self.dtype)
+        missing: Int64Array | slice = slice(None)
+        if self.lists is not None:
+            missing = self.lists.copy(wanted, lengths, ends - lengths, columns)
+        self._read_rows(begins[missing], lengths[missing], (ends - lengths)[missing], columns)
+        self._check(columns)
+        return torch.from_numpy(indptr), columns
+
+    def _read_rows(
+        self, begins: Int64Array, lengths: Int64Array, to: Int64Array, columns: Tensor
+    ) -> None:
+        """Stretches of the file, each to a byte of `columns`: all blocks that they lie in."""
         first, last = self._blocks_of(begins, lengths)
         counts = last - first
         before = np.cumsum(counts) - counts
@@ -171,14 +225,7 @@ class DiskPattern:
         # The blocks of a stretch are neighbours among the distinct ones as well.
         place = np.searchsorted(distinct, first)
         source = place * self.block_bytes + begins - first * self.block_bytes
-        ends = np.cumsum(lengths)
-        columns = torch.empty(int(lengths.sum()) // self.dtype.itemsize, dtype=self.dtype)
-        _native.copy_stretches(
-            as_bytes(gathered), source, lengths, ends - lengths, as_bytes(columns)
-        )
-        self._check(columns)
-        indptr = np.concatenate((np.zeros(1, np.int64), ends // self.dtype.itemsize))
-        return torch.from_numpy(indptr), columns
+        _native.copy_stretches(as_bytes(gathered), source, lengths, to, as_bytes(columns))
 
     def stretch(self, first: int, last: int) -> Tensor:
         """Column numbers [first, last), by one long read past any cache."""
@@ -205,6 +252,12 @@ class DiskPattern:
         last = -(-(begins + lengths) // self.block_bytes)
         return first, np.where(lengths > 0, last, first)
 
+    def _check_scores(self, row_scores: Tensor) -> None:
+        if row_scores.shape != (self.shape[0],):
+            raise InputError(
+                f"scores of rows must be [{self.shape[0]}], got {list(row_scores.shape)}"
+            )
+
     def _check(self, columns: Tensor) -> None:
         """Numbers from a file may be anything."""
         if len(columns) == 0:
@@ -215,6 +268,93 @@ class DiskPattern:
                 f"{self.path}: damaged: names column {low if low < 0 else high}, but there are "
                 f"columns 0 to {self.shape[1] - 1}"
             )
+
+
+class _Lists:
+    """Whole rows of a pattern in memory, those of the highest ratio of score to length.
+
+    Besides them there are 8 bytes for each row of the pattern: where it begins among those kept.
+    """
+
+    def __init__(
+        self, pattern: DiskPattern, capacity: int, scores: Tensor, directory: AnyPath | None
+    ) -> None:
+        self._pattern, self._directory = pattern, directory
+        self._lock, self.counts = threading.Lock(), Counts()
+        self.built, self.loaded_bytes = Counts(), 0  # not in `counts`: reads that filled the cache
+        lengths = pattern.row_lengths.numpy()
+        ratio = scores.double().numpy() / np.maximum(lengths, 1)
+        # Rows without neighbours take no place.
+        order = np.argsort(-ratio, kind="stable")
+        self._order = order[lengths[order] > 0]
+        self.resize(capacity)
+
+    def resize(self, capacity: int) -> None:
+        """Choose the rows anew for so many bytes."""
+        self.release()
+        _, lengths = self._pattern._bytes_of(self._order)
+        count = np.searchsorted(np.cumsum(lengths), capacity, side="right")
+        self._kept = np.sort(self._order[:count])
+        self._file: DirectFile | None = None
+
+    def release(self) -> None:
+        """Until rows are asked for again."""
+        with self._lock:
+            self._memory: tuple[Int64Array, Tensor] | None = None
+
+    def copy(
+        self, rows: Int64Array, lengths: Int64Array, to: Int64Array, columns: Tensor
+    ) -> Int64Array:
+        """Copy the rows that are kept, each to a byte of `columns`; places of the others."""
+        place, kept = self._loaded()
+        begins = place[rows]
+        hit = (begins >= 0) | (lengths == 0)
+        found = np.flatnonzero(begins >= 0)
+        _native.copy_stretches(
+            as_bytes(kept), begins[found], lengths[found], to[found], as_bytes(columns)
+        )
+        missing = np.flatnonzero(~hit)
+        asked = int((lengths > 0).sum())
+        self.counts.add(
+            rows_needed=asked,
+            rows_read=len(missing),
+            bytes_needed=int(lengths.sum()),
+            hits=asked - len(missing),
+        )
+        return missing
+
+    def _loaded(self) -> tuple[Int64Array, Tensor]:
+        with self._lock:
+            if self._memory is None:
+                pattern = self._pattern
+                begins, lengths = pattern._bytes_of(self._kept)
+                to, nbytes = np.cumsum(lengths) - lengths, int(lengths.sum())
+                pages = mapped(nbytes + 2 * PAGE)  # as a read of a file may need
+                kept = pages[:nbytes].view(pattern.dtype)
+                if self._file is not None:
+                    data = self._file.read(0, nbytes, pages.numpy())
+                    kept = torch.from_numpy(data).view(pattern.dtype)
+                    self.loaded_bytes += nbytes
+                else:
+                    self._build(begins, lengths, to, kept)
+                place = np.full(pattern.shape[0], -1, np.int64)
+                place[self._kept] = to
+                self._memory = place, kept
+            return self._memory
+
+    def _build(self, begins: Int64Array, lengths: Int64Array, to: Int64Array, kept: Tensor) -> None:
+        """Read the rows where they lie, and write them one after another."""
+        before = self._pattern.blocks.counts.record()
+        pieces = np.flatnonzero(np.diff(to // _BUILT, prepend=-1))
+        for first, last in pairwise([*pieces.tolist(), len(to)]):
+            some = slice(first, last)
+            self._pattern._read_rows(begins[some], lengths[some], to[some], kept)
+        after = self._pattern.blocks.counts.record()
+        self.built.add(**{name: after[name] - before[name] for name in ("bytes_read", "reads")})
+        if self._directory is not None and len(kept):
+            with nameless_file(Path(self._directory), Transfers()) as file:
+                file.write(0, kept.numpy())
+            self._file = file
 
 
 class DiskColumns:

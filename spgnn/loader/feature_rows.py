@@ -35,6 +35,7 @@ class Counts:
     rows_read: int = 0  # of these, from where the table really lies: a disk, another rank
     bytes_needed: int = 0
     bytes_read: int = 0  # that were moved for them: of a disk whole blocks
+    reads: int = 0  # requests to a disk
     hits: int = 0  # of the rows needed, those that a cache had
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
@@ -232,7 +233,7 @@ class DiskRows(Rows):
         ticket = self._reader.read_rows(
             ids, places, as_bytes(out), self.offset, self.row_bytes, self.gap
         )
-        self._counts.add(rows_read=len(ids), bytes_read=ticket.bytes)
+        self._counts.add(rows_read=len(ids), bytes_read=ticket.bytes, reads=ticket.reads)
         return lambda: finish_read(ticket, self.path)
 
     def __str__(self) -> str:

@@ -19,13 +19,12 @@ from spgnn.command import LARGEST
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice
 from spgnn.graph.block import Block, block_pattern
-from spgnn.loader.batch import Place
 from spgnn.loader.growth import RowEntries
 from spgnn.loader.rank_batches import Options, seed_order
 from spgnn.loader.rank_graph import Metadata, RankGraph, mask_of
 from spgnn.loader.rank_sampler import RankSampler, RowRequests
 from spgnn.loader.remote_rows import Requests, rows_of_ranks, take
-from spgnn.loader.sampling import Draw, Hop, Sample, SampleCounts, offsets_of, relabel
+from spgnn.loader.sampling import Draw, Hop, Place, Sample, SampleCounts, offsets_of, relabel
 from spgnn.loader.stale import EmbeddingCache, HaloFeatures, LayerRows, Push
 from spgnn.loader.threads import in_order
 from spgnn.nn import (

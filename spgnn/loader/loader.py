@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -16,8 +17,10 @@ from spgnn.comm import (
 )
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.files import AnyPath
 from spgnn.graph.distgraph import DistGraph
-from spgnn.loader.batch import Batch, Place
+from spgnn.loader.batch import Batch
+from spgnn.loader.cached_rows import CachedRows
 from spgnn.loader.column_batches import column_batches
 from spgnn.loader.disk_pattern import DiskPattern
 from spgnn.loader.feature_rows import Counts, Rows
@@ -47,11 +50,12 @@ from spgnn.loader.sampling import (
     LaborSampler,
     LadiesSampler,
     NeighborSampler,
-    Sample,
+    Place,
     SampleCounts,
     Sampler,
     SamplerName,
 )
+from spgnn.loader.superbatch import Drawn, NodesOnDisk, SampleFile, through_a_disk
 from spgnn.loader.threads import in_order
 from spgnn.pattern import described
 from spgnn.sparse import CSR, take_rows
@@ -131,6 +135,13 @@ class NeighborLoader:
     superbatch : int
         So many batches are sampled before any of their features are fetched; rows that several of
         them need are fetched once.
+    samples_dir : path, optional
+        The samples of a superbatch are written to a file there, without a name, and read again one
+        by one (Ginex, VLDB'22), so that memory does not depend on their number. Rows that several
+        batches need are then fetched once only if `store` is a cache.
+    overlap : bool
+        With `samples_dir`: sample the next superbatch while rows of this one are fetched. If not,
+        cached rows of the store and cached neighbours of the structure take turns in memory.
     pack_epochs : int
         Epochs whose batches are packed together.
     prefetch : int
@@ -196,6 +207,8 @@ class NeighborLoader:
         store: Rows | None = None,
         structure: DiskPattern | None = None,
         superbatch: int = 1,
+        samples_dir: AnyPath | None = None,
+        overlap: bool = True,
         pack_epochs: int = 1,
         prefetch: int = 2,
         num_workers: int = 1,
@@ -219,6 +232,10 @@ class NeighborLoader:
                 raise InputError(f"NeighborLoader: {name}={value!r} is not supported")
         self.batch_size = check_integer("batch_size", batch_size, 1)
         self.superbatch = check_integer("superbatch", superbatch, 1)
+        self.samples_dir = None if samples_dir is None else Path(samples_dir)
+        if self.samples_dir is not None and not self.samples_dir.is_dir():
+            raise InputError(f"samples_dir {samples_dir}: no such directory")
+        self.overlap = overlap
         self.pack_epochs = check_integer("pack_epochs", pack_epochs, 1)
         self.prefetch = check_integer("prefetch", prefetch, 0)
         self.num_workers = check_integer("num_workers", num_workers, 0, 1024)
@@ -243,6 +260,7 @@ class NeighborLoader:
         if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
             others: dict[str, Any] = {"store": store, "structure": structure}
             others["seed_clusters"] = seed_clusters is not None
+            others["samples_dir"] = samples_dir
             others["sampler"] = not isinstance(sampler, str)
             for name, given in (rare | others).items():
                 if given and name != "replace":
@@ -356,14 +374,39 @@ class NeighborLoader:
             return self._transformed(self.strategy.epoch(epoch))
         order = self.order(epoch)
         self._pack(epoch)
+
+        def make(turn: int) -> Drawn:
+            return self._sampled(epoch, self.rank + turn * self.ranks, order)
+
+        threads = self.num_workers if self.prefetch else 0
+        if self.samples_dir is not None and self.superbatch > 1:
+            return through_a_disk(
+                make,
+                self._finished,
+                len(self),
+                directory=self.samples_dir,
+                size=self.superbatch,
+                threads=threads,
+                ahead=self.prefetch,
+                overlap=self.overlap,
+                stage=self._stage,
+            )
         return in_order(
-            lambda turn: self._sampled(epoch, self.rank + turn * self.ranks, order),
+            make,
             self._finished,
             len(self),
-            threads=self.num_workers if self.prefetch else 0,
+            threads=threads,
             ahead=self.prefetch,
             together=self.superbatch,
         )
+
+    def _stage(self, name: str) -> None:
+        """The memory of the cache of the other stage is free for the one that begins."""
+        x, pattern = self.graph.x, self.graph.pattern
+        if name == "sample" and isinstance(x, CachedRows):
+            x.release()
+        elif name == "gather" and isinstance(pattern, DiskPattern):
+            pattern.release()
 
     def _transformed(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -389,7 +432,7 @@ class NeighborLoader:
         """The vertices of each batch of an epoch, int64 [m] each; drawn again, and not counted."""
         order = self.order(epoch)
         for number in range(self.rank, self.batches, self.ranks):
-            yield self._drawn(epoch, number, order).sample.nodes
+            yield self.draw(epoch, number, order).sample.nodes
 
     def sample(self, epoch: int, number: int) -> Any:
         """One batch of any epoch, by its number among those of all ranks, made here and now."""
@@ -407,13 +450,14 @@ class NeighborLoader:
         places = order[number * self.batch_size : (number + 1) * self.batch_size]
         return places, self.input_nodes[places], {}
 
-    def _sampled(self, epoch: int, number: int, order: Tensor) -> _Drawn:
+    def _sampled(self, epoch: int, number: int, order: Tensor) -> Drawn:
         started = perf_counter()
-        drawn = self._drawn(epoch, number, order)
+        drawn = self.draw(epoch, number, order)
         self.sampled.add([drawn.sample], perf_counter() - started)
         return drawn
 
-    def _drawn(self, epoch: int, number: int, order: Tensor) -> _Drawn:
+    def draw(self, epoch: int, number: int, order: Tensor) -> Drawn:
+        """The sample of a batch, with the seeds in that order; not counted."""
         step = number // self.ranks
         own_draws = getattr(self.sampler, "draws_seeds", False)
         draw = Draw(self.seed, epoch, number if own_draws else step)
@@ -425,11 +469,13 @@ class NeighborLoader:
             extra["seed_time"] = self._times[places]
             sample = sampler.sample(seeds, draw, extra["seed_time"])
         place = Place(self.seed, epoch, number, epoch * self.steps + step)
-        return _Drawn(sample, places, place, extra)
+        return Drawn(sample, places, place, extra)
 
-    def _finished(self, made: Sequence[_Drawn]) -> Generator[Any, None, None]:
+    def _finished(self, made: Sequence[Drawn]) -> Generator[Any, None, None]:
         of_graph = self.normalise == "graph"
-        wanted = [drawn.sample.nodes for drawn in made]
+        wanted: Sequence[Tensor] = (
+            made.nodes if isinstance(made, SampleFile) else [drawn.sample.nodes for drawn in made]
+        )
         with closing(features_of(self.graph.x, wanted, self.counts)) as rows:
             for (sample, places, place, extra), x in zip(made, rows, strict=True):
                 input_id = places if self._input_id is None else self._input_id[places]
@@ -437,15 +483,6 @@ class NeighborLoader:
                     self.graph, sample, x, input_id, place, of_graph=of_graph, extra=extra
                 ).prepare()
                 yield batch if self.transform is None else self.transform(batch)
-
-
-class _Drawn(NamedTuple):
-    """A sample on its way to become a batch."""
-
-    sample: Sample
-    places: Tensor
-    place: Place
-    extra: dict[str, Tensor]
 
 
 def _sampler(
@@ -519,7 +556,12 @@ def features_of(
 ) -> Generator[Tensor | CSR | None, None, None]:
     """Features of the vertices of some batches, int64 [m] each, one after the other."""
     if isinstance(x, Rows):
-        needed = sum(len(ids) for ids in wanted)
+        if isinstance(wanted, NodesOnDisk) and not isinstance(x, CachedRows):
+            # All of them at once may be more than memory holds.
+            for ids in wanted:
+                yield from features_of(x, [ids], counts)
+            return
+        needed = wanted.total if isinstance(wanted, NodesOnDisk) else sum(map(len, wanted))
         counts.add(rows_needed=needed, bytes_needed=needed * x.row_bytes)
         yield from x.gather_many(wanted)
         return

@@ -27,6 +27,7 @@ from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.loader.minibatch_data import open_dataset
 from spgnn.loader.packed_rows import PackedRows
 from spgnn.loader.replicas import ReplicatedLoader
+from spgnn.loader.sizes import choose_sizes
 from spgnn.memory import resident_bytes
 from spgnn.partition.plot import check_plot
 from spgnn.train import (
@@ -68,10 +69,11 @@ def train(
         else:
             kind = LinkBatches if config.aim.task == "links" else VertexBatches
             task = comm.on_every_rank(lambda: kind(config, comm, dataset))
+        chosen = choose_sizes(task, config, comm)
         trainer = BatchTrainer(task, config, comm, callbacks_of(config.job, comm, callbacks))
         run_all(trainer, config.job, config.data.dataset)
         task.close()
-        report = assemble(config, trainer, idle)
+        report = assemble(config, trainer, idle) | {"chosen": chosen or None}
     if config.comparison.compare == "full":
         whole = train_whole(config.of_whole_graph(), comm)
         names = "config", "history", "best", "seconds_to", "epoch_seconds", "memory"
@@ -124,11 +126,11 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
         report["batches_per_epoch"], report["replicas"] = loader.all_batches, loader.replicas
         report["partition"] = task.partition_report  # type: ignore[attr-defined]
     if strategy is None:
-        report["features"] = _features(config, trainer)
-        report["structure"] = None
         pattern = loader.graph.pattern
-        if isinstance(pattern, DiskPattern):
+        report["structure"] = None
+        if isinstance(pattern, DiskPattern):  # before batches are drawn again, for a bound
             report["structure"] = _structure(config, comm, pattern)
+        report["features"] = _features(config, trainer)
     else:
         unknown = dict.fromkeys(("hit_rate", "optimal_hit_rate", "policy"))
         rows = _totals(comm, loader.counts.record())
@@ -155,6 +157,7 @@ def _features(config: MiniBatchConfig, trainer: BatchTrainer) -> Report:
     found: Report = {**total, "hit_rate": None, "optimal_hit_rate": None, "cache_rows": 0}
     found |= {"policy": None, "packed": None}
     if isinstance(x, CachedRows):
+        x.release()
         found |= {"policy": config.storage.cache_policy, "hit_rate": rate, "cache_rows": x.slots}
         if 0 < needed <= LONGEST_TRACE:
             # The best that any rule could do on this rank's batches, all known beforehand: they are
@@ -169,13 +172,18 @@ def _features(config: MiniBatchConfig, trainer: BatchTrainer) -> Report:
 
 
 def _structure(config: MiniBatchConfig, comm: Communicator, pattern: DiskPattern) -> Report:
-    """Blocks of neighbours that sampling asked for, and those that were read of the disk."""
-    cached, total = isinstance(pattern.blocks, CachedRows), _totals(comm, pattern.counts.record())
+    """Neighbours that sampling asked for, in blocks or rows, and what was read of the disk."""
+    cached = pattern.lists is not None or isinstance(pattern.blocks, CachedRows)
+    total = _totals(comm, pattern.counts.record())
+    loaded = 0 if pattern.lists is None else pattern.lists.loaded_bytes
     return {
-        "blocks_needed": total["rows_needed"],
-        "blocks_read": total["rows_read"],
+        "unit": "blocks" if pattern.lists is None else "rows",
+        "needed": total["rows_needed"],
+        "read": total["rows_read"],
         "bytes_needed": total["bytes_needed"],
         "bytes_read": total["bytes_read"],
+        "reads": total["reads"],
+        **_totals(comm, {"loaded_bytes": loaded}),  # of a cache, before each superbatch
         "hit_rate": total["hits"] / max(total["rows_needed"], 1) if cached else None,
         "policy": config.storage.structure_policy if cached else None,
         "block_bytes": pattern.block_bytes,
@@ -224,11 +232,11 @@ def show(report: Report) -> None:
         best = rows["optimal_hit_rate"]
         beside = "" if best is None else f" (at best {best:.2%})"
         table.add_row(f"hits of the cache, {rows['policy']}", f"{rows['hit_rate']:.2%}{beside}")
-    blocks = report.get("structure")
-    if blocks is not None:
-        rate = "" if blocks["hit_rate"] is None else f", {blocks['hit_rate']:.2%} hits"
-        text = f"{blocks['blocks_needed']:,} needed, {blocks['blocks_read']:,} read{rate}"
-        table.add_row("blocks of neighbours", text)
+    lists = report.get("structure")
+    if lists is not None:
+        rate = "" if lists["hit_rate"] is None else f", {lists['hit_rate']:.2%} hits"
+        text = f"{lists['needed']:,} needed, {lists['read']:,} read{rate}"
+        table.add_row(f"{lists['unit']} of neighbours", text)
     for prefix, part in (("", report), ("full graph: ", report.get("full"))):
         # The best scores of the last three evaluations that reached a better one than before.
         seconds_to = {} if part is None else part["seconds_to"]

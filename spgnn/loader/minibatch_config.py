@@ -106,7 +106,12 @@ class Storage(Record):
         flag("disk: read rows of features when they are needed, past the page cache"),
     ] = "memory"
     store_dir: Annotated[
-        str | None, key("features of sets that are not graph directories are written there", "DIR")
+        str | None,
+        key(
+            "samples of superbatches are written there, and features of sets that are not graph "
+            "directories",
+            "DIR",
+        ),
     ] = None
     cache: Annotated[
         int, flag("rows of features in memory: 200MB, 2GiB", "BYTES", in_bytes=True)
@@ -138,12 +143,12 @@ class Storage(Record):
         ),
     ] = None
     structure_policy: Annotated[
-        Literal["degree", "lru"],
+        Literal["ratio", "degree", "lru"],
         key(
             "ratio: whole lists of neighbours, out-degree over in-degree first, for fewest reads; "
             "degree: blocks, for fewest bytes; lru: blocks used last"
         ),
-    ] = "degree"
+    ] = "ratio"
     memory: Annotated[
         int,
         key(
@@ -155,10 +160,13 @@ class Storage(Record):
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
-        if self.memory:
-            raise InputError("storage.memory is not built yet: give --cache")
         if self.cache and self.store == "memory":
             raise InputError("--cache needs --store disk: features in memory need none")
+        if self.memory and (self.store == "memory" or self.cache or self.pack):
+            raise InputError(
+                "storage.memory chooses the size of a cache: it needs --store disk, and neither "
+                "--cache nor storage.pack"
+            )
         if self.pack and (self.store == "memory" or self.store_dir is None):
             raise InputError("storage.pack needs --store disk and storage.store-dir for it")
         if self.store_dir is not None and self.store == "memory":
@@ -166,8 +174,11 @@ class Storage(Record):
         if self.structure_cache and self.structure == "memory":
             raise InputError("storage.structure-cache needs storage.structure disk")
         # Without any room these would say what is kept of nothing.
-        needs = {"cache_policy": "cache", "pack_epochs": "pack"}
-        needs |= {"structure_policy": "structure_cache"}
+        needs = {"pack_epochs": "pack"}
+        if not self.memory:
+            needs["cache_policy"] = "cache"
+        if not self.memory and not self.cache:
+            needs["structure_policy"] = "structure_cache"
         options = {option.name: option for option in options_of(type(self))}
         for name, wanted in needs.items():
             given = getattr(self, name)
@@ -335,6 +346,7 @@ class MiniBatchConfig(Configuration):
         self._check_distribution(ranks)
         if self.job.device != "cpu":
             self._check_device()
+        self._check_superbatch()
         if self.aim.task == "links" and self.storage.structure == "disk":
             raise InputError("--task links takes links out of the graph: storage.structure memory")
         if self.comparison.compare == "full" and ranks > 1:
@@ -370,6 +382,41 @@ class MiniBatchConfig(Configuration):
             raise InputError(f"{named} needs --task vertices, not links")
         if self.model.jk != "none":
             raise InputError(f"{named} needs --jk none: evaluation goes layer by layer")
+
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a cache before a disk knows the batches of a superbatch beforehand."""
+        how = self.storage
+        return (how.cache or how.memory) > 0 and how.cache_policy == "belady" and not how.pack
+
+    @property
+    def superbatch(self) -> int:
+        """Batches of a superbatch; 0: a profile chooses."""
+        return self.sampling.superbatch or int(not self.looks_ahead)
+
+    @property
+    def structure_cache(self) -> int:
+        """Bytes of cached neighbours; all of --cache, unless both caches are in memory at once."""
+        how = self.storage
+        if how.structure_cache is not None:
+            return how.structure_cache
+        return how.cache * self.takes_turns
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the caches of features and of neighbours are in memory one after the other."""
+        return self.superbatch != 1 and not self.sampling.overlap
+
+    def _check_superbatch(self) -> None:
+        how, store = self.sampling, self.storage
+        if store.store == "disk" and store.store_dir is None and self.superbatch != 1:
+            given = f"sampling.superbatch {how.superbatch}" if how.superbatch else "--cache"
+            rest = "" if how.superbatch else ", or sampling.superbatch 1, which looks nowhere ahead"
+            raise InputError(
+                f"{given} needs storage.store-dir DIR, for the samples of superbatches{rest}"
+            )
+        if how.overlap and (store.store == "memory" or self.superbatch == 1):
+            raise InputError("sampling.overlap needs superbatches whose features lie on a disk")
 
     def _check_distribution(self, ranks: int) -> None:
         how = self.distribution

@@ -48,6 +48,7 @@ class Dataset:
     classes: int
     seeds: Tensor  # training vertices that have a label, or ends of training links
     links: list[Pairs] | None = None  # for training, validation and testing
+    scratch: Path | None = None  # a directory of this process alone, for files of training
 
     @property
     def features(self) -> int:
@@ -94,8 +95,8 @@ def open_dataset(config: MiniBatchConfig, rank: int = 0) -> Iterator[Dataset]:
         drawn_from = sampled_graph(graph, _features(config, opened, graph, own))
         drawn_from.vertices.update(y=y)
         if config.storage.structure == "disk":
-            drawn_from = on_disk(drawn_from, _structure(config, opened, graph))
-        yield Dataset(drawn_from, meta, y, masks, classes, seeds, links)
+            drawn_from = on_disk(drawn_from, _structure(config, opened, graph, own))
+        yield Dataset(drawn_from, meta, y, masks, classes, seeds, links, own)
 
 
 def _features(
@@ -134,13 +135,15 @@ def _features(
     if storage.pack:
         assert own is not None
         return PackedRows(table, own, storage.pack, memory_bytes=storage.cache)
-    if not storage.cache or storage.cache_policy == "none":
+    if not (storage.cache or storage.memory) or storage.cache_policy == "none":
         return table
     scores = None if storage.cache_policy == "lru" else degrees_of(graph.adjacency)
     return CachedRows(table, storage.cache_policy, storage.cache, scores=scores)
 
 
-def _structure(config: MiniBatchConfig, opened: GraphSource, graph: Graph) -> DiskPattern:
+def _structure(
+    config: MiniBatchConfig, opened: GraphSource, graph: Graph, own: Path | None
+) -> DiskPattern:
     """The neighbours, on a disk behind a cache."""
     storage = config.storage
     if not isinstance(opened, ShardDirectory) or opened.meta.parts != 1:
@@ -153,10 +156,12 @@ def _structure(config: MiniBatchConfig, opened: GraphSource, graph: Graph) -> Di
     pattern, indptr = graph.adjacency.pattern, graph.adjacency.indptr.clone()
     dtype = pattern.indices.dtype
     disk = DiskPattern(path, offset, indptr, pattern.shape[1], dtype=dtype)
-    if not storage.structure_cache:
+    shared = storage.memory and storage.structure_cache is None and config.takes_turns
+    if not config.structure_cache and not shared:
         return disk
-    scores = degrees_of(disk) if storage.structure_policy == "degree" else None
-    return disk.cached(storage.structure_policy, storage.structure_cache, scores)
+    policy = storage.structure_policy
+    scores = None if policy == "lru" else degrees_of(disk)
+    return disk.cached(policy, config.structure_cache, scores, own)
 
 
 def _labels(config: MiniBatchConfig, graph: Graph) -> tuple[Tensor, int]:

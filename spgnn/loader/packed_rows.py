@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, padded
+from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, nameless_file, padded
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath, digest
 from spgnn.layout import Int64Array
@@ -111,7 +109,11 @@ class PackedRows(Rows):
             )
         before = self.behind.counts.record()
         self._memory = self.behind.gather(torch.from_numpy(kept))
-        with _nameless_file(self._directory) as (file, reader):
+        with nameless_file(self._directory, Transfers()) as file:
+            # How reads have to be aligned can only be found out on a file that holds something.
+            file.write(0, np.zeros(PAGE, np.uint8))
+            reader = open_reader(file.path)
+        with closing(file):
             rows = [ids[plan.written] for ids, plan in zip(batches, plans, strict=True)]
             _write(self.behind, file, rows, [plan.offset for plan in plans])
         after = self.behind.counts.record()
@@ -205,25 +207,3 @@ def _plan(ids: Int64Array, kept: Int64Array, offset: int, room: int) -> _Batch:
     missing = np.flatnonzero(~hit)
     missing = missing[np.argsort(ids[missing], kind="stable")]
     return _Batch(np.flatnonzero(hit), place[hit], missing[:room], offset, missing[room:])
-
-
-@contextmanager
-def _nameless_file(folder: Path) -> Iterator[tuple[DirectFile, _native.Reader]]:
-    """A file to write, and its reader for later; it loses its name at once."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=".packed-", dir=folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from None
-    try:
-        os.close(handle)
-        file = DirectFile(name, Transfers(), create=True)
-        # How reads have to be aligned can only be found out on a file that holds something.
-        file.write(0, np.zeros(PAGE, np.uint8))
-        reader = open_reader(Path(name))
-    finally:
-        with suppress(OSError):
-            os.unlink(name)
-    try:
-        yield file, reader
-    finally:
-        file.close()

@@ -19,13 +19,13 @@ from spgnn.comm import (
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform
-from spgnn.loader.batch import Batch, Place
+from spgnn.loader.batch import Batch
 from spgnn.loader.growth import ClusterGrowth
 from spgnn.loader.rank_graph import Boundary, Metadata, RankGraph, mask_of
 from spgnn.loader.rank_sampler import RankSampler, Sampled
 from spgnn.loader.remote_rows import take
 from spgnn.loader.sampled_graph import GraphTables
-from spgnn.loader.sampling import Draw, Sample, SampleCounts, union_of
+from spgnn.loader.sampling import Draw, Place, Sample, SampleCounts, union_of
 from spgnn.loader.threads import in_turns, last
 from spgnn.nn.loss import UNKNOWN
 from spgnn.partition import partition

@@ -40,6 +40,16 @@ class Draw:
     step: int = 0
 
 
+@dataclass(frozen=True)
+class Place:
+    """The place of a batch in a run."""
+
+    seed: int = 0
+    epoch: int = 0
+    number: int = 0  # within its epoch
+    step: int = 0  # since the first epoch, the same on all ranks; the key of its dropout
+
+
 @dataclass(frozen=True, eq=False)
 class Hop:
     """One sampled matrix [targets, sources]; it has CSR form.

@@ -74,6 +74,23 @@ def in_order(
             finished.close()
 
 
+def in_background(work: Generator[Ready, None, None], ahead: int) -> Generator[Ready, None, None]:
+    """What a generator gives, made by one thread, so many ahead. Closing the iterator ends both."""
+    thread, end = ThreadPoolExecutor(1, "spgnn-fetch"), object()
+    ready: deque[Future[Any]] = deque()
+    try:
+        while True:
+            while len(ready) <= ahead:
+                ready.append(thread.submit(next, work, end))
+            result = ready.popleft().result()
+            if result is end:
+                return
+            yield result
+    finally:
+        thread.shutdown(wait=True, cancel_futures=True)
+        work.close()
+
+
 def last(work: Generator[None, None, Ready]) -> Ready:
     """The result of a work, all of whose steps are made one after the other."""
     while True:

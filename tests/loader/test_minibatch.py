@@ -468,7 +468,7 @@ def test_the_command_trains_the_same_from_a_disk(directory):
         for one, other in zip(numbers(wanted), numbers(found), strict=True):
             assert one == pytest.approx(other, rel=1e-5), flags  # evaluation goes another way
         told = found["structure"]
-        assert 0 < told["blocks_read"] <= told["blocks_needed"]
+        assert 0 < told["read"] <= told["needed"]
         assert (told["hit_rate"] is None) == (not flags)
     for flags, said in (
         ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),

@@ -1,8 +1,10 @@
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "arrays.hpp"
@@ -152,13 +154,15 @@ std::unique_ptr<spgnn::CacheTable> make_fixed_table(std::int64_t rows, Ids kept)
   return std::make_unique<spgnn::FixedTable>(rows, span_of(kept));
 }
 
-void announce(spgnn::CacheTable& table, Ids ids) {
-  nb::gil_scoped_release released;
-  table.announce(span_of(ids));
+using Uses = Array<std::int32_t>;
+
+nb::tuple begin(spgnn::CacheTable& table, Uses first) {
+  auto fill = unlocked([&] { return table.begin(span_of(first)); });
+  return nb::make_tuple(to_numpy(std::move(fill.ids)), to_numpy(std::move(fill.slots)));
 }
 
-nb::tuple plan(spgnn::CacheTable& table) {
-  auto change = unlocked([&] { return table.plan(); });
+nb::tuple plan(spgnn::CacheTable& table, Ids ids, const std::optional<Uses>& uses) {
+  auto change = unlocked([&] { return table.plan(span_of(ids), span_of(uses)); });
   return nb::make_tuple(to_numpy(std::move(change.from)), to_numpy(std::move(change.to)));
 }
 
@@ -179,11 +183,11 @@ void bind_store(nb::module_& m) {
            "gap"_a);
   m.def("ring_refusal", &spgnn::ring_refusal, "Why io_uring is not used; empty if it can be.");
   nb::class_<spgnn::CacheTable>(m, "CacheTable", "Which rows a cache keeps.")
-      .def("announce", &announce, "ids"_a, "The next batch, distinct rows.")
-      .def_prop_ro("announced", &spgnn::CacheTable::announced, "Batches still to be planned.")
-      .def("forget", &spgnn::CacheTable::forget, "What was announced and not planned never comes.")
-      .def("plan", &plan,
-           "(from, to): slots that hold rows of the next batch, or get them; or −1.");
+      .def("begin", &begin, "first"_a,
+           "Batches follow, of which this one needs each row first, or −1: rows to read now, and "
+           "the slots that get them.")
+      .def("plan", &plan, "ids"_a, "uses"_a = nb::none(),
+           "Of the next batch, distinct rows: slots that hold them, or get them; or −1.");
   m.def("copy_rows", &copy_rows, "source"_a, "from_row"_a, "target"_a, "to_row"_a, "row_bytes"_a);
   m.def("copy_stretches", &copy_stretches, "source"_a, "begins"_a, "lengths"_a, "to"_a, "target"_a);
   m.def("cache_table", &make_table, "policy"_a, "rows"_a, "slots"_a, "scores"_a);

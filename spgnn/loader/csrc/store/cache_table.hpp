@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
-#include <limits>
 #include <queue>
 #include <span>
 #include <utility>
@@ -17,12 +16,18 @@
 namespace spgnn {
 
 using Ids = std::span<const std::int64_t>;
+using Uses = std::span<const std::int32_t>;
 
 // For each row of a batch the slot that it is in, or −1: read it; and the slot that it goes to once
 // it has been read, or −1. Hits leave their slots before anything is stored.
 struct Change {
   explicit Change(std::size_t size) : from(size, -1), to(size, -1) {}
   std::vector<std::int64_t> from, to;
+};
+
+// Rows and the slots they are to be read into.
+struct Fill {
+  std::vector<std::int64_t> ids, slots;
 };
 
 class CacheTable {
@@ -32,16 +37,13 @@ class CacheTable {
   CacheTable& operator=(const CacheTable&) = delete;
   virtual ~CacheTable() = default;
 
-  // Batches become known in the order in which they are planned, some or all of them early.
-  virtual void announce(Ids ids) { announced_.emplace_back(ids.begin(), ids.end()); }
-  virtual std::int64_t announced() const { return static_cast<std::int64_t>(announced_.size()); }
-  // What has been announced and not been planned never comes.
-  virtual void forget() { announced_.clear(); }
+  // Some batches follow: of each row the first one that needs it, or −1. Empty slots are filled
+  // with what is needed first.
+  virtual Fill begin(Uses) { return {}; }
 
-  // The next batch that has been announced.
-  virtual Change plan() {
-    const std::vector<std::int64_t> ids = std::move(announced_.front());
-    announced_.pop_front();
+  // The next batch; of each row, the one of those begun that needs it next, or −1. No uses: none
+  // is known.
+  virtual Change plan(Ids ids, Uses) {
     Change change(ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) {
       change.from[i] = slot_of(ids[i]);
@@ -68,9 +70,6 @@ class CacheTable {
 
   const std::int64_t slots_;
   BigArray<std::int32_t> place_;  // of each row: its slot + 1, or what the policy makes of it
-
- private:
-  std::deque<std::vector<std::int64_t>> announced_;
 };
 
 // Keeps what it was told to keep, once it has been read.
@@ -141,63 +140,53 @@ class BeladyTable : public CacheTable {
   BeladyTable(std::int64_t rows, std::int64_t slots, std::vector<float> scores)
       : CacheTable(rows, slots), scores_(std::move(scores)) {}
 
-  std::int64_t announced() const override { return static_cast<std::int64_t>(batches_.size()); }
+  Fill begin(Uses first) override {
+    begun_ = now_;
+    for (std::size_t slot = 0; slot < kept_.size(); ++slot) {
+      const std::int32_t use = first[kept_[slot].id];
+      if (use >= 0) expect(static_cast<std::int64_t>(slot), begun_ + use);
+    }
+    Fill fill;
+    const auto missing = [&](std::size_t id) { return first[id] >= 0 && slot_of(id) < 0; };
+    std::vector<std::int64_t> count;  // of the missing rows, by batch
+    for (std::size_t id = 0; id < first.size(); ++id) {
+      if (!missing(id)) continue;
+      const auto use = static_cast<std::size_t>(first[id]);
+      if (use >= count.size()) count.resize(use + 1);
+      ++count[use];
+    }
+    std::int64_t room = slots_ - static_cast<std::int64_t>(kept_.size());
+    std::int32_t last = -1;  // all that is needed before this batch, and `room` rows of its own
+    while (room > 0 && ++last < static_cast<std::int32_t>(count.size())) {
+      if (count[last] >= room) break;
+      room -= count[last];
+    }
+    for (std::size_t id = 0; last >= 0 && id < first.size(); ++id) {
+      if (!missing(id) || first[id] > last || (first[id] == last && room-- <= 0)) continue;
+      fill.ids.push_back(static_cast<std::int64_t>(id));
+      fill.slots.push_back(static_cast<std::int64_t>(kept_.size()));
+      keep(static_cast<std::int64_t>(id), fill.slots.back(), begun_ + first[id]);
+    }
+    return fill;
+  }
 
-  void announce(Ids ids) override {
-    const std::int64_t number = first_ + announced();
-    batches_.emplace_back();
-    needed_in_.emplace_back();
-    Batch& batch = batches_.back();
-    batch.records.reserve(ids.size());
-    batch.next.assign(ids.size(), kUnknown);
+  Change plan(Ids ids, Uses uses) override {
+    if (!needed_in_.empty()) needed_in_.pop_front();
+    ++now_;
+    Change change(ids.size());
+    const auto next = [&](std::size_t i) {
+      return uses.empty() || uses[i] < 0 ? kUnknown : begun_ + uses[i];
+    };
     for (std::size_t i = 0; i < ids.size(); ++i) {
-      const std::int32_t number_of_record = record_of(ids[i]);
-      Record& record = records_[number_of_record];
-      if (record.last_batch >= first_) {
-        batches_[record.last_batch - first_].next[record.last_place] = number;
-      } else {
-        expect(number_of_record, number, number);
-      }
-      record.last_batch = number;
-      record.last_place = static_cast<std::int64_t>(i);
-      batch.records.push_back(number_of_record);
+      change.from[i] = slot_of(ids[i]);
+      if (change.from[i] >= 0) expect(change.from[i], next(i));
     }
-  }
-
-  void forget() override {
-    for (const Batch& batch : batches_) {
-      for (const std::int32_t number : batch.records) {
-        Record& record = records_[number];
-        record.last_batch = -1;
-        expect(number, kUnknown, first_);
-        release(number);
-      }
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (change.from[i] < 0) offer(ids[i], next(i));
     }
-    first_ += announced();
-    batches_.clear();
-    needed_in_.clear();
-  }
-
-  Change plan() override {
-    const Batch batch = std::move(batches_.front());
-    batches_.pop_front();
-    needed_in_.pop_front();
-    const std::int64_t now = first_++;
-    Change change(batch.records.size());
-    for (std::size_t i = 0; i < batch.records.size(); ++i) {
-      change.from[i] = records_[batch.records[i]].slot;
-      expect(batch.records[i], batch.next[i], now);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      if (change.from[i] < 0) change.to[i] = slot_of(ids[i]);
     }
-    for (std::size_t i = 0; i < batch.records.size(); ++i) {
-      if (change.from[i] < 0) offer(batch.records[i]);
-    }
-    for (std::size_t i = 0; i < batch.records.size(); ++i) {
-      const std::int32_t number = batch.records[i];
-      if (change.from[i] < 0) change.to[i] = records_[number].slot;
-    }
-    for (const std::int32_t number : batch.records) release(number);
-    for (const std::int32_t number : evicted_) release(number);
-    evicted_.clear();
     if (unknown_.size() > static_cast<std::size_t>(4 * slots_ + 1024)) drop_stale();
     return change;
   }
@@ -205,118 +194,83 @@ class BeladyTable : public CacheTable {
  private:
   static constexpr std::int64_t kUnknown = -1;
 
-  // Of a row that is kept, or is in a batch that has been announced.
-  struct Record {
-    std::int64_t id = 0, slot = -1;
-    std::int64_t next = kUnknown;                  // batch of its next use
-    double rank = 0;                               // among rows whose next use is not known
-    std::int64_t last_batch = -1, last_place = 0;  // its last use that has been announced
+  // What a slot holds.
+  struct Kept {
+    std::int64_t id = 0;
+    std::int64_t next = kUnknown;  // batch of its next use
+    double rank = 0;               // among rows whose next use is not known
   };
-  struct Batch {
-    std::vector<std::int32_t> records;
-    std::vector<std::int64_t> next;  // batch of the next use after this one
-  };
-  using Unknown = std::pair<double, std::int32_t>;
+  using Unknown = std::pair<double, std::int64_t>;
 
-  std::int32_t record_of(std::int64_t id) {
-    if (place_[id] > 0) return place_[id] - 1;
-    std::int32_t number;
-    if (free_.empty()) {
-      number = static_cast<std::int32_t>(records_.size());
-      records_.emplace_back();
-    } else {
-      number = free_.back();
-      free_.pop_back();
-      records_[number] = {};
+  double rank_of(std::int64_t id) const {
+    return scores_.empty() ? static_cast<double>(now_) : scores_[id];
+  }
+
+  void keep(std::int64_t id, std::int64_t slot, std::int64_t next) {
+    if (slot == static_cast<std::int64_t>(kept_.size())) kept_.emplace_back();
+    kept_[slot].id = id;
+    set_slot(id, slot);
+    expect(slot, next);
+  }
+
+  // Sets the next use of what a slot holds, and puts the slot where `worst` finds it.
+  void expect(std::int64_t slot, std::int64_t next) {
+    Kept& kept = kept_[slot];
+    kept.next = next;
+    kept.rank = rank_of(kept.id);
+    if (next == kUnknown) {
+      unknown_.emplace(kept.rank, slot);
+      return;
     }
-    records_[number].id = id;
-    place_[id] = number + 1;
-    return number;
-  }
-
-  // Forgets a record that is of no more use, if it has not been forgotten.
-  void release(std::int32_t number) {
-    const Record& record = records_[number];
-    if (record.slot >= 0 || record.last_batch >= first_) return;
-    if (place_[record.id] != number + 1) return;
-    place_[record.id] = 0;
-    free_.push_back(number);
-  }
-
-  // Sets the next use of a record, which is kept or will be offered.
-  void expect(std::int32_t number, std::int64_t next, std::int64_t now) {
-    Record& record = records_[number];
-    record.next = next;
-    record.rank = scores_.empty() ? static_cast<double>(now) : scores_[record.id];
-    if (record.slot >= 0) remember(number);
-  }
-
-  // Puts a record that is kept where `worst` finds it.
-  void remember(std::int32_t number) {
-    const Record& record = records_[number];
-    if (record.next == kUnknown) {
-      unknown_.emplace(record.rank, number);
-    } else {
-      needed_in_[record.next - first_].push_back(number);
-      furthest_ = std::max(furthest_, record.next);
-    }
+    const auto ahead = static_cast<std::size_t>(next - now_);
+    if (ahead >= needed_in_.size()) needed_in_.resize(ahead + 1);
+    needed_in_[ahead].push_back(slot);
   }
 
   // Keeps a row that has been read, if it is better than one of those that are kept.
-  void offer(std::int32_t number) {
-    Record& record = records_[number];
-    if (used_ < slots_) {
-      record.slot = used_++;
+  void offer(std::int64_t id, std::int64_t next) {
+    const auto slot = static_cast<std::int64_t>(kept_.size());
+    if (slot < slots_) return keep(id, slot, next);
+    const std::int64_t other = worst();
+    if (other < 0) return;
+    const Kept& kept = kept_[other];
+    const bool better = next == kUnknown ? kept.next == kUnknown && rank_of(id) > kept.rank
+                                         : kept.next == kUnknown || next < kept.next;
+    if (!better) return;
+    if (kept.next == kUnknown) {
+      unknown_.pop();
     } else {
-      const std::int32_t other = worst();
-      if (other < 0 || !better(record, records_[other])) return;
-      record.slot = std::exchange(records_[other].slot, -1);
-      evicted_.push_back(other);
+      needed_in_.back().pop_back();
     }
-    remember(number);
+    set_slot(kept.id, -1);
+    keep(id, other, next);
   }
 
-  // What is kept and has the worst prospects, or −1; forgets what is out of date on the way.
-  std::int32_t worst() {
+  // The slot with the worst prospects, or −1; forgets what is out of date on the way.
+  std::int64_t worst() {
     for (; !unknown_.empty(); unknown_.pop()) {
-      const auto [rank, number] = unknown_.top();
-      const Record& record = records_[number];
-      if (record.slot >= 0 && record.next == kUnknown && record.rank == rank) return number;
+      const auto [rank, slot] = unknown_.top();
+      if (kept_[slot].next == kUnknown && kept_[slot].rank == rank) return slot;
     }
-    for (; furthest_ >= first_; --furthest_) {
-      auto& needed = needed_in_[furthest_ - first_];
-      for (; !needed.empty(); needed.pop_back()) {
-        const Record& record = records_[needed.back()];
-        if (record.slot >= 0 && record.next == furthest_) return needed.back();
-      }
-    }
-    return -1;
+    while (!needed_in_.empty() && needed_in_.back().empty()) needed_in_.pop_back();
+    return needed_in_.empty() ? -1 : needed_in_.back().back();
   }
 
   void drop_stale() {
     unknown_ = {};
-    for (std::size_t number = 0; number < records_.size(); ++number) {
-      const Record& record = records_[number];
-      if (record.slot >= 0 && record.next == kUnknown) {
-        unknown_.emplace(record.rank, static_cast<std::int32_t>(number));
-      }
+    for (std::size_t slot = 0; slot < kept_.size(); ++slot) {
+      if (kept_[slot].next != kUnknown) continue;
+      unknown_.emplace(kept_[slot].rank, static_cast<std::int64_t>(slot));
     }
   }
 
-  static bool better(const Record& a, const Record& b) {
-    if (a.next == kUnknown) return b.next == kUnknown && a.rank > b.rank;
-    return b.next == kUnknown || a.next < b.next;
-  }
-
   std::vector<float> scores_;
-  std::vector<Record> records_;
-  std::vector<std::int32_t> free_, evicted_;
-  std::deque<Batch> batches_;                        // announced, not yet planned
-  std::deque<std::vector<std::int32_t>> needed_in_;  // kept records by the batch of their next use
+  std::vector<Kept> kept_;
+  // Slots by the batch of their next use, the first of them the one that is planned next. A slot
+  // is in one of these lists at most: it leaves when that batch comes, or when it is given away.
+  std::deque<std::vector<std::int64_t>> needed_in_;
   std::priority_queue<Unknown, std::vector<Unknown>, std::greater<Unknown>> unknown_;
-  std::int64_t first_ = 0;      // number of the first batch that is to be planned
-  std::int64_t furthest_ = -1;  // no kept record is needed later
-  std::int64_t used_ = 0;       // slots
+  std::int64_t now_ = 0, begun_ = 0;  // number of the next batch, and of the first of those begun
 };
 
 }  // namespace spgnn
