@@ -96,6 +96,7 @@ class PricedPlan:
             how.cover: True,
             f"nodes of {how.node_size}": how.node_size > 1,
             "recomputed halo": how.recompute_halo,
+            "clones": self.config.clones,
             "not pruned": not how.prune,
             "paper order": how.order == "paper",
             f"from disk, {self.config.storage.chunks} chunks": self.storage is not None,

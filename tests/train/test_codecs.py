@@ -68,6 +68,8 @@ MORE = [
     {"prune": False},
     {"algo": "1.5d", "c": 2, "cover": "row"},
     {"algo": "vertex-cut"},
+    {"algo": "vertex-cut", "clones": True},
+    {"algo": "vertex-cut", "clones": True, "model": "sage", "norm": "batch", "dtype": "bfloat16"},
     {"hierarchy": 2},
     {"recompute_halo": True},
     {"order": "paper"},
