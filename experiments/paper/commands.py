@@ -18,7 +18,7 @@ from paper.graphs import (
     stand_in_of,
 )
 from paper.measured import KINDS, Measured, measured
-from paper.output import PREDICTED, Output, can_draw, show
+from paper.output import PREDICTED, Output, can_draw, make_directory, show
 from paper.published import (
     CLAIMS,
     FASTEST,
@@ -124,8 +124,12 @@ def graphs(
     options: argparse.Namespace,
     datasets: Iterable[str],
     scales: Mapping[str, float] = DEFAULT_SCALES,
+    *,
+    kept: bool = False,
 ) -> Iterator[PaperGraph]:
     """The real graph that is asked for, or the stand-ins, one after the other.
+
+    Stand-ins may be kept beside the partitions.
 
     Raises
     ------
@@ -136,7 +140,10 @@ def graphs(
         return
     for name in options.datasets or datasets:
         scale = 1.0 if options.full else options.scale or scales[name]
-        yield stand_in_of(name, scale)
+        directory = cache_directory(options.cache) if kept else None
+        if directory is not None:
+            make_directory(directory, "--cache")
+        yield stand_in_of(name, scale, directory=directory)
 
 
 def partitions_of(
@@ -274,18 +281,21 @@ def make_datasets(options: argparse.Namespace, output: Output, progress: Progres
 
 def make_table2(options: argparse.Namespace, output: Output, progress: ProgressBar) -> None:
     """Volumes of one product under METIS and gvb, beside the paper's."""
-    for graph in graphs(options, ("amazon",)):
+    for graph in graphs(options, ("amazon",), kept=True):
         found: list[Row] = []
         partitions = partitions_of(graph, options, progress)
-        for row in volumes(
-            graph, partitions, options.ranks or TABLE2_RANKS, options.methods, progress
-        ):
+        ranks, cells = options.ranks or TABLE2_RANKS, output.csv.with_name("table2-cells.json")
+        # At full size a row takes hours, and may not fit into memory: each is kept at once.
+        for row in volumes(graph, partitions, ranks, options.methods, progress, cells):
             found.append(row)
-            print(f"{row.ranks} parts, {row.method}: {row.seconds:.0f} s", flush=True)
-            # After each row: at full size a partition takes long, and may not fit into memory.
-            records = [_table2_record(row, options.width) for row in found]
+            print(
+                f"{row.ranks} parts, {row.method}: {row.seconds:.0f} s, {row.peak / 1e9:.3g} GB",
+                flush=True,
+            )
+            records = [_table2_record(row, options) for row in found]
             output.write_csv(records)
-        show(f"Rows of H that one product sends. {caption(graph)}", records)
+        title = f"Rows of H that one product sends, gvb with preset {options.preset}. "
+        show(title + caption(graph), records)
         print(_table2_words(found))
         if can_draw():
             lines = {
@@ -298,7 +308,8 @@ def make_table2(options: argparse.Namespace, output: Output, progress: ProgressB
             output.draw_lines({graph.dataset: lines}, "rows sent in one product", caption(graph))
 
 
-def _table2_record(row: Row, width: int) -> dict[str, Any]:
+def _table2_record(row: Row, options: argparse.Namespace) -> dict[str, Any]:
+    width = options.width
     given = row.method == "metis" and width == 300 and row.ranks in TABLE2
     paper = TABLE2[row.ranks] if given else (None, None, None)
     return {
@@ -311,7 +322,9 @@ def _table2_record(row: Row, width: int) -> dict[str, Any]:
         "max received": row.receive,
         f"average MB, f = {width}": row.megabytes(row.average, width),
         f"maximum MB, f = {width}": row.megabytes(row.maximum, width),
+        "preset": options.preset if row.method == "gvb" else None,
         "partition s": row.seconds,
+        "peak GB": row.peak / 1e9,
         "paper's average MB": paper[0],
         "paper's maximum MB": paper[1],
         "paper's imbalance %": paper[2],
@@ -328,7 +341,8 @@ def _table2_words(rows: Sequence[Row]) -> str:
             continue
         line = (
             f"p = {metis.ranks}: gvb sends {gvb.total / metis.total:.2f} of METIS's total and "
-            f"{gvb.maximum / metis.maximum:.2f} of its maximum; imbalance {gvb.imbalance:.1%} "
+            f"{gvb.maximum / metis.maximum:.2f} of its maximum, which is "
+            f"{metis.maximum / max(gvb.maximum, 1):.2f} times gvb's; imbalance {gvb.imbalance:.1%} "
             f"against {metis.imbalance:.1%}"
         )
         random = by_key.get((metis.ranks, "random"))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
 
 from spgnn.config import TrainConfig
-from spgnn.data.generators import STAND_INS, Shape, stand_in
+from spgnn.data.generators import STAND_INS, Shape, block_model, nested_model, stand_in
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice
+from spgnn.files import atomic_file, digest
 from spgnn.plan.graphs import Dataset
+from spgnn.sparse import CSR
 
 # Scales at which a command takes minutes. Below, classes of a stand-in have fewer vertices than its
 # vertices have neighbours, and fill up.
@@ -52,8 +59,12 @@ def shape_of(dataset: str) -> Shape:
     return STAND_INS[f"{dataset}-like"]
 
 
-def stand_in_of(dataset: str, scale: float, seed: int = 0) -> PaperGraph:
+def stand_in_of(
+    dataset: str, scale: float, seed: int = 0, directory: Path | None = None
+) -> PaperGraph:
     """The stand-in's structure; features are a width only, so that full size fits into memory.
+
+    In a directory it is kept for the next time.
 
     Raises
     ------
@@ -63,10 +74,32 @@ def stand_in_of(dataset: str, scale: float, seed: int = 0) -> PaperGraph:
     shape = shape_of(dataset)
     if not 0 < scale <= 1:
         raise InputError(f"--scale must be in (0, 1], got {scale:g}")
-    graph = stand_in(f"{dataset}-like", scale, features=0, seed=seed)
-    assert graph.train_mask is not None
-    data = Dataset(graph.name, graph.adjacency, shape.features, shape.classes, graph.train_mask)
-    return PaperGraph(dataset, data, shape.vertices / graph.vertices)
+    name = f"{dataset}-like@{scale:g}"
+    how = f"{shape}{inspect.signature(nested_model)}{inspect.signature(block_model)}{seed}"
+    path = directory and directory / f"{name}-{digest(how.encode())[:12]}.npz"
+    if path is not None and path.exists():
+        try:
+            with np.load(path) as file:
+                indptr, indices, trained = (
+                    torch.from_numpy(file[key]) for key in ("indptr", "indices", "train_mask")
+                )
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"{path}: cannot be read ({error}); remove it") from None
+        structure = CSR.of(indptr, indices, (len(trained), len(trained)))
+    else:
+        graph = stand_in(f"{dataset}-like", scale, features=0, seed=seed)
+        assert graph.train_mask is not None
+        structure, trained = graph.adjacency, graph.train_mask
+        if path is not None:
+            with atomic_file(path, f"--cache {path}") as out:
+                np.savez(
+                    out,
+                    indptr=structure.indptr.numpy(),
+                    indices=structure.indices.numpy(),
+                    train_mask=trained.numpy(),
+                )
+    data = Dataset(name, structure, shape.features, shape.classes, trained)
+    return PaperGraph(dataset, data, shape.vertices / data.vertices)
 
 
 def real_graph(name: str, data_dir: str | None = None) -> PaperGraph:

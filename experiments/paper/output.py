@@ -38,11 +38,7 @@ class Output:
     def __init__(self, directory: Path, name: str) -> None:
         self.csv, self.svg = directory / f"{name}.csv", directory / f"{name}.svg"
         self.written: dict[Path, None] = {}
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise InputError(f"--output {directory}: cannot be made: {said}") from None
+        make_directory(directory, "--output")
         for path in (self.csv, self.svg):
             check_writable(path, "--output")
 
@@ -121,6 +117,15 @@ class Output:
     def _write(self, path: Path, content: bytes) -> None:
         write_file(path, [content], f"--output {path}")
         self.written[path] = None
+
+
+def make_directory(directory: Path, option: str) -> None:
+    """Make a directory, unless it is there; an `InputError` names the option."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"{option} {directory}: cannot be made: {said}") from None
 
 
 def can_draw() -> bool:

@@ -206,13 +206,17 @@ class Partitions:
         """File of the labels."""
         return self._labels_and_file(method, objective, parts, nodes)[1]
 
-    def _labels_and_file(
-        self, method: str, objective: str, parts: int, nodes: int | None
-    ) -> tuple[Int32Array, Path]:
+    def key(self, method: str, objective: str, parts: int, nodes: int | None = None) -> str:
+        """Of what labels would be: the graph, the method and its options."""
         key: list[object] = [_GENERATION, self._dataset.digest, method, objective, parts]
         key += [] if nodes is None else [nodes]
         key += [self._seed, float(self._imbalance), self._preset]
-        name = digest("/".join(map(str, key)).encode())
+        return "/".join(map(str, key))
+
+    def _labels_and_file(
+        self, method: str, objective: str, parts: int, nodes: int | None
+    ) -> tuple[Int32Array, Path]:
+        name = digest(self.key(method, objective, parts, nodes).encode())
 
         def path_of(labels: Int32Array) -> Path:
             return self._directory / f"{name}-{digest(np.ascontiguousarray(labels).data)}.labels"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import json
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import paper
 import pytest
 import scipy.sparse as sp
 from paper import published
@@ -29,8 +33,9 @@ from paper.times import (
     predicted,
     scaled,
 )
-from paper.volumes import volumes
+from paper.volumes import read_cells, volumes
 
+from spgnn import InputError
 from spgnn.data import load_dataset
 from spgnn.plan import (
     Machine,
@@ -50,6 +55,7 @@ from spgnn.plan.machine import (
 )
 from spgnn.plan.ranks import VirtualRanks
 from spgnn.progress import ProgressBar
+from tests.comm.jobs import wait_for
 
 LINK = Link(0.0, 1e-6, 1e10)
 MACHINE = Machine(
@@ -361,3 +367,32 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(["datasets", "--output", str(tmp_path / "file" / "out")]) == 2
     assert "cannot be made" in capsys.readouterr().err
+
+
+def test_table2_goes_on_where_it_was_killed(tmp_path):
+    """Rows that were there are not counted again; those of the two runs are those of one."""
+    program = [sys.executable, str(Path(paper.__file__).parents[1] / "icpp24.py"), "table2"]
+    arguments = ["--scale", str(SCALE), "--ranks", "4,8", "--cache", str(tmp_path / "cache")]
+    arguments += ["--methods", "random,metis"]
+    cells = tmp_path / "killed" / "table2-cells.json"
+    started = subprocess.Popen([*program, *arguments, "--output", str(tmp_path / "killed")])
+    wait_for(cells.exists)
+    started.kill()
+    started.wait()
+    before = json.loads(cells.read_text())
+    assert 0 < len(before) < 4
+    assert len(list((tmp_path / "cache").glob("amazon-like@5e-05-*.npz"))) == 1
+    for name in ("killed", "whole"):
+        assert main(["table2", *arguments, "--output", str(tmp_path / name)]) == 0
+    after = json.loads(cells.read_text())
+    assert len(after) == 4
+    assert {key: after[key] for key in before} == before
+    known, whole = (records(tmp_path / name / "table2.csv") for name in ("killed", "whole"))
+    for row, other in zip(known, whole, strict=True):
+        assert float(row["peak GB"]) > 0
+        for measured_ in ("partition s", "peak GB"):
+            row.pop(measured_), other.pop(measured_)
+        assert row == other
+    cells.write_text("{")
+    with pytest.raises(InputError, match="no rows of an earlier run"):
+        read_cells(cells)
