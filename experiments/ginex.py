@@ -64,8 +64,8 @@ class Options(Record):
         "10,10,10"
     )
     batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 32
-    batches: Annotated[int, flag("of an epoch; the second one is measured", low=1)] = 40
-    superbatch: Annotated[int, flag("batches that Ginex looks ahead", low=1)] = 40
+    batches: Annotated[int, flag("of an epoch; the second one is measured", low=4)] = 100
+    superbatch: Annotated[int, flag("batches that Ginex looks ahead", low=1)] = 100
     share: Annotated[int, flag("bytes of the features over those of the memory", low=1)] = 4
     turns: Annotated[int, flag("of which compare shows the median", low=1)] = 1
     seed: Annotated[int, flag("of features, sampling and training")] = 0
@@ -177,6 +177,7 @@ class Case:
     share: int
     batch_size: int
     superbatch: int
+    batches: int
 
 
 class Bench:
@@ -193,13 +194,8 @@ class Bench:
     def case(self, system: str, **other: Any) -> Case:
         """As the options say, but for some."""
         how = self.options
-        usual: dict[str, Any] = {
-            "width": how.width,
-            "share": how.share,
-            "batch_size": how.batch_size,
-        }
-        usual |= {"superbatch": how.superbatch, "neighbours": 0.0}
-        return Case(**{"system": system, **usual, **other})
+        sizes = how.width, how.share, how.batch_size, how.superbatch, how.batches
+        return replace(Case(system, 0.0, *sizes), **other)
 
     def memory(self, case: Case) -> int:
         """Bytes of both caches."""
@@ -216,7 +212,7 @@ class Bench:
             flags |= {"cache_policy": "degree" if parts[0] else "none"}
         elif case.system != "pyg+":
             policy = "degree" if case.system == "ginex-pg" else "belady"
-            flags |= {"cache": memory, "structure_cache": memory, "cache_policy": policy}
+            flags |= {"cache": memory, "cache_policy": policy}
             flags |= {"superbatch": case.superbatch}
         config = MiniBatchConfig.of(
             dataset=str(self._graph),
@@ -238,7 +234,7 @@ class Bench:
                 graph = self._paged(graph, *parts)
             generator = torch.Generator().manual_seed(how.seed)
             some = torch.randperm(len(dataset.seeds), generator=generator)
-            seeds = dataset.seeds[some[: how.batches * case.batch_size]]
+            seeds = dataset.seeds[some[: case.batches * case.batch_size]]
             yield config, replace(dataset, graph=graph, seeds=seeds)
 
     def _paged(self, graph: SampledGraph, features: int, neighbours: int) -> SampledGraph:
@@ -288,7 +284,6 @@ class Bench:
         return {
             **vars(case),
             "memory_bytes": self.memory(case),
-            "batches": count,
             "seconds": seconds,
             **stages.record,
             "sample": loader.sampled.seconds - sampling,
@@ -296,7 +291,8 @@ class Bench:
             "gather": sum(gathering),
             "miss_rate": 1 - rows["hits"] / max(rows["rows_needed"], 1),
             "neighbours_miss_rate": 1 - blocks["hits"] / max(blocks["rows_needed"], 1),
-            "reads": (rows["rows_read"] + blocks["rows_read"]) / count,
+            "reads": sum(table.get("reads", table["rows_read"]) for table in (rows, blocks))
+            / count,
             "megabytes": (rows["bytes_read"] + blocks["bytes_read"]) / count / 1e6,
             "loss": loss,
         }
@@ -305,7 +301,8 @@ class Bench:
         """The share of neighbours that is fastest: from none on, as long as it gets faster."""
         best, least = 0.0, float("inf")
         for split in SPLITS:
-            seconds = self.run(self.case(system, neighbours=split))["seconds"]
+            case = self.case(system, neighbours=split, batches=self.options.batches // 4)
+            seconds = self.run(case)["seconds"]
             if seconds >= least:
                 break
             best, least = split, seconds
@@ -367,12 +364,14 @@ SWEEPS = {
 
 def sweep(which: Sweep, bench: Bench, output: Output) -> None:
     """Seconds at each value; splits are those that are fastest at the usual sizes."""
+    batches = bench.options.batches // (1 if which.name == "superbatch" else 2)
     systems = ("ginex",) if which.name == "superbatch" else ("pyg+", "ali+pg", "ginex")
     splits = {name: bench.tuned(name) for name in systems[:-1]}
     records = []
     for value in dict.fromkeys(max(1, value) for value in which.values(bench.options)):
+        sizes: dict[str, Any] = {"batches": batches, which.name: value}
         found = [
-            bench.run(bench.case(name, **{"neighbours": splits.get(name, 0.0), which.name: value}))
+            bench.run(bench.case(name, neighbours=splits.get(name, 0.0), **sizes))
             for name in systems
         ]
         for record in found:
