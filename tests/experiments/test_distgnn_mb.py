@@ -1,0 +1,63 @@
+"""The commands of experiments/distgnn_mb.py, on a tiny graph."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import distgnn_mb
+import pytest
+
+from spgnn.loader.batch_seconds import PARTS
+from tests.training import write_dataset
+
+SMALL = "--batch-size 6 --hidden 8 --num-neighbors 3,2 --historical 50,2,1,4,features --epochs 4"
+
+
+def made(command: str, tmp_path: Path, *more: str) -> list[dict[str, Any]]:
+    """The lines of the table."""
+    dataset = write_dataset(tmp_path / "graph.npz")
+    words = [command, *SMALL.split(), "--dataset", str(dataset), "--output", str(tmp_path), *more]
+    assert distgnn_mb.main(words) == 0
+    assert (tmp_path / f"{command}.svg").read_bytes().startswith(b"<?xml")
+    with (tmp_path / f"{command}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_exact_batches_are_the_baseline(tmp_path, capsys):
+    rows = made("compare", tmp_path, "--ranks", "2")
+    exact, ahead, past = rows
+    assert [row["batches"] for row in rows] == ["DistDGL", "DistDGL, ahead", "historical"]
+    assert exact["MB an epoch"] == ahead["MB an epoch"] != past["MB an epoch"]
+    assert (exact["push s"], past["fetch s"], exact["hits"]) == ("0.0", "0.0", "")
+    for row in rows:
+        seconds = float(row["seconds an epoch"])
+        assert float(row["× DistDGL"]) == pytest.approx(float(exact["seconds an epoch"]) / seconds)
+        # Two epochs count: their median is their mean, and of ranks, the slowest one's.
+        assert 0 < sum(float(row[f"{part} s"]) for part in PARTS) <= seconds * (1 + 1e-9)
+    assert "sage, one process:" in capsys.readouterr().out
+
+
+def test_scaling_of_both_models(tmp_path):
+    rows = made("scaling", tmp_path, "--ranks", "2,3")
+    assert [(row["model"], row["ranks"]) for row in rows] == [
+        *(("sage", ranks) for ranks in "23"),
+        *(("gat", ranks) for ranks in "23"),
+    ]
+    assert [row["× 2 ranks"] == "1.0" for row in rows] == [True, False, True, False]
+    assert all(len(row["hits"].split()) == 2 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["scale"], "COMMAND"),
+        (["scaling", "--ranks", "1,2"], "--ranks 1,2: must be numbers from 2 to 64"),
+        (["scaling", "--models", "gcn"], "--models"),
+        (["compare", "--epochs", "2"], "--epochs 2: must be more than 2"),
+    ],
+)
+def test_what_is_wrong_is_said(words, said, capfd):
+    assert distgnn_mb.main(words) == 2
+    assert said in capfd.readouterr().err
