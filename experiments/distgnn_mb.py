@@ -89,7 +89,9 @@ def measure(options: Options, model: str, ranks: int, epochs: int, **way: Any) -
     flags |= {"balance": "nnz,train"} if ranks > 1 else {"prefetch": 0}
     if how == "historical":
         flags["historical"] = options.historical
-    return run_ranks(on_rank, ranks, flags | way, options.gigabits, options.latency)[0]
+    reports = run_ranks(on_rank, ranks, flags | way, options.gigabits, options.latency)
+    first: dict[str, Any] = reports[0]
+    return first
 
 
 def parts_of(report: dict[str, Any]) -> dict[str, float]:

@@ -41,7 +41,7 @@ class Degrees:
     weight : Tensor float32 [columns]
         The sum of their weights; without weights, their number.
     bare : Tensor float32 [columns], optional
-        1 where a vertex has no self-loop of its own; ``None`` if none has any.
+        1 minus the self-loops that a vertex has of its own; ``None`` if none has any.
     """
 
     edges: Tensor
@@ -248,11 +248,20 @@ class Block(Graph):
             return LocalMatrix(block.with_scales(self._inverse(self._row_sums), None))
         weight, bare = self._of_columns()
         loops = {"sym": 1.0, "plain": 0.0, "improved": 2.0}[kind]
-        degree = weight if bare is None else weight + loops * bare
+        if loops and bare is not None:
+            # As in PyG, of several self-loops of a vertex one is left.
+            unknown = self.factors is not None and self.degrees is None
+            if bool((bare < 0).any()) and (self.edge_weight is not None or unknown):
+                raise InputError(
+                    "there are several self-loops of a vertex, with weights: coalesce the graph's "
+                    "edges, or draw none twice"
+                )
+            bare = torch.where(bare > 0, loops * bare, bare)
+        degree = weight if not loops or bare is None else weight + bare
         scale = self._inverse(degree).sqrt_()
         rows, diagonal = scale[: self.rows], None
         if loops and bare is not None:
-            diagonal = loops * bare[: self.rows] * rows.square()
+            diagonal = bare[: self.rows] * rows.square()
         left_out = self._left_out
         return LocalMatrix(
             block.with_scales(rows if left_out is None else rows * left_out, scale), diagonal
@@ -267,8 +276,8 @@ class Block(Graph):
         weight = self._row_sums.new_zeros(self.columns)
         weight[: self.rows] = self._row_sums
         bare = torch.ones_like(weight)
-        bare[self._row_of_each[self._is_loop]] = 0
-        return weight, bare
+        loops = self._row_of_each[self._is_loop]
+        return weight, bare.index_add_(0, loops, -torch.ones_like(bare[loops]))
 
     @cached_property
     def _is_loop(self) -> Tensor:
@@ -286,15 +295,31 @@ class Block(Graph):
             check_degrees(degree.double().cpu().numpy(), self.vertex_ids)
         return torch.where(degree > 0, degree, torch.inf).reciprocal()
 
+    def _of_single_loops(self) -> Pattern:
+        """The pattern; of several self-loops of a vertex the first alone, as in PyG."""
+        pattern = self.pattern
+        (at,) = self._is_loop.nonzero(as_tuple=True)
+        rows = self._row_of_each[at]
+        again = at[1:][rows[1:] == rows[:-1]]
+        if not len(again):
+            return pattern
+        keep = torch.ones(pattern.nnz, dtype=torch.bool, device=pattern.device)
+        keep[again] = False
+        before = torch.cat((keep.new_zeros(1, dtype=torch.int64), keep.cumsum(0)))
+        return Pattern.trusted(before[pattern.indptr], pattern.indices[keep], pattern.shape)
+
     def _with_loops(self) -> Pattern:
-        """With one more nonzero in each row that has no loop, after its others."""
-        pattern, rows = self.pattern, self.rows
+        """With one loop in each row: one more nonzero, after its others, where it has none."""
+        pattern, rows = self._of_single_loops(), self.rows
+        row_of_each = torch.arange(rows, device=pattern.device).repeat_interleave(
+            pattern.row_lengths, output_size=pattern.nnz
+        )
         missing = torch.ones(rows, dtype=torch.int64, device=pattern.device)
-        missing[self._row_of_each[self._is_loop]] = 0
+        missing[row_of_each[pattern.indices == row_of_each]] = 0
         indptr = pattern.indptr.clone()
         indptr[1:] += missing.cumsum(0)
         places = torch.arange(pattern.nnz, device=pattern.device)
-        places += (indptr[:-1] - pattern.indptr[:-1])[self._row_of_each]
+        places += (indptr[:-1] - pattern.indptr[:-1])[row_of_each]
         indices = pattern.indices.new_empty(int(indptr[-1]))
         indices[places] = pattern.indices
         added = missing.nonzero()[:, 0]

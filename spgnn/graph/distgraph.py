@@ -175,6 +175,11 @@ class DistGraph(Trained, DistVertices, Graph):
         return self.meta.edges
 
     @property
+    def has_repeated_edges(self) -> bool:
+        """True if it was made of a graph with several edges between the same two vertices."""
+        return bool(self._matrices.parallel)
+
+    @property
     def num_features(self) -> int:
         """Width of x, 0 without."""
         return self.meta.features
@@ -308,7 +313,7 @@ class DistGraph(Trained, DistVertices, Graph):
     def _check_can_change(self) -> None:
         refused = {
             "has a codec, which keeps rows of its messages": not self.codec.exact,
-            "has repeated edges": bool(self._matrices.parallel),
+            "has repeated edges": self.has_repeated_edges,
             "is cut by edges (a vertex cut)": self._share.edge_labels is not None,
             "has let go of its adjacency": self._share.adjacency is None,
             "has features of edges from a file or a block (a Data keeps them one by one)": (

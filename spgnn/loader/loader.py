@@ -257,6 +257,11 @@ class NeighborLoader:
             "weight_attr": weight_attr,
             "time_attr": time_attr,
         }
+        if isinstance(data, DistGraph) and data.has_repeated_edges:
+            raise InputError(
+                "NeighborLoader: this graph has several edges between the same vertices, which a "
+                "DistGraph holds as one: coalesce them, or give the loader the Data, on one process"
+            )
         if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
             others: dict[str, Any] = {"store": store, "structure": structure}
             others["seed_clusters"] = seed_clusters is not None

@@ -112,8 +112,8 @@ class SampledGraph(GraphTables):
             loops.append(rows[columns == rows])
         bare = None
         if any(map(len, loops)):
-            bare = torch.ones(self.rows)
-            bare[torch.cat(loops)] = 0
+            found = torch.cat(loops)
+            bare = torch.ones(self.rows).index_add_(0, found, -torch.ones(len(found)))
         return Degrees(edges, weight, bare)
 
 

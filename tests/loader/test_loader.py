@@ -161,6 +161,33 @@ def test_modules_of_pyg():
         torch.testing.assert_close(layered(batch.x, batch.layers), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("normalise", ["graph", "batch"])
+@pytest.mark.parametrize("kind", ["GATConv", "GATv2Conv", "GCNConv", "SAGEConv"])
+def test_of_repeated_self_loops_one_is_left_as_in_pyg(kind, normalise):
+    """Vertex 0 has two, 3 has three, 1 has one; an edge that is repeated counts twice."""
+    theirs = pytest.importorskip("torch_geometric.nn")
+    ends = [[0, 0, 1, 2, 1, 1, 3, 0, 3, 3, 1], [0, 0, 0, 1, 1, 2, 3, 3, 3, 3, 0]]
+    generator = torch.Generator().manual_seed(1)
+    data = pytest.importorskip("torch_geometric.data").Data(
+        x=torch.randn(5, 6, generator=generator), edge_index=torch.tensor(ends)
+    )
+    reference, layer = getattr(theirs, kind)(6, 3), getattr(spgnn.nn, kind)(6, 3)
+    layer.load_state_dict(reference.state_dict(), strict=False)
+    expected = reference(data.x, data.edge_index)
+    for batch in spgnn.NeighborLoader(data, [-1], batch_size=2, normalise=normalise):
+        of_all = expected[batch.n_id[: batch.batch_size]]
+        if normalise == "batch" and kind == "GCNConv":  # whose sources have lost their edges
+            of_all = reference(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.testing.assert_close(layer(batch.x, batch.layers[0]), of_all)
+    data.edge_weight = torch.rand(len(ends[0]), generator=generator)
+    (batch, *_) = spgnn.NeighborLoader(data, [-1], batch_size=5, normalise=normalise)
+    if kind == "GCNConv":
+        with pytest.raises(InputError, match="several self-loops of a vertex, with weights"):
+            layer(batch.x, batch.layers[0])
+    with pytest.raises(InputError, match="several edges between the same vertices"):
+        spgnn.NeighborLoader(spgnn.distribute(data), [-1])
+
+
 def pyg_data(*, repeated: bool) -> Any:
     data = pytest.importorskip("torch_geometric.data")
     matrix = directed().tocoo()
