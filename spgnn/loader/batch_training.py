@@ -433,6 +433,7 @@ def loader_options(
         "superbatch": config.superbatch or 1,
         "samples_dir": None if dataset is None else dataset.scratch,
         "overlap": how.overlap,
+        "fixed": how.fixed,
         "pack_epochs": config.storage.pack_epochs,
         "prefetch": how.prefetch,
         "num_workers": how.workers,
@@ -453,7 +454,11 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
     text = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
     text += f" by {how.sampler}" if how.sampler != "neighbor" else ""
     text += f", in {how.seed_clusters} clusters" if how.seed_clusters else ""
-    text += ", replaced" * how.replace + ", drawn anew in each layer" * how.resample
+    text += (
+        ", the same in each epoch" * how.fixed
+        + ", replaced" * how.replace
+        + ", drawn anew in each layer" * how.resample
+    )
     # Exact ones are those of ranks that hold the whole graph.
     parts = where.distributed in ("replicated", "local", "historical")
     text += " of their own" * (where.seeds == "own")

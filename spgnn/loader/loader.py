@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -142,6 +143,11 @@ class NeighborLoader:
     overlap : bool
         With `samples_dir`: sample the next superbatch while rows of this one are fetched. If not,
         cached rows of the store and cached neighbours of the structure take turns in memory.
+    fixed : bool
+        The batches of the first epoch in every epoch, in that order. With `samples_dir` they are
+        sampled once, before the first epoch, and read from there, from first to last (AGL; Zhang et
+        al., VLDB 2020, stores a neighbourhood a vertex, which batches merge; here vertices that
+        several seeds of a batch share are there once).
     pack_epochs : int
         Epochs whose batches are packed together.
     prefetch : int
@@ -177,6 +183,8 @@ class NeighborLoader:
     counts : Counts
         Rows of features that batches needed; of a distributed graph also those from other ranks.
     sampled : SampleCounts
+    samples : SampleFile or None
+        Those that all epochs have, once they are written.
 
     Raises
     ------
@@ -209,6 +217,7 @@ class NeighborLoader:
         superbatch: int = 1,
         samples_dir: AnyPath | None = None,
         overlap: bool = True,
+        fixed: bool = False,
         pack_epochs: int = 1,
         prefetch: int = 2,
         num_workers: int = 1,
@@ -247,6 +256,8 @@ class NeighborLoader:
         check_choice("normalise", normalise, get_args(Scaling))
         check_choice("subgraph_type", subgraph_type, ("directional", "induced"))
         self.shuffle, self.drop_last, self.transform = shuffle, drop_last, transform
+        self.fixed = fixed
+        self.samples: SampleFile | None = None
         self.normalise, self.epoch, self._packed = normalise, 0, range(0)
         self.strategy: RankBatches | PartBatches | None = None
         self._given = (data, data.version) if isinstance(data, DistGraph) else None
@@ -264,7 +275,7 @@ class NeighborLoader:
             )
         if isinstance(data, RankShare) or (isinstance(data, DistGraph) and data.comm.size > 1):
             others: dict[str, Any] = {"store": store, "structure": structure}
-            others["seed_clusters"] = seed_clusters is not None
+            others |= {"seed_clusters": seed_clusters is not None, "fixed": fixed}
             others["samples_dir"] = samples_dir
             others["sampler"] = not isinstance(sampler, str)
             for name, given in (rare | others).items():
@@ -378,13 +389,17 @@ class NeighborLoader:
         if self.strategy is not None:
             return self._transformed(self.strategy.epoch(epoch))
         order = self.order(epoch)
+        self._store_samples(order)
         self._pack(epoch)
 
         def make(turn: int) -> Drawn:
-            return self._sampled(epoch, self.rank + turn * self.ranks, order)
+            number = self.rank + turn * self.ranks
+            if self.samples is None:
+                return self._sampled(epoch, number, order)
+            return self.samples[turn]._replace(place=self._place(epoch, number))
 
         threads = self.num_workers if self.prefetch else 0
-        if self.samples_dir is not None and self.superbatch > 1:
+        if self.samples_dir is not None and self.superbatch > 1 and self.samples is None:
             return through_a_disk(
                 make,
                 self._finished,
@@ -418,6 +433,15 @@ class NeighborLoader:
             keep = batch is None or self.transform is None
             yield batch if keep else self.transform(batch)  # type: ignore[misc]
 
+    def _store_samples(self, order: Tensor) -> None:
+        """Write the samples of all epochs, if they are the same, before the first."""
+        if not self.fixed or self.samples_dir is None or self.samples is not None:
+            return
+        samples = SampleFile(self.samples_dir, len(self))
+        for turn in range(len(self)):
+            samples.put(turn, self._sampled(0, self.rank + turn * self.ranks, order))
+        self.samples = samples
+
     def _pack(self, epoch: int) -> None:
         """Have the batches of this epoch, and of some that follow, packed if that is asked for."""
         x = self.graph.x
@@ -425,16 +449,19 @@ class NeighborLoader:
             self._packed = range(0)
             epochs = range(epoch, epoch + self.pack_epochs)
             x.pack([ids for number in epochs for ids in self.trace(number)])
-            self._packed = epochs
+            self._packed = range(epoch, sys.maxsize) if self.fixed else epochs
 
     def order(self, epoch: int) -> Tensor:
         """Places of the seeds among the input nodes, in the order of an epoch."""
         if not self.shuffle:
             return torch.arange(len(self.input_nodes))
-        return seed_order(self._input_ids(), self.seed, epoch, self.seed_clusters)
+        return seed_order(self._input_ids(), self.seed, self._drawn_as(epoch), self.seed_clusters)
 
     def trace(self, epoch: int) -> Iterator[Tensor]:
         """The vertices of each batch of an epoch, int64 [m] each; drawn again, and not counted."""
+        if self.samples is not None:
+            yield from self.samples.nodes
+            return
         order = self.order(epoch)
         for number in range(self.rank, self.batches, self.ranks):
             yield self.draw(epoch, number, order).sample.nodes
@@ -465,7 +492,7 @@ class NeighborLoader:
         """The sample of a batch, with the seeds in that order; not counted."""
         step = number // self.ranks
         own_draws = getattr(self.sampler, "draws_seeds", False)
-        draw = Draw(self.seed, epoch, number if own_draws else step)
+        draw = Draw(self.seed, self._drawn_as(epoch), number if own_draws else step)
         places, seeds, extra = self._inputs(order, number, draw)
         sampler: Any = self.sampler
         if self._times is None:
@@ -473,8 +500,14 @@ class NeighborLoader:
         else:
             extra["seed_time"] = self._times[places]
             sample = sampler.sample(seeds, draw, extra["seed_time"])
-        place = Place(self.seed, epoch, number, epoch * self.steps + step)
-        return Drawn(sample, places, place, extra)
+        return Drawn(sample, places, self._place(epoch, number), extra)
+
+    def _drawn_as(self, epoch: int) -> int:
+        """The epoch whose batches an epoch has."""
+        return 0 if self.fixed else epoch
+
+    def _place(self, epoch: int, number: int) -> Place:
+        return Place(self.seed, epoch, number, epoch * self.steps + number // self.ranks)
 
     def _finished(self, made: Sequence[Drawn]) -> Generator[Any, None, None]:
         of_graph = self.normalise == "graph"

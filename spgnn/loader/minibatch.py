@@ -167,6 +167,7 @@ def _features(config: MiniBatchConfig, trainer: BatchTrainer) -> Report:
             found["optimal_hit_rate"] = sum(hits("belady", trace, x.slots)) / needed
     elif isinstance(x, PackedRows):
         packed = {"disk_bytes": x.disk_bytes, "bytes_read": x.packing.bytes_read}
+        packed["sample_bytes"] = 0 if loader.samples is None else loader.samples.nbytes
         found |= {"policy": "packed", "hit_rate": rate, "packed": _totals(comm, packed)}
     return found
 

@@ -45,6 +45,13 @@ class Sampling(Record):
         int,
         key("seeds of a cluster follow each other, clusters in random order; 0: all at random"),
     ] = 0
+    fixed: Annotated[
+        bool,
+        key(
+            "the first epoch's batches in every epoch; with storage.pack neighbourhoods and "
+            "features are written once and read in order"
+        ),
+    ] = False
     replace: Annotated[bool, key("draw with replacement")] = False
     resample: Annotated[
         bool, key("draw neighbours of a vertex anew in each layer, rather than first ones of many")
@@ -347,6 +354,8 @@ class MiniBatchConfig(Configuration):
         if self.job.device != "cpu":
             self._check_device()
         self._check_superbatch()
+        if self.sampling.fixed:
+            self._check_fixed()
         if self.aim.task == "links" and self.storage.structure == "disk":
             raise InputError("--task links takes links out of the graph: storage.structure memory")
         if self.comparison.compare == "full" and ranks > 1:
@@ -406,6 +415,19 @@ class MiniBatchConfig(Configuration):
     def takes_turns(self) -> bool:
         """Whether the caches of features and of neighbours are in memory one after the other."""
         return self.superbatch != 1 and not self.sampling.overlap
+
+    def _check_fixed(self) -> None:
+        """Neighbourhoods on a disk lie there with their features."""
+        if self.distribution.distributed != "none":
+            named = self.distribution.distributed
+            raise InputError(f"sampling.fixed needs --distributed none, not {named}")
+        if self.storage.store == "disk" and not self.storage.pack:
+            raise InputError(
+                "sampling.fixed needs storage.pack under --store disk: both are packed"
+            )
+        if self.storage.pack_epochs > 1:
+            given = f"storage.pack-epochs {self.storage.pack_epochs}"
+            raise InputError(f"{given} needs sampling.fixed off: fixed batches are packed once")
 
     def _check_superbatch(self) -> None:
         how, store = self.sampling, self.storage

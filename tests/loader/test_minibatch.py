@@ -80,6 +80,34 @@ def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, model):
 
 
 @pytest.mark.parametrize("task", ["vertices", "links"])
+def test_stored_neighbourhoods_train_as_those_sampled_again(path, tmp_path, task):
+    """Bit for bit; files are written once, whatever the number of epochs."""
+    flags: dict[str, Any] = {"task": task, "fixed": True}
+    flags |= {"batch_size": 60} if task == "links" else {}
+    live = run(path, **flags)
+    wanted = [record["loss"] for record in numbers(live)]
+    changing = [record["loss"] for record in numbers(run(path, **flags | {"fixed": False}))]
+    assert wanted[0] == changing[0]
+    assert wanted[1] != changing[1]
+    disk = {"store": "disk", "store_dir": str(tmp_path), "pack": 10**7}
+    bytes_written = set()
+    for way in ({"epochs": 1}, {}, {"workers": 3, "superbatch": 2}, {"workers": 0, "cache": 300}):
+        made = run(path, **flags, **disk, **way)
+        losses = [record["loss"] for record in numbers(made)]
+        assert losses == wanted[: len(losses)], way
+        # Sampled once, and not in every epoch as those that are not stored.
+        assert made["sampler"]["batches"] * 3 == live["sampler"]["batches"]
+        packed = made["features"]["packed"]
+        bytes_written.add(
+            (packed["sample_bytes"], packed["bytes_read"] if "cache" not in way else 0)
+        )
+    assert len({samples for samples, _ in bytes_written}) == 1
+    assert all(samples > 0 for samples, _ in bytes_written)
+    assert len({nbytes for _, nbytes in bytes_written if nbytes}) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("task", ["vertices", "links"])
 def test_history_depends_on_no_way_of_working(path, tmp_path, task):
     flags: dict[str, Any] = {"task": task}
     flags |= {"batch_size": 60, "epochs": 2} if task == "links" else {}
@@ -423,6 +451,8 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "columns", "residual": True}, "columns needs no --residual"),
     ({"distributed": "columns", "input_dropout": True}, "columns needs model.input-dropout off"),
     ({"distributed": "replicated", "sampler": "fastgcn"}, "--sampler neighbor or labor or ladies,"),
+    ({"distributed": "exact", "fixed": True}, "fixed needs --distributed none, not exact"),
+    ({"fixed": True, "store": "disk"}, "fixed needs storage.pack under --store disk"),
     ({"distributed": "exact", "correct_every": 3}, "needs --distributed local, not exact"),
     ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
     ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),
