@@ -288,7 +288,8 @@ def _opened(
         if how.symmetrise:
             source = MemorySource(source.graph().symmetrised())
         structure = source.structure()
-        if how.partition == LIBRA:
+        method = how.partition if isinstance(how.partition, str) else None  # not labels
+        if method == LIBRA:
             if how.algorithm.algo != "vertex-cut":
                 raise InputError("--partition libra cuts vertices: it needs --algo vertex-cut")
             with ProgressBar() as progress:
@@ -297,10 +298,8 @@ def _opened(
                 )
             return source, cut.owners, cut.edges, cut.report
         edges = None if how.edges is None else read_edge_labels(how.edges, structure.nnz, parts)
-        trained = "train" in how.balance or (
-            isinstance(how.partition, str) and how.partition == "pagraph"
-        )
-        mask = _training_mask(source, how) if trained else None
+        looks = "train" in how.balance or method == "pagraph"
+        mask = _training_mask(source, how) if looks else None
         labels, report = _labels(how, structure, parts, mask)
         return source, labels, edges, report
 
