@@ -139,7 +139,7 @@ def compare(options: Options, models: Sequence[str], counts: Sequence[int], out:
     """Figure 5, table 3 and section 4.5."""
     records: Records = []
     bars: dict[str, dict[str, dict[str, float]]] = {}
-    epochs = options.epochs or 15
+    epochs = options.epochs or 12
     for model in models:
         one = measure(options, model, 1, epochs)
         target = one["history"][-1]["test_acc"]
