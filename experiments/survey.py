@@ -48,7 +48,10 @@ SYSTEMS = {
     "graphtheta": ("minibatch", "--nproc {P} --distributed cluster"),
     "p3": ("minibatch", "--nproc {P} --distributed columns"),
 }
-EPOCHS = {"gcn": "--epochs 60 --hidden 32 --eval-every 10", "minibatch": "--epochs 4 --hidden 32"}
+EPOCHS = {
+    "gcn": "--epochs 100 --layers 2 --hidden 32 --lr 0.1 --eval-every 10",
+    "minibatch": "--epochs 4 --hidden 32",
+}
 BATCHES = "--model sage --num-neighbors 5,5 --batch-size 512"
 Row = dict[str, Any]
 
