@@ -13,7 +13,7 @@ from spgnn.kernels.recycling import Keeper
 @pytest.fixture
 def keeper(monkeypatch):
     """One that nobody has used before."""
-    found = Keeper(direct._mapped, direct._FILLED)
+    found = Keeper(direct.mapped, direct._FILLED)
     monkeypatch.setattr(direct, "_keeper", found)
     return found
 

@@ -66,6 +66,9 @@ class Algorithm:
     buffer: int = 0
     groups: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(self.groups))  # in JSON they are a list
+
     @property
     def group_sizes(self) -> tuple[int, ...]:
         """Ranks of the groups of every size, nodes last; none without a hierarchy."""

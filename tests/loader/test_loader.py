@@ -540,7 +540,7 @@ def test_batches_are_pickled_without_their_graph(resample):
     data.edge_weight = torch.arange(1.0, 1 + data.num_edges)
     data.edge_type = torch.arange(data.num_edges) % 3
     data.big = torch.zeros(N, 10000)
-    model = ours.GCN(F_IN, 6, 2, CLASSES)
+    model = ours.GraphSAGE(F_IN, 6, 2, CLASSES)
     for options in ({}, {"disjoint": True}, {"subgraph_type": "induced"}, {"sampler": "labor"}):
         loader = spgnn.NeighborLoader(
             data, [3, 2], MASK, batch_size=4, shuffle=True, resample=resample, **options

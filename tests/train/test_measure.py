@@ -15,7 +15,6 @@ from spgnn.comm import (
     Communicator,
     Ledger,
     SoloCommunicator,
-    communicator,
 )
 from spgnn.comm.failure import Job
 from spgnn.comm.traffic import RowCounts
@@ -66,14 +65,13 @@ def product() -> torch.Tensor:
 def test_which_epochs_are_clocked_and_which_count(monkeypatch, epochs, clocked, counted):
     """Never the first; a run of two epochs has a breakdown all the same."""
     clock, entered = Clock(), []
-    monkeypatch.setattr(measure, "perf_counter", clock)
     enter = measure.OperatorClock.__enter__
     monkeypatch.setattr(
         measure.OperatorClock,
         "__enter__",
         lambda self: (entered.append(len(measured.seconds)), enter(self))[1],
     )
-    measured = Measurements(Ledger(), CPU)
+    measured = Measurements(Ledger(clock=clock), CPU)
 
     def body() -> torch.Tensor:
         clock.now += 1 + len(measured.seconds)
@@ -146,7 +144,7 @@ def test_exchanges_on_a_stream_of_their_own(monkeypatch):
     stream = Stream(clock)
     comm = Streamed(stream)
     monkeypatch.setattr(measure, "perf_counter", clock)
-    monkeypatch.setattr(communicator, "perf_counter", clock)
+    comm.ledger.clock = clock
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     monkeypatch.delattr(torch.cuda, "synchronize")
     measured = Measurements(comm.ledger, torch.device("cuda", 0))
