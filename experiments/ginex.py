@@ -66,7 +66,7 @@ class Options(Record):
     batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 32
     batches: Annotated[int, flag("of an epoch; the second one is measured", low=4)] = 100
     superbatch: Annotated[int, flag("batches that Ginex looks ahead", low=1)] = 100
-    share: Annotated[int, flag("bytes of the features over those of the memory", low=1)] = 4
+    features_over_memory: Annotated[int, flag("bytes of one over the other's", low=1)] = 4
     turns: Annotated[int, flag("of which compare shows the median", low=1)] = 1
     seed: Annotated[int, flag("of features, sampling and training")] = 0
 
@@ -174,7 +174,7 @@ class Case:
     system: str
     neighbours: float  # their share of the memory, where it is divided
     width: int
-    share: int
+    features_over_memory: int
     batch_size: int
     superbatch: int
     batches: int
@@ -194,12 +194,12 @@ class Bench:
     def case(self, system: str, **other: Any) -> Case:
         """As the options say, but for some."""
         how = self.options
-        sizes = how.width, how.share, how.batch_size, how.superbatch, how.batches
+        sizes = how.width, how.features_over_memory, how.batch_size, how.superbatch, how.batches
         return replace(Case(system, 0.0, *sizes), **other)
 
     def memory(self, case: Case) -> int:
         """Bytes of both caches."""
-        return self.vertices * case.width * 4 // case.share
+        return self.vertices * case.width * 4 // case.features_over_memory
 
     @contextmanager
     def dataset(self, case: Case) -> Iterator[tuple[MiniBatchConfig, Dataset]]:
@@ -210,6 +210,8 @@ class Bench:
         if case.system == "ali+pg":
             flags |= {"cache": parts[0], "structure_cache": parts[1]}
             flags |= {"cache_policy": "degree" if parts[0] else "none"}
+            if parts[1]:
+                flags["structure_policy"] = "degree"
         elif case.system != "pyg+":
             policy = "degree" if case.system == "ginex-pg" else "belady"
             flags |= {"cache": memory, "cache_policy": policy}
@@ -314,7 +316,8 @@ class Bench:
         how = self.options
         return (
             f"{how.dataset}: {self.vertices:,} vertices, {self.edges:,} edges; {how.num_neighbors} "
-            f"neighbours, {how.batch_size} seeds a batch; memory 1/{how.share} of the features"
+            f"neighbours, {how.batch_size} seeds a batch; "
+            f"memory 1/{how.features_over_memory} of the features"
         )
 
 
@@ -356,7 +359,12 @@ SWEEPS = {
     for which in (
         Sweep("superbatch", 16, lambda o: [o.superbatch // k for k in (8, 4, 2, 1)], "superbatch"),
         Sweep("width", 17, lambda o: [o.width // 2, o.width, 2 * o.width, 3 * o.width], "width"),
-        Sweep("share", 18, lambda o: [2 * o.share, o.share, o.share // 2], "features over memory"),
+        Sweep(
+            "features_over_memory",
+            18,
+            lambda o: [o.features_over_memory * k // 2 for k in (4, 2, 1)],
+            "features over memory",
+        ),
         Sweep("batch_size", 19, lambda o: [o.batch_size * k // 4 for k in (1, 2, 4, 8)], "batch"),
     )
 }

@@ -115,8 +115,8 @@ class Algorithm(Record):
     hierarchy: Annotated[
         str,
         flag(
-            "N ranks are a node, or M,N a socket and a node: what crosses crosses once",
-            "none|auto|N",
+            "ranks of a node, or of groups that rise, nodes last: what crosses crosses once",
+            "none|auto|N,…",
         ),
     ] = "none"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
@@ -172,10 +172,10 @@ class Algorithm(Record):
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """Ranks of groups of every size, nodes last; (1,) without a hierarchy or a decided one."""
+        """Ranks of groups of every size, nodes last; none without a hierarchy or a decided one."""
         text = self.hierarchy
         if text in ("none", "auto"):
-            return (1,)
+            return ()
         words = text.split(",")
         sizes = tuple(int(w) if w.isascii() and w.isdigit() and len(w) < 10 else 0 for w in words)
         if min(sizes) < 1:
@@ -183,12 +183,12 @@ class Algorithm(Record):
             raise InputError(
                 f"--hierarchy {text}: must be none, auto or a number from 1, or sizes (2,4){hint}"
             )
-        return sizes
+        return () if sizes == (1,) else sizes
 
     @property
     def node_size(self) -> int:
         """Ranks of a node; 1 without a hierarchy, and while ``auto`` is not decided."""
-        return self.group_sizes[-1]
+        return self.group_sizes[-1] if self.group_sizes else 1
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from spgnn.errors import InputError, unknown
 
+Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 # The axis along which all ranks are peers; every arrangement has it.
 EVERYONE = "everyone"

@@ -1,9 +1,9 @@
 """A vertex cut with clones: every part holds the rows of H that it multiplies, and makes them.
 
-DistGNN (Md et al., SC'21): a vertex has a clone in each part that has one of its edges. All clones
-of a vertex compute its rows, each from its own partial sum of this epoch and the sums of the
-others, which travel: to the owner, who adds them, and from there to the clones. Sums alone may be
-late or missing, and never the rows that a part multiplies.
+DistGNN (Md et al., SC'21): of the parts that have an edge of a vertex one is its owner, the others
+have clones. Owner and clones all compute its rows, each from its own partial sum of this epoch and
+the sums of the others, which travel: to the owner, who adds them, and from there to the clones.
+Sums alone may be late or missing, and never the rows that a part multiplies.
 """
 
 from __future__ import annotations

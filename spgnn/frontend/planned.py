@@ -20,9 +20,9 @@ from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_choice, check_integer, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend.sources import Opened, Placement
+from spgnn.layout import Int32Array
 from spgnn.nn.models import MODELS
 from spgnn.partition import METHODS, read_labels
-from spgnn.partition.adjacency import Int32Array
 from spgnn.plan import (
     Choice,
     Machine,

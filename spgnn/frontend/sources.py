@@ -43,9 +43,8 @@ from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError, memory_for, suggestion
 from spgnn.exchange import Algorithm
 from spgnn.graph.vertices import check_sent
-from spgnn.layout import RowLayout
+from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition import METHODS, cut_vertices, partition, read_labels
-from spgnn.partition.adjacency import Int32Array
 from spgnn.partition.labels import check_labels, read_edge_labels
 from spgnn.partition.methods import Objective
 from spgnn.partition.vertex_cut import LIBRA

@@ -17,9 +17,9 @@ from torch import Tensor
 from spgnn import _native
 from spgnn.direct import mapped
 from spgnn.errors import InputError, check_choice, check_integer
-from spgnn.layout import Int64Array
+from spgnn.layout import Int32Array, Int64Array
 from spgnn.loader.feature_rows import Counts, Rows, Wait, check_ids, copy_rows
-from spgnn.loader.superbatch import Int32Array, NodesOnDisk
+from spgnn.loader.superbatch import NodesOnDisk
 
 PolicyName = Literal["belady", "degree", "lru", "none"]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)

@@ -216,7 +216,7 @@ class NeighborLoader:
         structure: DiskPattern | None = None,
         superbatch: int = 1,
         samples_dir: AnyPath | None = None,
-        overlap: bool = True,
+        overlap: bool = False,
         fixed: bool = False,
         pack_epochs: int = 1,
         prefetch: int = 2,

@@ -63,8 +63,9 @@ class Sampling(Record):
     prefetch: Annotated[
         int,
         key(
-            "batches made ahead (--distributed none, local); with --distributed exact, cluster: "
-            "whether the next ones are sampled and their features travel during this one's steps",
+            "batches made ahead (--distributed none, local, replicated); with exact, columns, "
+            "cluster: whether the next ones are sampled and their rows travel during this one's "
+            "steps; historical: nothing",
             high=100_000,
         ),
     ] = 2
@@ -247,7 +248,7 @@ class Distribution(Record):
         if self.historical is not None:
             History.parse(self.historical)
 
-    def check(self, ranks: int) -> None:
+    def check(self) -> None:
         """Refuse flags that do not go together."""
         mode = self.distributed
         if (mode == "historical") != (self.historical is not None):
@@ -321,8 +322,8 @@ class MiniBatchConfig(Configuration):
         "dtype",
     )
     about: ClassVar[str] = (
-        "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md lists "
-        "more flags, and all keys of --set and --config."
+        "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md and "
+        "distributed-minibatch.md list more flags, and all keys of --set and --config."
     )
 
     data: Data = field(default_factory=Data)
@@ -343,19 +344,19 @@ class MiniBatchConfig(Configuration):
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
         self.storage.check()
         if self.sampling.seed_clusters:
-            self._check_clusters()
+            self._check_seed_clusters()
         if self.storage.structure == "disk":
             self._check_structure()
         self.aim.check()
         self.training.check()
         if self.storage.store == "disk" and self.model.jk != "none":
             raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
-        self._check_distribution(ranks)
+        self._check_distribution()
         if self.job.device != "cpu":
             self._check_device()
         self._check_superbatch()
         if self.sampling.fixed:
-            self._check_fixed()
+            self._check_packed_batches()
         if self.aim.task == "links" and self.storage.structure == "disk":
             raise InputError("--task links takes links out of the graph: storage.structure memory")
         if self.comparison.compare == "full" and ranks > 1:
@@ -363,7 +364,7 @@ class MiniBatchConfig(Configuration):
         if self.comparison.compare == "full" and self.storage.store == "disk":
             raise InputError("--compare full needs --store memory")
 
-    def _check_clusters(self) -> None:
+    def _check_seed_clusters(self) -> None:
         """Clusters are of the whole graph, in memory."""
         what = f"sampling.seed-clusters {self.sampling.seed_clusters} needs"
         if self.distribution.distributed != "none":
@@ -416,7 +417,7 @@ class MiniBatchConfig(Configuration):
         """Whether the caches of features and of neighbours are in memory one after the other."""
         return self.superbatch != 1 and not self.sampling.overlap
 
-    def _check_fixed(self) -> None:
+    def _check_packed_batches(self) -> None:
         """Neighbourhoods on a disk lie there with their features."""
         if self.distribution.distributed != "none":
             named = self.distribution.distributed
@@ -440,9 +441,9 @@ class MiniBatchConfig(Configuration):
         if how.overlap and (store.store == "memory" or self.superbatch == 1):
             raise InputError("sampling.overlap needs superbatches whose features lie on a disk")
 
-    def _check_distribution(self, ranks: int) -> None:
+    def _check_distribution(self) -> None:
         how = self.distribution
-        how.check(ranks)
+        how.check()
         if how.distributed == "none":
             return
         if self.aim.task == "links":

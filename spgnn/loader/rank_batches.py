@@ -47,7 +47,7 @@ class Clusters:
 
     count: int = 16  # of each rank's part
     each: int = 1  # clusters of a batch
-    boundary: int = 0  # hops around the clusters
+    boundary: int = 1  # hops around the clusters
 
     def __post_init__(self) -> None:
         check_integer("clusters", self.count, 1)

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern, described, numpy_index_dtype
 from spgnn.sparse import CSR
 
-Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 UNIFORM, WEIGHTED, LAST = range(3)  # as in hop.hpp
 MOST_EDGES = 2**31 - 1  # of a sample

@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.direct import DirectFile, Transfers, as_bytes, nameless_file, padded, page_buffer
-from spgnn.layout import Int64Array
+from spgnn.layout import Int32Array, Int64Array
 from spgnn.loader.sampling import Hop, Place, Sample
 from spgnn.loader.threads import in_background
 
 Ready = TypeVar("Ready")
-Int32Array = npt.NDArray[np.int32]
 _LINE = 64  # bytes at whose multiples arrays begin
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 

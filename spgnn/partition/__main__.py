@@ -19,12 +19,12 @@ from spgnn.data.load import data_directory, load_dataset
 from spgnn.data.shards import open_shards
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
+from spgnn.layout import Int32Array
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
     MOST_THREADS,
-    Int32Array,
     check_nodes,
     check_parts,
 )

@@ -12,10 +12,8 @@ import scipy.sparse as sp
 
 from spgnn import _native
 from spgnn.errors import InputError, check_integer
+from spgnn.layout import Int32Array, Int64Array
 from spgnn.memory import processors
-
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 LARGEST_SEED = 2**31 - 1
 LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that

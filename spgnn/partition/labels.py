@@ -14,7 +14,8 @@ from spgnn.data.arrays import header_bytes, read_header
 from spgnn.data.reading import check_regular, errors_of, reading
 from spgnn.errors import InputError
 from spgnn.files import AnyPath, write_file
-from spgnn.partition.adjacency import Int32Array, Int64Array, check_parts, integers
+from spgnn.layout import Int32Array, Int64Array
+from spgnn.partition.adjacency import check_parts, integers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
 _EDGE_DTYPES = tuple(map(np.dtype, ("|u1", "<i2", "<i4")))

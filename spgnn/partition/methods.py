@@ -18,13 +18,11 @@ import scipy.sparse as sp
 
 from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
-from spgnn.layout import RowLayout
+from spgnn.layout import Int32Array, Int64Array, RowLayout
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
     Adjacency,
-    Int32Array,
-    Int64Array,
     check_columns,
     check_nodes,
     check_parts,

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
-from spgnn.layout import RowLayout
-from spgnn.partition.adjacency import Int32Array, check_parts
+from spgnn.layout import Int32Array, RowLayout
+from spgnn.partition.adjacency import check_parts
 
 MORTON = "morton"  # a method that needs positions, not a graph
 _BITS = 16  # of a coordinate: cells along an edge of the box

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.errors import check_integer, check_number, memory_for
+from spgnn.layout import Int32Array
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
     Adjacency,
-    Int32Array,
     check_parts,
     check_threads,
     part_bounds,

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.errors import memory_for
+from spgnn.layout import Int64Array
 from spgnn.memory import peak_bytes
-from spgnn.partition.adjacency import Adjacency, Int64Array, check_nodes, check_threads
+from spgnn.partition.adjacency import Adjacency, check_nodes, check_threads
 from spgnn.partition.labels import check_labels, part_sizes
 from spgnn.progress import Progress, stage
 

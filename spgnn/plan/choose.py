@@ -18,7 +18,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm
 from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.needs import COVERS
-from spgnn.partition.adjacency import Int32Array
+from spgnn.layout import Int32Array
 from spgnn.plan.counts import LEVELS, MatrixCounts
 from spgnn.plan.disk import Disk
 from spgnn.plan.epoch import Epoch, trace

@@ -19,9 +19,8 @@ from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.splits import seeded_split
 from spgnn.errors import InputError
 from spgnn.files import digest
-from spgnn.layout import Int64Array
+from spgnn.layout import Int32Array, Int64Array
 from spgnn.partition import partition, read_labels, write_labels
-from spgnn.partition.adjacency import Int32Array
 from spgnn.partition.methods import Preset
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
