@@ -23,7 +23,7 @@ from typing import Annotated, Any
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from paper.output import Output, can_draw, show
+from paper.output import Output, can_draw, finished, show
 
 from spgnn.comm import connect
 from spgnn.comm.slow_link import throttled
@@ -222,9 +222,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise InputError(f"--epochs {options.epochs}: must be more than {UNCOUNTED}")
         out = Output(Path(options.output), options.command)
         command(options, models, sorted({int(word) for word in words}), out)
-        print(f"written: {', '.join(str(p) for p in (out.csv, out.svg) if p.exists())}")
-        if not can_draw():
-            print("no SVG: pip install 'spgnn[plot]'")
+        finished(out)
 
     return run(body)
 

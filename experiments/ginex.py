@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from paper.output import Output, can_draw, show
+from paper.output import Output, can_draw, finished, show
 from torch import Tensor
 
 from spgnn import _native
@@ -497,9 +497,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             TemporaryDirectory(dir=options.directory, prefix="ginex-") as directory,
         ):
             COMMANDS[options.command][1](Bench(options, Path(directory), progress), output)
-        print(f"written: {', '.join(str(p) for p in (output.csv, output.svg) if p.exists())}")
-        if not can_draw():
-            print("no SVG: pip install 'spgnn[plot]'")
+        finished(output)
 
     return run(body)
 

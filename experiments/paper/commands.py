@@ -18,7 +18,7 @@ from paper.graphs import (
     stand_in_of,
 )
 from paper.measured import KINDS, Measured, measured
-from paper.output import PREDICTED, Output, can_draw, make_directory, show
+from paper.output import PREDICTED, Output, can_draw, finished, make_directory, show
 from paper.published import (
     CLAIMS,
     FASTEST,
@@ -617,9 +617,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output = Output(Path(options.output), options.command)
         with ProgressBar() as progress:
             COMMANDS[options.command][1](options, output, progress)
-        print(f"written: {', '.join(map(str, output.written))}")
-        if not can_draw():
-            print("no SVG: pip install 'spgnn[plot]'")
+        finished(output)
 
     return run(body)
 

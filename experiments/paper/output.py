@@ -128,6 +128,13 @@ def make_directory(directory: Path, option: str) -> None:
         raise InputError(f"{option} {directory}: cannot be made: {said}") from None
 
 
+def finished(output: Output) -> None:
+    """Say what was written, and why there is no picture."""
+    print(f"written: {', '.join(map(str, output.written))}")
+    if not can_draw():
+        print("no SVG: pip install 'spgnn[plot]'")
+
+
 def can_draw() -> bool:
     """True if matplotlib is there; without it only CSV files are written."""
     try:
