@@ -26,7 +26,7 @@ from spgnn.sparse import CSR, entries_of, keep_columns
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one rank has of a vertex cut with clones; vertices are those of the layout.
+    """One rank's part of a vertex cut with clones; vertices are those of the layout.
 
     Attributes
     ----------

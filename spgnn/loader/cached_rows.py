@@ -86,7 +86,7 @@ class _Step(NamedTuple):
 
 
 def _planned(table: _native.CacheTable, trace: _Trace, policy: PolicyName) -> Iterator[_Step]:
-    """What is read, and what changes in the cache: before the first batch, then batch by batch."""
+    """Reads, and changes of the cache: before the first batch, then batch by batch."""
     looks_ahead = policy == "belady" and len(trace) > 1
     filled, first = np.zeros(len(trace), np.int64), _Step(_NONE, _NONE)
     if looks_ahead:

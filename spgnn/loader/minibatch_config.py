@@ -395,7 +395,7 @@ class MiniBatchConfig(Configuration):
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether a cache before a disk knows the batches of a superbatch beforehand."""
+        """True if a cache before a disk knows the batches of a superbatch beforehand."""
         how = self.storage
         return (how.cache or how.memory) > 0 and how.cache_policy == "belady" and not how.pack
 
@@ -414,7 +414,7 @@ class MiniBatchConfig(Configuration):
 
     @property
     def takes_turns(self) -> bool:
-        """Whether the caches of features and of neighbours are in memory one after the other."""
+        """True if the caches of features and of neighbours are in memory one after the other."""
         return self.superbatch != 1 and not self.sampling.overlap
 
     def _check_packed_batches(self) -> None:

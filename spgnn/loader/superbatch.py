@@ -72,7 +72,7 @@ class SampleFile(Sequence[Drawn]):
 
     @property
     def vertices(self) -> Int64Array:
-        """How many each sample has."""
+        """The number of vertices of each sample."""
         return self._index[:, 1]
 
     def __len__(self) -> int:
