@@ -75,7 +75,7 @@ def in_order(
 
 
 def in_background(work: Generator[Ready, None, None], ahead: int) -> Generator[Ready, None, None]:
-    """The items of a generator, made by one thread, so many ahead. Closing the iterator ends both."""
+    """A generator's items, made by one thread, so many ahead. Closing the iterator ends both."""
     thread, end = ThreadPoolExecutor(1, "spgnn-fetch"), object()
     ready: deque[Future[Any]] = deque()
     try:
