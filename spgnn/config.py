@@ -695,23 +695,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
             yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
         if config.storage.asked or aim.inductive or aim.task != "vertices":
             yield f"{named} trains labels of vertices on the whole graph, in memory"
-    if model.aggregate != "mean" and model.model != "sage":
-        yield f"--aggregate {model.aggregate} needs --model sage, not {model.model}"
-    for option in options_of(Model):
-        value = getattr(model, option.name)
-        of_attention = option.name in ("heads", "attention_dropout", "message_dropout")
-        if of_attention and value != option.default and not model.attends:
-            yield f"{option.written} {value} needs --model gat or gatv2, not {model.model}"
-    if model.relu_first and model.model != "gat":
-        yield f"model.relu-first needs --model gat, not {model.model}"
-    hidden = model.layers > 1 or model.jk != "none"
-    if hidden and model.layers == 1 and aim.task == "vertices" and model.heads > 1:
-        yield (
-            f"--layers 1 --jk {model.jk} makes one layer as wide as there are classes: it "
-            f"needs --heads 1, not {model.heads}"
-        )
-    if model.attends and hidden and model.hidden % model.heads:
-        yield f"--hidden {model.hidden} must be a multiple of --heads {model.heads}"
+    yield from refused_models(model, aim)
     if model.reduces_rows:
         named = f"--aggregate {model.aggregate}"
         if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
@@ -745,6 +729,27 @@ def refused(config: TrainConfig) -> Iterator[str]:
     elif storage != Storage():
         name = "recompute" if storage.recompute != "auto" else "spill-dtype"
         yield f"storage.{name} needs --memory, --spill or --chunks"
+
+
+def refused_models(model: Model, aim: Aim) -> Iterator[str]:
+    """Say which options of a model do not go together, on whole graphs and in mini-batches."""
+    if model.aggregate != "mean" and model.model != "sage":
+        yield f"--aggregate {model.aggregate} needs --model sage, not {model.model}"
+    for option in options_of(Model):
+        value = getattr(model, option.name)
+        of_attention = option.name in ("heads", "attention_dropout", "message_dropout")
+        if of_attention and value != option.default and not model.attends:
+            yield f"{option.written} {value} needs --model gat or gatv2, not {model.model}"
+    if model.relu_first and model.model != "gat":
+        yield f"model.relu-first needs --model gat, not {model.model}"
+    hidden = model.layers > 1 or model.jk != "none"
+    if hidden and model.layers == 1 and aim.task == "vertices" and model.heads > 1:
+        yield (
+            f"--layers 1 --jk {model.jk} makes one layer as wide as there are classes: it "
+            f"needs --heads 1, not {model.heads}"
+        )
+    if model.attends and hidden and model.hidden % model.heads:
+        yield f"--hidden {model.hidden} must be a multiple of --heads {model.heads}"
 
 
 def _refused_messages(config: TrainConfig) -> Iterator[str]:

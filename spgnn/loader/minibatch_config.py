@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
-from spgnn.config import Aim, Data, TrainConfig
+from spgnn.config import Aim, Data, TrainConfig, refused_models
 from spgnn.config import Job as OfAnyJob
 from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
@@ -342,6 +342,8 @@ class MiniBatchConfig(Configuration):
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
+        for message in refused_models(self.settled().model, self.aim):
+            raise InputError(message)
         self.storage.check()
         if self.sampling.seed_clusters:
             self._check_seed_clusters()
