@@ -822,11 +822,13 @@ def _refused_chunks(config: TrainConfig) -> Iterator[str]:
         )
     if config.aim.task != "vertices" or config.aim.inductive or config.aim.label_propagation:
         yield (f"{named} need labels of vertices: no links, aim.inductive or aim.label-propagation")
-    if config.training.dtype == "bfloat16" or config.training.runs > 1:
+    if config.training.dtype == "bfloat16" and not config.model.propagates:
         yield (
-            f"{named} need --dtype float32 or float64, and --runs 1; "
-            "storage.spill-dtype bfloat16 halves what lies on the disk"
+            f"{named} with --dtype bfloat16 need layers that are products: "
+            "no attention, no features of edges, and --aggregate mean or sum"
         )
+    if config.training.runs > 1:
+        yield f"{named} need --runs 1"
     if config.job.device == "cuda":
         yield f"{named} work on CPUs: --device cpu"
     if config.model.message_dropout:

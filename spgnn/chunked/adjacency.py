@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spgnn.chunked.blocks import Blocks, BlockWriter, MemoryBlocks, rows_of
 from spgnn.chunked.matrix import ChunkMatrix
-from spgnn.chunked.sizes import OWN_MATRIX
+from spgnn.chunked.sizes import OWN_MATRIX, OWN_ON_DISK
 from spgnn.comm import (
     Communicator,
     Mesh,
@@ -245,12 +245,18 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
 
 
 def receptive_field(
-    whole: ChunkMatrix, wanted: Tensor, reads_own: Sequence[bool], comm: Communicator
+    whole: ChunkMatrix,
+    wanted: Tensor,
+    reads_own: Sequence[bool],
+    comm: Communicator,
+    storage: MatrixStorage | None = None,
+    *,
+    multiplied: bool = True,
 ) -> list[ChunkMatrix]:
     """Matrix of each layer, if only some rows of the last one are wanted. Collective.
 
-    A layer with few needed rows gets a matrix of these alone, with its transpose, in memory; all
-    others make all rows.
+    A layer with few needed rows gets a matrix of these alone, with its transpose, in memory; or,
+    up to `OWN_ON_DISK`, in files. All others make all rows.
 
     Parameters
     ----------
@@ -259,71 +265,87 @@ def receptive_field(
     reads_own : sequence of bool
         Whether each layer reads its own rows as well as the product.
     comm : Communicator
+    storage : MatrixStorage, optional
+        For matrices in files; without, there are none.
+    multiplied : bool
+        Whether gradients are multiplied with a transpose.
     """
-    layers = len(reads_own)
+    layers, memory = len(reads_own), MatrixStorage(None, 0, Transfers())
     matrices = [whole] * layers
     total = comm.agree(whole.blocks.nonzeros(), "sum")
     for number in range(layers - 1, -1, -1):
-        if comm.agree(whole.blocks.nonzeros(wanted), "sum") > OWN_MATRIX * total:
+        needed = comm.agree(whole.blocks.nonzeros(wanted), "sum")
+        few = needed <= OWN_MATRIX * total
+        if not few and (storage is None or needed > OWN_ON_DISK * total):
             if not bool(wanted.all()):
                 matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
             break
-        matrix, sources = _of_rows(whole, wanted, reads_own[number])
+        sources = _sources_of(whole, wanted, reads_own[number])
         # The rows of others are found by the numbers of all own ones.
-        if whole.halo is None and number > 0:
-            matrix = _with_sources(matrix, sources)
-        matrices[number] = matrix
+        columns = sources if whole.halo is None and number > 0 else None
+        place = memory if few or storage is None else storage
+        matrix = _of_rows(whole, wanted, columns, place, f"A{number}")
+        matrices[number] = _with_transpose(matrix, place, f"A{number}") if multiplied else matrix
         wanted = sources
     return matrices
 
 
-def _of_rows(whole: ChunkMatrix, wanted: Tensor, reads_own: bool) -> tuple[ChunkMatrix, Tensor]:
-    """Matrix of some own rows, in memory, and own rows that any rank's read. Collective."""
-    blocks = list[CSR]()
-    rows, columns = whole.bounds[-1], whole.blocks.columns
-    seen = torch.zeros(columns, dtype=torch.bool)
+def _rows_in_blocks(whole: ChunkMatrix, wanted: Tensor) -> Iterator[CSR]:
+    """Of each block, the rows that are wanted, bool [own rows]."""
     for number, block in whole.blocks.stream():
         chosen = wanted[slice(*whole.bounds[number : number + 2])].nonzero()[:, 0]
-        blocks.append(take_rows(block, chosen))
-        seen[blocks[-1].indices.long()] = True
+        yield take_rows(block, chosen)
+
+
+def _sources_of(whole: ChunkMatrix, wanted: Tensor, reads_own: bool) -> Tensor:
+    """Own rows that the products of any rank's wanted rows read, bool [own rows]. Collective."""
+    rows = whole.bounds[-1]
+    seen = torch.zeros(whole.blocks.columns, dtype=torch.bool)
+    for block in _rows_in_blocks(whole, wanted):
+        seen[block.indices.long()] = True
     sources = seen[:rows].clone()
     if reads_own or whole.loops is not None:
         sources |= wanted
     if whole.halo is not None:
         sources |= whole.halo.adjoint(seen[rows:, None].float())[:, 0] > 0
+    return sources
+
+
+def _of_rows(
+    whole: ChunkMatrix, wanted: Tensor, sources: Tensor | None, storage: MatrixStorage, name: str
+) -> ChunkMatrix:
+    """Matrix of some own rows, with columns for these own rows alone, or for all."""
+    number, columns = None, whole.blocks.columns
+    if sources is not None:
+        number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
+        columns = int(sources.sum())
+    writer: BlockWriter | None = None
+    for block in _rows_in_blocks(whole, wanted):
+        indices = block.indices if number is None else number[block.indices.long()]
+        if writer is None:
+            writer = storage.writer(name, columns, weighted=block.values is not None)
+        pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
+        writer.add(CSR(pattern, block.values))
+    assert writer is not None
     targets = wanted.nonzero()[:, 0]
-    matrix = replace(
+    return replace(
         whole,
-        blocks=MemoryBlocks(blocks, columns),
+        blocks=writer.finish(),
         loops=None if whole.loops is None else whole.loops[targets],
         targets=targets,
+        sources=None if sources is None else sources.nonzero()[:, 0],
     )
-    return _with_transpose(matrix), sources
 
 
-def _with_transpose(matrix: ChunkMatrix) -> ChunkMatrix:
-    """The same with its other side in memory."""
-    blocks, memory = matrix.blocks, MatrixStorage(None, 0, Transfers())
-    weighted = any(block.values is not None for _, block in blocks.stream())
-    own = _transposed(blocks, matrix.column_bounds, memory, "", weighted)
+def _with_transpose(matrix: ChunkMatrix, storage: MatrixStorage, name: str) -> ChunkMatrix:
+    """The same with its other side."""
+    blocks, weighted = matrix.blocks, matrix.blocks.weighted
+    own = _transposed(blocks, matrix.column_bounds, storage, f"{name}T", weighted)
     to_others = None
     if matrix.halo_rows:
         halo = (blocks.columns - matrix.halo_rows, blocks.columns)
-        to_others = _transposed(blocks, halo, memory, "", weighted)
+        to_others = _transposed(blocks, halo, storage, f"{name}H", weighted)
     return replace(matrix, transposed=own, to_others=to_others)
-
-
-def _with_sources(matrix: ChunkMatrix, sources: Tensor) -> ChunkMatrix:
-    """The same with columns for these own rows alone; on one rank."""
-    number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
-    columns = sources.nonzero()[:, 0]
-    blocks = list[CSR]()
-    for _, block in matrix.blocks.stream():
-        shape = block.shape[0], len(columns)
-        pattern = Pattern.trusted(block.indptr, number[block.indices.long()], shape)
-        blocks.append(CSR(pattern, block.values))
-    compact = replace(matrix, blocks=MemoryBlocks(blocks, len(columns)), sources=columns)
-    return _with_transpose(compact)
 
 
 def even_bounds(starts: Callable[[int], int], rows: int, chunks: int) -> tuple[int, ...]:

@@ -36,6 +36,11 @@ class Blocks(ABC):
     def __init__(self, bounds: Sequence[int], columns: int) -> None:
         self.bounds, self.columns = tuple(bounds), columns
 
+    @property
+    @abstractmethod
+    def weighted(self) -> bool:
+        """Whether blocks have values."""
+
     @abstractmethod
     def row_lengths(self, number: int) -> Tensor:
         """Nonzeros of each row of a block, int64; reads row offsets alone."""
@@ -64,6 +69,10 @@ class MemoryBlocks(Blocks):
     def of(cls, matrix: CSR, bounds: Sequence[int]) -> MemoryBlocks:
         """Views of a matrix in memory."""
         return cls([rows_of(matrix, *pair) for pair in pairwise(bounds)], matrix.shape[1])
+
+    @property
+    def weighted(self) -> bool:
+        return any(block.values is not None for block in self._blocks)
 
     def row_lengths(self, number: int) -> Tensor:
         return self._blocks[number].row_lengths
@@ -166,6 +175,10 @@ class FileBlocks(Blocks):
                     ahead = reader.submit(self._read, number + 1)
                 yield number, block
         self._checked = True
+
+    @property
+    def weighted(self) -> bool:
+        return self._values is not None
 
     def row_lengths(self, number: int) -> Tensor:
         first, last = self.bounds[number : number + 2]

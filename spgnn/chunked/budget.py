@@ -201,7 +201,8 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
         features = _FEATURE_COPIES * layer.given + copies * width
         most = max(most, layer.rows * (copies * max(width, layer.given) if number else features))
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / chunks
-    return int(blocks + sizes.itemsize * _UNEVEN * most / chunks)
+    # Of rows in 16 bits some copies are float32.
+    return int(blocks + max(sizes.itemsize, 4) * _UNEVEN * most / chunks)
 
 
 def freed_pages(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> FreedPages:

@@ -50,6 +50,7 @@ from spgnn.data.source import GraphMeta
 from spgnn.direct import DirectFile, Transfers, keep_pages
 from spgnn.exchange import Algorithm
 from spgnn.layout import RowLayout
+from spgnn.nn.rowwise import dtype_of, weights_of
 from spgnn.sparse import CSR
 
 
@@ -185,7 +186,8 @@ class ChunkedGraph:
         storage, X, labels = config.storage, dataset.X, dataset.labels
         self.comm, self._X, self._ids = comm, X, dataset.ids
         self._width, self._row_normalise = dataset.meta.features, dataset.row_normalise
-        self.dtype = torch.float64 if config.training.dtype == "float64" else torch.float32
+        self.dtype = dtype_of(config.training.dtype)
+        self._wide = weights_of(config.training.dtype)  # of features as they are read
         first, last = dataset.layout.range(comm.rank)
         rows = last - first
         self._file = DirectFile(X.path, counts) if isinstance(X, FileExtent) else None
@@ -198,7 +200,7 @@ class ChunkedGraph:
             dataset.normalisation,
             loops=dataset.loops,
             ids=dataset.ids,
-            dtype=self.dtype,
+            dtype=self._wide,
         )
         stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else self.dtype
         sparse = isinstance(X, CSR)
@@ -241,12 +243,16 @@ class ChunkedGraph:
         self._freed.keep()
         self.bounds = even_bounds(dataset.starts, rows, self.budget.chunks)
         on_disk = "matrix" in self.budget.placement.on_disk
+        self._storage = MatrixStorage(
+            directory if on_disk else None, self.budget.bytes // 4, counts
+        )
+        self._multiplied = model.multiplies
         self.matrix = whole_matrix(
             dataset.adjacency(self.bounds),
             statistics,
             Mesh.build(comm, Algorithm("1d").axes(comm.size)),
-            MatrixStorage(directory if on_disk else None, self.budget.bytes // 4, counts),
-            multiplied=model.multiplies,
+            self._storage,
+            multiplied=self._multiplied,
         )
         self.row_scale, self.column_scale = statistics.row_scale, statistics.column_scale
         self._received_ids = self.matrix.received_ids(dataset.ids) if model.drops_edges else None
@@ -254,11 +260,16 @@ class ChunkedGraph:
         self.whole = [self.matrix] * model.layers
         self._outputs: MappedRows | None = None
 
-    def matrices_for(self, wanted: Tensor) -> list[ChunkMatrix]:
-        """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective."""
+    def matrices_for(self, wanted: Tensor, *, training: bool) -> list[ChunkMatrix]:
+        """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective.
+
+        Matrices in files take time to be built, which training alone saves again.
+        """
         if not self._prunes:
             return self.whole
-        return receptive_field(self.matrix, wanted, self.sizes.reads_own, self.comm)
+        storage = self._storage if training and self._storage.directory else None
+        of, comm = self.sizes.reads_own, self.comm
+        return receptive_field(self.matrix, wanted, of, comm, storage, multiplied=self._multiplied)
 
     def ids_of(self, chunk: int, chosen: Tensor | None) -> Tensor:
         """Original ids of some rows of a chunk, or of all."""
@@ -294,11 +305,11 @@ class ChunkedGraph:
             rows = X[begin:end]
         elif callable(X):
             ids = ids_of(self._ids, begin, end)
-            return X(ids, first, width if last is None else last).to(self.dtype)
+            return X(ids, first, width if last is None else last).to(self._wide)
         elif X is not None and self._file is not None and end > begin:
             read = self._file.read(X.offset + 4 * width * begin, 4 * width * (end - begin))
             rows = torch.from_numpy(read.view(np.float32)).view(end - begin, width)
-        rows = rows.to(self.dtype)
+        rows = rows.to(self._wide)
         if self._row_normalise:
             rows = row_normalise_features(rows)
         return (
@@ -316,19 +327,19 @@ class ChunkedGraph:
         if memory:
             matrix = 0 if "matrix" in self.budget.placement.on_disk else sizes.matrix_bytes
             free = max(memory - sizes.fixed_bytes - matrix, 0) // 2
-            columns = free // (sizes.itemsize * max(sizes.rows + sizes.received, 1))
+            columns = free // (self._wide.itemsize * max(sizes.rows + sizes.received, 1))
         columns = max(1, -self.comm.agree(-min(columns, width)))
         result = self.tables.table("propagated", bounds, width, dtype=stored, panel=columns)
         copy: Table | None = None
         if self._file is not None and columns < width:
-            copy = self.tables.table("X", bounds, width, panel=columns)
+            copy = self.tables.table("X", bounds, width, dtype=self._wide, panel=columns)
             for chunk in range(copy.chunks):
                 copy.write(chunk, self._scaled_features(chunk, 0, width))
         for first, last in panels_of(width, columns):
             operand, begin = copy, first
             if operand is None:
                 operand, begin = (
-                    MemoryTable(bounds, last - first, self.dtype, self.matrix.halo_rows),
+                    MemoryTable(bounds, last - first, self._wide, self.matrix.halo_rows),
                     0,
                 )
                 for chunk in range(operand.chunks):
@@ -346,14 +357,14 @@ class ChunkedGraph:
         return X if scale is None else X * scale
 
     def output_rows(self, like: Tensor) -> Tensor:
-        """Uninitialised [n, width and dtype of `like`]: in a file, if there is a directory for it.
+        """Uninitialised [n, width of `like`]: in a file, if there is a directory for it.
 
         `give_back` lets go of the memory of those that lie in a file.
         """
         rows, directory = self.bounds[-1], self.tables.directory
         if directory is None or not rows:
-            return like.new_empty(rows, like.shape[1])
-        self._outputs = MappedRows(directory / "outputs", (rows, like.shape[1]), like.dtype)
+            return like.new_empty(rows, like.shape[1], dtype=self._wide)
+        self._outputs = MappedRows(directory / "outputs", (rows, like.shape[1]), self._wide)
         return self._outputs.rows
 
     def give_back(self) -> None:

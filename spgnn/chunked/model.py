@@ -41,7 +41,7 @@ from spgnn.nn.gat import AttentionConv, GATv2Conv
 from spgnn.nn.layers import NEIGHBOURS
 from spgnn.nn.norm import Norm, Stage, flatten_stages, run_stages, run_until
 from spgnn.nn.rowwise import dropout
-from spgnn.sparse import CSR
+from spgnn.sparse import CSR, SUM_DTYPE
 
 
 class Request(NamedTuple):
@@ -441,7 +441,8 @@ class ChunkedModel:
             if isinstance(stage, Norm) and stage.needs_moments
         ]
         place, norm = places[norms]
-        return norm, *run_until(place, stages, Z, rows, self.model.convolutions[number].shift)
+        x, shift = run_until(place, stages, Z, rows, self.model.convolutions[number].shift)
+        return norm, x.to(SUM_DTYPE[x.dtype]), shift
 
     def _updated(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None

@@ -38,7 +38,7 @@ from spgnn.nn import (
     DropoutKeys,
 )
 from spgnn.nn.rowwise import keys_on
-from spgnn.sparse import CSR, take_rows
+from spgnn.sparse import CSR, SUM_DTYPE, take_rows
 
 # The share of a loss that some rows have: (chunk, rows of it or None for all, outputs).
 Share = Callable[[int, Tensor | None, Tensor], Tensor]
@@ -130,7 +130,7 @@ class ChunkedPass:
         Tensor
             A number; its gradients are `backward`'s.
         """
-        total = torch.zeros((), dtype=self.graph.dtype)
+        total = torch.zeros((), dtype=SUM_DTYPE[self.graph.dtype])
         self._gradients = [None] * len(self._parameters)
         last = self.model.layers - 1
         for chunk, Z in self._until_last(matrices, keys, learns=True):
@@ -312,7 +312,7 @@ class ChunkedPass:
             chunks = self._saved_products()
         if self.model.model.training:
             for one in moments:
-                one.update_running(self.graph.dtype)
+                one.update_running(SUM_DTYPE[self.graph.dtype])
         yield from chunks
 
     def _products(self, number: int, operand: Table | None, *, saves: bool) -> ChunkProducts:
@@ -377,7 +377,7 @@ class ChunkedPass:
         without_rows = request.operand[:0].detach()
         self._requests[number] = request._replace(operand=without_rows, scores=scores)
         scale = self.graph.scale_of(self.graph.column_scale, chunk, chosen)
-        return request if scale is None else request._replace(operand=request.operand * scale)
+        return request._replace(operand=_scaled(request.operand, scale))
 
     # A layer on the rows of a chunk
 
@@ -402,7 +402,7 @@ class ChunkedPass:
         if Z is not None:
             scale = self.graph.scale_of(self.graph.row_scale, chunk, chosen)
             # A tensor of its own: layers write over it.
-            Z = Z.clone() if scale is None else Z * scale
+            Z = Z.clone() if scale is None else _scaled(Z, scale)
         ids = self.graph.ids_of(chunk, chosen)
         ids = ids if self.model.reads_own(number) else ids[:0]
         first = number in self._requests and self._requests[number].first
@@ -519,7 +519,7 @@ class ChunkedPass:
                 dZ = torch.zeros(table.lengths[chunk], table.width, dtype=table.dtype)
             chosen = self._chosen(number, chunk)
             scale = self.graph.scale_of(self.graph.row_scale, chunk, chosen)
-            table.write(chunk, dZ if scale is None else dZ * scale)
+            table.write(chunk, _scaled(dZ, scale))
         if number and self.model.reads_own(number):
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
@@ -613,6 +613,10 @@ class ChunkedPass:
         self._ticks += 1
         if self._tick is not None:
             self._tick(self._ticks, self._all_ticks)
+
+
+def _scaled(H: Tensor, scale: Tensor | None) -> Tensor:
+    return H if scale is None else (H * scale).to(H.dtype)
 
 
 def _picked(H: Tensor, inside: Tensor | None) -> Tensor:

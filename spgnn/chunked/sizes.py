@@ -9,8 +9,10 @@ from typing import NamedTuple
 from spgnn.chunked.matrix import ChunkMatrix, Heads
 from spgnn.chunked.tables import Placement, panels_of
 
-# A layer gets a matrix of its own rows if these have at most this share of all nonzeros.
+# A layer gets a matrix of its own rows if these have at most this share of all nonzeros: in memory,
+# and in files where the whole matrix lies on the disk.
 OWN_MATRIX = 0.125
+OWN_ON_DISK = 0.75
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class LayerSizes:
         Whether it reduces whole rows of neighbours (max, min, std) instead of a product.
     heads : Heads, optional
         Its attention heads, if it has any.
-    small : bool
-        Whether it has a matrix of its own, with few rows, in memory.
+    own_matrix : tuple of int, optional
+        Bytes of reading a matrix of its own rows, and its transpose; 0 if they are in memory.
+        ``None``: it has none.
     """
 
     operand: int
@@ -47,7 +50,7 @@ class LayerSizes:
     norms: int = 0
     reduces: bool = False
     heads: Heads | None = None
-    small: bool = False
+    own_matrix: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -109,12 +112,15 @@ class Sizes:
         return replace(self, scored_bytes=outputs, fixed_bytes=self.fixed_bytes + known)
 
     def with_rows(
-        self, rows: Sequence[int], columns: Sequence[int], small: Sequence[bool]
+        self,
+        rows: Sequence[int],
+        columns: Sequence[int],
+        own_matrices: Sequence[tuple[int, int] | None],
     ) -> Sizes:
-        """The same with other rows of each layer."""
+        """The same with other rows of each layer, and matrices of its own."""
         layers = [
-            replace(layer, rows=made, columns=read, small=own)
-            for layer, made, read, own in zip(self.layers, rows, columns, small, strict=True)
+            replace(layer, rows=made, columns=read, own_matrix=own)
+            for layer, made, read, own in zip(self.layers, rows, columns, own_matrices, strict=True)
         ]
         return replace(self, layers=tuple(layers))
 
@@ -129,26 +135,30 @@ class Sizes:
             In these rows, and in all own rows.
         """
         layers = len(self.layers)
-        rows, columns, small = [self.rows] * layers, [self.rows] * layers, [False] * layers
+        rows, columns = [self.rows] * layers, [self.rows] * layers
+        own: list[tuple[int, int] | None] = [None] * layers
         rows[-1] = wanted
         if nonzeros > OWN_MATRIX * total:
-            return self.with_rows(rows, columns, small)
+            return self.with_rows(rows, columns, own)
         before = min(self.rows, nonzeros + wanted)
         if layers > 1:
             rows[-2] = before
         # On several ranks, its columns are all own rows.
-        columns[-1], small[-1] = self.rows if self.received else before, True
+        columns[-1], own[-1] = self.rows if self.received else before, (0, 0)
         own_bytes = 2 * (8 * (nonzeros + wanted) + 8 * columns[-1]) + 8 * before
-        return replace(
-            self.with_rows(rows, columns, small), fixed_bytes=self.fixed_bytes + own_bytes
-        )
+        return replace(self.with_rows(rows, columns, own), fixed_bytes=self.fixed_bytes + own_bytes)
 
     def of_matrices(self, matrices: Sequence[ChunkMatrix]) -> Sizes:
         """The same with the rows of matrices that were built."""
         return self.with_rows(
             [matrix.row_bounds[-1] for matrix in matrices],
             [matrix.column_bounds[-1] for matrix in matrices],
-            [matrix.targets is not None and not matrix.thinned for matrix in matrices],
+            [
+                None
+                if matrix.targets is None or matrix.thinned
+                else (matrix.blocks.nbytes, sum(each.nbytes for each in matrix.adjoint_blocks))
+                for matrix in matrices
+            ],
         )
 
 
@@ -377,9 +387,9 @@ def epoch_traffic(
         move(output, reads=layer.norms, writes=layer.norms > 0)
         if not layer.operand:
             continue
-        thinned = not layer.small and layer.rows < sizes.rows
-        forward = adjoint = 0
-        if "matrix" in placement.on_disk and not layer.small:
+        thinned = layer.own_matrix is None and layer.rows < sizes.rows
+        forward, adjoint = layer.own_matrix or (0, 0)
+        if "matrix" in placement.on_disk and layer.own_matrix is None:
             # Row offsets of a block begin at 0; rows of others are one block of the transpose.
             forward = adjoint = sizes.matrix_bytes // sizes.sides + 8 * chunks
             adjoint += 8 * (sizes.received + 1) if sizes.sides > 1 and sizes.received else 0

@@ -126,7 +126,9 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
             stack.callback(task.close)
             deal_weights(task.model, state, weights, comm)
             comm.settled()
-            meta, rows, ids = task.meta, task.all_outputs(), task.graph.vertex_ids
+            with multiplied_in(dtype, comm.device):
+                rows = task.all_outputs()
+            meta, ids = task.meta, task.graph.vertex_ids
             give_back = task.graph.give_back
         else:
             data = training_graph(settled, comm)

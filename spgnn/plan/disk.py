@@ -9,11 +9,11 @@ rows written behind.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from spgnn.chunked.budget import (
     merged,
 )
 from spgnn.chunked.model import ChunkedModel
-from spgnn.chunked.sizes import OWN_MATRIX, Sizes
+from spgnn.chunked.sizes import OWN_MATRIX, OWN_ON_DISK, Sizes
 from spgnn.config import Storage, TrainConfig
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.direct import DirectFile, Transfers
@@ -48,7 +48,7 @@ class LayerRows(NamedTuple):
 
     made: Mask | None = None
     sources: Mask | None = None
-    small: bool = False  # the layer gets a matrix of its own rows, in memory
+    matrix: Literal["whole", "memory", "files"] = "whole"  # or one of its own rows, and where
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +78,7 @@ class Disk:
         record : dict
             Predicted chunks, tables and traffic of the disk, as the training report names them.
         """
-        upper, exact = self._sizes(config, virtual, epoch)
+        upper, exact_for = self._sizes(config, virtual, epoch)
         budgets = list[Budget]()
 
         def decided(recomputed: frozenset[int]) -> Budget:
@@ -90,6 +90,7 @@ class Disk:
         except InputError:
             return None
         first = budgets[0]
+        exact = exact_for(first)
         moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
         each_row = _row_seconds(epoch, machine)
         recomputing = max(_recomputing(sizes, first.recomputed, each_row) for sizes in exact)
@@ -129,18 +130,14 @@ class Disk:
 
     def _sizes(
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
-    ) -> tuple[list[Sizes], list[Sizes]]:
-        """Of each rank: as the budget takes them, at most, and as they will be."""
+    ) -> tuple[list[Sizes], Callable[[Budget], list[Sizes]]]:
+        """Of each rank: as the budget takes them, at most, and as they will be with it."""
         dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
         model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
         reads_own = [model.reads_own(number) for number in range(layers)]
-        rows = [LayerRows()] * layers
         # Outputs of all layers need the same rows of each; moments are those of all rows.
         prunes = config.algorithm.prune and not model.jumps and not config.model.makes_all_rows
-        if prunes:
-            wanted = dataset.labelled[order].numpy()
-            rows = layer_rows(A, wanted, reads_own, loops=virtual.loops, ranks=virtual.ranks)
         scored = (dataset.labelled if dataset.scored is None else dataset.scored)[order]
         # Features stay in their files: those of a graph directory with a part for each rank.
         in_files = (
@@ -150,7 +147,7 @@ class Disk:
         )
         # Features that were neither made up nor left in their files.
         dense = 0 if in_files or dataset.random_features else epoch.itemsize * epoch.widths[0]
-        upper, exact = list[Sizes](), list[Sizes]()
+        upper, bases = list[Sizes](), list[Sizes]()
         for rank in range(virtual.ranks):
             own = slice(*virtual.layout.range(rank))
             many = own.stop - own.start
@@ -171,12 +168,39 @@ class Disk:
             ).with_labels(known, epoch.widths[-1])
             asked = int(lengths[here].sum()), int(lengths.sum())
             upper.append(base.at_most(known, *asked) if prunes else base)
-            made, read = (
-                [many if mask is None else int(mask[own].sum()) for mask in masks]
-                for masks in ([one.made for one in rows], [one.sources for one in rows])
-            )
-            exact.append(base.with_rows(made, read, [one.small for one in rows]))
-        return upper, exact
+            bases.append(base)
+
+        def exact_for(budget: Budget) -> list[Sizes]:
+            if not prunes:
+                return bases
+            wanted, files = dataset.labelled[order].numpy(), "matrix" in budget.placement.on_disk
+            loops, ranks = virtual.loops, virtual.ranks
+            rows = layer_rows(A, wanted, reads_own, loops=loops, ranks=ranks, files=files)
+            lengths = A.row_lengths.numpy()
+            found = list[Sizes]()
+            for rank, base in enumerate(bases):
+                own = slice(*virtual.layout.range(rank))
+                made, read = (
+                    [base.rows if mask is None else int(mask[own].sum()) for mask in masks]
+                    for masks in ([one.made for one in rows], [one.sources for one in rows])
+                )
+                matrices: list[tuple[int, int] | None] = [None] * layers
+                for number, one in enumerate(rows):
+                    if one.matrix == "memory":
+                        matrices[number] = 0, 0
+                    elif one.made is not None and one.matrix == "files":
+                        # Row offsets of each block, and of the rows of others in one more.
+                        nonzeros = int(lengths[own][one.made[own]].sum())
+                        entries = (4 + 4 * dataset.weighted) * nonzeros
+                        offsets = 8 * (read[number] + budget.chunks)
+                        offsets += 8 * (base.received + 1) * (base.received > 0)
+                        forward = 8 * (made[number] + budget.chunks) + entries
+                        back = offsets + entries if model.multiplies else forward
+                        matrices[number] = forward, back
+                found.append(base.with_rows(made, read, matrices))
+            return found
+
+        return upper, exact_for
 
 
 def speed_of(spill: str) -> float:
@@ -200,18 +224,19 @@ def speed_of(spill: str) -> float:
 
 
 def layer_rows(
-    A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int
+    A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int, files: bool
 ) -> list[LayerRows]:
     """Rows of each layer if only some outputs are needed, bool [n], as in chunked training.
 
     A is that of all ranks, without loops; `reads_own` says which layers read their own rows as well
-    as the product.
+    as the product, and `files` whether matrices may lie in files.
     """
     indptr, indices = A.indptr.numpy(), A.indices.numpy()
     lengths = np.diff(indptr)
     found = [LayerRows()] * len(reads_own)
     for number in range(len(reads_own) - 1, -1, -1):
-        if lengths[wanted].sum() > OWN_MATRIX * len(indices):
+        share = lengths[wanted].sum() / max(len(indices), 1)
+        if share > (OWN_ON_DISK if files else OWN_MATRIX):
             if not wanted.all():
                 found[number] = LayerRows(wanted)
             break
@@ -220,7 +245,8 @@ def layer_rows(
         if reads_own[number] or loops:
             sources |= wanted
         compact = ranks == 1 and number > 0
-        found[number] = LayerRows(wanted, sources if compact else None, small=True)
+        place: Literal["memory", "files"] = "files" if share > OWN_MATRIX else "memory"
+        found[number] = LayerRows(wanted, sources if compact else None, place)
         wanted = sources
     return found
 

@@ -25,7 +25,7 @@ from spgnn.files import scratch_directory
 from spgnn.nn import (
     DropoutKeys,
 )
-from spgnn.nn.rowwise import weights_of
+from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.progress import working
 from spgnn.train.chunked_data import open_dataset
 from spgnn.train.measure import gathered
@@ -112,8 +112,10 @@ class ChunkedTask(Task):
     def _learn(self, labels: Labels) -> None:
         """The rows of each layer, in training and in evaluation, and the objective. Collective."""
         rows, train = self.graph.bounds[-1], labels.masks[0]
-        self._training = self.graph.matrices_for(labels.mask(rows, training=True))
-        self._evaluation = self.graph.matrices_for(labels.mask(rows, training=False))
+        self._training = self.graph.matrices_for(labels.mask(rows, training=True), training=True)
+        self._evaluation = self.graph.matrices_for(
+            labels.mask(rows, training=False), training=False
+        )
         self.objective = Objective.of(
             self.config.aim,
             self.meta.name,
@@ -134,7 +136,8 @@ class ChunkedTask(Task):
         total = self._pass.loss(self._training, keys, self._share)
 
         def backward(scale: Tensor) -> None:
-            self._pass.backward(scale)
+            with multiplied_in(self.config.training.dtype, "cpu"):
+                self._pass.backward(scale)
             self.moved = self.counts.since(before)
 
         return with_backward(total, backward)

@@ -197,7 +197,11 @@ INFER = {"weights": "kept", "output": "scores.npy"}
     [
         (TrainConfig, {"algo": "1.5d", "c": 1, "cover": "minimum"}, "--cover column"),
         (TrainConfig, {"task": "links"}, "labels of vertices"),
-        (TrainConfig, {"dtype": "bfloat16"}, "--dtype float32 or float64"),
+        (
+            TrainConfig,
+            {"dtype": "bfloat16", "aggregate": "max", "model": "sage"},
+            "--aggregate mean or sum",
+        ),
         (TrainConfig, {"memory": "5"}, "5 bytes are less than any process takes.*with a unit"),
         (InferConfig, {**INFER, "cover": "minimum"}, "--cover column"),
         (InferConfig, {**INFER, "layer": 1}, "scores are written"),
