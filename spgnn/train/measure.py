@@ -152,6 +152,8 @@ COMPUTE = {
     "spgnn::dequantise_rows": "pack",
     "spgnn::gemm_product": "gemm",
     "spgnn::gemm_gradient": "gemm",
+    "spgnn::gemm_narrow_product": "gemm",
+    "spgnn::gemm_narrow_gradient": "gemm",
     "aten::mm": "gemm",
     "aten::addmm": "gemm",
     "aten::bmm": "gemm",

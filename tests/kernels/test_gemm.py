@@ -116,3 +116,33 @@ def test_derivatives_of_both_and_of_second_order():
         assert torch.allclose(
             ours, theirs, rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max())
         )
+
+
+@pytest.mark.parametrize("rows", [1, 700, gemm.PIECE, 2 * gemm.PIECE + 5])
+@pytest.mark.parametrize(("f_in", "f_out"), [(1, 1), (47, 5), (64, 128), (300, 19)])
+def test_bfloat16_under_autocast(threads, rows, f_in, f_out):
+    """Operands are rounded, sums are not: weights' gradients stay float32."""
+    X, W = random_dense(rows, f_in, 1), random_dense(f_out, f_in, 2).requires_grad_()
+    G = random_dense(rows, f_out, 3).bfloat16()
+    right = X.bfloat16().double(), W.detach().bfloat16().double(), G.double()
+    found = []
+    for count in (1, 2, 3):
+        threads(count)
+        H = X.bfloat16().requires_grad_()
+        with torch.autocast("cpu"):
+            Z = times_transposed(H, W)
+            added = add_times_transposed_(G.clone(), X, W)
+        found.append((Z, added, *torch.autograd.grad(Z, (H, W), G)))
+    for one in found[1:]:
+        assert all(map(torch.equal, one, found[0]))
+    Z, added, dH, dW = found[0]
+    assert Z.dtype == added.dtype == dH.dtype == torch.bfloat16
+    assert dW.dtype == torch.float32
+    x, w, g = right
+    for ours, theirs, size in (
+        (Z, x @ w.T, x.abs() @ w.abs().T),
+        (added, g + x @ w.T, g.abs() + x.abs() @ w.abs().T),
+        (dH, g @ w, g.abs() @ w.abs()),
+        (dW, g.T @ x, g.abs().T @ x.abs()),
+    ):
+        assert bool(((ours.double() - theirs).abs() <= 8e-3 * size + 1e-30).all())
