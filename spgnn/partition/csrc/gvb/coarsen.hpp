@@ -519,15 +519,21 @@ class Communities {
     std::vector<double> sum = volume_;
     weight_to_.assign(n, 0.0);
     std::vector<Vertex> order = community_;
-    random_.shuffle(order);
+    random_.shuffle_runs(order);
+    std::vector<std::uint8_t> waiting(n, 1);  // a neighbour has moved since the vertex chose
     for (int round = 0; round < kRounds; ++round) {
       Vertex moved = 0;
       for (Vertex v : order) {
+        if (!waiting[v]) continue;
+        waiting[v] = 0;
         const Vertex own = community_[v];
         sum[own] -= volume_[v];
-        community_[v] = best_for(graph, v, sum);
-        sum[community_[v]] += volume_[v];
-        moved += community_[v] != own;
+        const Vertex best = best_for(graph, v, sum);
+        sum[best] += volume_[v];
+        if (best == own) continue;
+        community_[v] = best;
+        for (const auto [u, w] : graph.edges_of(v)) waiting[u] |= community_[u] != best;
+        ++moved;
       }
       if (moved < kWorthARound * n) return;
     }

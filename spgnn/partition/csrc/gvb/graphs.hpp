@@ -36,6 +36,23 @@ class Random {
     }
   }
 
+  // Shuffles runs of items as wholes: what is close in memory stays close, and none of it is always
+  // first.
+  template <class T>
+  void shuffle_runs(std::vector<T>& items) {
+    constexpr std::size_t kRun = 64;
+    std::vector<std::size_t> first((items.size() + kRun - 1) / kRun);
+    for (std::size_t i = 0; i < first.size(); ++i) first[i] = kRun * i;
+    shuffle(first);
+    std::vector<T> result;
+    result.reserve(items.size());
+    for (std::size_t i : first) {
+      result.insert(result.end(), items.begin() + i,
+                    items.begin() + std::min(i + kRun, items.size()));
+    }
+    items = std::move(result);
+  }
+
  private:
   std::uint64_t state_;
 };
