@@ -281,8 +281,12 @@ def receptive_field(
                 matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
             break
         sources = _sources_of(whole, wanted, reads_own[number])
+        read, rows = (comm.agree(n, "sum") for n in (int(sources.sum()), len(sources)))
+        if not few and read > OWN_ON_DISK * rows:
+            sources.fill_(True)  # to pick nearly all rows costs more than to make the others
         # The rows of others are found by the numbers of all own ones.
-        columns = sources if whole.halo is None and number > 0 else None
+        compact = whole.halo is None and number > 0 and not bool(sources.all())
+        columns = sources if compact else None
         place = memory if few or storage is None else storage
         matrix = _of_rows(whole, wanted, columns, place, f"A{number}")
         matrices[number] = _with_transpose(matrix, place, f"A{number}") if multiplied else matrix

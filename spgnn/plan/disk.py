@@ -244,7 +244,9 @@ def layer_rows(
         sources[indices[np.repeat(wanted, lengths)]] = True
         if reads_own[number] or loops:
             sources |= wanted
-        compact = ranks == 1 and number > 0
+        if share > OWN_MATRIX and sources.mean() > OWN_ON_DISK:
+            sources[:] = True
+        compact = ranks == 1 and number > 0 and not sources.all()
         place: Literal["memory", "files"] = "files" if share > OWN_MATRIX else "memory"
         found[number] = LayerRows(wanted, sources if compact else None, place)
         wanted = sources
