@@ -17,7 +17,14 @@ from spgnn.comm import (
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
-from spgnn.kernels.gemm import add_times_transposed_, times_transposed, transposed_times
+from spgnn.kernels.gemm import (
+    add_times_transposed_,
+    sum_of_products,
+    times_transposed,
+    transposed_times,
+    two_gradients,
+    two_products,
+)
 from spgnn.torch_internals import recorder
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
@@ -242,10 +249,14 @@ class _BesideItself(torch.autograd.Function):
     def forward(
         H_local: Tensor, W: Tensor, R: Tensor, A: Linear, step: Step, first: bool
     ) -> tuple[Tensor, Tensor | None]:
-        AH = None if first else A.forward(H_local, step)
-        XW = times_transposed(H_local if AH is None else AH, W)
-        Z_local = A.forward(XW, step) if AH is None else XW
-        return add_times_transposed_(Z_local, H_local[: A.rows], R), AH
+        if not first:
+            AH = A.forward(H_local, step)
+            return sum_of_products(AH, W, H_local[: A.rows], R), AH
+        if A.rows < len(H_local):
+            Z_local = A.forward(times_transposed(H_local, W), step)
+            return add_times_transposed_(Z_local, H_local[: A.rows], R), None
+        XW, XR = two_products(H_local, W, R)
+        return A.forward(XW, step).add_(XR), None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
@@ -265,11 +276,16 @@ class _BesideItself(torch.autograd.Function):
         dH = None
         if AH is None:
             U = recorder(_Apply)(G, ctx.A, back)
-            dW = transposed_times(U, H_local)
+            if len(U) == len(G):
+                dW, dR = two_gradients(U, H_local, G, H_local)
+                if ctx.needs_input_grad[0]:
+                    dH = sum_of_products(U, W.T, G, R.T)
+                return dH, dW, dR, None, None, None
+            dW, dR = transposed_times(U, H_local), transposed_times(G, H_own)
             if ctx.needs_input_grad[0]:
                 dH = times_transposed(U, W.T)
         else:
-            dW = transposed_times(G, AH)
+            dW, dR = two_gradients(G, AH, G, H_own)
             if ctx.needs_input_grad[0]:
                 dAH = times_transposed(G, W.T)
                 dAH = dAH if of_AH is None else of_AH + dAH
@@ -280,7 +296,7 @@ class _BesideItself(torch.autograd.Function):
                 dH = dH + torch.nn.functional.pad(G @ R, (0, 0, 0, missing))
             else:
                 add_times_transposed_(dH[: ctx.A.rows], G, R.T)
-        return dH, dW, transposed_times(G, H_own), None, None, None
+        return dH, dW, dR, None, None, None
 
 
 class _Procedure(torch.autograd.Function):

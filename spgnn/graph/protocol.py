@@ -27,7 +27,7 @@ from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments
 from spgnn.kernels.attention import AttentionDropout, Rules
 from spgnn.kernels.edge_spmm import EdgeOp
-from spgnn.kernels.gemm import add_times_transposed_
+from spgnn.kernels.gemm import add_times_transposed_, has_gemm, sum_of_products
 from spgnn.kernels.library import transformed
 from spgnn.kernels.torch_kernels import dropout_factors, dropout_keeps
 from spgnn.pattern import Pattern, index_dtype
@@ -265,6 +265,8 @@ class Graph(ABC):
             Z = H.AX_local
             if request.self_loop is not None:
                 Z = torch.addcmul(Z, H.own, request.self_loop)
+            if W is not None and R is not None and has_gemm(Z, W) and has_gemm(H.own, R):
+                return sum_of_products(Z, W, H.own, R)
             return self.add_root(Z if W is None else times(Z, W), H, R)
         linear = request.reduce == "sum" and request.dropped is None and request.edge is None
         if linear and W is not None and R is not None and isinstance(H, Tensor):

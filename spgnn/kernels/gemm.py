@@ -1,6 +1,7 @@
 """Dense products of many rows with a matrix of few, where BLAS takes longer.
 
-Both operators are each other's gradients, so they give derivatives of every order.
+`times_transposed` and `transposed_times` are each other's gradients, so they give derivatives of
+every order. Two products that share an operand or a result are one pass over the rows.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.kernels.library import Operator, traced
+from spgnn.kernels.library import Operator, define, kernels_for, traced, watched
 from spgnn.kernels.recycling import new_rows
+from spgnn.torch_internals import below_autograd, direct
 
 # Fewest rows of X that are worth it.
 FEWEST_ROWS = 512
@@ -62,6 +64,45 @@ def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
     if _narrows(X, W) or has_gemm(X, W):
         return Z.add_(times_transposed(X, W))
     return Z.addmm_(X, W.T)
+
+
+def sum_of_products(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
+    """``X1 W1ᵀ + X2 W2ᵀ`` [n, f_out] in one pass; differentiable at every order.
+
+    Parameters
+    ----------
+    X1, X2 : Tensor [n, f_1], [n, f_2]
+    W1, W2 : Tensor [f_out, f_1], [f_out, f_2]
+    """
+    if has_gemm(X1, W1) and has_gemm(X2, W2):
+        return _sum(X1, W1, X2, W2)
+    return add_times_transposed_(times_transposed(X1, W1), X2, W2)
+
+
+def two_products(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
+    """``X W1ᵀ`` and ``X W2ᵀ``; differentiable at every order."""
+    if watched(X, W1, W2) or not (has_gemm(X, W1) and has_gemm(X, W2)):
+        return times_transposed(X, W1), times_transposed(X, W2)
+    with below_autograd():
+        made: tuple[Tensor, Tensor] = _two_products(X, W1, W2)
+    return made
+
+
+def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tensor, Tensor]:
+    """``G1ᵀ X1`` and ``G2ᵀ X2``, one pass where both G or both X are the same tensor.
+
+    Differentiable at every order.
+    """
+    shared = G1 is G2 or X1 is X2
+    narrow = max(G1.shape[1], G2.shape[1]) <= _MOST_OF_GRADIENT
+    kernel = shared and narrow and _has_kernel(G1, X1) and _has_kernel(G2, X2)
+    if not kernel or watched(G1, X1, G2, X2):
+        return transposed_times(G1, X1), transposed_times(G2, X2)
+    with below_autograd():
+        made: tuple[Tensor, Tensor] = _two_gradients(
+            G1, X1, None if G1 is G2 else G2, None if X1 is X2 else X2
+        )
+    return made
 
 
 def transposed_times(G: Tensor, X: Tensor) -> Tensor:
@@ -138,6 +179,39 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     )
 
 
+def _save_sum(ctx: Any, inputs: Any, output: Tensor) -> None:
+    X1, W1, X2, W2 = inputs
+    needs = ctx.needs_input_grad
+    ctx.save_for_backward(
+        X1 if needs[1] else None,
+        W1 if needs[0] else None,
+        X2 if needs[3] else None,
+        W2 if needs[2] else None,
+    )
+
+
+def _sum_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+    X1, W1, X2, W2 = ctx.saved_tensors
+    dW1: Tensor | None = None
+    dW2: Tensor | None = None
+    if X1 is not None and X2 is not None:
+        dW1, dW2 = two_gradients(G, X1, G, X2)
+    elif X1 is not None:
+        dW1 = transposed_times(G, X1)
+    elif X2 is not None:
+        dW2 = transposed_times(G, X2)
+    dX1 = None if W1 is None else times_transposed(G, W1.T)
+    dX2 = None if W2 is None else times_transposed(G, W2.T)
+    return dX1, dW1, dX2, dW2
+
+
+def _tangent_of_sum(arguments: Any, tangents: Any) -> Tensor:
+    (X1, W1, X2, W2), (dX1, dW1, dX2, dW2) = arguments, tangents
+    pairs = (dX1, W1), (X1, dW1), (dX2, W2), (X2, dW2)
+    terms = [times_transposed(X, W) for X, W in pairs if X is not None and W is not None]
+    return sum(terms[1:], terms[0])
+
+
 def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
     X, W = ctx.saved_tensors
     return (
@@ -184,15 +258,88 @@ _narrow_gradient = Operator(
     save=_save,
     backward=_narrow_gradient_backward,
 )
+
+
+def _rows_of(X: Tensor, W: Tensor, *others: Tensor) -> Tensor:
+    return new_rows(X.shape[0], X.new_empty(0, W.shape[0]))
+
+
+def _multiply(X: Tensor, W: Tensor) -> Tensor:
+    Z = _rows_of(X, W)
+    kernels_for(X).gemm_product(X, W, Z, None, None, None)
+    return Z
+
+
+def _add_up(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
+    Z = _rows_of(X1, W1)
+    kernels_for(X1).gemm_product(X1, W1, Z, X2, W2, None)
+    return Z
+
+
+def _multiply_twice(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
+    Z1, Z2 = _rows_of(X, W1), _rows_of(X, W2)
+    kernels_for(X).gemm_product(X, W1, Z1, None, W2, Z2)
+    return Z1, Z2
+
+
+def _new_gradient(G: Tensor, X: Tensor) -> Tensor:
+    return G.new_empty(G.shape[1], X.shape[1])
+
+
+def _sum_up(G: Tensor, X: Tensor) -> Tensor:
+    dW = _new_gradient(G, X)
+    kernels_for(G).gemm_gradient(G, X, dW, None, None, None)
+    return dW
+
+
+def _new_gradients(
+    G1: Tensor, X1: Tensor, G2: Tensor | None, X2: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    second = _new_gradient(G1 if G2 is None else G2, X1 if X2 is None else X2)
+    return _new_gradient(G1, X1), second
+
+
+def _sum_up_twice(
+    G1: Tensor, X1: Tensor, G2: Tensor | None, X2: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    dW1, dW2 = _new_gradients(G1, X1, G2, X2)
+    kernels_for(G1).gemm_gradient(G1, X1, dW1, G2, X2, dW2)
+    return dW1, dW2
+
+
 _product = Operator(
     "gemm_product(Tensor X, Tensor W) -> Tensor",
-    new=lambda X, W: new_rows(X.shape[0], X.new_empty(0, W.shape[0])),
+    new=_rows_of,
+    compute=_multiply,
     save=_save,
     backward=_product_backward,
 )
 _gradient = Operator(
     "gemm_gradient(Tensor G, Tensor X) -> Tensor",
-    new=lambda G, X: G.new_empty(G.shape[1], X.shape[1]),
+    new=_new_gradient,
+    compute=_sum_up,
     save=_save,
     backward=_gradient_backward,
+)
+_sum = Operator(
+    "gemm_sum(Tensor X1, Tensor W1, Tensor X2, Tensor W2) -> Tensor",
+    new=_rows_of,
+    compute=_add_up,
+    save=_save_sum,
+    backward=_sum_backward,
+    tangent=_tangent_of_sum,
+)
+_two_products = direct(
+    define(
+        "gemm_products(Tensor X, Tensor W1, Tensor W2) -> (Tensor, Tensor)",
+        new=lambda X, W1, W2: (_rows_of(X, W1), _rows_of(X, W2)),
+        compute=_multiply_twice,
+    )
+)
+_two_gradients = direct(
+    define(
+        "gemm_gradients(Tensor G1, Tensor X1, Tensor? G2, Tensor? X2) -> (Tensor, Tensor)",
+        new=_new_gradients,
+        compute=_sum_up_twice,
+    )
 )

@@ -131,11 +131,11 @@ void test_gemm(const KernelTable& table, std::int64_t count, std::int64_t depth,
   const Rows<float> w(columns, depth, 0, rng);
   std::vector<float> z(count * columns), sums(columns * depth), first_z, first_sums;
   for (int threads : {1, 2, 5}) {
-    spgnn::gemm_product(table, {x.data(), x.stride, count, depth, nullptr, 0, z.data(), columns},
-                        w.data(), threads);
-    spgnn::gemm_gradient(table,
-                         {g.data(), g.stride, x.data(), x.stride, count, columns, depth, 0, 0, 0},
-                         sums.data(), threads);
+    const spgnn::GemmOperand of_x{x.data(), x.stride, depth}, of_g{g.data(), g.stride, columns};
+    spgnn::gemm_product(table, {of_x, {}}, {w.data(), nullptr}, {{z.data(), columns}, {}}, count,
+                        threads);
+    spgnn::gemm_gradient(table, {{of_g, {}}, {of_x, {}}, 0, 0, 0}, count, {sums.data(), nullptr},
+                         threads);
     if (threads == 1) first_z = z, first_sums = sums;
     expect(same_bits(z, first_z), "products depend on threads", table, columns);
     expect(same_bits(sums, first_sums), "their gradients do", table, columns);

@@ -11,8 +11,11 @@ from spgnn.kernels.gemm import (
     FEWEST_ROWS,
     add_times_transposed_,
     most_columns,
+    sum_of_products,
     times_transposed,
     transposed_times,
+    two_gradients,
+    two_products,
 )
 
 from .conftest import random_dense
@@ -45,6 +48,23 @@ def test_products_and_gradients(instruction_set, f_in, f_out, padding):
     assert near(added, G.double() + X.double() @ W.double().T, size + G.abs())
     size = G.double().abs().T @ X.double().abs()
     assert near(transposed_times(G, X), G.double().T @ X.double(), size)
+
+
+@pytest.mark.parametrize(("f_in", "f_out", "others"), [(16, 16, 16), (7, 3, 30), (70, 41, 9)])
+@pytest.mark.usefixtures("of_any_width")
+def test_two_at_a_time(instruction_set, f_in, f_out, others):
+    X, Y = random_dense(ROWS, f_in, 1, padding=1), random_dense(ROWS, others, 2)
+    W, V = random_dense(f_out, f_in, 3), random_dense(f_out, others, 4)
+    R, G, H = random_dense(others, f_in, 5), random_dense(ROWS, f_out, 6), Y
+    right = times_transposed(X.double(), W.double()), times_transposed(Y.double(), V.double())
+    sizes = X.double().abs() @ W.double().abs().T, Y.double().abs() @ V.double().abs().T
+    assert near(sum_of_products(X, W, Y, V), sum(right), sum(sizes))
+    for one, other in zip(two_products(X, W, R), (W, R), strict=True):
+        assert torch.equal(one, times_transposed(X, other))
+    for first, second in (((G, X), (G, Y)), ((G, X), (H, X)), ((G, X), (H, Y))):
+        found = two_gradients(*first, *second)
+        for one, pair in zip(found, (first, second), strict=True):
+            assert torch.equal(one, transposed_times(*pair))
 
 
 def test_where_they_are_faster():
@@ -94,15 +114,18 @@ def test_bits_do_not_depend_on_threads(threads, f_out):
     found = []
     for count in (1, 2, 3):
         threads(count)
-        found.append((times_transposed(X, W), transposed_times(G, X)))
+        both = sum_of_products(X, W, X[:, :9], W[:, :9])
+        found.append((times_transposed(X, W), transposed_times(G, X), both))
     for one in found[1:]:
-        assert torch.equal(one[0], found[0][0])
-        assert torch.equal(one[1], found[0][1])
+        assert all(map(torch.equal, one, found[0]))
 
 
 def test_derivatives_of_both_and_of_second_order():
     X = random_dense(FEWEST_ROWS, 5, 1).requires_grad_()
     W = random_dense(4, 5, 2).requires_grad_()
+
+    def two(X, W, R):
+        return torch.cat((X @ W.T, X @ R.T))
 
     def derivatives(product):
         Z = product(X, W)
@@ -110,12 +133,14 @@ def test_derivatives_of_both_and_of_second_order():
         second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), (X, W))
         return Z, *first, *second
 
-    found = derivatives(times_transposed)
-    right = derivatives(lambda X, W: X @ W.T)
-    for ours, theirs in zip(found, right, strict=True):
-        assert torch.allclose(
-            ours, theirs, rtol=1e-4, atol=1e-4 * float(theirs.detach().abs().max())
-        )
+    for ours, theirs in (
+        (times_transposed, lambda X, W: X @ W.T),
+        (lambda X, W: sum_of_products(X, W, X.cos(), W), lambda X, W: (X + X.cos()) @ W.T),
+        (lambda X, W: torch.cat(two_products(X, W, W.cos())), lambda X, W: two(X, W, W.cos())),
+    ):
+        for found, right in zip(derivatives(ours), derivatives(theirs), strict=True):
+            most = float(right.detach().abs().max())
+            assert torch.allclose(found, right, rtol=1e-4, atol=1e-4 * most)
 
 
 @pytest.mark.parametrize("rows", [1, 700, gemm.PIECE, 2 * gemm.PIECE + 5])

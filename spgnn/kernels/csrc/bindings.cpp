@@ -374,28 +374,29 @@ void dequantise_rows(const Dense& packed, int bits, const Dense& rows, const Ten
   });
 }
 
-void gemm_product(const Rows& x, const Dense& w, const Tensor& z) {
-  const int threads = threads_for(z.count() * x.columns());
-  const GemmProduct a{x.as<float>(), x.stride[0], x.rows(),      x.columns(),
-                      nullptr,       0,           z.as<float>(), w.rows()};
-  Released released;
-  spgnn::gemm_product(current_table(), a, w.as<float>(), threads);
+GemmOperand gemm_operand(const Rows& x) {
+  return x ? GemmOperand{x.as<float>(), x.stride[0], x.columns()} : GemmOperand{};
 }
 
-void gemm_gradient(const Rows& g, const Rows& x, const Tensor& sums) {
-  const int threads = threads_for(g.count() * x.columns());
-  const GemmGradient a{g.as<float>(),
-                       g.stride[0],
-                       x.as<float>(),
-                       x.stride[0],
-                       x.rows(),
-                       g.columns(),
-                       x.columns(),
-                       0,
-                       0,
-                       0};
+void gemm_product(const Rows& x, const Dense& w, const Tensor& z, const Rows& other_x,
+                  const Dense& other_w, const Tensor& other_z) {
+  const GemmOperand operands[2] = {gemm_operand(x), gemm_operand(other_x)};
+  const float* weights[2] = {w.as<float>(), other_w.as<float>()};
+  const GemmMatrix results[2] = {{z.as<float>(), z.columns()},
+                                 {other_z.as<float>(), other_z ? other_z.columns() : 0}};
+  const int threads = threads_for(z.count() * (operands[0].columns + operands[1].columns));
   Released released;
-  spgnn::gemm_gradient(current_table(), a, sums.as<float>(), threads);
+  spgnn::gemm_product(current_table(), operands, weights, results, x.rows(), threads);
+}
+
+void gemm_gradient(const Rows& g, const Rows& x, const Tensor& sums, const Rows& other_g,
+                   const Rows& other_x, const Tensor& other_sums) {
+  const GemmGradient a{
+      {gemm_operand(g), gemm_operand(other_g)}, {gemm_operand(x), gemm_operand(other_x)}, 0, 0, 0};
+  const int threads = threads_for(g.count() * x.columns());
+  float* const results[2] = {sums.as<float>(), other_sums.as<float>()};
+  Released released;
+  spgnn::gemm_gradient(current_table(), a, x.rows(), results, threads);
 }
 
 constexpr int kEntropyWork = 16;  // what an exponential takes, in multiplications
@@ -647,8 +648,10 @@ void bind_kernels(nb::module_& m) {
   m.def("quantise_rows", &of::quantise_rows, "X"_a, "bits"_a, "ids"_a, "key"_a, "stochastic"_a,
         maybe("rows"), maybe("residual"), maybe("lost"), "out"_a);
   m.def("dequantise_rows", &of::dequantise_rows, "packed"_a, "bits"_a, maybe("rows"), "out"_a);
-  m.def("gemm_product", &of::gemm_product, "X"_a, "W"_a, "out"_a);
-  m.def("gemm_gradient", &of::gemm_gradient, "G"_a, "X"_a, "out"_a);
+  m.def("gemm_product", &of::gemm_product, "X"_a, "W"_a, "out"_a, maybe("other_X"),
+        maybe("other_W"), maybe("other_out"));
+  m.def("gemm_gradient", &of::gemm_gradient, "G"_a, "X"_a, "out"_a, maybe("other_G"),
+        maybe("other_X"), maybe("other_out"));
   m.def("cross_entropy", &of::cross_entropy, "X"_a, "target"_a, "out"_a);
   m.def("cross_entropy_gradient", &of::cross_entropy_gradient, "G"_a, "X"_a, "target"_a, "out"_a);
   nb::class_<AttentionSide>(m, "AttentionSide")

@@ -6,168 +6,219 @@
 namespace spgnn::SPGNN_ISA {
 
 inline constexpr int kLanes = kVectorBytes / 4;
-inline constexpr int kTileRows = kGemmRows, kTileVectors = kGemmVectors;
-inline constexpr std::int64_t kStep = kTileVectors * kLanes;
+inline constexpr int kTileVectors = kGemmVectors;
+// There are 32 vector registers where they have 16 lanes, and 16 elsewhere.
+inline constexpr int kTileRows = kLanes == 16 ? 12 : 6;
+inline constexpr int kWideRows = kLanes == 16 ? 8 : 4, kNarrowRows = kLanes == 16 ? 16 : 12;
 inline constexpr std::int64_t kLineFloats = 16;
 
-// kRows rows of z, of which kVectors vectors from column `first` on; rows of the next but one tile
-// are fetched meanwhile, the first time that they are read.
+// kRows rows of kVectors vectors of columns. Lines from `next` on are fetched meanwhile, one for
+// each row and kLineFloats columns of x.
 template <int kRows, int kVectors>
-inline void product_tile(const GemmProduct& a, std::int64_t row, std::int64_t first) {
+inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
+                         const GemmColumns* to, const float* const (&next)[2]) {
   FloatVector sums[kRows][kVectors] = {};
-  const float* x = a.x + row * a.x_stride;
-  const float* w = a.w + first * a.depth;
-  const std::int64_t ahead = first == 0 && row + 3 * kRows <= a.count ? 2 * kRows * a.x_stride : 0;
-  for (std::int64_t begin = 0; begin < a.depth; begin += kLineFloats) {
-    if (ahead) {
-      for (int r = 0; r < kRows; ++r) __builtin_prefetch(x + r * a.x_stride + ahead + begin);
-    }
-    const std::int64_t end = begin + kLineFloats < a.depth ? begin + kLineFloats : a.depth;
-    for (std::int64_t k = begin; k < end; ++k) {
-      FloatVector weights[kVectors];
-      for (int v = 0; v < kVectors; ++v) {
-        weights[v] = load_vector<FloatVector>(w + (k * kVectors + v) * kLanes);
+  for (int term = 0; term < 2; ++term) {
+    const std::int64_t depth = a.x[term].columns, stride = a.x[term].stride;
+    const float* x = a.x[term].rows + row * stride;
+    const float* line = next[term];
+    for (std::int64_t begin = 0; begin < depth; begin += kLineFloats) {
+      if (line) {
+        for (int r = 0; r < kRows; ++r) __builtin_prefetch(line + r * kLineFloats);
+        line += kRows * kLineFloats;
       }
-      for (int r = 0; r < kRows; ++r) {
-        const float number = x[r * a.x_stride + k];
-        for (int v = 0; v < kVectors; ++v) sums[r][v] += number * weights[v];
+      const std::int64_t end = begin + kLineFloats < depth ? begin + kLineFloats : depth;
+      for (std::int64_t k = begin; k < end; ++k, w += kVectors * kLanes) {
+        FloatVector weights[kVectors];
+        for (int v = 0; v < kVectors; ++v) weights[v] = load_vector<FloatVector>(w + v * kLanes);
+        for (int r = 0; r < kRows; ++r) {
+          const float number = x[r * stride + k];
+          for (int v = 0; v < kVectors; ++v) sums[r][v] += number * weights[v];
+        }
       }
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    float* z = a.z + (row + r) * a.columns;
     for (int v = 0; v < kVectors; ++v) {
-      const std::int64_t c = first + v * kLanes;
-      if (c + kLanes <= a.columns) {
-        store_vector(z + c, sums[r][v]);
+      float* z = to[v].z + (row + r) * to[v].stride;
+      if (to[v].lanes == kLanes) {
+        store_vector(z, sums[r][v]);
       } else {
-        store_vector(z + c, sums[r][v], static_cast<int>(a.columns - c));
+        store_vector(z, sums[r][v], to[v].lanes);
       }
     }
   }
 }
 
 template <int kVectors>
-inline void product_panel(const GemmProduct& a, Span rows, std::int64_t first) {
+inline void product_panel(const GemmProduct& a, Span rows, const float* w, const GemmColumns* to,
+                          bool fetch) {
   std::int64_t row = rows.begin;
   for (; row + kTileRows <= rows.end; row += kTileRows) {
-    product_tile<kTileRows, kVectors>(a, row, first);
+    const float* next[2] = {};
+    if (fetch && row + 3 * kTileRows <= rows.end) {
+      for (int t = 0; t < 2; ++t) next[t] = a.x[t].rows + (row + 2 * kTileRows) * a.x[t].stride;
+    }
+    product_tile<kTileRows, kVectors>(a, row, w, to, next);
   }
-  for (; row < rows.end; ++row) product_tile<1, kVectors>(a, row, first);
+  for (; row + 3 <= rows.end; row += 3) product_tile<3, kVectors>(a, row, w, to, {});
+  for (; row < rows.end; ++row) product_tile<1, kVectors>(a, row, w, to, {});
 }
 
-// Panel by panel of w, which the first cache holds, over rows of x that the second one holds.
+// Panel by panel of w over rows of x that the second cache holds.
 inline void gemm_product(const GemmProduct& a, Span rows) {
-  constexpr std::int64_t kBlockFloats = 65536, kFewest = 8 * kTileRows;
-  const std::int64_t fitting = kBlockFloats / a.depth / kTileRows * kTileRows;
+  constexpr std::int64_t kBlockFloats = 65536, kFewest = 4 * kTileRows;
+  const std::int64_t depth = a.x[0].columns + a.x[1].columns;
+  const std::int64_t fitting = kBlockFloats / depth / kTileRows * kTileRows;
   const std::int64_t block = fitting > kFewest ? fitting : kFewest;
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + block < rows.end ? some.begin + block : rows.end;
-    std::int64_t first = 0;
-    for (; first + kStep <= a.padded; first += kStep) product_panel<kTileVectors>(a, some, first);
-    if (first < a.padded) product_panel<1>(a, some, first);
+    for (std::int64_t v = 0; v < a.vectors; v += kTileVectors) {
+      const float* w = a.w + v * kLanes * depth;
+      if (v + kTileVectors <= a.vectors) {
+        product_panel<kTileVectors>(a, some, w, a.z + v, v == 0);
+      } else {
+        product_panel<1>(a, some, w, a.z + v, v == 0);
+      }
+    }
   }
 }
 
-// From a number in the first row on.
-struct Column {
-  const float* first;
+// x in tiles of the gradient, and what is fetched meanwhile: a line for each row.
+struct GradientColumns {
+  const float* x;
   std::int64_t stride;
-
-  const float* at(std::int64_t row) const { return first + row * stride; }
+  std::int64_t rows;
+  int lanes;  // of the last vector
+  const float* next;
 };
 
-// Adds g x of some rows to a tile: kRows of the kTileRows numbers in each row of g, kTileVectors
-// vectors of each row of x. A line of each row of `next` is fetched meanwhile.
-template <int kRows>
-inline void gradient_tile(const float* g, Column x, std::int64_t rows, float* sums,
-                          std::int64_t sums_stride, Column next) {
-  FloatVector tile[kRows][kTileVectors];
+// Adds g x of some rows to a tile: kRows numbers in each row of g, which lie together, kVectors
+// vectors of each row of x.
+template <int kRows, int kVectors, bool kWhole>
+inline void gradient_tile(const float* g, const GradientColumns& a, float* sums,
+                          std::int64_t sums_stride) {
+  FloatVector tile[kRows][kVectors];
   for (int c = 0; c < kRows; ++c) {
-    for (int v = 0; v < kTileVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       tile[c][v] = load_vector<FloatVector>(sums + c * sums_stride + v * kLanes);
     }
   }
-  for (std::int64_t row = 0; row < rows; ++row) {
-    __builtin_prefetch(next.at(row));
-    FloatVector numbers[kTileVectors];
-    for (int v = 0; v < kTileVectors; ++v) {
-      numbers[v] = load_vector<FloatVector>(x.at(row) + v * kLanes);
+  const float* x = a.x;
+  for (std::int64_t row = 0; row < a.rows; ++row, x += a.stride, g += kRows) {
+    __builtin_prefetch(a.next + row * kLineFloats);
+    FloatVector numbers[kVectors];
+    for (int v = 0; v < kVectors; ++v) {
+      numbers[v] = kWhole ? load_vector<FloatVector>(x + v * kLanes)
+                          : load_vector<FloatVector>(x + v * kLanes, a.lanes);
     }
     for (int c = 0; c < kRows; ++c) {
-      const float factor = g[row * kTileRows + c];
-      for (int v = 0; v < kTileVectors; ++v) tile[c][v] += factor * numbers[v];
+      const float factor = g[c];
+      for (int v = 0; v < kVectors; ++v) tile[c][v] += factor * numbers[v];
     }
   }
   for (int c = 0; c < kRows; ++c) {
-    for (int v = 0; v < kTileVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       store_vector(sums + c * sums_stride + v * kLanes, tile[c][v]);
     }
   }
 }
 
-// The rows of a matrix in panels of kWidth columns, [rows, kWidth] each; zeros fill the last one.
-template <std::int64_t kWidth>
-inline void pack_panels(const float* matrix, std::int64_t stride, std::int64_t rows,
-                        std::int64_t columns, float* packed) {
-  const std::int64_t whole = columns / kWidth * kWidth;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    const float* from = matrix + row * stride;
-    float* to = packed + row * kWidth;
-    for (std::int64_t c = 0; c < whole; c += kWidth) {
-      std::memcpy(to + c * rows, from + c, kWidth * sizeof(float));
+// Some rows of two matrices, their columns side by side, in tiles of kWidth columns: [rows, kWidth]
+// each. The last tile is as wide as what is left of `height`, and filled up with zeros.
+template <int kWidth>
+inline void pack_tiles(const GemmOperand (&matrices)[2], Span rows, std::int64_t height,
+                       float* packed) {
+  const std::int64_t count = rows.end - rows.begin;
+  for (std::int64_t row = 0; row < count; ++row) {
+    std::int64_t place = 0, left = height, width = height < kWidth ? height : kWidth;
+    float* to = packed + row * width;
+    const auto next_tile = [&] {
+      to += (count - row) * width;
+      left -= width, place = 0;
+      width = left < kWidth ? left : kWidth;
+      to += row * width;
+    };
+    for (const GemmOperand& matrix : matrices) {
+      const float* from = matrix.rows + (rows.begin + row) * matrix.stride;
+      const float* end = from + matrix.columns;
+      while (from < end) {
+        if (place == 0 && width == kWidth && end - from >= kWidth) {
+          std::memcpy(to, from, kWidth * sizeof(float));
+          from += kWidth;
+          next_tile();
+        } else {
+          to[place++] = *from++;
+          if (place == width) next_tile();
+        }
+      }
     }
-    if (whole == columns) continue;
-    for (std::int64_t c = 0; c < kWidth; ++c) {
-      to[whole * rows + c] = whole + c < columns ? from[whole + c] : 0;
-    }
+    for (; place && place < width; ++place) to[place] = 0;
   }
 }
 
-// What a tile fetches of the next panel's rows of x, then of g: all of it, but for products so
-// small that they have fewer tiles than a row has lines.
-inline Column fetched_by(const GemmGradient& a, std::int64_t tile, std::int64_t row) {
-  const std::int64_t of_x = tile * kLineFloats, of_g = of_x - a.sums_stride;
-  if (of_x < a.depth) return {a.x + row * a.x_stride + of_x, a.x_stride};
-  if (of_g >= 0 && of_g < a.columns) return {a.g + row * a.g_stride + of_g, a.g_stride};
-  return {a.g, 0};
+// The tile of `height` columns of g, or of as many as are left.
+template <int kHeight, int kVectors, bool kWhole>
+inline void gradient_tile_of(std::int64_t height, const float* g, const GradientColumns& a,
+                             float* sums, std::int64_t sums_stride) {
+  if constexpr (kHeight > 4) {
+    if (height < kHeight) {
+      return gradient_tile_of<kHeight - 4, kVectors, kWhole>(height, g, a, sums, sums_stride);
+    }
+  }
+  gradient_tile<kHeight, kVectors, kWhole>(g, a, sums, sums_stride);
 }
 
-// A column of tiles: sums of all columns of g and kTileVectors vectors of x from k on.
-inline void gradient_tiles(const GemmGradient& a, const float* g, Column x, Span rows,
-                           std::int64_t k, float* sums) {
-  const std::int64_t count = rows.end - rows.begin;
-  std::int64_t tile = k / kStep * (a.sums_height / kTileRows);
-  for (std::int64_t j = 0; j < a.columns; j += kTileRows, ++tile) {
-    const Column next = fetched_by(a, tile, rows.end);
-    float* to = sums + j * a.sums_stride + k;
-    if (a.columns - j > 4) {
-      gradient_tile<kTileRows>(g + j * count, x, count, to, a.sums_stride, next);
-    } else if (a.columns - j > 2) {
-      gradient_tile<4>(g + j * count, x, count, to, a.sums_stride, next);
-    } else {
-      gradient_tile<2>(g + j * count, x, count, to, a.sums_stride, next);
+// Adds the sum over rows of a panel to `sums`: vector by vector of x, where it lies, or, `packed`
+// in tiles, several at once.
+template <bool kPacked>
+inline void gradient_panel(const GemmGradient& a, Span rows, float* room, float* sums) {
+  constexpr int kHeight = kPacked ? kWideRows : kNarrowRows;
+  constexpr int kVectors = kPacked ? kTileVectors : 1;
+  const std::int64_t count = rows.end - rows.begin, stride = a.sums_stride;
+  float* packed = room + a.panel * a.sums_height;
+  pack_tiles<kHeight>(a.g, rows, a.sums_height, room);
+  for (const GemmOperand& x : a.x) {
+    const std::int64_t padded = (x.columns + kLanes - 1) / kLanes * kLanes;
+    if (kPacked) pack_tiles<kVectors * kLanes>({x, {}}, rows, padded, packed);
+    const float* next = x.rows + rows.end * x.stride;
+    const std::int64_t lines = count * x.stride / kLineFloats;
+    std::int64_t fetched = 0;
+    for (std::int64_t k = 0; k < padded; k += kVectors * kLanes) {
+      GradientColumns some{x.rows + rows.begin * x.stride + k, x.stride, count, kLanes, next};
+      const std::int64_t left = (kPacked ? padded : x.columns) - k;
+      if (kPacked) {
+        some.x = packed + k * count;
+        some.stride = left < kVectors * kLanes ? left : kVectors * kLanes;
+      }
+      if (left < kLanes) some.lanes = static_cast<int>(left);
+      for (std::int64_t j = 0; j < a.sums_height; j += kHeight, fetched += count) {
+        some.next = fetched < lines ? next + fetched * kLineFloats : next;
+        const float* g = room + j * count;
+        float* to = sums + j * stride + k;
+        const std::int64_t height = a.sums_height - j;
+        if (kVectors > 1 && left <= kLanes) {
+          gradient_tile_of<kHeight, 1, true>(height, g, some, to, stride);
+        } else if (left < kLanes) {
+          gradient_tile_of<kHeight, 1, false>(height, g, some, to, stride);
+        } else {
+          gradient_tile_of<kHeight, kVectors, true>(height, g, some, to, stride);
+        }
+      }
     }
+    sums += padded;
   }
 }
 
 // Adds the sum over some rows to `sums` [sums_height, sums_stride]. `room` holds a panel of rows of
-// g and x, in whole tiles. What few tiles read of x is not worth packing.
+// g and x. What few tiles read of x is not worth packing.
 inline void gemm_gradient(const GemmGradient& a, Span rows, float* room, float* sums) {
-  constexpr std::int64_t kFewColumns = 3 * kTileRows;
-  const std::int64_t in_place = a.columns <= kFewColumns ? a.depth / kStep * kStep : 0;
-  float* g = room;
-  float* packed = room + a.panel * a.sums_height;
   for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
     some.end = some.begin + a.panel < rows.end ? some.begin + a.panel : rows.end;
-    const std::int64_t count = some.end - some.begin;
-    const float* x = a.x + some.begin * a.x_stride;
-    pack_panels<kTileRows>(a.g + some.begin * a.g_stride, a.g_stride, count, a.columns, g);
-    pack_panels<kStep>(x + in_place, a.x_stride, count, a.depth - in_place, packed);
-    for (std::int64_t k = 0; k < a.depth; k += kStep) {
-      const Column from =
-          k < in_place ? Column{x + k, a.x_stride} : Column{packed + (k - in_place) * count, kStep};
-      gradient_tiles(a, g, from, some, k, sums);
+    if (a.sums_height <= 2 * kNarrowRows) {
+      gradient_panel<false>(a, some, room, sums);
+    } else {
+      gradient_panel<true>(a, some, room, sums);
     }
   }
 }

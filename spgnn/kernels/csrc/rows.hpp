@@ -146,49 +146,88 @@ inline std::int64_t whole_tiles(std::int64_t count, std::int64_t tile) {
   return (count + tile - 1) / tile * tile;
 }
 
-// z [count, columns] = x wᵀ, with w [columns, depth].
-inline void gemm_product(const KernelTable& table, GemmProduct a, const float* w, int threads) {
-  constexpr std::int64_t kRows = 64 * kGemmRows;
+// A result of a dense product [count, columns], without gaps, or a matrix w [columns, depth].
+struct GemmMatrix {
+  float* first;
+  std::int64_t columns;
+};
+
+// z = x wᵀ with w [columns, depth]. Of two x and w, the sum of both products; of two w and z, both.
+inline void gemm_product(const KernelTable& table, const GemmOperand (&x)[2],
+                         const float* const (&w)[2], const GemmMatrix (&z)[2], std::int64_t count,
+                         int threads) {
+  constexpr std::int64_t kRows = 384;
   const auto& kernels = *table.gemm;
-  const std::int64_t panel = kGemmVectors * kernels.lanes;
-  a.padded = whole_tiles(a.columns, kernels.lanes);
-  std::vector<float> packed(a.depth * a.padded);
-  for (std::int64_t first = 0; first < a.columns; first += panel) {
-    const std::int64_t width = std::min(panel, a.padded - first);
-    float* to = packed.data() + first * a.depth;
-    for (std::int64_t j = 0, end = std::min(width, a.columns - first); j < end; ++j) {
-      for (std::int64_t k = 0; k < a.depth; ++k) to[k * width + j] = w[(first + j) * a.depth + k];
+  const std::int64_t lanes = kernels.lanes, depth = x[0].columns + x[1].columns;
+  std::vector<GemmColumns> columns;
+  std::vector<float> packed;
+  packed.reserve((z[0].columns + z[1].columns + 2 * lanes) * depth);
+  struct Source {
+    int result;
+    std::int64_t first;
+  };
+  std::vector<Source> sources;
+  for (int result = 0; result < 2; ++result) {
+    for (std::int64_t first = 0; first < z[result].columns; first += lanes) {
+      const std::int64_t some = std::min(lanes, z[result].columns - first);
+      columns.push_back({z[result].first + first, z[result].columns, static_cast<int>(some)});
+      sources.push_back({result, first});
     }
   }
-  a.w = packed.data();
-  for_each_span(a.count, kRows, threads,
-                [&](std::int64_t, Span rows) { kernels.product(a, rows); });
+  packed.resize(sources.size() * lanes * depth);
+  const auto vectors = static_cast<std::int64_t>(sources.size());
+  for (std::int64_t v = 0; v < vectors; ++v) {
+    const std::int64_t before = v / kGemmVectors * kGemmVectors;
+    const std::int64_t width = std::min(kGemmVectors, vectors - before) * lanes;
+    float* to = packed.data() + before * lanes * depth + (v - before) * lanes;
+    const auto& [result, first] = sources[v];
+    for (int term = 0; term < 2; ++term) {
+      const float* from = w[std::max(term, result)] + first * x[term].columns;
+      for (int j = 0; j < columns[v].lanes; ++j) {
+        for (std::int64_t k = 0; k < x[term].columns; ++k) {
+          to[k * width + j] = from[j * x[term].columns + k];
+        }
+      }
+      to += x[term].columns * width;
+    }
+  }
+  const GemmProduct a{{x[0], x[1]}, packed.data(), columns.data(), vectors};
+  for_each_span(count, kRows, threads, [&](std::int64_t, Span rows) { kernels.product(a, rows); });
 }
 
-// sums [columns, depth] = gᵀ x. Tasks depend on the shapes alone, and so do the bits.
-inline void gemm_gradient(const KernelTable& table, GemmGradient a, float* sums, int threads) {
+// sums = gᵀ x [columns of g, columns of x], for each of two g or of two x. Tasks depend on the
+// shapes alone, and so do the bits.
+inline void gemm_gradient(const KernelTable& table, GemmGradient a, std::int64_t count,
+                          float* const (&sums)[2], int threads) {
   constexpr std::int64_t kRows = 2048, kMostTasks = 64, kFewestTasks = 8;
-  constexpr std::int64_t kPartialFloats = 1 << 22, kPanelFloats = 1 << 16, kMostInPanel = 256;
+  constexpr std::int64_t kPartialFloats = 1 << 22, kPanelFloats = 1 << 16, kMostInPanel = 128;
   const auto& kernels = *table.gemm;
-  a.sums_height = whole_tiles(a.columns, kGemmRows);
-  a.sums_stride = whole_tiles(a.depth, kGemmVectors * kernels.lanes);
+  const std::int64_t columns = a.columns(), lanes = kernels.lanes;
+  a.sums_height = whole_tiles(columns, 4);
+  a.sums_stride = whole_tiles(a.x[0].columns, lanes) + whole_tiles(a.x[1].columns, lanes);
   const std::int64_t size = a.sums_height * a.sums_stride, width = a.sums_height + a.sums_stride;
   a.panel = std::clamp<std::int64_t>(kPanelFloats / width, 32, kMostInPanel);
   const auto most = std::clamp(kPartialFloats / size, kFewestTasks, kMostTasks);
-  const std::int64_t rows = std::max(kRows, (a.count + most - 1) / most);
-  const std::int64_t tasks = (a.count + rows - 1) / rows;
+  const std::int64_t rows = std::max(kRows, (count + most - 1) / most);
+  const std::int64_t tasks = (count + rows - 1) / rows;
   std::vector<float> partial(tasks * size);
-  for_each_span(a.count, rows, threads, [&](std::int64_t task, Span some) {
+  for_each_span(count, rows, threads, [&](std::int64_t task, Span some) {
     std::vector<float> room(a.panel * width);
     kernels.gradient(a, some, room.data(), partial.data() + task * size);
   });
-  for_each_task(a.columns, size * tasks < 1 << 16 ? 1 : threads, [&](std::int64_t j) {
-    std::vector<double> total(a.depth);
+  for_each_task(columns, size * tasks < 1 << 16 ? 1 : threads, [&](std::int64_t j) {
+    std::vector<double> total(a.sums_stride);
     for (std::int64_t task = 0; task < tasks; ++task) {
       const float* row = partial.data() + task * size + j * a.sums_stride;
-      for (std::int64_t k = 0; k < a.depth; ++k) total[k] += row[k];
+      for (std::int64_t k = 0; k < a.sums_stride; ++k) total[k] += row[k];
     }
-    std::copy(total.begin(), total.end(), sums + j * a.depth);
+    const bool second = j >= a.g[0].columns;
+    const std::int64_t row = second ? j - a.g[0].columns : j, depth = a.x[0].columns;
+    std::copy(total.begin(), total.begin() + depth, sums[second] + row * depth);
+    if (const std::int64_t other = a.x[1].columns) {
+      const auto begin = total.begin() + whole_tiles(depth, lanes);
+      std::copy(begin, begin + other, sums[1] + row * other);
+    }
   });
 }
 

@@ -413,34 +413,38 @@ struct EdgeExtremes {
   std::int64_t* wide_arg;
 };
 
-// A tile of sums that stays in registers: so many rows of so many vectors.
-inline constexpr std::int64_t kGemmRows = 6, kGemmVectors = 2;
-
-// z[i, j] = Σ_k x[i, k] w[k, j] for j < padded, with zeros from `columns` on. w lies in panels of a
-// tile's columns, the last of which may be half as wide: [depth, columns of the panel] each.
-struct GemmProduct {
-  const float* x;
-  std::int64_t x_stride;
-  std::int64_t count;  // of rows
-  std::int64_t depth;
-  const float* w;
-  std::int64_t padded;
-  float* z;  // [count, columns]
+// A matrix whose rows lie `stride` numbers apart; without columns where there is none.
+struct GemmOperand {
+  const float* rows;
+  std::int64_t stride;
   std::int64_t columns;
 };
 
-// The sum over rows i of g[i, j] x[i, k], for j < columns and k < depth.
+// Neighbouring columns of a result, as many as a vector has lanes or fewer.
+struct GemmColumns {
+  float* z;
+  std::int64_t stride;
+  int lanes;
+};
+
+// Rows of z = Σ_t x[t] w[t]: w lies in panels of kGemmVectors vectors of columns, the last of which
+// may be narrower. A panel has the rows of w[0], then those of w[1].
+struct GemmProduct {
+  GemmOperand x[2];
+  const float* w;
+  const GemmColumns* z;
+  std::int64_t vectors;
+};
+inline constexpr std::int64_t kGemmVectors = 2;
+
+// The sums over rows i of g[i, j] x[i, k], with the columns of two g, or of two x, side by side.
 struct GemmGradient {
-  const float* g;
-  std::int64_t g_stride;
-  const float* x;
-  std::int64_t x_stride;
-  std::int64_t count;
-  std::int64_t columns;
-  std::int64_t depth;
+  GemmOperand g[2], x[2];
   std::int64_t panel;        // rows that are summed up at a time
-  std::int64_t sums_height;  // columns and depth, whole tiles of them
-  std::int64_t sums_stride;
+  std::int64_t sums_height;  // a multiple of four
+  std::int64_t sums_stride;  // whole vectors of each x
+
+  std::int64_t columns() const { return g[0].columns + g[1].columns; }
 };
 
 // Of the rows whose target is not negative: Σ log Σ_c exp(x[i, c]) − x[i, target[i]].
