@@ -1,12 +1,15 @@
 """A training epoch on one process against DGL and PyG, in turns.
 
     SPGNN_DATA=DIR python benchmarks/bench_epoch.py --dgl PYTHON --pyg PYTHON [--model gat]
+    SPGNN_DATA=DIR python benchmarks/bench_epoch.py --threads 1 2
 
 Three layers on dense random features, full graph, Adam; gat has eight heads, whose widths are an
-eighth of the hidden one. Every contestant has a process of
-its own, in the environment whose interpreter is named, and they take turns epoch by epoch; the
-others wait for their next request. A ratio is that of two epochs in the same round. DGL 2.1.0 and
-PyG with a CSR tensor get the normalised graph with self-loops ready-made, as their users would.
+eighth of the hidden one, and gin has two linear layers in each of its own. Every contestant has a
+process of its own, in the environment whose interpreter is named, and they take turns epoch by
+epoch; the others wait for their next request. A ratio is that of two epochs in the same round.
+DGL 2.1.0 and PyG with a CSR tensor get the normalised graph with self-loops ready-made, as their
+users would. With several numbers of threads, spgnn on each of them is compared with spgnn on the
+last. Of the eight graphs, four are files and four are made anew.
 """
 
 from __future__ import annotations
@@ -18,15 +21,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import geometric_mean, median
 
 import numpy as np
 import torch
+from partition_graphs import geometric, grid
 
-from spgnn.data import load_dataset
+from spgnn.data import Graph, from_scipy, load_dataset
 
-GRAPHS = ("coauthor-physics", "reddit-sayit", "wave", "uk-2007-05-100k")
+MADE: dict[str, Callable[[], Graph]] = {  # R-MAT graphs and meshes of space
+    "rmat-14-16": lambda: load_dataset("rmat-14-16"),
+    "rmat-16-16": lambda: load_dataset("rmat-16-16"),
+    "grid-3d": lambda: from_scipy(grid(60, 3)),
+    "geometric-3d": lambda: from_scipy(geometric(np.random.default_rng(0), 100_000, 15, 3)),
+}
+GRAPHS = ("coauthor-physics", "reddit-sayit", "wave", "uk-2007-05-100k", *MADE)
 FEATURES, CLASSES = 128, 16
 WARM_UP = 5
 
@@ -66,7 +77,10 @@ class Contestant:
 
 def prepare(name: str, folder: Path) -> Path:
     """The graph, undirected, with random features, classes and training vertices."""
-    graph = load_dataset(str(Path(os.environ["SPGNN_DATA"]) / f"{name}.npz")).symmetrised()
+    if name in MADE:
+        graph = MADE[name]().symmetrised()
+    else:
+        graph = load_dataset(str(Path(os.environ["SPGNN_DATA"]) / f"{name}.npz")).symmetrised()
     rng = np.random.default_rng(0)
     n, A = graph.vertices, graph.adjacency
     path = folder / f"{name}.npz"
@@ -104,18 +118,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--dgl", metavar="PYTHON", help="of an environment with DGL 2.1.0")
     parser.add_argument("--pyg", metavar="PYTHON", default=sys.executable)
-    parser.add_argument("--model", choices=("gcn", "sage", "gat"), default="gcn")
+    parser.add_argument("--model", choices=("gcn", "sage", "gin", "gat"), default="gcn")
     parser.add_argument("--graphs", nargs="+", default=GRAPHS)
     parser.add_argument("--hidden", nargs="+", type=int, default=[16, 128])
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", nargs="+", type=int, default=[2])
     parser.add_argument(
         "--cpu", action="store_true", help="seconds of all threads, for a machine that is shared"
     )
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
-    others = {"dgl": options.dgl, "pyg": options.pyg}
-    others = {name: python for name, python in others.items() if python}
+    *fewer, threads = options.threads
+    others = {f"threads {n}": ("spgnn", sys.executable, n) for n in fewer}
+    if not fewer:
+        peers = {"dgl": options.dgl, "pyg": options.pyg}
+        others = {name: (name, python, threads) for name, python in peers.items() if python}
     lines = [
         "| graph | hidden | spgnn ms | page faults | MiB | "
         + " | ".join(f"{n} ms | {n} / spgnn | {n} MiB" for n in others)
@@ -127,10 +144,13 @@ def main() -> None:
         for name in options.graphs:
             path = prepare(name, Path(folder))
             for hidden in options.hidden:
-                given = options.model, path, hidden, options.threads, *["cpu"] * options.cpu
+                cpu = ["cpu"] * options.cpu
                 contestants = {
-                    kind: Contestant(kind, python, *given)
-                    for kind, python in {"spgnn": sys.executable, **others}.items()
+                    title: Contestant(kind, python, options.model, path, hidden, count, *cpu)
+                    for title, (kind, python, count) in {
+                        "spgnn": ("spgnn", sys.executable, threads),
+                        **others,
+                    }.items()
                 }
                 seconds, faults, memory = measure(contestants, options.rounds)
                 for contestant in contestants.values():
@@ -145,9 +165,14 @@ def main() -> None:
                     row += f" {memory[other] / 2**20:.0f} |"
                 lines.append(row)
                 print(row, flush=True)
-    lines += ["", "| against | hidden | geometric mean | least |", "|---|---:|---:|---:|"]
+    lines += [
+        "",
+        "| against | hidden | geometric mean | median | least |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for (other, hidden), found in ratios.items():
-        lines.append(f"| {other} | {hidden} | {geometric_mean(found):.2f} | {min(found):.2f} |")
+        summary = geometric_mean(found), median(found), min(found)
+        lines.append(f"| {other} | {hidden} | " + " | ".join(f"{s:.2f}" for s in summary) + " |")
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     ).stdout.strip()
@@ -155,7 +180,7 @@ def main() -> None:
         "",
         f"Model {options.model}. Memory is the peak beyond what was held before the first epoch.",
         f"Commit {commit}, torch {torch.__version__}, Python {platform.python_version()}, "
-        f"{options.threads} threads, medians of {options.rounds} rounds"
+        f"{threads} threads, medians of {options.rounds} rounds"
         + (", CPU seconds." if options.cpu else "."),
     ]
     print("\n".join(lines))

@@ -109,7 +109,7 @@ def with_loops(data):
 
 def neighbours(data, model):
     """Indptr and indices of what the model works on: the pattern, with its diagonal or without."""
-    if model != "sage":
+    if model not in ("sage", "gin"):
         return with_loops(data)
     n = int(data["shape"][0])
     return torch.from_numpy(data["indptr"].astype(np.int64)), torch.from_numpy(data["indices"]), n
@@ -117,7 +117,7 @@ def neighbours(data, model):
 
 def of_dgl(data, path, model, hidden):
     import dgl
-    from dgl.nn import GATConv, GraphConv, SAGEConv
+    from dgl.nn import GATConv, GINConv, GraphConv, SAGEConv
 
     indptr, indices, n = neighbours(data, model)
     row = torch.arange(n).repeat_interleave(indptr.diff())
@@ -130,6 +130,7 @@ def of_dgl(data, path, model, hidden):
     made = {
         "gcn": lambda a, b: GraphConv(a, b, norm="both"),
         "sage": lambda a, b: SAGEConv(a, b, "mean"),
+        "gin": lambda a, b: GINConv(two_linear(a, b), "sum"),
         "gat": lambda a, b: GATConv(a, b, HEADS),
     }[model]
     if model == "gat":
@@ -149,6 +150,11 @@ def of_dgl(data, path, model, hidden):
     return steps(layers, data, forward)
 
 
+def two_linear(a, b):
+    """What a layer of a graph isomorphism network does after its sum."""
+    return torch.nn.Sequential(torch.nn.Linear(a, b), torch.nn.ReLU(), torch.nn.Linear(b, b))
+
+
 def attention_layers(made, widths):
     """Hidden layers of HEADS heads that lie side by side; the last one's are averaged."""
     layers = [made(a, b // HEADS) for a, b in pairwise(widths[:-1])]
@@ -156,7 +162,7 @@ def attention_layers(made, widths):
 
 
 def of_pyg(data, path, model, hidden):
-    from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+    from torch_geometric.nn import GATConv, GCNConv, GINConv, SAGEConv
 
     indptr, indices, n = neighbours(data, model)
     degree = indptr.diff().float()
@@ -165,14 +171,18 @@ def of_pyg(data, path, model, hidden):
         adjacency = torch.stack((indices.long(), row))
     else:
         values = degree.pow(-0.5)[row] * degree.pow(-0.5)[indices.long()]
-        values = torch.ones(len(indices)) if model == "sage" else values
+        values = torch.ones(len(indices)) if model in ("sage", "gin") else values
         adjacency = torch.sparse_csr_tensor(indptr, indices.long(), values, (n, n))
     widths = widths_of(data, hidden)
     if model == "gat":
         layers = attention_layers(lambda a, b: GATConv(a, b, HEADS, add_self_loops=False), widths)
         layers[-1] = GATConv(*widths[-2:], HEADS, concat=False, add_self_loops=False)
     else:
-        made = {"gcn": lambda a, b: GCNConv(a, b, normalize=False), "sage": SAGEConv}[model]
+        made = {
+            "gcn": lambda a, b: GCNConv(a, b, normalize=False),
+            "sage": SAGEConv,
+            "gin": lambda a, b: GINConv(two_linear(a, b)),
+        }[model]
         layers = torch.nn.ModuleList(made(a, b) for a, b in pairwise(widths))
     X = torch.from_numpy(data["x"])
 
