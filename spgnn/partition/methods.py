@@ -388,7 +388,14 @@ def stream(problem: Problem) -> Int32Array:
 MAX_PARTS = 1 << 16
 # What is not named has the default of Options in cut_partition.hpp.
 _EFFORT: dict[Preset, dict[str, int]] = {
-    "fast": {"starts": 1, "cycles": 0, "peak_rounds": 1},
+    "fast": {
+        "starts": 1,
+        "cycles": 0,
+        "peak_rounds": 1,
+        "search_passes": 0,
+        "search_budget": 1,
+        "greedy_rounds": 2,
+    },
     "default": {},
     "strong": {
         "starts": 8,
