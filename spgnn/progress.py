@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import threading
@@ -22,6 +23,46 @@ LONG_SECONDS = 15.0
 _SECONDS = 0.1  # between two updates of a bar
 _BAR = 24  # characters
 _COLUMNS = 80
+
+
+def _process_began() -> float:
+    """When this process was started, by the clock of ``time.perf_counter``."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])  # field 22 of proc(5)
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        age = 0.0
+    return time.perf_counter() - max(age, 0.0)
+
+
+# Forked ranks have it from the process that the user started.
+PROCESS_BEGAN = _process_began()
+
+
+class Stopwatch:
+    """Seconds of the parts of a job, one after the other.
+
+    Parameters
+    ----------
+    began : float, optional
+        When the first part began, by the clock of ``time.perf_counter``; by default, now.
+
+    Attributes
+    ----------
+    seconds : dict
+        Of each part.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._lap = time.perf_counter() if began is None else began
+
+    def lap(self, part: str, **within: float) -> None:
+        """End a part; seconds `within` it were other parts. What has a name already adds up."""
+        before, self._lap = self._lap, time.perf_counter()
+        for name, seconds in {**within, part: self._lap - before - sum(within.values())}.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
 @dataclass

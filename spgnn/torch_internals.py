@@ -7,6 +7,8 @@ These shortcuts leave out what would find nothing to do. Each has a public detou
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.autograd import Function, forward_ad
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 def below_autograd() -> AbstractContextManager[None]:
@@ -59,6 +61,35 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
     """``torch.compiler.assume_constant_result``, without importing the compiler: a second more."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+def without_compiler(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
+    """An optimiser that does not import ``torch._dynamo``, which takes as long as importing torch.
+
+    Torch imports it to keep the compiler out of an optimiser's methods, whether anybody compiles or
+    not.
+    """
+    names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")
+    methods: dict[str, Any] = {name: inspect.unwrap(getattr(optimizer, name)) for name in names}
+    methods["step"] = torch.no_grad()(methods["step"])
+    return type(optimizer.__name__, (optimizer,), methods)
+
+
+class DispatchMode(TorchDispatchMode):
+    """A mode whose handler the compiler leaves alone, if there is one.
+
+    Torch imports ``torch._dynamo`` to say so, whether or not anybody compiles.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        handler = type(self).__torch_dispatch__
+        if "torch._dynamo" in sys.modules and not hasattr(handler, "_torchdynamo_disable"):
+            type(self).__torch_dispatch__ = torch.compiler.disable(handler)  # type: ignore[method-assign]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def below_modes(device: torch.device) -> Any:

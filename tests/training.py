@@ -20,6 +20,7 @@ from spgnn.frontend.from_config import training_graph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn.layers import EDGES
 from spgnn.nn.rowwise import DropoutKeys
+from spgnn.progress import Stopwatch
 from spgnn.train import (
     TrainConfig,
     Trainer,
@@ -201,7 +202,7 @@ def run(config: TrainConfig, comm: Communicator) -> tuple[list[float], dict[str,
     task = NodeClassification(config, training_graph(config, comm))
     trainer = Trainer(task, options=config.training)
     trainer.run()
-    report = reporting.assemble(config, trainer, 0)
+    report = reporting.assemble(config, trainer, 0, Stopwatch())
     return [record["loss"] for record in report["history"]], report
 
 

@@ -14,6 +14,7 @@ from spgnn.attention.scores import Scores
 from spgnn.autograd import Operands, in_own_dtype, with_name
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
+from spgnn.kernels.library import define
 from spgnn.sparse import SUM_DTYPE
 
 # Instead of a product's number: it is exact; and nobody has compared the operands yet.
@@ -193,11 +194,6 @@ _OPERANDS = "Tensor Z, Tensor dst, Tensor a, Tensor? edges, Tensor? sources, Ten
 _RULES = "int handle, bool joint, float slope, float p, int key"
 
 
-@torch.library.custom_op(
-    "spgnn::attend",
-    mutates_args=(),
-    schema=f"({_OPERANDS}, {_RULES}, bool gradients, int epoch, int number) -> Tensor[]",
-)
 def _attend(
     Z: Tensor, dst: Tensor, a: Tensor, edges: Any, sources: Any, targets: Any, *rules: Any
 ) -> list[Tensor]:
@@ -214,8 +210,7 @@ def _attend(
         )
 
 
-@_attend.register_fake
-def _(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
+def _new(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
     *_, handle, joint, _, _, _, gradients, _, _ = others
     A: Matrix = with_name(handle)
     parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
@@ -263,14 +258,6 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     return dZ, d_dst, da, None if edges is None else d_edges, *nothing
 
 
-_attend.register_autograd(_gradient, setup_context=_save)
-
-
-@torch.library.custom_op(
-    "spgnn::attend_backward",
-    mutates_args=(),
-    schema=f"(Tensor G, {_OPERANDS}, Tensor[] saved, {_RULES}, int epoch, int number) -> Tensor[]",
-)
 def _attend_backward(G: Tensor, *given: Any) -> list[Tensor]:
     """Gradients in rows, destinations, a and edge scores (empty where there are none)."""
     Z, dst, a, edges, sources, targets, saved, handle, joint, slope, p, key, epoch, number = given
@@ -285,7 +272,22 @@ def _attend_backward(G: Tensor, *given: Any) -> list[Tensor]:
     return [gradients.Z, gradients.dst, gradients.a, of_edges]
 
 
-@_attend_backward.register_fake
-def _(G: Tensor, Z: Tensor, dst: Tensor, a: Tensor, edges: Tensor | None, *_: Any) -> list[Tensor]:
+def _new_gradients(
+    G: Tensor, Z: Tensor, dst: Tensor, a: Tensor, edges: Tensor | None, *_: Any
+) -> list[Tensor]:
     of_edges = a.new_empty(0) if edges is None else torch.empty_like(edges)
     return [torch.empty_like(Z), torch.empty_like(dst), torch.empty_like(a), of_edges]
+
+
+_forward = define(
+    f"attend({_OPERANDS}, {_RULES}, bool gradients, int epoch, int number) -> Tensor[]",
+    new=_new,
+    compute=_attend,
+)
+define(
+    f"attend_backward(Tensor G, {_OPERANDS}, Tensor[] saved, {_RULES}, int epoch, int number) "
+    "-> Tensor[]",
+    new=_new_gradients,
+    compute=_attend_backward,
+)
+torch.library.register_autograd(_forward, _gradient, setup_context=_save)

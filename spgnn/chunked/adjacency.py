@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 
@@ -236,7 +236,7 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
     at, of = torch.cat(rows).numpy(), torch.cat(columns).numpy()
     weights = torch.cat(values).numpy() if weighted else np.ones(len(at), np.bool_)
     shape = high - low, blocks.bounds[-1]
-    matrix = sp.coo_array((weights, (of, at)), shape=shape).tocsr()
+    matrix = scipy.sparse.coo_array((weights, (of, at)), shape=shape).tocsr()
     matrix.sort_indices()
     indices = torch.from_numpy(matrix.indices).to(index_dtype(shape[1]))
     indptr = torch.from_numpy(matrix.indptr.astype(np.int64))

@@ -192,8 +192,8 @@ def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, th
         # As under torchrun: the store lives in the parent and every rank is its client.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    # What every rank would import later, on pages that all share: the first optimiser imports
-    # torch._dynamo and with it sympy, which is seconds and 100 MB for each rank.
+    # What every rank would import later, on pages that all share: a dry run on the meta device
+    # imports torch._dynamo and with it sympy, which is seconds and 100 MB for each rank.
     for name in ("torch._dynamo", "spgnn.comm.torchdist", "spgnn.comm.shared"):
         importlib.import_module(name)
     gc.collect()

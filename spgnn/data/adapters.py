@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 
@@ -51,7 +51,7 @@ def from_scipy(
         where unknown. A vector of numbers that are all whole holds classes.
     train_mask, val_mask, test_mask : bool array or Tensor [n] or [n, splits], optional
     """
-    if not sp.issparse(A) or A.ndim != 2:
+    if not scipy.sparse.issparse(A) or A.ndim != 2:
         raise InputError(f"a graph is a sparse matrix of two dimensions, got {type(A).__name__}")
     adjacency = without_ones(_block("edge weights", A))
     masks = {"train_mask": train_mask, "val_mask": val_mask, "test_mask": test_mask}
@@ -344,7 +344,7 @@ def _graph(name: str, adjacency: CSR, arrays: Mapping[str, Any]) -> Graph:
 def _features(x: Any) -> Tensor | CSR | None:
     if x is None:
         return None
-    if sp.issparse(x):
+    if scipy.sparse.issparse(x):
         sparse = _block("x", x)
         values = torch.ones(sparse.nnz) if sparse.values is None else sparse.values
         _check_finite(values)

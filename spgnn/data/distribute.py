@@ -110,7 +110,7 @@ class Arrangement:
             order = order[np.argsort(layout.dealt(np.arange(n), slices.each))]
         if slices.weighted:
             entries = torch.bincount(structure.indices, minlength=n)[order].numpy()
-        moves = labels is not None or slices.each > 1
+        moves = not torch.equal(order, torch.arange(n))
         position = inverse_permutation(order) if moves else None
         return cls(order, position, layout, slices.cut(layout, entries))
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 
 from spgnn.data.arrays import Archive
@@ -150,7 +150,7 @@ def load_planetoid(
     # Rows of tx and ty are vertices in the order of test.index; allx and ally are the first ones.
     row_of = np.concatenate((np.arange(known), test))
     x = np.zeros((vertices, loaded["allx"].shape[1]), np.float32)
-    x[row_of] = sp.vstack((loaded["allx"], loaded["tx"])).toarray()
+    x[row_of] = scipy.sparse.vstack((loaded["allx"], loaded["tx"])).toarray()
     y = torch.full((vertices,), -1, dtype=torch.int64)
     one_hot = np.vstack((loaded["ally"], loaded["ty"]))
     y[torch.from_numpy(row_of)] = torch.from_numpy(one_hot.argmax(axis=1))
@@ -211,7 +211,7 @@ def _unpickle(path: Path) -> Any:
         loaded = _ArrayUnpickler(file, encoding="latin1").load()
     if isinstance(loaded, _SparseState):
         arrays = (loaded.data, loaded.indices, loaded.indptr)
-        return sp.csr_array(arrays, shape=loaded._shape)
+        return scipy.sparse.csr_array(arrays, shape=loaded._shape)
     return loaded
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 
@@ -122,7 +122,9 @@ class EdgeFile(ABC):
     def check_entries(self, entries: int) -> None:  # noqa: B027 (most files state none)
         """Refuse another number of different entries than the file states."""
 
-    def check_mirrored(self, rows: sp.csr_array, mirrored: sp.csr_array, first: int) -> None:
+    def check_mirrored(
+        self, rows: scipy.sparse.csr_array, mirrored: scipy.sparse.csr_array, first: int
+    ) -> None:
         """Compare rows from `first` on with those of the transpose: no edge is listed twice."""
         row, column = pattern_of(rows).multiply(pattern_of(mirrored)).tocoo().coords
         off = np.flatnonzero(row + first != column)
@@ -134,8 +136,8 @@ class EdgeFile(ABC):
             )
 
     def combined(
-        self, rows: sp.csr_array, mirrored: sp.csr_array | None, first: int = 0
-    ) -> sp.csr_array:
+        self, rows: scipy.sparse.csr_array, mirrored: scipy.sparse.csr_array | None, first: int = 0
+    ) -> scipy.sparse.csr_array:
         """Rows of the graph from `first` on: those of the listed entries and of their transpose.
 
         Refuses sums of whole numbers that float32 rounds.
@@ -182,11 +184,11 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
         ids = file.vertex_table.vertex_ids
         data |= file.vertex_table.rows(slice(0, vertices)).take(slice(None))
     shape, mirrored = (vertices, vertices), None
-    rows = sp.coo_array((weights, (target, source)), shape=shape).tocsr()
+    rows = scipy.sparse.coo_array((weights, (target, source)), shape=shape).tocsr()
     if not file.directed:
         keep = slice(None) if file.both_ends else source != target
         entries = (weights[keep], (source[keep], target[keep]))
-        mirrored = sp.coo_array(entries, shape=shape).tocsr()
+        mirrored = scipy.sparse.coo_array(entries, shape=shape).tocsr()
     adjacency = from_entries(file.combined(rows, mirrored), weighted=weighted)
     file.check_entries(adjacency.nnz)
     return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids, **data)
@@ -639,7 +641,9 @@ class MetisGraph(EdgeFile):
                 f"but the lines list {entries} neighbours, not twice as many"
             )
 
-    def check_mirrored(self, rows: sp.csr_array, mirrored: sp.csr_array, first: int) -> None:
+    def check_mirrored(
+        self, rows: scipy.sparse.csr_array, mirrored: scipy.sparse.csr_array, first: int
+    ) -> None:
         """An edge is the same at both ends."""
         # SciPy takes an entry that is 0 for none.
         difference = (pattern_of(mirrored) != pattern_of(rows)).tocoo()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 
@@ -280,7 +280,7 @@ class GraphArrays:
         signed = [array.astype(np.int64) for array in arrays]
         pair = (data, tuple(signed)) if kind == "coo" else (data, *signed)
         with reading(self.path, f"arrays of format '{kind}' do not fit together"):
-            matrix = getattr(sp, f"{kind}_array")(pair, shape=shape)
+            matrix = getattr(scipy.sparse, f"{kind}_array")(pair, shape=shape)
             if hasattr(matrix, "check_format"):
                 matrix.check_format(full_check=True)
         owner = f"{self.path}: matrix '{prefix or 'A'}' in format {kind}"
@@ -383,7 +383,7 @@ def canonical(
     kind = np.bool_ if data is None else np.int64 if whole else np.float64
     entries = np.ones(len(indices), np.bool_) if data is None else data.astype(kind)
     with errors_of(owner):
-        block = CSR.from_scipy(sp.csr_array((entries, indices, indptr), shape=shape))
+        block = CSR.from_scipy(scipy.sparse.csr_array((entries, indices, indptr), shape=shape))
     return narrow(block, owner)
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 
@@ -73,13 +73,15 @@ def with_columns(A: CSR, columns: Tensor) -> CSR:
     return from_entries(s, weighted=A.values is not None)
 
 
-def with_entries(A: CSR) -> sp.csr_array:
+def with_entries(A: CSR) -> scipy.sparse.csr_array:
     """A as SciPy sees it: its own values, or one byte an entry where it has none."""
     data = np.ones(A.nnz, np.bool_) if A.values is None else A.values.numpy().copy()
-    return sp.csr_array((data, A.indices.numpy(), A.indptr.numpy()), shape=A.shape, copy=True)
+    return scipy.sparse.csr_array(
+        (data, A.indices.numpy(), A.indptr.numpy()), shape=A.shape, copy=True
+    )
 
 
-def from_entries(A: sp.csr_array, *, weighted: bool) -> CSR:
+def from_entries(A: scipy.sparse.csr_array, *, weighted: bool) -> CSR:
     """The block of a matrix that nobody else has, whose arrays it keeps; duplicates are summed."""
     A.sum_duplicates()
     values = A.data if weighted else None
@@ -94,18 +96,18 @@ def without_ones(A: CSR) -> CSR:
     return A if A.values is None or not bool((A.values == 1).all()) else A.with_values(None)
 
 
-def pattern_of(A: sp.csr_array) -> sp.csr_array:
+def pattern_of(A: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """True wherever A has an entry, if only a 0."""
-    return sp.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape)
+    return scipy.sparse.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape)
 
 
-def added(A: sp.csr_array, B: sp.csr_array) -> sp.csr_array:
+def added(A: scipy.sparse.csr_array, B: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """A + B, with an entry wherever one of them has one: SciPy leaves out those that are 0."""
     places, data = _both(A, B)
-    return sp.coo_array((data, places), shape=A.shape).tocsr()
+    return scipy.sparse.coo_array((data, places), shape=A.shape).tocsr()
 
 
-def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
+def union(A: scipy.sparse.csr_array, B: scipy.sparse.csr_array, *, weighted: bool) -> CSR:
     """An entry wherever A or B has one; of two weights the larger."""
     if not weighted:
         return from_entries(A + B, weighted=False)
@@ -118,10 +120,12 @@ def union(A: sp.csr_array, B: sp.csr_array, *, weighted: bool) -> CSR:
     starts = np.flatnonzero(first)
     largest = np.maximum.reduceat(data[order], starts) if len(starts) else data
     arrays = (largest, (row[starts], col[starts]))
-    return from_entries(sp.coo_array(arrays, shape=A.shape).tocsr(), weighted=True)
+    return from_entries(scipy.sparse.coo_array(arrays, shape=A.shape).tocsr(), weighted=True)
 
 
-def _both(A: sp.csr_array, B: sp.csr_array) -> tuple[tuple[Any, ...], npt.NDArray[Any]]:
+def _both(
+    A: scipy.sparse.csr_array, B: scipy.sparse.csr_array
+) -> tuple[tuple[Any, ...], npt.NDArray[Any]]:
     """The places and values of the entries of two matrices, one after the other."""
     pair = (A.tocoo(), B.tocoo())
     places = tuple(np.concatenate([entries.coords[axis] for entries in pair]) for axis in (0, 1))
@@ -157,12 +161,12 @@ def csr_from_edges(
         weights = None if weights is None else weights[keep]
     data = np.ones(len(source), np.bool_) if weights is None else weights
     shape = (vertices, vertices)
-    A = sp.coo_array((data, (target, source)), shape=shape).tocsr()
+    A = scipy.sparse.coo_array((data, (target, source)), shape=shape).tocsr()
     if symmetric:
         once = source != target
         if not once.all():
             source, target, data = source[once], target[once], data[once]
-        A = added(A, sp.coo_array((data, (source, target)), shape=shape).tocsr())
+        A = added(A, scipy.sparse.coo_array((data, (source, target)), shape=shape).tocsr())
     return from_entries(A, weighted=weights is not None)
 
 

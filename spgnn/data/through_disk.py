@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 
 from spgnn.data.edge_files import EdgeFile, Edges, VertexRows, order_of_entries
@@ -325,7 +325,7 @@ class Buckets:
 
     def rows(
         self, mirrored: bool, progress: Progress | None = None
-    ) -> Iterator[tuple[int, sp.csr_array, sp.csr_array | None, Array]]:
+    ) -> Iterator[tuple[int, scipy.sparse.csr_array, scipy.sparse.csr_array | None, Array]]:
         """First row of each bucket, its rows, those of the transpose, and its entries; each once.
 
         Entries that occur twice are summed, in the order of the edges. Files are removed.
@@ -363,7 +363,9 @@ class Buckets:
             with (self._folder / f"{kind}-{number}").open("ab") as file:
                 file.write(records[ends[number] : ends[number + 1]].view(np.uint8).data)
 
-    def _take(self, kind: str, bucket: int, first: int, last: int) -> tuple[sp.csr_array, Array]:
+    def _take(
+        self, kind: str, bucket: int, first: int, last: int
+    ) -> tuple[scipy.sparse.csr_array, Array]:
         path = self._folder / f"{kind}-{bucket}"
         records = np.empty(0, self._record)
         if path.exists():
@@ -372,4 +374,4 @@ class Buckets:
         data = records["weight"] if self._weighted else np.ones(len(records), np.bool_)
         place = (records["row"] - first, records["column"])
         shape = (last - first, self._vertices)
-        return sp.coo_array((data, place), shape=shape).tocsr(), records
+        return scipy.sparse.coo_array((data, place), shape=shape).tocsr(), records

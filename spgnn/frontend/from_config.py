@@ -43,7 +43,7 @@ from spgnn.nn import (
 )
 from spgnn.nn.loss import UNKNOWN
 from spgnn.nn.rowwise import stored_in, weights_of
-from spgnn.progress import ProgressBar, working
+from spgnn.progress import ProgressBar, Stopwatch, working
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 
@@ -62,10 +62,11 @@ def training_graph(
     config: TrainConfig,
     comm: Communicator,
     shared: tuple[RankShare, dict[str, Any] | None] | None = None,
+    watch: Stopwatch | None = None,
 ) -> TrainingGraph:
     """Load, partition, distribute and normalise a data set for training. Collective.
 
-    `shared` is what :func:`share_of` returns, if it is there already.
+    `shared` is what :func:`share_of` returns, if it is there already; `watch` times the parts.
 
     Raises
     ------
@@ -74,7 +75,9 @@ def training_graph(
     """
     config.check(comm.size)
     model, aim, seed = config.model, config.aim, config.training.seed
+    watch = watch or Stopwatch()
     share, report = share_of(config, comm) if shared is None else shared
+    watch.lap("reading")
     given, links = share.data, list[Pairs]()
     if aim.task == "links":
         share, links = held_out(share, (aim.val_links, aim.test_links), seed, comm)
@@ -118,6 +121,7 @@ def training_graph(
         else:
             plans = plans_of(graph, wanted)
     edges = _edges_of(config, graph) if model.uses_edges else None
+    watch.lap("plan")
     # The adjacency has become L, S and R; it must not be in memory next to the features.
     share = replace(share, adjacency=None)
     graph.release()
@@ -140,6 +144,7 @@ def training_graph(
             training = replace(training, layers=layers, with_edges=layers)
         if isinstance(training.X, CSR):
             _ = training.X.T  # its order serves every epoch, whatever is dropped
+    watch.lap("features")
     return training
 
 

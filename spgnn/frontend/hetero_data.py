@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 
@@ -165,7 +165,7 @@ class HeteroArrays:
             sources.append(ends[0].numpy() + offsets[relation[0]])
             targets.append(ends[1].numpy() + offsets[relation[2]])
         source, target = np.concatenate(sources), np.concatenate(targets)
-        A = sp.csr_array((np.ones(len(source), np.bool_), (target, source)), shape=(n, n))
+        A = scipy.sparse.csr_array((np.ones(len(source), np.bool_), (target, source)), shape=(n, n))
         widths = [_width(self.vertices[name].get("x")) for name in self.sizes]
         weights = np.repeat(widths, list(self.sizes.values())) // _COLUMNS_A_NONZERO + 1
         weights += np.bincount(target, minlength=n)

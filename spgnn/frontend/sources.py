@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -108,7 +108,7 @@ def kind_of(data: Any) -> str:
         "graph": isinstance(data, Graph),
         "block": isinstance(data, GraphBlock),
         "source": isinstance(data, GraphSource),
-        "scipy": sp.issparse(data),
+        "scipy": scipy.sparse.issparse(data),
         "ogb": hasattr(data, "get_idx_split"),
         "dgl": hasattr(data, "ndata"),
         "hetero": hasattr(data, "node_types") and hasattr(data, "edge_types"),
@@ -160,7 +160,7 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
         case "source":
             return Opened(data)
         case "scipy":
-            sparse = {"x": given.pop("x")} if sp.issparse(given.get("x")) else {}
+            sparse = {"x": given.pop("x")} if scipy.sparse.issparse(given.get("x")) else {}
             tensors = rows_of_vertices(given, data.shape[0])
             inside, attributes = unchanged(tensors)
             masks = {key: tensors.get(key) for key in MASKS}

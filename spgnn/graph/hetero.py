@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -415,7 +415,7 @@ class CoveredRelation(_Relation):
         )
         shape = (targets.own_rows, sources.num_nodes)
         # In double precision until it is known what is multiplied.
-        self._rows = CSR.from_scipy(sp.csr_array((values, (target, source)), shape=shape))
+        self._rows = CSR.from_scipy(scipy.sparse.csr_array((values, (target, source)), shape=shape))
         if not sources.comm.agree(int(weight is not None or self._rows.nnz < len(source))):
             self._rows = self._rows.with_values(None)
         self._dtype = torch.float32

@@ -30,6 +30,7 @@ from spgnn.loader.replicas import ReplicatedLoader
 from spgnn.loader.sizes import choose_sizes
 from spgnn.memory import resident_bytes
 from spgnn.partition.plot import check_plot
+from spgnn.progress import PROCESS_BEGAN, Stopwatch
 from spgnn.train import (
     report as reporting,
 )
@@ -48,16 +49,25 @@ LONGEST_TRACE = 1 << 25
 def main(arguments: Sequence[str] | None = None) -> int:
     """The mini-batch command; returns its exit status."""
     publish = partial(reporting.publish, shown=show)
-    return run_job(lambda: MiniBatchConfig.read(arguments), train, publish)
+
+    def body(config: MiniBatchConfig, comm: Communicator) -> Report:
+        return train(config, comm, watch=Stopwatch(PROCESS_BEGAN))
+
+    return run_job(lambda: MiniBatchConfig.read(arguments), body, publish)
 
 
 def train(
-    config: MiniBatchConfig, comm: Communicator, callbacks: Sequence[Callback] = ()
+    config: MiniBatchConfig,
+    comm: Communicator,
+    callbacks: Sequence[Callback] = (),
+    watch: Stopwatch | None = None,
 ) -> Report:
     """Prepare the data, train, and return the report. Collective."""
+    watch = watch or Stopwatch()
     check_run(config, comm, lambda: _check_targets(config))
     config = config.settled()
     idle = resident_bytes()
+    watch.lap("start")
     with ExitStack() as stack:
         dataset = None
         if config.distribution.distributed == "none":
@@ -71,9 +81,9 @@ def train(
             task = comm.on_every_rank(lambda: kind(config, comm, dataset))
         chosen = choose_sizes(task, config, comm)
         trainer = BatchTrainer(task, config, comm, callbacks_of(config.job, comm, callbacks))
-        run_all(trainer, config.job, config.data.dataset)
+        run_all(trainer, config.job, watch, config.data.dataset)
         task.close()
-        report = assemble(config, trainer, idle) | {"chosen": chosen or None}
+        report = assemble(config, trainer, idle, watch) | {"chosen": chosen or None}
     if config.comparison.compare == "full":
         whole = train_whole(config.of_whole_graph(), comm)
         names = "config", "history", "best", "seconds_to", "epoch_seconds", "memory"
@@ -92,7 +102,9 @@ def _check_targets(config: MiniBatchConfig) -> None:
         check_writable(plot, "--plot")
 
 
-def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) -> Report:
+def assemble(
+    config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int, watch: Stopwatch
+) -> Report:
     """The report of a run that is over, the same on every rank. Collective.
 
     Of a graph that each rank holds its part of, ``features`` counts rows that batches needed and,
@@ -106,7 +118,7 @@ def assemble(config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int) ->
     # The rate is that of the sampling threads of all ranks together.
     seconds, rate = gathered(comm, [mine.seconds, mine.edges_per_second]).sum(axis=0).tolist()
     report = {
-        **reporting.assemble(config, trainer, idle_bytes),
+        **reporting.assemble(config, trainer, idle_bytes, watch),
         "graph": {
             "name": meta.name,
             "vertices": meta.vertices,

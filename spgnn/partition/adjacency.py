@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 
 from spgnn import _native
 from spgnn.errors import InputError, check_integer
@@ -92,7 +92,12 @@ class Adjacency:
         """
         if isinstance(A, Adjacency):
             return A
-        if not (sp.issparse(A) or all(hasattr(A, x) for x in ("indptr", "indices", "shape"))):
+        is_block = hasattr(getattr(A, "indptr", None), "cpu")
+        if not (
+            is_block
+            or scipy.sparse.issparse(A)
+            or all(hasattr(A, x) for x in ("indptr", "indices", "shape"))
+        ):
             raise InputError(
                 f"cannot partition a {type(A).__name__}; give a SciPy sparse matrix, a CSR block "
                 "or a graph on disk"
@@ -106,13 +111,13 @@ class Adjacency:
         if vertices >= 2**31:
             raise InputError(f"{vertices} vertices; at most 2³¹ − 1 can be partitioned")
         on_disk = False
-        if sp.issparse(A):
-            form, A = A.format, sp.csr_array(A)
+        if is_block:
+            indptr, indices = A.indptr.cpu().numpy(), A.indices.cpu().numpy()
+        elif scipy.sparse.issparse(A):
+            form, A = A.format, scipy.sparse.csr_array(A)
             indptr, indices = A.indptr, A.indices
             if form == A.format or not A.has_canonical_format:
                 indptr, indices = without_duplicates(indptr, indices)
-        elif hasattr(A.indptr, "cpu"):
-            indptr, indices = A.indptr.cpu().numpy(), A.indices.cpu().numpy()
         else:
             indptr, indices, on_disk = A.indptr, A.indices, True
         begin, columns = integers(indptr, "indptr"), integers(indices, "indices")
@@ -160,7 +165,9 @@ def without_duplicates(
     """A copy of a pattern, columns sorted and none twice in a row."""
     n = len(indptr) - 1
     # One byte an entry, for values say nothing here, and SciPy copies them as well.
-    A = sp.csr_array((np.ones(len(indices), np.bool_), indices, indptr), shape=(n, n), copy=True)
+    A = scipy.sparse.csr_array(
+        (np.ones(len(indices), np.bool_), indices, indptr), shape=(n, n), copy=True
+    )
     A.sum_duplicates()
     return A.indptr, A.indices
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
+import scipy
 
 from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
@@ -489,7 +489,7 @@ def two_level(problem: Problem, nodes: int) -> Int32Array:
     leaving = np.bincount(needs // nodes, minlength=adjacency.vertices).astype(np.int64)
     ones = np.broadcast_to(np.True_, adjacency.edges)
     shape = (adjacency.vertices, adjacency.vertices)
-    A = sp.csr_array((ones, adjacency.indices, adjacency.indptr), shape=shape)
+    A = scipy.sparse.csr_array((ones, adjacency.indices, adjacency.indptr), shape=shape)
     labels = np.empty(adjacency.vertices, np.int32)
     most = problem.weights.sum(axis=0) * (1 + problem.imbalance) / problem.parts
     for node in range(nodes):
@@ -501,7 +501,10 @@ def two_level(problem: Problem, nodes: int) -> Int32Array:
 
 
 def _inside_node(
-    problem: Problem, rows: sp.csr_array, members: Int64Array, most: npt.NDArray[np.float64]
+    problem: Problem,
+    rows: scipy.sparse.csr_array,
+    members: Int64Array,
+    most: npt.NDArray[np.float64],
 ) -> Int32Array:
     """The rank in its node of each member, given their rows of the matrix; `most` a rank's load."""
     size, weights = problem.parts, problem.weights

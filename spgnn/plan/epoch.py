@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.config import Model, TrainConfig
 from spgnn.exchange import Step as ExchangeStep
@@ -29,6 +28,7 @@ from spgnn.nn.rowwise import dtype_of, weights_of
 from spgnn.pattern import Pattern
 from spgnn.plan.counts import EXTRA_ROWS, Float64Array, Product
 from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.torch_internals import DispatchMode
 
 # The model runs on a rank with MOST_ROWS - l rows where layer l begins, so that the length of a
 # dimension identifies its rows. Nothing of that size has data, except for sparse features. Layer l
@@ -265,11 +265,11 @@ class _SizedMatrix(DryMatrix):
         self._recording.steps.append(Product(*which, heads, joint, drops, self._largest))
 
 
-class _Recording(TorchDispatchMode):
+class _Recording(DispatchMode):
     """Sees every operator: notes its cost, and the bytes alive after it."""
 
     def __init__(self, config: TrainConfig, layers: int, X: Features) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         model, links = config.model, config.aim.task == "links"
         dropped = model.attention_dropout
         self.drops_edges = (model.dropout if dropped is None else dropped) > 0

@@ -13,6 +13,7 @@ from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
 from spgnn.command import plural, show_table
 from spgnn.memory import resident_bytes
+from spgnn.progress import PROCESS_BEGAN, Stopwatch
 from spgnn.recommend.config import RECIPES, RecommendConfig
 from spgnn.recommend.recommendation import PairTask, Recommendation
 from spgnn.recommend.spilled import SpilledRecommendation
@@ -27,11 +28,18 @@ Report = dict[str, Any]
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     publish = partial(reporting.publish, shown=show)
-    return run_job(lambda: RecommendConfig.read(arguments), train, publish, device="cpu")
+
+    def body(config: RecommendConfig, comm: Communicator) -> Report:
+        return train(config, comm, watch=Stopwatch(PROCESS_BEGAN))
+
+    return run_job(lambda: RecommendConfig.read(arguments), body, publish, device="cpu")
 
 
 def train(
-    config: RecommendConfig, comm: Communicator, callbacks: Sequence[Callback] = ()
+    config: RecommendConfig,
+    comm: Communicator,
+    callbacks: Sequence[Callback] = (),
+    watch: Stopwatch | None = None,
 ) -> Report:
     """Read the interactions, train, and return the report. Collective.
 
@@ -40,9 +48,11 @@ def train(
     InputError
         On all ranks, if flags, interactions or a place to write to are wrong.
     """
+    watch = watch or Stopwatch()
     read = (config.data.dataset, config.algorithm.partition)
     check_run(config, comm, lambda: check_targets(config.job, config.training, read))
     idle, spills = resident_bytes(), config.storage.spill is not None
+    watch.lap("start")
     with ExitStack() as stack:
         task: PairTask
         if spills:
@@ -51,8 +61,8 @@ def train(
             task = Recommendation(config, comm)
         logs = callbacks_of(config.job, comm, callbacks)
         trainer = Trainer(task, options=config.training, callbacks=logs)
-        run_all(trainer, config.job, keep=not spills)
-        return reporting.assemble(config, trainer, idle)
+        run_all(trainer, config.job, watch, keep=not spills)
+        return reporting.assemble(config, trainer, idle, watch)
 
 
 def show(report: Report) -> None:

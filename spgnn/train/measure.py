@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.comm import (
     Communicator,
     Ledger,
 )
 from spgnn.exchange.plan import levels_of
-from spgnn.torch_internals import below_modes
+from spgnn.torch_internals import DispatchMode, below_modes
 
 # What the exchange of rows costs; gradients are summed apart.
 ROW_OPERATIONS = ("alltoall", "broadcast", "reduce")
@@ -175,7 +174,7 @@ TRANSPORT = {
 CATEGORIES = ("spmm", "gemm", "pack", "alltoall", "bcast", "allreduce", "other")
 
 
-class OperatorClock(TorchDispatchMode):
+class OperatorClock(DispatchMode):
     """Seconds in each kind of torch operator that runs while this mode is active.
 
     On a GPU every timed operator is waited for, so the parts add up, but overlap is lost: epochs
@@ -184,7 +183,7 @@ class OperatorClock(TorchDispatchMode):
     """
 
     def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.seconds: dict[str, float] = defaultdict(float)
         self._ledger = ledger
         # For the current stream alone: rows of others arrive on another one meanwhile.

@@ -20,6 +20,7 @@ from spgnn.exchange.codec import DIRECTIONS
 from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
 from spgnn.options import Configuration
+from spgnn.progress import Stopwatch
 from spgnn.train.measure import CATEGORIES, gathered, timed, volume, volume_by_level
 from spgnn.train.task import LOWER_IS_BETTER
 from spgnn.train.trainer import Trainer
@@ -31,14 +32,18 @@ AT_BEST = "_at_best_val"
 SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
-def assemble(config: Configuration, trainer: Trainer, idle_bytes: int) -> Report:
+def assemble(config: Configuration, trainer: Trainer, idle_bytes: int, watch: Stopwatch) -> Report:
     """The report of the training command, the same on every rank. Collective.
 
-    `idle_bytes` is the resident memory of this rank before it loaded any data.
+    `idle_bytes` is the resident memory of this rank before it loaded any data. `watch` has timed
+    the same parts on every rank.
     """
+    watch.lap("rest")
+    slowest = gathered(trainer.comm, list(watch.seconds.values())).max(axis=0)
     return {
         "config": config.flat(),
         "world_size": trainer.comm.size,
+        "seconds": dict(zip(watch.seconds, slowest.tolist(), strict=True)),
         **measurements(trainer),
         **trainer.task.sections(),
         "memory": memory(trainer.comm, idle_bytes),
@@ -197,6 +202,9 @@ def show(report: Report) -> None:
         spread = _shown(name, report["std"][name])
         table.add_row(_titled(name), f"{_shown(name, value)} ± {spread}")
 
+    parts = report["seconds"]
+    shares = "  ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
+    table.add_row("seconds in all", f"{sum(parts.values()):.1f}: {shares}")
     epoch, spent = report["epoch_seconds"], report["breakdown_seconds"]
     seconds = f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})"
     table.add_row("seconds per epoch", seconds)

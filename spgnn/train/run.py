@@ -25,6 +25,7 @@ from spgnn.frontend.planned import fill_in
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.options import Configuration
+from spgnn.progress import PROCESS_BEGAN, Stopwatch
 from spgnn.train import (
     checkpoint,
 )
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.update(TrainConfig.given(arguments))
         return TrainConfig.of(**given)
 
-    return run_job(read, lambda config, comm: train(config, comm, given), reporting.publish)
+    def body(config: TrainConfig, comm: Communicator) -> reporting.Report:
+        return train(config, comm, given, watch=Stopwatch(PROCESS_BEGAN))
+
+    return run_job(read, body, reporting.publish)
 
 
 def train(
@@ -61,6 +65,7 @@ def train(
     given: Collection[str] | None = None,
     callbacks: Sequence[Callback] = (),
     data: TrainingGraph | None = None,
+    watch: Stopwatch | None = None,
 ) -> reporting.Report:
     """Prepare the data, train, and return the training report. Collective.
 
@@ -76,6 +81,8 @@ def train(
     data : TrainingGraph, optional
         Of a configuration that differs in codecs, optimiser and outputs alone; by default, it is
         loaded.
+    watch : Stopwatch, optional
+        That has run since the command began; by default, one that starts now.
 
     Raises
     ------
@@ -83,7 +90,7 @@ def train(
         On all ranks, if they were started with different flags or with flags that do not go
         together, or the data set, the partition, the checkpoint or a place to write to is wrong.
     """
-    how = config.algorithm
+    how, watch = config.algorithm, watch or Stopwatch()
     read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
     check_run(config, comm, lambda: check_targets(config.job, of_run(config, 0).training, read))
     config = resolved(config, comm)
@@ -94,13 +101,14 @@ def train(
     if config.algorithm.plan is not None:
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     idle = resident_bytes()
+    watch.lap("start")
     chunked = config.storage.asked
     moved = None
     if not chunked and data is None:
         shared = None
         if config.algorithm.rebalance and comm.size > 1:
             shared, moved = rebalanced(config, comm, lambda tried: _working(config, comm, tried))
-        data = training_graph(config, comm, shared)
+        data = training_graph(config, comm, shared, watch)
         del shared
     trainers, freed = list[Trainer](), FreedMemory(comm.size, comm.ranks_here)
     with ExitStack() as stack:
@@ -116,14 +124,16 @@ def train(
             if number == 0:
                 freed.begin()
                 comm.settled()
+            watch.lap("model" if data is not None else "reading")
             if not chunked:  # chunks have a budget
                 trainers[-1].freed = freed
             trainers[-1].run()
+            watch.lap("evaluation", training=sum(trainers[-1].measured.seconds))
             if not chunked:
                 write_predictions(one.job, trainers[-1], one.data.dataset)
             if trainers[-1].failure:
                 break
-        report = reporting.assemble(config, trainers[0], idle)
+        report = reporting.assemble(config, trainers[0], idle, watch)
         if chunked:  # outputs of all vertices are no part of what training takes
             write_predictions(config.job, trainers[0], config.data.dataset)
     if not chunked:
@@ -152,14 +162,23 @@ def callbacks_of(job: Job, comm: Communicator, given: Sequence[Callback]) -> lis
     return [*given, *(logs_in(job.log) if job.log is not None and comm.rank == 0 else [])]
 
 
-def run_all(trainer: Trainer, job: Job, dataset: str | None = None, *, keep: bool = True) -> None:
+def run_all(
+    trainer: Trainer,
+    job: Job,
+    watch: Stopwatch,
+    dataset: str | None = None,
+    *,
+    keep: bool = True,
+) -> None:
     """Train, with memory kept that an epoch freed, and write predictions. Collective."""
     comm = trainer.comm
     if keep:
         trainer.freed = FreedMemory(comm.size, comm.ranks_here)
         trainer.freed.begin()
     comm.settled()
+    watch.lap("reading")
     trainer.run()
+    watch.lap("evaluation", training=sum(trainer.measured.seconds))
     write_predictions(job, trainer, dataset)
 
 

@@ -23,6 +23,7 @@ from spgnn.memory import FreedMemory
 from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.progress import ProgressBar
+from spgnn.torch_internals import without_compiler
 from spgnn.train import (
     checkpoint,
 )
@@ -33,9 +34,9 @@ from spgnn.train.vertices import GivenModel
 
 # In one pass over each parameter: a dozen small operators a parameter are a tenth of a short epoch.
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": partial(torch.optim.Adam, fused=True),
-    "adamw": partial(torch.optim.AdamW, fused=True),
-    "sgd": partial(torch.optim.SGD, fused=True),
+    "adam": partial(without_compiler(torch.optim.Adam), fused=True),
+    "adamw": partial(without_compiler(torch.optim.AdamW), fused=True),
+    "sgd": partial(without_compiler(torch.optim.SGD), fused=True),
 }
 
 
@@ -138,7 +139,7 @@ class Trainer:
         if callable(optimizer):
             self.optimizer = optimizer(self._parameters)
         elif self.task.steps:  # it has a learning rate, and nothing to step on
-            self.optimizer = torch.optim.SGD(groups, lr=options.lr)
+            self.optimizer = OPTIMIZERS["sgd"](groups, lr=options.lr)
         else:
             self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
         kind = type(self.optimizer).__name__.lower()

@@ -27,6 +27,7 @@ from spgnn.plan.counts import Product, count
 from spgnn.plan.epoch import trace
 from spgnn.plan.graphs import Dataset
 from spgnn.plan.machine import Level, Levels, Link, Overhead
+from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
 from spgnn.train import (
     TrainConfig,
@@ -50,7 +51,7 @@ def counted_links(rank: int, configs: list[TrainConfig]) -> list[dict]:
         for epoch in range(config.training.epochs):
             loss = trainer.measured.epoch(partial(trainer.train_epoch, epoch))
             trainer.task.end_epoch(epoch, loss)
-        found.append(assemble(config, trainer, 0))
+        found.append(assemble(config, trainer, 0, Stopwatch()))
     return found
 
 

@@ -13,6 +13,7 @@ from spgnn.comm import (
 )
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.training import TrainingGraph
+from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
 from spgnn.train import (
     TrainConfig,
@@ -45,7 +46,7 @@ def trained(config: TrainConfig, problem: TrainingGraph | None = None) -> dict:
     problem = training_graph(config, comm) if problem is None else problem
     trainer = Trainer(task_of(config, problem), options=config.training)
     trainer.run()
-    return reporting.assemble(config, trainer, 0)
+    return reporting.assemble(config, trainer, 0, Stopwatch())
 
 
 def scores(history: list[dict]) -> list[dict]:

@@ -17,6 +17,7 @@ from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
+from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
 from spgnn.train import (
     TrainConfig,
@@ -103,7 +104,7 @@ def runs(rank: int, path: Path) -> list[tuple[list[float], float, dict]]:
         trainer = Trainer(task, options=config.training)
         trainer.run()
         losses = [record["loss"] for record in trainer.history]
-        report = assemble(config, trainer, 0)
+        report = assemble(config, trainer, 0, Stopwatch())
         found.append((losses, trainer.history[-1]["val_loss"], report))
     return found
 

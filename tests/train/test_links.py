@@ -21,6 +21,7 @@ from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
+from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
 from spgnn.train import (
     TrainConfig,
@@ -162,7 +163,7 @@ def trained(config: TrainConfig) -> tuple[list[float], dict, dict]:
         found = task.predictions()
     assert torch.equal(found.vertex_ids, task.data.whole.vertex_ids)
     assert found.arrays["embedding"].shape == (len(found.vertex_ids), config.model.hidden)
-    report = assemble(config, trainer, 0)
+    report = assemble(config, trainer, 0, Stopwatch())
     return [r["loss"] for r in report["history"]], report["history"][-1], report
 
 

@@ -32,6 +32,20 @@ FLOAT32_BYTES = 4
 CLASSES = 4
 
 
+def test_one_rank_starts_without_the_compiler(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    script = (
+        "import sys; from spgnn.train.run import main; status = main(sys.argv[1:]); "
+        "print(status, sorted({'torch._dynamo', 'sympy', 'scipy.sparse'} & set(sys.modules)))"
+    )
+    for model in ("gcn", "gat"):
+        flags = ["--dataset", str(path), "--epochs", "2", "--model", model]
+        ended = subprocess.run(
+            [sys.executable, "-c", script, *flags], capture_output=True, text=True, check=True
+        )
+        assert ended.stdout.splitlines()[-1] == "0 []", ended.stderr
+
+
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_keys_and_types(tmp_path, ranks):
     path = write_dataset(tmp_path / "graph.npz")
@@ -40,9 +54,15 @@ def test_keys_and_types(tmp_path, ranks):
     contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
     contract |= {"volume", "planned_volume", "volume_by_level", "planned_volume_by_level"}
     contract |= {"best", "work", "recomputed_halo", "memory", "partition", "failure", "plan"}
-    contract |= {"runs", "mean", "std", "seconds_to", "approximation"}
+    contract |= {"runs", "mean", "std", "seconds", "seconds_to", "approximation"}
     assert set(found) == contract
     assert found["world_size"] == ranks
+    parts = ["start", "reading", "plan", "features", "model", "training", "evaluation", "rest"]
+    assert list(found["seconds"]) == parts
+    assert min(found["seconds"].values()) >= 0
+    # Of the slowest rank; an epoch's slowest may be another one each time.
+    of_epochs = sum(record["seconds"] for record in found["history"])
+    assert 0 < found["seconds"]["training"] <= of_epochs * (1 + 1e-9)
     assert found["failure"] is None
     assert set(found["config"]) == set(TrainConfig().flat())
     assert found["config"]["dataset"] == str(path)
