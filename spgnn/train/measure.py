@@ -186,6 +186,7 @@ class OperatorClock(DispatchMode):
         super().__init__()
         self.seconds: dict[str, float] = defaultdict(float)
         self._ledger = ledger
+        self._now = perf_counter if ledger is None else ledger.clock
         # For the current stream alone: rows of others arrive on another one meanwhile.
         self._wait: Callable[[], None] = (
             (lambda: torch.cuda.current_stream(device).synchronize())
@@ -220,22 +221,22 @@ class OperatorClock(DispatchMode):
         if name == COMPOSED or name in ATTENTION:
             if name in ATTENTION:
                 self._wait()
-            start, counted = perf_counter(), self._counted()
+            start, counted = self._now(), self._counted()
             with self:
                 result = func.redispatch(below_modes(args[0].device), *args, **(kwargs or {}))
             if name in ATTENTION:
                 self._wait()
-                rest = perf_counter() - start - (self._counted() - counted)
+                rest = self._now() - start - (self._counted() - counted)
                 self.seconds["spmm"] += max(0.0, rest)
             return result
         category = COMPUTE.get(name)
         if category is None:
             return func(*args, **(kwargs or {}))
         self._wait()
-        start = perf_counter()
+        start = self._now()
         result = func(*args, **(kwargs or {}))
         self._wait()
-        self.seconds[category] += perf_counter() - start
+        self.seconds[category] += self._now() - start
         return result
 
     def _counted(self) -> float:
