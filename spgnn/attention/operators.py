@@ -279,15 +279,20 @@ def _new_gradients(
     return [torch.empty_like(Z), torch.empty_like(dst), torch.empty_like(a), of_edges]
 
 
+def _differentiable_once(ctx: Any, grads: list[Tensor | None]) -> Any:
+    raise RuntimeError("spgnn::attend_backward has no gradient: attention is differentiable once")
+
+
 _forward = define(
     f"attend({_OPERANDS}, {_RULES}, bool gradients, int epoch, int number) -> Tensor[]",
     new=_new,
     compute=_attend,
 )
-define(
+_adjoint = define(
     f"attend_backward(Tensor G, {_OPERANDS}, Tensor[] saved, {_RULES}, int epoch, int number) "
     "-> Tensor[]",
     new=_new_gradients,
     compute=_attend_backward,
 )
 torch.library.register_autograd(_forward, _gradient, setup_context=_save)
+torch.library.register_autograd(_adjoint, _differentiable_once)
