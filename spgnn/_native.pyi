@@ -419,6 +419,7 @@ class GvbOptions:
     greedy_rounds: int
     peak_rounds: int
     search_passes: int
+    coarse_search_passes: int
     search_budget: int
     patience: int
     alpha_coarse: float

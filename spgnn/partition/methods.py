@@ -401,6 +401,7 @@ _EFFORT: dict[Preset, dict[str, int]] = {
         "starts": 8,
         "cycles": 2,
         "search_passes": 5,
+        "coarse_search_passes": 5,
         "search_budget": 40,
         "patience": 200,
         "greedy_rounds": 6,
@@ -415,9 +416,10 @@ def gvb(problem: Problem) -> Int32Array:
     parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of
     a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), every second
     of them coarsened inside communities, and one bisects the nets themselves; refined for volume,
-    they are combined two by two in V-cycles (Andre, Schlag & Schulz 2018). Refinement prices each
+    they are combined in V-cycles (Andre, Schlag & Schulz 2018). Refinement prices each
     part's sends by how far they lie above the average (after Acer, Selvitopi, Aykanat 2016, section
-    4), in the end by how close they are to the maximum.
+    4), in the end by how close they are to the maximum; and weight close to the bounds, or else the
+    parts that send least would be full, and all room where volume is to leave.
     """
     adjacency = problem.adjacency
     return _gvb(problem, adjacency.indptr, adjacency.indices, problem.imbalance)

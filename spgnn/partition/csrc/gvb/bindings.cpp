@@ -95,6 +95,7 @@ void bind_gvb(nb::module_& m) {
       .def_rw("greedy_rounds", &Options::greedy_rounds)
       .def_rw("peak_rounds", &Options::peak_rounds)
       .def_rw("search_passes", &Options::search_passes)
+      .def_rw("coarse_search_passes", &Options::coarse_search_passes)
       .def_rw("search_budget", &Options::search_budget)
       .def_rw("patience", &Options::patience)
       .def_rw("alpha_coarse", &Options::alpha_coarse)

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <stdexcept>
@@ -44,13 +45,15 @@ class Multilevel {
 
   std::vector<Part> operator()() {
     std::vector<Part> labels = first_partition();
-    for (int cycle = 0; cycle < options_.cycles; ++cycle) labels = cycled(std::move(labels));
+    for (int cycle = options_.cycles; cycle > 0; --cycle) {
+      labels = cycled(std::move(labels), cycle == 1);
+    }
     return without_peaks(std::move(labels));
   }
 
   // Returns the labels it was given where it found nothing better.
   std::vector<Part> improve(std::vector<Part> labels) {
-    std::vector<Part> improved = without_peaks(cycled(labels));
+    std::vector<Part> improved = without_peaks(cycled(labels, true));
     return score_of(improved, kInTheEnd) < score_of(labels, kInTheEnd) ? improved : labels;
   }
 
@@ -70,46 +73,39 @@ class Multilevel {
     }
   }
 
-  // The cuts play a tournament of pairs, while the last start takes about as long beside them.
+  // Cuts, and bisected nets beside them, combined by threes until one is left.
   std::vector<Part> first_partition() {
     CutGraph graph = star_graph(h_, options_.parts);
     const int last = std::max(0, options_.starts - 1);
-    std::vector<std::vector<Part>> cuts(std::max(1, last));
-    parallel_chunks(static_cast<std::int64_t>(cuts.size()), options_.threads,
-                    [&](std::int64_t i, int) { cuts[i] = cut(graph, i); });
+    std::vector<std::vector<Part>> found(std::max(1, last));
+    parallel_chunks(std::ssize(found), options_.threads,
+                    [&](std::int64_t i, int) { found[i] = cut(graph, i); });
     if (last == 0) {
       graph = CutGraph();  // refinement needs the memory
-      return refined(std::move(cuts[0]), 0);
+      return refined(std::move(found[0]), 0);
     }
-    const bool nets = share_away(cuts[0]) > options_.net_start_above;
-    // One more cut is ready long before the others, the bisected nets are not.
-    if (!nets) refine_all(cuts, options_.threads);
-    std::vector<Part> one, other;
-    parallel_chunks(2, options_.threads, [&](std::int64_t i, int) {
-      if (i == 0) {
-        if (nets) refine_all(cuts, options_.threads - 1);
-        one = best_of(std::move(cuts));
+    // The start that takes longest first.
+    const bool nets = share_away(found[0]) > options_.net_start_above;
+    found.emplace_back();
+    parallel_chunks(std::ssize(found), options_.threads, [&](std::int64_t i, int) {
+      const std::int64_t start = last - i;
+      if (start == last && nets) {
+        found[start] = start_from_nets(start);
       } else {
-        other = nets ? start_from_nets(graph, last) : refined(cut(graph, last), last);
+        if (start == last) found[start] = cut(graph, start);
+        found[start] = refined(std::move(found[start]), start);
       }
     });
-    return combine(std::move(one), std::move(other), random_.split(kFinal));
-  }
-
-  void refine_all(std::vector<std::vector<Part>>& cuts, int threads) {
-    parallel_chunks(static_cast<std::int64_t>(cuts.size()), std::max(1, threads),
-                    [&](std::int64_t i, int) { cuts[i] = refined(std::move(cuts[i]), i); });
-  }
-
-  std::vector<Part> best_of(std::vector<std::vector<Part>> found) {
-    const int threads = std::max(1, options_.threads - 1);
+    graph = CutGraph();
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
-      std::vector<std::vector<Part>> winners(found.size() / 2);
-      parallel_chunks(std::ssize(winners), threads, [&](std::int64_t i, int) {
-        winners[i] = combine(std::move(found[2 * i]), std::move(found[2 * i + 1]),
+      constexpr std::int64_t kTogether = 3;
+      std::vector<std::vector<Part>> winners((found.size() + kTogether - 1) / kTogether);
+      parallel_chunks(std::ssize(winners), options_.threads, [&](std::int64_t i, int) {
+        const auto first = found.begin() + i * kTogether;
+        const auto end = found.begin() + std::min(std::ssize(found), (i + 1) * kTogether);
+        winners[i] = combine({std::make_move_iterator(first), std::make_move_iterator(end)},
                              random_.split(round * kRound + i));
       });
-      if (found.size() % 2 == 1) winners.push_back(std::move(found.back()));
       found = std::move(winners);
     }
     return std::move(found[0]);
@@ -121,8 +117,9 @@ class Multilevel {
   std::vector<Part> cut(const CutGraph& graph, std::uint64_t start) {
     report("initial partition", 0);
     Random random = random_.split(start);
-    const std::vector<Part> communities =
-        start % 2 == 0 ? Communities(random)(graph) : std::vector<Part>();
+    std::vector<Part> communities;
+    if (start % 2 == 0) communities = Communities(random)(graph);
+    if (start == 0 && options_.starts > 1) communities_ = communities;
     return cut_partition(graph, options_.parts, options_.max_weight, communities, options_.cut,
                          random);
   }
@@ -130,52 +127,64 @@ class Multilevel {
   std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
-    return refine_volumes(h_, std::move(labels), options_.max_weight, true, options_, random);
+    return refine_volumes(h_, std::move(labels), options_.max_weight, true,
+                          options_.starts == 1 && options_.cycles == 0, options_, random);
   }
 
   // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
   // the same hubs, cutting those edges costs each page one row, however many they are; the cut of
   // a graph never sees that. Coarsening keeps to communities as long as it can (Heuer & Schlag
   // 2017), else it would join what only looks close.
-  std::vector<Part> start_from_nets(const CutGraph& graph, std::uint64_t start) {
+  std::vector<Part> start_from_nets(std::uint64_t start) {
     Random random = random_.split(start);
     const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
     std::vector<Level<Hypergraph>> levels;
-    std::vector<Part> communities = Communities(random)(graph);
-    coarsen_further(levels, stop_at, &communities, random);
+    coarsen_further(levels, stop_at, &communities_, random);
     coarsen_further(levels, stop_at, nullptr, random);
     report("initial partition", 0);
     std::vector<Part> labels =
         RecursiveBisection<Hypergraph>(options_.max_weight, options_.net_bisection)(
             coarsest(h_, levels), options_.parts, random.split(1));
-    return refine_upwards(levels, std::move(labels), 0.0, random);
+    return refine_upwards(levels, std::move(labels), 0.0, false, random);
   }
 
-  // A V-cycle from the better of two partitions that keeps together only what both keep together:
-  // regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018). How far the
-  // maximum lies above 1.5 averages does not decide: refinement can lower that, hardly the total.
-  std::vector<Part> combine(std::vector<Part> a, std::vector<Part> b, Random random) {
-    if (score_of(b, kOnTheWay, 1.5) < score_of(a, kOnTheWay, 1.5)) std::swap(a, b);
-    std::vector<Part> improved = v_cycle(a, common_parts(a, b), random);
-    return score_of(improved) < score_of(a) ? improved : a;
+  // A V-cycle from the best of several partitions that keeps together only what all of them keep
+  // together: regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
+  // How far the maximum lies above 1.5 averages does not decide: refinement can lower that, hardly
+  // the total.
+  std::vector<Part> combine(std::vector<std::vector<Part>> found, Random random) {
+    if (found.size() == 1) return std::move(found[0]);
+    std::vector<Score> scores;
+    for (const auto& labels : found) scores.push_back(score_of(labels, kOnTheWay, 1.5));
+    const auto best = std::min_element(scores.begin(), scores.end()) - scores.begin();
+    std::vector<Part> groups = found[0];
+    for (std::size_t i = 1; i < found.size(); ++i) groups = common_parts(groups, found[i]);
+    return better_of(std::move(found[best]), std::move(groups), true, random);
   }
 
   // A V-cycle that keeps the parts together.
-  std::vector<Part> cycled(std::vector<Part> labels) {
-    std::vector<Part> found = v_cycle(labels, labels, random_);
+  std::vector<Part> cycled(std::vector<Part> labels, bool last) {
+    std::vector<Part> groups = labels;
+    return better_of(std::move(labels), std::move(groups), last, random_);
+  }
+
+  std::vector<Part> better_of(std::vector<Part> labels, std::vector<Part> groups, bool last,
+                              Random& random) {
+    std::vector<Part> found = v_cycle(labels, std::move(groups), last, random);
     return score_of(found) < score_of(labels) ? found : labels;
   }
 
   // Coarsens inside the groups, which must not span parts, and refines on the way back. On the
   // coarser levels, where vertices are heavy, bounds are loose; weight that is too much later
   // leaves at a price that is low only if most nets are cut anyway, so slack goes by their share.
-  std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, Random& random) {
+  std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, bool last,
+                            Random& random) {
     const double slack = options_.slack * cut_share(labels);
     const Vertex stop_at = std::max<Vertex>(200, options_.vertices_per_part * options_.parts);
     std::vector<Level<Hypergraph>> levels;
     coarsen_further(levels, stop_at, &groups, random);
     for (const auto& level : levels) labels = on_coarse(level, labels);
-    return refine_upwards(levels, std::move(labels), slack, random);
+    return refine_upwards(levels, std::move(labels), slack, last, random);
   }
 
   // Adds levels until at most `stop_at` vertices are left or nothing shrinks any more; clusters
@@ -187,7 +196,10 @@ class Multilevel {
       if (finest.num_vertices <= stop_at) return;
       report("coarsening", 0);
       auto level = coarsen_once(finest, coarsening(stop_at, groups), random);
-      if (!level) return;
+      // A level that hardly shrinks takes as long to refine as the next finer one, and gains
+      // little.
+      constexpr double kShrinks = 0.8;
+      if (!level || level->coarse.num_vertices > kShrinks * finest.num_vertices) return;
       if (groups != nullptr) *groups = on_coarse(*level, *groups);
       levels.push_back(std::move(*level));
     }
@@ -196,14 +208,15 @@ class Multilevel {
   // Refines the labels of the coarsest level and of all that are finer. Bounds may be exceeded by
   // `slack` on the coarsest, on finer ones by ever less.
   std::vector<Part> refine_upwards(const std::vector<Level<Hypergraph>>& levels,
-                                   std::vector<Part> labels, double slack, Random& random) {
+                                   std::vector<Part> labels, double slack, bool last,
+                                   Random& random) {
     const auto depth = static_cast<double>(levels.size());
     double done = 0;
     const auto refine_level = [&](const Hypergraph& h, std::vector<Part>& found) {
       const bool finest = &h == &h_;
       report("refinement", done / (depth + 1));
       const Bound bounds = finest ? options_.max_weight : relaxed(slack * (depth - done) / depth);
-      found = refine_volumes(h, std::move(found), bounds, finest, options_, random);
+      found = refine_volumes(h, std::move(found), bounds, finest, last, options_, random);
       ++done;
     };
     refine_level(coarsest(h_, levels), labels);
@@ -219,7 +232,7 @@ class Multilevel {
 
   Score score_of(const std::vector<Part>& labels, double weight = kOnTheWay,
                  double most = std::numeric_limits<double>::infinity()) const {
-    return score(h_, labels, options_, weight, most);
+    return score({h_, labels, options_.parts}, options_, weight, most);
   }
 
   // Share of pins in another part than the root of their net.
@@ -263,13 +276,14 @@ class Multilevel {
   }
 
   // Streams of random numbers beside those of the starts.
-  static constexpr std::uint64_t kRefined = 1ULL << 32, kRound = 1ULL << 33, kFinal = 1ULL << 63;
+  static constexpr std::uint64_t kRefined = 1ULL << 32, kRound = 1ULL << 33;
 
   const Hypergraph& h_;
   const Options& options_;
   Random random_;
   std::thread::id caller_;
   std::atomic<bool> interrupted_ = false;
+  std::vector<Part> communities_;  // of the first start
 };
 
 // The cover objective.

@@ -184,14 +184,15 @@ inline std::vector<Vertex> boundary(const VolumeState& state) {
   return found;
 }
 
-// Those of the boundary whose move can take a row off a part where a row costs more than `price`:
+// Those of a border whose move can take a row off a part where a row costs more than `price`:
 // its own vertices, and vertices elsewhere that alone make it send (or receive) a row.
-inline std::vector<Vertex> near_expensive_parts(const VolumeState& state, double price) {
+inline std::vector<Vertex> near_expensive_parts(const VolumeState& state,
+                                                const std::vector<Vertex>& border, double price) {
   const Hypergraph& h = state.hypergraph();
   const PinCounts& counts = state.counts();
   const auto expensive = [&](Part p) { return state.price(p) + state.receive_price(p) > price; };
   std::vector<Vertex> found;
-  for (Vertex v = 0; v < h.num_vertices; ++v) {
+  for (Vertex v : border) {
     const Part own = state.part(v);
     const bool inside = expensive(own);
     const auto relieves = [&](Net e) {
@@ -227,12 +228,6 @@ class LocalSearch {
       run_pass(boundary(state_));
       if (state_.cost() > before * (1 - kWorthAPass)) break;
     }
-  }
-
-  // One pass that starts from the vertices of `seeds` alone.
-  void run_from(std::vector<Vertex> seeds, std::int64_t budget) {
-    budget_ = finder_.work() + budget;
-    run_pass(std::move(seeds));
   }
 
  private:
@@ -384,6 +379,7 @@ class Reliever {
   bool relieve(Part p) {
     std::vector<Candidate> best;
     for (Vertex v : members(p)) {
+      if (finder_.hopeless(v)) continue;
       const Move move = finder_.best_anywhere(v);
       if (move.to >= 0 && move.gain > 0) best.push_back({move.gain, v, move.to});
     }
@@ -508,10 +504,8 @@ constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
 using Score = std::pair<std::int64_t, double>;  // overload first, then volume
 
 // The volume is total + weight · k · maximum, this counted up to `most` averages.
-inline Score score(const Hypergraph& h, const std::vector<Part>& labels, const Options& options,
-                   double weight = kOnTheWay,
+inline Score score(const VolumeState& state, const Options& options, double weight = kOnTheWay,
                    double most = std::numeric_limits<double>::infinity()) {
-  const VolumeState state(h, labels, options.parts);
   const auto total = static_cast<double>(state.total());
   const auto highest =
       static_cast<double>(state.max_send() + (options.receive ? state.max_receive() : 0));
@@ -526,7 +520,8 @@ inline std::int64_t search_budget(const Hypergraph& h, const Options& options) {
 
 // Parts pay more than their rows from about the average on; where the maximum is far above that,
 // only from its neighbourhood on, since then few parts can be kept from paying.
-inline void price_volumes(VolumeState& state, const Options& options, double alpha) {
+inline void price_volumes(VolumeState& state, const Bound& bounds, const Options& options,
+                          double alpha) {
   constexpr double kReach = 1.25;
   const double average = std::max(1.0, static_cast<double>(state.total()) / options.parts);
   const auto level = [&](std::int64_t highest) {
@@ -539,36 +534,50 @@ inline void price_volumes(VolumeState& state, const Options& options, double alp
   potential.receive_reference = level(state.max_receive());
   potential.limit_price(options.parts);
   state.set_potential(potential);
+  state.price_weights(bounds, options.load * average);
 }
 
-// The price of the score itself: a row of the fullest part costs k more, one of a part well below
-// it next to nothing.
+// The price of the score itself: rows of the parts close to the maximum cost more, one row of each
+// kPress · k together, and those of a part well below it next to nothing.
 inline void price_peaks(VolumeState& state, const Options& options) {
+  constexpr double kPress = 3;
   Potential potential;
   potential.squarings = 6;
-  potential.alpha = options.parts;
+  const auto alpha = [&](const std::vector<std::int64_t>& volumes, double highest) {
+    const double slopes =
+        std::accumulate(volumes.begin(), volumes.end(), 0.0, [&](double sum, std::int64_t volume) {
+          return sum + std::pow(static_cast<double>(volume) / highest, 63);
+        });
+    return kPress * options.parts / std::max(1.0, slopes);
+  };
   potential.reference = std::max<double>(1, static_cast<double>(state.max_send()));
-  potential.receive_alpha = options.receive ? potential.alpha : 0.0;
+  potential.alpha = alpha(state.send(), potential.reference);
   potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));
+  if (options.receive) {
+    potential.receive_alpha = alpha(state.receive(), potential.receive_reference);
+  }
   state.set_potential(potential);
+  const double average = static_cast<double>(state.total()) / options.parts;
+  state.price_weights(options.max_weight, options.peak_load * average);
 }
 
 // Refines the labels of one level. The closer to the finest, the more a part above average volume
-// pays; on the finest itself, volume is taken off such parts as well.
+// pays; on the finest itself, vertices are also moved against their gain, and in the last V-cycle
+// volume is taken off parts above average.
 inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> labels,
-                                        const Bound& bounds, bool finest, const Options& options,
-                                        Random& random) {
+                                        const Bound& bounds, bool finest, bool last,
+                                        const Options& options, Random& random) {
   const std::int64_t budget = search_budget(h, options);
   VolumeState state(h, std::move(labels), options.parts);
   const auto refine = [&](int search_passes) {
     GreedyRefiner<VolumeMoves>({state, bounds}, h.num_vertices, random).run(options.greedy_rounds);
     LocalSearch(state, bounds, options.patience, random).run(search_passes, budget);
   };
-  price_volumes(state, options, finest ? options.alpha_fine : options.alpha_coarse);
+  price_volumes(state, bounds, options, finest ? options.alpha_fine : options.alpha_coarse);
   Rebalancer(state, bounds).run();
-  refine(options.search_passes);
-  if (finest) {
-    price_volumes(state, options, options.alpha_last);
+  refine(finest ? options.search_passes : options.coarse_search_passes);
+  if (finest && last) {
+    price_volumes(state, bounds, options, options.alpha_last);
     Reliever(state, bounds).run(budget);
     refine(std::min(1, options.search_passes));
   }
@@ -588,19 +597,21 @@ std::vector<Part> lower_peaks(const Hypergraph& h, std::vector<Part> labels, con
                               Random& random, const BeforeRound& before_round) {
   constexpr double kNoticed = 1.2;  // a price; without a peak 1
   const std::int64_t work = 3 * search_budget(h, options);
+  constexpr double kWorthARound = 1e-3;
   VolumeState state(h, labels, options.parts);
+  const Score before = score(state, options, kInTheEnd);
+  const std::vector<Vertex> border = boundary(state);
+  Score now = before;
   for (int round = 0; round < options.peak_rounds && !is_even(state, options); ++round) {
     before_round();
     price_peaks(state, options);
     Reliever(state, options.max_weight).run(work);
     GreedyRefiner<VolumeMoves>({state, options.max_weight}, h.num_vertices, random)
-        .run(1, near_expensive_parts(state, kNoticed));
-    LocalSearch(state, options.max_weight, options.patience, random)
-        .run_from(near_expensive_parts(state, kNoticed), work);
+        .run(1, near_expensive_parts(state, border, kNoticed));
+    const Score last = std::exchange(now, score(state, options, kInTheEnd));
+    if (now.second > last.second * (1 - kWorthARound)) break;
   }
-  std::vector<Part> found = std::move(state).take_labels();
-  const bool better = score(h, found, options, kInTheEnd) < score(h, labels, options, kInTheEnd);
-  return better ? found : labels;
+  return now < before ? std::move(state).take_labels() : std::move(labels);
 }
 
 }  // namespace spgnn::gvb

@@ -225,6 +225,7 @@ class VolumeState {
   void set_potential(const Potential& potential) {
     potential_ = potential;
     cost_ = 0;
+    bounds_.clear();
     lowest_price_ = lowest_receive_price_ = std::numeric_limits<double>::max();
     highest_price_ = highest_receive_price_ = 0;
     for (Part p = 0; p < parts_; ++p) {
@@ -233,6 +234,30 @@ class VolumeState {
     }
   }
   const Potential& potential() const { return potential_; }
+
+  // Weight costs as well, from a little below the bounds on: what fills a part to a bound costs as
+  // much per unit as if the whole part cost `rows`. Otherwise parts that send little fill up, and
+  // those that send much keep all the room, where nothing wants to go.
+  void price_weights(const Bound& bounds, double rows) {
+    bounds_ = bounds;
+    rows_ = rows;
+    load_price_.assign(parts_ * bounds.size(), 0.0);
+    for (Part p = 0; p < parts_; ++p) {
+      cost_ += load_cost(p);
+      set_load_prices(p);
+    }
+  }
+
+  // What the weight of v costs in part p, at present prices.
+  double load_price(Vertex v, Part p) const {
+    double price = 0;
+    const std::size_t m = bounds_.size();  // none where weight has no price
+    for (std::size_t c = 0; c < m; ++c) {
+      price += load_price_[p * m + c] * static_cast<double>(h_.vertex_weight[v * m + c]);
+    }
+    return price;
+  }
+
   double cost() const { return cost_; }
   // What one more row sent (received) by a part costs now.
   double price(Part p) const { return price_[p]; }
@@ -271,7 +296,15 @@ class VolumeState {
       }
     }
     part_[v] = to;
-    weights_.move(v, from, to);
+    if (bounds_.empty()) {
+      weights_.move(v, from, to);
+    } else {
+      cost_ -= load_cost(from) + load_cost(to);
+      weights_.move(v, from, to);
+      cost_ += load_cost(from) + load_cost(to);
+      set_load_prices(from);
+      set_load_prices(to);
+    }
     settle();
   }
 
@@ -296,6 +329,28 @@ class VolumeState {
     for (Part p : touched_) set_prices(p);
   }
 
+  static constexpr double kPricedLoad = 0.06;  // share of a bound below it that has a price
+
+  // How far the weight of a part is between where it begins to cost and the bound.
+  double fullness(Part p, std::size_t c) const {
+    const auto bound = static_cast<double>(std::max<std::int64_t>(1, bounds_[c]));
+    const double free = bound - static_cast<double>(weights_(p, static_cast<int>(c)));
+    return std::max(0.0, 1 - free / (kPricedLoad * bound));
+  }
+  double load_cost(Part p) const {
+    double cost = 0;
+    for (std::size_t c = 0; c < bounds_.size(); ++c) {
+      cost += rows_ * kPricedLoad / 2 * fullness(p, c) * fullness(p, c);
+    }
+    return cost;
+  }
+  void set_load_prices(Part p) {
+    for (std::size_t c = 0; c < bounds_.size(); ++c) {
+      const auto bound = static_cast<double>(std::max<std::int64_t>(1, bounds_[c]));
+      load_price_[p * bounds_.size() + c] = rows_ / bound * fullness(p, c);
+    }
+  }
+
   void set_prices(Part p) {
     price_[p] = potential_.send_price(send_[p]);
     receive_price_[p] = potential_.receive_price(receive_[p]);
@@ -312,6 +367,9 @@ class VolumeState {
   std::vector<std::int64_t> send_, receive_;
   std::vector<double> price_, receive_price_;
   PartWeights weights_;
+  Bound bounds_;  // none where weight has no price
+  double rows_ = 0;
+  std::vector<double> load_price_;  // [parts × constraints]
   std::vector<Change> send_delta_, receive_delta_;
   std::vector<Part> touched_;
   Potential potential_;
@@ -354,7 +412,7 @@ class MoveFinder {
   bool hopeless(Vertex v) {
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
-    double bound = 0;
+    double bound = state_.load_price(v, from);
     const auto nets = state_.hypergraph().nets_of(v);
     for (std::size_t i = 0; i < nets.size(); ++i) {
       const Net e = nets[i];
@@ -386,7 +444,7 @@ class MoveFinder {
   // The gain of one particular move, whether it fits or not.
   double gain(Vertex v, Part to) {
     const Terms terms = collect(v);
-    const double gain = saved_[to] - terms.at(to, state_);
+    const double gain = saved_[to] - terms.at(to, state_) - state_.load_price(v, to);
     std::fill(saved_.begin(), saved_.end(), 0.0);
     return gain;
   }
@@ -398,7 +456,7 @@ class MoveFinder {
     Move move;
     const Part from = state_.part(v);
     const auto consider = [&](Part q) {
-      const double gain = saved_[q] - terms.at(q, state_);
+      const double gain = saved_[q] - terms.at(q, state_) - state_.load_price(v, q);
       saved_[q] = 0;
       if (gain > move.gain && q != from && allowed(q)) move = {gain, q};
     };
@@ -432,6 +490,7 @@ class MoveFinder {
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
     Terms terms;
+    terms.fixed = -state_.load_price(v, from);
     Savings savings{saved_.data(), touched_.data()};
     for (Net e : state_.hypergraph().nets_of(v)) {
       const PinCounts::Record& net = counts.net(e);
