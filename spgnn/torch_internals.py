@@ -47,6 +47,18 @@ def transforms_active() -> bool:
     return active
 
 
+def operators_seen(tensor: Tensor) -> bool:
+    """True if a transform, a mode, a profiler or a class of tensors sees calls of operators."""
+    return (
+        type(tensor) is not Tensor
+        or transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._autograd._profiler_enabled()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
 def forward_mode() -> bool:
     """True while forward-mode differentiation is at work; torch has no public way to ask."""
     return forward_ad._current_level >= 0

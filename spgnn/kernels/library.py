@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +39,11 @@ def kernels_for(tensor: Tensor) -> ModuleType:
     if tensor.is_cuda:
         module: ModuleType = importlib.import_module("spgnn.kernels.cuda").implementation()
         return module
+    return _cpu_kernels()
+
+
+@cache
+def _cpu_kernels() -> ModuleType:
     return importlib.import_module("spgnn.kernels.cpu")
 
 

@@ -26,7 +26,7 @@ from spgnn.kernels.library import (
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.torch_internals import direct
+from spgnn.torch_internals import direct, operators_seen
 
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
@@ -98,8 +98,10 @@ def spmm(
     block = pattern.indptr, pattern.indices, values, A.row_scale, A.col_scale
     if torch.compiler.is_compiling():
         _spmm_into(*block, X, out, bool(accumulate))
-    else:
+    elif operators_seen(X):
         _run_spmm_into(*block, X, out, bool(accumulate))
+    else:
+        _multiply_into(*block, X, out, bool(accumulate))
     return out
 
 
@@ -179,9 +181,13 @@ def _multiply_into(
     accumulate: bool,
 ) -> None:
     # A narrow X is scaled first, where looking up a factor for every nonzero would cost more.
-    narrow = X.shape[-1] <= SCALED_COLUMNS
-    used = X.is_cpu and indices.shape[0] >= LEAST_USES * X.shape[0]
-    if narrow and used and col_scale is not None and col_scale.dtype == X.dtype:
+    if (
+        col_scale is not None
+        and X.shape[-1] <= SCALED_COLUMNS
+        and X.is_cpu
+        and indices.shape[0] >= LEAST_USES * X.shape[0]
+        and col_scale.dtype == X.dtype
+    ):
         spread = col_scale.view(-1, *[1] * (X.dim() - 1))
         X, col_scale = torch.mul(X, spread, out=new_rows(X.shape[0], X)), None
     kernels_for(X).spmm(indptr, indices, values, row_scale, col_scale, X, out, accumulate)

@@ -46,6 +46,14 @@ def use_near_bytes():
 
 
 @pytest.fixture
+def use_last_cache_bytes():
+    """A setter of the size beyond which X is read in blocks, undone after the test."""
+    before = _native.last_cache_bytes()
+    yield _native.use_last_cache_bytes
+    _native.use_last_cache_bytes(before)
+
+
+@pytest.fixture
 def threads():
     """A setter of torch's thread count that is undone after the test."""
     before = torch.get_num_threads()

@@ -103,6 +103,26 @@ def test_any_shape(
     assert_softmax(edge_softmax(A.pattern, scores), A.pattern, scores)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("columns", [1, 16, 19, 64, 129, 300])
+def test_blocks_of_sources_give_the_same_bits(
+    instruction_set, use_last_cache_bytes, threads, dtype, parts, columns
+):
+    lengths = np.random.default_rng(1).integers(0, 90, 140)
+    lengths[[5, 77, 139]] = 4500  # more than two tasks
+    A = random_block(140, 5000, lengths, 2, dtype=dtype, parts=parts)
+    X = random_dense(5000, columns, 3, dtype, 1)
+    X[7], X[8, 0] = -0.0, torch.inf
+    use_last_cache_bytes(0)
+    expected = spmm(A, X)
+    for share in (5, 9, 20):
+        use_last_cache_bytes(2 * X[:, :columns].numel() * X.element_size() // share)
+        for count in (1, 2, 3):
+            threads(count)
+            assert torch.equal(spmm(A, X).view(torch.uint8), expected.view(torch.uint8))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("columns", WIDTHS)

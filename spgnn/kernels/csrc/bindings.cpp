@@ -698,6 +698,10 @@ void bind_kernels(nb::module_& m) {
   m.def("head_products", &of::head_products, "G"_a, "X"_a, "products"_a);
   m.def("advise_huge_pages", &of::advise_huge_pages, "memory"_a);
   m.def("is_intel", &of::is_intel);
+  m.def("last_cache_bytes", [] { return spgnn::last_cache_bytes(); });
+  m.def(
+      "use_last_cache_bytes", [](std::int64_t bytes) { spgnn::last_cache_bytes() = bytes; },
+      "bytes"_a);
   m.def("near_bytes", [] { return spgnn::near_bytes(); });
   m.def("use_near_bytes", [](std::int64_t bytes) { spgnn::near_bytes() = bytes; }, "bytes"_a);
 }

@@ -103,6 +103,14 @@ inline constexpr RowKernels<T, Index> kRows{gather_rows<T, Index>, scatter_add_r
 template <class T>
 inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
                                              sum_products<T>, spread<T>};
+template <class T, class Index>
+inline constexpr BlockKernel<T, Index> kBlockKernel = spmm_block<T, Index>;
+
+extern const BlockTable block_table{
+    kBlockKernel<float, std::int32_t>,    kBlockKernel<float, std::int64_t>,
+    kBlockKernel<double, std::int32_t>,   kBlockKernel<double, std::int64_t>,
+    kBlockKernel<Bfloat16, std::int32_t>, kBlockKernel<Bfloat16, std::int64_t>};
+
 // Compiled by themselves.
 extern const AttentionTable attention_table;
 extern const WeighingTable weighing_table;

@@ -5,14 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "kernel_table.hpp"
 #include "parallel.hpp"
 #include "rows.hpp"
+#include "source_blocks.hpp"
 
 namespace spgnn {
 
@@ -115,6 +118,94 @@ inline std::int64_t& near_bytes() {
   return bytes;
 }
 
+// Of the last cache; 0 where it is unknown. Some systems say ten times as much as there is, or what
+// many cores share, so it is taken to have no more than 32 second-level ones. Tests set it.
+inline std::int64_t& last_cache_bytes() {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+  static std::int64_t bytes =
+      std::min<std::int64_t>(std::max(sysconf(_SC_LEVEL3_CACHE_SIZE), 0L), 32 * near_bytes());
+#else
+  static std::int64_t bytes = 0;
+#endif
+  return bytes;
+}
+
+// In how many blocks of its columns to multiply A, one pass for each (Md et al., DistGNN, SC'21):
+// an X that no cache holds comes from memory once a block rather than once a nonzero. It costs a
+// visit of each row, which must find some nonzeros there.
+template <class T, class Index>
+std::int64_t source_blocks(const SpmmOperands<T, Index>& a) {
+  constexpr std::int64_t kBlocksInCache = 6, kLeastOfVisit = 6, kSample = 64;
+  const std::int64_t cache = last_cache_bytes();
+  const std::int64_t bytes = a.x_rows * a.columns * static_cast<std::int64_t>(sizeof(T));
+  if (cache == 0 || bytes <= cache || a.accumulate || !std::is_same_v<T, Sum<T>>) return 1;
+  const std::int64_t blocks = std::min((bytes * kBlocksInCache + cache - 1) / cache,
+                                       a.indptr[a.rows] / a.rows / kLeastOfVisit);
+  if (2 * bytes > blocks * cache) return 1;
+  // Most rows must be that long: what is in a few long ones is in few columns too, which stay in
+  // the cache. So do rows of X where the nonzeros of a row are near each other.
+  const std::int64_t size = (a.x_rows + blocks - 1) / blocks;
+  std::int64_t visits = 0, long_rows = 0;
+  for (std::uint64_t i = 0; i < kSample; ++i) {
+    const auto row = static_cast<std::int64_t>(mix64(i) % a.rows);
+    std::int64_t last = -1;
+    for (std::int64_t e = a.indptr[row]; e < a.indptr[row + 1]; ++e) {
+      const std::int64_t block = a.indices[e] / size;
+      visits += block != last;
+      last = block;
+    }
+    long_rows += a.indptr[row + 1] - a.indptr[row] >= blocks * kLeastOfVisit;
+  }
+  return 2 * visits >= kSample * blocks && 2 * long_rows >= kSample ? blocks : 1;
+}
+
+// Sums of rows go on from block to block in Y, so bits do not depend on how many there are.
+template <class T, class Index>
+void spmm_in_blocks(BlockKernel<T, Index> kernel, const SpmmOperands<T, Index>& a,
+                    const Schedule& schedule, std::int64_t blocks, int threads) {
+  std::vector<std::int64_t> next(a.indptr, a.indptr + a.rows);
+  const std::int64_t size = (a.x_rows + blocks - 1) / blocks, tasks = schedule.row_tasks();
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    const SourceBlock block{next.data(), (i + 1) * size, i == 0, i == blocks - 1};
+    for_each_span(tasks, blocks, threads, [&](std::int64_t, Span some) {
+      const std::int64_t end = some.end < tasks ? schedule.rows_of(some.end).begin : a.rows;
+      kernel(a, block, {schedule.rows_of(some.begin).begin, end});
+    });
+  }
+}
+
+// Whether an X of twice as many bytes is better read as one that is near: from the third-level
+// cache, which processors do not reach equally fast. Measured on a small random matrix when first
+// asked; both ways give the same bits.
+inline bool is_beyond_near(const KernelTable& table) {
+  static const bool beyond = [&table] {
+    constexpr std::int64_t kColumns = 32, kRows = 4096, kDegree = 16;
+    const std::int64_t x_rows = near_bytes() * 7 / 4 / (kColumns * sizeof(float));
+    if (x_rows == 0 || x_rows > 1 << 20) return false;
+    std::vector<std::int64_t> indptr(kRows + 1);
+    std::vector<std::int32_t> indices(kRows * kDegree);
+    const std::vector<float> values(indices.size(), 1), x(x_rows * kColumns);
+    std::vector<float> y(kRows * kColumns);
+    for (std::int64_t row = 0; row <= kRows; ++row) indptr[row] = row * kDegree;
+    for (std::size_t e = 0; e < indices.size(); ++e) {
+      indices[e] = static_cast<std::int32_t>(mix64(e) % x_rows);
+    }
+    SpmmOperands<float, std::int32_t> a{
+        indptr.data(), indices.data(), kRows,    values.data(), 1,        nullptr,  nullptr,
+        x.data(),      x_rows,         kColumns, y.data(),      kColumns, kColumns, false};
+    const auto& kernels = std::get<SpmmKernels<float, std::int32_t>>(table.spmm);
+    std::chrono::steady_clock::duration best[2] = {std::chrono::hours(1), std::chrono::hours(1)};
+    for (int turn = 0; turn < 8; ++turn) {
+      a.near = turn % 2 == 1;
+      const auto begin = std::chrono::steady_clock::now();
+      for (std::int64_t row = 0; row < kRows; row += 64) kernels.rows(a, {row, row + 64});
+      best[a.near] = std::min(best[a.near], std::chrono::steady_clock::now() - begin);
+    }
+    return best[1] < best[0];
+  }();
+  return beyond;
+}
+
 template <class T, class Index>
 void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads, int threads) {
   if (a.rows == 0 || a.columns == 0) return;
@@ -122,8 +213,11 @@ void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads
   const Schedule schedule(a.indptr, a.rows);
   const std::int64_t width = heads.count * a.columns;
   const auto pieces = std::make_unique_for_overwrite<Sum<T>[]>(schedule.pieces() * width);
-  a.near = a.x_rows * width * static_cast<std::int64_t>(sizeof(T)) <= near_bytes();
-  for_each_task(schedule.pieces() + schedule.row_tasks(), threads, [&](std::int64_t task) {
+  const auto x_bytes = a.x_rows * width * static_cast<std::int64_t>(sizeof(T));
+  a.near = x_bytes <= near_bytes() || (x_bytes <= 2 * near_bytes() && is_beyond_near(table));
+  const std::int64_t blocks = heads.count == 1 ? source_blocks(a) : 1;
+  const std::int64_t row_tasks = blocks > 1 ? 0 : schedule.row_tasks();
+  for_each_task(schedule.pieces() + row_tasks, threads, [&](std::int64_t task) {
     for (std::int64_t head = 0; head < heads.count; ++head) {
       const auto one = head_of(a, heads, head);
       if (task < schedule.pieces()) {
@@ -134,6 +228,9 @@ void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads
       }
     }
   });
+  if (blocks > 1) {
+    spmm_in_blocks(std::get<BlockKernel<T, Index>>(blocks_of(table)), a, schedule, blocks, threads);
+  }
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
     for (std::int64_t head = 0; head < heads.count; ++head) {
       finish_long_row(head_of(a, heads, head), schedule.long_rows()[i], schedule.pieces_of(i),

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernel_table.hpp"
+#include "source_blocks.hpp"
 #include "x_rows.hpp"
 
 namespace spgnn::SPGNN_ISA {
@@ -43,6 +43,7 @@ struct Target {
   Out* y;
   std::int64_t y_stride;
   bool accumulate;
+  bool resume = false;  // whether y has sums of earlier nonzeros, to be gone on with
 };
 
 // Some packs of their columns. Nonzeros count from the first of these rows.
@@ -66,11 +67,14 @@ void multiply_panel(const Panel<Rows, Out>& operands) {
   const std::int64_t first = panel.indptr[begin];
   std::int64_t e = 0;
   for (std::int64_t row = begin; row < end; ++row) {
-    if (panel.accumulate) {  // stores can wait for memory, this load could not
+    if (panel.accumulate || panel.resume) {  // stores can wait for memory, this load could not
       const std::int64_t ahead = row + kTargetsAhead < end ? row + kTargetsAhead : row;
       panel.x_rows.template prefetch_target<kTargetLines>(panel.y + ahead * panel.y_stride);
     }
     Row sum;
+    if constexpr (std::is_same_v<T, Out>) {
+      if (panel.resume) sum = Row::load(panel.y + row * panel.y_stride, panel.tail);
+    }
     const std::int64_t row_end = panel.indptr[row + 1] - first;
     for (; e + kGroup + Rows::template kLeastLeft<kGroup> <= row_end; e += kGroup) {
       panel.x_rows.template prefetch<kGroup, kLines, kWeighted>(e);
@@ -255,6 +259,72 @@ void spmm_rows(const SpmmOperands<T, Index>& a, Span rows) {
     }
     multiply(a, Target<T, Sum<T>>{a.indptr, block, a.row_scale, a.y, a.y_stride, a.accumulate});
     rows.begin = block.end;
+  }
+}
+
+// Rows are cut between groups, wherever the nearest cut to the end of the block is, and sums go on
+// in Y: the same additions in the same order as without blocks, whatever the order of columns.
+template <class T, class Index>
+void spmm_block(const SpmmOperands<T, Index>& a, const SourceBlock& block, Span rows) {
+  if constexpr (std::is_same_v<T, Sum<T>>) {
+    constexpr std::int64_t kVisitsAhead = 16;
+    const bool weighted = a.values || a.col_scale;
+    const T* x_rows[kBlock + kPointersAhead];
+    T weights[kBlock];
+    std::int64_t indptr[kBlock + 1] = {};
+    const Panels<Pack<T>> panels(a.columns);
+    std::int64_t count = 0, begin = rows.begin, row = rows.begin;
+    const auto multiply_rows = [&] {
+      for (int i = 0; i < kPointersAhead; ++i) x_rows[count + i] = a.x;
+      Panel<FarRows<T>, T> panel{
+          {indptr, {0, row - begin}, nullptr, nullptr, a.y_stride, false, !block.first}};
+      if (block.last && a.row_scale) panel.row_scale = a.row_scale + begin;
+      if (weighted) panel.weights = weights;
+      panel.x_rows.x_rows = x_rows;
+      panel.x_rows.coming_indices = panel.x_rows.coming_values = Stream(indptr, 0);
+      std::int64_t shift = 0;
+      for (std::int64_t i = 0; i < panels.count() && row > begin; ++i) {
+        const auto [from, to] = panels.columns(i);
+        for (std::int64_t e = 0; e < count; ++e) x_rows[e] += from - shift;
+        shift = from;
+        panel.x_rows.unaligned = is_aligned(a) ? 0 : (to - from) * sizeof(T);
+        panel.y = a.y + begin * a.y_stride + from;
+        multiply_columns<Pack<T>>(panel, to - from, panels.packs(i));
+      }
+      count = 0;
+      begin = row;
+    };
+    for (; row < rows.end; ++row) {
+      const std::int64_t first = block.next[row], end = a.indptr[row + 1];
+      if (row + kVisitsAhead < rows.end) {
+        const std::int64_t ahead = block.next[row + kVisitsAhead];
+        __builtin_prefetch(a.indices + ahead);
+        if (a.values) __builtin_prefetch(a.values + ahead * a.value_stride);
+      }
+      if (end - a.indptr[row] > kBlock) {
+        multiply_rows();
+        begin = row + 1;
+        continue;
+      }
+      std::int64_t e = first;
+      if (block.last) {
+        e = end;
+      } else {
+        while (e + kMostGroup <= end && a.indices[e + kMostGroup / 2] < block.end) e += kMostGroup;
+      }
+      block.next[row] = e;
+      if (count + e - first > kBlock || row - begin == kBlock) multiply_rows();
+      for (std::int64_t k = 0; k < e - first; ++k) {
+        x_rows[count + k] = a.x + a.indices[first + k] * a.x_stride;
+      }
+      for (std::int64_t k = 0; weighted && k < e - first; ++k) {
+        weights[count + k] = a.values ? a.values[(first + k) * a.value_stride] : T{1};
+        if (a.col_scale) weights[count + k] *= a.col_scale[a.indices[first + k]];
+      }
+      count += e - first;
+      indptr[row - begin + 1] = count;
+    }
+    multiply_rows();
   }
 }
 
