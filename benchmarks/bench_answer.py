@@ -1,12 +1,14 @@
 """The time to an answer: seconds from the command to the first epoch, and to an accuracy.
 
     SPGNN_DATA=DIR python benchmarks/bench_answer.py [--sets NAME,…] [--seeds N] [--systems NAME,…]
-        [--dgl PYTHON] [--threads N] [--epochs FULL,BATCHES] [--plot DIR] [--output FILE.md]
+        [--dgl PYTHON] [--pyg PYTHON] [--threads N] [--epochs FULL,BATCHES] [--plot DIR]
+        [--output FILE.md]
 
 Two layers of GraphSAGE (mean), Adam, the same widths, rates and splits for all. Every run is a
 process of its own, alone on the machine, and its clock starts with the command: Python, imports,
 reading and preparing count, and so does the test accuracy after every epoch. Systems take turns.
-PyG and DGL hold dense features, as their own data sets do.
+PyG and DGL hold dense features, as their own data sets do. PyG's NeighborLoader needs pyg-lib or
+torch-sparse.
 """
 
 from __future__ import annotations
@@ -233,7 +235,7 @@ def plot(name: str, curves: dict[str, list[Curve]], directory: Path) -> None:
 def measured(options: argparse.Namespace, directory: Path) -> Iterator[str]:
     full, some = map(int, options.epochs.split(","))
     systems = options.systems.split(",")
-    pythons = {"dgl": options.dgl}
+    pythons = {"dgl": options.dgl, "pyg": options.pyg, "pyg-batches": options.pyg}
     if options.dgl is None:
         systems = [system for system in systems if system != "dgl"]
     for name in options.sets.split(","):
@@ -264,6 +266,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--epochs", default="200,40", metavar="FULL,BATCHES")
     parser.add_argument("--dgl", metavar="PYTHON", help="of an environment that has DGL")
+    parser.add_argument("--pyg", metavar="PYTHON", help="by default this one")
     parser.add_argument("--plot", type=Path, metavar="DIR")
     parser.add_argument("--curves", type=Path, metavar="DIR")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
