@@ -375,7 +375,6 @@ def stream_partition(
     seed: int,
     cluster_passes: int,
     refine_passes: int,
-    attempts: int,
     initial: _Int32 | None,
     threads: int,
     progress: _Progress,

@@ -367,8 +367,8 @@ def stream(problem: Problem) -> Int32Array:
         indptr, indices = adjacency.indptr, adjacency.indices
     else:
         indptr, indices = adjacency.undirected
-    # Passes that cluster, passes that refine, attempts at partitioning the clusters.
-    effort = {"fast": (3, 2, 2), "default": (5, 5, 4), "strong": (10, 15, 16)}[problem.preset]
+    # Passes that cluster, passes that refine.
+    effort = {"fast": (3, 2), "default": (5, 5), "strong": (10, 15)}[problem.preset]
     return _native.stream_partition(
         indptr,
         indices,

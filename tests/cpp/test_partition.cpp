@@ -169,7 +169,7 @@ void test_stream(const Matrix& matrix, int parts) {
   const auto weights = row_lengths(matrix.adjacency());
   std::vector<std::int32_t> first;
   for (int threads : {1, 4}) {
-    const spgnn::StreamOptions options{parts, 0.05, 1, 3, 3, 2, threads};
+    const spgnn::StreamOptions options{parts, 0.05, 1, 3, 3, threads};
     auto found = spgnn::StreamPartitioner(adjacency, weights, options, {}).partition();
     std::vector<std::int32_t> labels(found.begin(), found.end());
     if (threads == 1) first = labels;

@@ -52,11 +52,10 @@ nb::tuple derived(Pattern indptr, Indices indices) {
 
 nb::object stream_partition(Pattern indptr, Indices indices, Array<std::int64_t> weights,
                             std::int64_t parts, double imbalance, std::uint64_t seed,
-                            int cluster_passes, int refine_passes, int attempts,
-                            std::optional<Indices> initial, int threads, nb::object progress) {
+                            int cluster_passes, int refine_passes, std::optional<Indices> initial,
+                            int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::StreamOptions options{parts,         imbalance, seed,   cluster_passes,
-                               refine_passes, attempts,  threads};
+  spgnn::StreamOptions options{parts, imbalance, seed, cluster_passes, refine_passes, threads};
   return to_numpy(unlocked([&] {
     spgnn::StreamPartitioner partitioner(adjacency_of(indptr, indices), span_of(weights), options,
                                          tick);
@@ -136,9 +135,8 @@ void bind_partition(nb::module_& m) {
   m.def("symmetrize", &derived<spgnn::symmetrize>, "indptr"_a, "indices"_a,
         "(indptr, indices) of A + Aᵀ without the diagonal.");
   m.def("stream_partition", &stream_partition, "indptr"_a, "indices"_a, "weights"_a, "parts"_a,
-        "imbalance"_a, "seed"_a, "cluster_passes"_a, "refine_passes"_a, "attempts"_a,
-        "initial"_a.none(), "threads"_a, "progress"_a.none(),
-        "Labels, int32, in O(vertices) memory.");
+        "imbalance"_a, "seed"_a, "cluster_passes"_a, "refine_passes"_a, "initial"_a.none(),
+        "threads"_a, "progress"_a.none(), "Labels, int32, in O(vertices) memory.");
   nb::class_<spgnn::Libra>(m, "Libra")
       .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::uint64_t>(), "vertices"_a,
            "parts"_a, "limit"_a, "seed"_a)

@@ -1,4 +1,5 @@
-// Partitions in memory of a few numbers a vertex: label propagation, clusters, packing, refinement.
+// Partitions in memory of a few numbers a vertex: label propagation, clusters, gvb's cut of their
+// graph, and refinement by send volume.
 #pragma once
 
 #include <algorithm>
@@ -6,15 +7,25 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <numeric>
-#include <queue>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "adjacency.hpp"
 #include "big_array.hpp"
+#include "gvb/cut_partition.hpp"
 #include "parallel.hpp"
 
 namespace spgnn {
+
+struct StreamOptions {
+  std::int64_t parts;
+  double imbalance;
+  std::uint64_t seed;
+  int cluster_passes, refine_passes, threads;
+};
 
 // Size-constrained label propagation (Raghavan et al. 2007; Meyerhenke, Sanders, Schulz 2014):
 // each vertex joins the label that most of its neighbours have, where there is room.
@@ -83,10 +94,7 @@ class AdjacencyEdges {
   std::int64_t end(std::int64_t v) const { return adjacency_.indptr[v + 1]; }
   std::int32_t neighbour(std::int64_t e) const { return adjacency_.indices[e]; }
   float weight(std::int64_t e) const { return weight_[degree_class_[adjacency_.indices[e]]]; }
-  void prefetch(std::int64_t e) const {
-    std::int32_t u = adjacency_.indices[e];
-    if (static_cast<std::uint32_t>(u) < degree_class_.size()) __builtin_prefetch(&degree_class_[u]);
-  }
+  void prefetch(std::int64_t u) const { __builtin_prefetch(&degree_class_[u]); }
 
  private:
   Adjacency adjacency_;
@@ -95,142 +103,126 @@ class AdjacencyEdges {
   float weight_[256];
 };
 
-// A small weighted graph in memory: what is left when clusters become vertices.
-struct WeightedGraph {
-  std::vector<std::int64_t> indptr{0}, vertex_weight;
-  std::vector<std::int32_t> indices;
-  std::vector<float> edge_weight;
-
-  std::int64_t vertices() const { return static_cast<std::int64_t>(indptr.size()) - 1; }
-  std::int64_t edges() const { return static_cast<std::int64_t>(indices.size()); }
-  std::int64_t weight_of(std::int64_t v) const { return vertex_weight[v]; }
-  std::int64_t begin(std::int64_t v) const { return indptr[v]; }
-  std::int64_t end(std::int64_t v) const { return indptr[v + 1]; }
-  std::int32_t neighbour(std::int64_t e) const { return indices[e]; }
-  float weight(std::int64_t e) const { return edge_weight[e]; }
-  void prefetch(std::int64_t) const {}
-};
-
 inline std::uint32_t scramble(std::uint64_t x) {
   x *= 0x9e3779b97f4a7c15;
   return static_cast<std::uint32_t>((x ^ (x >> 29)) * 0xbf58476d1ce4e5b9 >> 32);
 }
 
-// Runs passes over all vertices in storage order; ticks as (vertices visited so far, vertices).
-// Vertices of a batch decide in parallel on the state at its begin and move one after another, so
-// the result does not depend on the threads.
-template <class Edges>
-class LabelPropagation {
- public:
-  LabelPropagation(const Edges& graph, BigArray<std::int32_t>& labels, int threads, Tick tick)
-      : graph_(graph), labels_(labels), threads_(threads), tick_(std::move(tick)), votes_(threads) {
-    std::int64_t n = graph.vertices();
-    batch_rows_ = std::clamp<std::int64_t>(n / 64, 256, 1 << 20);
-    wanted_.resize(batch_rows_);
+// Calls visit(u, e) for the neighbours u of v; asks ahead for what `ahead` is read at.
+template <class Ahead, class Visit>
+void for_neighbours(const AdjacencyEdges& graph, std::int64_t v, const Ahead& ahead,
+                    const Visit& visit) {
+  constexpr std::int64_t kPrefetch = 24;
+  constexpr std::int64_t kMost = 4096;  // a hub asks this many of its neighbours
+  std::int64_t begin = graph.begin(v), end = graph.end(v);
+  std::int64_t stride = std::max<std::int64_t>((end - begin + kMost - 1) / kMost, 1);
+  for (std::int64_t e = begin; e < end; e += stride) {
+    if (e + kPrefetch < graph.edges()) {
+      auto next = static_cast<std::uint32_t>(graph.neighbour(e + kPrefetch));
+      if (next < graph.vertices()) ahead(next);
+    }
+    std::int32_t u = graph.neighbour(e);
+    require_vertex(u, graph.vertices(), v);
+    if (u != v) visit(u, e);
   }
+}
 
-  // One pass; decide(v, votes of v) names a label, move(v, label) may still refuse it.
+// Runs passes over all vertices in storage order; a pass ticks as (vertices visited so far,
+// vertices). Vertices of a batch decide in parallel on the state at its begin and move one after
+// another, so the result does not depend on the threads.
+class Passes {
+ public:
+  Passes(std::int64_t vertices, int threads, Tick tick)
+      : n_(vertices),
+        threads_(threads),
+        tick_(std::move(tick)),
+        batch_rows_(std::clamp<std::int64_t>(vertices / 64, 256, 1 << 20)) {}
+
+  std::int64_t batch_rows() const { return batch_rows_; }
+
+  // decide(v, place in the batch, thread) in parallel, then move(v, place) one after another.
   template <class Decide, class Move>
-  void pass(const Decide& decide, const Move& move) {
-    std::int64_t n = graph_.vertices();
-    for (std::int64_t first = 0; first < n; first += batch_rows_) {
-      std::int64_t last = std::min(first + batch_rows_, n);
+  void operator()(const Decide& decide, const Move& move) {
+    for (std::int64_t first = 0; first < n_; first += batch_rows_) {
+      std::int64_t last = std::min(first + batch_rows_, n_);
       constexpr std::int64_t kRows = 2048;
       parallel_chunks((last - first + kRows - 1) / kRows, threads_,
                       [&](std::int64_t chunk, int thread) {
                         std::int64_t begin = first + chunk * kRows;
                         for (std::int64_t v = begin; v < std::min(begin + kRows, last); ++v) {
-                          wanted_[v - first] = decide(v, vote(v, votes_[thread]));
+                          decide(v, v - first, thread);
                         }
                       });
-      for (std::int64_t v = first; v < last; ++v) {
-        if (wanted_[v - first] != labels_[v]) move(v, wanted_[v - first]);
-      }
-      if (tick_) tick_(passes_ * n + last, n);
+      for (std::int64_t v = first; v < last; ++v) move(v, v - first);
+      if (tick_) tick_(passes_ * n_ + last, n_);
     }
     ++passes_;
   }
 
  private:
-  static constexpr std::int64_t kPrefetch = 24;
-  static constexpr std::int64_t kMostVotes = 4096;  // a hub asks this many of its neighbours
-
-  const std::vector<Votes::Entry>& vote(std::int64_t v, Votes& votes) {
-    std::int64_t begin = graph_.begin(v), end = graph_.end(v);
-    std::int64_t stride = (end - begin + kMostVotes - 1) / kMostVotes;
-    votes.start(std::min(end - begin, kMostVotes));
-    for (std::int64_t e = begin; e < end; e += std::max<std::int64_t>(stride, 1)) {
-      if (e + kPrefetch < graph_.edges()) {
-        graph_.prefetch(e + kPrefetch);
-        auto ahead = static_cast<std::uint32_t>(graph_.neighbour(e + kPrefetch));
-        if (ahead < labels_.size()) __builtin_prefetch(&labels_[ahead]);
-      }
-      std::int32_t u = graph_.neighbour(e);
-      require_vertex(u, graph_.vertices(), v);
-      if (u != v) votes.add(labels_[u], graph_.weight(e));
-    }
-    return votes.finish();
-  }
-
-  const Edges& graph_;
-  BigArray<std::int32_t>& labels_;
+  std::int64_t n_;
   int threads_;
   Tick tick_;
   std::int64_t batch_rows_, passes_ = 0;
-  std::vector<Votes> votes_;
-  std::vector<std::int32_t> wanted_;
 };
 
 // Clusters of at most max_weight each; labels are ids of vertices.
-template <class Edges>
-void cluster(const Edges& graph, BigArray<std::int32_t>& labels, std::int64_t max_weight,
-             int passes, std::uint64_t seed, int threads, const Tick& tick) {
+inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
+                    std::int64_t max_weight, const StreamOptions& options, const Tick& tick) {
   std::int64_t n = graph.vertices();
   BigArray<std::int64_t> weight(n);
   for (std::int64_t v = 0; v < n; ++v) {
     labels[v] = static_cast<std::int32_t>(v);
     weight[v] = graph.weight_of(v);
   }
-  LabelPropagation<Edges> propagation(graph, labels, threads, tick);
-  for (int pass = 0; pass < passes; ++pass) {
+  Passes run(n, options.threads, tick);
+  std::vector<Votes> votes_of(options.threads);
+  const auto order = [&](std::int64_t label, std::int64_t v) {
+    return scramble(label ^ options.seed ^ v);
+  };
+  std::vector<std::int32_t> wanted(run.batch_rows());
+  for (int pass = 0; pass < options.cluster_passes; ++pass) {
     std::int64_t moved = 0;
-    auto decide = [&](std::int64_t v, const std::vector<Votes::Entry>& votes) {
+    auto decide = [&](std::int64_t v, std::int64_t place, int thread) {
+      Votes& votes = votes_of[thread];
+      votes.start(graph.end(v) - graph.begin(v));
+      for_neighbours(
+          graph, v, [&](auto u) { graph.prefetch(u), __builtin_prefetch(&labels[u]); },
+          [&](auto u, auto e) { votes.add(labels[u], graph.weight(e)); });
       std::int32_t best = labels[v];
       float best_votes = 0;
       std::int64_t room = max_weight - graph.weight_of(v);
-      for (auto [label, votes_for] : votes) {
+      for (auto [label, votes_for] : votes.finish()) {
         if (votes_for < best_votes) continue;
         if (label != labels[v] && weight[label] > room) continue;
         // Ties at random, or else the smallest id would grow without reason.
-        if (votes_for == best_votes && scramble(label ^ seed ^ v) < scramble(best ^ seed ^ v)) {
-          continue;
-        }
+        if (votes_for == best_votes && order(label, v) < order(best, v)) continue;
         best = label;
         best_votes = votes_for;
       }
-      return best;
+      wanted[place] = best;
     };
-    auto move = [&](std::int64_t v, std::int32_t label) {
-      if (weight[label] + graph.weight_of(v) > max_weight) return;
+    auto move = [&](std::int64_t v, std::int64_t place) {
+      const std::int32_t label = wanted[place];
+      if (label == labels[v] || weight[label] + graph.weight_of(v) > max_weight) return;
       weight[labels[v]] -= graph.weight_of(v);
       weight[label] += graph.weight_of(v);
       labels[v] = label;
       ++moved;
     };
-    propagation.pass(decide, move);
+    run(decide, move);
     if (moved < n / 1000) break;
   }
 }
 
 // Clusters become the vertices of a small weighted graph.
 
-// Builds the graph of clusters. Of a graph too large for it, only a sample of rows is looked at:
+// Of a graph too large for it, only a sample of rows is looked at:
 // at most about `most_pairs` pairs (cluster, neighbouring cluster) are kept, 16 bytes each.
-template <class Edges>
 class Contraction {
  public:
-  Contraction(const Edges& graph, const BigArray<std::int32_t>& clusters, std::int64_t count,
-              std::int64_t most_pairs, int threads, Tick tick)
+  Contraction(const AdjacencyEdges& graph, const BigArray<std::int32_t>& clusters,
+              std::int64_t count, std::int64_t most_pairs, int threads, Tick tick)
       : graph_(graph),
         clusters_(clusters),
         count_(count),
@@ -241,9 +233,10 @@ class Contraction {
     stride_ = std::max<std::int64_t>(1, (expected_pairs() + most_pairs - 1) / most_pairs);
   }
 
-  WeightedGraph operator()() {
+  gvb::CutGraph operator()() {
     collect();
-    WeightedGraph small;
+    gvb::CutGraph small;
+    small.num_vertices = static_cast<gvb::Vertex>(count_);
     small.vertex_weight.resize(count_);
     for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
       small.vertex_weight[clusters_[v]] += graph_.weight_of(v);
@@ -308,7 +301,7 @@ class Contraction {
     std::vector<Pair> all;
     for (auto& buckets : pairs_) {
       all.insert(all.end(), buckets[bucket].begin(), buckets[bucket].end());
-      buckets[bucket] = {};
+      buckets[bucket] = std::vector<Pair>();
     }
     auto key = [](const Pair& p) { return std::uint64_t{p.low} << 32 | p.high; };
     std::sort(all.begin(), all.end(),
@@ -327,24 +320,24 @@ class Contraction {
   }
 
   // Each pair becomes an edge in both directions.
-  void link(WeightedGraph& small, const std::vector<std::vector<Pair>>& merged) const {
+  void link(gvb::CutGraph& small, const std::vector<std::vector<Pair>>& merged) const {
     auto for_each = [&](auto visit) {
       for (const auto& bucket : merged) {
         for (const Pair& pair : bucket) visit(pair);
       }
     };
-    small.indptr.assign(count_ + 1, 0);
+    small.begin.assign(count_ + 1, 0);
     for_each([&](const Pair& pair) {
-      ++small.indptr[pair.low + 1];
-      ++small.indptr[pair.high + 1];
+      ++small.begin[pair.low + 1];
+      ++small.begin[pair.high + 1];
     });
-    std::partial_sum(small.indptr.begin(), small.indptr.end(), small.indptr.begin());
-    small.indices.resize(small.indptr.back());
-    small.edge_weight.resize(small.indptr.back());
-    std::vector<std::int64_t> next(small.indptr.begin(), small.indptr.end() - 1);
+    std::partial_sum(small.begin.begin(), small.begin.end(), small.begin.begin());
+    small.edges.resize(small.begin.back());
+    std::vector<std::int64_t> next(small.begin.begin(), small.begin.end() - 1);
     auto add = [&](std::uint32_t from, std::uint32_t to, std::uint64_t weight) {
-      small.indices[next[from]] = static_cast<std::int32_t>(to);
-      small.edge_weight[next[from]++] = static_cast<float>(weight) / kUnit;
+      small.edges[next[from]++] = {
+          static_cast<std::int32_t>(to),
+          static_cast<std::int32_t>(std::min<std::uint64_t>(weight, 1 << 30))};
     };
     for_each([&](const Pair& pair) {
       add(pair.low, pair.high, pair.weight);
@@ -352,7 +345,7 @@ class Contraction {
     });
   }
 
-  const Edges& graph_;
+  const AdjacencyEdges& graph_;
   const BigArray<std::int32_t>& clusters_;
   std::int64_t count_;
   int threads_;
@@ -362,27 +355,48 @@ class Contraction {
   std::vector<std::array<std::vector<Pair>, kBuckets>> pairs_;
 };
 
-struct StreamOptions {
-  std::int64_t parts;
-  double imbalance;
-  std::uint64_t seed;
-  int cluster_passes, refine_passes, attempts;
-  int threads;
+// For each bit of the words it is given, how many had it set: counters whose digits are words.
+class BitCounters {
+ public:
+  void add(std::uint64_t word) {
+    for (std::size_t digit = 0; word != 0; ++digit) {
+      if (digit == digits_) digit_[digits_++] = 0;
+      std::uint64_t carry = digit_[digit] & word;
+      digit_[digit] ^= word;
+      word = carry;
+    }
+  }
+  int count(int bit) const {
+    int sum = 0;
+    for (std::size_t digit = 0; digit < digits_; ++digit) {
+      sum += static_cast<int>(digit_[digit] >> bit & 1) << digit;
+    }
+    return sum;
+  }
+
+ private:
+  std::array<std::uint64_t, 16> digit_;
+  std::size_t digits_ = 0;
 };
 
-// k-way label propagation under a limit on the weight of each part.
-template <class Edges>
+// Greedy k-way refinement by send volume under a limit on the weight of each part.
+//
+// Row v of H is needed by v and its neighbours. Of each such set a sketch says which parts it
+// touches, and which more than once; beyond 64 parts they share bits. Moving v to part b saves a
+// row of u if v was the only one in its part, and costs one if b had none.
 class Refinement {
  public:
-  Refinement(const Edges& graph, BigArray<std::int32_t>& labels, const StreamOptions& options,
-             Tick tick)
+  Refinement(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
+             const StreamOptions& options, Tick tick)
       : graph_(graph),
         labels_(labels),
         load_(options.parts),
         send_(options.parts),
-        price_(options.parts),
-        spread_(graph.vertices()),
-        propagation_(graph, labels, options.threads, std::move(tick)) {
+        rows_(graph.vertices()),
+        sketch_(graph.vertices()),
+        votes_(options.threads),
+        passes_(graph.vertices(), options.threads, std::move(tick)),
+        choice_(passes_.batch_rows()) {
     std::int64_t total = 0;
     for (std::int64_t v = 0; v < graph.vertices(); ++v) {
       load_[labels[v]] += graph.weight_of(v);
@@ -393,180 +407,189 @@ class Refinement {
   }
 
   void operator()(int passes) {
-    for (int pass = 0; pass < passes; ++pass) {
+    for (int pass = 0; pass <= passes; ++pass) {  // the first only takes stock
       moved_ = 0;
-      propagation_.pass([&](auto v, const auto& votes) { return decide(v, votes); },
-                        [&](auto v, auto label) { move(v, label); });
-      set_prices();
-      if (moved_ < graph_.vertices() / 2000) break;
+      passes_([&](auto v, auto place,
+                  int thread) { choice_[place] = decide(v, votes_[thread], pass > 0); },
+              [&](auto v, auto place) { move(v, choice_[place]); });
+      double total = std::accumulate(send_.begin(), send_.end(), 0.0);
+      level_ = static_cast<float>(static_cast<double>(send_.size()) / std::max(1.0, total));
+      if (pass > 0 && moved_ < graph_.vertices() / 2000) break;
     }
   }
 
  private:
   // How strongly a part that sends more than the average repels vertices.
-  static constexpr double kPrice = 0.3;
+  static constexpr float kPrice = 0.3f;
+  // Rows that joining all neighbours is worth: most single moves save none, but gather what later
+  // ones save.
+  static constexpr float kVote = 0.25f;
 
-  std::int32_t decide(std::int64_t v, const std::vector<Votes::Entry>& votes) {
+  struct Sketch {
+    std::uint64_t any = 0, many = 0;
+    void add(std::int32_t label) {
+      std::uint64_t bit = std::uint64_t{1} << (label % 64);
+      many |= any & bit;
+      any |= bit;
+    }
+  };
+  struct Choice {
+    std::int32_t label;
+    std::int32_t rows;  // that v sends
+    bool forced;        // v leaves at a loss, as its part is too heavy
+    Sketch sketch;
+  };
+
+  Choice decide(std::int64_t v, Votes& votes, bool may_move) {
     std::int32_t own = labels_[v];
+    votes.start(graph_.end(v) - graph_.begin(v));
+    Sketch sketch;
+    sketch.add(own);
+    BitCounters touching;
+    int asked = 0, alone = 0;  // neighbours; those with v alone in its part
+    for_neighbours(
+        graph_, v,
+        [&](auto u) {
+          graph_.prefetch(u);
+          __builtin_prefetch(&labels_[u]);
+          __builtin_prefetch(&sketch_[u]);
+        },
+        [&](auto u, auto e) {
+          votes.add(labels_[u], graph_.weight(e));
+          sketch.add(labels_[u]);
+          touching.add(sketch_[u].any);
+          alone += static_cast<int>(~sketch_[u].many >> (own % 64) & 1);
+          ++asked;
+        });
+    const auto& entries = votes.finish();
     float votes_for_own = 0;
-    std::size_t others = 0;
-    for (auto [label, votes_for] : votes) {
+    std::int32_t others = 0;
+    for (auto [label, votes_for] : entries) {
       if (label == own) {
         votes_for_own = votes_for;
       } else {
         ++others;
       }
     }
-    spread_[v] = static_cast<std::uint16_t>(std::min<std::size_t>(others, UINT16_MAX));
-    bool must_leave = load_[own] > limit_;
-    std::int64_t room = limit_ - graph_.weight_of(v);
-    std::int32_t best = own;
+    Choice choice{own, others, false, sketch};
+    const bool must_leave = load_[own] > limit_;
+    if (!may_move || (others == 0 && !must_leave)) return choice;
+    const std::int64_t room = limit_ - graph_.weight_of(v);
+    const float rows = static_cast<float>(others), price_own = price(own);
     float best_gain = must_leave ? -std::numeric_limits<float>::infinity() : kLeastGain;
-    for (auto [label, votes_for] : votes) {
+    for (auto [label, votes_for] : entries) {
       if (label == own || load_[label] > room) continue;
-      float rows = static_cast<float>(others);
-      float gain = votes_for - votes_for_own + rows * (price_[own] - price_[label]);
+      // Rows of neighbours that the old part no longer needs, less those that the new one does; and
+      // v's own row, which the old part needs now if a neighbour is there.
+      const int saved = alone + touching.count(label % 64) - asked + (votes_for_own == 0);
+      const float gain = static_cast<float>(saved) + kVote * (votes_for - votes_for_own) +
+                         rows * (price_own - price(label));
       if (gain > best_gain) {
         best_gain = gain;
-        best = label;
+        choice.label = label;
       }
     }
-    return must_leave && best == own ? lightest() : best;
+    if (must_leave && choice.label == own) choice.label = lightest();
+    choice.forced = must_leave && best_gain < kLeastGain;
+    return choice;
   }
 
-  void move(std::int64_t v, std::int32_t label) {
-    std::int64_t weight = graph_.weight_of(v);
-    std::int32_t own = labels_[v];
+  void move(std::int64_t v, const Choice& choice) {
+    const std::int64_t weight = graph_.weight_of(v);
+    const std::int32_t own = labels_[v], label = choice.label;
+    const auto rows = static_cast<std::uint16_t>(std::min(choice.rows, std::int32_t{UINT16_MAX}));
+    sketch_[v] = choice.sketch;
+    send_[own] += rows - rows_[v];
+    rows_[v] = rows;
+    if (label == own || (choice.forced && load_[own] <= limit_)) return;
     if (load_[label] + weight > limit_ && load_[label] + weight >= load_[own]) return;
     load_[own] -= weight;
     load_[label] += weight;
+    send_[own] -= rows;
+    send_[label] += rows;
     labels_[v] = label;
     ++moved_;
+    // Where v was one of many, some may be left: the next visit will tell.
+    const auto update = [&](Sketch& sketch) {
+      sketch.any &= ~(std::uint64_t{1} << (own % 64)) | sketch.many;
+      sketch.add(label);
+    };
+    update(sketch_[v]);
+    for_neighbours(
+        graph_, v, [&](auto u) { __builtin_prefetch(&sketch_[u]); },
+        [&](auto u, auto) { update(sketch_[u]); });
   }
 
   std::int32_t lightest() const {
     return static_cast<std::int32_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
   }
 
-  void set_prices() {
-    std::fill(send_.begin(), send_.end(), 0);
-    for (std::int64_t v = 0; v < graph_.vertices(); ++v) send_[labels_[v]] += spread_[v];
-    double total = std::accumulate(send_.begin(), send_.end(), 0.0);
-    for (std::size_t p = 0; total > 0 && p < send_.size(); ++p) {
-      double share = static_cast<double>(send_[p]) * static_cast<double>(send_.size()) / total;
-      price_[p] = static_cast<float>(kPrice * std::clamp(share - 1, -0.5, 1.0));
-    }
+  float price(std::int32_t part) const {
+    return kPrice * std::clamp(static_cast<float>(send_[part]) * level_ - 1, -0.5f, 1.0f);
   }
 
   static constexpr float kLeastGain = 1e-6f;
 
-  const Edges& graph_;
+  const AdjacencyEdges& graph_;
   BigArray<std::int32_t>& labels_;
   std::vector<std::int64_t> load_, send_;
-  std::vector<float> price_;
-  BigArray<std::uint16_t> spread_;  // parts that v's row goes to, as of its last visit
-  LabelPropagation<Edges> propagation_;
+  float level_ = 0;               // 1 / the average of send_
+  BigArray<std::uint16_t> rows_;  // that v sends, as of its last visit or move
+  BigArray<Sketch> sketch_;
+  std::vector<Votes> votes_;
+  Passes passes_;
+  std::vector<Choice> choice_;
   std::int64_t limit_ = 0, moved_ = 0;
 };
-
-// Fills one part after another from a random vertex, the best connected vertex first.
-inline BigArray<std::int32_t> grow_parts(const WeightedGraph& graph, std::int64_t parts,
-                                         std::uint64_t seed) {
-  std::int64_t n = graph.vertices();
-  BigArray<std::int32_t> labels(n);
-  std::fill(labels.begin(), labels.end(), -1);
-  std::vector<std::int32_t> order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](auto a, auto b) { return scramble(a ^ seed << 32) < scramble(b ^ seed << 32); });
-  std::int64_t left =
-      std::accumulate(graph.vertex_weight.begin(), graph.vertex_weight.end(), std::int64_t{0});
-  std::vector<float> votes(n);
-  std::size_t next_seed = 0;
-  for (std::int64_t part = 0; part < parts; ++part) {
-    std::int64_t target = left / (parts - part), load = 0;
-    bool is_last = part + 1 == parts;
-    std::priority_queue<std::pair<float, std::int32_t>> queue;
-    std::vector<std::int32_t> touched;
-    while (load < target || is_last) {
-      if (queue.empty()) {
-        while (next_seed < order.size() && labels[order[next_seed]] >= 0) ++next_seed;
-        if (next_seed == order.size()) break;
-        queue.emplace(0.f, order[next_seed]);
-      }
-      auto [votes_then, v] = queue.top();
-      queue.pop();
-      if (labels[v] >= 0 || votes_then < votes[v]) continue;  // taken, or queued anew since
-      labels[v] = static_cast<std::int32_t>(part);
-      load += graph.vertex_weight[v];
-      for (std::int64_t e = graph.begin(v); e < graph.end(v); ++e) {
-        std::int32_t u = graph.neighbour(e);
-        if (labels[u] >= 0) continue;
-        if (votes[u] == 0) touched.push_back(u);
-        votes[u] += graph.weight(e);
-        queue.emplace(votes[u], u);
-      }
-    }
-    for (std::int32_t v : touched) votes[v] = 0;
-    left -= load;
-  }
-  return labels;
-}
-
-inline double weighted_cut(const WeightedGraph& graph, const BigArray<std::int32_t>& labels) {
-  double cut = 0;
-  for (std::int64_t v = 0; v < graph.vertices(); ++v) {
-    for (std::int64_t e = graph.begin(v); e < graph.end(v); ++e) {
-      if (labels[v] != labels[graph.neighbour(e)]) cut += graph.weight(e);
-    }
-  }
-  return cut;
-}
 
 class StreamPartitioner {
  public:
   StreamPartitioner(const Adjacency& adjacency, std::span<const std::int64_t> weights,
                     const StreamOptions& options, Tick tick)
-      : adjacency_(adjacency),
-        options_(options),
+      : options_(options),
         tick_(std::move(tick)),
-        graph_(adjacency, weights, kSpread * static_cast<double>(options.parts)) {
+        graph_(adjacency, weights, static_cast<double>(options.parts)) {
     // A cluster of a sixteenth of a part can still be placed with the balance in mind.
     std::int64_t total = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
     max_cluster_ = std::max<std::int64_t>(1, total / (16 * options.parts));
   }
 
-  BigArray<std::int32_t> partition() { return multilevel(graph_, true); }
+  BigArray<std::int32_t> partition() {
+    const int before = options_.cluster_passes + 2, all = before + 1 + options_.refine_passes;
+    const std::int64_t n = graph_.vertices();
+    BigArray<std::int32_t> labels(n);
+    cluster(graph_, labels, max_cluster_, options_, part_of_work(0, all));
+    const std::vector<gvb::Part> coarse = partition_clusters(labels, before - 2, all);
+    for (std::int32_t& label : labels) label = coarse[label];
+    Refinement(graph_, labels, options_, part_of_work(before, all))(options_.refine_passes);
+    return labels;
+  }
 
   void refine(BigArray<std::int32_t>& labels) {
-    Refinement<AdjacencyEdges>(graph_, labels, options_,
-                               part_of_work(0, options_.refine_passes))(options_.refine_passes);
+    Refinement(graph_, labels, options_,
+               part_of_work(0, options_.refine_passes + 1))(options_.refine_passes);
   }
 
  private:
-  static constexpr double kSpread = 1.0;
-  static constexpr std::int64_t kCoarsest = 64;  // vertices per part of the coarsest graph
-
-  // Partition the graph of clusters, and so on; labels of the clusters become those of members.
-  template <class Edges>
-  BigArray<std::int32_t> multilevel(const Edges& graph, bool is_whole_graph) {
-    // Only passes over the whole graph take long enough to be told of.
-    int all = options_.cluster_passes + 1 + options_.refine_passes;
-    auto tick = [&](int before) { return is_whole_graph ? part_of_work(before, all) : Tick{}; };
-    std::int64_t n = graph.vertices();
-    BigArray<std::int32_t> labels(n);
-    cluster(graph, labels, max_cluster_, options_.cluster_passes, options_.seed, options_.threads,
-            tick(0));
-    std::int64_t count = number_in_order(labels);
-    std::int64_t most_pairs = std::max<std::int64_t>(adjacency_.vertices(), 1 << 22);
-    WeightedGraph small = Contraction<Edges>(graph, labels, count, most_pairs, options_.threads,
-                                             tick(options_.cluster_passes))();
-    bool is_coarsest = count <= kCoarsest * options_.parts || count > n * 9 / 10;
-    BigArray<std::int32_t> coarse = is_coarsest ? initial(small) : multilevel(small, false);
-    for (std::int32_t& label : labels) label = coarse[label];
-    Refinement<Edges>(graph, labels, options_,
-                      tick(options_.cluster_passes + 1))(options_.refine_passes);
-    return labels;
+  // Numbers the clusters; returns the part of each.
+  std::vector<gvb::Part> partition_clusters(BigArray<std::int32_t>& clusters, int before,
+                                            int all) const {
+    const std::int64_t count = number_in_order(clusters);
+    const std::int64_t most_pairs = std::max<std::int64_t>(graph_.vertices(), 1 << 22);
+    const gvb::CutGraph graph = Contraction(graph_, clusters, count, most_pairs, options_.threads,
+                                            part_of_work(before, all))();
+    const Tick tick = part_of_work(before + 1, all);
+    gvb::CutOptions cut;
+    cut.slack = 0;  // single vertices would repair the balance at the price of whole clusters
+    const double average =
+        static_cast<double>(graph.total_weight()[0]) / static_cast<double>(options_.parts);
+    const auto limit = static_cast<std::int64_t>(average * (1 + options_.imbalance));
+    gvb::Random random(options_.seed);
+    tick(0, 2);
+    const std::vector<gvb::Part> communities = gvb::Communities(random)(graph);
+    tick(1, 2);
+    return gvb::cut_partition(graph, static_cast<gvb::Part>(options_.parts), {limit}, communities,
+                              cut, random);
   }
 
   // Shows a stage's (done, all) as a part of `passes` passes, after `before` of them.
@@ -576,22 +599,6 @@ class StreamPartitioner {
     };
   }
 
-  BigArray<std::int32_t> initial(const WeightedGraph& graph) {
-    BigArray<std::int32_t> best;
-    double best_cut = 0;
-    for (int attempt = 0; attempt < options_.attempts; ++attempt) {
-      auto labels = grow_parts(graph, options_.parts, options_.seed + attempt);
-      Refinement<WeightedGraph>(graph, labels, options_, {})(2 * options_.refine_passes);
-      double cut = weighted_cut(graph, labels);
-      if (attempt == 0 || cut < best_cut) {
-        best = std::move(labels);
-        best_cut = cut;
-      }
-    }
-    return best;
-  }
-
-  Adjacency adjacency_;
   StreamOptions options_;
   Tick tick_;
   AdjacencyEdges graph_;
