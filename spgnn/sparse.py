@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.pattern import Pattern, Selection, described, index_dtype
+from spgnn.torch_internals import transforms_active
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -196,9 +197,9 @@ class CSR:
     def T(self) -> CSR:
         """The transpose. It is kept, and recomputed if values were changed since.
 
-        Values that require a gradient are never kept: those of the transpose are computed from
-        them, differentiably. What changes values behind torch's back (a NumPy array that shares
-        their memory) goes unseen.
+        Values that require a gradient are never kept, nor those made inside a transform of
+        ``torch.func``: the transpose's are computed from them, differentiably. What changes values
+        behind torch's back (a NumPy array that shares their memory) goes unseen.
         """
         version = _version(self.values)
         reference, *versions = self.__dict__.get("_transpose", (lambda: None,))
@@ -212,7 +213,7 @@ class CSR:
             same = pattern is self.pattern and not moved.requires_grad
             values = values if same and torch.equal(moved, values) else moved
         made = CSR(pattern, values, self.col_scale, self.row_scale)
-        if version is not None:
+        if version is not None and not transforms_active():  # which wraps what is made inside it
             # Weak on the other side, so that both go when the last user of this one does.
             theirs = _version(values)
             self.__dict__["_transpose"] = (lambda: made), version, theirs

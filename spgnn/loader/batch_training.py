@@ -529,6 +529,7 @@ class BatchTrainer(Trainer):
                 clock.lap("other")
                 rate = self.optimizer.param_groups[0]["lr"]
                 correction.after(step, self.steps_per_epoch, rate, clock)
+            next(batches, None)  # historical: pushes follow the last batch as well
         finally:
             batches.close()  # type: ignore[attr-defined]  # a generator
             for name, count in self._counts().items():

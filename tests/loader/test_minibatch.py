@@ -331,6 +331,8 @@ def test_every_way_learns_and_reports(path, tmp_path):
         is_alone = report["config"]["distributed"] in ("local", "replicated")
         assert (report["features"]["rows_read"] == 0) == is_alone
         assert (report.get("historical") is None) == (name not in PUSHING)
+        if name in PUSHING:  # even where an epoch has one step
+            assert report["historical"]["pushed_bytes"] > 0
         parts = {n: part["by_rank"] for n, part in report["batch_seconds"]["parts"].items()}
         for part, seconds in parts.items():
             assert len(seconds) == 3
