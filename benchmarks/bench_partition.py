@@ -55,7 +55,19 @@ def measure(name: str, parts: int, method: str, seed: int) -> Row:
     adjacency = Adjacency.of(load(name))
     weights = adjacency.row_lengths[:, None]
     problem = Problem(
-        adjacency, parts, weights, IMBALANCE, seed, preset, objective, False, None, THREADS, None
+        adjacency,
+        parts=parts,
+        weights=weights,
+        imbalance=IMBALANCE,
+        seed=seed,
+        preset=preset,
+        objective=objective,
+        receive=False,
+        targets=np.arange(adjacency.vertices),
+        hops=1,
+        initial=None,
+        threads=THREADS,
+        progress=None,
     )
     started, wall = time.process_time(), time.perf_counter()
     labels = function(problem)

@@ -39,7 +39,7 @@ class Blocks(ABC):
     @property
     @abstractmethod
     def weighted(self) -> bool:
-        """Whether blocks have values."""
+        """True if blocks have values."""
 
     @abstractmethod
     def row_lengths(self, number: int) -> Tensor:

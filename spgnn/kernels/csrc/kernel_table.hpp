@@ -16,10 +16,20 @@ using ByIndex =
     std::tuple<Of<float, std::int32_t>, Of<float, std::int64_t>, Of<double, std::int32_t>,
                Of<double, std::int64_t>, Of<Bfloat16, std::int32_t>, Of<Bfloat16, std::int64_t>>;
 
+// Columns of A before `end` that no earlier block has. `next` is each row's first nonzero in it,
+// and then in the next block. Only the last one has sums scaled.
+struct SourceBlock {
+  std::int64_t* next;
+  std::int64_t end;
+  bool first, last;
+};
+
 template <class T, class Index>
 struct SpmmKernels {
   // Finished rows of Y.
   void (*rows)(const SpmmOperands<T, Index>&, Span rows);
+  // Adds what rows have in a block to their sums in Y; longer rows than a task are left.
+  void (*block)(const SpmmOperands<T, Index>&, const SourceBlock&, Span rows);
   // The unscaled sum over some nonzeros of one row.
   void (*partial)(const SpmmOperands<T, Index>&, Span nonzeros, Sum<T>* sums);
   // The products of rows that belong to some nonzeros.

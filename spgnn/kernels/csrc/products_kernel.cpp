@@ -96,20 +96,13 @@ void spread(std::int64_t count, std::int64_t heads, Sum<T>* sum, T* y) {
 }
 
 template <class T, class Index>
-inline constexpr SpmmKernels<T, Index> kSpmm{spmm_rows<T, Index>, spmm_partial<T, Index>,
-                                             sddmm<T, Index>};
+inline constexpr SpmmKernels<T, Index> kSpmm{spmm_rows<T, Index>, spmm_block<T, Index>,
+                                             spmm_partial<T, Index>, sddmm<T, Index>};
 template <class T, class Index>
 inline constexpr RowKernels<T, Index> kRows{gather_rows<T, Index>, scatter_add_rows<T, Index>};
 template <class T>
 inline constexpr SegmentKernels<T> kSegments{lanes_of, summarise<T>, exponentials<T>,
                                              sum_products<T>, spread<T>};
-template <class T, class Index>
-inline constexpr BlockKernel<T, Index> kBlockKernel = spmm_block<T, Index>;
-
-extern const BlockTable block_table{
-    kBlockKernel<float, std::int32_t>,    kBlockKernel<float, std::int64_t>,
-    kBlockKernel<double, std::int32_t>,   kBlockKernel<double, std::int64_t>,
-    kBlockKernel<Bfloat16, std::int32_t>, kBlockKernel<Bfloat16, std::int64_t>};
 
 // Compiled by themselves.
 extern const AttentionTable attention_table;

@@ -15,7 +15,6 @@
 #include "kernel_table.hpp"
 #include "parallel.hpp"
 #include "rows.hpp"
-#include "source_blocks.hpp"
 
 namespace spgnn {
 
@@ -161,7 +160,7 @@ std::int64_t source_blocks(const SpmmOperands<T, Index>& a) {
 
 // Sums of rows go on from block to block in Y, so bits do not depend on how many there are.
 template <class T, class Index>
-void spmm_in_blocks(BlockKernel<T, Index> kernel, const SpmmOperands<T, Index>& a,
+void spmm_in_blocks(const SpmmKernels<T, Index>& kernels, const SpmmOperands<T, Index>& a,
                     const Schedule& schedule, std::int64_t blocks, int threads) {
   std::vector<std::int64_t> next(a.indptr, a.indptr + a.rows);
   const std::int64_t size = (a.x_rows + blocks - 1) / blocks, tasks = schedule.row_tasks();
@@ -169,7 +168,7 @@ void spmm_in_blocks(BlockKernel<T, Index> kernel, const SpmmOperands<T, Index>& 
     const SourceBlock block{next.data(), (i + 1) * size, i == 0, i == blocks - 1};
     for_each_span(tasks, blocks, threads, [&](std::int64_t, Span some) {
       const std::int64_t end = some.end < tasks ? schedule.rows_of(some.end).begin : a.rows;
-      kernel(a, block, {schedule.rows_of(some.begin).begin, end});
+      kernels.block(a, block, {schedule.rows_of(some.begin).begin, end});
     });
   }
 }
@@ -228,9 +227,7 @@ void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads
       }
     }
   });
-  if (blocks > 1) {
-    spmm_in_blocks(std::get<BlockKernel<T, Index>>(blocks_of(table)), a, schedule, blocks, threads);
-  }
+  if (blocks > 1) spmm_in_blocks(kernels, a, schedule, blocks, threads);
   for (std::size_t i = 0; i < schedule.long_rows().size(); ++i) {
     for (std::int64_t head = 0; head < heads.count; ++head) {
       finish_long_row(head_of(a, heads, head), schedule.long_rows()[i], schedule.pieces_of(i),

@@ -4,7 +4,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "source_blocks.hpp"
+#include "kernel_table.hpp"
 #include "x_rows.hpp"
 
 namespace spgnn::SPGNN_ISA {

@@ -18,9 +18,8 @@ namespace spgnn::gvb {
 // Greedy k-way refinement: moves each vertex to its best part if that pays; after the first round
 // only vertices next to a move are looked at again. What moves cost is a Moves: CutMoves for the
 // cut of graphs, VolumeMoves of refine.hpp for the volumes of hypergraphs. It has
-//   bool kQueuedAtFirst             whether vertices that are still to come in the first round
-//   count
-//                                   as queued, or else may be queued for the second one as well
+//   bool kQueuedAtFirst             whether vertices still to come in the first round count as
+//                                   queued, or else may be queued for the second one as well
 //   std::vector<Vertex> boundary()  the vertices whose move can pay
 //   void begin_round(), bool end_round()   the latter says whether the round paid for another
 //   Part try_move(v)                makes the best move of v, if that pays; the part it left, or −1
