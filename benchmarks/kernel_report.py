@@ -62,7 +62,6 @@ COLUMNS: dict[str, Callable[[Case], float]] = {
     "accumulate": lambda c: ratio(c, ("spgnn accumulate",)),
     "bfloat16": lambda c: median(c, "spgnn") / median(c, "spgnn bfloat16"),
     "2 threads": lambda c: gain(c, "spgnn"),
-    "reading": lambda c: gain(c, "gather"),
 }
 
 
@@ -103,7 +102,6 @@ def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
         ("Y += AX over Y = AX", "accumulate", "≤ 1.1", lambda f: True),
         ("normalised over plain", "normalised", "", lambda f: True),
         ("2 threads over 1", "2 threads", "≥ 1.8 where not bound", lambda f: True),
-        ("the same, only reading X", "reading", "", lambda f: True),
     ]
     lines = [
         "| what | bar | geometric mean | median | min | max |",
@@ -131,7 +129,6 @@ def _summary(cases: list[tuple[str, int, Case]]) -> list[str]:
     ):
         half = [case for name, _, case in cases if name == graph]
         lines += _line(f"{what}: 2 threads over 1", bar, [gain(c, "spgnn") for c in half])
-        lines += _line(f"{what}: the same, only reading", "", [gain(c, "gather") for c in half])
     return lines
 
 

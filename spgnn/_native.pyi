@@ -32,6 +32,17 @@ def spmm(
     out: Tensor,
     accumulate: bool,
 ) -> None: ...
+def spmm_if_plain(
+    indptr: Tensor,
+    indices: Tensor,
+    values: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    cols: int,
+    X: Tensor,
+    out: Tensor,
+    accumulate: bool,
+) -> bool: ...
 def sddmm(
     indptr: Tensor,
     indices: Tensor,

@@ -1,5 +1,6 @@
-// Tensors as bindings read them: by the attributes of torch.Tensor, so that nothing links with
-// torch (DLPack takes microseconds for each, and refuses what requires a gradient).
+// Tensors as bindings read them, with nothing that links with torch: by the table of functions of
+// DLPack's exchange API where torch has it (a tenth of a microsecond each), else by attributes of
+// torch.Tensor (DLPack's own objects take longer, and refuse what requires a gradient).
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,6 +19,7 @@ struct Tensor {
   Dtype dtype = Dtype::kNone;
   int dims = 0;
   std::int64_t shape[3] = {}, stride[3] = {};
+  bool on_cpu = false;  // known to be; false where attributes were read
   nanobind::object owner;
 
   explicit operator bool() const { return dtype != Dtype::kNone; }
@@ -48,10 +50,45 @@ struct Tensor {
 struct Rows : Tensor {};
 struct Dense : Tensor {};
 
+// DLPack's view of a tensor, and the function that makes one (dlpack.h, version 1.3).
+struct DlTensor {
+  void* data;
+  std::int32_t device_type, device_id, dims;
+  std::uint8_t kind, bits;
+  std::uint16_t lanes;
+  const std::int64_t *shape, *stride;
+  std::uint64_t byte_offset;
+
+  static constexpr std::int32_t kCpu = 1;
+
+  Dtype dtype() const {
+    if (lanes != 1) return Dtype::kNone;
+    constexpr int kInt = 0, kUInt = 1, kFloat = 2, kBfloat = 4, kBool = 6;
+    const auto is = [&](int wanted, int size) { return kind == wanted && bits == size; };
+    return is(kFloat, 32)    ? Dtype::kFloat32
+           : is(kInt, 64)    ? Dtype::kInt64
+           : is(kInt, 32)    ? Dtype::kInt32
+           : is(kFloat, 64)  ? Dtype::kFloat64
+           : is(kBfloat, 16) ? Dtype::kBfloat16
+           : is(kUInt, 8)    ? Dtype::kUInt8
+           : is(kBool, 8)    ? Dtype::kBool
+                             : Dtype::kNone;
+  }
+};
+
+struct DlExchange {
+  std::uint32_t major, minor;
+  const void *earlier, *allocate, *from_object, *to_object;
+  int (*view)(void* object, DlTensor* tensor);  // 0, or -1 and an exception
+  const void* current_stream;
+};
+
 // What is asked of torch. Never destroyed: Python may be gone by then.
 struct Torch {
   PyObject *data_ptr, *dtype, *shape, *stride, *contiguous, *get_num_threads;
   std::array<PyObject*, 7> dtypes;  // in the order of Dtype
+  PyTypeObject* tensor;
+  const DlExchange* exchange = nullptr;  // null where this torch has none
 
   static const Torch& get() {
     static const Torch torch;
@@ -71,6 +108,16 @@ struct Torch {
     for (const char* name : {"float32", "float64", "bfloat16", "int32", "int64", "uint8", "bool"}) {
       dtypes[place++] = nanobind::object(torch.attr(name)).release().ptr();
     }
+    const nanobind::object type = torch.attr("Tensor");
+    constexpr const char* kTable = "__dlpack_c_exchange_api__";
+    if (nanobind::hasattr(type, kTable)) {
+      const nanobind::object table = type.attr(kTable);
+      exchange =
+          static_cast<const DlExchange*>(PyCapsule_GetPointer(table.ptr(), "dlpack_exchange_api"));
+      if (!exchange) PyErr_Clear();
+      if (exchange && exchange->major != 1) exchange = nullptr;
+    }
+    tensor = reinterpret_cast<PyTypeObject*>(nanobind::object(type).release().ptr());
   }
 };
 
@@ -88,6 +135,22 @@ inline int threads_for(std::int64_t work) {
 
 inline void read(PyObject* source, Tensor& tensor) {
   const Torch& torch = Torch::get();
+  if (torch.exchange && PyObject_TypeCheck(source, torch.tensor)) {
+    DlTensor view{};
+    if (torch.exchange->view(source, &view)) nanobind::raise_python_error();
+    tensor.dtype = view.dtype();
+    if (tensor.dtype == Dtype::kNone) throw std::invalid_argument("no kernel takes this dtype");
+    if (view.dims > 3) throw std::invalid_argument("no kernel takes more than three dimensions");
+    tensor.data = static_cast<char*>(view.data) + view.byte_offset;
+    tensor.dims = view.dims;
+    for (int d = 0; d < view.dims; ++d) {
+      tensor.shape[d] = view.shape[d];
+      tensor.stride[d] = view.stride[d];
+    }
+    tensor.on_cpu = view.device_type == DlTensor::kCpu;
+    tensor.owner = nanobind::borrow(source);
+    return;
+  }
   const auto dtype = checked(PyObject_GetAttr(source, torch.dtype));
   int kind = 0;
   while (kind < 7 && torch.dtypes[kind] != dtype.ptr()) ++kind;

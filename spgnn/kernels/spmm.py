@@ -74,6 +74,8 @@ def spmm(
         If types, shapes, dtypes or devices do not fit.
     """
     check_is("A", A, CSR)
+    if reduce == "sum" and (plain := _plain_product(A, X, out, bool(accumulate))) is not None:
+        return plain
     check_block(A, X)
     if reduce != "sum":
         return _reduced(A, X, out, accumulate, reduce)
@@ -168,6 +170,30 @@ def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) ->
         raise InputError(f"out must have neighbouring heads, got strides {out.stride()}")
     spmm(A, X.flatten(1), out.flatten(1), accumulate)
     return out
+
+
+def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor | None:
+    """The product where nobody watches and all fits, else ``None``: then the long way says why.
+
+    Its checks take longer than a small product, and these are one call.
+    """
+    values, row_scale, col_scale = A.values, A.row_scale, A.col_scale
+    if (
+        watched(X, out, values, row_scale, col_scale)
+        or operators_seen(X)
+        or X.dim() != 2
+        or (col_scale is not None and X.shape[1] <= SCALED_COLUMNS)
+        or (out is None and accumulate)
+    ):
+        return None
+    multiply = getattr(kernels_for(X), "spmm_if_plain", None)
+    if multiply is None:
+        return None
+    pattern = A.pattern
+    if out is None:
+        out = new_rows(pattern.shape[0], X)
+    block = pattern.indptr, pattern.indices, values, row_scale, col_scale, pattern.shape[1]
+    return out if multiply(*block, X, out, accumulate) else None
 
 
 def _multiply_into(

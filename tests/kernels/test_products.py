@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spgnn import _native
 from spgnn.errors import InputError
 from spgnn.kernels import (
     edge_softmax,
@@ -227,6 +228,44 @@ def test_where_results_are_written(instruction_set):
     assert torch.equal(spmm(A, wide[:, :12], out=wide[:, 12:24]), expected)
     with pytest.raises(InputError, match="overlap"):
         spmm(A, wide[:, :12], out=wide[:, 11:23])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("parts", PARTS)
+def test_what_does_not_fit_is_left_to_the_checks(dtype, parts):
+    A, X = (
+        random_block(20, 30, [4] * 20, 1, dtype=dtype, parts=parts),
+        random_dense(30, 8, 2, dtype),
+    )
+    block = A.indptr, A.indices, A.values, A.row_scale, A.col_scale
+    other = torch.float64 if dtype == torch.float32 else torch.float32
+    both = random_dense(50, 8, 4, dtype)
+    Y = torch.zeros(20, 8, dtype=dtype)
+    multiply = _native.spmm_if_plain
+    for bad_X, bad_Y in (
+        (X[1:], Y),
+        (X, Y[1:]),
+        (X[:, 1:], Y),
+        (X.to(other), Y),
+        (X.to(other), Y.to(other)) if parts and dtype != torch.bfloat16 else (X, None),
+        (X.half(), Y.half()),
+        (X.long(), Y.long()),
+        (X.T.contiguous().T, Y),
+        (X, Y.T.contiguous().T),
+        (X[:, None], Y[:, None]),
+        (X.numpy() if dtype != torch.bfloat16 else 3, Y),
+        (X.to_sparse(), Y),
+        (both[:30], both[29:49]),
+    ):
+        assert not multiply(*block, 30, bad_X, bad_Y, False)
+    assert not multiply(*block, 31, X, Y, False)
+    for place, array in enumerate(block[2:], 2):
+        for bad in () if array is None else (array[1:], array.half(), array[:, None]):
+            assert not multiply(*block[:place], bad, *block[place + 1 :], 30, X, Y, False)
+    assert not Y.any()
+    assert not both[30:].equal(torch.zeros_like(both[30:]))
+    assert multiply(*block, 30, both[:30], both[30:], False)
+    assert_product(both[30:], A, both[:30])
 
 
 @pytest.mark.parametrize("parts", [(), ("values",), ("values", "row_scale", "col_scale")])

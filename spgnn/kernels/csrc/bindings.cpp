@@ -92,8 +92,9 @@ Heads heads_of(const Tensor& x, const Tensor& y) {
   return x.dims == 3 ? Heads{x.shape[1], x.stride[1], y.stride[1]} : Heads{1, 0, 0};
 }
 
-void spmm(const Tensor& indptr, const Tensor& indices, const Dense& values, const Dense& row_scale,
-          const Dense& col_scale, const Rows& x, const Tensor& y, bool accumulate) {
+void multiply(const Tensor& indptr, const Tensor& indices, const Tensor& values,
+              const Tensor& row_scale, const Tensor& col_scale, const Tensor& x, const Tensor& y,
+              bool accumulate) {
   const Heads heads = heads_of(x, y);
   const int threads = threads_for((indices.rows() + y.rows()) * heads.count * y.columns());
   with_types(x, indices, [&]<class T, class Index>(T, Index) {
@@ -115,6 +116,47 @@ void spmm(const Tensor& indptr, const Tensor& indices, const Dense& values, cons
     Released released;
     spgnn::spmm(current_table(), a, heads, threads);
   });
+}
+
+void spmm(const Tensor& indptr, const Tensor& indices, const Dense& values, const Dense& row_scale,
+          const Dense& col_scale, const Rows& x, const Tensor& y, bool accumulate) {
+  multiply(indptr, indices, values, row_scale, col_scale, x, y, accumulate);
+}
+
+// The same if all are plain matrices in memory that fit, as kernels/spmm.py would find out line by
+// line, which takes longer than a small product. Whether it is done; what is not is no fault yet.
+bool spmm_if_plain(nb::handle its_indptr, nb::handle its_indices, nb::handle its_values,
+                   nb::handle its_row_scale, nb::handle its_col_scale, std::int64_t cols,
+                   nb::handle of_x, nb::handle of_y, bool accumulate) {
+  Tensor indptr, indices, values, row_scale, col_scale, x, y;
+  if (!nb::try_cast(of_x, x) || !nb::try_cast(of_y, y) || !nb::try_cast(its_indptr, indptr) ||
+      !nb::try_cast(its_indices, indices) || !nb::try_cast(its_values, values) ||
+      !nb::try_cast(its_row_scale, row_scale) || !nb::try_cast(its_col_scale, col_scale)) {
+    return false;
+  }
+  const Dtype sum = x.dtype == Dtype::kBfloat16 ? Dtype::kFloat32 : x.dtype;
+  if (x.dtype > Dtype::kBfloat16 || y.dtype != x.dtype || x.dims != 2 || y.dims != 2) return false;
+  const auto is_scale = [&](const Tensor& scale, std::int64_t count) {
+    return !scale || (scale.on_cpu && scale.dtype == sum && scale.dims == 1 &&
+                      scale.rows() == count && !scale.has_gaps());
+  };
+  const std::int64_t rows = indptr.rows() - 1;
+  if (!(indptr.on_cpu && x.on_cpu && y.on_cpu && x.rows() == cols && y.rows() == rows &&
+        y.columns() == x.columns() && x.has_unit_columns() && y.has_unit_columns() &&
+        is_scale(values, indices.rows()) && is_scale(row_scale, rows) &&
+        is_scale(col_scale, cols))) {
+    return false;
+  }
+  const int size = x.dtype == Dtype::kFloat64 ? 8 : x.dtype == Dtype::kFloat32 ? 4 : 2;
+  const auto span = [&](const Tensor& matrix) {
+    const std::int64_t last = (matrix.rows() - 1) * matrix.stride[0] + matrix.columns();
+    const auto begin = reinterpret_cast<std::intptr_t>(matrix.data);
+    return Span{begin, begin + last * size};
+  };
+  const Span read = span(x), written = span(y);
+  if (read.begin < written.end && written.begin < read.end) return false;  // or rows alternate
+  multiply(indptr, indices, values, row_scale, col_scale, x, y, accumulate);
+  return true;
 }
 
 void sddmm(const Tensor& indptr, const Tensor& indices, const Dense& row_scale,
@@ -625,6 +667,8 @@ void bind_kernels(nb::module_& m) {
   const auto maybe = [](const char* name) { return nb::arg(name).none(); };
   m.def("spmm", &of::spmm, "indptr"_a, "indices"_a, maybe("values"), maybe("row_scale"),
         maybe("col_scale"), "X"_a, "out"_a, "accumulate"_a);
+  m.def("spmm_if_plain", &of::spmm_if_plain, "indptr"_a, "indices"_a, maybe("values"),
+        maybe("row_scale"), maybe("col_scale"), "cols"_a, "X"_a, maybe("out"), "accumulate"_a);
   m.def("sddmm", &of::sddmm, "indptr"_a, "indices"_a, maybe("row_scale"), maybe("col_scale"), "G"_a,
         "X"_a, "out"_a);
   m.def("edge_softmax", &of::edge_softmax, "indptr"_a, "scores"_a, "out"_a);

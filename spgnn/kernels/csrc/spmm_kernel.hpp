@@ -76,14 +76,19 @@ void multiply_panel(const Panel<Rows, Out>& operands) {
       if (panel.resume) sum = Row::load(panel.y + row * panel.y_stride, panel.tail);
     }
     const std::int64_t row_end = panel.indptr[row + 1] - first;
-    for (; e + kGroup + Rows::template kLeastLeft<kGroup> <= row_end; e += kGroup) {
+    for (; e + kGroup <= row_end; e += kGroup) {
       panel.x_rows.template prefetch<kGroup, kLines, kWeighted>(e);
       const Sum<T>* weights = kWeighted ? panel.weights + e : nullptr;
       add_group<kGroup, kWeighted>(panel.x_rows.from(e), weights, panel.tail, sum);
     }
-    const Sum<T>* last_weights = kWeighted ? panel.weights + e : nullptr;
-    panel.x_rows.template add_last<kGroup, kLines, kWeighted>(e, static_cast<int>(row_end - e),
-                                                              last_weights, panel.tail, sum);
+    if constexpr (kGroup > 1) {
+      if (const int left = static_cast<int>(row_end - e)) {
+        panel.x_rows.template prefetch<kGroup, kLines, kWeighted>(e);
+        const Sum<T>* weights = kWeighted ? panel.weights + e : nullptr;
+        sum.add(sum_first_rows<kGroup, kWeighted, Row>(left, panel.x_rows.from(e), weights,
+                                                       panel.tail));
+      }
+    }
     e = row_end;
     Out* y = panel.y + row * panel.y_stride;
     if (panel.row_scale) sum.scale(panel.row_scale[row]);

@@ -104,32 +104,27 @@ template <int kGroup, bool kWeighted, class Row, class Rows, class S>
   }
 }
 
-// The same for a group of which only kCount rows are there: to the bit (but for the sign of a zero,
-// which no sum that began with +0 shows) what a group filled up with rows of zeros gives.
+// The same for the first `count` rows of a group, at least one and less than kCount: to the bit
+// (but for the sign of a zero, which no sum that began with +0 shows) what a group filled up with
+// rows of zeros gives. A branch for each binary digit: processors foresee these better than one of
+// as many ways as there are counts, and better than they add up zeros.
 template <int kCount, bool kWeighted, class Row, class Rows, class S>
-[[gnu::always_inline]] inline Row sum_first_rows(Rows x_rows, [[maybe_unused]] const S* weights,
-                                                 int tail) {
-  constexpr int kWhole = kCount > 1 ? 2 : 1;
-  Row row = sum_rows<kWhole, kWeighted, Row>(x_rows, weights, tail);
-  if constexpr (kCount > kWhole) {
-    const S* others = kWeighted ? weights + kWhole : nullptr;
-    row.add(sum_first_rows<kCount - kWhole, kWeighted, Row>(x_rows + kWhole, others, tail));
+[[gnu::always_inline]] inline Row sum_first_rows(int count, Rows x_rows,
+                                                 [[maybe_unused]] const S* weights, int tail) {
+  constexpr int kHalf = kCount / 2;
+  if constexpr (kHalf > 1) {
+    if (!(count & kHalf)) {
+      return sum_first_rows<kHalf, kWeighted, Row>(count, x_rows, weights, tail);
+    }
+  }
+  Row row = sum_rows<kHalf, kWeighted, Row>(x_rows, weights, tail);
+  if constexpr (kHalf > 1) {
+    const S* others = kWeighted ? weights + kHalf : nullptr;
+    if (count & (kHalf - 1)) {
+      row.add(sum_first_rows<kHalf, kWeighted, Row>(count, x_rows + kHalf, others, tail));
+    }
   }
   return row;
-}
-
-// Adds what is left of a group: less than a whole one.
-template <int kGroup, bool kWeighted, class Row, class Rows, class S>
-[[gnu::always_inline]] inline void add_first_rows(int count, Rows x_rows, const S* weights,
-                                                  int tail, Row& sum) {
-  static_assert(kGroup <= 4);
-  if constexpr (kGroup > 1) {
-    if (count == 1) sum.add(sum_first_rows<1, kWeighted, Row>(x_rows, weights, tail));
-  }
-  if constexpr (kGroup > 2) {
-    if (count == 2) sum.add(sum_first_rows<2, kWeighted, Row>(x_rows, weights, tail));
-    if (count == 3) sum.add(sum_first_rows<3, kWeighted, Row>(x_rows, weights, tail));
-  }
 }
 
 // Most nonzeros of a row that are summed before they reach its accumulators.
@@ -144,43 +139,12 @@ constexpr int rows_ahead(int lines) {
   return lines < 1 ? kLinesAhead : lines < kLinesAhead ? kLinesAhead / lines : 1;
 }
 
-// Of the pointers whose numbers begin with `number`, those below `count`, and `other` in place of
-// the rest. On vectors, because compilers make branches of such a choice between two pointers.
-template <class T>
-inline void store_first(LongVector pointers, int number, int count, const T* other,
-                        const T** stored) {
-  static_assert(sizeof(T*) == sizeof(std::int64_t));
-  static constexpr std::int64_t kNumbers[kMostGroup] = {0, 1, 2, 3, 4, 5, 6, 7};
-  const auto others = reinterpret_cast<std::intptr_t>(other) + LongVector{};
-  const auto numbers = load_vector<LongVector>(kNumbers + number);
-  store_vector(stored + number, numbers < count ? pointers : others);
-}
-
-inline constexpr int kLongLanes = kVectorBytes / 8;
-
-// The first `count` weights, zeros after them; reads none beyond. The whole pack is stored, because
-// what a masked store wrote cannot be forwarded to the loads that follow.
-template <class S>
-struct SomeWeights {
-  alignas(kCacheLine) S w[kCheapTail ? Pack<S>::kLanes : kMostGroup];
-
-  void take_first(const S* weights, int count) {
-    if constexpr (kCheapTail) {
-      Pack<S>::load(weights, count).store(w);
-    } else {
-      for (int i = 0; i < kMostGroup; ++i) w[i] = i < count ? weights[i] : S{0};
-    }
-  }
-};
-
 // Rows of X that come from afar: pointers to them are put together first, and each is asked for
 // long before its turn, as are indices and values. Nonzeros count from the first of a panel.
 template <class T>
 struct FarRows {
   using Element = T;
-  template <int kGroup>
-  static constexpr int kLeastLeft = 1;  // nonzeros of a row that whole groups must leave
-  const T* const* x_rows;               // of each nonzero, and of the next kPointersAhead
+  const T* const* x_rows;  // of each nonzero, and of the next kPointersAhead
   std::int64_t unaligned;  // bytes of such a row if it may begin within a cache line, else 0
   Stream coming_indices;   // what to fetch when a nonzero's turn comes
   Stream coming_values;
@@ -205,22 +169,6 @@ struct FarRows {
     prefetch_lines(y, kLines);
     if (kLines >= 4) prefetch_last_line(y, kLines * kCacheLine);
   }
-
-  // The last group is filled up with rows of zeros: a loop over what is left, of a different length
-  // in every row, would cost a mispredicted branch more.
-  template <int kGroup, int kLines, bool kWeighted, class Row>
-  [[gnu::always_inline]] void add_last(std::int64_t e, int left, const Sum<T>* weights, int tail,
-                                       Row& sum) const {
-    alignas(kCacheLine) static constexpr T kZeros[sizeof(Row) / sizeof(Sum<T>)] = {};
-    const T* some[kMostGroup];
-    SomeWeights<Sum<T>> some_weights;
-    for (int i = 0; i < kMostGroup; i += kLongLanes) {
-      store_first(load_vector<LongVector>(x_rows + e + i), i, left, kZeros, some);
-    }
-    if constexpr (kWeighted) some_weights.take_first(weights, left);
-    prefetch<kGroup, kLines, kWeighted>(e);
-    add_group<kGroup, kWeighted>(static_cast<const T* const*>(some), some_weights.w, tail, sum);
-  }
 };
 
 // Rows of X that a cache holds. The processor looks far enough ahead by itself, and everything else
@@ -228,8 +176,6 @@ struct FarRows {
 template <class T, class Index>
 struct NearRows {
   using Element = T;
-  template <int kGroup>
-  static constexpr int kLeastLeft = kGroup < kMostGroup ? 0 : 1;
   const T* x;
   const Index* indices;
   std::int64_t stride;
@@ -242,39 +188,6 @@ struct NearRows {
   static void prefetch(std::int64_t) {}
   template <int kLines>
   static void prefetch_target(const void*) {}
-
-  // In the largest group a mispredicted branch costs more than some rows of zeros, in smaller ones,
-  // of longer rows, it costs less.
-  template <int kGroup, int kLines, bool kWeighted, class Row>
-  [[gnu::always_inline]] void add_last(std::int64_t e, int left, const Sum<T>* weights, int tail,
-                                       Row& sum) const {
-    if constexpr (kGroup < kMostGroup) {
-      add_first_rows<kGroup, kWeighted>(left, from(e), weights, tail, sum);
-    } else {
-      alignas(kCacheLine) static constexpr T kZeros[sizeof(Row) / sizeof(Sum<T>)] = {};
-      const T* padded[kMostGroup];
-      SomeWeights<Sum<T>> some_weights;
-      point_at_first(e, left, kZeros, padded);
-      if constexpr (kWeighted) some_weights.take_first(weights, left);
-      const T* const* some = padded;
-      if (left <= kGroup / 2) {
-        sum.add(sum_rows<kGroup / 2, kWeighted, Row>(some, some_weights.w, tail));
-      } else {
-        add_group<kGroup, kWeighted>(some, some_weights.w, tail, sum);
-      }
-    }
-  }
-
- private:
-  void point_at_first(std::int64_t e, int count, const T* other, const T** pointers) const {
-    const auto first = reinterpret_cast<std::intptr_t>(x) + LongVector{};
-    const auto bytes = stride * static_cast<std::int64_t>(sizeof(T));
-    for (int i = 0; i < kMostGroup; i += kLongLanes) {
-      const int here = count < i ? 0 : count - i < kLongLanes ? count - i : kLongLanes;
-      const LongVector rows = load_longs(indices + e + i, here);
-      store_first(first + rows * bytes, i, count, other, pointers);
-    }
-  }
 };
 
 }  // namespace spgnn::SPGNN_ISA
