@@ -77,7 +77,7 @@ def test_backward_is_seen_too(A, X):
 
 
 def test_two_python_frames_between_the_call_and_c(A, X, monkeypatch):
-    """`spmm` itself and what torch's dispatcher calls; with and without a place for the result."""
+    """`spmm` itself and what tries the plain way, or what torch's dispatcher calls."""
     stacks = []
 
     def kernel(*arguments):
@@ -86,12 +86,16 @@ def test_two_python_frames_between_the_call_and_c(A, X, monkeypatch):
             names.append(frame.f_code.co_name)
             frame = frame.f_back
         stacks.append(names)
+        return len(stacks) <= 2
 
     here = sys._getframe().f_code
+    monkeypatch.setattr(cpu, "spmm_if_plain", kernel)
     monkeypatch.setattr(cpu, "spmm", kernel)
     spmm(A, X, out=torch.empty(6, 4), accumulate=True)
     spmm(A, X)
-    assert stacks == [["_multiply_into", "spmm"]] * 2
+    assert stacks == [["_plain_product", "spmm"]] * 2
+    spmm(A, X)
+    assert stacks[3:] == [["_multiply_into", "spmm"]]
 
 
 def drawn(*shape, dtype=torch.float32):
