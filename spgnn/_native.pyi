@@ -434,6 +434,8 @@ class GvbOptions:
     coarse_search_passes: int
     search_budget: int
     patience: int
+    cut_rounds: int
+    bisection: list[int]  # tries, passes, patience, of cuts
     alpha_coarse: float
     alpha_fine: float
     alpha_last: float

@@ -387,14 +387,17 @@ def stream(problem: Problem) -> Int32Array:
 
 MAX_PARTS = 1 << 16
 # What is not named has the default of Options in cut_partition.hpp.
-_EFFORT: dict[Preset, dict[str, int]] = {
+_EFFORT: dict[Preset, dict[str, float | list[int]]] = {
     "fast": {
         "starts": 1,
         "cycles": 0,
-        "peak_rounds": 1,
+        "peak_rounds": 3,
         "search_passes": 0,
         "search_budget": 1,
         "greedy_rounds": 2,
+        "cut_rounds": 3,
+        "bisection": [2, 2, 40],  # tries, passes, patience
+        "alpha_fine": 0.9,  # as the last stage has it, which is left out
     },
     "default": {},
     "strong": {

@@ -251,7 +251,7 @@ def test_cover_objective_lowers_the_cover_volume_of_a_skewed_graph():
 def test_receive_option_lowers_the_maximum_received():
     A = community_graph(3000, 30, seed=0)
     plain, balanced = (column_volumes(A, partition(A, 16, receive=r), 16)[1] for r in (0, 1))
-    assert balanced.max() < 0.7 * plain.max()
+    assert balanced.max() < 0.85 * plain.max()
 
 
 def test_refinement_repairs_what_was_spoilt():

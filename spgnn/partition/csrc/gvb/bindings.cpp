@@ -98,6 +98,18 @@ void bind_gvb(nb::module_& m) {
       .def_rw("coarse_search_passes", &Options::coarse_search_passes)
       .def_rw("search_budget", &Options::search_budget)
       .def_rw("patience", &Options::patience)
+      .def_prop_rw(
+          "cut_rounds", [](const Options& o) { return o.cut.rounds; },
+          [](Options& o, int rounds) { o.cut.rounds = rounds; })
+      .def_prop_rw(
+          "bisection",
+          [](const Options& o) {
+            const BisectionOptions& b = o.cut.bisection;
+            return std::vector<int>{b.tries, b.passes, b.patience};
+          },
+          [](Options& o, const std::vector<int>& b) {
+            o.cut.bisection = {b.at(0), b.at(1), b.at(2)};
+          })
       .def_rw("alpha_coarse", &Options::alpha_coarse)
       .def_rw("alpha_fine", &Options::alpha_fine)
       .def_rw("alpha_last", &Options::alpha_last);

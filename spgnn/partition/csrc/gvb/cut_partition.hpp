@@ -220,11 +220,11 @@ struct Options {
   // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
   double net_start_above = 0.1;
   Vertex net_vertices_per_part = 100;  // of the level it does that on
-  BisectionOptions net_bisection{4, 4, 400};
+  BisectionOptions net_bisection{2, 4, 400};
   Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
   // On coarse levels a part may exceed its bound by up to this share; see v_cycle.
   double slack = 0.1;
-  std::int64_t pair_budget = 6;
+  std::int64_t pair_budget = 1;
   std::int32_t max_members = 4;
   int greedy_rounds = 3;
   int search_passes = 2, coarse_search_passes = 0;  // of the finest level and of coarser ones

@@ -127,8 +127,8 @@ class Multilevel {
   std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
-    return refine_volumes(h_, std::move(labels), options_.max_weight, true,
-                          options_.starts == 1 && options_.cycles == 0, options_, random);
+    return refine_volumes(h_, std::move(labels), options_.max_weight, true, false, options_,
+                          random);
   }
 
   // Bisections of the nets themselves, refined on every level. Where pages of a site all link to

@@ -13,12 +13,31 @@
 
 namespace spgnn::gvb {
 
+// The vertices whose gain a move of v out of part `from` can have raised: pins of nets that are new
+// in v's part, and of nets that have one pin left where it came from.
+template <class Visit>
+void for_affected(const VolumeState& state, Vertex v, Part from, const Visit& visit) {
+  constexpr std::int64_t kLargestNet = 256;
+  const Hypergraph& h = state.hypergraph();
+  for (Net e : h.nets_of(v)) {
+    if (h.size(e) > kLargestNet) continue;
+    const bool entered = state.counts().lone(e, state.part(v));
+    if (!entered && !state.counts().lone(e, from)) continue;
+    for (Vertex u : h.pins_of(e)) {
+      if (entered || state.part(u) == from) visit(u);
+    }
+  }
+}
+
 // Brings every part within its bound, at the least cost in volume.
 
 class Rebalancer {
  public:
   Rebalancer(VolumeState& state, const Bound& max_weight)
-      : state_(state), max_weight_(max_weight), finder_(state, max_weight) {}
+      : state_(state),
+        max_weight_(max_weight),
+        finder_(state, max_weight),
+        heap_(state.hypergraph().num_vertices) {}
 
   // True if all parts are within bounds afterwards.
   bool run() {
@@ -42,6 +61,7 @@ class Rebalancer {
 
  private:
   static constexpr int kRounds = 8;
+  static constexpr std::size_t kFewNets = 32;  // vertices in more keep their keys, to save time
 
   // Largest share by which a part exceeds a bound.
   double overload(Part p) const {
@@ -57,35 +77,74 @@ class Rebalancer {
     return static_cast<double>(state_.weights()(p, c)) / bound;
   }
 
-  struct Candidate {
-    double key;
-    Vertex v;
-  };
-
+  // Sends members of p on until it keeps its bounds: those that cost least per weight first, and
+  // what a move brings to the border takes its place among them. Where nothing is at a border, or
+  // has no room where it would go, the member goes that costs least in the part with most room.
   void relieve(Part p, const std::vector<Vertex>& members, bool pack) {
     if (overload(p) <= 0) return;
-    std::vector<Candidate> candidates;
+    heap_.clear();
+    if (!pack) {
+      for (Vertex v : members) queue(p, v);
+    }
+    std::vector<Vertex> inner;
+    bool listed = false;
+    while (overload(p) > 0) {
+      Vertex v = -1;
+      Move move;
+      if (!heap_.empty()) {
+        v = heap_.top();
+        move = finder_.best(v);
+        const double key = key_of(p, v, move);
+        // Keys may fall behind; a stale one is put right when it comes up.
+        if (key < heap_.key(v) - 1e-9) {
+          heap_.set(v, key);
+          if (heap_.top() != v) continue;
+        }
+        heap_.remove(v);
+        if (move.to < 0) continue;
+      } else {
+        if (!std::exchange(listed, true)) inner = cheapest_last(p, members, pack);
+        if (inner.empty()) return;
+        v = inner.back();
+        inner.pop_back();
+        if (state_.part(v) != p) continue;
+        move.to = lightest(v);
+      }
+      if (relief(p, v) <= 0 || move.to == p || !improves(v, p, move.to)) continue;
+      state_.move(v, move.to);
+      if (pack) continue;
+      for_affected(state_, v, p, [&](Vertex u) {
+        const bool known = heap_.contains(u) && state_.hypergraph().nets_of(u).size() > kFewNets;
+        if (state_.part(u) == p && !known) queue(p, u);
+      });
+    }
+  }
+
+  void queue(Part p, Vertex v) {
+    const Move move = finder_.best(v);
+    if (move.to >= 0 && relief(p, v) > 0) heap_.set(v, key_of(p, v, move));
+  }
+
+  // What leaves at a gain goes first, else by the cost per weight.
+  double key_of(Part p, Vertex v, const Move& move) const {
+    if (move.to < 0) return std::numeric_limits<double>::lowest();
+    return move.gain >= 0 ? move.gain * 1e6 : move.gain / std::max(relief(p, v), 1e-12);
+  }
+
+  // Members by what they cost per weight in the part with most room; where only the fit counts, by
+  // weight. The first to go is last.
+  std::vector<Vertex> cheapest_last(Part p, const std::vector<Vertex>& members, bool pack) {
+    std::vector<std::pair<double, Vertex>> keys;
     for (Vertex v : members) {
       const double share = relief(p, v);
-      if (share <= 0) continue;
-      if (pack) {
-        candidates.push_back({share, v});
-        continue;
-      }
-      const Move move = finder_.best(v);
-      const double gain = move.to >= 0 ? move.gain : finder_.gain(v, lightest(v));
-      candidates.push_back({gain >= 0 ? gain * 1e6 : gain / share, v});
+      if (state_.part(v) != p || share <= 0) continue;
+      keys.push_back({pack ? share : key_of(p, v, {finder_.gain(v, lightest(v)), 0}), v});
     }
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.key > b.key; });
-    for (const Candidate& candidate : candidates) {
-      if (overload(p) <= 0) return;
-      if (relief(p, candidate.v) <= 0) continue;
-      Move move = pack ? Move{} : finder_.best(candidate.v);
-      if (move.to < 0) move.to = lightest(candidate.v);
-      if (move.to == p || !improves(candidate.v, p, move.to)) continue;
-      state_.move(candidate.v, move.to);
-    }
+    std::stable_sort(keys.begin(), keys.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Vertex> order;
+    for (const auto& [key, v] : keys) order.push_back(v);
+    return order;
   }
 
   // Where p holds several vertices so heavy that no part has room for one, the lightest part takes
@@ -166,6 +225,7 @@ class Rebalancer {
   VolumeState& state_;
   const Bound& max_weight_;
   MoveFinder finder_;
+  VertexHeap<double> heap_;
 };
 
 // Where refinement starts: the vertices whose move can pay.
@@ -476,19 +536,9 @@ class VolumeMoves {
     return -1;
   }
 
-  // Pins of nets that are new in v's part, and of nets that have one pin left where it came from.
   template <class Visit>
   void for_affected(Vertex v, Part from, const Visit& visit) const {
-    constexpr std::int64_t kLargestNet = 256;
-    const Hypergraph& h = state_.hypergraph();
-    for (Net e : h.nets_of(v)) {
-      if (h.size(e) > kLargestNet) continue;
-      const bool entered = state_.counts().lone(e, state_.part(v));
-      if (!entered && !state_.counts().lone(e, from)) continue;
-      for (Vertex u : h.pins_of(e)) {
-        if (entered || state_.part(u) == from) visit(u);
-      }
-    }
+    gvb::for_affected(state_, v, from, visit);
   }
 
  private:
