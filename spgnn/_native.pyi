@@ -137,6 +137,8 @@ def gemm_product(
     other_X: Tensor | None,
     other_W: Tensor | None,
     other_out: Tensor | None,
+    passing: Tensor | None,
+    sums: Tensor | None,
 ) -> None: ...
 def gemm_gradient(
     G: Tensor,
@@ -146,8 +148,14 @@ def gemm_gradient(
     other_X: Tensor | None,
     other_out: Tensor | None,
 ) -> None: ...
-def cross_entropy(X: Tensor, target: Tensor, out: Tensor) -> None: ...
-def cross_entropy_gradient(G: Tensor, X: Tensor, target: Tensor, out: Tensor) -> None: ...
+def cross_entropy(
+    X: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    divisor: float,
+    out: Tensor,
+    gradient: Tensor | None,
+) -> None: ...
 
 class AttentionSide:
     def __init__(

@@ -19,12 +19,14 @@ from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
 from spgnn.kernels.gemm import (
     add_times_transposed_,
+    gradient_of,
     sum_of_products,
     times_transposed,
     transposed_times,
     two_gradients,
     two_products,
 )
+from spgnn.kernels.update import relu_of
 from spgnn.torch_internals import recorder
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
@@ -262,6 +264,7 @@ class _BesideItself(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Any]) -> None:
         H_local, W, R, ctx.A, ctx.step, _ = inputs
         ctx.device = H_local.device.type
+        ctx.relu = relu_of(H_local)
         ctx.save_for_backward(H_local, W, R, output[1])
         ctx.set_materialize_grads(False)
 
@@ -279,7 +282,7 @@ class _BesideItself(torch.autograd.Function):
             if len(U) == len(G):
                 dW, dR = two_gradients(U, H_local, G, H_local)
                 if ctx.needs_input_grad[0]:
-                    dH = sum_of_products(U, W.T, G, R.T)
+                    dH = gradient_of(H_local, ctx.relu, U, W.T, G, R.T)
                 return dH, dW, dR, None, None, None
             dW, dR = transposed_times(U, H_local), transposed_times(G, H_own)
             if ctx.needs_input_grad[0]:

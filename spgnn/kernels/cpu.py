@@ -18,7 +18,6 @@ from spgnn import _native
 from spgnn._native import (
     attention_finish,
     cross_entropy,
-    cross_entropy_gradient,
     dequantise_rows,
     dropout_rows,
     edge_extremes,

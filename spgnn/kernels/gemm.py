@@ -15,6 +15,7 @@ from torch import Tensor
 from spgnn import _native
 from spgnn.kernels.library import Operator, define, kernels_for, traced, watched
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.update import relu_of
 from spgnn.torch_internals import below_autograd, direct
 
 # Fewest rows of X that are worth it.
@@ -105,6 +106,30 @@ def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tenso
     return made
 
 
+def gradient_of(
+    X: Tensor | None, relu: Any, G1: Tensor, W1: Tensor, G2: Tensor | None, W2: Tensor | None
+) -> Tensor:
+    """``G1 W1ᵀ``, or ``G1 W1ᵀ + G2 W2ᵀ``, as the gradient of X.
+
+    Parameters
+    ----------
+    X : Tensor, optional
+        If it is known.
+    relu
+        What `relu_of` said of X: the node takes what passes through it.
+    G1, W1, G2, W2
+        Of `times_transposed` or `sum_of_products`.
+    """
+    operands = [G1, W1] if G2 is None or W2 is None else [G1, W1, G2, W2]
+    kernel = all(map(has_gemm, operands[::2], operands[1::2]))
+    if X is not None and relu is not None and kernel and not watched(*operands):
+        with below_autograd():
+            relu.passed = _passed(G1, W1, G2, W2, X)
+        made: Tensor = relu.passed[0]
+        return made
+    return times_transposed(G1, W1) if len(operands) == 2 else sum_of_products(*operands)
+
+
 def transposed_times(G: Tensor, X: Tensor) -> Tensor:
     """``Gᵀ X`` [f_out, f_in] of G [n, f_out] and X [n, f_in]; as `times_transposed`."""
     if not _has_kernel(G, X) or G.shape[1] > _MOST_OF_GRADIENT:
@@ -174,6 +199,7 @@ def _add_in_pieces(G: Tensor, X: Tensor) -> Tensor:
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     first, second = inputs
+    ctx.relu = relu_of(first)
     ctx.save_for_backward(
         first if ctx.needs_input_grad[1] else None, second if ctx.needs_input_grad[0] else None
     )
@@ -215,7 +241,7 @@ def _tangent_of_sum(arguments: Any, tangents: Any) -> Tensor:
 def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
     X, W = ctx.saved_tensors
     return (
-        None if W is None else times_transposed(G, W.T),
+        None if W is None else gradient_of(X, ctx.relu, G, W.T, None, None),
         None if X is None else transposed_times(G, X),
     )
 
@@ -266,20 +292,34 @@ def _rows_of(X: Tensor, W: Tensor, *others: Tensor) -> Tensor:
 
 def _multiply(X: Tensor, W: Tensor) -> Tensor:
     Z = _rows_of(X, W)
-    kernels_for(X).gemm_product(X, W, Z, None, None, None)
+    kernels_for(X).gemm_product(X, W, Z, None, None, None, None, None)
     return Z
 
 
 def _add_up(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
     Z = _rows_of(X1, W1)
-    kernels_for(X1).gemm_product(X1, W1, Z, X2, W2, None)
+    kernels_for(X1).gemm_product(X1, W1, Z, X2, W2, None, None, None)
     return Z
 
 
 def _multiply_twice(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
     Z1, Z2 = _rows_of(X, W1), _rows_of(X, W2)
-    kernels_for(X).gemm_product(X, W1, Z1, None, W2, Z2)
+    kernels_for(X).gemm_product(X, W1, Z1, None, W2, Z2, None, None)
     return Z1, Z2
+
+
+def _new_passed(
+    G1: Tensor, W1: Tensor, G2: Tensor | None, W2: Tensor | None, Y: Tensor
+) -> tuple[Tensor, Tensor]:
+    return _rows_of(G1, W1), G1.new_empty(W1.shape[0])
+
+
+def _multiply_through(
+    G1: Tensor, W1: Tensor, G2: Tensor | None, W2: Tensor | None, Y: Tensor
+) -> tuple[Tensor, Tensor]:
+    Z, sums = _new_passed(G1, W1, G2, W2, Y)
+    kernels_for(G1).gemm_product(G1, W1, Z, G2, W2, None, Y, sums)
+    return Z, sums
 
 
 def _new_gradient(G: Tensor, X: Tensor) -> Tensor:
@@ -334,6 +374,13 @@ _two_products = direct(
         "gemm_products(Tensor X, Tensor W1, Tensor W2) -> (Tensor, Tensor)",
         new=lambda X, W1, W2: (_rows_of(X, W1), _rows_of(X, W2)),
         compute=_multiply_twice,
+    )
+)
+_passed = direct(
+    define(
+        "gemm_passed(Tensor G1, Tensor W1, Tensor? G2, Tensor? W2, Tensor Y) -> (Tensor, Tensor)",
+        new=_new_passed,
+        compute=_multiply_through,
     )
 )
 _two_gradients = direct(

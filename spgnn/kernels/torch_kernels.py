@@ -299,17 +299,22 @@ def update_rows_backward(*arguments: Any) -> None:
         torch.sum(dZ, 0, dtype=sums.dtype, out=sums)
 
 
-def cross_entropy(X: Tensor, target: Tensor, out: Tensor) -> None:
-    """The loss of the rows that have a target."""
-    known = torch.where(target < 0, -100, target)
-    out.copy_(F.cross_entropy(X, known, reduction="sum", ignore_index=-100))
-
-
-def cross_entropy_gradient(G: Tensor, X: Tensor, target: Tensor, out: Tensor) -> None:
-    """Its gradient, times G; zeros in rows without a target."""
-    torch.softmax(X, 1, out=out)
-    known = (target >= 0).to(X.dtype)[:, None]
-    out.scatter_add_(1, target.clamp(min=0)[:, None], -known).mul_(known * G)
+def cross_entropy(
+    X: Tensor,
+    target: Tensor,
+    mask: Tensor | None,
+    divisor: float,
+    out: Tensor,
+    gradient: Tensor | None,
+) -> None:
+    """The loss of the rows that count, and its gradient, with zeros in the others."""
+    counts = target >= 0 if mask is None else mask & (target >= 0)
+    known = torch.where(counts, target, -100)
+    out.copy_(F.cross_entropy(X, known, reduction="sum", ignore_index=-100)).div_(divisor)
+    if gradient is not None:
+        torch.softmax(X, 1, out=gradient)
+        factor = counts.to(X.dtype)[:, None]
+        gradient.scatter_add_(1, target.clamp(min=0)[:, None], -factor).mul_(factor / divisor)
 
 
 # --- rows in few bits, as docs/kernels.md defines them ------------------------------------------

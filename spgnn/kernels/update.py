@@ -77,6 +77,29 @@ def update_rows_(
     return _update.overwriting(Z, bias, vertex_ids, key, float(p), which, float(alpha))
 
 
+def hide_gradient(made: Tensor) -> Tensor:
+    """Say of a result of `update_rows_` that nobody looks at its gradient; the same tensor.
+
+    Products that make the gradient of such rows make zeros where a ReLU let nothing pass, which is
+    all that is left to do for it (`relu_of`).
+    """
+    node: Any = None if torch.compiler.is_compiling() else made.grad_fn
+    if getattr(node, "operator", None) is _update and node.act == _RELU:
+        node.hidden = True
+    return made
+
+
+def relu_of(X: Tensor) -> Any:
+    """The node of the ReLU that X is the result of, if the gradient of X is hidden; else None.
+
+    Whoever makes that gradient with zeros where X is not positive puts it, and the sums of its
+    columns, into ``node.passed``. Added to another gradient it is not recognised again: zeros are
+    made a second time.
+    """
+    node = X.grad_fn
+    return node if getattr(node, "hidden", False) else None
+
+
 def _number_of(act: str | None, alpha: float) -> int:
     if act is not None:
         check_choice("act", act, tuple(name for name in ACTS if name))
@@ -114,7 +137,13 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
 def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     kept = *ctx.saved_tensors, ctx.key, ctx.p, ctx.act, ctx.alpha
     summed = ctx.has_bias and ctx.needs_input_grad[1]
-    if transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling()):
+    passed, ctx.passed = getattr(ctx, "passed", None), None
+    if passed is not None and passed[0] is G and not torch.is_grad_enabled():
+        dZ, sums = passed
+        if ctx.p:  # nobody else has these
+            dZ.mul_(1.0 / (1.0 - ctx.p))
+            sums.mul_(1.0 / (1.0 - ctx.p))
+    elif transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling()):
         dZ = _passed(G, *kept)
         sums = dZ.sum(0, dtype=SUM_DTYPE[G.dtype]) if summed else None
     else:

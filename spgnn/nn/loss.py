@@ -71,19 +71,18 @@ class CrossEntropy(Loss):
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the weighted mean."""
         outputs = _wide(outputs)
+        if self.weight is None and not self.smoothing:
+            return cross_entropy_sum(outputs, y, mask, total or 1)
         # Ignored rather than left out: no copy of the chosen rows, forward or backward.
         target = torch.where(mask & (y > UNKNOWN), y, UNKNOWN)
-        if self.weight is None and not self.smoothing:
-            summed = cross_entropy_sum(outputs, target)
-        else:
-            summed = F.cross_entropy(
-                outputs,
-                target,
-                None if self.weight is None else self.weight.to(outputs.dtype),
-                ignore_index=UNKNOWN,
-                reduction="sum",
-                label_smoothing=self.smoothing,
-            )
+        summed = F.cross_entropy(
+            outputs,
+            target,
+            None if self.weight is None else self.weight.to(outputs.dtype),
+            ignore_index=UNKNOWN,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
         return summed / (total or 1)
 
 

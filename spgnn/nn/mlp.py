@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from spgnn.graph.protocol import as_graph
-from spgnn.nn.convolution import linear
-from spgnn.nn.norm import Norm, NormGraph, Stage, norm_of, run_stages
-from spgnn.nn.rowwise import Activation, activated
+from spgnn.nn.convolution import Linear, linear
+from spgnn.nn.norm import Norm, NormGraph, Product, Stage, norm_of, run_stages
+from spgnn.nn.rowwise import Activation, Update, activated, rule_of
 
 
 class MLP(nn.Module):
@@ -49,15 +49,26 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, graph: NormGraph) -> Tensor:
         """X [rows, widths[0]] to [rows, widths[-1]]. Collective if a norm is."""
-        return run_stages([self.lins[0], *self.stages()], x, as_graph(graph))
+        return run_stages([_product(self.lins[0]), *self.stages()], x, as_graph(graph))
 
     def stages(self) -> list[Stage]:
         """All that comes after the first linear layer; the result of that is overwritten."""
         found: list[Stage] = []
         for norm, lin in zip(self.norms, self.lins[1:], strict=True):
             bare = isinstance(norm, nn.Identity)
-            owned = self.act_first or bare or isinstance(norm, Norm)
-            act = partial(activated, self.act, owned=owned)
+            ours = bare or isinstance(norm, Norm)
+            rule, product = rule_of(self.act), _product(lin)
+            act: list[Stage] = [partial(activated, self.act, owned=self.act_first or ours)]
+            if rule is not None and (bare or (ours and not self.act_first)):
+                act = [Update(rule, hidden=isinstance(product, Product))]
             middle = [] if bare else [norm]
-            found += [act, *middle, lin] if self.act_first else [*middle, act, lin]
+            found += [*act, *middle] if self.act_first else [*middle, *act]
+            found.append(product)
         return found
+
+
+def _product(lin: nn.Module) -> Stage:
+    """A linear layer whose bias the next stage adds, unless somebody looks at the layer."""
+    if not isinstance(lin, Linear) or lin._forward_hooks or lin._forward_pre_hooks:
+        return lin
+    return Product(lin.weight, lin.bias)

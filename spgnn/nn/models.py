@@ -355,7 +355,7 @@ class Stack(nn.Module):
             Of the dropout that comes after the layer, with the ids of its rows.
         """
         layer = self.convolutions[number]
-        if layer._forward_hooks or not layer.aggregates_once:
+        if not _only_aggregates(layer):
             # Whoever looks at the layer, or has a forward of its own, sees all of it.
             Z = layer(H, on, keys=keys) if layer.uses_keys else layer(H, on)
             return run_stages(self.stages(number, H, on, following), Z, on)
@@ -379,7 +379,9 @@ class Stack(nn.Module):
         if self.act is None and following is None:
             return found if bare else [*found, norm]
         if self._fuses(number):
-            update = Update(rule_of(self.act) or Rule(), self.dropout, following, number + 1)
+            hidden = self.jk_mode is None and _only_aggregates(self.convolutions[number + 1])
+            rule = rule_of(self.act) or Rule()
+            update = Update(rule, self.dropout, following, number + 1, hidden)
             return [*found, update] if bare else [*found, norm, update]
         if self.act_first:
             found += [partial(activated, self.act, owned=True), *([] if bare else [norm])]
@@ -469,6 +471,11 @@ class GraphSAGE(Stack):
     """Layers of :class:`SAGEConv`; parameters are those of :class:`Stack`, options the layers'."""
 
     convolution = SAGEConv
+
+
+def _only_aggregates(layer: Convolution) -> bool:
+    """True if nobody looks at the layer, and it has no forward of its own."""
+    return not layer._forward_hooks and layer.aggregates_once
 
 
 class GIN(Stack):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -19,6 +19,7 @@ from spgnn.comm import (
 from spgnn.errors import InputError, check_choice, unknown
 from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
+from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.rowwise import Update
 
 NormGraph = AnyGraph | Communicator
@@ -392,6 +393,24 @@ def norm_of(
     return made
 
 
+@dataclass(frozen=True, eq=False)
+class Product:
+    """The stage of a linear layer, whose bias the next stage adds.
+
+    Attributes
+    ----------
+    weight : Tensor [f_out, f_in]
+    bias : Tensor [f_out], optional
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __call__(self, Z: Tensor) -> Tensor:
+        """``Z Wᵀ``."""
+        return times_transposed(Z, self.weight)
+
+
 class Skip:
     """The stage of a skip connection: it adds rows.
 
@@ -459,7 +478,10 @@ def run_until(
         if place == stop:
             break
         Z = run_stage(stage, Z, graph, shift)
-        shift = shift if isinstance(stage, Skip) else None
+        if isinstance(stage, Product):
+            shift = stage.bias
+        elif not isinstance(stage, Skip):
+            shift = None
     return Z, shift
 
 
@@ -471,7 +493,7 @@ def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = 
         return wide.to(x.dtype)
     if isinstance(stage, Update):
         return stage(x, shift)
-    if isinstance(stage, Skip):
+    if isinstance(stage, Skip | Product):
         return stage(x)
     if getattr(stage, "takes_graph", False):
         return _shifted(stage, x, graph, shift)

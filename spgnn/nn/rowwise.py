@@ -16,7 +16,7 @@ from spgnn import kernels
 from spgnn.errors import InputError, unknown
 from spgnn.graph.features import Features, Propagated
 from spgnn.kernels.torch_kernels import dropout_keeps
-from spgnn.kernels.update import Act, update_rows_
+from spgnn.kernels.update import Act, hide_gradient, update_rows_
 from spgnn.sparse import CSR, SUM_DTYPE
 
 Activation = Callable[[Tensor], Tensor]
@@ -167,12 +167,15 @@ class Update:
         Of the vertices of these rows; without, nothing is dropped.
     layer : int
         The next one.
+    hidden : bool
+        Whether nobody looks at the gradient of the result.
     """
 
     act: Rule
     p: float = 0.0
     keys: DropoutKeys | None = None
     layer: int = 0
+    hidden: bool = False
 
     def __call__(self, Z: Tensor, bias: Tensor | None = None) -> Tensor:
         """Rows [n, f], which are overwritten, and a bias [f] that is added first."""
@@ -186,7 +189,8 @@ class Update:
         if self.keys is not None and self.p:
             ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
             given |= {"vertex_ids": ids, "key": key, "p": self.p}
-        return update_rows_(Z, bias, **given)
+        made = update_rows_(Z, bias, **given)
+        return hide_gradient(made) if self.hidden else made
 
 
 Precision = Literal["float32", "bfloat16", "float64"]

@@ -60,6 +60,21 @@ def test_any_size_of_numbers(rows, classes, scale, offset):
     check(X, targets(rows, classes))
 
 
+def test_of_some_rows_divided():
+    X, target = random_dense(900, 7, 1).requires_grad_(), targets(900, 7)
+    mask = torch.arange(900) % 3 > 0
+    loss, G = cross_entropy_sum(X, target, mask, 11), torch.tensor(1.0)
+    for factor in (1, 3):  # of what reaches it
+        wanted, right_G = right(X, torch.where(mask, target, -1))
+        (found,) = torch.autograd.grad(loss, X, factor * G, retain_graph=True)
+        torch.testing.assert_close(found.double(), right_G * (factor / 33), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(loss.double(), wanted / 11)
+    with torch.no_grad():
+        assert torch.equal(cross_entropy_sum(X, target, mask, 11), loss)
+    target[0] = 7  # not in the mask
+    assert cross_entropy_sum(X, target, mask, 11).isfinite()
+
+
 def test_what_is_no_number_is_seen_where_it_counts():
     X, target = random_dense(40, 9, 4), targets(40, 9)
     chosen, others = (target >= 0).nonzero()[:, 0], (target < 0).nonzero()[:, 0]
@@ -90,6 +105,8 @@ def test_second_and_third_derivatives():
     target = targets(7, 4)
     assert torch.autograd.gradcheck(lambda X: cross_entropy_sum(X, target), X)
     assert torch.autograd.gradgradcheck(lambda X: cross_entropy_sum(X, target).square(), X)
+    some = torch.arange(7) % 2 > 0
+    assert torch.autograd.gradgradcheck(lambda X: cross_entropy_sum(X, target, some, 3).square(), X)
 
 
 def test_compilers_and_transforms_see_torchs_own():

@@ -10,6 +10,7 @@ from spgnn.kernels import (
 from spgnn.kernels.gemm import (
     FEWEST_ROWS,
     add_times_transposed_,
+    gradient_of,
     most_columns,
     sum_of_products,
     times_transposed,
@@ -17,6 +18,7 @@ from spgnn.kernels.gemm import (
     two_gradients,
     two_products,
 )
+from spgnn.kernels.update import hide_gradient, relu_of, update_rows_
 
 from .conftest import random_dense
 
@@ -65,6 +67,34 @@ def test_two_at_a_time(instruction_set, f_in, f_out, others):
         found = two_gradients(*first, *second)
         for one, pair in zip(found, (first, second), strict=True):
             assert torch.equal(one, transposed_times(*pair))
+
+
+@pytest.mark.parametrize("f_out", [3, 16, 41])
+@pytest.mark.usefixtures("of_any_width")
+def test_a_gradient_that_a_relu_lets_pass(instruction_set, threads, f_out):
+    G, H, U = random_dense(ROWS, 9, 1), random_dense(ROWS, 20, 2), random_dense(ROWS, f_out, 3)
+    V, W, b = random_dense(f_out, 9, 4), random_dense(f_out, 20, 5), torch.randn(f_out)
+    made = []
+    for count in (1, 2, 3):
+        threads(count)
+        bias, Z = b.clone().requires_grad_(), U.clone().requires_grad_()
+        Y = hide_gradient(update_rows_(Z * 1, bias, act="relu"))
+        relu = relu_of(Y)
+        assert relu is not None
+        for other in ((None, None), (H, W)):
+            dY = gradient_of(Y, relu, G, V, *other)
+            full = times_transposed(G, V) if other[0] is None else sum_of_products(G, V, H, W)
+            assert torch.equal(dY, torch.where(Y > 0, full, 0.0))
+            found = torch.autograd.grad(Y, (Z, bias), dY, retain_graph=True)
+            assert torch.equal(found[0], dY)
+            assert near(found[1], dY.double().sum(0), dY.double().abs().sum(0))
+            # Beside another gradient it is one of two.
+            dY = gradient_of(Y, relu, G, V, *other)
+            found = torch.autograd.grad(Y, (Z, bias), dY + U, retain_graph=True)
+            assert torch.equal(found[0], torch.where(Y > 0, dY + U, 0.0))
+        made.append((dY, *found))
+    for one in made[1:]:
+        assert all(map(torch.equal, one, made[0]))
 
 
 def test_where_they_are_faster():

@@ -152,11 +152,15 @@ def cases():
     two = torch.ones(3, 4, requires_grad=True), torch.ones(3, 5, requires_grad=True)
     yield ops.gemm_sum.default, (wanted, two[0], random_dense(6, 5, 2), two[1])
     yield ops.gemm_products.default, (X, torch.ones(3, 4), torch.ones(2, 4))
+    yield ops.gemm_passed.default, (X, torch.ones(3, 4), None, None, random_dense(6, 3, 4))
     yield ops.gemm_gradients.default, (X, random_dense(6, 3, 4), None, random_dense(6, 2, 5))
     target = torch.tensor([1, -1, 3, 0, 0, 2])
-    yield ops.cross_entropy.default, (wanted, target)
+    mask = torch.arange(6) > 1
+    yield ops.cross_entropy.default, (wanted, target, None, 1.0, False)
+    yield ops.cross_entropy.default, (wanted, target, mask, 3.0, False)
+    yield ops.cross_entropy.default, (wanted, target, mask, 3.0, True)
     scale = torch.tensor(2.0, requires_grad=True)
-    yield ops.cross_entropy_gradient.default, (scale, wanted, target)
+    yield ops.cross_entropy_gradient.default, (scale, wanted, target, mask, 3.0)
     nobody = P.indptr, P.indices, None, None, None
     yield ops.extreme.default, (*nobody, wanted, True)
     arg = (torch.arange(24).view(6, 4) * 5 % 7 - 1).int()

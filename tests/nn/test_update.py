@@ -14,6 +14,7 @@ from spgnn import CSR
 from spgnn.autograd import product, product_beside_itself
 from spgnn.config import TrainConfig
 from spgnn.graph.block import Block, LocalMatrix, block_pattern
+from spgnn.kernels import gemm
 from spgnn.nn import (
     GAT,
     GCN,
@@ -69,7 +70,12 @@ def trained(kind: type[Stack], act: str | Callable[[Tensor], Tensor], **options:
     ],
     ids=str,
 )
-def test_the_same_numbers_as_step_by_step(kind, options, act):
+@pytest.mark.parametrize("kernels", ["blas", "ours"])
+def test_the_same_numbers_as_step_by_step(kind, options, act, kernels, monkeypatch):
+    """Also where the product that makes a ReLU's gradient does the ReLU's part."""
+    if kernels == "ours":
+        monkeypatch.setattr(gemm, "FEWEST_ROWS", 1)
+        monkeypatch.setattr(gemm, "_MOST_COLUMNS", 1024)
     found, gradients = trained(kind, act, **options)
     right, expected = trained(kind, STEPWISE[act], **options)
     if act == "elu":  # exponentials to some ulps

@@ -259,9 +259,9 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
 
 
 def test_activations_are_what_is_alive_at_the_worst_time():
-    # Scores and their gradient, float32 each, and what class a row is of.
+    # Scores and their gradient, float32 each.
     config = TrainConfig.of(layers=1, hidden=64)
-    assert trace(config, 8, 4).activations([0, 1]) == 2 * 4 * 4 + 8
+    assert trace(config, 8, 4).activations([0, 1]) == 2 * 4 * 4
     # H, its gradient before and after ReLU.
     assert trace(config.but(layers=2), 8, 4).activations([0, 1, 1]) == 3 * 64 * 4
     # A last layer that makes few rows leaves the ones before as they are.

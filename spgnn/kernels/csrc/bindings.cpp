@@ -421,14 +421,17 @@ GemmOperand gemm_operand(const Rows& x) {
 }
 
 void gemm_product(const Rows& x, const Dense& w, const Tensor& z, const Rows& other_x,
-                  const Dense& other_w, const Tensor& other_z) {
+                  const Dense& other_w, const Tensor& other_z, const Rows& passing,
+                  const Tensor& sums) {
   const GemmOperand operands[2] = {gemm_operand(x), gemm_operand(other_x)};
   const float* weights[2] = {w.as<float>(), other_w.as<float>()};
   const GemmMatrix results[2] = {{z.as<float>(), z.columns()},
                                  {other_z.as<float>(), other_z ? other_z.columns() : 0}};
   const int threads = threads_for(z.count() * (operands[0].columns + operands[1].columns));
   Released released;
-  spgnn::gemm_product(current_table(), operands, weights, results, x.rows(), threads);
+  const GemmPassing passed{passing.as<float>(), passing.stride[0]};
+  spgnn::gemm_product(current_table(), operands, weights, results, x.rows(), passed,
+                      sums.as<float>(), threads);
 }
 
 void gemm_gradient(const Rows& g, const Rows& x, const Tensor& sums, const Rows& other_g,
@@ -443,27 +446,19 @@ void gemm_gradient(const Rows& g, const Rows& x, const Tensor& sums, const Rows&
 
 constexpr int kEntropyWork = 16;  // what an exponential takes, in multiplications
 
-template <class T>
-CrossEntropyOperands<T> cross_entropy_operands(const Tensor& x, const Tensor& target) {
-  return {x.as<T>(), x.stride[0], x.columns(), x.rows(), target.as<std::int64_t>()};
-}
-
-void cross_entropy(const Rows& x, const Dense& target, const Tensor& out) {
+void cross_entropy(const Rows& x, const Dense& target, const Dense& mask, double divisor,
+                   const Tensor& out, const Tensor& dx) {
   const int threads = threads_for(kEntropyWork * x.count());
   with_wide_floats(x, [&]<class T>(T) {
-    const auto a = cross_entropy_operands<T>(x, target);
+    const auto parts = static_cast<T>(divisor);
+    const CrossEntropyGradient<T> a{
+        {x.as<T>(), x.stride[0], x.columns(), x.rows(), target.as<std::int64_t>()},
+        T{1} / parts,
+        dx.as<T>(),
+        dx.stride[0]};
     Released released;
-    *out.as<T>() = static_cast<T>(spgnn::cross_entropy(current_table(), a, threads));
-  });
-}
-
-void cross_entropy_gradient(const Tensor& g, const Rows& x, const Dense& target, const Tensor& dx) {
-  const int threads = threads_for(kEntropyWork * x.count());
-  with_wide_floats(x, [&]<class T>(T) {
-    const CrossEntropyGradient<T> a{cross_entropy_operands<T>(x, target), *g.as<T>(), dx.as<T>(),
-                                    dx.stride[0]};
-    Released released;
-    spgnn::cross_entropy_gradient(current_table(), a, threads);
+    const double loss = spgnn::cross_entropy(current_table(), a, mask.as<bool>(), threads);
+    *out.as<T>() = static_cast<T>(loss) / parts;
   });
 }
 
@@ -693,11 +688,11 @@ void bind_kernels(nb::module_& m) {
         maybe("rows"), maybe("residual"), maybe("lost"), "out"_a);
   m.def("dequantise_rows", &of::dequantise_rows, "packed"_a, "bits"_a, maybe("rows"), "out"_a);
   m.def("gemm_product", &of::gemm_product, "X"_a, "W"_a, "out"_a, maybe("other_X"),
-        maybe("other_W"), maybe("other_out"));
+        maybe("other_W"), maybe("other_out"), maybe("passing"), maybe("sums"));
   m.def("gemm_gradient", &of::gemm_gradient, "G"_a, "X"_a, "out"_a, maybe("other_G"),
         maybe("other_X"), maybe("other_out"));
-  m.def("cross_entropy", &of::cross_entropy, "X"_a, "target"_a, "out"_a);
-  m.def("cross_entropy_gradient", &of::cross_entropy_gradient, "G"_a, "X"_a, "target"_a, "out"_a);
+  m.def("cross_entropy", &of::cross_entropy, "X"_a, "target"_a, maybe("mask"), "divisor"_a, "out"_a,
+        maybe("gradient"));
   nb::class_<AttentionSide>(m, "AttentionSide")
       .def(
           "__init__",

@@ -2,8 +2,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "dense.hpp"
 #include "exponential.hpp"
-#include "kernel_table.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
@@ -37,46 +37,47 @@ inline T exponentials_of(const T* x, std::int64_t count, T largest, T* y) {
 }
 
 template <class T>
-double cross_entropy(const CrossEntropyOperands<T>& a, Span rows) {
-  constexpr std::int64_t kPiece = 256;
-  T exponentials[kPiece];
-  double loss = 0;
-  for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-    if (a.target[i] < 0) continue;
-    const T* x = a.x + i * a.x_stride;
-    const T largest = largest_of(x, a.columns);
-    T sum = 0;
-    for (std::int64_t first = 0; first < a.columns; first += kPiece) {
-      const std::int64_t count = a.columns - first < kPiece ? a.columns - first : kPiece;
-      sum += exponentials_of(x + first, count, largest, exponentials);
-    }
-    loss += std::log(sum) + (largest - x[a.target[i]]);
-  }
-  return loss;
-}
-
-template <class T>
-void cross_entropy_gradient(const CrossEntropyGradient<T>& a, Span rows) {
+double cross_entropy(const CrossEntropyGradient<T>& a, const bool* mask, Span rows) {
   const std::int64_t columns = a.of.columns;
+  constexpr std::int64_t kPiece = 256;
+  constexpr double kMost = 1e200;  // of a product of sums, each at most the number of columns
+  T exponentials[kPiece];
+  double loss = 0, product = 1;
   for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-    T* dx = a.dx + i * a.dx_stride;
+    T* dx = a.dx ? a.dx + i * a.dx_stride : nullptr;
     const std::int64_t target = a.of.target[i];
-    if (target < 0) {
-      std::memset(dx, 0, static_cast<std::size_t>(columns) * sizeof(T));
+    if (target < 0 || (mask && !mask[i])) {
+      if (dx) std::memset(dx, 0, static_cast<std::size_t>(columns) * sizeof(T));
       continue;
     }
+    if (target >= columns) return std::nan("");
     const T* x = a.of.x + i * a.of.x_stride;
-    const T scale = a.factor / exponentials_of(x, columns, largest_of(x, columns), dx);
+    const T largest = largest_of(x, columns);
+    T sum = 0;
+    if (dx) {
+      sum = exponentials_of(x, columns, largest, dx);
+      const T scale = a.factor / sum;
 #pragma GCC ivdep
-    for (std::int64_t c = 0; c < columns; ++c) dx[c] *= scale;
-    dx[target] -= a.factor;
+      for (std::int64_t c = 0; c < columns; ++c) dx[c] *= scale;
+      dx[target] -= a.factor;
+    } else {
+      for (std::int64_t first = 0; first < columns; first += kPiece) {
+        const std::int64_t count = columns - first < kPiece ? columns - first : kPiece;
+        sum += exponentials_of(x + first, count, largest, exponentials);
+      }
+    }
+    loss += largest - x[target];
+    // One logarithm for many rows.
+    product *= sum;
+    if (product > kMost) {
+      loss += std::log(product);
+      product = 1;
+    }
   }
+  return loss + std::log(product);
 }
 
-template <class T>
-inline constexpr CrossEntropyKernels<T> kCrossEntropy{cross_entropy<T>, cross_entropy_gradient<T>};
-
 extern const CrossEntropyTable cross_entropy_table;
-const CrossEntropyTable cross_entropy_table{kCrossEntropy<float>, kCrossEntropy<double>};
+const CrossEntropyTable cross_entropy_table{cross_entropy<float>, cross_entropy<double>};
 
 }  // namespace spgnn::SPGNN_ISA

@@ -1,6 +1,6 @@
 // The inner loops of dense products of many rows with a matrix of few: a tile's sums stay in
 // registers (Goto and van de Geijn, Anatomy of High-Performance Matrix Multiplication, 2008).
-#include "kernel_table.hpp"
+#include "dense.hpp"
 #include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {
@@ -12,12 +12,31 @@ inline constexpr int kTileRows = kLanes == 16 ? 12 : 6;
 inline constexpr int kWideRows = kLanes == 16 ? 8 : 4, kNarrowRows = kLanes == 16 ? 16 : 12;
 inline constexpr std::int64_t kLineFloats = 16;
 
+// Of some vectors of columns: where they go, what passes of them, and their sums.
+struct ColumnPanel {
+  const GemmColumns* to;
+  const float* y;
+  std::int64_t y_stride;
+  float* sums;
+};
+
 // kRows rows of kVectors vectors of columns. Lines from `next` on are fetched meanwhile, one for
-// each row and kLineFloats columns of x.
-template <int kRows, int kVectors>
+// each row and kLineFloats columns of x; and those that the next tile is written to.
+template <int kRows, int kVectors, bool kPasses>
 inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
-                         const GemmColumns* to, const float* const (&next)[2]) {
+                         const ColumnPanel& panel, const float* const (&next)[2]) {
   FloatVector sums[kRows][kVectors] = {};
+  if (kRows == kTileRows) {
+    for (int v = 0; v < kVectors; ++v) {
+      const GemmColumns& to = panel.to[v];
+      for (int r = 0; r < kRows; ++r) {
+        __builtin_prefetch(to.z + (row + kRows + r) * to.stride, 1);
+        if (kPasses) {
+          __builtin_prefetch(panel.y + v * kLanes + (row + kRows + r) * panel.y_stride);
+        }
+      }
+    }
+  }
   for (int term = 0; term < 2; ++term) {
     const std::int64_t depth = a.x[term].columns, stride = a.x[term].stride;
     const float* x = a.x[term].rows + row * stride;
@@ -38,20 +57,34 @@ inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
       }
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) {
-      float* z = to[v].z + (row + r) * to[v].stride;
-      if (to[v].lanes == kLanes) {
-        store_vector(z, sums[r][v]);
+  for (int v = 0; v < kVectors; ++v) {
+    const GemmColumns& to = panel.to[v];
+    float* z = to.z + row * to.stride;
+    const float* y = panel.y + v * kLanes + row * panel.y_stride;
+    FloatVector total{};
+    if (kPasses) total = load_vector<FloatVector>(panel.sums + v * kLanes);
+    for (int r = 0; r < kRows; ++r, z += to.stride) {
+      FloatVector& sum = sums[r][v];
+      const bool whole = to.lanes == kLanes;
+      if (kPasses) {
+        const auto passed =
+            whole ? load_vector<FloatVector>(y) : load_vector<FloatVector>(y, to.lanes);
+        sum = passed <= 0 ? FloatVector{} : sum;
+        total += sum;
+        y += panel.y_stride;
+      }
+      if (whole) {
+        store_vector(z, sum);
       } else {
-        store_vector(z, sums[r][v], to[v].lanes);
+        store_vector(z, sum, to.lanes);
       }
     }
+    if (kPasses) store_vector(panel.sums + v * kLanes, total);
   }
 }
 
-template <int kVectors>
-inline void product_panel(const GemmProduct& a, Span rows, const float* w, const GemmColumns* to,
+template <int kVectors, bool kPasses>
+inline void product_panel(const GemmProduct& a, Span rows, const float* w, const ColumnPanel& panel,
                           bool fetch) {
   std::int64_t row = rows.begin;
   for (; row + kTileRows <= rows.end; row += kTileRows) {
@@ -59,14 +92,15 @@ inline void product_panel(const GemmProduct& a, Span rows, const float* w, const
     if (fetch && row + 3 * kTileRows <= rows.end) {
       for (int t = 0; t < 2; ++t) next[t] = a.x[t].rows + (row + 2 * kTileRows) * a.x[t].stride;
     }
-    product_tile<kTileRows, kVectors>(a, row, w, to, next);
+    product_tile<kTileRows, kVectors, kPasses>(a, row, w, panel, next);
   }
-  for (; row + 3 <= rows.end; row += 3) product_tile<3, kVectors>(a, row, w, to, {});
-  for (; row < rows.end; ++row) product_tile<1, kVectors>(a, row, w, to, {});
+  for (; row + 3 <= rows.end; row += 3) product_tile<3, kVectors, kPasses>(a, row, w, panel, {});
+  for (; row < rows.end; ++row) product_tile<1, kVectors, kPasses>(a, row, w, panel, {});
 }
 
 // Panel by panel of w over rows of x that the second cache holds.
-inline void gemm_product(const GemmProduct& a, Span rows) {
+template <bool kPasses>
+inline void product_of(const GemmProduct& a, const GemmPassing& passing, Span rows, float* sums) {
   constexpr std::int64_t kBlockFloats = 65536, kFewest = 4 * kTileRows;
   const std::int64_t depth = a.x[0].columns + a.x[1].columns;
   const std::int64_t fitting = kBlockFloats / depth / kTileRows * kTileRows;
@@ -75,13 +109,19 @@ inline void gemm_product(const GemmProduct& a, Span rows) {
     some.end = some.begin + block < rows.end ? some.begin + block : rows.end;
     for (std::int64_t v = 0; v < a.vectors; v += kTileVectors) {
       const float* w = a.w + v * kLanes * depth;
+      ColumnPanel panel{a.z + v, nullptr, 0, nullptr};
+      if (kPasses) panel = {a.z + v, passing.y + v * kLanes, passing.stride, sums + v * kLanes};
       if (v + kTileVectors <= a.vectors) {
-        product_panel<kTileVectors>(a, some, w, a.z + v, v == 0);
+        product_panel<kTileVectors, kPasses>(a, some, w, panel, v == 0);
       } else {
-        product_panel<1>(a, some, w, a.z + v, v == 0);
+        product_panel<1, kPasses>(a, some, w, panel, v == 0);
       }
     }
   }
+}
+
+void gemm_product(const GemmProduct& a, const GemmPassing& passing, Span rows, float* sums) {
+  passing.y ? product_of<true>(a, passing, rows, sums) : product_of<false>(a, passing, rows, sums);
 }
 
 // x in tiles of the gradient, and what is fetched meanwhile: a line for each row.

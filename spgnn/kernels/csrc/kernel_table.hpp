@@ -56,12 +56,6 @@ struct UpdateKernels {
   void (*gradients)(const UpdateGradients<T>&, Span rows, Sum<T>* sums);
 };
 
-struct GemmKernels {
-  std::int64_t lanes;  // of a vector
-  void (*product)(const GemmProduct&, Span rows);
-  void (*gradient)(const GemmGradient&, Span rows, float* room, float* sums);
-};
-
 // On `count` neighbouring numbers, of which number i belongs to head i % heads. Arrays of sums hold
 // lanes_of(heads) numbers; the first `heads` of them are results.
 template <class T>
@@ -124,19 +118,15 @@ struct EdgeKernels {
   void (*extremes)(const EdgeExtremes<T>&, EdgeOp, Span rows);
 };
 
-template <class T>
-struct CrossEntropyKernels {
-  double (*loss)(const CrossEntropyOperands<T>&, Span rows);
-  void (*gradient)(const CrossEntropyGradient<T>&, Span rows);
-};
-
-using CrossEntropyTable = std::tuple<CrossEntropyKernels<float>, CrossEntropyKernels<double>>;
-
 using UpdateTable = ByType<UpdateKernels>;
 using AttentionTable = ByType<AttentionKernels>;
 using QuantiseTable = ByType<QuantiseKernels>;
 using ExtremeTable = ByIndex<ExtremeKernels>;
 using EdgeTable = ByType<EdgeKernels>;
+
+// Of dense.hpp.
+struct GemmKernels;
+struct CrossEntropyTable;
 
 struct KernelTable {
   ByIndex<SpmmKernels> spmm;

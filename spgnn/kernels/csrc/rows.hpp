@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "dense.hpp"
 #include "kernel_table.hpp"
 #include "parallel.hpp"
 
@@ -94,21 +95,19 @@ inline std::int64_t rows_of_entropies(std::int64_t columns) {
 }
 
 template <class T>
-double cross_entropy(const KernelTable& table, const CrossEntropyOperands<T>& a, int threads) {
-  const auto& kernels = std::get<CrossEntropyKernels<T>>(*table.cross_entropy);
-  const std::int64_t each = rows_of_entropies(a.columns);
-  std::vector<double> losses((a.count + each - 1) / each);
-  for_each_span(a.count, each, threads,
-                [&](std::int64_t task, Span rows) { losses[task] = kernels.loss(a, rows); });
+double cross_entropy(const KernelTable& table, const CrossEntropyGradient<T>& a, const bool* mask,
+                     int threads) {
+  CrossEntropyKernel<T> kernel;
+  if constexpr (std::is_same_v<T, float>) {
+    kernel = table.cross_entropy->of_float;
+  } else {
+    kernel = table.cross_entropy->of_double;
+  }
+  const std::int64_t each = rows_of_entropies(a.of.columns);
+  std::vector<double> losses((a.of.count + each - 1) / each);
+  for_each_span(a.of.count, each, threads,
+                [&](std::int64_t task, Span rows) { losses[task] = kernel(a, mask, rows); });
   return std::accumulate(losses.begin(), losses.end(), 0.0);
-}
-
-template <class T>
-void cross_entropy_gradient(const KernelTable& table, const CrossEntropyGradient<T>& a,
-                            int threads) {
-  const auto& kernels = std::get<CrossEntropyKernels<T>>(*table.cross_entropy);
-  for_each_span(a.of.count, rows_of_entropies(a.of.columns), threads,
-                [&](std::int64_t, Span rows) { kernels.gradient(a, rows); });
 }
 
 // The largest and smallest of listed rows, and their adjoint, on threads.
@@ -153,9 +152,10 @@ struct GemmMatrix {
 };
 
 // z = x wᵀ with w [columns, depth]. Of two x and w, the sum of both products; of two w and z, both.
+// With y, which is of one z, `totals` [columns] become the sums over rows of what passes.
 inline void gemm_product(const KernelTable& table, const GemmOperand (&x)[2],
                          const float* const (&w)[2], const GemmMatrix (&z)[2], std::int64_t count,
-                         int threads) {
+                         const GemmPassing& passing, float* totals, int threads) {
   constexpr std::int64_t kRows = 384;
   const auto& kernels = *table.gemm;
   const std::int64_t lanes = kernels.lanes, depth = x[0].columns + x[1].columns;
@@ -192,7 +192,15 @@ inline void gemm_product(const KernelTable& table, const GemmOperand (&x)[2],
     }
   }
   const GemmProduct a{{x[0], x[1]}, packed.data(), columns.data(), vectors};
-  for_each_span(count, kRows, threads, [&](std::int64_t, Span rows) { kernels.product(a, rows); });
+  const std::int64_t width = passing.y ? vectors * lanes : 0;
+  std::vector<float> sums((count + kRows - 1) / kRows * width);
+  for_each_span(count, kRows, threads, [&](std::int64_t task, Span rows) {
+    kernels.product(a, passing, rows, sums.data() + task * width);
+  });
+  if (!passing.y) return;
+  std::vector<double> total(width);
+  for (std::size_t i = 0; i < sums.size(); ++i) total[i % width] += sums[i];
+  std::copy_n(total.begin(), z[0].columns, totals);
 }
 
 // sums = gᵀ x [columns of g, columns of x], for each of two g or of two x. Tasks depend on the

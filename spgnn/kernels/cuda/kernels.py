@@ -24,4 +24,4 @@ from spgnn.kernels.cuda.operations import (
     update_rows,
     update_rows_backward,
 )
-from spgnn.kernels.torch_kernels import cross_entropy, cross_entropy_gradient
+from spgnn.kernels.torch_kernels import cross_entropy
