@@ -155,10 +155,12 @@ def test_order_and_duplicates_of_columns_do_not_matter():
     np.testing.assert_array_equal(*labels)
 
 
-@pytest.mark.parametrize("objective", ["column", "cover"])
-def test_same_labels_from_the_same_seed_on_any_number_of_threads(objective):
+@pytest.mark.parametrize(
+    "options", [{}, {"objective": "cover"}, {"preset": "fast"}], ids=["column", "cover", "fast"]
+)
+def test_same_labels_from_the_same_seed_on_any_number_of_threads(options):
     A = random_pattern(3000, 8, seed=8, skew=1.0)
-    results = [partition(A, 16, seed=5, objective=objective, threads=t) for t in (1, 2, 4, 1)]
+    results = [partition(A, 16, seed=5, threads=t, **options) for t in (1, 2, 4, 1)]
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
 

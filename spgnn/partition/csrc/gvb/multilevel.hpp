@@ -120,8 +120,9 @@ class Multilevel {
     std::vector<Part> communities;
     if (start % 2 == 0) communities = Communities(random)(graph);
     if (start == 0 && options_.starts > 1) communities_ = communities;
-    return cut_partition(graph, options_.parts, options_.max_weight, communities, options_.cut,
-                         random);
+    CutOptions options = options_.cut;
+    if (options_.starts == 1) options.bisection.threads = options_.threads;  // else used already
+    return cut_partition(graph, options_.parts, options_.max_weight, communities, options, random);
   }
 
   std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
@@ -142,9 +143,10 @@ class Multilevel {
     coarsen_further(levels, stop_at, &communities_, random);
     coarsen_further(levels, stop_at, nullptr, random);
     report("initial partition", 0);
-    std::vector<Part> labels =
-        RecursiveBisection<Hypergraph>(options_.max_weight, options_.net_bisection)(
-            coarsest(h_, levels), options_.parts, random.split(1));
+    BisectionOptions bisection = options_.net_bisection;
+    bisection.threads = options_.threads;  // the other starts end earlier
+    std::vector<Part> labels = RecursiveBisection<Hypergraph>(options_.max_weight, bisection)(
+        coarsest(h_, levels), options_.parts, random.split(1));
     return refine_upwards(levels, std::move(labels), 0.0, false, random);
   }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coarsen.hpp"
+#include "parallel.hpp"
 
 namespace spgnn::gvb {
 
@@ -21,6 +22,7 @@ struct BisectionOptions {
   int tries = 20;               // growths on the coarsest level
   int passes = 6;               // of refinement per level
   std::int32_t patience = 100;  // moves without improvement before a pass ends
+  int threads = 1;              // the sides do not depend on it
 };
 
 // The vertices of one side, in their order; `id` becomes their numbers, -1 for the others.
@@ -476,15 +478,15 @@ class RecursiveBisection {
     whole_ = parts;
     std::vector<Vertex> all(graph.num_vertices);
     std::iota(all.begin(), all.end(), 0);
-    split(graph, all, 0, parts, random);
+    split(graph, all, 0, parts, random, options_.threads);
     return std::move(labels_);
   }
 
  private:
   // Labels `vertices` (vertex i of the graph is vertices[i] of the whole) with
-  // [first, first + parts).
+  // [first, first + parts). Halves are cut side by side.
   void split(const Graph& graph, const std::vector<Vertex>& vertices, Part first, Part parts,
-             const Random& random) {
+             const Random& random, int threads) {
     if (parts == 1 || graph.num_vertices == 0) {
       for (Vertex v : vertices) labels_[v] = first;
       return;
@@ -493,14 +495,14 @@ class RecursiveBisection {
     Random own = random.split(static_cast<std::uint64_t>(first) << 20 | parts);
     const auto [bounds, target] = bounds_of_sides(graph.total_weight(), max_weight_, left, parts);
     const Sides side = bisect(graph, bounds, target, options_for(parts), own);
-    for (int s = 0; s < 2; ++s) {
+    parallel_chunks(2, threads, [&](std::int64_t s, int) {
       std::vector<Vertex> members;
       for (Vertex v = 0; v < graph.num_vertices; ++v) {
         if (side[v] == s) members.push_back(vertices[v]);
       }
-      split(induced(graph, side, s), members, s == 0 ? first : first + left,
-            s == 0 ? left : parts - left, random);
-    }
+      split(induced(graph, side, static_cast<int>(s)), members, s == 0 ? first : first + left,
+            s == 0 ? left : parts - left, random, threads / 2);
+    });
   }
 
   BisectionOptions options_for(Part parts) const {
