@@ -13,13 +13,10 @@ namespace spgnn::SPGNN_ISA {
 
 #if defined(__AVX512F__)
 inline constexpr int kVectorBytes = 64;
-inline constexpr bool kCheapTail = true;  // masked loads cost nothing
 #elif defined(__AVX2__)
 inline constexpr int kVectorBytes = 32;
-inline constexpr bool kCheapTail = false;
 #else
 inline constexpr int kVectorBytes = 16;
-inline constexpr bool kCheapTail = false;
 #endif
 
 using FloatVector [[gnu::vector_size(kVectorBytes)]] = float;
@@ -69,29 +66,6 @@ inline Vector load_vector(const T* p, int lanes) {
   std::memcpy(&v, p, bytes);
 #endif
   return v;
-}
-
-// The first `count` of some integers, zeros after them; reads none beyond.
-inline LongVector load_longs(const std::int64_t* p, int count) {
-#if defined(__AVX512F__)
-  return load_vector<LongVector>(p, count);
-#else
-  LongVector v;
-  for (int i = 0; i < kVectorBytes / 8; ++i) v[i] = i < count ? p[i] : 0;
-  return v;
-#endif
-}
-
-inline LongVector load_longs(const std::int32_t* p, int count) {
-#if defined(__AVX512F__)
-  const auto mask = static_cast<__mmask8>((1u << count) - 1);
-  const __m256i words = _mm256_maskz_loadu_epi32(mask, p);
-  return reinterpret_cast<LongVector>(_mm512_maskz_cvtepi32_epi64(mask, words));
-#else
-  LongVector v;
-  for (int i = 0; i < kVectorBytes / 8; ++i) v[i] = i < count ? p[i] : 0;
-  return v;
-#endif
 }
 
 template <class Vector, class T>

@@ -29,13 +29,13 @@ struct PackedRow {
   }
   static PackedRow load(const T* p, int tail) {
     PackedRow row;
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) row.packs[k] = load(p, k, tail);
     return row;
   }
   template <class Out>
   void store(Out* p, int tail) const {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) {
       if constexpr (kTail) {
         packs[k].store(p, tail);
@@ -45,19 +45,19 @@ struct PackedRow {
     }
   }
   void add(const PackedRow& row) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) packs[k].add(row.packs[k]);
   }
   void add(const T* p, int tail) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) packs[k].add(load(p, k, tail));
   }
   void add_product(Sum<T> w, const T* p, int tail) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) packs[k].add_product(w, load(p, k, tail));
   }
   void scale(Sum<T> w) {
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int k = 0; k < kPacks; ++k) packs[k].scale(w);
   }
 };
