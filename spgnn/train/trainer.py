@@ -340,6 +340,8 @@ class Trainer:
 
     def _sum_gradients(self, loss_share: Tensor) -> Tensor:
         """Every rank holds distinct rows, so gradients and loss just add up; one message."""
+        if self.comm.size == 1 and all(p.grad is not None for p in self._parameters):
+            return loss_share
         # Where nothing on this rank depends on a parameter, elsewhere it may.
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
         flat = torch.cat([g.reshape(-1) for g in gradients] + [loss_share.reshape(1)])
