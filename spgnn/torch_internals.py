@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch.autograd import Function, forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -67,6 +67,20 @@ def forward_mode() -> bool:
 def is_fake(tensor: Tensor) -> bool:
     """True for a tracer's tensor, which has no memory; torch has no public way to ask."""
     return isinstance(tensor, FakeTensor)
+
+
+def has_hooks(module: nn.Module, *ours: Callable[..., object]) -> bool:
+    """True if more than its forward runs when a module is called, or when its gradients arrive.
+
+    Hooks of our own before the call do not count. Torch has no public way to ask.
+    """
+    return bool(
+        module._forward_hooks
+        or any(hook not in ours for hook in module._forward_pre_hooks.values())
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or nn.modules.module._has_any_global_hook()
+    )
 
 
 def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]:

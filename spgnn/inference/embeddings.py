@@ -24,11 +24,12 @@ from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import Aggregation, Graph, Matrix, Normalisation
 from spgnn.graph.updates import ChangingEdges
 from spgnn.nn import Stack
-from spgnn.nn.convolution import lazy_parts
+from spgnn.nn.convolution import find_widths, lazy_parts
 from spgnn.nn.gat import AttentionConv
 from spgnn.nn.norm import Norm, run_stages
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
+from spgnn.torch_internals import has_hooks
 
 
 class _Rows(Graph):
@@ -373,7 +374,7 @@ def _check(model: object, graph: DistGraph) -> None:
     for layer in model.convolutions:
         plain = isinstance(layer, AttentionConv) and layer.lin_edge is None
         looks_at_edges = layer.uses_edges and not plain
-        if not layer.aggregates_once or layer._forward_hooks or looks_at_edges:
+        if not layer.aggregates_once or has_hooks(layer, find_widths) or looks_at_edges:
             raise InputError(
                 f"Embeddings: {type(layer).__name__} does more than one aggregation of its "
                 "neighbours' rows: spgnn.infer(model, graph) computes all of it"

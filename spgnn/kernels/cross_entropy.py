@@ -78,7 +78,7 @@ def _compute(
 ) -> tuple[Tensor, Tensor]:
     loss, dX = _new_results(X, target, mask, divisor, gradient)
     kernels_for(X).cross_entropy(X, target, mask, divisor, loss, dX if gradient else None)
-    if X.is_cpu and loss.isnan():
+    if X.is_cpu and loss.isnan():  # as it is, too, if a target is no column
         _check_classes(X, target, mask)
     return loss, dX
 

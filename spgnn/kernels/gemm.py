@@ -111,6 +111,8 @@ def gradient_of(
 ) -> Tensor:
     """``G1 W1ᵀ``, or ``G1 W1ᵀ + G2 W2ᵀ``, as the gradient of X.
 
+    Zeros where a hidden ReLU lets nothing pass, if `relu` is given and a kernel takes the operands.
+
     Parameters
     ----------
     X : Tensor, optional
@@ -124,7 +126,7 @@ def gradient_of(
     kernel = all(map(has_gemm, operands[::2], operands[1::2]))
     if X is not None and relu is not None and kernel and not watched(*operands):
         with below_autograd():
-            relu.passed = _passed(G1, W1, G2, W2, X)
+            relu.passed = _product_through_relu(G1, W1, G2, W2, X)
         made: Tensor = relu.passed[0]
         return made
     return times_transposed(G1, W1) if len(operands) == 2 else sum_of_products(*operands)
@@ -376,7 +378,7 @@ _two_products = direct(
         compute=_multiply_twice,
     )
 )
-_passed = direct(
+_product_through_relu = direct(
     define(
         "gemm_passed(Tensor G1, Tensor W1, Tensor? G2, Tensor? W2, Tensor Y) -> (Tensor, Tensor)",
         new=_new_passed,

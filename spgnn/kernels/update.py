@@ -138,6 +138,8 @@ def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     kept = *ctx.saved_tensors, ctx.key, ctx.p, ctx.act, ctx.alpha
     summed = ctx.has_bias and ctx.needs_input_grad[1]
     passed, ctx.passed = getattr(ctx, "passed", None), None
+    # `passed` refers to its gradient, so autograd cannot add another one to it in place: if G is
+    # that tensor, it is the whole gradient.
     if passed is not None and passed[0] is G and not torch.is_grad_enabled():
         dZ, sums = passed
         if ctx.p:  # nobody else has these

@@ -53,7 +53,7 @@ class Convolution(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_forward_pre_hook(_find_widths, with_kwargs=True)
+        self.register_forward_pre_hook(find_widths, with_kwargs=True)
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -332,7 +332,8 @@ def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> N
         raise InputError(f"{kind.__name__} has no option {name}{suggestion(name, taken)}")
 
 
-def _find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+def find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """Check what a layer is given, and find the widths that it does not know: a hook of its own."""
     name = type(layer).__name__
     if given and isinstance(given[0], Tensor):
         _check_features(name, given[0])

@@ -13,6 +13,7 @@ from spgnn.graph.protocol import as_graph
 from spgnn.nn.convolution import Linear, linear
 from spgnn.nn.norm import Norm, NormGraph, Product, Stage, norm_of, run_stages
 from spgnn.nn.rowwise import Activation, Update, activated, rule_of
+from spgnn.torch_internals import has_hooks
 
 
 class MLP(nn.Module):
@@ -69,6 +70,6 @@ class MLP(nn.Module):
 
 def _product(lin: nn.Module) -> Stage:
     """A linear layer whose bias the next stage adds, unless somebody looks at the layer."""
-    if not isinstance(lin, Linear) or lin._forward_hooks or lin._forward_pre_hooks:
+    if not isinstance(lin, Linear) or type(lin).forward is not Linear.forward or has_hooks(lin):
         return lin
     return Product(lin.weight, lin.bias)

@@ -17,6 +17,7 @@ from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
 from spgnn.nn.convolution import (
     Convolution,
     Linear,
+    find_widths,
     glorot_,
     initialise,
     layer_widths,
@@ -39,7 +40,7 @@ from spgnn.nn.rowwise import (
     keys_on,
     rule_of,
 )
-from spgnn.torch_internals import in_backward
+from spgnn.torch_internals import has_hooks, in_backward
 
 Order = Literal["auto", "paper"]
 Jumps = Literal["last", "cat", "max", "lstm"]
@@ -475,7 +476,7 @@ class GraphSAGE(Stack):
 
 def _only_aggregates(layer: Convolution) -> bool:
     """True if nobody looks at the layer, and it has no forward of its own."""
-    return not layer._forward_hooks and layer.aggregates_once
+    return not has_hooks(layer, find_widths) and layer.aggregates_once
 
 
 class GIN(Stack):

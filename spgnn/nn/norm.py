@@ -21,6 +21,7 @@ from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.rowwise import Update
+from spgnn.torch_internals import has_hooks
 
 NormGraph = AnyGraph | Communicator
 # What runs between two aggregations, on rows [n, f]: row-wise modules and functions, and norms.
@@ -431,7 +432,7 @@ def flatten_stages(stages: Iterable[Stage]) -> list[Stage]:
     """The stages with each Sequential opened, so that a norm is a stage of its own."""
     found: list[Stage] = []
     for stage in stages:
-        if isinstance(stage, nn.Sequential) and not stage._forward_hooks:
+        if isinstance(stage, nn.Sequential) and not has_hooks(stage):
             found += flatten_stages(stage)
         else:
             found.append(stage)

@@ -71,7 +71,7 @@ class Options(Record):
     ] = "column"
     imbalance: Annotated[float, flag("of the parts", high=LARGEST_IMBALANCE)] = 0.05
     seed: Annotated[int, flag("of the method", high=LARGEST_SEED)] = 0
-    preset: Annotated[Preset, flag("of gvb")] = "default"
+    preset: Annotated[Preset, flag("of gvb, stream, kaminpar; strong: mtkahypar")] = "default"
     balance: Annotated[str, flag("of nnz, vertices, train", "LIST")] = "nnz"
     receive: Annotated[bool, flag("gvb: minimise the maximum receive volume too")] = False
     nodes: Annotated[int | None, flag("gvb: K/N parts for each of N nodes", "N", low=1)] = None

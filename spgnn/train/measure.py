@@ -156,6 +156,7 @@ COMPUTE = {
     "spgnn::gemm_sum": "gemm",
     "spgnn::gemm_products": "gemm",
     "spgnn::gemm_gradients": "gemm",
+    "spgnn::gemm_passed": "gemm",
     "aten::mm": "gemm",
     "aten::addmm": "gemm",
     "aten::bmm": "gemm",

@@ -348,7 +348,7 @@ class Trainer:
         self.comm.all_reduce(flat).wait()
         parts = flat.split([p.numel() for p in self._parameters] + [1])
         for parameter, part in zip(self._parameters, parts, strict=False):
-            # Lies as its parameter does, which fused optimisers take for granted.
+            # Lies as its parameter does, which fused optimisers take for granted; autograd's do.
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
         return flat[-1]
 

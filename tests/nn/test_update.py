@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from spgnn import CSR
 from spgnn.autograd import product, product_beside_itself
@@ -24,6 +25,8 @@ from spgnn.nn import (
     GraphSAGE,
     Stack,
 )
+from spgnn.nn.convolution import Linear
+from spgnn.nn.mlp import MLP
 from spgnn.plan.epoch import Pass, trace
 from tests.matrices import random_matrix
 
@@ -100,6 +103,51 @@ def test_what_looks_at_a_layer_sees_what_that_made():
     out = model(X, graph())
     assert bool((seen[0] < 0).any())
     assert torch.equal(out, model.convs[1](torch.relu(seen[0]), graph()))
+
+
+class Bent(Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+LOOKS: dict[str, Callable[[nn.Module], object]] = {
+    "nobody": lambda layer: None,
+    "hook": lambda layer: layer.register_forward_hook(lambda *seen: None),
+    "before": lambda layer: layer.register_forward_pre_hook(lambda *seen: None),
+    "backward": lambda layer: layer.register_full_backward_hook(lambda *seen: None),
+    "before backward": lambda layer: layer.register_full_backward_pre_hook(lambda *seen: None),
+    "global": lambda layer: register_module_forward_hook(lambda *seen: None),
+}
+
+
+@pytest.mark.parametrize("looks", LOOKS)
+@pytest.mark.parametrize("kind", [GCN, GraphSAGE, GIN])
+def test_a_product_does_a_relus_part_unless_somebody_looks(kind, looks, monkeypatch):
+    monkeypatch.setattr(gemm, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(gemm, "_MOST_COLUMNS", 1024)
+    made, product = [], gemm._product_through_relu
+    monkeypatch.setattr(gemm, "_product_through_relu", lambda *of: made.append(of) or product(*of))
+    model = kind(F_IN, HIDDEN, 2, CLASSES)
+    layer = model.convs[1]
+    handle = LOOKS[looks](layer.nn.lins[1] if kind is GIN else layer)
+    try:
+        model(torch.randn(N, F_IN), graph()).sum().backward()
+    finally:
+        if handle is not None:
+            handle.remove()  # type: ignore[attr-defined]
+    # One between the layers, and one in each layer of GIN, of which a product is looked at.
+    rest = 2 * int(kind is GIN)
+    assert len(made) == {"nobody": 1 + rest, "global": 0}.get(looks, rest)
+
+
+def test_a_linear_layer_with_a_forward_of_its_own_is_called():
+    mlp = MLP([F_IN, HIDDEN, CLASSES], act=torch.relu)
+    mlp.lins[1] = Bent(HIDDEN, CLASSES)
+    X = torch.randn(N, F_IN)
+    right = 2 * nn.functional.linear(
+        torch.relu(mlp.lins[0](X)), mlp.lins[1].weight, mlp.lins[1].bias
+    )
+    torch.testing.assert_close(mlp(X, graph()), right)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -19,8 +19,8 @@ inline constexpr std::int64_t kIndicesAhead = 2 * kBlock;
 inline constexpr std::int64_t kValuesAhead = 512;
 
 // Widest register panel, in packs. Accumulators must leave registers for loads; a load of bfloat16
-// serves two accumulators. A second panel goes over all rows again, in halves of them (300 columns
-// of a road network took 1.4 times as long).
+// serves two accumulators. Wider rows take two panels of half the width, each over all rows of A
+// (300 columns of a road network took 1.4 times as long).
 template <class P>
 inline constexpr int kMaxPacks =
     kVectorRegisters == 16 ? (P::kVectors == 1 ? 8 : 5) : (P::kVectors == 1 ? 24 : 10);

@@ -121,7 +121,7 @@ class Multilevel {
     if (start % 2 == 0) communities = Communities(random)(graph);
     if (start == 0 && options_.starts > 1) communities_ = communities;
     CutOptions options = options_.cut;
-    if (options_.starts == 1) options.bisection.threads = options_.threads;  // else used already
+    if (options_.starts == 1) options.bisection.threads = options_.threads;  // else starts run side by side
     return cut_partition(graph, options_.parts, options_.max_weight, communities, options, random);
   }
 
@@ -144,7 +144,7 @@ class Multilevel {
     coarsen_further(levels, stop_at, nullptr, random);
     report("initial partition", 0);
     BisectionOptions bisection = options_.net_bisection;
-    bisection.threads = options_.threads;  // the other starts end earlier
+    bisection.threads = options_.threads;  // the other starts have usually ended by now
     std::vector<Part> labels = RecursiveBisection<Hypergraph>(options_.max_weight, bisection)(
         coarsest(h_, levels), options_.parts, random.split(1));
     return refine_upwards(levels, std::move(labels), 0.0, false, random);
