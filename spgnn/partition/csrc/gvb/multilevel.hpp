@@ -121,7 +121,7 @@ class Multilevel {
     if (start % 2 == 0) communities = Communities(random)(graph);
     if (start == 0 && options_.starts > 1) communities_ = communities;
     CutOptions options = options_.cut;
-    if (options_.starts == 1) options.bisection.threads = options_.threads;  // else starts run side by side
+    if (options_.starts == 1) options.bisection.threads = options_.threads;  // else starts use them
     return cut_partition(graph, options_.parts, options_.max_weight, communities, options, random);
   }
 
