@@ -18,6 +18,7 @@ from spgnn.graph.features import Features, Propagated
 from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.kernels.update import Act, hide_gradient, update_rows_
 from spgnn.sparse import CSR, SUM_DTYPE
+from spgnn.torch_internals import has_hooks
 
 Activation = Callable[[Tensor], Tensor]
 _KNOWN = {
@@ -75,9 +76,14 @@ class Rule:
 
 
 def rule_of(act: Activation | None) -> Rule | None:
-    """The fused update's rule for an activation; ``None`` where the gradient needs the input."""
+    """The fused update's rule for an activation.
+
+    ``None`` where the gradient needs the input, or somebody looks at the module.
+    """
     if act is None:
         return Rule()
+    if isinstance(act, nn.Module) and has_hooks(act):
+        return None
     if type(act) is nn.ReLU:
         return Rule("relu")
     if type(act) is nn.LeakyReLU and act.negative_slope > 0:
@@ -97,7 +103,7 @@ def activated(act: Activation | None, Z: Tensor, *, owned: bool) -> Tensor:
     """
     if act is None:
         return Z
-    if owned and type(act) is nn.ReLU:
+    if owned and type(act) is nn.ReLU and not has_hooks(act):
         # The gradient of ReLU needs its result alone.
         return torch.relu_(Z)
     return act(Z)

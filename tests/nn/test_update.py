@@ -140,6 +140,18 @@ def test_a_product_does_a_relus_part_unless_somebody_looks(kind, looks, monkeypa
     assert len(made) == {"nobody": 1 + rest, "global": 0}.get(looks, rest)
 
 
+@pytest.mark.parametrize("options", [{}, {"norm": "layer", "act_first": True}], ids=str)
+def test_what_looks_at_an_activation_sees_it(options):
+    model, seen = GCN(F_IN, HIDDEN, 3, CLASSES, act=nn.ReLU(), **options), list[Tensor]()
+    X = torch.randn(N, F_IN)
+    right = model(X, graph())
+    assert isinstance(model.act, nn.Module)
+    model.act.register_forward_hook(lambda act, given, Z: seen.append(Z))
+    torch.testing.assert_close(model(X, graph()), right)
+    assert len(seen) == 2
+    assert bool((seen[0] >= 0).all())
+
+
 def test_a_linear_layer_with_a_forward_of_its_own_is_called():
     mlp = MLP([F_IN, HIDDEN, CLASSES], act=torch.relu)
     mlp.lins[1] = Bent(HIDDEN, CLASSES)
