@@ -388,6 +388,8 @@ def symmetrize(indptr: _Int64, indices: _Int32) -> tuple[_Int64, _Int32]: ...
 def stream_partition(
     indptr: _Int64,
     indices: _Int32,
+    column_indptr: _Int64,
+    column_indices: _Int32,
     weights: _Int64,
     parts: int,
     imbalance: float,

@@ -362,16 +362,23 @@ def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
 def stream(problem: Problem) -> Int32Array:
     """Our semi-external partitioner, for graphs that do not fit in memory."""
     adjacency = problem.adjacency
-    # On disk only what is stored can be read; in memory the needs of both sides are known.
-    if adjacency.on_disk:
-        indptr, indices = adjacency.indptr, adjacency.indices
-    else:
-        indptr, indices = adjacency.undirected
+    rows = columns = (adjacency.indptr, adjacency.indices)
+    # On disk only rows can be read in order: there the matrix is taken to be symmetric.
+    if not adjacency.on_disk:
+        undirected = _native.symmetrize(*rows)
+        row_of = np.repeat(np.arange(adjacency.vertices, dtype=np.int32), adjacency.row_lengths)
+        symmetric = len(undirected[1]) == np.count_nonzero(adjacency.indices != row_of)
+        del row_of
+        if symmetric:
+            rows = columns = undirected
+        else:
+            del undirected
+            columns = _native.column_nets(*rows)
     # Passes that cluster, passes that refine.
     effort = {"fast": (3, 2), "default": (5, 5), "strong": (10, 15)}[problem.preset]
     return _native.stream_partition(
-        indptr,
-        indices,
+        *rows,
+        *columns,
         np.ascontiguousarray(problem.weight),
         problem.parts,
         problem.imbalance,

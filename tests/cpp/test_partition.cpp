@@ -164,13 +164,14 @@ std::vector<Part> test_gvb(const Matrix& matrix, int parts, const Options& chose
 }
 
 void test_stream(const Matrix& matrix, int parts) {
-  const auto undirected = spgnn::symmetrize(matrix.adjacency());
-  const Adjacency adjacency{undirected.indptr, undirected.indices};
+  const auto nets = spgnn::column_nets(matrix.adjacency());
+  const Adjacency columns{nets.indptr, nets.indices};
   const auto weights = row_lengths(matrix.adjacency());
   std::vector<std::int32_t> first;
   for (int threads : {1, 4}) {
     const spgnn::StreamOptions options{parts, 0.05, 1, 3, 3, threads};
-    auto found = spgnn::StreamPartitioner(adjacency, weights, options, {}).partition();
+    auto found =
+        spgnn::StreamPartitioner(matrix.adjacency(), columns, weights, options, {}).partition();
     std::vector<std::int32_t> labels(found.begin(), found.end());
     if (threads == 1) first = labels;
     expect(labels == first, "stream depends on the number of threads", matrix.name, parts);

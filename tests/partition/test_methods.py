@@ -321,6 +321,20 @@ def test_a_graph_on_disk_and_in_memory_give_the_same(mapped):
     assert report(mapped, from_disk, 8, minimum=True)["covers"] == memory_report["covers"]
 
 
+def test_of_a_directed_graph_only_what_rows_need_counts():
+    """Vertices that need the same rows belong together, not those whom the same vertices need."""
+    n, groups, rng = 4000, 40, np.random.default_rng(0)
+    needing = np.repeat(np.arange(n), 8)
+    # All needs of a vertex lie in one of 40 groups, which says nothing of the group it is in.
+    group_needed = rng.integers(0, groups, n)[needing]
+    needed = group_needed * (n // groups) + rng.integers(0, n // groups, len(needing))
+    A = sp.csr_array((np.ones(len(needing), bool), (needing, needed)), shape=(n, n))
+    _, directed = partition(A, 8, "stream")
+    labels, _ = partition(A + A.T, 8, "stream")
+    assert directed["total_volume"] < 0.9 * report(A, labels, 8)["total_volume"]
+    assert directed["imbalance_met"]
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("method", ["stream", "random"])
 def test_native_code_can_be_interrupted(mapped, method, threads):

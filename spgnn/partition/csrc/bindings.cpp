@@ -50,15 +50,17 @@ nb::tuple derived(Pattern indptr, Indices indices) {
   return nb::make_tuple(to_numpy(std::move(graph.indptr)), to_numpy(std::move(graph.indices)));
 }
 
-nb::object stream_partition(Pattern indptr, Indices indices, Array<std::int64_t> weights,
-                            std::int64_t parts, double imbalance, std::uint64_t seed,
-                            int cluster_passes, int refine_passes, std::optional<Indices> initial,
-                            int threads, nb::object progress) {
+nb::object stream_partition(Pattern indptr, Indices indices, Pattern column_indptr,
+                            Indices column_indices, Array<std::int64_t> weights, std::int64_t parts,
+                            double imbalance, std::uint64_t seed, int cluster_passes,
+                            int refine_passes, std::optional<Indices> initial, int threads,
+                            nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   spgnn::StreamOptions options{parts, imbalance, seed, cluster_passes, refine_passes, threads};
   return to_numpy(unlocked([&] {
-    spgnn::StreamPartitioner partitioner(adjacency_of(indptr, indices), span_of(weights), options,
-                                         tick);
+    spgnn::StreamPartitioner partitioner(adjacency_of(indptr, indices),
+                                         adjacency_of(column_indptr, column_indices),
+                                         span_of(weights), options, tick);
     if (!initial) return partitioner.partition();
     spgnn::BigArray<std::int32_t> labels(initial->size());
     std::copy_n(initial->data(), initial->size(), labels.begin());
@@ -134,9 +136,10 @@ void bind_partition(nb::module_& m) {
         "(begin, pins) of the column-net hypergraph.");
   m.def("symmetrize", &derived<spgnn::symmetrize>, "indptr"_a, "indices"_a,
         "(indptr, indices) of A + Aᵀ without the diagonal.");
-  m.def("stream_partition", &stream_partition, "indptr"_a, "indices"_a, "weights"_a, "parts"_a,
-        "imbalance"_a, "seed"_a, "cluster_passes"_a, "refine_passes"_a, "initial"_a.none(),
-        "threads"_a, "progress"_a.none(), "Labels, int32, in O(vertices) memory.");
+  m.def("stream_partition", &stream_partition, "indptr"_a, "indices"_a, "column_indptr"_a,
+        "column_indices"_a, "weights"_a, "parts"_a, "imbalance"_a, "seed"_a, "cluster_passes"_a,
+        "refine_passes"_a, "initial"_a.none(), "threads"_a, "progress"_a.none(),
+        "Labels, int32, in O(vertices) memory. The columns of a symmetric matrix are its rows.");
   nb::class_<spgnn::Libra>(m, "Libra")
       .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::uint64_t>(), "vertices"_a,
            "parts"_a, "limit"_a, "seed"_a)

@@ -55,6 +55,7 @@ class Votes {
     }
     entries_[slots_[at]].weight += weight;
   }
+  std::size_t labels() const { return entries_.size(); }
   // In order of first appearance. Ends the vertex.
   const std::vector<Entry>& finish() {
     for (std::uint32_t at : used_) slots_[at] = kEmpty;
@@ -69,37 +70,49 @@ class Votes {
   std::uint32_t mask_ = 0;
 };
 
-// An adjacency whose edges weigh what their neighbour says: cutting an edge to a vertex that many
-// parts need anyway costs nothing more, so the weight falls with the degree.
+// The rows that each vertex needs (`rows`), and the vertices that need its row (`columns`): the
+// same lists of a symmetric matrix. What is needed weighs less the more vertices need it: where
+// many parts need a row anyway, one vertex more costs nothing.
 //
-// Moving v to part b spares a row of u, a neighbour in b, unless b needs u for another neighbour
-// too. If d - 1 others lie anywhere in `spread` parts, that chance is about spread / (spread + d).
+// Moving v to part b spares a row of u, which lies in b, unless b needs u for another vertex too.
+// If d - 1 others lie anywhere in `spread` parts, that chance is about spread / (spread + d).
 class AdjacencyEdges {
  public:
-  AdjacencyEdges(const Adjacency& adjacency, std::span<const std::int64_t> weights, double spread)
-      : adjacency_(adjacency), weights_(weights), degree_class_(adjacency.vertices()) {
+  AdjacencyEdges(const Adjacency& rows, const Adjacency& columns,
+                 std::span<const std::int64_t> weights, double spread)
+      : rows_(rows),
+        columns_(columns),
+        symmetric_(rows.indices.data() == columns.indices.data()),
+        weights_(weights),
+        degree_class_(rows.vertices()) {
     for (int c = 0; c < 256; ++c) {
       weight_[c] = static_cast<float>(spread / (spread + std::exp2(c / 8.0) - 1));
     }
-    for (std::int64_t v = 0; v < adjacency.vertices(); ++v) {
-      double degree = static_cast<double>(adjacency.indptr[v + 1] - adjacency.indptr[v]);
+    for (std::int64_t v = 0; v < vertices(); ++v) {
+      double degree = static_cast<double>(columns.indptr[v + 1] - columns.indptr[v]);
       degree_class_[v] = static_cast<std::uint8_t>(8 * std::log2(degree + 1));
     }
   }
 
-  std::int64_t vertices() const { return adjacency_.vertices(); }
-  std::int64_t edges() const { return adjacency_.edges(); }
+  std::int64_t vertices() const { return rows_.vertices(); }
+  bool symmetric() const { return symmetric_; }
+  const Adjacency& rows() const { return rows_; }
+  const Adjacency& columns() const { return columns_; }
   std::int64_t weight_of(std::int64_t v) const { return weights_[v]; }
-  std::int64_t begin(std::int64_t v) const { return adjacency_.indptr[v]; }
-  std::int64_t end(std::int64_t v) const { return adjacency_.indptr[v + 1]; }
-  std::int32_t neighbour(std::int64_t e) const { return adjacency_.indices[e]; }
-  float weight(std::int64_t e) const { return weight_[degree_class_[adjacency_.indices[e]]]; }
+  // No vertex has more neighbours.
+  std::int64_t most_neighbours(std::int64_t v) const {
+    const std::int64_t needs = rows_.indptr[v + 1] - rows_.indptr[v];
+    return symmetric_ ? needs : needs + columns_.indptr[v + 1] - columns_.indptr[v];
+  }
+  // Of one need of the row of u.
+  float weight(std::int64_t u) const { return weight_[degree_class_[u]]; }
   void prefetch(std::int64_t u) const { __builtin_prefetch(&degree_class_[u]); }
 
  private:
-  Adjacency adjacency_;
+  Adjacency rows_, columns_;
+  bool symmetric_;
   std::span<const std::int64_t> weights_;
-  BigArray<std::uint8_t> degree_class_;  // 8 log2(degree + 1)
+  BigArray<std::uint8_t> degree_class_;  // 8 log2(vertices that need it + 1)
   float weight_[256];
 };
 
@@ -108,22 +121,22 @@ inline std::uint32_t scramble(std::uint64_t x) {
   return static_cast<std::uint32_t>((x ^ (x >> 29)) * 0xbf58476d1ce4e5b9 >> 32);
 }
 
-// Calls visit(u, e) for the neighbours u of v; asks ahead for what `ahead` is read at.
+// Calls visit(u) for the neighbours u of v; asks ahead for what `ahead` is read at.
 template <class Ahead, class Visit>
-void for_neighbours(const AdjacencyEdges& graph, std::int64_t v, const Ahead& ahead,
+void for_neighbours(const Adjacency& adjacency, std::int64_t v, const Ahead& ahead,
                     const Visit& visit) {
   constexpr std::int64_t kPrefetch = 24;
   constexpr std::int64_t kMost = 4096;  // a hub asks this many of its neighbours
-  std::int64_t begin = graph.begin(v), end = graph.end(v);
+  std::int64_t begin = adjacency.indptr[v], end = adjacency.indptr[v + 1];
   std::int64_t stride = std::max<std::int64_t>((end - begin + kMost - 1) / kMost, 1);
   for (std::int64_t e = begin; e < end; e += stride) {
-    if (e + kPrefetch < graph.edges()) {
-      auto next = static_cast<std::uint32_t>(graph.neighbour(e + kPrefetch));
-      if (next < graph.vertices()) ahead(next);
+    if (e + kPrefetch < adjacency.edges()) {
+      auto next = static_cast<std::uint32_t>(adjacency.indices[e + kPrefetch]);
+      if (next < adjacency.vertices()) ahead(next);
     }
-    std::int32_t u = graph.neighbour(e);
-    require_vertex(u, graph.vertices(), v);
-    if (u != v) visit(u, e);
+    std::int32_t u = adjacency.indices[e];
+    require_vertex(u, adjacency.vertices(), v);
+    if (u != v) visit(u);
   }
 }
 
@@ -185,10 +198,14 @@ inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
     std::int64_t moved = 0;
     auto decide = [&](std::int64_t v, std::int64_t place, int thread) {
       Votes& votes = votes_of[thread];
-      votes.start(graph.end(v) - graph.begin(v));
-      for_neighbours(
-          graph, v, [&](auto u) { graph.prefetch(u), __builtin_prefetch(&labels[u]); },
-          [&](auto u, auto e) { votes.add(labels[u], graph.weight(e)); });
+      votes.start(graph.most_neighbours(v));
+      const auto ahead = [&](auto u) { graph.prefetch(u), __builtin_prefetch(&labels[u]); };
+      for_neighbours(graph.rows(), v, ahead,
+                     [&](auto u) { votes.add(labels[u], graph.weight(u)); });
+      if (!graph.symmetric()) {
+        for_neighbours(graph.columns(), v, ahead,
+                       [&](auto u) { votes.add(labels[u], graph.weight(v)); });
+      }
       std::int32_t best = labels[v];
       float best_votes = 0;
       std::int64_t room = max_weight - graph.weight_of(v);
@@ -241,10 +258,10 @@ class Contraction {
     for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
       small.vertex_weight[clusters_[v]] += graph_.weight_of(v);
     }
-    std::vector<std::vector<Pair>> merged(kBuckets);
+    std::vector<std::vector<Pair>> all(kBuckets);
     parallel_chunks(kBuckets, threads_,
-                    [&](std::int64_t bucket, int) { merged[bucket] = merge(bucket); });
-    link(small, merged);
+                    [&](std::int64_t bucket, int) { all[bucket] = merged(bucket); });
+    link(small, all);
     return small;
   }
 
@@ -258,10 +275,11 @@ class Contraction {
 
   // Neighbouring clusters other than its own, with their votes.
   const std::vector<Votes::Entry>& vote(std::int64_t v, Votes& votes) const {
-    votes.start(graph_.end(v) - graph_.begin(v));
-    for (std::int64_t e = graph_.begin(v); e < graph_.end(v); ++e) {
-      std::int32_t other = clusters_[graph_.neighbour(e)];
-      if (other != clusters_[v]) votes.add(other, graph_.weight(e));
+    const auto row = graph_.rows().row(v);
+    votes.start(std::ssize(row));
+    for (std::int32_t u : row) {
+      std::int32_t other = clusters_[u];
+      if (other != clusters_[v]) votes.add(other, graph_.weight(u));
     }
     return votes.finish();
   }
@@ -293,16 +311,29 @@ class Contraction {
       auto other = static_cast<std::uint32_t>(label);
       Pair pair{std::min(own, other), std::max(own, other),
                 std::max<std::uint64_t>(1, static_cast<std::uint64_t>(weight * kUnit))};
-      pairs_[thread][pair.low % kBuckets].push_back(pair);
+      std::vector<Pair>& bucket = pairs_[thread][pair.low % kBuckets];
+      if (bucket.size() == bucket.capacity()) {
+        merge(bucket);
+        // Where little is equal, merging again soon would take long.
+        bucket.reserve(bucket.size() * 3 / 2 + 64);
+      }
+      bucket.push_back(pair);
     }
   }
 
-  std::vector<Pair> merge(std::int64_t bucket) {
+  std::vector<Pair> merged(std::int64_t bucket) {
     std::vector<Pair> all;
     for (auto& buckets : pairs_) {
       all.insert(all.end(), buckets[bucket].begin(), buckets[bucket].end());
       buckets[bucket] = std::vector<Pair>();
     }
+    merge(all);
+    all.shrink_to_fit();
+    return all;
+  }
+
+  // Equal pairs become one.
+  static void merge(std::vector<Pair>& all) {
     auto key = [](const Pair& p) { return std::uint64_t{p.low} << 32 | p.high; };
     std::sort(all.begin(), all.end(),
               [&](const Pair& a, const Pair& b) { return key(a) < key(b); });
@@ -315,8 +346,6 @@ class Contraction {
       }
     }
     all.resize(kept);
-    all.shrink_to_fit();
-    return all;
   }
 
   // Each pair becomes an edge in both directions.
@@ -442,46 +471,56 @@ class Refinement {
 
   Choice decide(std::int64_t v, Votes& votes, bool may_move) {
     std::int32_t own = labels_[v];
-    votes.start(graph_.end(v) - graph_.begin(v));
+    votes.start(graph_.most_neighbours(v));
     Sketch sketch;
     sketch.add(own);
-    BitCounters touching;
-    int asked = 0, alone = 0;  // neighbours; those with v alone in its part
-    for_neighbours(
-        graph_, v,
-        [&](auto u) {
-          graph_.prefetch(u);
-          __builtin_prefetch(&labels_[u]);
-          __builtin_prefetch(&sketch_[u]);
-        },
-        [&](auto u, auto e) {
-          votes.add(labels_[u], graph_.weight(e));
-          sketch.add(labels_[u]);
-          touching.add(sketch_[u].any);
-          alone += static_cast<int>(~sketch_[u].many >> (own % 64) & 1);
-          ++asked;
-        });
-    const auto& entries = votes.finish();
-    float votes_for_own = 0;
-    std::int32_t others = 0;
-    for (auto [label, votes_for] : entries) {
-      if (label == own) {
-        votes_for_own = votes_for;
-      } else {
-        ++others;
-      }
+    const auto ahead = [&](auto u) {
+      graph_.prefetch(u);
+      __builtin_prefetch(&labels_[u]);
+      __builtin_prefetch(&sketch_[u]);
+    };
+    if (!graph_.symmetric()) {
+      for_neighbours(graph_.columns(), v, ahead, [&](auto u) {
+        votes.add(labels_[u], graph_.weight(v));
+        sketch.add(labels_[u]);
+      });
     }
+    const std::size_t only_columns = votes.labels();
+    BitCounters touching;
+    int asked = 0, alone = 0;  // rows that v needs; those that no other of its part needs
+    for_neighbours(graph_.rows(), v, ahead, [&](auto u) {
+      votes.add(labels_[u], graph_.weight(u));
+      if (graph_.symmetric()) sketch.add(labels_[u]);
+      touching.add(sketch_[u].any);
+      alone += static_cast<int>(~sketch_[u].many >> (own % 64) & 1);
+      ++asked;
+    });
+    const auto& entries = votes.finish();
+    // Entries before this one are parts of vertices that need v's row.
+    const std::size_t needing = graph_.symmetric() ? entries.size() : only_columns;
+    float votes_for_own = 0;
+    std::int32_t others = static_cast<std::int32_t>(needing);
+    bool own_needs = false;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      if (entries[i].label != own) continue;
+      votes_for_own = entries[i].weight;
+      own_needs = i < needing;
+    }
+    others -= own_needs;
     Choice choice{own, others, false, sketch};
     const bool must_leave = load_[own] > limit_;
-    if (!may_move || (others == 0 && !must_leave)) return choice;
+    const bool at_border = entries.size() > static_cast<std::size_t>(votes_for_own > 0);
+    if (!may_move || (!at_border && !must_leave)) return choice;
     const std::int64_t room = limit_ - graph_.weight_of(v);
     const float rows = static_cast<float>(others), price_own = price(own);
     float best_gain = must_leave ? -std::numeric_limits<float>::infinity() : kLeastGain;
-    for (auto [label, votes_for] : entries) {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const auto [label, votes_for] = entries[i];
       if (label == own || load_[label] > room) continue;
-      // Rows of neighbours that the old part no longer needs, less those that the new one does; and
-      // v's own row, which the old part needs now if a neighbour is there.
-      const int saved = alone + touching.count(label % 64) - asked + (votes_for_own == 0);
+      // Rows that the old part no longer needs, less those that the new one does; and v's own row,
+      // which the new part may have needed, and the old one may need now.
+      const int saved =
+          alone + touching.count(label % 64) - asked + (i < needing) - static_cast<int>(own_needs);
       const float gain = static_cast<float>(saved) + kVote * (votes_for - votes_for_own) +
                          rows * (price_own - price(label));
       if (gain > best_gain) {
@@ -516,8 +555,8 @@ class Refinement {
     };
     update(sketch_[v]);
     for_neighbours(
-        graph_, v, [&](auto u) { __builtin_prefetch(&sketch_[u]); },
-        [&](auto u, auto) { update(sketch_[u]); });
+        graph_.rows(), v, [&](auto u) { __builtin_prefetch(&sketch_[u]); },
+        [&](auto u) { update(sketch_[u]); });
   }
 
   std::int32_t lightest() const {
@@ -544,11 +583,12 @@ class Refinement {
 
 class StreamPartitioner {
  public:
-  StreamPartitioner(const Adjacency& adjacency, std::span<const std::int64_t> weights,
-                    const StreamOptions& options, Tick tick)
+  // Columns are those of `rows` transposed; the diagonal counts in neither.
+  StreamPartitioner(const Adjacency& rows, const Adjacency& columns,
+                    std::span<const std::int64_t> weights, const StreamOptions& options, Tick tick)
       : options_(options),
         tick_(std::move(tick)),
-        graph_(adjacency, weights, static_cast<double>(options.parts)) {
+        graph_(rows, columns, weights, static_cast<double>(options.parts)) {
     // A cluster of a sixteenth of a part can still be placed with the balance in mind.
     std::int64_t total = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
     max_cluster_ = std::max<std::int64_t>(1, total / (16 * options.parts));
