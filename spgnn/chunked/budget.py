@@ -97,6 +97,27 @@ def choose_recomputed(
     return decided(frozenset(n for n in readers if n > 1 or "propagated" not in spilled))
 
 
+def keep_first(budget: Budget, decided: Callable[[], Budget]) -> Budget | None:
+    """The budget if what the first layer makes of A·X is kept for backward.
+
+    ``None`` if more would have to lie on the disk then: to multiply again costs less.
+
+    Parameters
+    ----------
+    budget : Budget
+        Without it.
+    decided : callable
+        The budget with it, the same on all ranks. Collective.
+    """
+    if "product" in budget.placement.on_disk:
+        return None
+    try:
+        kept = decided()
+    except InputError:
+        return None
+    return kept if kept.placement == budget.placement else None
+
+
 def decide(
     sizes: Sizes,
     memory: int | None,

@@ -28,6 +28,7 @@ from spgnn.chunked.budget import (
     choose_recomputed,
     decide,
     freed_pages,
+    keep_first,
 )
 from spgnn.chunked.matrix import ChunkMatrix
 from spgnn.chunked.model import ChunkedModel
@@ -237,7 +238,12 @@ class ChunkedGraph:
 
         # Inference saves nothing.
         recompute = "never" if labels is None else storage.recompute
+        keeping, self.sizes = self.sizes, self.sizes.keeping_nothing
         self.budget = choose_recomputed(self.sizes.reads_own, recompute, decided)
+        if keeping != self.sizes and labels is not None and recompute != "always":
+            nothing, self.sizes = self.sizes, keeping
+            kept = keep_first(self.budget, lambda: decided(self.budget.recomputed))
+            self.budget, self.sizes = (self.budget, nothing) if kept is None else (kept, keeping)
         self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
         self._freed = freed_pages(self.sizes, self.budget, memory, itself)
         self._freed.keep()

@@ -7,7 +7,7 @@ that are given the moments of all vertices. Autograd records both as ever, for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -32,6 +32,8 @@ from spgnn.graph.protocol import (
     Matrix,
     Normalisation,
 )
+from spgnn.kernels import bfloat16
+from spgnn.kernels.gemm import transposed_times
 from spgnn.nn import (
     DropoutKeys,
     Stack,
@@ -198,6 +200,10 @@ class ChunkRows(Graph):
         For the norms of the layer in their order.
     leaf : int
         The one whose gradients are needed; −1: none.
+    keep : callable, optional
+        Called with what the layer's weights make of A·X.
+    kept : Tensor [rows, f_out], optional
+        What `keep` was called with for these rows: then it is not computed. Is overwritten.
 
     Attributes
     ----------
@@ -217,12 +223,15 @@ class ChunkRows(Graph):
         first: bool = False,
         moments: Sequence[VertexMoments] = (),
         leaf: int = -1,
+        keep: Callable[[Tensor], None] | None = None,
+        kept: Tensor | None = None,
     ) -> None:
         self.vertex_ids = vertex_ids
         self.leaves: list[Tensor] = []
         self.gradient: Tensor | None = None
         self._product, self._first = product, first
         self._moments, self._leaf, self._norms = moments, leaf, 0
+        self._keep, self._kept = keep, kept
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """There is none: products are computed elsewhere."""
@@ -232,7 +241,7 @@ class ChunkRows(Graph):
         """The given product, with what a layer adds to it."""
         Z, first = self._product, self._first
         if Z is None:
-            return super().aggregate(request)
+            return self._of_propagated(request)
         self._product = None  # or autograd's graph, which knows these rows, would be a cycle
         if torch.is_grad_enabled():
             Z = with_backward(Z, self._keep_gradient)
@@ -244,6 +253,27 @@ class ChunkRows(Graph):
         elif request.self_loop is not None:
             operand = request.dense
         return self.combine(request, Z, operand, first=first)
+
+    def _of_propagated(self, request: Aggregation) -> Tensor:
+        """What weights make of A·X, as it was kept or anew."""
+        H, kept = request.operand, self._kept
+        if kept is None:
+            Z = super().aggregate(request)
+            if self._keep is not None:
+                self._keep(Z.detach())
+            return Z
+        assert isinstance(H, Propagated)
+        if not torch.is_grad_enabled():
+            return kept
+        operands = [(request.weight, H.AX_local), (request.root, H.X_local)]
+
+        def to_weights(G: Tensor) -> None:
+            for weight, X in operands:
+                if weight is not None and X is not None and weight.requires_grad:
+                    product = bfloat16.gradient if G.dtype == torch.bfloat16 else transposed_times
+                    torch.autograd.backward(weight, product(G, X))
+
+        return with_backward(kept, to_weights)
 
     def _keep_gradient(self, gradient: Tensor) -> None:
         self.gradient = gradient
@@ -377,6 +407,7 @@ class ChunkedModel:
                     norms=self.norms(number),
                     reduces=self.reduction(number) is not None,
                     heads=self.heads(number),
+                    kept=self._kept_columns() if propagates and number == 0 else 0,
                 )
             )
         sides = 2 if self.multiplies and not symmetric else 1
@@ -393,6 +424,15 @@ class ChunkedModel:
             learns=learns,
             jumps=self.jumps,
         )
+
+    def _kept_columns(self) -> int:
+        """Columns of a first layer's product with A·X; 0 if backward has no use for it."""
+        nobody = torch.empty(0, self.model.in_channels, dtype=next(self.model.parameters()).dtype)
+        rows = ChunkRows(torch.empty(0, dtype=torch.int64))
+        request = self._aggregation(0, Propagated(nobody, nobody), rows, None)
+        if self.layers == 1 or request.weight is None or request.self_loop is not None:
+            return 0
+        return len(request.weight)
 
     def _operand_without_rows(self, number: int, width: int, *, sparse: bool) -> Tensor:
         """Operand of a layer in training, for its width and ``requires_grad``."""

@@ -49,6 +49,7 @@ ChunkProducts = Iterator[tuple[int, Tensor | None]]
 _PURPOSES = {
     "operand": "operand",  # saved, where backward looks at it again
     "product": "product",  # or its gradient
+    "kept": "product",  # of the first layer, A·X times its weights
     "input": "input",  # its own input rows
     "input gradient": "gradient",
     "scores": "input",  # destination scores of attention
@@ -85,6 +86,7 @@ class ChunkedPass:
         self._attention: dict[int, ChunkAttention] = {}
         self._moments: dict[int, list[VertexMoments]] = {}
         self._widths: dict[int, int] = {}
+        self._kept = set[int]()  # the chunks whose rows are kept
         self._moment_gradients = MomentGradients()
         self._parameters = list(model.model.parameters())
         self._gradients: list[Tensor | None] = [None] * len(self._parameters)
@@ -206,7 +208,7 @@ class ChunkedPass:
         """Give up what was saved for `backward`."""
         while self._tables:
             self._tables.popitem()[1].release()
-        for known in (self._moments, self._requests, self._attention):
+        for known in (self._moments, self._requests, self._attention, self._kept):
             known.clear()
         self._moment_gradients = MomentGradients()  # of an epoch that was broken off
 
@@ -403,11 +405,21 @@ class ChunkedPass:
             scale = self.graph.scale_of(self.graph.row_scale, chunk, chosen)
             # A tensor of its own: layers write over it.
             Z = Z.clone() if scale is None else _scaled(Z, scale)
+        keep = kept = None
+        if number == 0 and self._saves and self.graph.sizes.layers[0].kept:
+            if chunk in self._kept:
+                kept = self._tables["kept", 0].read(chunk).clone()
+            else:
+                keep = partial(self._keep, chunk)
         ids = self.graph.ids_of(chunk, chosen)
         ids = ids if self.model.reads_own(number) else ids[:0]
         first = number in self._requests and self._requests[number].first
         moments = self._moments[number]
-        return ChunkRows(ids, Z, first=first, moments=moments, leaf=leaf)
+        return ChunkRows(ids, Z, first=first, moments=moments, leaf=leaf, keep=keep, kept=kept)
+
+    def _keep(self, chunk: int, Z: Tensor) -> None:
+        self._table("kept", 0, Z.shape[1]).write(chunk, Z)
+        self._kept.add(chunk)
 
     def _input(self, number: int, chunk: int) -> Features:
         """Input rows of a layer; no rows if it does not read them."""

@@ -39,6 +39,8 @@ class LayerSizes:
     own_matrix : tuple of int, optional
         Bytes of reading a matrix of its own rows, and its transpose; 0 if they are in memory.
         ``None``: it has none.
+    kept : int
+        Columns of what a first layer's weights make of A·X, if backward finds it in memory.
     """
 
     operand: int
@@ -51,6 +53,7 @@ class LayerSizes:
     reduces: bool = False
     heads: Heads | None = None
     own_matrix: tuple[int, int] | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ class Sizes:
     def passes(self, number: int) -> int:
         """Passes over a layer in an epoch: forward and backward, and two more for each norm."""
         return 2 * self.layers[number].norms + (1 if number == len(self.layers) - 1 else 2)
+
+    @property
+    def keeping_nothing(self) -> Sizes:
+        """The same if backward multiplies A·X with the first layer's weights again."""
+        return replace(self, layers=(replace(self.layers[0], kept=0), *self.layers[1:]))
 
     def with_labels(self, labelled: int, classes: int) -> Sizes:
         """The same with the outputs of labelled rows, and their labels and masks, in memory."""
@@ -224,7 +232,8 @@ class TableBytes:
     def _product(self, n: int) -> int:
         if not self._in_memory("product", n):
             return 0
-        return self._size(self._layers[n].rows, self._layers[n].operand)
+        layer = self._layers[n]
+        return self._size(layer.rows, layer.operand or layer.kept)
 
     def _own_rows(self, n: int, purpose: str) -> int:
         """Bytes of a layer's own input rows and destination scores, or of their gradients."""

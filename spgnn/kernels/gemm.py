@@ -6,13 +6,13 @@ every order. Two products that share an operand or a result are one pass over th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spgnn import _native
+from spgnn.kernels import bfloat16
 from spgnn.kernels.library import Operator, define, kernels_for, traced, watched
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.update import relu_of
@@ -20,9 +20,6 @@ from spgnn.torch_internals import below_autograd, direct
 
 # Fewest rows of X that are worth it.
 FEWEST_ROWS = 512
-# Rows of a product in bfloat16 at a time, and of its gradient: oneDNN writes code for each shape,
-# and keeps it; sums over more rows it shares among threads, in an order that depends on these.
-PIECE, SUMMED = 2048, 512
 
 
 def most_columns(instruction_set: str, *, intel: bool, mkl: bool) -> tuple[int, int]:
@@ -55,14 +52,14 @@ def times_transposed(X: Tensor, W: Tensor) -> Tensor:
     X : Tensor [n, f_in]
     W : Tensor [f_out, f_in]
     """
-    if _narrows(X, W):
-        return _narrow_product(X, W)
+    if bfloat16.narrows(X, W):
+        return bfloat16.product(X, W)
     return _product(X, W) if has_gemm(X, W) else X @ W.T
 
 
 def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
     """``Z + X Wᵀ``, written over Z [n, f_out], which nobody may need."""
-    if _narrows(X, W) or has_gemm(X, W):
+    if bfloat16.narrows(X, W) or has_gemm(X, W):
         return Z.add_(times_transposed(X, W))
     return Z.addmm_(X, W.T)
 
@@ -158,47 +155,6 @@ def _has_kernel(first: Tensor, second: Tensor) -> bool:
     )
 
 
-def _narrows(X: Tensor, W: Tensor) -> bool:
-    """True if autocast multiplies these in bfloat16."""
-    return (
-        torch.is_autocast_enabled("cpu")
-        and torch.get_autocast_dtype("cpu") == torch.bfloat16
-        and X.device.type == W.device.type == "cpu"
-        and {X.dtype, W.dtype} <= {torch.float32, torch.bfloat16}
-        and X.dim() == W.dim() == 2
-        and X.numel() > 0
-        and W.numel() > 0
-        and not traced()
-    )
-
-
-def _in_pieces(piece: int, *operands: Tensor) -> Iterator[tuple[slice, list[Tensor]]]:
-    """Some rows of each operand at a time, bfloat16; zeros fill them up to one of few shapes."""
-    rows = operands[0].shape[0]
-    most = min(piece, 1 << (rows - 1).bit_length())
-    for begin in range(0, rows, most):
-        some = [operand[begin : begin + most].bfloat16() for operand in operands]
-        missing = most - some[0].shape[0]
-        if missing:
-            some = [torch.nn.functional.pad(one, (0, 0, 0, missing)) for one in some]
-        yield slice(begin, begin + most - missing), some
-
-
-def _multiply_in_pieces(X: Tensor, W: Tensor) -> Tensor:
-    narrow = W.bfloat16().T.contiguous()
-    Z = new_rows(X.shape[0], narrow[:0])
-    for place, (some,) in _in_pieces(PIECE, X):
-        Z[place] = (some @ narrow)[: place.stop - place.start]
-    return Z
-
-
-def _add_in_pieces(G: Tensor, X: Tensor) -> Tensor:
-    total = torch.zeros(G.shape[1], X.shape[1])
-    for _, (g, x) in _in_pieces(SUMMED, G, X):
-        total += g.T @ x
-    return total
-
-
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     first, second = inputs
     ctx.relu = relu_of(first)
@@ -254,38 +210,6 @@ def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | Non
         None if X is None else times_transposed(X, C),
         None if G is None else times_transposed(G, C.T),
     )
-
-
-def _narrow_product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    X, W = ctx.saved_tensors
-    return (
-        None if W is None else _narrow_product(G, W.T),
-        None if X is None else _narrow_gradient(G, X),
-    )
-
-
-def _narrow_gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    G, X = ctx.saved_tensors
-    return (
-        None if X is None else _narrow_product(X, C),
-        None if G is None else _narrow_product(G, C.T),
-    )
-
-
-_narrow_product = Operator(
-    "gemm_narrow_product(Tensor X, Tensor W) -> Tensor",
-    new=lambda X, W: X.new_empty(X.shape[0], W.shape[0], dtype=torch.bfloat16),
-    compute=_multiply_in_pieces,
-    save=_save,
-    backward=_narrow_product_backward,
-)
-_narrow_gradient = Operator(
-    "gemm_narrow_gradient(Tensor G, Tensor X) -> Tensor",
-    new=lambda G, X: G.new_empty(G.shape[1], X.shape[1], dtype=torch.float32),
-    compute=_add_in_pieces,
-    save=_save,
-    backward=_narrow_gradient_backward,
-)
 
 
 def _rows_of(X: Tensor, W: Tensor, *others: Tensor) -> Tensor:

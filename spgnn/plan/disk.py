@@ -24,6 +24,7 @@ from spgnn.chunked.budget import (
     Budget,
     choose_recomputed,
     decide,
+    keep_first,
     memory_needed,
     merged,
 )
@@ -78,7 +79,8 @@ class Disk:
         record : dict
             Predicted chunks, tables and traffic of the disk, as the training report names them.
         """
-        upper, exact_for = self._sizes(config, virtual, epoch)
+        keeping, exact_for = self._sizes(config, virtual, epoch)
+        upper = [sizes.keeping_nothing for sizes in keeping]
         budgets = list[Budget]()
 
         def decided(recomputed: frozenset[int]) -> Budget:
@@ -86,11 +88,17 @@ class Disk:
             return budgets[0]
 
         try:
-            choose_recomputed(upper[0].reads_own, "auto", decided)
+            first = choose_recomputed(upper[0].reads_own, "auto", decided)
         except InputError:
             return None
+        without, upper = budgets[:], keeping
+        kept = keep_first(first, lambda: decided(first.recomputed))
+        if kept is None:
+            budgets[:] = without
         first = budgets[0]
         exact = exact_for(first)
+        if kept is None:
+            exact = [sizes.keeping_nothing for sizes in exact]
         moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
         each_row = _row_seconds(epoch, machine)
         recomputing = max(_recomputing(sizes, first.recomputed, each_row) for sizes in exact)
@@ -254,7 +262,10 @@ def layer_rows(
 
 
 def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:
-    """Seconds of recomputing layers from their products: all but the last, and inputs."""
+    """Seconds of recomputing layers from their products: all but the last, and inputs.
+
+    Where the first layer's product with A·X is kept, little is left to recompute.
+    """
     layers = sizes.layers
     inputs = [0.0] * len(layers)
     for number in sorted(recomputed):
@@ -262,7 +273,8 @@ def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence
         before = layers[number - 1].rows * row_seconds[number - 1]
         inputs[number] = before + inputs[number - 1]
     seconds = sum(sizes.passes(number) * each for number, each in enumerate(inputs))
-    return seconds + sum(n.rows * each for n, each in zip(layers[:-1], row_seconds, strict=False))
+    again = zip(layers[:-1], row_seconds, strict=False)
+    return seconds + sum(n.rows * each for n, each in again if not n.kept)
 
 
 def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:
