@@ -31,6 +31,7 @@ def spmm(
     X: Tensor,
     out: Tensor,
     accumulate: bool,
+    scaled: Tensor | None = None,
 ) -> None: ...
 def spmm_if_plain(
     indptr: Tensor,
@@ -42,6 +43,7 @@ def spmm_if_plain(
     X: Tensor,
     out: Tensor,
     accumulate: bool,
+    scaled: Tensor | None = None,
 ) -> bool: ...
 def sddmm(
     indptr: Tensor,

@@ -204,7 +204,7 @@ class _Apply(torch.autograd.Function):
 
 def in_own_dtype(device: str) -> AbstractContextManager[object]:
     """A context in which torch.autocast changes nothing, on a type of devices."""
-    if not torch.amp.is_autocast_available(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return nullcontext()
     return torch.autocast(device, enabled=False)
 
@@ -244,16 +244,18 @@ class _PaperLayer(torch.autograd.Function):
 class _BesideItself(torch.autograd.Function):
     """forward Z = A (H W) + H₀ R or (A H) W + H₀ R; what reaches H on both ways is one sum.
 
-    H₀ are the first rows of H. The second result is A H, if it was made, because dW needs it.
+    H₀ are the first rows of H. The second result is A H, if dW is made of it; of a square W, dW is
+    made of Aᵀ G.
     """
 
     @staticmethod
     def forward(
         H_local: Tensor, W: Tensor, R: Tensor, A: Linear, step: Step, first: bool
     ) -> tuple[Tensor, Tensor | None]:
-        if not first:
+        if not first or len(W) == H_local.shape[1]:
+            # As wide either way: the sum of two products writes its result once.
             AH = A.forward(H_local, step)
-            return sum_of_products(AH, W, H_local[: A.rows], R), AH
+            return sum_of_products(AH, W, H_local[: A.rows], R), None if first else AH
         if A.rows < len(H_local):
             Z_local = A.forward(times_transposed(H_local, W), step)
             return add_times_transposed_(Z_local, H_local[: A.rows], R), None
@@ -393,9 +395,11 @@ def product_beside_itself(
     if torch.compiler.is_compiling():
         Z_local = product(A, H_local @ W.T) if first else product(A, H_local) @ W.T
         return Z_local + H_local[: A.rows] @ R.T
-    # Looked at, as that which travels, before it is made.
-    like = H_local[:, :1] if H_local.requires_grad else W[:1, :1]
-    operand = like.expand(H_local.shape[0], len(W)) if first else H_local
+    operand = H_local
+    if first and not (H_local.requires_grad and len(W) == H_local.shape[1]):
+        # Looked at, as that which travels, before it is made.
+        like = H_local[:, :1] if H_local.requires_grad else W[:1, :1]
+        operand = like.expand(H_local.shape[0], len(W))
     step = A.next_step(operand)
     with in_own_dtype(H_local.device.type):
         made: Tensor = recorder(_BesideItself)(H_local, W, R, A, step, first)[0]

@@ -6,6 +6,7 @@ import ctypes
 import math
 import os
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from spgnn.errors import InputError
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -2, -3, -4  # of mallopt(3)
 _SMALL, _LARGE, _LARGEST, _PAD, _NEVER = 1 << 17, 1 << 20, 1 << 30, 1 << 24, -1
 _MAPPINGS = 1 << 16
+
+_HUGE_PAGE, _COLLAPSE = 1 << 21, 25  # the latter of madvise(2), since Linux 6.1
 
 # Keeping what is freed made a rank's peak up to 1.9 times as high (reddit-sayit on 2 ranks).
 MOST_KEPT = 2
@@ -108,6 +111,19 @@ def freed_is_kept() -> Iterator[None]:
         yield
     finally:
         give_back_freed()
+
+
+def collapse_pages(address: int, nbytes: int) -> None:
+    """Move memory that is in use to huge pages, as many as fit; elsewhere than on Linux, nothing.
+
+    For what every epoch reads from end to end: small pages have to be looked up one by one, which
+    products of few columns wait for.
+    """
+    begin = -(-address // _HUGE_PAGE) * _HUGE_PAGE
+    length = (address + nbytes) // _HUGE_PAGE * _HUGE_PAGE - begin
+    if length > 0 and sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            _libc().madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), _COLLAPSE)
 
 
 def memory_limit() -> int:

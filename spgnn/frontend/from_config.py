@@ -30,13 +30,13 @@ from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.features import Features
+from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import LayerGraph
 from spgnn.graph.protocol import Normalisation as Kind
 from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.layout import Int64Array
-from spgnn.memory import check_memory
+from spgnn.memory import check_memory, collapse_pages
 from spgnn.nn import (
     densified,
     propagate_,
@@ -294,10 +294,14 @@ def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -
         rows, width = X.shape
         check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
         X = densified(X.to(device))
-    stored = stored_in(X.to(device), config.training.dtype)
-    if not propagates or not isinstance(stored, Tensor):
-        return stored
-    return propagate_(A, stored, keep=config.model.keeps_features)
+    stored: Features = stored_in(X.to(device), config.training.dtype)
+    if propagates and isinstance(stored, Tensor):
+        stored = propagate_(A, stored, keep=config.model.keeps_features)
+    read = (stored.AX_local, stored.X_local) if isinstance(stored, Propagated) else (stored,)
+    for matrix in read:
+        if isinstance(matrix, Tensor) and matrix.is_cpu and matrix.is_contiguous():
+            collapse_pages(matrix.data_ptr(), matrix.nbytes)
+    return stored
 
 
 def labels_of(config: TrainConfig, share: RankShare) -> tuple[Tensor, int]:

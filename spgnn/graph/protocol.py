@@ -265,7 +265,7 @@ class Graph(ABC):
             Z = H.AX_local
             if request.self_loop is not None:
                 Z = torch.addcmul(Z, H.own, request.self_loop)
-            if W is not None and R is not None and has_gemm(Z, W) and has_gemm(H.own, R):
+            if W is not None and R is not None and has_gemm(Z, W, H.own, R):
                 return sum_of_products(Z, W, H.own, R)
             return self.add_root(Z if W is None else times(Z, W), H, R)
         linear = request.reduce == "sum" and request.dropped is None and request.edge is None

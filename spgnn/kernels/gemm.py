@@ -72,14 +72,14 @@ def sum_of_products(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
     X1, X2 : Tensor [n, f_1], [n, f_2]
     W1, W2 : Tensor [f_out, f_1], [f_out, f_2]
     """
-    if has_gemm(X1, W1) and has_gemm(X2, W2):
+    if has_gemm(X1, W1, X2, W2):
         return _sum(X1, W1, X2, W2)
     return add_times_transposed_(times_transposed(X1, W1), X2, W2)
 
 
 def two_products(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
     """``X W1ᵀ`` and ``X W2ᵀ``; differentiable at every order."""
-    if watched(X, W1, W2) or not (has_gemm(X, W1) and has_gemm(X, W2)):
+    if watched(X, W1, W2) or not has_gemm(X, W1, X, W2):
         return times_transposed(X, W1), times_transposed(X, W2)
     with below_autograd():
         made: tuple[Tensor, Tensor] = _two_products(X, W1, W2)
@@ -93,7 +93,7 @@ def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tenso
     """
     shared = G1 is G2 or X1 is X2
     narrow = max(G1.shape[1], G2.shape[1]) <= _MOST_OF_GRADIENT
-    kernel = shared and narrow and _has_kernel(G1, X1) and _has_kernel(G2, X2)
+    kernel = shared and narrow and _has_kernel(G1, X1, G2, X2)
     if not kernel or watched(G1, X1, G2, X2):
         return transposed_times(G1, X1), transposed_times(G2, X2)
     with below_autograd():
@@ -120,8 +120,8 @@ def gradient_of(
         Of `times_transposed` or `sum_of_products`.
     """
     operands = [G1, W1] if G2 is None or W2 is None else [G1, W1, G2, W2]
-    kernel = all(map(has_gemm, operands[::2], operands[1::2]))
-    if X is not None and relu is not None and kernel and not watched(*operands):
+    fits = X is not None and relu is not None and has_gemm(*operands)
+    if fits and not watched(*operands):
         with below_autograd():
             relu.passed = _product_through_relu(G1, W1, G2, W2, X)
         made: Tensor = relu.passed[0]
@@ -136,23 +136,27 @@ def transposed_times(G: Tensor, X: Tensor) -> Tensor:
     return _gradient(G, X)
 
 
-def has_gemm(X: Tensor, W: Tensor) -> bool:
-    """True if `times_transposed` has a kernel of its own for these."""
-    return _has_kernel(X, W) and W.shape[0] <= _MOST_COLUMNS
+def has_gemm(*operands: Tensor) -> bool:
+    """True if `times_transposed` has a kernel of its own for X and W, or for several such pairs."""
+    return all(W.shape[0] <= _MOST_COLUMNS for W in operands[1::2]) and _has_kernel(*operands)
 
 
-def _has_kernel(first: Tensor, second: Tensor) -> bool:
-    """True for operands that a kernel takes, if neither autocast nor a tracer is at work."""
-    return (
-        first.dtype == second.dtype == torch.float32
-        and first.device.type == second.device.type == "cpu"
-        and first.dim() == second.dim() == 2
-        and first.shape[0] >= FEWEST_ROWS
-        and first.shape[1] > 0
-        and second.numel() > 0
-        and not torch.is_autocast_enabled("cpu")
-        and not traced()
-    )
+def _has_kernel(*operands: Tensor) -> bool:
+    """True for pairs that a kernel takes, if neither autocast nor a tracer is at work."""
+    if torch.is_autocast_enabled("cpu") or traced():
+        return False
+    for first, second in zip(operands[::2], operands[1::2], strict=True):
+        if not (
+            first.dtype == second.dtype == torch.float32
+            and first.is_cpu
+            and second.is_cpu
+            and first.dim() == second.dim() == 2
+            and first.shape[0] >= FEWEST_ROWS
+            and first.shape[1] > 0
+            and second.numel() > 0
+        ):
+            return False
+    return True
 
 
 def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
@@ -213,7 +217,7 @@ def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | Non
 
 
 def _rows_of(X: Tensor, W: Tensor, *others: Tensor) -> Tensor:
-    return new_rows(X.shape[0], X.new_empty(0, W.shape[0]))
+    return new_rows(X.shape[0], X, W.shape[0])
 
 
 def _multiply(X: Tensor, W: Tensor) -> Tensor:

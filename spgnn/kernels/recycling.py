@@ -93,9 +93,9 @@ class Keeper:
             self._give_up(self._room)
         self._sort_in()
 
-    def new_rows(self, rows: int, X: Tensor) -> Tensor:
-        """Uninitialised [rows, …] with the other lengths, dtype and device of X."""
-        shape = (rows, *X.shape[1:])
+    def new_rows(self, rows: int, X: Tensor, columns: int | None = None) -> Tensor:
+        """Uninitialised [rows, …] with the dtype, device and other lengths of X, or `columns`."""
+        shape = (rows, *X.shape[1:]) if columns is None else (rows, columns)
         if is_fake(X) or not X.is_cpu:
             return X.new_empty(shape)
         nbytes = prod(shape) * X.element_size()

@@ -182,7 +182,6 @@ def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> T
         watched(X, out, values, row_scale, col_scale)
         or operators_seen(X)
         or X.dim() != 2
-        or (col_scale is not None and X.shape[1] <= SCALED_COLUMNS)
         or (out is None and accumulate)
     ):
         return None
@@ -193,7 +192,22 @@ def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> T
     if out is None:
         out = new_rows(pattern.shape[0], X)
     block = pattern.indptr, pattern.indices, values, row_scale, col_scale, pattern.shape[1]
-    return out if multiply(*block, X, out, accumulate) else None
+    scaled = _scaled_rows(pattern.indices, col_scale, X)
+    return out if multiply(*block, X, out, accumulate, scaled) else None
+
+
+def _scaled_rows(indices: Tensor, col_scale: Tensor | None, X: Tensor) -> Tensor | None:
+    """Where a narrow X is scaled first: looking up a factor for every nonzero would cost more."""
+    if (
+        col_scale is None
+        or X.shape[-1] > SCALED_COLUMNS
+        or X.dim() != 2
+        or not X.is_cpu
+        or indices.shape[0] < LEAST_USES * X.shape[0]
+        or col_scale.dtype != X.dtype
+    ):
+        return None
+    return new_rows(X.shape[0], X)
 
 
 def _multiply_into(
@@ -206,17 +220,9 @@ def _multiply_into(
     out: Tensor,
     accumulate: bool,
 ) -> None:
-    # A narrow X is scaled first, where looking up a factor for every nonzero would cost more.
-    if (
-        col_scale is not None
-        and X.shape[-1] <= SCALED_COLUMNS
-        and X.is_cpu
-        and indices.shape[0] >= LEAST_USES * X.shape[0]
-        and col_scale.dtype == X.dtype
-    ):
-        spread = col_scale.view(-1, *[1] * (X.dim() - 1))
-        X, col_scale = torch.mul(X, spread, out=new_rows(X.shape[0], X)), None
-    kernels_for(X).spmm(indptr, indices, values, row_scale, col_scale, X, out, accumulate)
+    scaled = _scaled_rows(indices, col_scale, X)
+    room = () if scaled is None else (scaled,)
+    kernels_for(X).spmm(indptr, indices, values, row_scale, col_scale, X, out, accumulate, *room)
 
 
 def _multiply(

@@ -316,7 +316,7 @@ class Stack(nn.Module):
                 outputs = [on.own(made) for made in (*outputs, _dense(H))]
             following = self._keys_after(number, graphs, keys)
             H = self.run_layer(number, H, on, keys, following)
-            if not self._fuses(number):
+            if following is not None and self._rule_after(number) is None:
                 following = None
         assert isinstance(H, Tensor)
         if self.jk_mode is None:
@@ -379,9 +379,9 @@ class Stack(nn.Module):
         ours = bare or isinstance(norm, Norm)
         if self.act is None and following is None:
             return found if bare else [*found, norm]
-        if self._fuses(number):
+        rule = self._rule_after(number)
+        if rule is not None:
             hidden = self.jk_mode is None and _only_aggregates(self.convolutions[number + 1])
-            rule = rule_of(self.act) or Rule()
             update = Update(rule, self.dropout, following, number + 1, hidden)
             return [*found, update] if bare else [*found, norm, update]
         if self.act_first:
@@ -395,14 +395,14 @@ class Stack(nn.Module):
         assert isinstance(layer, Linear)
         return linear_of_own(layer, H, on)
 
-    def _fuses(self, number: int) -> bool:
-        """True if activation and the dropout that follows are one pass over the rows.
+    def _rule_after(self, number: int) -> Rule | None:
+        """The activation, if it and the dropout that follows are one pass over the rows.
 
         Not where another activation is asked for, or a norm follows it.
         """
         norm, last = self.norms[number], number == self.num_layers - 1 and self.jk_mode is None
         ends = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
-        return not last and ends and rule_of(self.act) is not None
+        return rule_of(self.act) if ends and not last else None
 
     def _keys_after(
         self, number: int, graphs: Sequence[Graph], keys: DropoutKeys | None

@@ -230,7 +230,9 @@ class Trainer:
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
-        self.task.model.train()
+        model = self.task.model
+        if not all(part.training for part in model.modules()):
+            model.train()
         self.task.lr = self.optimizer.param_groups[0]["lr"]
         with self._precision():
             share = self.task.loss(epoch)

@@ -163,14 +163,14 @@ def test_a_linear_layer_with_a_forward_of_its_own_is_called():
 
 
 @pytest.mark.parametrize("first", [True, False])
-@pytest.mark.parametrize("rows", [9, 5])
-def test_a_product_beside_its_operand(first, rows):
+@pytest.mark.parametrize(("rows", "f_out"), [(9, 3), (5, 3), (9, 4), (5, 4)])
+def test_a_product_beside_its_operand(first, rows, f_out):
     block = random_matrix(9, 0.4, 2, weighted=True)[:rows]
     double = torch.float64
     A = LocalMatrix(CSR.from_scipy(block).to(double))
     H, W, R = (
         torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
-        for seed, shape in enumerate([(9, 4), (3, 4), (3, 4)])
+        for seed, shape in enumerate([(9, 4), (f_out, 4), (f_out, 4)])
     )
 
     def function(*operands: Tensor) -> Tensor:

@@ -28,6 +28,15 @@ from tests.train.command import check_refused, run
 from tests.training import write_dataset
 
 
+@pytest.mark.parametrize("begin", [0, 7, 1 << 19])
+def test_collapsed_pages_keep_what_they_hold(begin):
+    rows = torch.arange(3 << 20, dtype=torch.int32)
+    part = rows[begin : begin + (1 << 20) + 5]
+    memory.collapse_pages(part.data_ptr(), part.nbytes)
+    memory.collapse_pages(part.data_ptr(), 12)
+    assert torch.equal(rows, torch.arange(3 << 20, dtype=torch.int32))
+
+
 def test_epochs_use_the_memory_of_those_before():
     """An epoch has more than ten results of 4 MiB, and takes no memory anew for them."""
     command = [sys.executable, "-m", "tests.train.page_faults"]

@@ -94,40 +94,44 @@ Heads heads_of(const Tensor& x, const Tensor& y) {
 
 void multiply(const Tensor& indptr, const Tensor& indices, const Tensor& values,
               const Tensor& row_scale, const Tensor& col_scale, const Tensor& x, const Tensor& y,
-              bool accumulate) {
+              bool accumulate, const Tensor& scaled) {
   const Heads heads = heads_of(x, y);
   const int threads = threads_for((indices.rows() + y.rows()) * heads.count * y.columns());
   with_types(x, indices, [&]<class T, class Index>(T, Index) {
     using S = Sum<T>;
-    const SpmmOperands<T, Index> a{indptr.as<std::int64_t>(),
-                                   indices.as<Index>(),
-                                   y.rows(),
-                                   values.as<S>(),
-                                   heads.count,
-                                   row_scale.as<S>(),
-                                   col_scale.as<S>(),
-                                   x.as<T>(),
-                                   x.rows(),
-                                   x.stride[0],
-                                   y.as<T>(),
-                                   y.stride[0],
-                                   y.columns(),
-                                   accumulate};
+    SpmmOperands<T, Index> a{indptr.as<std::int64_t>(),
+                             indices.as<Index>(),
+                             y.rows(),
+                             values.as<S>(),
+                             heads.count,
+                             row_scale.as<S>(),
+                             col_scale.as<S>(),
+                             x.as<T>(),
+                             x.rows(),
+                             x.stride[0],
+                             y.as<T>(),
+                             y.stride[0],
+                             y.columns(),
+                             accumulate};
     Released released;
+    if constexpr (std::is_same_v<T, S>) {
+      if (scaled) spgnn::scale_rows(a, scaled.as<T>(), threads);
+    }
     spgnn::spmm(current_table(), a, heads, threads);
   });
 }
 
 void spmm(const Tensor& indptr, const Tensor& indices, const Dense& values, const Dense& row_scale,
-          const Dense& col_scale, const Rows& x, const Tensor& y, bool accumulate) {
-  multiply(indptr, indices, values, row_scale, col_scale, x, y, accumulate);
+          const Dense& col_scale, const Rows& x, const Tensor& y, bool accumulate,
+          const Dense& scaled) {
+  multiply(indptr, indices, values, row_scale, col_scale, x, y, accumulate, scaled);
 }
 
 // The same if all are plain matrices in memory that fit, as kernels/spmm.py would find out line by
 // line, which takes longer than a small product. Whether it is done; what is not is no fault yet.
 bool spmm_if_plain(nb::handle its_indptr, nb::handle its_indices, nb::handle its_values,
                    nb::handle its_row_scale, nb::handle its_col_scale, std::int64_t cols,
-                   nb::handle of_x, nb::handle of_y, bool accumulate) {
+                   nb::handle of_x, nb::handle of_y, bool accumulate, const Dense& scaled) {
   Tensor indptr, indices, values, row_scale, col_scale, x, y;
   if (!nb::try_cast(of_x, x) || !nb::try_cast(of_y, y) || !nb::try_cast(its_indptr, indptr) ||
       !nb::try_cast(its_indices, indices) || !nb::try_cast(its_values, values) ||
@@ -155,7 +159,7 @@ bool spmm_if_plain(nb::handle its_indptr, nb::handle its_indices, nb::handle its
   };
   const Span read = span(x), written = span(y);
   if (read.begin < written.end && written.begin < read.end) return false;  // or rows alternate
-  multiply(indptr, indices, values, row_scale, col_scale, x, y, accumulate);
+  multiply(indptr, indices, values, row_scale, col_scale, x, y, accumulate, scaled);
   return true;
 }
 
@@ -661,9 +665,10 @@ void bind_kernels(nb::module_& m) {
   using of::AttentionSide, spgnn::Dense, spgnn::Rows, spgnn::Tensor;
   const auto maybe = [](const char* name) { return nb::arg(name).none(); };
   m.def("spmm", &of::spmm, "indptr"_a, "indices"_a, maybe("values"), maybe("row_scale"),
-        maybe("col_scale"), "X"_a, "out"_a, "accumulate"_a);
+        maybe("col_scale"), "X"_a, "out"_a, "accumulate"_a, maybe("scaled") = nb::none());
   m.def("spmm_if_plain", &of::spmm_if_plain, "indptr"_a, "indices"_a, maybe("values"),
-        maybe("row_scale"), maybe("col_scale"), "cols"_a, "X"_a, maybe("out"), "accumulate"_a);
+        maybe("row_scale"), maybe("col_scale"), "cols"_a, "X"_a, maybe("out"), "accumulate"_a,
+        maybe("scaled") = nb::none());
   m.def("sddmm", &of::sddmm, "indptr"_a, "indices"_a, maybe("row_scale"), maybe("col_scale"), "G"_a,
         "X"_a, "out"_a);
   m.def("edge_softmax", &of::edge_softmax, "indptr"_a, "scores"_a, "out"_a);

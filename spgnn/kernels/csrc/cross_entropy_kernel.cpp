@@ -4,74 +4,113 @@
 
 #include "dense.hpp"
 #include "exponential.hpp"
+#include "simd.hpp"
 
 namespace spgnn::SPGNN_ISA {
 
-// Combines numbers in lanes that are the same for every instruction set.
-template <class T, class Combine>
-inline T combined(const T* x, std::int64_t count, T start, Combine combine) {
+// The sum of some numbers and zero, or the largest of them and another one, in lanes that are the
+// same for every instruction set.
+template <bool kLargest, class T>
+inline T combined(const T* x, std::int64_t count, T start) {
   constexpr std::int64_t kLanes = 8;
-  T lanes[kLanes] = {start, start, start, start, start, start, start, start};
+  using Lanes [[gnu::vector_size(kLanes * sizeof(T))]] = T;
+  Lanes whole = start - Lanes{}, some;
+  const auto take = [&](const Lanes& more) __attribute__((always_inline)) {
+    if constexpr (kLargest) {
+      whole = more > whole ? more : whole;
+    } else {
+      whole += more;
+    }
+  };
   std::int64_t c = 0;
   for (; c + kLanes <= count; c += kLanes) {
-    for (std::int64_t i = 0; i < kLanes; ++i) lanes[i] = combine(lanes[i], x[c + i]);
+    std::memcpy(&some, x + c, sizeof(some));
+    take(some);
   }
-  for (; c < count; ++c) lanes[c % kLanes] = combine(lanes[c % kLanes], x[c]);
-  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (std::int64_t i = 0; i < half; ++i) lanes[i] = combine(lanes[i], lanes[i + half]);
+  if (c < count) {
+    T rest[kLanes];
+    for (std::int64_t i = 0; i < kLanes; ++i) rest[i] = c + i < count ? x[c + i] : start;
+    std::memcpy(&some, rest, sizeof(some));
+    take(some);
   }
-  return lanes[0];
+  take(__builtin_shufflevector(whole, whole, 4, 5, 6, 7, 4, 5, 6, 7));
+  take(__builtin_shufflevector(whole, whole, 2, 3, 2, 3, 2, 3, 2, 3));
+  take(__builtin_shufflevector(whole, whole, 1, 1, 1, 1, 1, 1, 1, 1));
+  return whole[0];
 }
 
-template <class T>
-inline T largest_of(const T* x, std::int64_t count) {
-  return combined(x, count, x[0], [](T a, T b) { return b > a ? b : a; });
-}
-
-// y = exp(x − largest); returns their sum. A NaN is among the numbers, if not the largest.
-template <class T>
+// y = exp(x − largest), with `kRoom` up to a whole vector; returns their sum. A NaN is among the
+// numbers, if not the largest.
+template <bool kRoom, class T>
 inline T exponentials_of(const T* x, std::int64_t count, T largest, T* y) {
+  using Vector = std::conditional_t<std::is_same_v<T, float>, FloatVector, DoubleVector>;
+  constexpr int kLanes = kVectorBytes / sizeof(T);
+  std::int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
 #pragma GCC ivdep
-  for (std::int64_t c = 0; c < count; ++c) y[c] = exp_of_negative<T>(x[c] - largest);
-  return combined(y, count, T{0}, [](T a, T b) { return a + b; });
+    for (int i = 0; i < kLanes; ++i) y[c + i] = exp_of_negative<T>(x[c + i] - largest);
+  }
+  if (const int rest = static_cast<int>(count - c)) {
+    T lanes[kLanes];
+    store_vector(lanes, load_vector<Vector>(x + c, rest));
+    for (int i = 0; i < kLanes; ++i) lanes[i] = exp_of_negative<T>(lanes[i] - largest);
+    // What is stored in part does not come back at once.
+    const auto made = load_vector<Vector>(lanes);
+    kRoom ? store_vector(y + c, made) : store_vector(y + c, made, rest);
+  }
+  return combined<false>(y, count, T{0});
 }
 
 template <class T>
 double cross_entropy(const CrossEntropyGradient<T>& a, const bool* mask, Span rows) {
   const std::int64_t columns = a.of.columns;
-  constexpr std::int64_t kPiece = 256;
+  const auto row_bytes = static_cast<std::size_t>(columns) * sizeof(T);
+  constexpr std::int64_t kPiece = 256, kRows = 256;
   constexpr double kMost = 1e200;  // of a product of sums, each at most the number of columns
   T exponentials[kPiece];
+  std::int64_t counted[kRows], others[kRows];
   double loss = 0, product = 1;
-  for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-    T* dx = a.dx ? a.dx + i * a.dx_stride : nullptr;
-    const std::int64_t target = a.of.target[i];
-    if (target < 0 || (mask && !mask[i])) {
-      if (dx) std::memset(dx, 0, static_cast<std::size_t>(columns) * sizeof(T));
-      continue;
+  for (Span some{rows.begin, rows.begin}; some.begin < rows.end; some.begin = some.end) {
+    some.end = some.begin + kRows < rows.end ? some.begin + kRows : rows.end;
+    // Listed first: which rows count cannot be foreseen, and waiting for it takes as long as a row.
+    std::int64_t count = 0, rest = 0;
+    for (std::int64_t i = some.begin; i < some.end; ++i) {
+      const bool counts = a.of.target[i] >= 0 && (!mask || mask[i]);
+      counted[count] = others[rest] = i;
+      count += counts;
+      rest += !counts;
     }
-    if (target >= columns) return std::nan("");
-    const T* x = a.of.x + i * a.of.x_stride;
-    const T largest = largest_of(x, columns);
-    T sum = 0;
-    if (dx) {
-      sum = exponentials_of(x, columns, largest, dx);
-      const T scale = a.factor / sum;
+    for (std::int64_t k = 0; a.dx && k < rest; ++k) {
+      std::memset(a.dx + others[k] * a.dx_stride, 0, row_bytes);
+    }
+    for (std::int64_t k = 0; k < count; ++k) {
+      const std::int64_t i = counted[k], target = a.of.target[i];
+      if (target >= columns) return std::nan("");
+      const T* x = a.of.x + i * a.of.x_stride;
+      const T largest = combined<true>(x, columns, x[0]);
+      T sum = 0;
+      if (a.dx) {
+        T* dx = a.dx + i * a.dx_stride;
+        T* y = columns <= kPiece ? exponentials : dx;
+        sum = columns <= kPiece ? exponentials_of<true>(x, columns, largest, y)
+                                : exponentials_of<false>(x, columns, largest, y);
+        const T scale = a.factor / sum, of_target = rounded(y[target] * scale);
 #pragma GCC ivdep
-      for (std::int64_t c = 0; c < columns; ++c) dx[c] *= scale;
-      dx[target] -= a.factor;
-    } else {
-      for (std::int64_t first = 0; first < columns; first += kPiece) {
-        const std::int64_t count = columns - first < kPiece ? columns - first : kPiece;
-        sum += exponentials_of(x + first, count, largest, exponentials);
+        for (std::int64_t c = 0; c < columns; ++c) dx[c] = y[c] * scale;
+        dx[target] = of_target - a.factor;
+      } else {
+        for (std::int64_t first = 0; first < columns; first += kPiece) {
+          const std::int64_t piece = columns - first < kPiece ? columns - first : kPiece;
+          sum += exponentials_of<true>(x + first, piece, largest, exponentials);
+        }
       }
-    }
-    loss += largest - x[target];
-    // One logarithm for many rows.
-    product *= sum;
-    if (product > kMost) {
-      loss += std::log(product);
-      product = 1;
+      loss += largest - x[target];
+      // One logarithm for many rows.
+      product *= sum;
+      if (product > kMost) {
+        loss += std::log(product);
+        product = 1;
+      }
     }
   }
   return loss + std::log(product);

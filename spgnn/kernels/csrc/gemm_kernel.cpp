@@ -21,7 +21,8 @@ struct ColumnPanel {
 };
 
 // kRows rows of kVectors vectors of columns. Lines from `next` on are fetched meanwhile, one for
-// each row and kLineFloats columns of x; and those that the next tile is written to.
+// each row and kLineFloats columns of x, into the second cache: the first has no room for as many
+// as memory takes to come. So are those that the next tile is written to.
 template <int kRows, int kVectors, bool kPasses>
 inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
                          const ColumnPanel& panel, const float* const (&next)[2]) {
@@ -43,7 +44,7 @@ inline void product_tile(const GemmProduct& a, std::int64_t row, const float* w,
     const float* line = next[term];
     for (std::int64_t begin = 0; begin < depth; begin += kLineFloats) {
       if (line) {
-        for (int r = 0; r < kRows; ++r) __builtin_prefetch(line + r * kLineFloats);
+        for (int r = 0; r < kRows; ++r) __builtin_prefetch(line + r * kLineFloats, 0, 2);
         line += kRows * kLineFloats;
       }
       const std::int64_t end = begin + kLineFloats < depth ? begin + kLineFloats : depth;
@@ -89,8 +90,8 @@ inline void product_panel(const GemmProduct& a, Span rows, const float* w, const
   std::int64_t row = rows.begin;
   for (; row + kTileRows <= rows.end; row += kTileRows) {
     const float* next[2] = {};
-    if (fetch && row + 3 * kTileRows <= rows.end) {
-      for (int t = 0; t < 2; ++t) next[t] = a.x[t].rows + (row + 2 * kTileRows) * a.x[t].stride;
+    if (fetch) {  // past the end, too: other rows come next
+      for (int t = 0; t < 2; ++t) next[t] = a.x[t].rows + (row + 4 * kTileRows) * a.x[t].stride;
     }
     product_tile<kTileRows, kVectors, kPasses>(a, row, w, panel, next);
   }
@@ -124,7 +125,8 @@ void gemm_product(const GemmProduct& a, const GemmPassing& passing, Span rows, f
   passing.y ? product_of<true>(a, passing, rows, sums) : product_of<false>(a, passing, rows, sums);
 }
 
-// x in tiles of the gradient, and what is fetched meanwhile: a line for each row.
+// x in tiles of the gradient, and what is fetched meanwhile into the second cache: a line for each
+// row.
 struct GradientColumns {
   const float* x;
   std::int64_t stride;
@@ -146,7 +148,7 @@ inline void gradient_tile(const float* g, const GradientColumns& a, float* sums,
   }
   const float* x = a.x;
   for (std::int64_t row = 0; row < a.rows; ++row, x += a.stride, g += kRows) {
-    __builtin_prefetch(a.next + row * kLineFloats);
+    __builtin_prefetch(a.next + row * kLineFloats, 0, 2);
     FloatVector numbers[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       numbers[v] = kWhole ? load_vector<FloatVector>(x + v * kLanes)

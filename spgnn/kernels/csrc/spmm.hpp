@@ -205,6 +205,22 @@ inline bool is_beyond_near(const KernelTable& table) {
   return beyond;
 }
 
+// X with its rows scaled, [x_rows, columns] without gaps, takes the place of X and its scale.
+template <class T, class Index>
+void scale_rows(SpmmOperands<T, Index>& a, T* scaled, int threads) {
+  for_each_span(a.x_rows, rows_of_span(a.columns * sizeof(T)), threads,
+                [&](std::int64_t, Span rows) {
+                  T* to = scaled + rows.begin * a.columns;
+                  for (std::int64_t row = rows.begin; row < rows.end; ++row, to += a.columns) {
+                    const T* x = a.x + row * a.x_stride;
+                    for (std::int64_t c = 0; c < a.columns; ++c) to[c] = x[c] * a.col_scale[row];
+                  }
+                });
+  a.x = scaled;
+  a.x_stride = a.columns;
+  a.col_scale = nullptr;
+}
+
 template <class T, class Index>
 void spmm(const KernelTable& table, SpmmOperands<T, Index> a, const Heads& heads, int threads) {
   if (a.rows == 0 || a.columns == 0) return;
