@@ -37,7 +37,8 @@ class Rebalancer {
       : state_(state),
         max_weight_(max_weight),
         finder_(state, max_weight),
-        heap_(state.hypergraph().num_vertices) {}
+        heap_(state.hypergraph().num_vertices),
+        stamp_(state.hypergraph().num_vertices, 0) {}
 
   // True if all parts are within bounds afterwards.
   bool run() {
@@ -113,7 +114,9 @@ class Rebalancer {
       if (relief(p, v) <= 0 || move.to == p || !improves(v, p, move.to)) continue;
       state_.move(v, move.to);
       if (pack) continue;
+      ++now_;
       for_affected(state_, v, p, [&](Vertex u) {
+        if (std::exchange(stamp_[u], now_) == now_) return;  // shares several nets with v
         const bool known = heap_.contains(u) && state_.hypergraph().nets_of(u).size() > kFewNets;
         if (state_.part(u) == p && !known) queue(p, u);
       });
@@ -226,6 +229,8 @@ class Rebalancer {
   const Bound& max_weight_;
   MoveFinder finder_;
   VertexHeap<double> heap_;
+  std::vector<std::int32_t> stamp_;  // the last move that a vertex was looked at after
+  std::int32_t now_ = 0;
 };
 
 // Where refinement starts: the vertices whose move can pay.
