@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "graphs.hpp"
+#include "parallel.hpp"
 
 namespace spgnn::gvb {
 
@@ -133,6 +135,7 @@ struct CoarsenOptions {
   // Of hypergraphs only:
   std::int64_t pair_budget = 16;  // rated pairs per pin: bounds which nets are rated in full
   bool rooted = true;             // false: roots do not matter (only λ counts)
+  int threads = 1;                // the clusters do not depend on it
 };
 
 class Clusters {
@@ -276,15 +279,18 @@ inline std::pair<std::vector<Vertex>, Vertex> cluster(const CutGraph& graph,
 // Clusters of vertices that share nets.
 
 // Every vertex joins the neighbouring cluster with the highest rating Σ w(e) / (|e| − 1) over
-// common nets (heavy edge, Çatalyürek & Aykanat 1999), stars of size two and more at once.
+// common nets (heavy edge, Çatalyürek & Aykanat 1999), stars of size two and more at once. The
+// vertices of a batch all choose before the first of them joins, so threads can share the batch;
+// whose choice was taken by then chooses again.
 class NetClustering {
  public:
   NetClustering(const Hypergraph& h, const CoarsenOptions& options, Random& random)
       : h_(h),
         random_(random),
         clusters_(h, options),
-        rating_(h.num_vertices, 0.0F),
-        favourite_(h.num_vertices, -1) {
+        ratings_(std::max(1, options.threads)),
+        favourite_(h.num_vertices, -1),
+        salt_(random.next()) {
     choose_size_limit(options.pair_budget);
   }
 
@@ -292,8 +298,25 @@ class NetClustering {
     std::vector<Vertex> order(h_.num_vertices);
     std::iota(order.begin(), order.end(), 0);
     random_.shuffle(order);
-    for (Vertex u : order) {
-      if (clusters_.alone(u)) join_best(u);
+    const std::size_t batch = order.size() / kBatches + 1;
+    std::vector<Vertex> chosen(batch);
+    for (std::size_t begin = 0; begin < order.size(); begin += batch) {
+      const std::span<const Vertex> now(order.begin() + begin,
+                                        std::min(batch, order.size() - begin));
+      const std::int64_t chunks = (std::ssize(now) + kChunk - 1) / kChunk;
+      parallel_chunks(chunks, static_cast<int>(ratings_.size()), [&](std::int64_t c, int thread) {
+        const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(now));
+        for (std::int64_t i = c * kChunk; i < end; ++i) {
+          chosen[i] = clusters_.alone(now[i]) ? choose(now[i], ratings_[thread]) : -1;
+        }
+      });
+      for (std::size_t i = 0; i < now.size(); ++i) {
+        const Vertex u = now[i];
+        if (!clusters_.alone(u) || chosen[i] < 0) continue;
+        Vertex best = clusters_.leader(chosen[i]);
+        if (best == u || !clusters_.fits(u, best)) best = choose(u, ratings_[0]);
+        if (best >= 0) clusters_.join(u, best);
+      }
     }
     clusters_.pair_by_favourite(
         order, [&](Vertex u) { return favourite_[u] < 0 ? -1 : clusters_.leader(favourite_[u]); });
@@ -301,6 +324,17 @@ class NetClustering {
   }
 
  private:
+  // Of the clusters around one vertex, all 0 in between; each in cache lines of its own.
+  struct alignas(64) Ratings {
+    std::vector<float> of{};
+    std::vector<Vertex> rated{};
+
+    void add(Vertex cluster, float score) {
+      if (of[cluster] == 0.0F) rated.push_back(cluster);
+      of[cluster] += score;
+    }
+  };
+
   // Rating all pairs of a net costs |e|²; larger nets only rate the pairs with their root.
   void choose_size_limit(std::int64_t pair_budget) {
     std::vector<std::int64_t> pins_of_size(kSizeClasses, 0);
@@ -317,23 +351,16 @@ class NetClustering {
     }
   }
 
-  void rate(Vertex v, float score) {
-    const Vertex cluster = clusters_.leader(v);
-    if (rating_[cluster] == 0.0F) rated_.push_back(cluster);
-    rating_[cluster] += score;
-  }
-
-  void rate_neighbours(Vertex u) {
-    rated_.clear();
+  void rate_neighbours(Vertex u, Ratings& ratings) const {
+    ratings.of.resize(h_.num_vertices);
+    ratings.rated.clear();
     for (Net e : h_.nets_of(u)) {
       const std::int64_t size = h_.size(e);
       const float score = static_cast<float>(h_.net_weight[e]) / static_cast<float>(size - 1);
-      if (size <= size_limit_) {
-        for (Vertex v : h_.pins_of(e)) rate(v, score);
+      if (size <= size_limit_ || (h_.root(e) == u && size <= kLargestStar)) {
+        for (Vertex v : h_.pins_of(e)) ratings.add(clusters_.leader(v), score);
       } else if (h_.root(e) != u) {
-        rate(h_.root(e), score);
-      } else if (size <= kLargestStar) {
-        for (Vertex v : h_.pins_of(e)) rate(v, score);
+        ratings.add(clusters_.leader(h_.root(e)), score);
       }
     }
   }
@@ -343,13 +370,13 @@ class NetClustering {
     return 1.0F / std::sqrt(std::sqrt(static_cast<float>(clusters_.weight(cluster) + 1)));
   }
 
-  void join_best(Vertex u) {
-    rate_neighbours(u);
+  // The cluster that u should join, -1 where none is left for it; notes the one it would like best.
+  Vertex choose(Vertex u, Ratings& ratings) {
+    rate_neighbours(u, ratings);
     Vertex best = -1;
     float best_rating = 0.0F, top_rating = 0.0F;
-    for (Vertex cluster : rated_) {
-      const float rating = rating_[cluster] * preference(cluster);
-      rating_[cluster] = 0.0F;
+    for (Vertex cluster : ratings.rated) {
+      const float rating = std::exchange(ratings.of[cluster], 0.0F) * preference(cluster);
       if (cluster == u) continue;
       if (rating > top_rating) {
         top_rating = rating;
@@ -358,23 +385,30 @@ class NetClustering {
       if (rating < best_rating || !clusters_.fits(u, cluster)) continue;
       const auto members = [&](Vertex c) { return clusters_.members(c); };
       const bool better = rating > best_rating || members(cluster) < members(best);
-      const bool tie = !better && members(cluster) == members(best) && (random_.next() & 1);
+      const bool tie = !better && members(cluster) == members(best) && coin(u, cluster);
       if (better || tie) {
         best = cluster;
         best_rating = rating;
       }
     }
-    if (best >= 0) clusters_.join(u, best);
+    return best;
+  }
+
+  bool coin(Vertex u, Vertex cluster) const {
+    return mixed(salt_ ^ (static_cast<std::uint64_t>(u) << 32 | cluster)) & 1;
   }
 
   static constexpr std::int64_t kSizeClasses = 1024;
   static constexpr std::int64_t kLargestStar = 4096;
+  static constexpr std::size_t kBatches = 64;
+  static constexpr std::int64_t kChunk = 16;  // vertices that a thread takes at once
 
   const Hypergraph& h_;
   Random& random_;
   Clusters clusters_;
-  std::vector<float> rating_;
-  std::vector<Vertex> rated_, favourite_;
+  std::vector<Ratings> ratings_;  // of each thread
+  std::vector<Vertex> favourite_;
+  std::uint64_t salt_;
   std::int64_t size_limit_ = 2;
 };
 

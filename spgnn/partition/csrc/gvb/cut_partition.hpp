@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,7 @@ namespace spgnn::gvb {
 //                                   queued, or else may be queued for the second one as well
 //   std::vector<Vertex> boundary()  the vertices whose move can pay
 //   void begin_round(), bool end_round()   the latter says whether the round paid for another
+//   void foresee(vertices)          may look ahead at those that come next
 //   Part try_move(v)                makes the best move of v, if that pays; the part it left, or −1
 //   void for_affected(v, from, f)   calls f(u) for the vertices whose gain that can have raised
 template <class Moves>
@@ -39,7 +41,12 @@ class GreedyRefiner {
       random_.shuffle(active);
       moves_.begin_round();
       std::vector<Vertex> next;
-      for (Vertex v : active) {
+      const std::size_t batch = active.size() / kBatches + 1;
+      for (std::size_t i = 0; i < active.size(); ++i) {
+        if (i % batch == 0) {
+          moves_.foresee(std::span(active).subspan(i, std::min(batch, active.size() - i)));
+        }
+        const Vertex v = active[i];
         queued_[v] = 0;
         const Part from = moves_.try_move(v);
         if (from < 0) continue;
@@ -56,6 +63,8 @@ class GreedyRefiner {
   }
 
  private:
+  static constexpr std::size_t kBatches = 256;
+
   Moves moves_;
   Random& random_;
   std::vector<std::uint8_t> queued_;
@@ -84,6 +93,7 @@ class CutMoves {
   }
 
   void begin_round() {}
+  void foresee(std::span<const Vertex>) {}
   bool end_round() const { return true; }
 
   Part try_move(Vertex v) {

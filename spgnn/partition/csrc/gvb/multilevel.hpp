@@ -271,6 +271,7 @@ class Multilevel {
     result.pair_budget = options_.pair_budget;
     result.groups = groups;
     result.max_members = options_.max_members;
+    result.threads = options_.threads;
     for (std::int64_t total : h_.total_weight()) {
       result.max_weight.push_back(std::max<std::int64_t>(1, total / stop_at * 3 / 2));
     }

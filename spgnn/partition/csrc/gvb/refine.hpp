@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -512,14 +513,18 @@ class Reliever {
   std::vector<std::pair<Vertex, Part>> chain_;  // vertices moved, and where they were
 };
 
-// Moves that lower the potential of a partition's volumes, as GreedyRefiner wants them.
+// Moves that lower the potential of a partition's volumes, as GreedyRefiner wants them. Threads
+// find the best moves of a batch of vertices before the first is made; a vertex whose part was full
+// by then looks again.
 
 class VolumeMoves {
  public:
   static constexpr bool kQueuedAtFirst = false;
 
-  VolumeMoves(VolumeState& state, const Bound& max_weight)
-      : state_(state), finder_(state, max_weight) {}
+  VolumeMoves(VolumeState& state, const Bound& max_weight, int threads)
+      : state_(state),
+        finders_(std::max(1, threads), MoveFinder(state, max_weight)),
+        foreseen_(state.hypergraph().num_vertices) {}
 
   std::vector<Vertex> boundary() const { return gvb::boundary(state_); }
 
@@ -529,13 +534,24 @@ class VolumeMoves {
     return state_.cost() <= before_ * (1 - kWorthARound);
   }
 
+  void foresee(std::span<const Vertex> vertices) {
+    constexpr std::int64_t kChunk = 16;
+    const std::int64_t chunks = (std::ssize(vertices) + kChunk - 1) / kChunk;
+    parallel_chunks(chunks, static_cast<int>(finders_.size()), [&](std::int64_t c, int thread) {
+      const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(vertices));
+      for (std::int64_t i = c * kChunk; i < end; ++i) {
+        foreseen_[vertices[i]] = paying_move(vertices[i], finders_[thread]).to;
+      }
+    });
+  }
+
   Part try_move(Vertex v) {
-    if (finder_.hopeless(v)) return -1;
-    const Move move = finder_.best(v);
-    if (move.to < 0 || move.gain <= 1e-9) return -1;
+    Part to = foreseen_[v];
+    if (to >= 0 && !finders_[0].fits(v, to)) to = paying_move(v, finders_[0]).to;
+    if (to < 0) return -1;
     const Part from = state_.part(v);
     const double before = state_.cost();
-    state_.move(v, move.to);
+    state_.move(v, to);
     if (state_.cost() < before) return from;
     state_.move(v, from);
     return -1;
@@ -547,8 +563,15 @@ class VolumeMoves {
   }
 
  private:
+  static Move paying_move(Vertex v, MoveFinder& finder) {
+    if (finder.hopeless(v)) return {};
+    const Move move = finder.best(v);
+    return move.gain > 1e-9 ? move : Move{};
+  }
+
   VolumeState& state_;
-  MoveFinder finder_;
+  std::vector<MoveFinder> finders_;  // of each thread
+  std::vector<Part> foreseen_;       // where a vertex should go, -1: nowhere
   double before_ = 0;
 };
 
@@ -625,7 +648,8 @@ inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> l
   const std::int64_t budget = search_budget(h, options);
   VolumeState state(h, std::move(labels), options.parts);
   const auto refine = [&](int search_passes) {
-    GreedyRefiner<VolumeMoves>({state, bounds}, h.num_vertices, random).run(options.greedy_rounds);
+    GreedyRefiner<VolumeMoves>({state, bounds, options.threads}, h.num_vertices, random)
+        .run(options.greedy_rounds);
     LocalSearch(state, bounds, options.patience, random).run(search_passes, budget);
   };
   price_volumes(state, bounds, options, finest ? options.alpha_fine : options.alpha_coarse);
@@ -661,7 +685,7 @@ std::vector<Part> lower_peaks(const Hypergraph& h, std::vector<Part> labels, con
     before_round();
     price_peaks(state, options);
     Reliever(state, options.max_weight).run(work);
-    GreedyRefiner<VolumeMoves>({state, options.max_weight}, h.num_vertices, random)
+    GreedyRefiner<VolumeMoves>({state, options.max_weight, options.threads}, h.num_vertices, random)
         .run(1, near_expensive_parts(state, border, kNoticed));
     const Score last = std::exchange(now, score(state, options, kInTheEnd));
     if (now.second > last.second * (1 - kWorthARound)) break;

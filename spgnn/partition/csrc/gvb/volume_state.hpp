@@ -386,7 +386,7 @@ struct Move {
   Part to = -1;
 };
 
-class MoveFinder {
+class alignas(64) MoveFinder {  // aligned: threads have one each
  public:
   MoveFinder(const VolumeState& state, const Bound& max_weight)
       : state_(state),
