@@ -1,9 +1,14 @@
-"""Semi-external partitioning of a generated graph: time, anonymous memory, volume.
+"""Semi-external partitioning: time, anonymous memory, volume.
 
 Generates a graph on disk (or opens it if it is there), partitions it by the given methods, and
-prints one row for each as a Markdown table, with the bar of the issue beside it:
+prints one row for each as a Markdown table:
 
     python benchmarks/bench_stream.py DIRECTORY --shape papers --scale 0.1 --parts 256
+
+Or partitions graphs in memory (names of partition_graphs.py, symmetric or `--directed`) into 16 and
+64 parts by `stream` and by gvb's fast preset, in turns on one thread, with 5 % imbalance:
+
+    SPGNN_DATA=DIR python benchmarks/bench_stream.py --graphs NAME,…
 """
 
 from __future__ import annotations
@@ -11,11 +16,17 @@ from __future__ import annotations
 import argparse
 import threading
 import time
+from multiprocessing import get_context
 from pathlib import Path
+from statistics import geometric_mean
+
+from partition_graphs import load
 
 from spgnn.data.generators import SHAPES, generate_block_model, generate_rmat
 from spgnn.data.shards import ShardDirectory, open_shards
 from spgnn.partition import partition
+from spgnn.partition.adjacency import Adjacency
+from spgnn.partition.methods import Preset
 from spgnn.progress import ProgressBar
 
 GENERATORS = {"block-model": generate_block_model, "rmat": generate_rmat}
@@ -38,10 +49,15 @@ class AnonymousPeak:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.1):
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("RssAnon"):
-                    self.bytes = max(self.bytes, int(line.split()[1]) * 1024)
+        while not self._stop.wait(0.01):
+            self.bytes = max(self.bytes, self.now())
+
+    @staticmethod
+    def now() -> int:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("RssAnon"):
+                return int(line.split()[1]) * 1024
+        return 0
 
 
 def graph_at(options: argparse.Namespace, progress: ProgressBar) -> ShardDirectory:
@@ -56,15 +72,58 @@ def graph_at(options: argparse.Namespace, progress: ProgressBar) -> ShardDirecto
     return graph
 
 
+def figures(graph: Adjacency, parts: int, method: str, preset: Preset) -> tuple[float, ...]:
+    """Total and maximum volume, CPU seconds with the report, and MiB beyond the graph."""
+    with AnonymousPeak() as peak:
+        before, begin = peak.now(), time.process_time()
+        _, result = partition(graph, parts, method, preset=preset, imbalance=0.05, threads=1)
+        cpu = time.process_time() - begin
+    mebibytes = max(peak.bytes - before, 2**20) / 2**20
+    return result["total_volume"], result["max_send"], cpu, mebibytes
+
+
+def compare(names: list[str], directed: bool) -> None:
+    """Print a row for each graph and number of parts, and means of the ratios to gvb's fast."""
+    print(
+        "| graph | parts | stream: total | maximum | CPU s | MiB | gvb fast: total | maximum "
+        "| CPU s | MiB |\n|---|---|---|---|---|---|---|---|---|---|"
+    )
+    ratios: list[list[float]] = []
+    for name in names:
+        graph = Adjacency.of(load(name, directed=directed))
+        for parts in (16, 64):
+            # Each in a process of its own, whose memory nothing has used before.
+            with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
+                tasks = [(graph, parts, "stream", "default"), (graph, parts, "gvb", "fast")]
+                rows = pool.starmap(figures, tasks, chunksize=1)
+            cells = (f"{t:,} | {m:,} | {s:.2f} | {b:.0f}" for t, m, s, b in rows)
+            print(f"| {name} | {parts} | {' | '.join(cells)} |", flush=True)
+            ratios.append([(a + 1e-9) / (b + 1e-9) for a, b in zip(*rows, strict=True)])
+    total, most, cpu, memory = (geometric_mean(column) for column in zip(*ratios, strict=True))
+    print(
+        f"\nstream / gvb fast, geometric means: total {total:.2f}, maximum {most:.2f}, "
+        f"CPU {cpu:.2f}, memory {memory:.2f}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory", help="of the graph on disk; made if it does not exist")
+    parser.add_argument(
+        "directory", nargs="?", help="of the graph on disk; made if it is not there"
+    )
+    parser.add_argument("--graphs", help="names of graphs in memory, in place of a directory")
+    parser.add_argument("--directed", action="store_true", help="those graphs as they are")
     parser.add_argument("--shape", choices=SHAPES, default="papers")
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--model", choices=GENERATORS, default="block-model")
     parser.add_argument("--parts", type=int, default=256)
     parser.add_argument("--methods", default="random,block,stream:fast,stream")
     options = parser.parse_args()
+    if (options.graphs is None) == (options.directory is None):
+        parser.error("give a directory, or --graphs")
+    if options.graphs is not None:
+        compare(options.graphs.split(","), options.directed)
+        return
     with ProgressBar() as progress:
         directory = graph_at(options, progress)
         graph, meta = directory.pattern(), directory.meta

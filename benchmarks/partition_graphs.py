@@ -27,8 +27,8 @@ QUICK = "4elt,amazon-computers,coauthor-physics,nell"
 Ends = npt.NDArray[np.int64]  # one edge per row
 
 
-def load(name: str) -> sp.csr_array:
-    """The pattern of a graph and its transpose, with self-loops."""
+def load(name: str, *, directed: bool = False) -> sp.csr_array:
+    """The pattern of a graph and, unless `directed`, its transpose, with self-loops."""
     if name == "rmat16":
         A = rmat(16, 16)
     elif name in GENERATED:
@@ -39,7 +39,9 @@ def load(name: str) -> sp.csr_array:
             A = sp.csr_array(arrays, shape=tuple(file["shape"]))
     if A.shape[0] != A.shape[1]:  # a hypergraph: nets and cells become one kind of vertex
         A = sp.block_array([[None, A], [sp.csr_array(A.shape[::-1], dtype=np.bool_), None]])
-    A = sp.csr_array(A + A.T + sp.eye_array(A.shape[0], dtype=np.bool_), dtype=np.bool_)
+    if not directed:
+        A = A + A.T
+    A = sp.csr_array(A + sp.eye_array(A.shape[0], dtype=np.bool_), dtype=np.bool_)
     A.sort_indices()
     return A
 

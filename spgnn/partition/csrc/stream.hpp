@@ -449,7 +449,7 @@ class Refinement {
 
  private:
   // How strongly a part that sends more than the average repels vertices.
-  static constexpr float kPrice = 0.3f;
+  static constexpr float kPrice = 1;
   // Rows that joining all neighbours is worth: most single moves save none, but gather what later
   // ones save.
   static constexpr float kVote = 0.25f;
@@ -564,7 +564,7 @@ class Refinement {
   }
 
   float price(std::int32_t part) const {
-    return kPrice * std::clamp(static_cast<float>(send_[part]) * level_ - 1, -0.5f, 1.0f);
+    return kPrice * std::clamp(static_cast<float>(send_[part]) * level_ - 1, -0.5f, 4.0f);
   }
 
   static constexpr float kLeastGain = 1e-6f;
