@@ -165,6 +165,11 @@ def test_same_labels_from_the_same_seed_on_any_number_of_threads(options):
         np.testing.assert_array_equal(results[0], other)
 
 
+def test_same_labels_where_threads_share_the_vertices_of_a_batch():
+    A = random_pattern(2500, 350, seed=8, skew=1.0)  # vertices in so many nets are worth threads
+    np.testing.assert_array_equal(*[partition(A, 4, seed=5, threads=t) for t in (1, 3)])
+
+
 def test_progress_is_called_and_may_interrupt_all_threads():
     calls = []
     partition(random_pattern(500, 4, seed=9), 4, progress=lambda *call: calls.append(call))

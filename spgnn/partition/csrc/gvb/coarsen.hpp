@@ -304,7 +304,8 @@ class NetClustering {
       const std::span<const Vertex> now(order.begin() + begin,
                                         std::min(batch, order.size() - begin));
       const std::int64_t chunks = (std::ssize(now) + kChunk - 1) / kChunk;
-      parallel_chunks(chunks, static_cast<int>(ratings_.size()), [&](std::int64_t c, int thread) {
+      const int threads = worth_starting(static_cast<int>(ratings_.size()), h_, now);
+      parallel_chunks(chunks, threads, [&](std::int64_t c, int thread) {
         const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(now));
         for (std::int64_t i = c * kChunk; i < end; ++i) {
           chosen[i] = clusters_.alone(now[i]) ? choose(now[i], ratings_[thread]) : -1;

@@ -182,6 +182,14 @@ struct Hypergraph : WeightedVertices {
   }
 };
 
+// How many threads pay for their start, where work looks at all nets of the vertices.
+inline int worth_starting(int threads, const Hypergraph& h, std::span<const Vertex> vertices) {
+  constexpr std::int64_t kPays = 1 << 12;
+  std::int64_t nets = 0;
+  for (Vertex v : vertices) nets += std::ssize(h.nets_of(v));
+  return nets < kPays ? 1 : threads;
+}
+
 // One scattered net per column v: v and the rows that need it, as far as column_pays(nonzero).
 // Without incidence yet.
 template <class ColumnPays>

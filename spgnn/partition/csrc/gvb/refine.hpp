@@ -537,7 +537,9 @@ class VolumeMoves {
   void foresee(std::span<const Vertex> vertices) {
     constexpr std::int64_t kChunk = 16;
     const std::int64_t chunks = (std::ssize(vertices) + kChunk - 1) / kChunk;
-    parallel_chunks(chunks, static_cast<int>(finders_.size()), [&](std::int64_t c, int thread) {
+    const int threads =
+        worth_starting(static_cast<int>(finders_.size()), state_.hypergraph(), vertices);
+    parallel_chunks(chunks, threads, [&](std::int64_t c, int thread) {
       const std::int64_t end = std::min((c + 1) * kChunk, std::ssize(vertices));
       for (std::int64_t i = c * kChunk; i < end; ++i) {
         foreseen_[vertices[i]] = paying_move(vertices[i], finders_[thread]).to;
