@@ -3,7 +3,8 @@
     python benchmarks/disk_timeline.py FILE.svg [--from SECONDS] [--to SECONDS] ARGUMENTS OF gcn.py
 
 Every read and write of a file is noted, and so is each time that the main thread waits for one;
-the rest of the main thread's time it computes. Drawn is the last epoch of a run of one rank.
+the rest of the main thread's time it computes, or threads multiply for it. Drawn is the last epoch
+of a run of one rank.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +20,7 @@ from time import perf_counter
 from typing import Any
 
 from spgnn.direct import DirectFile
+from spgnn.kernels import bfloat16
 from spgnn.train import Trainer
 from spgnn.train.run import main as train
 
@@ -43,10 +45,19 @@ def recorded(arguments: list[str]) -> tuple[dict[str, list[Span]], list[Span]]:
     """The spans of a training run, and those of its epochs."""
     lanes: dict[str, list[Span]] = {name: [] for name in LANES}
     epochs: list[Span] = []
-    main, result = threading.main_thread(), Future.result
+    main, result, share = threading.main_thread(), Future.result, bfloat16.at_the_same_time
+    multiplying = False
+
+    def shared(make: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
+        nonlocal multiplying
+        multiplying = True
+        try:
+            return share(make, parts)
+        finally:
+            multiplying = False
 
     def waited(future: Future[Any], timeout: float | None = None) -> Any:
-        if threading.current_thread() is not main or future.done():
+        if multiplying or threading.current_thread() is not main or future.done():
             return result(future, timeout)
         begin = perf_counter()
         try:
@@ -58,6 +69,7 @@ def recorded(arguments: list[str]) -> tuple[dict[str, list[Span]], list[Span]]:
     DirectFile.write_pages = noted(DirectFile.write_pages, lanes["writes"], lambda *args: args[3])
     Trainer.train_epoch = noted(Trainer.train_epoch, epochs, lambda *args: 0)
     Future.result = waited
+    bfloat16.at_the_same_time = shared
     if train(arguments):
         sys.exit(1)
     return lanes, epochs

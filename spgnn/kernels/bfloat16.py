@@ -60,7 +60,7 @@ def _multiply(X: Tensor, W: Tensor) -> Tensor:
         else:
             Z[begin:] = (_filled_up(some, most) @ narrow)[: len(some)]
 
-    _at_the_same_time(multiply, range(0, len(X), most))
+    at_the_same_time(multiply, range(0, len(X), most))
     return Z
 
 
@@ -80,7 +80,7 @@ def _sum_up(G: Tensor, X: Tensor) -> Tensor:
         return total
 
     sums = [begins[first : first + each] for first in range(0, len(begins), each)]
-    total, *others = _at_the_same_time(sum_of, sums)
+    total, *others = at_the_same_time(sum_of, sums)
     for other in others:  # NumPy adds in this thread
         np.add(total.numpy(), other.numpy(), out=total.numpy())
     return total
@@ -92,7 +92,7 @@ def _filled_up(some: Tensor, rows: int) -> Tensor:
     return some if not missing else torch.cat((some, some.new_zeros(missing, some.shape[1])))
 
 
-def _at_the_same_time(make: Callable[[Any], Made], parts: Sequence[Any]) -> list[Made]:
+def at_the_same_time(make: Callable[[Any], Made], parts: Sequence[Any]) -> list[Made]:
     """What is made of each part, in order: each by one thread, as many at once as torch has."""
     threads = torch.get_num_threads()
     if threads == 1:
