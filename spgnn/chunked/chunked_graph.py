@@ -32,6 +32,7 @@ from spgnn.chunked.budget import (
 )
 from spgnn.chunked.matrix import ChunkMatrix
 from spgnn.chunked.model import ChunkedModel
+from spgnn.chunked.sizes import Sizes
 from spgnn.chunked.tables import (
     MappedRows,
     MemoryTable,
@@ -231,19 +232,20 @@ class ChunkedGraph:
         itself += LIBRARIES
         memory = storage.memory - itself if storage.memory else None
 
-        def decided(recomputed: frozenset[int]) -> Budget:
+        def decided(sizes: Sizes, recomputed: frozenset[int]) -> Budget:
             spill = directory is not None
-            one = partial(decide, self.sizes, memory, chunks, spill=spill, itself=itself)
+            one = partial(decide, sizes, memory, chunks, spill=spill, itself=itself)
             return agreed(comm, comm.on_every_rank(lambda: one(recomputed=recomputed)))
 
         # Inference saves nothing.
         recompute = "never" if labels is None else storage.recompute
         keeping, self.sizes = self.sizes, self.sizes.keeping_nothing
-        self.budget = choose_recomputed(self.sizes.reads_own, recompute, decided)
+        reads_own = self.sizes.reads_own
+        budget = choose_recomputed(reads_own, recompute, partial(decided, self.sizes))
         if keeping != self.sizes and labels is not None and recompute != "always":
-            nothing, self.sizes = self.sizes, keeping
-            kept = keep_first(self.budget, lambda: decided(self.budget.recomputed))
-            self.budget, self.sizes = (self.budget, nothing) if kept is None else (kept, keeping)
+            kept = keep_first(budget, lambda: decided(keeping, budget.recomputed))
+            budget, self.sizes = (budget, self.sizes) if kept is None else (kept, keeping)
+        self.budget = budget
         self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
         self._freed = freed_pages(self.sizes, self.budget, memory, itself)
         self._freed.keep()

@@ -21,6 +21,7 @@ from spgnn.kernels.library import Operator, traced
 from spgnn.kernels.recycling import new_rows
 
 Made = TypeVar("Made")
+_starting = threading.Lock()
 
 # Rows at a time: a multiple of a step, as oneDNN writes code for each number of rows, and keeps it.
 FEWEST, MOST, STEP = 512, 2048, 64
@@ -45,12 +46,12 @@ def narrows(X: Tensor, W: Tensor) -> bool:
 def _rows_of_a_piece(rows: int) -> int:
     most = min(max(-(-rows // PIECES), FEWEST), MOST)
     pieces = -(-rows // most)
-    return -(-rows // (pieces * STEP)) * STEP
+    return -(-rows // (pieces * STEP)) * STEP if rows else STEP
 
 
 def _multiply(X: Tensor, W: Tensor) -> Tensor:
     X, narrow = X.detach(), W.detach().bfloat16().T.contiguous()
-    Z = new_rows(X.shape[0], narrow[:0])
+    Z = new_rows(len(X), narrow[:0])
     most = _rows_of_a_piece(len(X))
 
     def multiply(begin: int) -> None:
@@ -64,7 +65,9 @@ def _multiply(X: Tensor, W: Tensor) -> Tensor:
     return Z
 
 
-def _sum_up(G: Tensor, X: Tensor) -> Tensor:
+def _add_up(G: Tensor, X: Tensor) -> Tensor:
+    if not len(X):
+        return torch.zeros(G.shape[1], X.shape[1])
     G, X = G.detach(), X.detach()
     most = _rows_of_a_piece(len(X))
     begins = range(0, len(X), most)
@@ -94,10 +97,17 @@ def _filled_up(some: Tensor, rows: int) -> Tensor:
 
 def at_the_same_time(make: Callable[[Any], Made], parts: Sequence[Any]) -> list[Made]:
     """What is made of each part, in order: each by one thread, as many at once as torch has."""
-    threads = torch.get_num_threads()
+    threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     if threads == 1:
         return [make(part) for part in parts]
-    return list(_pool(threads, os.getpid()).map(make, parts))
+
+    def make_as_here(part: Any) -> Made:
+        with torch.inference_mode(inference):
+            return make(part)
+
+    with _starting:
+        pool = _pool(threads, os.getpid())
+    return list(pool.map(make_as_here, parts))
 
 
 @cache
@@ -113,7 +123,7 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     pool = ThreadPoolExecutor(threads, "spgnn-gemm", take_one)
     # Every thread has begun when all of them wait.
     list(pool.map(lambda _: ready.wait(), range(threads)))
-    torch.set_num_threads(threads)  # of threads that begin from now on, again
+    torch.set_num_threads(threads)  # of threads that begin from now on, as before
     return pool
 
 
@@ -151,7 +161,7 @@ product = Operator(
 gradient = Operator(
     "gemm_narrow_gradient(Tensor G, Tensor X) -> Tensor",
     new=lambda G, X: G.new_empty(G.shape[1], X.shape[1], dtype=torch.float32),
-    compute=_sum_up,
+    compute=_add_up,
     save=_save,
     backward=_gradient_backward,
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
@@ -80,19 +81,21 @@ class Disk:
             Predicted chunks, tables and traffic of the disk, as the training report names them.
         """
         keeping, exact_for = self._sizes(config, virtual, epoch)
-        upper = [sizes.keeping_nothing for sizes in keeping]
+        nothing = [sizes.keeping_nothing for sizes in keeping]
         budgets = list[Budget]()
 
-        def decided(recomputed: frozenset[int]) -> Budget:
-            budgets[:] = self._budgets(upper, recomputed)
+        def decided(sizes: Sequence[Sizes], recomputed: frozenset[int]) -> Budget:
+            budgets[:] = self._budgets(sizes, recomputed)
             return budgets[0]
 
+        recompute = self.storage.recompute
         try:
-            first = choose_recomputed(upper[0].reads_own, "auto", decided)
+            first = choose_recomputed(nothing[0].reads_own, recompute, partial(decided, nothing))
         except InputError:
             return None
-        without, upper = budgets[:], keeping
-        kept = keep_first(first, lambda: decided(first.recomputed))
+        without, kept = budgets[:], None
+        if recompute != "always":
+            kept = keep_first(first, lambda: decided(keeping, without[0].recomputed))
         if kept is None:
             budgets[:] = without
         first = budgets[0]

@@ -13,6 +13,7 @@ from spgnn.chunked.budget import (
     choose_recomputed,
     decide,
     freed_pages,
+    keep_first,
     memory_needed,
 )
 from spgnn.chunked.matrix import Heads
@@ -141,6 +142,24 @@ def test_bytes_of_recomputing():
     # layer 2.
     assert saved.written - again.written == 2 * row
     assert again.read - saved.read == (2 * 2 + 3) * row - (2 + 1) * row
+
+
+def test_first_product_is_kept_where_nothing_more_goes_to_the_disk():
+    keeping = replace(GCN, layers=(replace(GCN.layers[0], kept=16), *GCN.layers[1:]))
+    assert keeping.keeping_nothing == GCN
+    needs = [memory_needed(each, 1024, Placement()) for each in (GCN, keeping)]
+    assert needs[1] - needs[0] == 4 * 16 * ROWS
+    for memory, kept in ((needs[1], True), (needs[1] - 1, False), (10**8, False)):
+        ways = [decide(each, memory, 1024, spill=True) for each in (GCN, keeping)]
+        found = keep_first(ways[0], lambda ways=ways: ways[1])
+        assert found == (ways[1] if kept else None)
+        # Bytes of the disk are the same: backward reads A·X for the gradient of the weights.
+        assert ways[0].traffic(GCN) == ways[0].traffic(keeping)
+
+    def too_little() -> Budget:
+        raise InputError("are too few")
+
+    assert keep_first(Budget(4, Placement(), 0), too_little) is None
 
 
 def test_memory_decides_where_there_is_no_disk():

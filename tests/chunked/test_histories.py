@@ -278,6 +278,22 @@ def test_half_of_the_bytes(name, datasets, tmp_path):
             assert both[0] < both[1]
 
 
+def test_chunks_without_rows_in_bfloat16(tmp_path):
+    """One row has most nonzeros, so that bounds of chunks fall together."""
+    n = 40
+    star = sp.lil_array((n, n), dtype=np.float32)
+    star[0, 1:] = star[1:, 0] = 1
+    x, y = torch.arange(3.0 * n).view(n, 3) / n, torch.arange(n) % 2
+    everybody = torch.ones(n, dtype=torch.bool)
+    A = CSR.from_scipy(sp.csr_array(star))
+    write_npz(Graph("star", A, False, x=x, y=y, train_mask=everybody), tmp_path / "star.npz")
+    base = {"dataset": str(tmp_path / "star.npz"), "epochs": 2, "layers": 2, "hidden": 4}
+    base |= {"dtype": "bfloat16"}
+    memory, chunks = run_ranks(reports, 1, [base, {**base, "chunks": 16}])[0]
+    losses = [[e["loss"] for e in one["history"]] for one in (memory, chunks)]
+    np.testing.assert_allclose(*losses, rtol=0.02)
+
+
 def dense(blocks):
     return np.concatenate([block.to_scipy().toarray() for _, block in blocks.stream()])
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from spgnn.kernels import (
+    bfloat16,
     cpu,
     gemm,
 )
@@ -171,6 +172,17 @@ def test_derivatives_of_both_and_of_second_order():
         for found, right in zip(derivatives(ours), derivatives(theirs), strict=True):
             most = float(right.detach().abs().max())
             assert torch.allclose(found, right, rtol=1e-4, atol=1e-4 * most)
+
+
+def test_bfloat16_in_inference_and_of_no_rows(threads):
+    """Threads of the pool write what the caller made in inference mode."""
+    threads(2)
+    X, W = random_dense(1500, 40, 1), random_dense(9, 40, 2)
+    with torch.autocast("cpu"):
+        expected = times_transposed(X, W)
+        with torch.inference_mode():
+            assert torch.equal(times_transposed(X, W), expected)
+    assert torch.equal(bfloat16.gradient(X[:0].bfloat16(), X[:0]), torch.zeros(40, 40))
 
 
 @pytest.mark.parametrize("rows", [1, 700, 2048, 4101])

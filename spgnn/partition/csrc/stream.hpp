@@ -583,7 +583,7 @@ class Refinement {
 
 class StreamPartitioner {
  public:
-  // Columns are those of `rows` transposed; the diagonal counts in neither.
+  // Columns are those of `rows` transposed. A vertex among its own neighbours is passed over.
   StreamPartitioner(const Adjacency& rows, const Adjacency& columns,
                     std::span<const std::int64_t> weights, const StreamOptions& options, Tick tick)
       : options_(options),

@@ -23,7 +23,7 @@ namespace spgnn::gvb {
 //                                   queued, or else may be queued for the second one as well
 //   std::vector<Vertex> boundary()  the vertices whose move can pay
 //   void begin_round(), bool end_round()   the latter says whether the round paid for another
-//   void foresee(vertices)          may look ahead at those that come next
+//   void foresee(vertices)          looks ahead at those that are tried next, always before that
 //   Part try_move(v)                makes the best move of v, if that pays; the part it left, or −1
 //   void for_affected(v, from, f)   calls f(u) for the vertices whose gain that can have raised
 template <class Moves>

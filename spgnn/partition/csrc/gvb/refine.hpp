@@ -524,7 +524,7 @@ class VolumeMoves {
   VolumeMoves(VolumeState& state, const Bound& max_weight, int threads)
       : state_(state),
         finders_(std::max(1, threads), MoveFinder(state, max_weight)),
-        foreseen_(state.hypergraph().num_vertices) {}
+        foreseen_(state.hypergraph().num_vertices, -1) {}
 
   std::vector<Vertex> boundary() const { return gvb::boundary(state_); }
 
