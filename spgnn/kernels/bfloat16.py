@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -110,7 +110,7 @@ def at_the_same_time(make: Callable[[Any], Made], parts: Sequence[Any]) -> list[
     return list(pool.map(make_as_here, parts))
 
 
-@cache
+@lru_cache(maxsize=1)
 def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     """Threads of this process whose products take one thread; a forked process has its own."""
     ready = threading.Barrier(threads)
@@ -120,7 +120,7 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
         torch.get_num_threads()
         torch.set_num_threads(1)
 
-    pool = ThreadPoolExecutor(threads, "spgnn-gemm", take_one)
+    pool = ThreadPoolExecutor(threads, "bfloat16-gemm", take_one)
     # Every thread has begun when all of them wait.
     list(pool.map(lambda _: ready.wait(), range(threads)))
     torch.set_num_threads(threads)  # of threads that begin from now on, as before
