@@ -53,6 +53,21 @@ class Budget:
         """Bytes that an epoch reads and writes; exact if the sizes are."""
         return epoch_traffic(sizes, self.placement, self.recomputed, self.chunks)
 
+    def can_sort(self, memory: int | None) -> bool:
+        """True if memory is left for making matrices of own rows in files: they are sorted.
+
+        Parameters
+        ----------
+        memory : int, optional
+            As of `decide`.
+        """
+        return memory is None or memory - self.bytes >= self.sort_bytes
+
+    @property
+    def sort_bytes(self) -> int:
+        """Memory for sorting a matrix by columns."""
+        return self.bytes // 4
+
     @property
     def in_one_panel(self) -> Budget:
         """As if all columns of every operand were in memory at once."""

@@ -252,8 +252,9 @@ class ChunkedGraph:
         self.bounds = even_bounds(dataset.starts, rows, self.budget.chunks)
         on_disk = "matrix" in self.budget.placement.on_disk
         self._storage = MatrixStorage(
-            directory if on_disk else None, self.budget.bytes // 4, counts
+            directory if on_disk else None, self.budget.sort_bytes, counts
         )
+        self._sorts = on_disk and not comm.agree(not self.budget.can_sort(memory))
         self._multiplied = model.multiplies
         self.matrix = whole_matrix(
             dataset.adjacency(self.bounds),
@@ -271,11 +272,11 @@ class ChunkedGraph:
     def matrices_for(self, wanted: Tensor, *, training: bool) -> list[ChunkMatrix]:
         """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective.
 
-        Matrices in files take time to be built, which training alone saves again.
+        Matrices in files take time to be built, which training alone saves again, and memory.
         """
         if not self._prunes:
             return self.whole
-        storage = self._storage if training and self._storage.directory else None
+        storage = self._storage if training and self._sorts else None
         of, comm = self.sizes.reads_own, self.comm
         return receptive_field(self.matrix, wanted, of, comm, storage, multiplied=self._multiplied)
 

@@ -99,7 +99,8 @@ class Disk:
         if kept is None:
             budgets[:] = without
         first = budgets[0]
-        exact = exact_for(first)
+        memory = self._memory
+        exact = exact_for(first, all(one.can_sort(memory) for one in budgets))
         if kept is None:
             exact = [sizes.keeping_nothing for sizes in exact]
         moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
@@ -128,12 +129,17 @@ class Disk:
         )
         return replace(self.storage, chunks=first.chunks), prediction, record
 
+    @property
+    def _memory(self) -> int | None:
+        """Of a rank, besides that of the process itself."""
+        itself = self.idle + LIBRARIES
+        return self.storage.memory - itself if self.storage.memory else None
+
     def _budgets(self, sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
         """Of all ranks, which agree on chunks and on what lies on the disk."""
         itself = self.idle + LIBRARIES
-        memory = self.storage.memory - itself if self.storage.memory else None
         options: dict[str, Any] = {"spill": True, "itself": itself, "recomputed": recomputed}
-        budgets = merged([decide(one, memory, None, **options) for one in sizes])
+        budgets = merged([decide(one, self._memory, None, **options) for one in sizes])
         return [
             replace(budget, bytes=memory_needed(one, budget.chunks, budget.placement, recomputed))
             for one, budget in zip(sizes, budgets, strict=True)
@@ -141,8 +147,11 @@ class Disk:
 
     def _sizes(
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
-    ) -> tuple[list[Sizes], Callable[[Budget], list[Sizes]]]:
-        """Of each rank: as the budget takes them, at most, and as they will be with it."""
+    ) -> tuple[list[Sizes], Callable[[Budget, bool], list[Sizes]]]:
+        """Of each rank: as the budget takes them, at most, and as they will be with it.
+
+        The latter also by whether all ranks have memory to sort matrices of own rows.
+        """
         dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
         model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
@@ -181,10 +190,11 @@ class Disk:
             upper.append(base.at_most(known, *asked) if prunes else base)
             bases.append(base)
 
-        def exact_for(budget: Budget) -> list[Sizes]:
+        def exact_for(budget: Budget, sorts: bool) -> list[Sizes]:
             if not prunes:
                 return bases
-            wanted, files = dataset.labelled[order].numpy(), "matrix" in budget.placement.on_disk
+            wanted = dataset.labelled[order].numpy()
+            files = sorts and "matrix" in budget.placement.on_disk
             loops, ranks = virtual.loops, virtual.ranks
             rows = layer_rows(A, wanted, reads_own, loops=loops, ranks=ranks, files=files)
             lengths = A.row_lengths.numpy()
