@@ -255,7 +255,7 @@ class ChunkRows(Graph):
         return self.combine(request, Z, operand, first=first)
 
     def _of_propagated(self, request: Aggregation) -> Tensor:
-        """What weights make of A·X, as it was kept or anew."""
+        """Multiply A·X with the weights, or take the product that was kept."""
         H, kept = request.operand, self._kept
         if kept is None:
             Z = super().aggregate(request)

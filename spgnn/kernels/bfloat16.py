@@ -96,7 +96,7 @@ def _filled_up(some: Tensor, rows: int) -> Tensor:
 
 
 def at_the_same_time(make: Callable[[Any], Made], parts: Sequence[Any]) -> list[Made]:
-    """What is made of each part, in order: each by one thread, as many at once as torch has."""
+    """Make something of each part, in order: each by one thread, as many at once as torch has."""
     threads, inference = torch.get_num_threads(), torch.is_inference_mode_enabled()
     if threads == 1:
         return [make(part) for part in parts]

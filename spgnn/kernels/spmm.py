@@ -197,7 +197,7 @@ def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> T
 
 
 def _scaled_rows(indices: Tensor, col_scale: Tensor | None, X: Tensor) -> Tensor | None:
-    """Where a narrow X is scaled first: looking up a factor for every nonzero would cost more."""
+    """Room for a narrow X scaled first: looking up a factor for every nonzero would cost more."""
     if (
         col_scale is None
         or X.shape[-1] > SCALED_COLUMNS
