@@ -299,7 +299,7 @@ def _scattered(
             "left_out": opened.left_out,
             "features": opened.features,
             "classes": opened.classes,
-            "parallel": opened.parallel,
+            "repeated": opened.repeated,
         }
 
     def source() -> GraphSource:
@@ -312,7 +312,7 @@ def _scattered(
     if facts["edges"] is not None:
         listed = None if opened is None else opened.edges
         edges = scattered_edges(listed, share.vertex_ids, share.layout, comm)
-        if facts["parallel"]:
+        if facts["repeated"]:
             meta = replace(meta, edges=facts["edges"])
     attributes = {}
     for key in facts["attributes"]:
@@ -331,6 +331,6 @@ def _scattered(
             "attributes": attributes,
             "shared": copied_from_rank_zero(None if opened is None else opened.shared, comm),
             "left_out": facts["left_out"],
-            "parallel": facts["parallel"],
+            "repeated": facts["repeated"],
         },
     )

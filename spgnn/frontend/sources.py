@@ -62,8 +62,8 @@ class Opened:
     `edges` are there where the adjacency does not say all of them. `attributes` [n, …] are what
     else is known of each vertex, and x and y where they have dtypes or shapes of their own;
     `shared` is said of the whole graph; `left_out` names everything else, and says what it is.
-    `parallel` is what the adjacency does with edges between the same two vertices: "counted" or
-    "summed".
+    `repeated`: some edges are between the same two vertices; the adjacency counts them, or sums
+    their weights.
     """
 
     source: GraphSource
@@ -71,7 +71,7 @@ class Opened:
     attributes: dict[str, Tensor] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    parallel: str = ""
+    repeated: bool = False
 
     @property
     def features(self) -> int:
@@ -169,16 +169,14 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
         case _:
             foreign, name = _read_foreign(kind, data, name)
             record, attributes = foreign.apart(name)
-            edges, parallel = foreign.edges, ""
-            if record.edges < len(edges.source):
-                parallel = "summed" if "edge_weight" in edges.attributes else "counted"
+            edges = foreign.edges
             opened = Opened(
                 MemorySource(record),
                 edges if edges.says_more else None,
                 attributes,
                 foreign.shared,
                 foreign.left_out,
-                parallel,
+                record.edges < len(edges.source),
             )
     of_edges = {} if opened.edges is None else opened.edges.attributes
     shared = {key: t for key, t in opened.shared.items() if isinstance(t, Tensor)}

@@ -24,7 +24,7 @@ from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dist_vertices import DistVertices
 from spgnn.graph.edges import Edges, edges_of_pattern
-from spgnn.graph.matrices import GraphMatrices, NormalisedRows
+from spgnn.graph.matrices import GraphMatrices, NormalisedRows, edges_of_rows, with_each_edge
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
@@ -61,8 +61,9 @@ class DistGraph(Trained, DistVertices, Graph):
         What it said of the whole graph.
     left_out : dict of str, optional
         The names of what ranks do not have of the source, and what it is.
-    parallel : {"", "counted", "summed"}
-        What the adjacency does with edges between the same two vertices, where there are any.
+    repeated : bool
+        Whether some of these edges are between the same two vertices: the adjacency counts them, or
+        sums their weights.
     codecs : GraphCodecs, optional
         By default, all rows are exact.
     links : sequence of Pairs
@@ -94,7 +95,7 @@ class DistGraph(Trained, DistVertices, Graph):
         attributes: dict[str, Tensor] | None = None,
         shared: dict[str, Any] | None = None,
         left_out: dict[str, str] | None = None,
-        parallel: str = "",
+        repeated: bool = False,
         codecs: GraphCodecs | None = None,
         links: Sequence[Pairs] = (),
     ) -> None:
@@ -105,7 +106,7 @@ class DistGraph(Trained, DistVertices, Graph):
         self.algorithm = algorithm
         self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
         self._matrices = GraphMatrices(
-            share, comm, algorithm, parallel=parallel, codecs=self._codecs
+            share, comm, algorithm, repeated=edges if repeated else None, codecs=self._codecs
         )
         self.mesh = self._matrices.mesh
         self.partition_report = report
@@ -177,7 +178,7 @@ class DistGraph(Trained, DistVertices, Graph):
     @property
     def has_repeated_edges(self) -> bool:
         """True if it was made of a graph with several edges between the same two vertices."""
-        return bool(self._matrices.parallel)
+        return self._matrices.repeated is not None
 
     @property
     def num_features(self) -> int:
@@ -220,7 +221,15 @@ class DistGraph(Trained, DistVertices, Graph):
         """
         self._settle()
         share = replace(self._share, data=replace(self._share.data, x=None))
-        return DistGraph(induced(share, keep.cpu(), self.comm), self.comm, self.algorithm)
+        some, repeated = induced(share, keep.cpu(), self.comm), self._matrices.repeated
+        edges = None
+        if repeated is not None:
+            share = with_each_edge(share, repeated, self.layout.range(self.comm.rank)[0])
+            each = induced(share, keep.cpu(), self.comm)
+            some, edges = replace(some, meta=each.meta), edges_of_rows(each, self.comm.rank)
+        return DistGraph(
+            some, self.comm, self.algorithm, edges=edges, repeated=repeated is not None
+        )
 
     def update(
         self,

@@ -36,6 +36,15 @@ class Edges:
     index: Tensor
     attributes: dict[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def weights(self) -> Tensor | None:
+        """Weights of the edges, float32 or float64 [edges], if there are any."""
+        weight = self.attributes.get("edge_weight")
+        if weight is None:
+            return None
+        wide = weight.dtype in (torch.float32, torch.float64)
+        return weight.reshape(-1) if wide else weight.reshape(-1).double()
+
     def on_halo(self, halo: Callable[[Tensor], Tensor], own: tuple[int, int]) -> Edges:
         """The same, from rows of the whole graph to rows of the halo and own rows. Collective.
 

@@ -7,6 +7,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from spgnn.data.normalise import add_self_loops, degree_scales
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Algorithm
 from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.edges import Edges
 from spgnn.graph.protocol import Normalisation
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR, SUM_DTYPE
@@ -78,11 +80,52 @@ def normalised(
     return NormalisedRows(block.with_scales(row_scale, None), own_scale, edge_labels)
 
 
-def with_single_loops(block: CSR, first_row: int) -> CSR:
-    """The same rows, with 1 for the number of self-loops of each vertex that has any."""
-    assert block.values is not None
-    row = torch.arange(first_row, first_row + block.shape[0]).repeat_interleave(block.row_lengths)
-    return block.with_values(torch.where(block.indices == row, 1.0, block.values))
+def with_single_loops(block: CSR, edges: Edges, first_row: int) -> CSR:
+    """The same rows, where of several self-loops of a vertex the last is left, as in PyG."""
+    values = torch.ones(block.nnz) if block.values is None else block.values
+    source, target = edges.index.numpy()
+    loops = np.flatnonzero(source == target)
+    weights = edges.weights
+    of_loop = np.ones(block.shape[0])
+    if weights is not None:
+        of_loop[target[loops] - first_row] = weights.numpy()[loops]  # the last one stays
+    own = torch.arange(block.shape[0]).repeat_interleave(block.row_lengths)
+    left = torch.from_numpy(of_loop).to(values.dtype)[own]
+    return block.with_values(torch.where(block.indices == own + first_row, left, values))
+
+
+def with_each_edge(share: RankShare, edges: Edges, first_row: int, *, loops: bool = False) -> RankShare:
+    """The share with a nonzero for each edge, in place of one for each pair of vertices.
+
+    `loops`: of several self-loops of a vertex the last is left, as in PyG.
+    """
+    pairs = share.adjacency
+    assert pairs is not None
+    source, target = edges.index.numpy()
+    order = np.lexsort((source, target))
+    source, target = source[order], target[order]
+    new_pair = np.ones(len(order), np.bool_)  # numbers pairs as the adjacency does
+    new_pair[1:] = (source[1:] != source[:-1]) | (target[1:] != target[:-1])
+    number = np.cumsum(new_pair) - 1
+    if loops:
+        stays = (source != target) | np.append(new_pair[1:], True)
+        order, source, target, number = (a[stays] for a in (order, source, target, number))
+    indptr = np.zeros(pairs.shape[0] + 1, np.int64)
+    np.cumsum(np.bincount(target - first_row, minlength=pairs.shape[0]), out=indptr[1:])
+    weights = None if edges.weights is None else edges.weights[torch.from_numpy(order)]
+    each = CSR.of(torch.from_numpy(indptr), torch.from_numpy(source), pairs.shape, weights)
+    labels = share.edge_labels
+    labels = None if labels is None else labels[torch.from_numpy(number)]
+    return replace(share, adjacency=each, edge_labels=labels)
+
+
+def edges_of_rows(share: RankShare, rank: int) -> Edges:
+    """The nonzeros of own rows as edges, in rows of the whole graph."""
+    A = share.adjacency
+    assert A is not None
+    targets = torch.arange(*share.layout.range(rank)).repeat_interleave(A.row_lengths)
+    weights = {} if A.values is None else {"edge_weight": A.values}
+    return Edges(torch.stack((A.indices.long(), targets)), weights)
 
 
 def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
@@ -115,8 +158,8 @@ RECIPES: dict[str, tuple[int, Scaling]] = {
 class GraphMatrices:
     """Builds each matrix of a graph when it is first asked for, and keeps it.
 
-    The share is in memory of the CPU, with its adjacency. `parallel` says what that does with edges
-    between the same two vertices, where there are any: "counted" or "summed".
+    The share is in memory of the CPU, with its adjacency. Where a pair of vertices has several
+    edges, that counts them, or sums their weights, and `repeated` are all edges one by one.
     """
 
     def __init__(
@@ -125,11 +168,11 @@ class GraphMatrices:
         comm: Communicator,
         algorithm: Algorithm,
         *,
-        parallel: str,
+        repeated: Edges | None,
         codecs: GraphCodecs,
     ) -> None:
         self._share, self._comm, self._algorithm = share, comm, algorithm
-        self.parallel, self._codecs = parallel, codecs
+        self.repeated, self._codecs = repeated, codecs
         self._built: dict[str, DistMatrix] = {}
         self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
@@ -192,18 +235,18 @@ class GraphMatrices:
             self._device = target
 
     def _share_for(self, kind: Normalisation) -> RankShare:
-        """The share that a matrix of a kind is built from; parallel edges are one entry of it."""
-        share = self._share
-        if not self.parallel or kind in ("none", "row", "plain"):
+        """The share that a matrix of a kind is built from.
+
+        Attention, maxima and deviations look at the nonzeros of "none" and "loops": these have one
+        for each edge. Others are multiplied alone, and have one for each pair of vertices.
+        """
+        share, edges = self._share, self.repeated
+        if edges is None:
             return share
-        if kind == "loops":
-            raise InputError(
-                'matrix("loops"): attention sees each edge, and this graph has several between the '
-                "same vertices: coalesce them, or give edge_index to a layer of PyG"
-            )
-        if self.parallel == "summed":
-            return share
-        # As in PyG, of several self-loops one is left.
         assert share.adjacency is not None
-        first = share.layout.range(self._comm.rank)[0]
-        return replace(share, adjacency=with_single_loops(share.adjacency, first))
+        first, (loops, scaling) = share.layout.range(self._comm.rank)[0], RECIPES[kind]
+        if scaling == "none":
+            return with_each_edge(share, edges, first, loops=loops > 0)
+        if not loops:
+            return share
+        return replace(share, adjacency=with_single_loops(share.adjacency, edges, first))

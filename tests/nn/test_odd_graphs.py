@@ -18,6 +18,7 @@ from spgnn.testing import run_ranks
 
 geometric = pytest.importorskip("torch_geometric.nn")
 geometric_data = pytest.importorskip("torch_geometric.data")
+GATS = ("GATConv", "GATv2Conv")
 
 
 def data(**more: Any) -> Any:
@@ -111,3 +112,86 @@ def test_a_norm_made_before_stays_out_of_gin():
 def test_a_slope_below_zero_is_refused_at_once():
     with pytest.raises(InputError, match="negative_slope"):
         ours.GATConv(4, 3, negative_slope=-0.1)
+
+
+WHOLE = [  # rows have to travel
+    *(("SAGEConv", {"aggr": aggr}) for aggr in ("max", "min", "std")),
+    ("TransformerConv", {"heads": 2}),
+]
+ONCE = [
+    *WHOLE,
+    *(("SAGEConv", {"aggr": aggr}) for aggr in ("mean", "sum")),
+    ("GraphConv", {"aggr": "add"}),
+    ("GCNConv", {}),
+    ("GCNConv", {"normalize": False}),
+    ("SGConv", {"K": 2}),
+    ("TAGConv", {"K": 2}),
+    *((name, {"heads": 2, "add_self_loops": loops}) for name in GATS for loops in (True, False)),
+]
+WITH_FEATURES = [
+    *((name, {"fill_value": fill}) for name in GATS for fill in ("mean", "add", "max", 0.5)),
+    *((name, {"add_self_loops": False}) for name in GATS),
+    ("TransformerConv", {"heads": 2}),
+    *(("CGConv", {"aggr": aggr}) for aggr in ("add", "mean", "max")),
+]
+
+
+def repeated(**more: Any) -> Any:
+    """Twelve vertices, edges and self-loops that occur once to five times, in no order."""
+    draw = torch.Generator().manual_seed(1)
+    ends = torch.randint(0, 11, (2, 40), generator=draw)
+    ends = torch.cat((ends, ends[:, :15], ends[:, :4], torch.tensor([3, 3, 5, 0]).repeat(2, 1)), 1)
+    ends = ends[:, torch.randperm(ends.shape[1], generator=draw)]
+    known = {name: torch.rand(ends.shape[1], *shape) for name, shape in more.items()}
+    x = torch.randn(12, 4, generator=draw, dtype=torch.float64)
+    return geometric_data.Data(x=x, edge_index=ends, num_nodes=12, **known)
+
+
+def check_repeated(rank: int, ways: list[dict[str, Any]]) -> None:
+    """Each edge counts in every layer, weighted or not, forward and backward. Collective."""
+    comm = connect()
+    for way in ways:
+        sums = [(name, options) for name, options in ONCE if (name, options) not in WHOLE]
+        weighted = [one for one in sums if one[0] not in ("SAGEConv", "GraphConv")]
+        tried = [({}, sums if way else ONCE), ({"edge_weight": ()}, weighted)]
+        if not way:
+            tried.append(({"edge_attr": (3,)}, WITH_FEATURES))
+        for known, layers in tried:
+            torch.manual_seed(2)
+            data = repeated(**known)
+            graph = spgnn.distribute(data, comm=comm, **way).to(torch.float64)
+            for name, options in layers:
+                check_one_repeated(name, options, data, graph)
+
+
+def check_one_repeated(name: str, options: dict[str, Any], data: Any, graph: Any) -> None:
+    comm, attr = graph.comm, data.edge_attr
+    width = {} if attr is None else {"dim" if name == "CGConv" else "edge_dim": 3}
+    torch.manual_seed(0)
+    sizes = (4,) if name == "CGConv" else (4, 3)
+    theirs = getattr(geometric, name)(*sizes, **options, **width).double()
+    layer = getattr(ours, name)(*sizes, **options, **width).double()
+    layer.load_state_dict(theirs.state_dict())
+    ids = graph.vertex_ids
+    X, x = (t.detach().clone().requires_grad_() for t in (data.x, graph.x))
+    weights = () if data.edge_weight is None or name in GATS else (data.edge_weight.double(),)
+    expected = theirs(X, data.edge_index, *(weights if attr is None else (attr.double(),)))
+    found = layer(x, graph, *(() if attr is None else (graph.edge_attr.double(),)))
+    expected.tanh().sum().backward()
+    found.tanh().sum().backward()
+    gradients = {key: p.grad for key, p in layer.named_parameters()}
+    pairs = [(found, expected[ids]), (x.grad, X.grad[ids])]
+    for key, parameter in theirs.named_parameters():
+        comm.all_reduce(gradients[key]).wait()
+        pairs.append((gradients[key], parameter.grad))
+    for ours_, theirs_ in pairs:
+        torch.testing.assert_close(
+            ours_, theirs_, rtol=1e-6, atol=1e-6, msg=lambda text: f"{name} {options}: {text}"
+        )
+
+
+def test_repeated_edges_count_as_often_as_they_occur():
+    check_repeated(0, [{}])
+    ways = [{}, {"cover": "row"}, {"cover": "minimum"}, {"algo": "vertex-cut"}]
+    run_ranks(check_repeated, 3, ways)
+    run_ranks(check_repeated, 4, [{"algo": "1.5d", "c": 2, "cover": "minimum"}, {"algo": "2d"}])
