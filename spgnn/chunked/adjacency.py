@@ -21,7 +21,7 @@ from spgnn.comm import (
     Communicator,
     Mesh,
 )
-from spgnn.data.normalise import Normalisation, first_not_below, row_sums
+from spgnn.data.normalise import POWERS, Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build
 from spgnn.layout import RowLayout
@@ -117,7 +117,7 @@ def statistics_of(
     if kind != "none":
         comm.on_every_rank(lambda: check_degrees(degree, ids))
         powers = np.zeros(last - first)
-        np.power(degree, -0.5 if kind == "sym" else -1.0, out=powers, where=degree > 0)
+        np.power(degree, POWERS[kind], out=powers, where=degree > 0)
         scale = torch.from_numpy(powers).to(dtype)
     return RowStatistics(
         torch.from_numpy(missing) if loops and missing.any() else None,

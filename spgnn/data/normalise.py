@@ -15,6 +15,8 @@ from spgnn.errors import InputError
 from spgnn.sparse import CSR, check_degrees
 
 Normalisation = Literal["sym", "row", "none"]
+# The power of degrees that rows are scaled by, and with "sym" columns as well.
+POWERS: dict[Normalisation, float] = {"sym": -0.5, "row": -1.0, "none": 0.0}
 # What each model is defined on. Attention makes its own weights.
 OWN_NORMALISATION: dict[str, Normalisation] = {
     "gcn": "sym",
@@ -121,7 +123,7 @@ def degree_scales(
     degree = row_sums(block)
     check_degrees(degree, ids)
     scale = np.zeros_like(degree)
-    np.power(degree, -0.5 if kind == "sym" else -1.0, out=scale, where=degree > 0)
+    np.power(degree, POWERS[kind], out=scale, where=degree > 0)
     row_scale = torch.from_numpy(scale).to(dtype)
     return row_scale, row_scale if kind == "sym" else None
 

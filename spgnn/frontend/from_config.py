@@ -31,7 +31,7 @@ from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features, Propagated
-from spgnn.graph.protocol import LayerGraph
+from spgnn.graph.protocol import RECIPES, LayerGraph
 from spgnn.graph.protocol import Normalisation as Kind
 from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
@@ -47,15 +47,8 @@ from spgnn.progress import ProgressBar, Stopwatch, working
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 
-# The matrix of a scaling, with self-loops or without.
-_KINDS: dict[tuple[str, bool], Kind] = {
-    ("sym", True): "sym",
-    ("row", True): "mean",
-    ("none", True): "loops",
-    ("sym", False): "plain",
-    ("row", False): "row",
-    ("none", False): "none",
-}
+# The matrix of a weight of self-loops, or 0 without, and a scaling.
+_KINDS: dict[tuple[int, str], Kind] = {recipe: kind for kind, recipe in RECIPES.items()}
 
 
 def training_graph(
@@ -242,7 +235,7 @@ def normalisation_of(config: TrainConfig) -> Normalisation:
 
 def matrix_of(config: TrainConfig) -> Kind:
     """The matrix of a graph that the model multiplies with."""
-    return _KINDS[normalisation_of(config), config.model.model in WITH_LOOPS]
+    return _KINDS[config.model.model in WITH_LOOPS, normalisation_of(config)]
 
 
 def features_of(config: TrainConfig, share: RankShare) -> Tensor | CSR:

@@ -15,9 +15,9 @@ from spgnn.autograd import Operands, named, product
 from spgnn.comm import (
     SoloCommunicator,
 )
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Plan, Stage, Step
-from spgnn.graph.protocol import Aggregation, Graph, LocalEdges, Normalisation
+from spgnn.graph.protocol import RECIPES, Aggregation, Graph, LocalEdges, Normalisation
 from spgnn.kernels.gemm import times_transposed
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, index_dtype
@@ -239,15 +239,15 @@ class Block(Graph):
         return None if torch.equal(edges, self._drawn) else edges / self._drawn.clamp(min=1)
 
     def _made(self, kind: Normalisation) -> LocalMatrix:
-        block = CSR(self.pattern, self._values)
+        check_choice("matrix", kind, tuple(RECIPES))
+        block, (loops, scaling) = CSR(self.pattern, self._values), RECIPES[kind]
         if kind == "loops":
-            return LocalMatrix(CSR(self._with_loops()))
+            return LocalMatrix(self._with_loops())
         if kind == "none":
             return LocalMatrix(block.with_scales(self._left_out, None))
         if kind == "row":
             return LocalMatrix(block.with_scales(self._inverse(self._row_sums), None))
         weight, bare = self._of_columns()
-        loops = {"sym": 1.0, "plain": 0.0, "improved": 2.0}[kind]
         if loops and bare is not None:
             # As in PyG, of several self-loops of a vertex one is left.
             unknown = self.factors is not None and self.degrees is None
@@ -258,13 +258,14 @@ class Block(Graph):
                 )
             bare = torch.where(bare > 0, loops * bare, bare)
         degree = weight if not loops or bare is None else weight + bare
-        scale = self._inverse(degree).sqrt_()
+        scale = self._inverse(degree)
+        scale, of_columns = (scale.sqrt_(), scale) if scaling == "sym" else (scale, None)
         rows, diagonal = scale[: self.rows], None
         if loops and bare is not None:
-            diagonal = bare[: self.rows] * rows.square()
+            diagonal = bare[: self.rows] * (rows if of_columns is None else rows.square())
         left_out = self._left_out
         return LocalMatrix(
-            block.with_scales(rows if left_out is None else rows * left_out, scale), diagonal
+            block.with_scales(rows if left_out is None else rows * left_out, of_columns), diagonal
         )
 
     def _of_columns(self) -> tuple[Tensor, Tensor | None]:
@@ -295,22 +296,24 @@ class Block(Graph):
             check_degrees(degree.double().cpu().numpy(), self.vertex_ids)
         return torch.where(degree > 0, degree, torch.inf).reciprocal()
 
-    def _of_single_loops(self) -> Pattern:
-        """The pattern; of several self-loops of a vertex the first alone, as in PyG."""
-        pattern = self.pattern
+    def _of_single_loops(self) -> CSR:
+        """The edges; of several self-loops of a vertex the last alone, as in PyG."""
+        pattern, values = self.pattern, self._values
         (at,) = self._is_loop.nonzero(as_tuple=True)
         rows = self._row_of_each[at]
-        again = at[1:][rows[1:] == rows[:-1]]
+        again = at[:-1][rows[1:] == rows[:-1]]
         if not len(again):
-            return pattern
+            return CSR(pattern, values)
         keep = torch.ones(pattern.nnz, dtype=torch.bool, device=pattern.device)
         keep[again] = False
         before = torch.cat((keep.new_zeros(1, dtype=torch.int64), keep.cumsum(0)))
-        return Pattern.trusted(before[pattern.indptr], pattern.indices[keep], pattern.shape)
+        pattern = Pattern.trusted(before[pattern.indptr], pattern.indices[keep], pattern.shape)
+        return CSR(pattern, None if values is None else values[keep])
 
-    def _with_loops(self) -> Pattern:
+    def _with_loops(self) -> CSR:
         """With one loop in each row: one more nonzero, after its others, where it has none."""
-        pattern, rows = self._of_single_loops(), self.rows
+        single, rows = self._of_single_loops(), self.rows
+        pattern, values = single.pattern, single.values
         row_of_each = torch.arange(rows, device=pattern.device).repeat_interleave(
             pattern.row_lengths, output_size=pattern.nnz
         )
@@ -324,7 +327,9 @@ class Block(Graph):
         indices[places] = pattern.indices
         added = missing.nonzero()[:, 0]
         indices[indptr[1:][added] - 1] = added.to(indices.dtype)
-        return Pattern.trusted(indptr, indices, pattern.shape)
+        if values is not None:
+            values = values.new_ones(len(indices)).index_copy_(0, places, values)
+        return CSR(Pattern.trusted(indptr, indices, pattern.shape), values)
 
 
 def block_pattern(indptr: Tensor, indices: Tensor, columns: int) -> Pattern:

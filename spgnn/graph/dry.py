@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from spgnn.attention import Attention
 from spgnn.attention.operators import NO_CODEC, RecordedAttention, step_of
@@ -213,7 +214,16 @@ def recorded_products(
     )
     # A copy of that dtype: this device knows no autocast. Which elements are dropped makes no
     # difference to what moves.
-    shadow = copy.deepcopy(model).to("meta", dtype).eval()
+    shadow = copy.deepcopy(model)
+    lazy = [
+        (part, name)
+        for part in shadow.modules()
+        for name, weight in part.named_parameters(recurse=False)
+        if isinstance(weight, UninitializedParameter)
+    ]
+    shadow = shadow.to("meta", dtype).eval()
+    for part, name in lazy:  # which have become weights without elements
+        setattr(part, name, UninitializedParameter(device="meta", dtype=dtype))
     logits: Tensor = shadow(_on_meta(X_local), layers)
     logits.sum().backward()
     return [one for matrix in matrices.values() for one in matrix.products]

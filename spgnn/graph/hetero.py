@@ -29,7 +29,7 @@ from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dist_vertices import DistVertices, as_rows
 from spgnn.graph.edges import Edges
 from spgnn.graph.features import times
-from spgnn.graph.protocol import Aggregation, DroppedEdges, Graph, Normalisation
+from spgnn.graph.protocol import RECIPES, Aggregation, DroppedEdges, Graph, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
 from spgnn.kernels.library import transformed
@@ -251,7 +251,7 @@ class _Relation(Graph):
         if not self.bipartite:
             return self
         relation = copy.copy(self)
-        relation._given, relation.targets = H, targets
+        relation._given, relation.target_features = H, targets
         return relation
 
     def own(self, H: Any) -> Any:
@@ -264,9 +264,9 @@ class _Relation(Graph):
         """
         if not self.bipartite:
             return super().own(H)
-        if H is not self._given or self.targets is None:
+        if H is not self._given or self.target_features is None:
             raise self._needs_one_type()
-        return self.targets
+        return self.target_features
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """As any graph; but between two types, no row is its own neighbour."""
@@ -352,7 +352,7 @@ class Relation(_Relation, Block):
         """As :meth:`Block.matrix`; between two types "none" and "row"."""
         if self.bipartite:
             self._check(normalisation, "none", "row")
-        elif normalisation in ("loops", "sym", "improved") and self._single is not self:
+        elif RECIPES.get(normalisation, (0,))[0] and self._single is not self:
             return self._single.matrix(normalisation)
         return super().matrix(normalisation)
 

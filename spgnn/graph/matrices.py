@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import cast, get_args
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,11 +18,11 @@ from spgnn.comm import (
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.data.normalise import add_self_loops, degree_scales
-from spgnn.errors import InputError, check_choice
+from spgnn.errors import check_choice
 from spgnn.exchange import Algorithm
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges
-from spgnn.graph.protocol import Normalisation
+from spgnn.graph.protocol import RECIPES, Normalisation
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.spmm import DistMatrix
@@ -94,7 +94,9 @@ def with_single_loops(block: CSR, edges: Edges, first_row: int) -> CSR:
     return block.with_values(torch.where(block.indices == own + first_row, left, values))
 
 
-def with_each_edge(share: RankShare, edges: Edges, first_row: int, *, loops: bool = False) -> RankShare:
+def with_each_edge(
+    share: RankShare, edges: Edges, first_row: int, *, loops: bool = False
+) -> RankShare:
     """The share with a nonzero for each edge, in place of one for each pair of vertices.
 
     `loops`: of several self-loops of a vertex the last is left, as in PyG.
@@ -142,19 +144,6 @@ def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
     return torch.where(block.indices == row, rank, marked.values.int())
 
 
-MATRICES: tuple[str, ...] = get_args(Normalisation)
-# The weight of a self-loop that a vertex without one gets, and how rows and columns are scaled.
-RECIPES: dict[str, tuple[int, Scaling]] = {
-    "sym": (1, "sym"),
-    "row": (0, "row"),
-    "none": (0, "none"),
-    "loops": (1, "none"),
-    "plain": (0, "sym"),
-    "improved": (2, "sym"),
-    "mean": (1, "row"),
-}
-
-
 class GraphMatrices:
     """Builds each matrix of a graph when it is first asked for, and keeps it.
 
@@ -173,7 +162,7 @@ class GraphMatrices:
     ) -> None:
         self._share, self._comm, self._algorithm = share, comm, algorithm
         self.repeated, self._codecs = repeated, codecs
-        self._built: dict[str, DistMatrix] = {}
+        self._built: dict[Normalisation, DistMatrix] = {}
         self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
 
@@ -190,13 +179,13 @@ class GraphMatrices:
             If ranks ask for different ones, there is no such thing, or a degree is negative.
         """
         if kind not in self._built:
-            check_choice("matrix", kind, MATRICES)
+            check_choice("matrix", kind, tuple(RECIPES))
             self._comm.check_agreement("graph.matrix", normalisation=kind)
             rows = self.rows(kind)
             built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
             A = self._built[kind] = built.to(self._device)
             ids = self._share.vertex_ids.to(self._device)
-            self._codecs.put(A, kind, MATRICES.index(kind), ids)
+            self._codecs.put(A, kind, list(RECIPES).index(kind), ids)
         return self._built[kind]
 
     def rows(self, kind: Normalisation) -> NormalisedRows:

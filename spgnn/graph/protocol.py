@@ -18,10 +18,12 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention import Attention, EdgeDropout, attend
+from spgnn.attention.scores import head_scores
 from spgnn.autograd import Linear, Operands, autocast, product, product_beside_itself
 from spgnn.comm import (
     Communicator,
 )
+from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.moments import Moments, moments
@@ -37,6 +39,16 @@ from spgnn.spmm import DistMatrix
 # D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I; D^-1/2 A D^-1/2; the first of A + 2 I;
 # D^-1 (A + I).
 Normalisation = Literal["sym", "row", "none", "loops", "plain", "improved", "mean"]
+# The weight of a self-loop that a vertex without one gets, and how rows and columns are scaled.
+RECIPES: dict[Normalisation, tuple[int, Scaling]] = {
+    "sym": (1, "sym"),
+    "row": (0, "row"),
+    "none": (0, "none"),
+    "loops": (1, "none"),
+    "plain": (0, "sym"),
+    "improved": (2, "sym"),
+    "mean": (1, "row"),
+}
 # "sum", "attention", or one of `spgnn.kernels.reductions` over whole rows of neighbours.
 Reduction = str
 
@@ -215,7 +227,7 @@ class Graph(ABC):
         All ranks; ``None`` if there is one only.
     vertex_ids : Tensor int64 [columns] or None
         Original ids of the rows that a layer is given. Dropout is a function of them.
-    targets : Tensor [rows, f] or None
+    target_features : Tensor [rows, f] or None
         Rows of the vertices that a layer makes, where these are of another type than its sources.
     updates_norms : bool
         Whether a norm in training updates its running moments when it is called.
@@ -223,7 +235,7 @@ class Graph(ABC):
 
     comm: Communicator | None = None
     vertex_ids: Tensor | None = None
-    targets: Tensor | None = None
+    target_features: Tensor | None = None
     updates_norms: bool = True
 
     @property
@@ -323,6 +335,10 @@ class Graph(ABC):
         if isinstance(H, Propagated):
             return H.own
         return H if self.num_rows is None else H[: self.num_rows]
+
+    def own_scores(self, rows: Tensor, vector: Tensor) -> Tensor:
+        """`head_scores` of the vertices whose rows a layer makes, [rows, heads]."""
+        return head_scores(self.own(rows), vector)
 
     @property
     def num_rows(self) -> int | None:
@@ -584,6 +600,12 @@ class LayerGraph(Graph):
         if self.targets is None or isinstance(H, Propagated):
             return super().own(H)
         return kernels.gather_rows(H, self.targets)
+
+    def own_scores(self, rows: Tensor, vector: Tensor) -> Tensor:
+        """As any graph; rows are picked when they are narrow."""
+        if self.targets is None:
+            return super().own_scores(rows, vector)
+        return kernels.gather_rows(head_scores(rows, vector), self.targets)
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
         return super()._fused(request, H, W, R) if self.targets is None else None

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 
 from spgnn import kernels
 from spgnn.attention import attend
+from spgnn.data.normalise import POWERS
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
 from spgnn.graph.block import LocalMatrix
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features, times
-from spgnn.graph.matrices import RECIPES
 from spgnn.graph.neighbours import Int64
 from spgnn.graph.parameters import check_replicated
-from spgnn.graph.protocol import Aggregation, Graph, Matrix, Normalisation
+from spgnn.graph.protocol import RECIPES, Aggregation, Graph, Matrix, Normalisation
 from spgnn.graph.updates import ChangingEdges
 from spgnn.nn import Stack
 from spgnn.nn.convolution import find_widths, lazy_parts
@@ -225,7 +225,7 @@ class Embeddings:
         if kept.operand is None:
             kept.scaled = request.reduce == "sum" and scaling == "sym"
         if kept.scaled:
-            rows = rows * self._scale(inputs, loops, -0.5, rows)[:, None]
+            rows = rows * self._scale(inputs, loops, POWERS[scaling], rows)[:, None]
         kept.operand = _written(kept.operand, at, rows, edges.columns)
         if request.root is not None:
             root = self._on.add_root(rows.new_zeros(len(at), len(request.root)), some, request.root)
@@ -303,8 +303,10 @@ class Embeddings:
             Z = kernels.spmm(CSR(pattern), operand, reduce=request.reduce)
             Z = Z if request.weight is None else times(Z, request.weight)
         else:
-            power = {"none": None, "row": -1.0, "sym": -0.5}[RECIPES[request.normalisation][1]]
-            scale = None if power is None else self._scale(rows, loops, power, operand)
+            scaling = RECIPES[request.normalisation][1]
+            scale = None
+            if scaling != "none":
+                scale = self._scale(rows, loops, POWERS[scaling], operand)
             values = None if values is None else values.to(operand.device)
             Z = kernels.spmm(CSR(pattern, values, scale).to(operand.dtype), operand)
             if request.self_loop is not None:

@@ -247,7 +247,13 @@ def linear_of_own(layer: Linear, H: Features, graph: Graph) -> Tensor:
     """A linear layer of the vertices whose rows a layer on a graph makes."""
     if isinstance(H, CSR):
         return graph.own(linear_of(layer, H))
-    return linear_of(layer, graph.own(H))
+    own = graph.own(H)
+    if own.shape[1] != layer.in_features:
+        raise InputError(
+            f"targets have {own.shape[1]} features, their weights take {layer.in_features}: give "
+            "in_channels=(of sources, of targets)"
+        )
+    return linear_of(layer, own)
 
 
 def layer_widths(
@@ -346,7 +352,7 @@ def find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any
     H_local, graph = signature(layer.forward).bind(*given, **named).args[:2]
     on = as_graph(graph)
     for part in lazy:
-        targets = on.targets if part.of_targets else None
+        targets = on.target_features if part.of_targets else None
         part.materialise(width_of(H_local if targets is None else targets))
     layer.reset()
     comm = on.comm

@@ -276,11 +276,11 @@ class GATConv(AttentionConv):
         assert isinstance(of_targets, Linear)
         Z, a = self._weighed(linear_of(of_sources, H)), self.att_src[0]
         wide = SUM_DTYPE.get(Z.dtype, Z.dtype)
-        if of_sources is of_targets and graph.targets is None:
-            own = graph.own(Z)
+        to_target = self.att_dst[0].to(wide)
+        if of_sources is of_targets and graph.target_features is None:
+            d = graph.own_scores(Z, to_target)
         else:
-            own = self._weighed(linear_of_own(of_targets, H, graph))
-        d = head_scores(own, self.att_dst[0].to(wide))
+            d = head_scores(self._weighed(linear_of_own(of_targets, H, graph)), to_target)
         of_edges = None
         if edges is not None and self.att_edge is not None:
             of_edges = head_scores(edges, self.att_edge[0].to(wide))
@@ -364,7 +364,7 @@ class GATv2Conv(AttentionConv):
         self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
     ) -> tuple[Tensor, AttentionScores]:
         Y, a = autocast(linear_of(self.lin_l, H)), self.att[0]
-        if self.share_weights and graph.targets is None:
+        if self.share_weights and graph.target_features is None:
             X = graph.own(Y)
         else:
             X = autocast(linear_of_own(self.lin_r, H, graph))

@@ -16,6 +16,7 @@ from spgnn import nn as ours
 from spgnn.data import Graph
 from spgnn.exchange import Step
 from spgnn.graph.block import Block, Degrees, block_pattern
+from spgnn.graph.protocol import RECIPES
 from spgnn.loader import (
     ClusterSampler,
 )
@@ -90,6 +91,20 @@ def test_layer_on_a_whole_neighbourhood_is_that_on_the_graph(case):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_matrices_of_every_kind_are_those_of_the_graph(weighted):
+    A = CSR.from_scipy(directed(weighted=weighted))
+    x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
+    whole, (nodes, (block,)) = graph_of(A, x), whole_blocks(A, 1)
+    for kind in RECIPES:
+        wanted = (whole.matrix(kind) @ x)[SEEDS]
+        made = block.matrix(kind).forward(x[nodes], Step())
+        torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5, msg=kind)
+    for graph in (whole, block):
+        with pytest.raises(InputError, match="matrix rows: choose one of"):
+            graph.matrix("rows")
+
+
 def test_layers_that_look_at_edges():
     A = CSR.from_scipy(directed())
     x = torch.randn(N, F_IN, generator=torch.Generator().manual_seed(0))
@@ -130,6 +145,8 @@ def test_rows_of_which_edges_were_left_out_stand_for_all():
     d = (degree + 1).double()
     assert block.matrix("none").forward(H, Step()).item() == (end - begin) / 2 * 110
     assert block.matrix("row").forward(H, Step()).item() == 55
+    mean = (1 + (end - begin) / 2 * 110) / d[0].item()
+    assert block.matrix("mean").forward(H, Step()).item() == pytest.approx(mean)
     wanted = 1 / d[0] + (end - begin) / 2 * (10 / (d[0] * d[1]).sqrt() + 100 / (d[0] * d[2]).sqrt())
     assert block.matrix("sym").forward(H, Step()).item() == pytest.approx(wanted.item())
     weighted = Block(pattern, nodes, factors=torch.tensor([2.0, 3.0]), degrees=lambda: known)

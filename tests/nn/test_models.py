@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +21,8 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.frontend.from_config import training_graph
+from spgnn.graph.dry import recorded_products
+from spgnn.graph.training import layer_plans, training_on
 from spgnn.nn import (
     Stack,
 )
@@ -235,12 +238,34 @@ def check_lazy(rank: int) -> list[list[float]]:
         ours.SGConv(-1, 3),
         ours.TAGConv(-1, 3),
     ]
+    check_found_when_pruned(graph, layers[:-1])  # several products of one matrix need all rows
     for layer in layers:
         layer(graph.x, graph)
         comm.check_agreement("the layer", **{k: p.detach() for k, p in layer.named_parameters()})
         theirs = getattr(geometric, type(layer).__name__)(-1, 3)
         theirs.load_state_dict(layer.state_dict())
     return []
+
+
+def check_found_when_pruned(graph: Any, layers: list[nn.Module]) -> None:
+    """Some rows of two layers, and nobody knows their widths; equal to those of all. Collective."""
+    wanted = torch.arange(graph.own_rows) == 0
+    how: dict[str, Any] = {"wanted": wanted, "recompute_halo": False, "propagated": False}
+    A, plans = graph.matrix("none"), layer_plans(graph, "none", layers=2, **how)
+    training = training_on(graph, A, graph.x, plans)
+    X, pruned = training.X, training.layers
+    assert any(layer.targets is not None for layer in pruned)
+    pairs = [ours.SAGEConv((-1, -1), 3), ours.GATConv((-1, -1), 3), ours.GATv2Conv((-1, -1), 3)]
+    alone = [ours.GATConv(-1, 3, residual=True), ours.GATv2Conv(-1, 3, share_weights=True)]
+    models = [ours.GCN, ours.GraphSAGE, ours.GIN, ours.GAT, ours.GATv2]
+    for one in (*layers, *pairs, *alone, *(kind(-1, HIDDEN, 2, 4) for kind in models)):
+        layer, on = copy.deepcopy(one), pruned if isinstance(one, Stack) else pruned[0]
+        found = layer(X, on)
+        rows = pruned[-1 if on is pruned else 0].row_ids
+        place = (graph.vertex_ids == rows[:, None]).int().argmax(1)
+        torch.testing.assert_close(found, layer(graph.x, A)[place])
+        if on is pruned:
+            assert recorded_products(one, X, pruned)
 
 
 def test_widths_that_are_found_later():

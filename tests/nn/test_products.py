@@ -18,6 +18,7 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products
 from spgnn.nn import (
     GCN,
@@ -29,6 +30,9 @@ from spgnn.nn import (
     densified,
     propagate_,
 )
+from spgnn.nn.convolution import Linear
+from spgnn.train import TrainConfig, Trainer
+from spgnn.train.run import task_of
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N = 29
@@ -84,6 +88,41 @@ def test_the_narrower_operand_travels(kind):
     for widths in ((3, 16, 4), (3, 4, 16), (3, 8, 8)):
         narrow = min(widths[1:])
         assert products(kind.of(widths))[1:] == [(narrow, False), (narrow, True)]
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2"])
+def test_pruned_attention_multiplies_no_row_twice(model, monkeypatch):
+    """Dense products of an epoch, and their rows: of what is wanted no more than of everything."""
+    shapes: list[tuple[int, int]] = []
+    forward = Linear.forward
+
+    def counted(layer: Linear, H: Tensor) -> Tensor:
+        shapes.append((len(H), layer.out_features))
+        return forward(layer, H)
+
+    monkeypatch.setattr(Linear, "forward", counted)
+    made = []
+    for prune in (True, False):
+        config = TrainConfig.of(
+            dataset="rmat-8-4",
+            random_features=6,
+            random_classes=4,
+            random_labels=0.1,
+            model=model,
+            hidden=8,
+            layers=3,
+            prune=prune,
+        )
+        data = training_graph(config, connect())
+        assert isinstance(data.layers, DistMatrix) != prune
+        trainer = Trainer(task_of(config, data), options=config.training)
+        shapes.clear()
+        trainer.train_epoch(0)
+        made.append(list(shapes))
+    pruned, whole = made
+    assert len(pruned) == len(whole) == (3 if model == "gat" else 6)
+    assert all(few[1] == all_[1] and few[0] <= all_[0] for few, all_ in zip(*made, strict=True))
+    assert sum(rows for rows, _ in pruned) < sum(rows for rows, _ in whole)
 
 
 def test_what_travels_of_sparse_features_and_in_the_order_of_the_paper():
