@@ -197,6 +197,12 @@ def test_attention_is_that_of_one_dense_process(ranks):
             for algorithm, joint in product(ways, (False, True))
             for dtype in (torch.float32, torch.bfloat16)
         ]
+        # Of odd width: the one row that arrives has its scores at an odd place.
+        chosen += [
+            Case(n, Algorithm(cover=cover), heads, 5, joint, dtype=torch.bfloat16)
+            for n, cover, joint in product((6, 9), ("row", "minimum"), (False, True))
+            for heads in (1, 3)
+        ]
     run_ranks(lambda rank: [check(connect(), case) for case in chosen], ranks)
 
 

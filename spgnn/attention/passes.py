@@ -166,7 +166,13 @@ class PartialsExchange:
             size = arriving.dtype.itemsize
             widths = [each.shape[1] * each.dtype.itemsize // size for each in tensors]
             parts = zip(arriving.split(widths, 1), tensors, strict=True)
-            return [part.contiguous().view(each.dtype) for part, each in parts]
+            return [
+                # One row alone is contiguous wherever it begins: only a copy begins where it can.
+                part.contiguous()
+                if each.dtype == part.dtype
+                else part.clone(memory_format=torch.contiguous_format).view(each.dtype)
+                for part, each in parts
+            ]
 
         return wait
 
