@@ -223,7 +223,8 @@ def recorded_products(
     ]
     shadow = shadow.to("meta", dtype).eval()
     for part, name in lazy:  # which have become weights without elements
-        setattr(part, name, UninitializedParameter(device="meta", dtype=dtype))
+        lazily: Any = UninitializedParameter  # whose stub lacks arguments
+        setattr(part, name, lazily(device="meta", dtype=dtype))
     logits: Tensor = shadow(_on_meta(X_local), layers)
     logits.sum().backward()
     return [one for matrix in matrices.values() for one in matrix.products]
