@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.reading import check_regular, reading
+from spgnn.data.reading import check_regular, check_unpacked, reading
 from spgnn.data.source import is_count
 from spgnn.errors import InputError
 from spgnn.files import digest, hasher_of_digest
@@ -173,7 +173,9 @@ class Archive:
         with self.stream(name) as stream:
             header = stream.header
             # A few bytes that are packed well can ask for a thousand times their size.
-            check_memory(f"{self.path}: array '{name}'", header.nbytes)
+            what = f"{self.path}: array '{name}'"
+            check_memory(what, header.nbytes)
+            check_unpacked(what, header.nbytes, self._bytes, "save it by np.savez")
             flat = stream.take(header.nbytes // header.dtype.itemsize)
         return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
 

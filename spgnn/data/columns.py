@@ -1,11 +1,13 @@
-"""Columns of Parquet and Arrow files, a batch of rows at a time; what is wrong is said of a row."""
+"""Columns of tables by what they are for; those of Parquet and Arrow, a batch of rows at a time."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn._native import NameTable
-from spgnn.data.reading import check_regular, reading
+from spgnn.data.reading import check_regular, check_unpacked, reading
 from spgnn.errors import InputError, shortened
 from spgnn.progress import Progress
 
@@ -27,6 +29,59 @@ PARQUET, ARROW = (".parquet", ".pq"), (".arrow", ".feather", ".ipc")
 SUFFIXES = (*PARQUET, *ARROW)
 BATCH_ROWS = 1 << 20  # of a batch
 _IDS = "an id is a string, or an integer of at least 0"
+_PLAINLY = "write it without compression and dictionaries"
+
+# Words in the names of columns, by what these are for.
+WORDS = {
+    "source": {"source", "src", "from"},
+    "target": {"target", "tgt", "destination", "dest", "dst", "to"},
+    "weight": {"weight", "weights"},
+    "edge_attr": set[str](),
+    "id": {"id", "vertex", "node"},
+    "label": {"y", "label", "labels"},
+    "user": {"user", "users", "u", "uid", "customer", "reader", "reviewer", "visitor", "member"},
+    "item": {"item", "items", "i", "iid", "product", "movie", "book", "isbn", "artist", "track"},
+    "rating": {"rating", "ratings", "score", "stars", "count", "weight"},
+    "time": {"time", "timestamp", "timestamps", "date", "datetime"},
+}
+_OF_IDS = {"id", "ids", "idx", "index", "node", "vertex"}
+# What pandas calls the numbers of rows, also once they have been through CSV.
+_ROW_NUMBERS = re.compile(r"__index_level_[0-9]+__|Unnamed: [0-9]+|\s*")
+
+
+def is_row_number(name: str) -> bool:
+    """True for the name of a column that only counts the rows."""
+    return _ROW_NUMBERS.fullmatch(name) is not None
+
+
+def words_around(role: str, name: str) -> set[str] | None:
+    """The words of a column's name besides those of a role and of ids; ``None`` without the role.
+
+    ``userId`` and ``user_id`` have none for the role user; ``From Bank`` has one for the source.
+    """
+    words = WORDS.get(role, {role})
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    stems = ((part.removesuffix("id"), part) for part in re.split(r"[\W\d_]+", spaced))
+    parts = {stem if stem in words else part for stem, part in stems}
+    if not words & parts or (words & parts == {"y"} and len(name) > 1):  # of pos_y
+        return None
+    return parts - words - _OF_IDS - {""}
+
+
+def column_for(role: str, names: Iterable[str], where: object, remedy: str) -> str | None:
+    """The column for a role: of that name, or of a name with a word for it; there is one at most.
+
+    Names without other words come before those with.
+    """
+    names = list(names)
+    if role in names and role != "label":
+        return role
+    around = {name: words for name in names if (words := words_around(role, name)) is not None}
+    best = [name for name, words in around.items() if not words] or list(around)
+    if len(best) > 1:
+        said = f"columns '{best[0]}' and '{best[1]}' may both be the {role}"
+        raise InputError(f"{where}: {said}; {remedy}{best[0]}")
+    return best[0] if best else None
 
 
 def require_arrow(what: object) -> ModuleType:
@@ -75,8 +130,10 @@ class Batch(NamedTuple):
             rule = f"{width}, as in row {self.first}"
             self.refuse(name, lengths == width, lambda row: f"a list of {lengths[row]}", rule)
             column = column.flatten()
+        if types.is_decimal(column.type):
+            column = column.cast(arrow.float64())
         kind = column.type
-        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        if not is_number(kind):
             raise InputError(f"{self.path}: column '{name}' is {kind}; it must be numbers")
         if missing is None:
             self.check_nulls(name, column, "a number", width or 1)
@@ -87,6 +144,30 @@ class Batch(NamedTuple):
         values: Array = column.to_numpy(zero_copy_only=False)
         lists = is_list(self.columns[name].type)
         return values.reshape(len(self.columns[name]), width) if lists else values
+
+    def times(self, name: str) -> Array:
+        """A column of times: numbers as they are; dates and ISO 8601 in microseconds."""
+        arrow, column = require_arrow(self.path), self.columns[name]
+        self.check_nulls(name, column, "a time")
+        if not is_number(column.type):
+            try:
+                column = column.cast(arrow.timestamp("us"), safe=False).cast(arrow.int64())
+            except arrow.ArrowException as error:
+                raise InputError(f"{self.path}: column '{name}' is no time: {error}") from None
+        values = self._replace(columns={name: column}).numbers(name)
+        self.refuse(name, np.isfinite(values), values.__getitem__, "a time")
+        return values
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """True for a type of integers, floating or decimal numbers, or bool."""
+    types = require_arrow("numbers").types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_decimal(kind)
+    )
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -116,15 +197,20 @@ class ColumnFiles:
     ----------
     paths : list of Path
     types : dict of str to pyarrow type
-        Of the columns of the first file; those that are read are the same in all.
+        Of the columns of all files; those that are read are the same in each.
     rows : list of int
         Of each file.
+    columns : list of str
+        Of the first file.
+    index : set of str
+        Columns that are the index of a table of pandas.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
         self._types: list[dict[str, Any]] = []
         self.rows: list[int] = []
+        self._indices: list[list[str | range]] = []
         for path in paths:
             check_regular(path)
             schema, rows, _ = _open(path)
@@ -133,15 +219,45 @@ class ColumnFiles:
                 raise InputError(f"{path}: two columns are called '{repeated[0]}'")
             self._types.append(dict(zip(schema.names, schema.types, strict=True)))
             self.rows.append(rows)
-        self.types = self._types[0]
+            self._indices.append(_index_of(schema))
+        self.index = {name for index in self._indices for name in index if isinstance(name, str)}
+        self.columns = list(self._types[0])
+        self.types: dict[str, Any] = {}
+        for types in self._types:
+            self.types |= {name: types[name] for name in types if name not in self.types}
+
+    def has_numbers(self, name: str) -> bool:
+        """True if a column holds numbers in any of the files."""
+        return any(name in types and is_number(types[name]) for types in self._types)
+
+    def check_row_numbers(self) -> None:
+        """Refuse rows that an index of pandas numbers otherwise than from 0."""
+        begin = 0
+        for path, rows, index in zip(self.paths, self.rows, self._indices, strict=True):
+            for numbers in index:
+                if isinstance(numbers, range):
+                    same = numbers[:2] in (range(rows)[:2], range(begin, begin + rows)[:2])
+                else:
+                    same = is_number(self.types[numbers]) and all(
+                        _counts(batch.numbers(numbers, -1), {batch.first, begin + batch.first})
+                        for batch in ColumnFiles([path]).batches([numbers])
+                    )
+                if not same:
+                    raise InputError(
+                        f"{path}: no column 'id', and an index of pandas that is not 0, 1, 2, …: "
+                        "reset_index(names='id') makes it the ids, reset_index(drop=True) drops it"
+                    )
+            begin += rows
 
     def check(self, columns: Sequence[str]) -> None:
         """Refuse files that lack one of these columns, or have it with another type."""
         for path, types in zip(self.paths, self._types, strict=True):
             for name in columns:
                 if name not in types:
-                    known = shortened(", ".join(types), 80)
-                    raise InputError(f"{path}: no column '{name}'; it has {known or 'none'}")
+                    known = shortened(", ".join(types), 80) or "none"
+                    pairs = zip(self.paths, self._types, strict=True)
+                    other = next((f"; {p.name} has one" for p, t in pairs if name in t), "")
+                    raise InputError(f"{path}: no column '{name}'; it has {known}{other}")
                 if types[name] != self.types[name]:
                     raise InputError(
                         f"{path}: column '{name}' is {types[name]}, but {self.types[name]} in "
@@ -152,7 +268,9 @@ class ColumnFiles:
         """All rows of some columns, at most `BATCH_ROWS` at a time."""
         self.check(columns)
         done, total = 0, sum(self.rows)
-        for path in self.paths:
+        width = sum(map(_width, (self.types[name] for name in columns)))
+        for path, rows in zip(self.paths, self.rows, strict=True):
+            check_unpacked(path, rows * width, path.stat().st_size, _PLAINLY)
             first = 0
             _, _, batches = _open(path, columns)
             while True:
@@ -172,6 +290,33 @@ class ColumnFiles:
                     progress(f"reading {path.name}", done, total)
 
 
+def _width(kind: pa.DataType) -> int:
+    """Bytes of a value, at least."""
+    if require_arrow("widths").types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _width(kind.value_type)
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:  # of strings and lists
+        return 1
+
+
+def _index_of(schema: Any) -> list[str | range]:
+    """The index of the table of pandas that a file was: columns, and ranges that are none."""
+    index: list[str | range] = [name for name in schema.names if is_row_number(name)]
+    with suppress(ValueError, TypeError, KeyError, RecursionError):  # whoever wrote this
+        for entry in json.loads((schema.metadata or {})[b"pandas"])["index_columns"]:
+            if isinstance(entry, dict):
+                index.append(range(entry["start"], entry["stop"], entry["step"]))
+            elif entry in schema.names and entry not in index:
+                index.append(entry)
+    return index
+
+
+def _counts(values: Array, begins: set[int]) -> bool:
+    """True if values rise by 1 from one of these."""
+    return any(np.array_equal(values, np.arange(first, first + len(values))) for first in begins)
+
+
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
     """As `reading`; sizes in a damaged file may be such that no memory has them."""
@@ -189,13 +334,20 @@ def _open(path: Path, columns: Sequence[str] | None = None) -> tuple[Any, int, I
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
     with _decoding(path):
+        place = os.fsencode(path)  # the name need not be UTF-8
         if path.suffix.lower() in PARQUET:
             # A row group may be the whole file: pages are read when their turn has come.
-            file = arrow.parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+            opened = arrow.OSFile(place)
+            file = arrow.parquet.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 20)
             batches = file.iter_batches(BATCH_ROWS, columns=columns) if columns else iter(())
             return file.schema_arrow, file.metadata.num_rows, batches
-        mapped = arrow.memory_map(str(path))
-        if mapped.read(6) == b"ARROW1":
+        mapped = arrow.memory_map(place)
+        beginning = mapped.read(6)
+        if beginning[:4] == b"FEA1":
+            raise InputError(
+                f"{path}: is Feather of version 1; write it with version 2, or as Parquet"
+            )
+        if beginning == b"ARROW1":
             reader = arrow.ipc.open_file(mapped)
             numbers = range(reader.num_record_batches)
             rows = sum(reader.get_batch(number).num_rows for number in numbers)

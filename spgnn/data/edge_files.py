@@ -17,6 +17,7 @@ import scipy
 import torch
 from torch import Tensor
 
+from spgnn.data.columns import is_row_number, words_around
 from spgnn.data.graph import WEIGHT, Graph, VertexData, fits_float32
 from spgnn.data.reading import (
     Grammar,
@@ -221,25 +222,22 @@ def _check_weights(path: Path, lines: Int64, weights: Float64, *, declared_real:
 SPARSE_IDS = 16  # ids that leave more than this share of [0, largest] unused are names
 _WANTED = "an edge is 'source target [weight]'"
 _PLAIN = Grammar(
-    "ii", row=f"the first edge has 2 ({_WANTED})", separators=' \t\r,;"', comments="#%/"
+    "dd", row=f"the first edge has 2 ({_WANTED})", separators=' \t\r,;"', comments="#%/"
 )
-_WEIGHTED = replace(_PLAIN, head="iif", row=f"the first edge has 3 ({_WANTED})")
+_WEIGHTED = replace(_PLAIN, head="ddf", row=f"the first edge has 3 ({_WANTED})")
 _COMMENT = re.compile(r"[\s#%/]*")
 # KONECT's first line: symmetric, asymmetric or bipartite, and a kind of weights.
 _KONECT = re.compile(r"%\s*(sym|asym|bip)\s+[a-z]+\s*$", re.MULTILINE)
 # A number with whatever may group its digits.
 _STATED = r"\b{}:\s*([0-9](?:[0-9 ,.'_\u00a0\u2009\u202f]*[0-9])?)"
 _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
-SOURCE_WORDS = {"source", "src", "from"}
-TARGET_WORDS = {"target", "tgt", "destination", "dest", "dst", "to"}
-WEIGHT_WORDS = {"weight", "weights"}
 
 
 class EdgeList(EdgeFile):
     """Lines ``source target [weight]``: row = target, column = source.
 
-    Comment lines begin with #, % or //; blanks, tabs, commas and semicolons separate, and fields
-    may be quoted. A first line of words is a header. Ids are vertex numbers and stay what they are;
+    Comment lines begin with #, % or //; blanks and tabs, or commas, or semicolons separate, and
+    fields may be quoted. A first line of words is a header. Ids are vertex numbers and stay as is;
     only if fewer than one in 16 of [0, largest id] occurs, and no comment states as many, are they
     renumbered in rising order, and ``vertex_ids`` keeps the names. A comment ``Nodes: N`` (SNAP's
     word) is believed: vertices that no edge names come last. A graph is undirected if a leading
@@ -256,14 +254,23 @@ class EdgeList(EdgeFile):
         if columns not in (2, 3):
             raise InputError(f"{path}, line {head.line}: {columns} columns; {_WANTED}")
         if names:
-            first, second = (set(re.split(r"[\W\d_]+", name.lower())) for name in names[:2])
-            turned = first & TARGET_WORDS and second & SOURCE_WORDS
-            if "" in names or turned or (first | second) & WEIGHT_WORDS:
+            roles = ("source", "target", "weight", "time")
+            other = (
+                any(words_around(role, name) is not None for role in roles if role != own)
+                and words_around(own, name) is None
+                for own, name in zip(roles[:3], names, strict=False)
+            )
+            if any(other) or any(map(is_row_number, names)):
                 shown = shortened(", ".join(names), 60)
                 raise InputError(f"{path}, line {head.line}: the columns are '{shown}'; {_WANTED}")
         self.path = path
         self._grammar = _PLAIN if columns == 2 else _WEIGHTED
         self._skip = head.line if names else 0
+        first = read_head(path, _PLAIN, self._skip) if names else head
+        between = set(re.sub(r"[ \t]*([,;])[ \t]*", r"\1", first.text).replace("\t", " "))
+        if len(between & {",", ";", " "}) > 1:
+            shown = shortened(first.text, 40)
+            raise InputError(f"{path}, line {first.line}: '{shown}' mixes separators; use one kind")
         self.integers = columns == 3  # until a fraction occurs
         self._weight_name = f" '{names[2]}'" if len(names) == 3 else ""
         self._stated_edges = _stated(path, head, "Edges")
@@ -300,7 +307,7 @@ class EdgeList(EdgeFile):
         if reached > self._nodes and self._largest >= 2 * self._edges * SPARSE_IDS:
             return None
         vertices = max(self._nodes, reached)
-        check_vertices(str(self.path), vertices)
+        check_vertices(self.path, vertices)
         return vertices
 
     def decided(self) -> dict[str, str]:
@@ -326,7 +333,7 @@ class EdgeList(EdgeFile):
             self._largest,
             len(names),
         )
-        check_vertices(str(self.path), max(self._nodes, len(names)))
+        check_vertices(self.path, max(self._nodes, len(names)))
         missing = max(self._nodes - len(names), 0)
         if missing > np.iinfo(np.int64).max - self._largest:
             raise InputError(
@@ -432,7 +439,7 @@ class MatrixMarket(EdgeFile):
                 f"{path}, line {head.line}: the matrix is {self._rows} × {columns}; "
                 "a graph needs as many rows as columns"
             )
-        check_vertices(str(path), self._rows)
+        check_vertices(path, self._rows)
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """Entry (row, column) is the edge column → row."""

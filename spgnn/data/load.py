@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from spgnn.data.generators import EXPANDED, expanded, generate
 from spgnn.data.generators import NAMES as GENERATED
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.npz import NpzSource, read_npz, write_npz
-from spgnn.data.parquet import TabularEdges, is_tabular
-from spgnn.data.reading import PACKED, check_regular, unpacked
+from spgnn.data.parquet import BETWEEN, TabularEdges, is_tabular, names_of_several
+from spgnn.data.reading import PACKED, check_regular, errors_of, unpacked
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.data.structure import stack_rows
@@ -38,7 +38,17 @@ EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
     **dict.fromkeys(TABULAR, TabularEdges),
 }
 FORMATS = (".npz", *EDGE_FILES)
-_NOT_UNPACKED = (".zst", ".zip", ".7z", ".lz4", ".z", ".tar", ".tgz", ".tbz", ".txz")
+_NOT_UNPACKED = (".zst", ".zip", ".7z", ".lz4", ".z", ".tar", ".tgz", ".tbz", ".txz", ".rar")
+_PACKED_TEXT = f"text in {', '.join(PACKED)}"
+_PICKLES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", ".bin", ".dgl")
+# Files of others, and what makes of them something that `distribute` takes.
+_READ_BY = {
+    ".mat": "read it by scipy.io.loadmat, take its sparse matrix",
+    **dict.fromkeys((".graphml", ".gml", ".gexf"), "read it by networkx, make it a SciPy matrix"),
+    **dict.fromkeys((".h5", ".hdf5"), "read its arrays by h5py, make them a PyG Data"),
+    **dict.fromkeys((".xlsx", ".json", ".jsonl"), "read it by pandas, save its table as Parquet"),
+    ".npy": "an array alone is no graph; make it a PyG Data with an edge_index",
+}
 
 
 def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -> Graph:
@@ -68,24 +78,30 @@ def edge_file(path: Path) -> EdgeFile | None:
         raise InputError(f"{path}: is a directory, not a graph file")
     check_regular(path)
     suffix = suffix_of(path)
-    if path.suffix.lower() in _NOT_UNPACKED:
-        raise InputError(
-            f"{path}: unpack it first; of packed files only {', '.join(PACKED)} are read"
-        )
-    if suffix not in FORMATS or (suffix == ".npz" and path.suffix.lower() in PACKED):
-        raise InputError(
-            f"{path}: unknown format; known are {', '.join(FORMATS)} (text also with "
-            f"{', '.join(PACKED)}){suggestion(suffix, FORMATS)}"
-        )
+    packed = path.suffix.lower() in PACKED and suffix in (".npz", ".tar", *TABULAR)
+    if packed or path.suffix.lower() in _NOT_UNPACKED:
+        raise InputError(f"{path}: unpack it first; of packed files only {_PACKED_TEXT} are read")
+    if suffix not in FORMATS:
+        raise InputError(f"{path}: {_unknown_format(suffix)}")
     return None if suffix == ".npz" else EDGE_FILES[suffix](path)
+
+
+def _unknown_format(suffix: str) -> str:
+    """What to do with a file that is not read, in words."""
+    if suffix in _PICKLES:
+        return (
+            "is not read, since pickles can run code; load it in Python, and hand the Data, "
+            "HeteroData or DGLGraph to spgnn.distribute(DATA)"
+        )
+    if suffix in _READ_BY:
+        return f"is not read; {_READ_BY[suffix]}, and hand the result to spgnn.distribute(DATA)"
+    known = f"known are {', '.join(FORMATS)} (text also with {', '.join(PACKED)})"
+    return f"unknown format; {known}{suggestion(suffix, FORMATS)}"
 
 
 def suffix_of(path: Path) -> str:
     """The suffix that names the format: ``.mtx`` of ``a.mtx.gz``, and of ``A.MTX``."""
     return Path(unpacked(path)).suffix.lower()
-
-
-BETWEEN = "+"  # the names of several data sets
 
 
 def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) -> Graph:
@@ -184,8 +200,10 @@ def load_dataset(
         If there is nothing of that name, or it cannot be read.
     """
     text = os.fspath(name_or_path)
-    if names := _several(text):
-        return disjoint_union([load_dataset(name, data_dir, seed, progress) for name in names])
+    if names := names_of_several(text):
+        with errors_of(f"{text}, data sets joined by '{BETWEEN}'"):
+            graphs = [load_dataset(name, data_dir, seed, progress) for name in names]
+        return disjoint_union(graphs)
     place = _find(text, data_dir, seed, progress)
     if isinstance(place, Graph):
         return place
@@ -214,9 +232,10 @@ def open_source(
     `graph_split`, so many of several data sets are for training, validation and testing.
     """
     text = os.fspath(name_or_path)
-    names = _several(text)
+    names = names_of_several(text)
     if names or graph_split is not None:
-        graphs = [load_dataset(name, data_dir, seed, progress) for name in names or [text]]
+        with errors_of(f"{text}, data sets joined by '{BETWEEN}'") if names else nullcontext():
+            graphs = [load_dataset(name, data_dir, seed, progress) for name in names or [text]]
         return MemorySource(disjoint_union(graphs, graph_split))
     place = _find(text, data_dir, seed, progress)
     if isinstance(place, Graph):
@@ -261,13 +280,6 @@ def _is_directory(place: Path) -> bool:
     return os.path.isdir(place) and (is_graph_directory(place) or not is_tabular(place))
 
 
-def _several(text: str) -> list[str]:
-    """The data sets that a text joins; none, if it names one."""
-    if BETWEEN not in text or os.path.exists(text):
-        return []
-    return text.split(BETWEEN)
-
-
 def _find(
     text: str, data_dir: str | os.PathLike[str] | None, seed: int, progress: Progress | None
 ) -> Graph | Path:
@@ -280,18 +292,23 @@ def _find(
         copies, name = int(expansion[1]), expansion[2]
         return expanded(load_dataset(name, data_dir, seed, progress), copies, seed=seed)
     path = Path(text)
+    stored = data_directory(data_dir) / f"{text}.npz"
+    named = path.parent == Path() and (text in DOWNLOADS or os.path.exists(stored))
+    if not named and os.path.isdir(path) and _is_directory(path) and not is_graph_directory(path):
+        raise InputError(
+            f"{text}: not a graph directory: it has no meta.json, nor Parquet or Arrow files; of a "
+            "data set of PyG or OGB, hand dataset[0] to spgnn.distribute"
+        )
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     there = os.path.isfile(path) or is_graph_directory(path) or is_tabular(path)
     if text and (there or path.parent != Path() or suffix_of(path) in FORMATS):
         return path
-    home = data_directory(data_dir)
-    stored = home / f"{text}.npz"
     if os.path.exists(stored):
         return stored
     if text in DOWNLOADS:
         return download(text, data_dir, progress)
     choices = (*GENERATED, *DOWNLOADS)
-    near = suggestion(text, (*choices, *(path.stem for path in home.glob("*.npz"))))
+    near = suggestion(text, (*choices, *(path.stem for path in stored.parent.glob("*.npz"))))
     shown = shortened(text, _SHOWN)
     raise InputError(
         f"no data set '{shown}': neither a file, nor {shortened(str(stored), _SHOWN)}, nor one of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,22 +18,25 @@ from torch import Tensor
 
 from spgnn.data.columns import (
     SUFFIXES,
+    WORDS,
     Batch,
     ColumnFiles,
     Ids,
+    column_for,
     integers_of,
     is_text,
     require_arrow,
+    words_around,
 )
-from spgnn.data.edge_files import (
-    SOURCE_WORDS,
-    SPARSE_IDS,
-    TARGET_WORDS,
-    WEIGHT_WORDS,
-    EdgeFile,
-    Edges,
+from spgnn.data.edge_files import SPARSE_IDS, EdgeFile, Edges
+from spgnn.data.graph import (
+    MASKS,
+    UNKNOWN,
+    WEIGHT,
+    VertexData,
+    fits_float32,
+    labels_of_table,
 )
-from spgnn.data.graph import MASKS, WEIGHT, VertexData, fits_float32, labels_of_table
 from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.npz import LABEL_GAPS
 from spgnn.data.reading import check_vertices, errors_of, name_in
@@ -49,19 +53,10 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
+_LOGGER = logging.getLogger(__name__)
 _VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
 _EDGES = re.compile(r"edges?\b", re.IGNORECASE)
-_WORDS = {
-    "source": SOURCE_WORDS,
-    "target": TARGET_WORDS,
-    "weight": WEIGHT_WORDS,
-    "edge_attr": set[str](),
-    "id": {"id", "vertex", "node"},
-    "label": {"y", "label", "labels"},
-    "user": {"user", "users", "customer", "reader"},
-    "item": {"item", "items", "product", "movie", "book", "artist", "track"},
-    "rating": {"weight", "rating", "count"},
-}
+BETWEEN = "+"  # the names of several data sets
 _PAIR = r"[a-z_]+=[^,=]+"
 _GIVEN = re.compile(rf"(?P<path>.+)@(?P<columns>{_PAIR}(?:,{_PAIR})*)", re.DOTALL)
 
@@ -93,8 +88,8 @@ def place_of(path: AnyPath) -> Place | None:
         columns = dict(pair.split("=") for pair in match["columns"].split(","))
         tabular = os.path.isdir(text) or Path(text).suffix.lower() in SUFFIXES
         for role in columns if tabular else ():  # others are of another kind: sbm@seed=3
-            if role not in _WORDS:
-                raise unknown(f"{text}@", role, _WORDS)
+            if role not in WORDS:
+                raise unknown(f"{text}@", role, WORDS)
     if os.path.isdir(text):
         parts = _tables_in(Path(text))
         vertices = [part for part in parts if _VERTICES.match(part.name)]
@@ -109,6 +104,21 @@ def place_of(path: AnyPath) -> Place | None:
     if not files:
         raise InputError(f"{text}: no such files")
     return Place(files, [], columns)
+
+
+def names_of_several(text: str) -> list[str]:
+    """The data sets that a text joins by ``+``; none, if it names one: a path may hold it too."""
+    match = _GIVEN.fullmatch(text)
+    path = match["path"] if match else text
+    names, folder = text.split(BETWEEN), os.path.dirname(path)
+    if len(names) == 1 or "" in names or os.path.exists(text):
+        return []
+    one = BETWEEN in path and (
+        os.path.exists(path)
+        or (BETWEEN in folder and os.path.isdir(folder))
+        or (glob.has_magic(path) and bool(glob.glob(path)))
+    )
+    return [] if one else names
 
 
 def _tables_in(folder: Path) -> list[Path]:
@@ -139,33 +149,50 @@ class _Columns:
         if role in self._given:
             self.files.check([self._given[role]])
             return self._given[role]
-        if role in self.files.types:
-            return role
-        words = _WORDS.get(role, {role})
-        names = [
-            name
-            for name in self.files.types
-            if words & set(re.split(r"[\W\d_]+", name.lower())) and name not in MASKS
-        ]
-        if len(names) > 1:
-            said = f"columns '{names[0]}' and '{names[1]}' may both be the {role}"
-            raise InputError(f"{self.files.paths[0]}: {said}; name one: FILE@{role}={names[0]}")
-        return names[0] if names else None
+        where, remedy = self.files.paths[0], f"name one: FILE@{role}="
+        # Columns that the first file lacks are refused once they are read.
+        for columns in (self.files.columns, list(self.files.types)):
+            names = [name for name in columns if name not in MASKS]
+            if name := column_for(role, names, where, remedy):
+                return name
+        return None
 
-    def pair(self, first: str, second: str) -> tuple[str, str]:
-        """Two columns of ids: by their names, or the only two."""
-        types = self.files.types
+    def pair(self, first: str, second: str, *others: str) -> tuple[str, str]:
+        """Two columns of ids, by their names, or the only two; `others` are of other roles.
+
+        A name with other words around (``From Bank``) counts where no third column may be ids.
+        """
+        types, where = self.files.types, self.files.paths[0]
         names = [self.find(role) for role in (first, second)]
-        if names == [None, None] and len(types) == 2:
-            names = list(types)
+        columns = [name for name in types if name not in self.files.index]
+        if names == [None, None] and len(columns) == 2:
+            names = list(columns)
+        remedy = f"ame two: FILE@{first}=COLUMN,{second}=COLUMN"
         for role, name in zip((first, second), names, strict=True):
             if name is None:
                 known = shortened(", ".join(types), 80)
                 raise InputError(
-                    f"{self.files.paths[0]}: no column is named {role}; it has {known or 'none'}. "
-                    f"Name two: FILE@{first}=COLUMN,{second}=COLUMN"
+                    f"{where}: no column is named {role}; it has {known or 'none'}. N{remedy}"
                 )
+            rivals = [
+                other
+                for other in columns
+                if other not in (*names, *others)
+                and (is_text(types[other]) or require_arrow(where).types.is_integer(types[other]))
+            ]
+            if role not in self._given and words_around(role, name) and rivals:
+                said = f"columns '{name}' and '{rivals[0]}' may both be the {role}"
+                raise InputError(f"{where}: {said}; n{remedy}")
         return str(names[0]), str(names[1])
+
+    def only_time(self) -> str | None:
+        """The column of dates or timestamps, if there are any."""
+        where, types = self.files.paths[0], self.files.types
+        names = [name for name in types if require_arrow(where).types.is_temporal(types[name])]
+        if len(names) > 1:
+            said = f"columns '{names[0]}' and '{names[1]}' may both be the time"
+            raise InputError(f"{where}: {said}; name one: FILE@time={names[0]}")
+        return names[0] if names else None
 
 
 class TabularEdges(EdgeFile):
@@ -186,8 +213,8 @@ class TabularEdges(EdgeFile):
             raise InputError(f"{path}: a table of vertices alone; there is none of edges")
         self.path, self._files = path, ColumnFiles(place.edges)
         columns = _Columns(self._files, place.columns)
-        self._ends = columns.pair("source", "target")
         self._weight, self._attr = columns.find("weight"), columns.find("edge_attr")
+        self._ends = columns.pair("source", "target", str(self._weight), str(self._attr))
         types = self._files.types
         wheres = [f"{place.edges[0]}: column '{name}'" for name in self._ends]
         self._ids, other = (
@@ -205,6 +232,10 @@ class TabularEdges(EdgeFile):
             self._ids = self.vertex_table.ids or self._ids
         used = {*self._ends, self._weight, self._attr}
         self.not_read = [name for name in types if name not in used]
+        if self.vertex_table is not None:
+            self.not_read += self.vertex_table.not_read
+        if self.not_read:
+            _LOGGER.warning("%s: not read: columns %s", path, ", ".join(self.not_read))
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """All edges; the numbers of ids that are strings change once all are known: `ranks`."""
@@ -248,7 +279,7 @@ class TabularEdges(EdgeFile):
             return len(self._ids)
         if self._largest >= 2 * self._edges * SPARSE_IDS:
             return None
-        check_vertices(str(self.path), self._largest + 1)
+        check_vertices(self.path, self._largest + 1)
         return self._largest + 1
 
     def decided(self) -> dict[str, str]:
@@ -265,9 +296,10 @@ class TabularEdges(EdgeFile):
             "vertices by": vertices,
             "weights by": weight if self._weight else "there is no such column",
         }
-        table = [] if self.vertex_table is None else self.vertex_table.not_read
-        if unread := [*self.not_read, *table]:
-            reasons["not read"] = shortened(", ".join(unread), 80)
+        if self.vertex_table is not None and self.vertex_table.labels_by:
+            reasons["labels by"] = self.vertex_table.labels_by
+        if self.not_read:
+            reasons["not read"] = shortened(", ".join(self.not_read), 80)
         return reasons
 
     def _strings(self) -> Iterator[pa.Array]:
@@ -328,7 +360,9 @@ class VertexTable:
         self.vertex_ids: Tensor | None = None
         columns = _Columns(self.files, given)
         identity, label = columns.find("id"), columns.find("label")
-        types = self.files.types
+        types, self.labels_by = self.files.types, ""
+        if identity is None:
+            self.files.check_row_numbers()
         if text and (identity is None or not is_text(types[identity])):
             raise InputError(f"{files[0]}: no column 'id' of strings, which edges name vertices by")
         if not text and identity is not None and is_text(types[identity]):
@@ -336,7 +370,7 @@ class VertexTable:
             raise InputError(f"{files[0]}: column '{identity}' is {kind}, but edges name integers")
         masks = [name for name in MASKS if name in types]
         rest = [name for name in types if name not in (identity, label, *masks)]
-        numeric = [name for name in rest if name == "x" or _is_number(types[name])]
+        numeric = [n for n in rest if n not in self.files.index and self.files.has_numbers(n)]
         self._features = ["x"] if "x" in rest else numeric
         self.not_read = [name for name in rest if name not in self._features]
         read = [name for name in (identity, label, *masks) if name is not None]
@@ -399,6 +433,8 @@ class VertexTable:
             if name == label:
                 with errors_of(f"{self.files.paths[0]}: column '{name}'"):
                     data["y"] = _labels(array)
+                if array.dtype.kind == "f" and data["y"].dtype == torch.int64:
+                    self.labels_by = f"'{name}' is whole where it is not missing: classes"
             elif name == identity:
                 if text:
                     self.ids = ids
@@ -464,23 +500,30 @@ def float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
     return single[:, None] if single.ndim == 1 else single
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    types = require_arrow("numbers").types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
 def _labels(labels: Array) -> Tensor:
     """Classes, of integers; numbers; or several labels a vertex."""
+    if labels.ndim == 1 and labels.dtype.kind == "f":
+        # Integers of which some are missing: pandas stores them so.
+        missing = np.isnan(labels)
+        whole = np.where(missing, UNKNOWN, labels)
+        good, _ = _are_classes(whole)
+        if missing.any() and not missing.all() and (good & (whole == np.rint(whole))).all():
+            labels = whole.astype(np.int64)
     if labels.ndim == 2 or labels.dtype.kind == "f":
         return torch.from_numpy(labels_of_table(labels))
     y = labels.astype(np.int64)
-    classes = LABEL_GAPS * len(np.unique(y[y >= 0])) + 8
-    good = (y >= -1) & (y < classes)
+    good, classes = _are_classes(y)
     if not good.all():
         row = int(np.argmin(good))
         rule = f"a class, or null where it is not known, must be in [0, {classes})"
         raise InputError(f"row {row} is {y[row]}; {rule}")
     return torch.from_numpy(y)
+
+
+def _are_classes(y: Array) -> tuple[Array, int]:
+    """Which numbers are unknown or below the most classes that are plausible, and how many."""
+    classes = LABEL_GAPS * len(np.unique(y[y >= 0])) + 8
+    return (y >= UNKNOWN) & (y < classes), classes
 
 
 # What is written --------------------------------------------------------------------------------
@@ -532,8 +575,7 @@ def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
     if is_graph_directory(name_or_path):
         kept = Path(name_or_path) / IDS
         return require_arrow(kept).parquet.read_table(kept)["id"] if kept.exists() else None
-    joined = "+" in os.fspath(name_or_path) and not os.path.exists(name_or_path)
-    if joined or not is_tabular(name_or_path):
+    if names_of_several(os.fspath(name_or_path)) or not is_tabular(name_or_path):
         return None  # graphs that are joined have numbers of their own
     return TabularEdges(Path(name_or_path)).ids()
 
@@ -545,7 +587,7 @@ class Pairs(NamedTuple):
     """Pairs of ids of two sides, such as users and items.
 
     `first` and `second` are numbers, int64 [n], in rising order of the ids of their side, which
-    `first_ids` and `second_ids` have, strings or int64.
+    `first_ids` and `second_ids` have, strings or int64. `times` are integers or floating numbers.
     """
 
     first: Int64
@@ -553,6 +595,7 @@ class Pairs(NamedTuple):
     weights: npt.NDArray[np.float64] | None
     first_ids: pa.Array
     second_ids: pa.Array
+    times: Array | None = None
 
 
 def read_pairs(
@@ -566,7 +609,8 @@ def read_pairs(
     Parameters
     ----------
     path : path
-        ``FILE@user=COLUMN,item=COLUMN,rating=COLUMN`` names columns.
+        ``FILE@user=COLUMN,item=COLUMN,rating=COLUMN,time=COLUMN`` names columns. Of times, it
+        may also be the only column of dates or timestamps.
     columns : three str
         What the columns of both sides and of weights are for; of the last there may be none.
     known : two arrays, optional
@@ -584,7 +628,8 @@ def read_pairs(
         raise InputError(f"{path}: neither a {shown} file, nor a folder or a pattern of such files")
     files = ColumnFiles(place.edges)
     roles = _Columns(files, place.columns)
-    names, weight = roles.pair(*columns[:2]), roles.find(columns[2])
+    weight, time = roles.find(columns[2]), roles.find("time") or roles.only_time()
+    names = roles.pair(*columns[:2], str(weight), str(time))
     sides = [Ids(files.types[name], f"{place.edges[0]}: column '{name}'") for name in names]
     where = ""
     if known is not None:
@@ -593,21 +638,28 @@ def read_pairs(
             side.add(ids, where)
     numbers: tuple[list[Int64], list[Int64]] = ([], [])
     weights: list[npt.NDArray[np.float64]] = []
-    for batch in files.batches([*names] if weight is None else [*names, weight], progress):
+    times: list[Array] = []
+    read = [name for name in (*names, weight, time) if name is not None]
+    if unread := [name for name in files.types if name not in read]:
+        _LOGGER.info("%s: not read: columns %s", path, ", ".join(unread))
+    for batch in files.batches(read, progress):
         for side, name, parts in zip(sides, names, numbers, strict=True):
             parts.append(side.number(batch, name, where))
         if weight is not None:
             weights.append(_weights(batch, weight))
+        if time is not None:
+            times.append(batch.times(time))
     if not any(map(len, numbers[0])):
         raise InputError(f"{path}: holds no pairs")
     arrow = require_arrow(path)
     first, second = (np.concatenate(parts) for parts in numbers)
     listed = np.concatenate(weights) if weights else None
+    when = np.concatenate(times) if times else None
     if known is not None:
-        return Pairs(first, second, listed, *known)
+        return Pairs(first, second, listed, known[0], known[1], when)
     (ranks, order), (others, of_others) = (side.ranks() for side in sides)
     ids = [
         arrow.concat_arrays(list(side.arrays(rising)))
         for side, rising in zip(sides, (order, of_others), strict=True)
     ]
-    return Pairs(ranks[first], others[second], listed, *ids)
+    return Pairs(ranks[first], others[second], listed, ids[0], ids[1], when)

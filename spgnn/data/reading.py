@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import stat
@@ -88,11 +89,16 @@ _LONGEST_HEAD = 1 << 20  # bytes of a line at a file's beginning, and of the com
 _OPEN: dict[str, Callable[..., Any]] = dict(
     zip(PACKED, (gzip.open, bz2.open, lzma.open), strict=True)
 )
+# What is far larger than its file is refused, unless it is small: text takes ten times its size.
+_MOST_TEXT, _MOST_ARRAY = 100, 250  # times the size of a file
+_SMALL_TEXT, _SMALL_ARRAY = 1 << 23, 1 << 26  # bytes
 _PARSED = 32  # times a line that is parsed in memory
 _SHOWN = 40
 _LONGEST_COUNT = 18  # digits: fits int64
 _FAULTS = {
     "integer": "is not an integer",
+    "spelling": "has a zero or a sign before it: ids are numbers, and 007 would be 7",
+    "missing": "follows an empty field",
     "large": "is not an integer of 64 bits",
     "number": "is not a number",
     "range": "is too large or too small for a floating-point number",
@@ -101,7 +107,7 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Grammar:
-    """The fields of a line: ``i`` an integer, ``f`` a real number."""
+    """The fields of a line: ``i`` an integer, ``d`` an id, ``f`` a real number."""
 
     head: str  # kinds of the first fields
     cycle: str = ""  # kinds that repeat up to the end of the line
@@ -114,6 +120,10 @@ class Grammar:
         """True if a line is a comment."""
         first = line.lstrip(self.separators.encode())[:2].decode("latin1")
         return first[:1] != "" and first[0] in self.comments and (first[0] != "/" or first == "//")
+
+
+class NoNumbers(InputError):
+    """A line that has other fields than its grammar."""
 
 
 class Numbers(NamedTuple):
@@ -134,6 +144,37 @@ class Head(NamedTuple):
     line: int
 
 
+class _Unpacked(io.RawIOBase):
+    """The content of a packed file; far more than the file's size is refused."""
+
+    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+        self._file, self._path = file, path
+        self._left = max(_MOST_TEXT * size, _SMALL_TEXT)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Unpack some more."""
+        count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
+        self._left -= count
+        if self._left < 0:
+            raise InputError(
+                f"{self._path}: unpacks to more than {_MOST_TEXT} times its size; if that is "
+                "right, unpack it first"
+            )
+        return count
+
+
+def check_unpacked(what: object, unpacked: int, stored: int, remedy: str) -> None:
+    """Refuse numbers that take far more memory than their file has bytes."""
+    if unpacked > max(_MOST_ARRAY * stored, _SMALL_ARRAY):
+        raise InputError(
+            f"{what}: {unpacked >> 20} MiB from a file of {stored} bytes, more than "
+            f"{_MOST_ARRAY} times as much; if that is right, {remedy}"
+        )
+
+
 @contextmanager
 def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     """Open a text file, unpacked as its name says, behind the mark of UTF-8 if there is one.
@@ -146,7 +187,10 @@ def open_bytes(path: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     with packed:
         unpack = _OPEN.get(path.suffix.lower())
         with reading(path):
-            file = packed if unpack is None else unpack(packed)
+            file = packed
+            if unpack is not None:
+                content = _Unpacked(unpack(packed), path, os.fstat(packed.fileno()).st_size)
+                file = io.BufferedReader(content, 1 << 17)
             mark = file.peek(len(BOM_UTF8))
             if mark.startswith(BOM_UTF8):
                 file.read(len(BOM_UTF8))
@@ -166,6 +210,10 @@ def read_head(path: Path, grammar: Grammar, skip: int = 0) -> Head:
             if number <= skip:
                 continue
             text = raw.decode("utf-8", "replace").strip()
+            if "\r" in text:
+                raise InputError(
+                    f"{path}, line {number}: lines end with CR alone; write LF or CRLF"
+                )
             fields = text.translate(separators).split()
             if grammar.is_comment(raw):
                 room -= len(text)
@@ -214,10 +262,10 @@ def parse_stream(file: BinaryIO, path: Path, grammar: Grammar, skip: int = 0) ->
             grammar.blank_rows,
         )
         if fault == "count":
-            raise InputError(f"{path}, line {line}: {fields} columns; {grammar.row}")
+            raise NoNumbers(f"{path}, line {line}: {fields} columns; {grammar.row}")
         if fault:
             shown = shortened(piece[begin:stop].decode("utf-8", "replace"), _SHOWN)
-            raise InputError(f"{path}, line {line}: '{shown}' {_FAULTS[fault]}")
+            raise NoNumbers(f"{path}, line {line}: '{shown}' {_FAULTS[fault]}")
         yield Numbers(integers, reals, counts, lines)
         first_line += piece.count(b"\n")
 
@@ -241,6 +289,9 @@ def count(path: Path, line: int, text: str, what: str) -> int:
     raise InputError(f"{path}, line {line}: '{shown}' is not a number of {what}")
 
 
-def check_vertices(what: str, vertices: int) -> None:
-    """Refuse a stated number of vertices whose row offsets alone would not fit into memory."""
-    check_memory(f"{what}: {vertices} vertices", 16 * vertices)
+def check_vertices(path: Path, vertices: int) -> None:
+    """Refuse a stated number of vertices whose row offsets alone are far too large."""
+    check_memory(f"{path}: {vertices} vertices", 16 * vertices)
+    if os.path.isfile(path):
+        remedy = "write it by scipy.sparse.save_npz"
+        check_unpacked(f"{path}: {vertices} vertices", 16 * vertices, os.path.getsize(path), remedy)

@@ -21,7 +21,7 @@ import torch
 from spgnn.data.edge_files import EdgeFile, Edges, VertexRows, order_of_entries
 from spgnn.data.graph import VertexData, narrow
 from spgnn.data.load import EDGE_FILES, edge_file, open_source, suffix_of
-from spgnn.data.parquet import is_tabular
+from spgnn.data.parquet import is_tabular, names_of_several
 from spgnn.data.reading import PIECE, errors_of, name_in
 from spgnn.data.shards import IDS, ShardDirectory, directory_writer, is_graph_directory, open_shards
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, shown_name
@@ -113,7 +113,7 @@ def _refuse_symmetrising(what: object) -> NoReturn:
 def is_edge_file(path: AnyPath) -> bool:
     """True if this is a file of edges, which is read piece by piece."""
     return (os.path.isfile(path) and suffix_of(Path(path)) in EDGE_FILES) or (
-        is_tabular(path) and not is_graph_directory(path)
+        is_tabular(path) and not is_graph_directory(path) and not names_of_several(os.fspath(path))
     )
 
 

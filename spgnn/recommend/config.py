@@ -13,8 +13,8 @@ from spgnn.exchange import Algorithm as Scheme
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.needs import Cover
 from spgnn.options import Configuration, Record, flag, key, rare
-from spgnn.recommend.interactions import Form
 from spgnn.recommend.pairs import Draw, PairLoss
+from spgnn.recommend.readers import Form
 from spgnn.recommend.tables import RowOptimizer
 
 RecipeName = Literal["none", "gowalla", "yelp2018", "amazon-book"]

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
 from spgnn.data import Graph
-from spgnn.data.parquet import is_tabular, read_pairs
-from spgnn.data.reading import (
-    Grammar,
-    check_regular,
-    name_in,
-    open_bytes,
-    read_head,
-    read_numbers,
-    reading,
-    refuse_first,
-    unpacked,
-)
-from spgnn.errors import InputError, shortened
+from spgnn.data.parquet import is_tabular
+from spgnn.data.reading import name_in, unpacked
+from spgnn.errors import InputError
 from spgnn.hashing import uniform
 from spgnn.pattern import Pattern, index_dtype
+from spgnn.recommend.readers import PAIR, Array, Form, Side, read_listed
 from spgnn.sparse import CSR
 
-Array = npt.NDArray[Any]
-Form = Literal["auto", "pairs", "lists"]
 _LOGGER = logging.getLogger(__name__)
-_PAIR = "an interaction is 'user item [rating [time]]'"
-_LIST = Grammar("i", "i", row="a line is 'user item item …'", separators=' \t\r,;"', comments="#%")
 _MADE_UP = re.compile(r"interactions-([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,10})")
 _SUFFIXES = (".txt", ".csv", ".tsv", ".dat", ".parquet", ".arrow")
 
@@ -87,21 +69,6 @@ class Interactions:
         return Graph(self.name, CSR(pattern), directed=False)
 
 
-class Side(NamedTuple):
-    """Users, or items, of listed interactions: numbers [n], of names if these are not the names."""
-
-    numbers: Array
-    names: Array | None = None
-
-
-class Listed(NamedTuple):
-    """Interactions as a file lists them, with ratings where it has any."""
-
-    users: Side
-    items: Side
-    ratings: npt.NDArray[np.float64] | None = None
-
-
 def open_interactions(
     dataset: str,
     *,
@@ -113,7 +80,7 @@ def open_interactions(
     """The interactions of a file, of a directory with train and test files, or made-up ones.
 
     Lines are ``user item [rating [time]]`` or, as LightGCN's authors write them,
-    ``user item item …``; a Parquet file has columns of these names, or its first ones count.
+    ``user item item …``; columns that have names are known by them.
 
     Parameters
     ----------
@@ -121,7 +88,8 @@ def open_interactions(
         A file; a directory with ``train.txt`` and ``test.txt`` (or another suffix);
         ``interactions-USERS-ITEMS-COUNT`` makes some up.
     test_share : float
-        Of a single file, drawn by a hash of (seed, user, item).
+        Of a single file: the latest interactions, if there are times, or else those that a hash of
+        (seed, user, item) draws.
     seed : int
     form : {"auto", "pairs", "lists"}
         Of lines; ``auto``: pairs if all lines have two, three or four fields.
@@ -143,9 +111,9 @@ def open_interactions(
     paths = [path]
     if path.is_dir() and not (is_tabular(dataset) and not list(path.glob("test.*"))):
         paths = [_file_of(path, "train"), _file_of(path, "test")]
-    files = [_read(each, form, least_rating) for each in paths]
+    files = [read_listed(each, form, least_rating) for each in paths]
     if not len(files[0].users.numbers):
-        raise InputError(f"{paths[0]}: holds no interactions; {_PAIR}")
+        raise InputError(f"{paths[0]}: holds no interactions; {PAIR}")
     user_names, rows = _numbered([listed.users for listed in files])
     item_names, columns = _numbered([listed.items for listed in files])
     shape = _size(user_names, rows), _size(item_names, columns)
@@ -155,7 +123,14 @@ def open_interactions(
     ]
     name = path.name if path.is_dir() else name_in(path)
     if len(matrices) == 1:
-        divided = _divided(name, matrices[0], test_share, seed)
+        times = files[0].times
+        if times is not None:
+            # In the order of the matrix, of an interaction that is repeated the first one.
+            order = np.lexsort((times, columns[0], rows[0]))
+            places = np.stack((rows[0], columns[0]))[:, order]
+            new = np.append(True, (places[:, 1:] != places[:, :-1]).any(axis=0))
+            times = times[order][new]
+        divided = _divided(name, matrices[0], test_share, seed, times)
         return Interactions(name, divided.train, divided.test, user_names, item_names)
     both = matrices[0].multiply(matrices[1]).tocoo()
     if both.nnz:
@@ -217,10 +192,16 @@ def make_up(
     return sp.csr_array((np.ones(count, np.bool_), indices, indptr), shape=(users, items))
 
 
-def _divided(name: str, every: sp.csr_array, share: float, seed: int) -> Interactions:
-    """A share for testing, by a hash of both ends."""
+def _divided(
+    name: str, every: sp.csr_array, share: float, seed: int, times: Array | None = None
+) -> Interactions:
+    """A share for testing: the latest, of those at one time and without times by a hash."""
     users = np.repeat(np.arange(every.shape[0]), np.diff(every.indptr))
-    test = uniform(users, seed, "test interactions", second=every.indices.astype(np.int64)) < share
+    draws = uniform(users, seed, "test interactions", second=every.indices.astype(np.int64))
+    test = draws < share
+    if times is not None:
+        test[:] = False
+        test[np.lexsort((-draws, times))[len(test) - round(share * len(test)) :]] = True
     if test.all():
         raise InputError(f"{name}: no interaction is left to train on")
     parts = []
@@ -247,13 +228,16 @@ def _numbered(sides: Sequence[Side]) -> tuple[Array | None, list[Array]]:
         largest = max(int(numbers.max(initial=-1)) for numbers in every)
         if largest < 2 * sum(map(len, every)) + 1000:
             return None, every
-        sides = [Side(*np.unique(numbers, return_inverse=True)[::-1]) for numbers in every]
-    known = [side.names for side in sides if side.names is not None]
-    if len({names.dtype.kind for names in known}) > 1 or len(known) < len(sides):
-        raise InputError("names are integers in one file and texts in the other")
+    known, numbers = [], []
+    for side in sides:
+        used, inverse = np.unique(side.numbers, return_inverse=True)
+        known.append(used if side.names is None else side.names)
+        numbers.append(inverse if side.names is None else side.numbers)
+    if any(names.dtype.kind not in "iu" for names in known):
+        known = [names.astype(str) for names in known]  # of integers, as files have them
     names = np.unique(np.concatenate(known))
     places = [np.searchsorted(names, own) for own in known]
-    return names, [place[side.numbers] for place, side in zip(places, sides, strict=True)]
+    return names, [place[own] for place, own in zip(places, numbers, strict=True)]
 
 
 def _size(names: Array | None, columns: Sequence[Array]) -> int:
@@ -268,135 +252,3 @@ def _file_of(directory: Path, stem: str) -> Path:
         given = "none" if not files else " and ".join(path.name for path in files)
         raise InputError(f"{directory}: needs one file {stem}.txt, .csv or .parquet, has {given}")
     return files[0]
-
-
-def _read(path: Path, form: Form, least_rating: float | None) -> Listed:
-    if is_tabular(path):
-        pairs = read_pairs(path)
-        names = (_names(pairs.first_ids), _names(pairs.second_ids))
-        listed = Listed(Side(pairs.first, names[0]), Side(pairs.second, names[1]), pairs.weights)
-    else:
-        check_regular(path)
-        fields = _fields(path, form)
-        listed = _lists(path) if not fields else _pairs(path, fields)
-    if least_rating is None:
-        return listed
-    if listed.ratings is None:
-        raise InputError(f"{path}: has no ratings for data.least-rating {least_rating:g}")
-    good = listed.ratings >= least_rating
-    users, items = (Side(s.numbers[good], s.names) for s in (listed.users, listed.items))
-    return Listed(users, items)
-
-
-def _names(ids: Any) -> Array:
-    names: Array = ids.to_numpy(zero_copy_only=False)
-    return names if names.dtype.kind in "iu" else names.astype(str)
-
-
-_LOOKED_AT = 1000  # lines that tell pairs from lists
-_HEADINGS = ("user", "users", "userid", "usertoken", "uid", "reviewer", "reviewerid", "customerid")
-
-
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The fields of each line that has any, with its number; texts may have blanks, and quotes."""
-    text = read_head(path, _LIST).text
-    separator = next((c for c in ",;\t" if c in text), " ")
-    with open_bytes(path) as (file, _), reading(path):
-        for line, raw in enumerate(file, start=1):
-            if _LIST.is_comment(raw) or not raw.strip():
-                continue
-            text = raw.decode("utf-8", "replace").strip()
-            words = text.split()
-            if separator != " ":
-                (words,) = csv.reader([text], delimiter=separator, skipinitialspace=True)
-            yield line, [word.strip() for word in words]
-
-
-def _fields(path: Path, form: Form) -> int:
-    """Fields of each line of pairs; 0 of lists."""
-    if form == "lists":
-        return 0
-    counts = Counter(len(words) for _, words in islice(_lines(path), _LOOKED_AT))
-    ((fields, lines),) = counts.most_common(1) or ((2, 0),)
-    if form == "pairs" or lines >= 0.9 * counts.total():  # of lines that differ, pairs are refused
-        return fields if form == "pairs" or 2 <= fields <= 4 else 0
-    if max(counts) <= 4:
-        raise InputError(
-            f"{path}: lines of {min(counts)} to {max(counts)} fields may be pairs or lists; say "
-            "which by data.form"
-        )
-    return 0
-
-
-def _lists(path: Path) -> Listed:
-    users, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for numbers in read_numbers(path, _LIST):
-        ends = np.cumsum(numbers.counts)
-        first = np.zeros(len(numbers.integers), np.bool_)
-        first[ends - numbers.counts] = True
-        lines = np.repeat(numbers.lines, numbers.counts)
-        refuse_first(path, numbers.integers >= 0, lines, numbers.integers, _ID)
-        users.append(np.repeat(numbers.integers[first], numbers.counts - 1))
-        items.append(numbers.integers[~first])
-    return Listed(Side(np.concatenate(users)), Side(np.concatenate(items)))
-
-
-_ID = "the number of a user or an item, an integer of at least 0"
-
-
-def _pairs(path: Path, fields: int) -> Listed:
-    if not 2 <= fields <= 4:
-        raise InputError(f"{path}: {fields} columns; {_PAIR}")
-    grammar = Grammar(
-        "iiff"[:fields],
-        row=f"the first has {fields} ({_PAIR})",
-        separators=_LIST.separators,
-        comments=_LIST.comments,
-    )
-    head, skip = read_head(path, grammar), 0
-    numbers = [word.lstrip("-").isdecimal() for word in head.fields[:2]]
-    if not all(numbers):
-        following = read_head(path, grammar, head.line).fields[:2]
-        if any(numbers) or not all(word.lstrip("-").isdecimal() for word in following):
-            return _texts(path, fields)
-        skip = head.line  # names of columns
-    users, items = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    ratings = [np.empty(0)]
-    for read in read_numbers(path, grammar, skip):
-        ends = read.integers.reshape(-1, 2)
-        worst = ends.min(axis=1)
-        refuse_first(path, worst >= 0, read.lines, worst, _ID)
-        if fields > 2:
-            given = read.reals.reshape(-1, fields - 2)[:, 0]
-            refuse_first(path, np.isfinite(given), read.lines, given, "a rating")
-            ratings.append(given)
-        users.append(ends[:, 0])
-        items.append(ends[:, 1])
-    every = np.concatenate(ratings) if fields > 2 else None
-    return Listed(Side(np.concatenate(users)), Side(np.concatenate(items)), every)
-
-
-def _texts(path: Path, fields: int) -> Listed:
-    """Pairs whose names are texts."""
-    names: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    users, items, ratings = list[int](), list[int](), list[float]()
-    for line, words in _lines(path):
-        if len(words) != fields:
-            raise InputError(
-                f"{path}, line {line}: {len(words)} columns; the first has {fields} ({_PAIR})"
-            )
-        if not users and re.sub(r"[\W_]", "", words[0].lower()) in _HEADINGS:
-            continue
-        if "" in words[:2]:
-            raise InputError(f"{path}, line {line}: a name is missing; {_PAIR}")
-        if fields > 2:
-            try:
-                ratings.append(float(words[2]))
-            except ValueError:
-                shown = shortened(words[2], 40)
-                raise InputError(f"{path}, line {line}: '{shown}' is not a number") from None
-        users.append(names[0].setdefault(words[0], len(names[0])))
-        items.append(names[1].setdefault(words[1], len(names[1])))
-    ends = (np.array(numbers, np.int64) for numbers in (users, items))
-    first, second = map(Side, ends, (np.array(list(known)) for known in names))
-    return Listed(first, second, np.array(ratings) if fields > 2 else None)

@@ -19,10 +19,11 @@ from spgnn.graph.distgraph import DistGraph
 from spgnn.memory import check_memory
 from spgnn.progress import working
 from spgnn.recommend.config import RecommendConfig
-from spgnn.recommend.interactions import Array, Interactions, open_interactions
+from spgnn.recommend.interactions import Interactions, open_interactions
 from spgnn.recommend.pairs import Pairs, PairSampler, pair_loss
 from spgnn.recommend.propagation import Propagation
 from spgnn.recommend.ranking import recall_and_ndcg
+from spgnn.recommend.readers import Array
 from spgnn.recommend.share import Share
 from spgnn.recommend.tables import RowUpdate, initial_rows
 from spgnn.sparse import take_rows

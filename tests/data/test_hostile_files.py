@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from spgnn import InputError
 from spgnn.data import (
@@ -23,7 +24,8 @@ from spgnn.data.shards import PART, write_part
 from spgnn.data.through_disk import open_through_disk
 from spgnn.partition import read_labels
 from spgnn.partition.labels import read_edge_labels
-from tests.data.graphs import put, restate, small_graph
+from spgnn.recommend import open_interactions
+from tests.data.graphs import MTX, PACK, put, restate, small_graph
 
 PIPE = "is a pipe or a device; files are read more than once, so write it to one"
 
@@ -98,6 +100,41 @@ def test_descriptions_lead_nowhere_else(tmp_path, name):
     restate(tmp_path / "d", meta | {"digests": [digest]})
     with pytest.raises(InputError, match=r"part\.json names an array '.*', which no part has"):
         open_shards(tmp_path / "d").check()
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("content", [b"# " + b"x" * (1 << 20), b"0 1\n" * (1 << 18)])
+def test_text_that_unpacks_to_far_more_than_its_file(tmp_path, monkeypatch, suffix, content):
+    """One line, or many equal ones: refused before all of it is in memory."""
+    path = tmp_path / f"g.txt{suffix}"
+    path.write_bytes(PACK[suffix](b"0 1\n" + content))
+    monkeypatch.setattr(text, "_SMALL_TEXT", 1 << 19)
+    for read in (read_graph, lambda path: open_interactions(str(path))):
+        with pytest.raises(InputError, match="unpacks to more than 100 times its size; if that is"):
+            read(path)
+    monkeypatch.setattr(text, "_SMALL_TEXT", 1 << 21)
+    assert read_graph(path).edges == 1
+
+
+def test_arrays_far_larger_than_their_file(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    ends = {"source": np.zeros(1 << 18, np.int64), "target": np.ones(1 << 18, np.int64)}
+    pq.write_table(pa.table(ends), tmp_path / "e.parquet")
+    A = scipy.sparse.csr_array((4, 4))
+    x = np.zeros((4, 1 << 18), np.float32)
+    np.savez_compressed(
+        tmp_path / "g.npz", indptr=A.indptr, indices=A.indices, shape=np.array(A.shape), x=x
+    )
+    put(tmp_path, "g.mtx", MTX + "pattern general\n200000 200000 1\n1 2\n")
+    put(tmp_path, "g.txt", "# Nodes: 200000\n0 1\n")
+    for name in ("e.parquet", "g.npz", "g.mtx", "g.txt"):
+        assert load_dataset(tmp_path / name).vertices
+    monkeypatch.setattr(text, "_SMALL_ARRAY", 1 << 20)
+    for name in ("e.parquet", "g.npz", "g.mtx", "g.txt"):
+        with pytest.raises(InputError, match="more than 250 times as much; if that is right, "):
+            load_dataset(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["g.txt.gz", "g.mtx.gz", "g.graph.gz"])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from decimal import Decimal
 from functools import partial
 
 import numpy as np
@@ -38,6 +41,18 @@ def write(path, table, rows_a_group=7):
         with pa.ipc.new_stream(str(path), table.schema) as file:
             file.write_table(table, max_chunksize=rows_a_group)
     return path
+
+
+def pandas(table, *index):
+    """A table with what pandas' to_parquet says of its index: columns, or ranges."""
+    index = [entry if isinstance(entry, str) else range_of(entry) for entry in index]
+    stated = json.dumps({"index_columns": index, "columns": []})
+    return pa.table(table).replace_schema_metadata({"pandas": stated})
+
+
+def range_of(numbers):
+    first, step = numbers.start, numbers.step
+    return {"kind": "range", "name": None, "start": first, "stop": numbers.stop, "step": step}
 
 
 def names_of(numbers):
@@ -180,6 +195,186 @@ def test_several_columns_are_features(tmp_path):
     graph = load_dataset(tmp_path)
     assert graph.x.tolist() == [[3, 1], [4, 0], [5, 1]]
     assert graph.vertex_ids is None
+
+
+INDEX = "__index_level_0__"
+V = {"id": [2, 0, 1], "a": [0.3, 0.1, 0.2], "b": [3.0, 1.0, 2.0]}
+X = [[np.float32(0.3), 3], [np.float32(0.1), 1], [np.float32(0.2), 2]]
+SHUFFLED = {INDEX: [2, 0, 1]}
+RIGHT_INDEX = {
+    "after a shuffle": (pandas(V | SHUFFLED, INDEX), X),
+    "by name alone": (V | SHUFFLED, X),
+    "from CSV": (V | {"Unnamed: 0": [0, 1, 2]}, X),
+    "of the ids": (pandas(V, "id"), X),
+    "with a name": (pandas({**V, "year": [2, 0, 1]}, "year"), X),
+    "in order": (pandas({"a": V["a"], INDEX: [0, 1, 2]}, INDEX), [row[:1] for row in X]),
+    "a range": (pandas({"a": V["a"]}, range(3)), [row[:1] for row in X]),
+}
+WRONG_INDEX = [
+    pandas({"a": V["a"]} | SHUFFLED, INDEX),
+    {"a": V["a"]} | SHUFFLED,
+    pandas({"a": V["a"], "paper": [5, 6, 7]}, "paper"),
+    pandas({"a": V["a"]}, range(5, 8)),
+    pandas({"a": V["a"]}, range(2, -1, -1)),
+    pandas({"a": V["a"]}, range(0, 6, 2)),
+    {"a": V["a"], "Unnamed: 0": ["x", "y", "z"]},
+]
+
+
+def test_an_index_of_pandas_is_no_feature(tmp_path):
+    write(tmp_path / "edges.parquet", pandas({"u": [0, 1], "v": [1, 2], INDEX: [7, 9]}, INDEX))
+    for case, (table, x) in RIGHT_INDEX.items():
+        for suffix in (".parquet", ".arrow"):
+            path = write(tmp_path / f"vertices{suffix}", table)
+            graph = load_dataset(tmp_path)
+            assert graph.x.tolist() == x, case
+            assert (graph.vertex_ids is None) == ("id" not in pa.table(table).column_names)
+            assert graph.edges == 2
+            path.unlink()
+    for table in WRONG_INDEX:
+        path = write(tmp_path / "vertices.parquet", table)
+        with pytest.raises(InputError, match=r"vertices.parquet: no column 'id', and an index of"):
+            load_dataset(tmp_path)
+    path.unlink()
+    for first in (0, 3):  # two files, numbered in each or in both
+        for number, begin in enumerate((0, first)):
+            table = pandas({"a": [1.0, 2.0, 3.0]}, range(begin, begin + 3))
+            write(tmp_path / "nodes" / f"{number}.parquet", table)
+        assert load_dataset(tmp_path).x[:, 0].tolist() == [1, 2, 3, 1, 2, 3]
+    write(tmp_path / "nodes" / "1.parquet", pandas({"a": [1.0, 2.0, 3.0]}, range(4, 7)))
+    with pytest.raises(InputError, match=r"1.parquet: no column 'id'"):
+        load_dataset(tmp_path)
+    pairs = read_pairs(
+        write(tmp_path / "p.parquet", pandas({"x": [5, 6], "y": [7, 8], INDEX: [1, 0]}, INDEX))
+    )
+    assert (pairs.first_ids.to_pylist(), pairs.second_ids.to_pylist()) == ([5, 6], [7, 8])
+    for broken in (
+        b"{",
+        b"[" * 10000,
+        b'{"index_columns": 5}',
+        b'{"index_columns": [{"kind": 3}]}',
+    ):
+        whole = pa.table(V).replace_schema_metadata({b"pandas": broken})
+        write(tmp_path / "nodes" / "1.parquet", whole)
+        os.replace(tmp_path / "nodes" / "1.parquet", tmp_path / "nodes" / "0.parquet")
+        assert load_dataset(tmp_path).x.tolist() == X
+
+
+LATER = {
+    "weight": ({"weight": [5.0, 7.0]}, {}),
+    "edge_attr": ({"edge_attr": [5.0, 7.0]}, {}),
+    "y": ({}, {"y": [1, 0]}),
+    "train_mask": ({}, {"train_mask": [True, False]}),
+    "x": ({}, {"x": [[1.0], [2.0]]}),
+    "age": ({}, {"age": [1, 2]}),
+}
+
+
+def test_columns_that_only_a_later_file_has_are_refused(tmp_path):
+    edges, vertices = {"source": [0, 1], "target": [1, 2]}, {"id": [0, 1], "b": [1.5, 2.5]}
+    for name, (more_edges, more_vertices) in LATER.items():
+        for order in ("ab", "ba"):
+            folder = tmp_path / name / order
+            for which, file in enumerate(order):
+                write(folder / "edges" / f"{file}.parquet", edges | (more_edges if which else {}))
+                ids = {"id": [2 * which, 2 * which + 1]}
+                table = vertices | ids | (more_vertices if which else {})
+                write(folder / "nodes" / f"{file}.parquet", table)
+            lacking, has = order
+            words = f"{lacking}.parquet: no column '{name}'; it has .*; {has}.parquet has one"
+            if order == "ba":
+                words = f"{lacking}.parquet: no column '{name}'; it has"
+            with pytest.raises(InputError, match=words):
+                load_dataset(folder)
+    write(tmp_path / "t" / "edges.parquet", edges)
+    write(tmp_path / "t" / "nodes" / "a.parquet", {"id": [0, 1], "age": ["x", "y"]})
+    write(tmp_path / "t" / "nodes" / "b.parquet", {"id": [2, 3], "age": [1, 2]})
+    with pytest.raises(InputError, match=r"b.parquet: column 'age' is int64, but string in"):
+        load_dataset(tmp_path / "t")
+
+
+def test_labels_that_are_floating_for_what_is_missing_are_classes(tmp_path):
+    write(tmp_path / "edges.parquet", {"a": [0, 1], "b": [1, 2]})
+    nan = float("nan")
+    for y, wanted in (
+        ([0.0, 1.0, nan], [-1, 0, 1]),
+        (pa.array([0.0, 1.0, None]), [-1, 0, 1]),
+        ([0.0, 1.0, 2.0], None),
+        ([0.5, 1.0, nan], None),
+        ([4000.0, 1.0, nan], None),
+        ([nan, nan, nan], None),
+        ([-3.0, 1.0, nan], None),
+        ([[1.0], [0.0], [nan]], None),
+        ([Decimal("1.50"), Decimal("2.00"), None], None),
+    ):
+        write(tmp_path / "vertices.parquet", {"id": [1, 2, 0], "y": y})
+        labels = load_dataset(tmp_path).y
+        if wanted is not None:
+            assert (labels.dtype, labels.tolist()) == (torch.int64, [0, 1, -1])
+        else:
+            given = pa.array(y).cast(pa.float64()) if not isinstance(y[0], list) else pa.array(y)
+            values = np.array(given.to_pylist(), np.float32).reshape(3, 1)
+            np.testing.assert_array_equal(labels.numpy(), values)
+
+
+def test_columns_are_known_by_their_names_or_refused(tmp_path, caplog):
+    ends = {"source_id": [0, 1], "targetId": [1, 2]}
+    for more in ({}, {"from_type": ["a", "b"]}, {"src_port": [1, 2]}):
+        assert load_dataset(write(tmp_path / "e.parquet", ends | more)).edges == 2
+    assert "not read: columns src_port" in caplog.text
+    turned = {"to_page": [1, 2], "from_page": [0, 1], "weight": [2, 3]}
+    graph = load_dataset(write(tmp_path / "e.parquet", turned))
+    assert graph.adjacency.to_scipy().toarray()[1, 0] == 2
+    banks = {"From Bank": [1, 2], "Account": ["a", "b"], "To Bank": [2, 2], "Account.1": ["c", "a"]}
+    path = write(tmp_path / "e.parquet", banks)
+    with pytest.raises(InputError, match=r"'From Bank' and 'Account' may both be the source; name"):
+        load_dataset(path)
+    assert load_dataset(f"{path}@source=Account,target=Account.1").vertices == 3
+    write(tmp_path / "e.parquet", ends)
+    write(tmp_path / "vertices.parquet", {"pos_x": [1.0, 2, 3], "pos_y": [4.0, 5, 6]})
+    graph = load_dataset(tmp_path)
+    assert (graph.x.tolist(), graph.y) == ([[1, 4], [2, 5], [3, 6]], None)
+    write(tmp_path / "vertices.parquet", {"y": [1, 2, 0], "label": [4, 5, 6]})
+    with pytest.raises(InputError, match=r"'y' and 'label' may both be the label; name one: FILE@"):
+        load_dataset(tmp_path)
+    price = {"price": pa.array([Decimal("1.50"), Decimal("2.00"), Decimal("0.25")])}
+    write(tmp_path / "vertices.parquet", {**price, "born": np.array([1, 2, 3], "datetime64[s]")})
+    assert load_dataset(tmp_path).x.tolist() == [[1.5], [2], [0.25]]
+    assert "not read: columns born" in caplog.text
+
+
+def test_names_that_paths_may_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "c++" / os.fsdecode(b"caf\xe9")
+    folder.mkdir(parents=True)
+    for suffix in (".parquet", ".arrow", ".feather"):
+        path = folder / f"a+b{suffix}"
+        with path.open("wb") as file:
+            if suffix == ".parquet":
+                pq.write_table(pa.table(EDGES), file)
+            else:
+                pa.ipc.new_file(file, pa.table(EDGES).schema).close()
+        places = (f"{path}@source=src,target=dst", f"{folder}/*{suffix}", path, path.parent)
+        for place in places if suffix == ".parquet" else ():
+            assert load_dataset(place).edges == 3
+            assert open_through_disk(place, directory="o", memory=MEMORY).meta.edges == 3
+            __import__("shutil").rmtree("o")
+        if suffix != ".parquet":
+            with pytest.raises(InputError, match="holds no edges"):
+                load_dataset(path)
+        path.unlink()
+    write(tmp_path / "e.parquet", EDGES)
+    for read in (load_dataset, partial(open_through_disk, directory="o", memory=MEMORY)):
+        with pytest.raises(InputError, match=r"c\+\+/missing.npz: no such file"):
+            read("c++/missing.npz")
+        with pytest.raises(
+            InputError, match=r"e.parquet\+missing, data sets joined by '\+': no dat"
+        ):
+            read("e.parquet+missing")
+    assert load_dataset("e.parquet+e.parquet").edges == 6
+    (tmp_path / "v.feather").write_bytes(b"FEA1" + bytes(20))
+    with pytest.raises(InputError, match=r"v.feather: is Feather of version 1; write it with"):
+        load_dataset("v.feather")
 
 
 @pytest.mark.parametrize("more", [[], ["--memory", "3GB"]])

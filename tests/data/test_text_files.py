@@ -29,6 +29,10 @@ EDGES = {
     "# only a comment\n": ": holds no edges",
     "source,target\n": ": holds no edges",
     "# Edges: 9\n0 1\n": ": truncated: its header says 9 edges, but it holds 1",
+    "0 1\n3 007\n": ", line 2: '007' has a zero or a sign before it",
+    "+0 1\n": r", line 1: '\+0' has a zero or a sign before it",
+    "0,1\n,2\n": ", line 2: '2' follows an empty field",
+    "0,1\n1,,2\n": ", line 2: '2' follows an empty field",
     "0 1\n3 -1\n": ", line 2: -1 is not a vertex id",
     "0 99999999999999999999\n": ", line 1: .* is not an integer of 64 bits",
     "0,1,0.5\n\n1.5,0,2\n": ", line 3: '1.5' is not an integer",
@@ -38,6 +42,9 @@ EDGES = {
     "0 1\n".encode("utf-16"): ": is text in UTF-16; save it as UTF-8",
     "target,source\n0,1\n": ", line 1: the columns are 'target, source'; an edge is",
     "id,weight,to\n0,1,2\n": ", line 1: the columns are 'id, weight, to'; an edge",
+    "Unnamed: 0,source,target\n0,0,1\n": ", line 1: the columns are",
+    "id,source,target\n0,0,1\n": ", line 1: the columns are 'id, source, target'; an",
+    "source,target,timestamp\n0,0,1\n": ", line 1: the columns are 'source, target, timestamp'",
     ",source,target\n0,0,1\n": ", line 1: the columns are ', source, target'; an",
     "nan,nan\n0,1\n": ", line 1: 'nan' is not an integer",
     '"0,1"\n': ", line 1: '\"0' is not an integer",
@@ -48,6 +55,10 @@ EDGES = {
     "# Nodes: 4.039\n0 1\n": "'4.039' is not a number of nodes",
     "# Edges: 4,03\n0 1\n": "'4,03' is not a number of edges",
     "# Directed graph\n# Undirected graph\n0 1\n": "say both 'Directed graph' and",
+    "1,234\t5\n2,345\t6\n": ", line 1: .* mixes separators; use one kind",
+    "source;target;weight\n0;1;0,5\n": ", line 2: '0;1;0,5' mixes separators",
+    "0 1,234\n": ", line 1: .* mixes separators",
+    "0 1\r1 2\r": ", line 1: lines end with CR alone",
     "0 1 16777217\n": ", line 1: 1.67772e.07 is not a whole number that float32",
     "0 1 16777216\n0 1 1\n": r": entry \(1, 0\) is 16777217; it must be a whole",
     "% bip unweighted\n1 1\n": ", line 1: '% bip unweighted': the ids of a bipartite",
@@ -131,9 +142,18 @@ MATRICES = {
     }.items()
 }
 OTHERS = [
-    ("g.mtx.zst", "", ": unpack it first; of packed files only .gz, .bz2, .xz are read"),
+    ("g.mtx.zst", "", ": unpack it first; of packed files only text in .gz, .bz2, .xz"),
     ("g.xyz", "", ": unknown format; known are"),
-    ("g.npz.gz", "", ": unknown format; known are"),
+    *((f"g{suffix}", "", ": unpack it first") for suffix in (".npz.gz", ".tar.gz", ".zip")),
+    *(
+        (f"g.{suffix}", "xx", ": unpack it first")
+        for suffix in ("parquet.gz", "arrow.xz", "pq.bz2")
+    ),
+    *(
+        (f"g{suffix}", "", ": is not read, since pickles can run code")
+        for suffix in (".pt", ".PKL")
+    ),
+    ("g.mat", "", ": is not read; read it by scipy.io.loadmat"),
 ]
 TABLES = (("g.txt", EDGES), ("g.graph", METIS), ("g.mtx", MATRICES))
 CASES = [(name, *case) for name, table in TABLES for case in table.items()] + OTHERS

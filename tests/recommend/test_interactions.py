@@ -21,7 +21,7 @@ def write(path: Path, text: str) -> Path:
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(text.encode()))
     else:
-        path.write_text(text)
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
     return path
 
 
@@ -104,6 +104,83 @@ def test_repeated_interactions_count_once(tmp_path: Path, caplog: pytest.LogCapt
     assert "2 interactions are repeated" in caplog.text
 
 
+RIGHT = {
+    # Names of columns, known or not, before texts; as RecBole writes them.
+    "a.csv": (b"visitorid,itemid\nv1,i2\nv3,i4\n", {("v1", "i2"), ("v3", "i4")}),
+    "b.csv": (b"member,thing,stars\nv1,i2,4\nv3,i4,5\n", {("v1", "i2"), ("v3", "i4")}),
+    "c.tsv": (b"user_id:token\titem_id:token\trating:float\nA1\tB2\t4\n", {("A1", "B2")}),
+    "d.csv": (b"x,y\na,b\na,c\nx,c\n", {("x", "y"), ("a", "b"), ("a", "c"), ("x", "c")}),
+    "e.txt": (b"# item user\na b\na c\n", {("b", "a"), ("c", "a")}),
+    # In the order of the names, without row numbers, whatever else there is.
+    "f.csv": (b",user,item\n0,100,7\n1,200,8\n", {(100, 7), (200, 8)}),
+    "g.csv": (b"Unnamed: 0,item,note,user\n0,7,x,100\n1,8,y,200\n", {(100, 7), (200, 8)}),
+    "h.csv": (b"item_id,user_id\n1,100\n2,200\n", {(100, 1), (200, 2)}),
+    "i.csv": (b"movieId,userId,rating\r\nm,u,2\r\n", {("u", "m")}),
+    # Ids are what the file has.
+    "j.tsv": (b"user\titem\nu1\ti1\n#u2\t%i2\n", {("u1", "i1"), ("#u2", "%i2")}),
+    "k.txt": (b"007 12\n07 13\n7 14\n", {("007", 12), ("07", 13), ("7", 14)}),
+    "l.csv": (b"user;isbn\n1;0155061224\n2;034545104X\n", {(1, "0155061224"), (2, "034545104X")}),
+    "m.txt": (
+        b"1e5 7\n+5 -0\n99999999999999999999 8\n",
+        {("1e5", "7"), ("+5", "-0"), ("99999999999999999999", "8")},
+    ),
+    "n.csv": ('José;"a;b";0.5\nJosè;c;2\n'.encode(), {("José", "a;b"), ("Josè", "c")}),
+    "o.tsv": (b"1,234\tan item\t5\n1,2\tb\t3\n", {("1,234", "an item"), ("1,2", "b")}),
+    "p.csv": (b"\xef\xbb\xbf1,2,\n3,4,\n", {(1, 2), (3, 4)}),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_lines_are_read_as_they_are_meant(tmp_path: Path, name: str) -> None:
+    content, pairs = RIGHT[name]
+    (tmp_path / name).write_bytes(content)
+    assert listed(open_interactions(str(tmp_path / name), test_share=0)) == pairs
+
+
+def test_numbers_in_one_file_and_texts_in_the_other(tmp_path: Path) -> None:
+    write(tmp_path / "train.csv", "user,isbn\n1,15\n2,16\n")
+    write(tmp_path / "test.csv", "user,isbn\n1,345X\n")
+    data = open_interactions(str(tmp_path))
+    assert listed(data) == {(1, "15"), (2, "16"), (1, "345X")}
+
+
+def test_the_latest_are_held_out(tmp_path: Path) -> None:
+    """By the times of numbers, dates and time stamps; of a pair that is repeated the first one."""
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    seconds = rng.permutation(40) * 86400 * 30
+    users, items = np.arange(40) % 7, np.arange(40) % 11
+    dates = seconds.astype("datetime64[s]")
+    rows = list(zip(users, items, seconds, dates, strict=True))
+    again = (*rows[int(np.argmin(seconds))][:2], 10**10, np.datetime64("2200-01-01T00:00:00"))
+    rows.append(again)
+    wanted = {(int(u), int(i)) for u, i, second, _ in rows[:-1] if second >= 32 * 86400 * 30}
+    write(tmp_path / "a.txt", "\n".join(f"{u} {i} 5 {s}" for u, i, s, _ in rows))
+    texts = "\n".join(f"{date},{u},{i}" for u, i, _, date in rows)
+    write(tmp_path / "b.csv", f"timestamp,user,item\n{texts}")
+    columns = dict(zip(("user", "item", "seen", "at"), zip(*rows, strict=True), strict=True))
+    times = {"seen": columns.pop("seen"), "at": np.array(columns.pop("at"))}
+    for name, time in {
+        "c": {"ts": times["at"]},
+        "d": {"timestamp": times["seen"]},
+        "e": {"date": times["at"].astype("datetime64[D]")},
+        "f": {"date": times["at"].astype(str)},
+    }.items():
+        pq.write_table(pa.table({**columns, **time}), tmp_path / f"{name}.parquet")
+    for path in sorted(tmp_path.iterdir()):
+        data = open_interactions(str(path))
+        assert set(zip(*(c.tolist() for c in data.test.nonzero()), strict=True)) == wanted, path
+        assert data.train.nnz == 32
+    pq.write_table(
+        pa.table({**columns, "a": times["at"], "b": times["at"]}), tmp_path / "g.parquet"
+    )
+    with pytest.raises(InputError, match=r"columns 'a' and 'b' may both be the time; name one"):
+        open_interactions(str(tmp_path / "g.parquet"))
+    assert open_interactions(f"{tmp_path / 'g.parquet'}@time=a").test.nnz == 8
+
+
 MANY = "0 1 5\n" * 30
 BAD = [
     ("", {}, "holds no interactions"),
@@ -120,6 +197,21 @@ BAD = [
     ("0 1 2\n0 1\n1 2 3 4\n", {}, "data.form"),
     ("1 2 3 4 5\n", {"form": "pairs"}, "5 columns"),
     ("u,7\n,8\n", {}, "line 2", "name is missing"),
+    ("alpha,beta\nv1,i2\nv3,i4\n", {}, "line 1", "may be a header or an interaction; begin"),
+    ("user,item\na,b\nuser,item\n", {}, "line 3", "names of columns again"),
+    ("#a,b\na,c\n", {}, "line 1", "may be a comment or an interaction; begin"),
+    ("a1 b\n# c\nd e\n", {}, "line 2", "a comment between interactions"),
+    ("user,item\nJos\udce9,a\n", {}, "line 2", "is not UTF-8"),
+    ("0 1\r1 2\r", {}, "line 1", "CR alone"),
+    ("1,234\t5\n2,345\t6\n", {}, "'\\t' or ','"),
+    ("a;b;4,5\nc;d;3,5\n", {}, "line 1", "'4,5' is not"),
+    ("0,,1\n1,,2\n", {}, "line 1", "name is missing"),
+    ("user_id,userid,item\n1,2,3\n", {}, "may both be the user"),
+    ("time,rating,a\n1,2,3\n", {}, "line 1", "the columns are"),
+    ("a,b,1,yesterday\n", {}, "line 1", "'yesterday' is not a time"),
+    ("a," + "b" * 1001, {}, "an id of 1001 characters"),
+    ('a,"b\nc,d\n', {}, "line 1"),
+    ("007 1 2 3 4\n1 2\n", {}, "line 1", "007"),
 ]
 
 
@@ -144,9 +236,6 @@ def test_bad_directories_and_names_are_one_line(tmp_path: Path) -> None:
     write(tmp_path / "train.txt", "0 1 2 3 4 5\n1 3\n")
     write(tmp_path / "test.txt", "1 4\n0 2\n")
     with pytest.raises(InputError, match=r"test\.txt: user 0 and item 2 are in train\.txt as well"):
-        open_interactions(str(tmp_path))
-    write(tmp_path / "test.txt", "a 4\nb 2\n")
-    with pytest.raises(InputError, match="texts"):
         open_interactions(str(tmp_path))
 
 

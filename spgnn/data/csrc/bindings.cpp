@@ -50,7 +50,8 @@ class ArrayBlockModel : public spgnn::BlockModel {
 nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string& head,
                       const std::string& cycle, const std::string& separators,
                       const std::string& comments, bool blank_rows) {
-  constexpr const char* kFaults[] = {"", "integer", "large", "number", "range", "count"};
+  constexpr const char* kFaults[] = {"",      "integer", "spelling", "missing",
+                                     "large", "number",  "range",    "count"};
   spgnn::Grammar grammar{head, cycle, separators, comments, blank_rows};
   spgnn::Rows rows;
   std::string_view view(text.c_str(), text.size());

@@ -2,6 +2,7 @@
 // one that is not is named.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <string_view>
@@ -11,7 +12,7 @@
 namespace spgnn {
 
 // What a line holds: the kinds of its first fields, then kinds that repeat to its end; 'i' is an
-// integer, 'f' a real number.
+// integer, 'd' an id (an integer as it is printed, for 007 is not 7), 'f' a real number.
 struct Grammar {
   std::string_view head, cycle;
   // Besides them, only a line's end ends a field; a double quote among them may stand around one.
@@ -20,7 +21,7 @@ struct Grammar {
   bool blank_rows;            // whether a line without fields is a row
 };
 
-enum class Fault { none, integer, large, number, range, count };
+enum class Fault { none, integer, spelling, missing, large, number, range, count };
 
 struct Rows {
   std::vector<std::int64_t> integers, counts, lines;
@@ -56,13 +57,15 @@ class LineParser {
   const char* parse_line(const char* at, std::int64_t line) {
     std::size_t fields = 0;
     for (;; ++fields) {
+      const char* before = at;
       at = skip(at);
       if (at == end_ || *at == '\n') break;
       char kind = kind_of(fields);
       if (kind == 0) return wrong_count(at, line, fields);
       quoted_ = quotes_ && *at == '"';
       const char* number = at + quoted_;
-      const char* end = kind == 'i' ? parse_integer(number) : parse_real(number);
+      const char* end = kind == 'f' ? parse_real(number) : parse_integer(number, kind == 'd');
+      if (at - before > (fields > 0) && lacks_field(before, at, fields)) fail(Fault::missing, at);
       if (rows_.fault != Fault::none) {
         rows_.line = line;
         rows_.begin = at - begin_;
@@ -89,8 +92,9 @@ class LineParser {
     return grammar_.cycle.empty() ? more == 0 : more % grammar_.cycle.size() == 0;
   }
 
-  const char* parse_integer(const char* at) {
+  const char* parse_integer(const char* at, bool is_id) {
     std::int64_t value = 0;
+    if (is_id && !is_printed(at)) return fail(Fault::spelling, at);
     auto [end, error] = std::from_chars(without_plus(at), end_, value);
     if (!closes(end) || error == std::errc::invalid_argument) return fail(Fault::integer, at);
     if (error == std::errc::result_out_of_range) return fail(Fault::large, at);
@@ -117,6 +121,18 @@ class LineParser {
     return end_;
   }
 
+  // Whether neither a plus sign nor a zero stands before an integer.
+  bool is_printed(const char* at) const {
+    if (*at == '+') return false;
+    const char* digit = at + (*at == '-');
+    if (digit == end_ || *digit != '0') return true;
+    return digit == at && (at + 1 == end_ || at[1] < '0' || at[1] > '9');
+  }
+  // Whether two commas follow each other, or one stands before the first field.
+  static bool lacks_field(const char* from, const char* to, std::size_t fields) {
+    auto stands = [](char c) { return c == ',' || c == ';'; };
+    return std::count_if(from, to, stands) > (fields > 0);
+  }
   // std::from_chars knows no plus sign.
   const char* without_plus(const char* at) const {
     bool plus = *at == '+' && at + 1 != end_ && at[1] != '-' && at[1] != '+';
