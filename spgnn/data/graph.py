@@ -301,6 +301,8 @@ _LABELS: dict[LabelKind, tuple[torch.dtype, str, int]] = {
 
 def label_kind(y: Tensor) -> LabelKind:
     """Classes, several labels a vertex, or numbers; their dtype says it."""
+    if y.is_floating_point():
+        return "numbers"
     return next(kind for kind, (dtype, *_) in _LABELS.items() if dtype == y.dtype)
 
 
@@ -312,7 +314,7 @@ def known_labels(y: Tensor) -> Tensor:
 def labelled(y: Tensor) -> Tensor:
     """Mask of the vertices with at least one known label, bool [rows]."""
     known = known_labels(y)
-    return known if known.dim() == 1 else known.any(dim=1)
+    return known if known.dim() == 1 else known.flatten(1).any(dim=1)
 
 
 def label_columns(y: Tensor | None) -> int:

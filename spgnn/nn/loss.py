@@ -8,17 +8,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from contextlib import suppress
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.data.graph import labelled
+from spgnn.errors import InputError
+from spgnn.hashing import uniform
 from spgnn.kernels.cross_entropy import cross_entropy_sum
 
 UNKNOWN = -1
@@ -122,32 +129,238 @@ class BinaryCrossEntropy(Loss):
         return summed / (total or 1)
 
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]
-"""Outputs [rows, …] and labels [rows, …] of some vertices to the mean of their losses."""
+LossFunction = Callable[[Tensor, Tensor], Any]
+"""Outputs [rows, …] and labels [rows, …] of some vertices to the mean of their losses, or to a
+pair: the sum of their weighted losses, and the sum of the weights."""
+
+_SAMPLED, _CHECKED = 1024, 1 << 15  # vertices of all ranks, and of this one
 
 
 @dataclass(frozen=True, eq=False)
-class MeanOfRows(Loss):
-    """A user's function, the mean of losses of vertices, on those with a known label.
+class FunctionLoss(Loss):
+    """A user's function, on the vertices with a known label.
 
     Attributes
     ----------
     function : callable
         ``torch.nn.functional.cross_entropy``, say.
+    labels : Tensor [rows, …]
+        What the function takes: those of the graph, of whatever dtype and shape.
+    comm : Communicator
+    weighted : bool
+        The function returns (sum, weight), and what is minimised is the quotient of their sums over
+        all ranks. Otherwise it returns the mean of losses of vertices.
     """
 
     function: LossFunction
+    labels: Tensor
+    comm: Communicator
+    weighted: bool = False
 
     def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
         """Vertices."""
-        return (mask & labelled(y)).sum()
+        return (mask & labelled(self.labels)).sum()
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """Of the mean."""
-        rows = (mask & labelled(y)).nonzero()[:, 0]
-        if not len(rows):
-            return outputs.sum() * 0
-        return self.function(outputs[rows], y[rows]) * (len(rows) / (total or 1))
+        """Of the mean; collective if it is weighted."""
+        rows = (mask & labelled(self.labels)).nonzero()[:, 0]
+        chosen = outputs[rows]
+        result = self.function(chosen, self.labels[rows]) if len(rows) else None
+        if not self.weighted:
+            return chosen.sum() if result is None else result * (len(rows) / (total or 1))
+        summed, weight = (chosen.sum(), 0.0) if result is None else result
+        weights = torch.tensor([float(weight)], dtype=torch.float64)
+        self.comm.all_reduce(weights).wait()
+        share: Tensor = summed / float(weights)
+        return share
+
+    def checked(self, outputs: Tensor, mask: Tensor, ids: Tensor) -> tuple[FunctionLoss, set[str]]:
+        """The same, by what the function returns, and the torch functions it calls. Collective.
+
+        Losses of two halves of some vertices, and their gradients, must add up to those of both: a
+        rank has some of the vertices whose mean is minimised. Checked on vertices of all ranks,
+        which are the same everywhere, together with further ones of this rank.
+
+        Parameters
+        ----------
+        outputs : Tensor [rows, …]
+        mask : Tensor bool [rows]
+        ids : Tensor int64 [rows]
+            Original ids: the halves are hashes of them.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if they do not add up on one, or it returns something else.
+        """
+        rows = (mask & labelled(self.labels)).nonzero()[:, 0]
+        draws = torch.from_numpy(uniform(ids[rows].cpu().numpy(), 0, "checked by loss"))
+        rows = rows[draws.argsort().to(rows.device)][:_CHECKED]
+        first = max(2, _SAMPLED // self.comm.size)
+        tensors = ids, outputs.detach(), self.labels
+        sampled = _of_all([t[rows[:first]] for t in tensors], self.comm)
+        more = [t[rows[first:]] for t in tensors]
+        ids, outputs, labels = (torch.cat(pair) for pair in zip(sampled, more, strict=True))
+        devices = [outputs.device] if outputs.is_cuda else []
+        module = self.function if isinstance(self.function, nn.Module) else None
+        state = None if module is None else deepcopy(module.state_dict())
+        with torch.random.fork_rng(devices):
+            weighted, calls = self.comm.on_every_rank(
+                lambda: self._adds_up(ids.cpu(), outputs, labels)
+            )
+        if module is not None and state is not None:
+            module.load_state_dict(state)
+        return replace(self, weighted=weighted), set(self.comm.broadcast_value(sorted(calls)))
+
+    def _adds_up(self, ids: Tensor, outputs: Tensor, labels: Tensor) -> tuple[bool, set[str]]:
+        """Refuse a function whose losses do not add up; whether it returns (sum, weight)."""
+        with _Calls() as calls:
+            whole = _Summed.of(self.function, outputs, labels)
+        self._check_halves(whole, ids, outputs, labels)
+        # Outputs of a new model are alike, and functions of a mean look as means do.
+        spread = _spread(outputs)
+        with suppress(Exception):  # what no model returns, perhaps
+            whole = _Summed.of(self.function, spread, labels)
+        if whole.outputs is spread:
+            self._check_halves(whole, ids, spread, labels)
+        return whole.weighted, calls.names
+
+    def _check_halves(self, whole: _Summed, ids: Tensor, outputs: Tensor, labels: Tensor) -> None:
+        noise = [0.0, 0.0]  # of losses that are random
+        for _ in range(4):
+            again = _Summed.of(self.function, outputs, labels)
+            apart = ((whole.sums - again.sums).abs(), (whole.gradient - again.gradient).abs())
+            noise = [max(most, float(t.max())) for most, t in zip(noise, apart, strict=True)]
+            if noise == [0.0, 0.0]:
+                break
+        tolerance = torch.finfo(whole.gradient.dtype).eps ** 0.7
+        for parts in (2, 3) if len(ids) > 1 else ():
+            draws = torch.from_numpy(uniform(ids.numpy(), 0, f"one of {parts} parts of a loss"))
+            order = draws.argsort().to(outputs.device)
+            cut = max(len(ids) // parts, 1)
+            try:
+                one, other = (
+                    _Summed.of(self.function, outputs[some], labels[some])
+                    for some in (order[:cut], order[cut:])
+                )
+            except Exception as error:
+                raise InputError(
+                    "Trainer(loss=…) is called with outputs and labels of any of the vertices; "
+                    f"with those of some it fails: {error}"
+                ) from error
+            sums, gradient = one.sums + other.sums, torch.empty_like(whole.gradient)
+            gradient[order] = torch.cat((one.gradient, other.gradient))
+            size = whole.sums.abs() + sums.abs(), whole.gradient.abs().max()
+            apart = (whole.sums - sums).abs(), (whole.gradient - gradient).abs()
+            for off, scale, noisy in zip(apart, size, noise, strict=True):
+                if (off > tolerance * scale + 10 * noisy).any():
+                    raise InputError(_NO_MEAN)
+
+
+def _spread(outputs: Tensor) -> Tensor:
+    """Made-up outputs that differ from vertex to vertex, of the sign and range of a column's."""
+    low, high = outputs.amin(dim=0), outputs.amax(dim=0)
+    low, high = low.clamp(max=-1) * (low < 0), high.clamp(min=1) * ((high > 0) | (low == 0))
+    numbers = np.arange(outputs.numel())
+    draws = torch.from_numpy(uniform(numbers, 0, "outputs of a loss")).reshape(outputs.shape)
+    return low + (high - low) * (0.05 + 0.9 * draws).to(outputs)
+
+
+_NO_MEAN = (
+    "Trainer(loss=…) must return the mean over vertices of a loss of each, and this one does not: "
+    "losses of two halves do not add up. Weighted or masked: return (sum, weight), as in "
+    'F.cross_entropy(out, y, w, reduction="sum"), w[y].sum(); a sum or root: the mean, the square'
+)
+
+
+class _Summed(NamedTuple):
+    """A function's losses of some vertices, as a sum."""
+
+    outputs: Tensor
+    sums: Tensor  # of losses and of weights, float64 [2]
+    gradient: Tensor  # of the sum of losses, [rows, …]
+    weighted: bool
+
+    @classmethod
+    def of(cls, function: LossFunction, outputs: Tensor, labels: Tensor) -> _Summed:
+        """Call the function and differentiate what it returns."""
+        leaf = outputs.detach().clone().requires_grad_()
+        with torch.enable_grad():
+            result = function(leaf, labels)
+        weighted = isinstance(result, tuple) and len(result) == 2
+        loss, weight = result if weighted else (result, len(outputs))
+        scalars = [t for t in (loss, weight) if isinstance(t, Tensor)]
+        if not isinstance(loss, Tensor) or any(t.numel() != 1 for t in scalars):
+            got = type(loss).__name__ if not scalars else f"a tensor {list(scalars[0].shape)}"
+            raise InputError(
+                "Trainer(loss=…) must return the mean of the losses of vertices, a scalar, or "
+                f"(sum, weight), two; got {got}"
+            )
+        if weighted and isinstance(weight, Tensor) and weight.requires_grad:
+            raise InputError(
+                "Trainer(loss=…): the weight of (sum, weight) depends on the outputs, through "
+                "which nothing would be learnt: use weight.detach()"
+            )
+        gradient = None
+        if loss.requires_grad:
+            (gradient,) = torch.autograd.grad(loss.sum(), leaf, allow_unused=True)
+        if gradient is None:
+            raise InputError("Trainer(loss=…) must return what depends on the model's outputs")
+        times = 1 if weighted else len(outputs)
+        sums = torch.tensor([float(loss.detach()) * times, float(weight)], dtype=torch.float64)
+        return cls(outputs, sums, gradient * times, weighted)
+
+
+def as_sum(function: LossFunction) -> LossFunction:
+    """A module of torch that weighs classes, or leaves some out, as a (sum, weight)."""
+    if not isinstance(function, nn.CrossEntropyLoss | nn.NLLLoss) or function.reduction != "mean":
+        return function
+    weight, ignored = function.weight, function.ignore_index
+    if weight is None and ignored == nn.CrossEntropyLoss().ignore_index:
+        return function
+    summed = copy(function)
+    summed.reduction = "sum"
+
+    def pair(outputs: Tensor, y: Tensor) -> Any:
+        if y.is_floating_point():  # shares of classes, whose weights torch does not divide by
+            return function(outputs, y)
+        counted = y[y != ignored]
+        return summed(outputs, y), len(counted) if weight is None else weight[counted].sum()
+
+    return pair
+
+
+class _Calls(TorchFunctionMode):
+    """Notes the names of the torch functions that are called within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.names.add(getattr(func, "__name__", ""))
+        return func(*args, **kwargs or {})
+
+
+def _of_all(tensors: Sequence[Tensor], comm: Communicator) -> list[Tensor]:
+    """Some tensors' rows of all ranks, in rank order. Collective; the ledger counts no rows."""
+    count = len(tensors[0])
+    counts = torch.zeros(comm.size, dtype=torch.int64)
+    counts[comm.rank] = count
+    comm.all_reduce(counts).wait()
+    first = int(counts[: comm.rank].sum())
+    widths = [t.element_size() * prod(t.shape[1:]) for t in tensors]
+    every = torch.zeros(int(counts.sum()), sum(widths), dtype=torch.int64)
+    for t, column in zip(tensors, every.split(widths, 1), strict=True):
+        content = t.contiguous().reshape(-1).view(torch.uint8)
+        column[first : first + count] = content.reshape(count, column.shape[1]).cpu()
+    comm.all_reduce(every).wait()
+    return [
+        part.to(torch.uint8).reshape(-1).view(t.dtype).reshape(-1, *t.shape[1:]).to(t.device)
+        for t, part in zip(tensors, every.split(widths, 1), strict=True)
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,9 +427,7 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: float) 
 
 def count_labelled(masks: Sequence[Tensor], y: Tensor, comm: Communicator) -> list[int]:
     """For each mask, the vertices in it with a known label, over all ranks. Collective."""
-    known = ~y.isnan() if y.is_floating_point() else y > UNKNOWN
-    if known.dim() == 2:
-        known = known.any(dim=1)
+    known = labelled(y)
     counts = torch.stack([(mask & known).sum() for mask in masks]).cpu()
     comm.all_reduce(counts).wait()
     return [int(count) for count in counts]

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from spgnn.command import plural
 from spgnn.config import Training
-from spgnn.errors import InputError, memory_for
+from spgnn.errors import InputError, memory_for, unknown
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.parameters import check_replicated
@@ -22,6 +24,7 @@ from spgnn.graph.vertices import write_npz, write_table
 from spgnn.memory import FreedMemory
 from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
+from spgnn.options import options_of
 from spgnn.progress import ProgressBar
 from spgnn.torch_internals import without_compiler
 from spgnn.train import (
@@ -49,8 +52,9 @@ class Trainer:
     ----------
     model : Module or Task
         A module with layers of :mod:`spgnn.nn` is called as ``model(graph.x, graph)``, any other
-        one as ``model(graph.x, graph.edge_index)``. It starts from the parameters of rank 0. A
-        :class:`Task` brings its own model, loss and scores, and takes no graph and no loss.
+        one as ``model(graph.x, graph.edge_index)``. It returns a row for each own vertex, [own
+        rows] or [own rows, …], and starts from the parameters of rank 0. A :class:`Task` brings its
+        own model, loss and scores, and takes no graph and no loss.
     graph : DistGraph or HeteroDistGraph, optional
         With labels y and masks: it is trained on the training vertices that have a label, and
         scored on all three masks. Without masks, a seeded split. Of several vertex types, a model
@@ -59,16 +63,22 @@ class Trainer:
         Of several vertex types, the one whose labels are learnt; by default the only one with y.
     loss : str or callable
         ``"softmax"``, ``"multilabel"``, ``"mse"``, ``"l1"``, ``"huber"``, or ``"auto"``: what y is,
-        one class a vertex, several, or numbers. Or a function of (outputs, y) of some vertices that
-        returns the mean of their losses, as those of ``torch.nn.functional``.
-    optimizer : str or callable, optional
-        ``"adam"``, ``"adamw"`` or ``"sgd"``; or a function of the parameters.
+        one class a vertex, several (integers or numbers [n, labels], all 0 or 1), or numbers. Or a
+        function of (outputs, y) of some vertices, y as the graph has it, that returns the mean of
+        their losses, as those of ``torch.nn.functional``; or (sum, weight), where it is a weighted
+        mean. It is called with parts of the vertices first, and refused if their losses do not add
+        up. Scores are those that fit what it calls: F.binary_cross_entropy_with_logits, say.
+    optimizer : str, Optimizer or callable, optional
+        ``"adam"``, ``"adamw"`` or ``"sgd"``; an optimiser of all parameters of the model that are
+        trained, which keeps its own settings; a class, which is given `lr`, and `weight_decay` if
+        that is set; or a function of the parameters that returns an optimiser.
     forward : callable, optional
-        ``forward(model, graph)`` to outputs [own rows, …], for a module that is called otherwise.
+        ``forward(model, graph)`` to what the model returns, if it is called otherwise.
     options : Training, optional
         Instead of `settings`.
     callbacks : sequence of callable
-        ``on_epoch(record)``; those of rank 0 are called, whatever the others are given.
+        ``on_epoch(record)``; those of rank 0 are called, whatever the others are given. What they
+        set of the optimiser, as schedulers of torch do, is set on all ranks.
     **settings
         Of :class:`spgnn.train.Training`: ``lr``, ``weight_decay`` (0 by default), ``seed``,
         ``patience``, ``eval_every``, ``checkpoint`` with ``checkpoint_every`` and ``resume``,
@@ -77,7 +87,8 @@ class Trainer:
     Raises
     ------
     InputError
-        If options do not go together, or labels do not fit the loss.
+        If options do not go together, an argument would have no effect, there is no such setting,
+        the optimiser has other parameters, or labels do not fit the loss.
 
     Attributes
     ----------
@@ -103,14 +114,16 @@ class Trainer:
         *,
         target: str | None = None,
         loss: str | LossFunction = "auto",
-        optimizer: str | Callable[..., torch.optim.Optimizer] | None = None,
-        forward: Callable[[nn.Module, Any], Tensor] | None = None,
+        optimizer: str | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None = None,
+        forward: Callable[[nn.Module, Any], Any] | None = None,
         options: Training | None = None,
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> None:
         if isinstance(optimizer, str):
-            settings["optimizer"] = optimizer
+            settings["optimizer"], optimizer = optimizer, None
+        _check_settings(settings, options)
+        set_by_hand = {*settings, *(() if options is None else _not_default(options))}
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
         if isinstance(model, nn.Module):
@@ -126,9 +139,14 @@ class Trainer:
                 model, graph, loss, target=target, forward=forward, seed=seed, weight_decay=decay
             )
         else:
+            if (graph, target, loss, forward) != (None, None, "auto", None):
+                raise InputError(
+                    f"Trainer({type(model).__name__}): a Task takes no graph, target, loss or "
+                    "forward, it has its own"
+                )
             self.task = model
         self.comm = self.task.comm
-        if not isinstance(model, nn.Module) or "dtype" in settings:
+        if not isinstance(model, nn.Module) or "dtype" in set_by_hand:
             self.task.model.to(weights_of(options.dtype))
         for parameter in self.task.model.parameters():  # no view with gaps, nothing transposed
             parameter.data = parameter.data.contiguous()
@@ -136,12 +154,17 @@ class Trainer:
         self._parameters = [p for group in groups for p in group["params"] if p.requires_grad]
         # A task may have parameters of its own, at their owners.
         self._device = self._parameters[0].device if self._parameters else self.comm.device
-        if callable(optimizer):
-            self.optimizer = optimizer(self._parameters)
+        if optimizer is not None:
+            given = optimizer
+            self.optimizer = self.comm.on_every_rank(
+                lambda: _optimizer_of(given, self.task, options, set_by_hand)
+            )
+            self.comm.check_agreement("the optimizer", groups=str(_numbers_of(self.optimizer)))
         elif self.task.steps:  # it has a learning rate, and nothing to step on
             self.optimizer = OPTIMIZERS["sgd"](groups, lr=options.lr)
         else:
             self.optimizer = OPTIMIZERS[options.optimizer](groups, lr=options.lr)
+        self._is_given = optimizer is not None
         kind = type(self.optimizer).__name__.lower()
         self.signature = {**self.task.signature, "optimizer": kind}
         self.history: list[dict[str, Any]] = []
@@ -152,7 +175,7 @@ class Trainer:
         self.steps_per_epoch = self.task.steps or 1
         self._callbacks, self._has_callbacks = callbacks, False
 
-    def fit(self, epochs: int | None = None) -> list[dict[str, Any]]:
+    def fit(self, epochs: int | None = None, **unknown_settings: Any) -> list[dict[str, Any]]:
         """Train until `epochs` are in the history, by default those of the options. Collective.
 
         Returns
@@ -165,6 +188,8 @@ class Trainer:
         InputError
             As :meth:`run`, and on all ranks if training ended before it was done.
         """
+        if unknown_settings:
+            raise unknown("fit(…)", next(iter(unknown_settings)), ["epochs"])
         if epochs is not None:
             self.options = replace(self.options, epochs=epochs)
             self.options.check()
@@ -189,6 +214,7 @@ class Trainer:
         if options.resume and not self.history:
             self._resume()
         self._has_callbacks = self.comm.agree(len(self._callbacks)) > 0
+        self.optimizer.zero_grad()  # of a backward of the user's own
         with ProgressBar(shown=self.comm.rank == 0) as bar:
             self.task.progress = bar
             bar("epoch", len(self.history), options.epochs, "begins")
@@ -285,11 +311,15 @@ class Trainer:
             write_npz(path, arrays, ids, self.comm, what, after, columns)
 
     def _call_back(self, record: dict[str, Any]) -> None:
-        """Call the callbacks of rank 0; what one raises ends training on all ranks."""
+        """Call the callbacks of rank 0; what one raises ends training on all ranks.
+
+        What they set of the optimiser is set on all ranks.
+        """
         if not self._has_callbacks:
             return
+        before = _numbers_of(self.optimizer)
 
-        def call() -> None:
+        def call() -> list[dict[str, Any]]:
             trouble = ""
             for callback in self._callbacks:
                 try:
@@ -298,11 +328,21 @@ class Trainer:
                     said = str(error) or type(error).__name__
                     name = getattr(callback, "__name__", type(callback).__name__)
                     trouble = trouble or f"{name}: {said}"
+            after = _numbers_of(self.optimizer)
+            scheduled = self.options.lr_schedule != "none" or self.options.warmup
+            if not trouble and scheduled and after != before:
+                trouble = "a callback sets the optimizer's lr, which lr_schedule and warmup set"
             if trouble:
                 raise InputError(trouble)
+            return after if after != before else []
 
         try:
-            self.comm.on_rank_zero(call)
+            for group, numbers in zip(
+                self.optimizer.param_groups, self.comm.from_rank_zero(call), strict=False
+            ):
+                for name, number in numbers.items():
+                    kind = tuple if isinstance(number, list) else type(number)
+                    group[name] = kind(number)
         except InputError as error:
             self.failure = self.failure or str(error)
 
@@ -314,6 +354,8 @@ class Trainer:
     def _epoch(self, epoch: int) -> dict[str, Any]:
         options = self.options
         rate = apply_rates(self.optimizer, options, self.history)
+        if self._is_given:
+            rate = float(self.optimizer.param_groups[0]["lr"])
         with memory_for(f"activations and gradients of epoch {epoch}"):
             loss = self.measured.epoch(lambda: self.train_epoch(epoch))
             self.task.end_epoch(epoch, loss)
@@ -370,6 +412,99 @@ class Trainer:
             )
         except InputError as error:
             self.failure = str(error)
+
+
+def _check_settings(settings: Mapping[str, Any], options: Training | None) -> None:
+    """Refuse settings that no option has, and those that would have no effect."""
+    known = [option.name for option in options_of(Training) if option.name != "runs"]
+    for name in settings:
+        if name not in known:
+            raise unknown("Trainer(…): setting", name, known)
+        if options is not None:
+            raise InputError(f"Trainer(options=…, {name}=…): options has it; give one of both")
+    schedule = settings.get("lr_schedule", "none")
+    for name, works in (
+        ("lr_every", schedule in ("step", "plateau")),
+        ("lr_factor", schedule in ("step", "plateau")),
+        ("checkpoint_every", settings.get("checkpoint") is not None),
+    ):
+        if name in settings and not works:
+            needs = "checkpoint=" if "check" in name else "lr_schedule='step' or 'plateau'"
+            raise InputError(f"Trainer({name}=…) needs {needs}")
+
+
+def _not_default(options: Training) -> set[str]:
+    """The options that are not as by default."""
+    return {o.name for o in options_of(Training) if getattr(options, o.name) != o.default}
+
+
+def _optimizer_of(
+    given: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
+    task: Task,
+    options: Training,
+    set_by_hand: set[str],
+) -> torch.optim.Optimizer:
+    """The user's optimiser, or that of a user's class or function.
+
+    Raises
+    ------
+    InputError
+        If it would not do what the arguments say.
+    """
+    if task.steps:
+        raise InputError(f"optimizer=: {type(task).__name__} takes steps of its own")
+    groups = task.parameter_groups()
+    if isinstance(given, type):
+        if isinstance(task, GivenModel) and "weight_decay" not in set_by_hand:
+            groups = [{"params": group["params"]} for group in groups]
+        optimizer = given(groups, lr=options.lr)
+        decays = any(group.get("weight_decay") for group in groups)
+        if decays and "weight_decay" not in getattr(optimizer, "defaults", {}):
+            raise InputError(f"weight_decay=: {given.__name__} knows none")
+    else:
+        for name in ("lr", "weight_decay", "optimizer"):
+            if name in set_by_hand:
+                raise InputError(
+                    f"{name}= does not reach the optimizer that optimizer= is, or makes: set it "
+                    "there, or give its class, as in optimizer=torch.optim.SGD, lr=0.1"
+                )
+        if isinstance(given, torch.optim.Optimizer):
+            optimizer = given
+        else:
+            optimizer = given([p for group in groups for p in group["params"] if p.requires_grad])
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InputError(f"optimizer= must make a torch optimizer, got {type(optimizer).__name__}")
+    kind = type(optimizer).__name__
+    step = signature(optimizer.step).parameters.get("closure")
+    if step is not None and step.default is step.empty:
+        raise InputError(f"optimizer=: {kind} calls a closure several times a step; others do not")
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = dict(task.model.named_parameters())
+    others = updated - {id(p) for p in own.values()} - {id(p) for g in groups for p in g["params"]}
+    if others:
+        raise InputError(
+            f"optimizer=: {kind} has {plural(len(others), 'parameter')} that the model has not: "
+            "give one of this model's, as in SGD(model.parameters(), lr=0.1)"
+        )
+    for name, p in own.items():
+        if p.requires_grad and id(p) not in updated:
+            raise InputError(
+                f"optimizer=: {kind} has no {name}, which the model trains: give it all parameters "
+                "of the model, or freeze those with requires_grad_(False)"
+            )
+    return optimizer
+
+
+def _numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """The rates and other numbers of an optimiser's groups, which JSON can carry."""
+    return [
+        {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in group.items()
+            if isinstance(value, int | float | tuple)
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def _check_loss(share: Any) -> None:
@@ -438,9 +573,11 @@ def apply_rates(
 ) -> float:
     """Set the rates of the epoch after that history; returns that of groups without their own.
 
-    The groups' rates when this is first called are what all later ones are factors of.
+    The groups' rates when this is first called are what all later ones are factors of. Without a
+    schedule they are left alone: another one may set them.
     """
     factor = rate_factor(options, history)
-    for group in optimizer.param_groups:
-        group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+    if options.lr_schedule != "none" or options.warmup:
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
     return options.lr * factor

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -14,8 +14,17 @@ from torch import Tensor, nn
 from spgnn.comm import (
     Communicator,
 )
+from spgnn.command import plural
 from spgnn.config import RESIDUALS, Aim, TrainConfig, check_metric
-from spgnn.data.graph import MASKS, VertexData, label_kind, labelled
+from spgnn.data.graph import (
+    MASKS,
+    VertexData,
+    classes_of,
+    known_labels,
+    label_columns,
+    label_kind,
+    labelled,
+)
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph.distgraph import DistGraph
@@ -33,10 +42,11 @@ from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
     CrossEntropy,
+    FunctionLoss,
     Loss,
     LossFunction,
-    MeanOfRows,
     Residual,
+    as_sum,
     count_labelled,
     label_weights,
 )
@@ -52,6 +62,15 @@ _REPORTED = {
     "links": ("mrr", "hits@50", "roc-auc"),
 }
 _LOSS_OF = {"classes": "softmax", "several": "multilabel", "numbers": "mse"}
+# How the outputs are read that a function of torch is given.
+_READ_BY = {
+    **dict.fromkeys(("cross_entropy", "nll_loss", "multi_margin_loss"), "classes"),
+    **dict.fromkeys(("mse_loss", "l1_loss", "huber_loss", "smooth_l1_loss"), "numbers"),
+    "binary_cross_entropy_with_logits": "logits",
+    "multilabel_soft_margin_loss": "logits",
+    "logsigmoid": "logits",
+    "binary_cross_entropy": "probabilities",
+}
 _NEEDED = {
     "softmax": "one class a vertex (y: integers [n])",
     "multilabel": "several labels a vertex (y: 0 and 1 [n, labels])",
@@ -76,7 +95,8 @@ class Objective:
 
     `kind` is what ``--loss`` is, decided; `y` are labels [own rows, …] as the loss takes them,
     `masks` of train, validation and test, `totals` what their labels weigh and `counts` how many
-    vertices with a label they have over all ranks.
+    vertices with a label they have over all ranks. Of a function that is a loss, `kind` is what its
+    outputs are read as, or empty; labels are predicted whose outputs exceed `threshold`.
     """
 
     kind: str
@@ -87,6 +107,7 @@ class Objective:
     counts: Sequence[int]
     metrics: tuple[str, ...]
     criterion: Criterion
+    threshold: float = 0.0
 
     @classmethod
     def of(
@@ -98,52 +119,72 @@ class Objective:
         *,
         classes: int,
         comm: Communicator,
-        function: LossFunction | None = None,
     ) -> Objective:
         """The objective of the options on these labels of own rows. Collective.
 
-        `name` is the data set's, for messages; `classes` are the columns of the last layer;
-        `function` is a loss instead of that of the options.
+        `name` is the data set's, for messages; `classes` are the columns of the last layer.
 
         Raises
         ------
         InputError
             On all ranks, if labels do not fit the flags, or no training vertex has one.
         """
-        kind = _LOSS_OF[label_kind(y)] if aim.loss == "auto" else aim.loss
+        kind: str = aim.loss
+        if kind == "auto":
+            kind = _LOSS_OF[label_kind(y)]
+            if kind == "mse" and y.shape[1] > 1 and _are_binary(y, comm):
+                kind = "multilabel"
         check_metric(kind, aim.metric)
         if kind in RESIDUALS and (aim.class_weights != "none" or aim.label_smoothing):
             flag = "class-weights" if aim.class_weights != "none" else "label-smoothing"
             raise InputError(f"aim.{flag} needs classes, and the labels of {name} are numbers")
         _check(kind, y, name, comm)
         y = as_taken(kind, y)
-        counts = count_labelled(masks, y, comm)
-        if not counts[0]:
-            raise InputError(
-                f"{name}: no vertex of the training mask has a label; "
-                "there is nothing to learn from"
-            )
-        loss: Loss
-        if function is None:
-            loss = _loss(kind, aim, y, masks[0], classes=classes, comm=comm)
-        else:
-            loss = MeanOfRows(function)
+        counts = _counts(name, masks, y, comm)
+        loss = _loss(kind, aim, y, masks[0], classes=classes, comm=comm)
         totals = label_weights(loss, y, masks, comm)
         if not totals[0]:
             raise InputError("aim.class-weights: classes of all training vertices weigh nothing")
         metrics, criterion = metrics_of(kind, aim.metric), Criterion.of(aim.metric)
         return cls(kind, loss, y, masks, totals, counts, metrics, criterion)
 
+    def on_outputs(self, outputs: Tensor, ids: Tensor, comm: Communicator) -> Objective:
+        """The same, for outputs [own rows, …] like these: a user's model made them. Collective.
+
+        `ids` are original ones. Which scores a function's outputs have is decided here.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if they do not fit the labels, or the function is no mean over vertices.
+        """
+        columns = as_table(outputs).shape[1]
+        if isinstance(self.loss, FunctionLoss):
+            loss, calls = self.loss.checked(outputs, self.masks[0], ids)
+            kind, y, threshold = _read(loss.labels, calls, columns, comm)
+            metrics = _REPORTED.get(kind, ())
+            if kind == "multilabel" and columns == 1:
+                metrics = ("accuracy", *metrics)
+            return replace(self, kind=kind, loss=loss, y=y, metrics=metrics, threshold=threshold)
+        needed = comm.agree(label_columns(self.y))
+        if columns != needed and (self.kind != "softmax" or columns < needed):
+            what = "classes" if self.kind == "softmax" else "columns"
+            raise InputError(
+                f"--loss {self.kind}: the model returns {plural(columns, 'number')} a vertex, and "
+                f"y has {needed} {what}; other losses are functions (loss=F.…)"
+            )
+        return self
+
     def predictions(self, outputs: Tensor, vertex_ids: Tensor) -> Predictions:
         """Scores of own vertices (float32 [own rows, columns]), and what follows of them."""
-        scores = outputs.float()
+        scores = as_table(outputs).float()
         return Predictions(vertex_ids, self.decided(scores) | {"scores": scores})
 
     def decided(self, outputs: Tensor) -> dict[str, Tensor]:
         """Classes or labels by outputs [rows, columns]; nothing if these are numbers."""
         if self.kind == "softmax":
             return {"class": outputs.argmax(dim=1)}
-        return {"labels": outputs > 0} if self.kind == "multilabel" else {}
+        return {"labels": outputs > self.threshold} if self.kind == "multilabel" else {}
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         """The share of the loss over some training vertices that is this rank's."""
@@ -155,7 +196,7 @@ class Objective:
         loss = share.reshape(1).cpu()
         comm.all_reduce(loss).wait()
         result: dict[str, Score] = {"val_loss": float(loss) if self.totals[1] else None}
-        for metric, scores in self._scores(outputs, comm).items():
+        for metric, scores in self._scores(as_table(outputs), comm).items():
             named = zip(SPLITS, scores, strict=True)
             result |= {score_name(split, metric): score for split, score in named}
         return result
@@ -164,10 +205,15 @@ class Objective:
         """Each score on the three splits."""
         if self.kind in RESIDUALS:
             return dict(regression_scores(outputs, self.y, self.masks, comm))
+        if self.threshold:
+            outputs = outputs - self.threshold
         given = outputs, self.y, self.masks
         result: dict[str, list[Score]] = {}
         if "accuracy" in self.metrics:
-            result["accuracy"] = accuracies(*given, self.counts, comm)
+            y = self.y
+            if y.dim() == 2:  # one logit is as two, of which the other one is 0
+                outputs, y = torch.cat((torch.zeros_like(outputs), outputs), 1), y[:, 0]
+            result["accuracy"] = accuracies(outputs, y, self.masks, self.counts, comm)
         if "f1-micro" in self.metrics or "f1-macro" in self.metrics:
             result["f1-micro"], result["f1-macro"] = f1_scores(*given, comm)
         if "roc-auc" in self.metrics:
@@ -182,30 +228,99 @@ def objective_on(
 
     The seed is that of a split, where the graph has no training mask.
     """
-    aim, function = Aim(), None
-    if isinstance(loss, Aim):
-        aim = loss
-    elif isinstance(loss, str):
-        aim = Aim(loss=cast(Any, loss))  # which checks it
-    else:
-        function = loss
+    named = isinstance(loss, Aim | str)
+    aim = loss if isinstance(loss, Aim) else Aim(loss=cast(Any, loss)) if named else Aim()
     name = graph.name if isinstance(graph, VertexType) else graph.meta.name
-    y = getattr(graph, "y", None)
+    y, comm = getattr(graph, "y", None), graph.comm
     if y is None:
         raise InputError(f"{name} has no labels: give distribute y, or write a Task")
+    if not y.is_floating_point():
+        _check_integers(y, name, aim.loss if named else None, comm)
+    labels = y
     if y.dim() == 2 and y.shape[1] == 1 and y.dtype in (torch.int32, torch.int64):
         y = y[:, 0]  # as OGB has classes
     if y.is_floating_point():
-        y = y.float().reshape(len(y), -1)
-    else:
-        y = y.long() if y.dim() == 1 else y.to(torch.int8)
+        y = as_table(y if y.dtype == torch.float64 else y.float())
+    elif y.dim() > 1 and aim.loss in RESIDUALS:
+        y = torch.where(y > UNKNOWN, as_table(y).double(), torch.nan)
+    elif named:
+        y = y.long() if y.dim() == 1 else as_table(y).to(torch.int8)
     data = VertexData(y=y, **{mask: getattr(graph, mask, None) for mask in MASKS})
     if data.splits > 1:
         raise InputError(f"{name} has {data.splits} splits: distribute(…, split=0) takes one")
     masks = masks_of(data, graph.vertex_ids, y, seed)
-    return Objective.of(
-        aim, name, y, masks, classes=graph.num_classes, comm=graph.comm, function=function
-    )
+    if named:
+        return Objective.of(aim, name, y, masks, classes=graph.num_classes, comm=comm)
+    counts = _counts(name, masks, y, comm)
+    of_function = FunctionLoss(as_sum(cast(LossFunction, loss)), labels, comm)
+    return Objective("", of_function, y, masks, counts, counts, (), Criterion())
+
+
+def _counts(name: str, masks: Sequence[Tensor], y: Tensor, comm: Communicator) -> list[int]:
+    """Vertices with a label in each mask; refuses where there is nothing to learn. Collective."""
+    counts = count_labelled(masks, y, comm)
+    if not counts[0]:
+        raise InputError(
+            f"{name}: no vertex of the training mask has a label; there is nothing to learn from"
+        )
+    return counts
+
+
+def as_table(rows: Tensor) -> Tensor:
+    """Outputs or labels [rows, …] as [rows, columns]."""
+    return rows[:, None] if rows.dim() == 1 else rows.flatten(1)
+
+
+def _are_binary(y: Tensor, comm: Communicator) -> bool:
+    """Whether all labels that are known on any rank are 0 or 1. Collective."""
+    return not comm.agree(int(bool((known_labels(y) & (y != 0) & (y != 1)).any())))
+
+
+def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) -> None:
+    """Refuse integers that would be lost: −1 says that a label is not known, and so does −100.
+
+    `loss` is a name; ``None`` for a function, which takes integers of any size. Collective.
+    """
+    y = y if y.dtype.is_signed else y.int()
+    below = (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)
+    kinds = (below, y == UNKNOWN, y == 0, y == 1, y > 1)
+    found = torch.stack([kind.any() for kind in kinds]).long().cpu()
+    comm.all_reduce(found, "max").wait()
+    smaller, unknown, zeros, ones, larger = found.tolist()
+    if smaller or (unknown and ones and not zeros and not larger):
+        raise InputError(
+            f"{name}: of integers y, -1 says that a label is not known, and these are "
+            f"{'smaller ones' if smaller else '-1 and 1'}: give floating numbers, y.float()"
+        )
+    if larger and y.dim() > 1 and y.shape[1] > 1 and loss in ("auto", "multilabel"):
+        raise InputError(f"--loss multilabel needs labels 0 and 1; those of {name} are others")
+
+
+def _read(
+    labels: Tensor, calls: set[str], columns: int, comm: Communicator
+) -> tuple[str, Tensor, float]:
+    """What outputs of so many columns are: the kind, its labels, and a threshold. Collective.
+
+    The functions of torch that the loss calls say it; where they do not, labels do. Nothing is
+    scored (the kind is empty) where outputs and labels have nothing in common.
+    """
+    y, integers = as_table(labels), not labels.is_floating_point()
+    known = known_labels(y)
+    binary, classes = _are_binary(y, comm), comm.agree(classes_of(y))
+    whole = integers or not comm.agree(int(bool((known & (y != y.round())).any())))
+    readings = {_READ_BY[name] for name in calls & _READ_BY.keys()}
+    reading = readings.pop() if len(readings) == 1 else ""
+    if y.shape[1] == 1 and columns >= max(classes, 2):
+        if whole and (integers or reading == "classes"):
+            return "softmax", torch.where(known, y.long(), UNKNOWN)[:, 0], 0.0
+    elif columns == y.shape[1]:
+        says = reading in ("logits", "probabilities")
+        if binary and (says or (not reading and (integers or columns > 1))):
+            threshold = 0.5 if reading == "probabilities" else 0.0
+            return "multilabel", torch.where(known, y.to(torch.int8), UNKNOWN), threshold
+        if reading in ("", "numbers"):
+            return "mse", torch.where(known, y.double() if integers else y, torch.nan), 0.0
+    return "", y, 0.0
 
 
 def as_taken(kind: str, y: Tensor) -> Tensor:
@@ -381,7 +496,7 @@ class GivenModel(Task):
         loss: str | LossFunction,
         *,
         target: str | None,
-        forward: Callable[[nn.Module, Any], Tensor] | None,
+        forward: Callable[[nn.Module, Any], Any] | None,
         seed: int,
         weight_decay: float,
     ) -> None:
@@ -390,7 +505,7 @@ class GivenModel(Task):
         self._forward, self._seed, self._weight_decay = forward, seed, weight_decay
         self._own_layers = any(isinstance(part, Convolution) for part in model.modules())
         self._epoch = -1
-        self._loss, self._version = loss, graph.version
+        self._loss, self._version, self._has_outputs = loss, graph.version, False
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
             if tensor.device != graph.device:
                 raise InputError(
@@ -402,13 +517,13 @@ class GivenModel(Task):
         if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
             model.eval()
             with torch.no_grad():
-                self.outputs()  # which finds their shapes
+                self._call()  # which finds their shapes
         graph.replicate(model)
 
     def _follow(self) -> None:
         """Take labels of the graph again, if it was updated. Collective then."""
         if self._version != self.graph.version:
-            self._version = self.graph.version
+            self._version, self._has_outputs = self.graph.version, False
             self.objective = objective_on(self._loss, self.vertices, self._seed)
 
     def loss(self, epoch: int) -> Tensor:
@@ -416,39 +531,72 @@ class GivenModel(Task):
         self._follow()
         while self._epoch < epoch:  # those of a checkpoint, too
             self._epoch = self.graph.next_epoch()
-        y, masks = self.objective.y, self.objective.masks
-        return self.objective.share(self.outputs(), y, masks[0])
+        outputs = self.outputs()
+        return self.objective.share(outputs, self.objective.y, self.objective.masks[0])
 
     def scores(self) -> Scores:
         """Validation loss, then scores on train, validation and test. Collective."""
         self._follow()
-        return self.objective.scores(self.outputs(), self.comm)
+        outputs = self.outputs()
+        return self.objective.scores(outputs, self.comm)
 
     def outputs(self) -> Tensor:
-        """Outputs of own vertices [own rows, columns]. Collective."""
+        """Outputs of own vertices [own rows, …], as the loss takes them. Collective."""
+        outputs = self._call()
+        if not self._has_outputs:
+            self._check_outputs(outputs)
+            ids, comm = self.vertices.vertex_ids, self.comm
+            self.objective = self.objective.on_outputs(outputs, ids, comm)
+            self._has_outputs = True
+        return outputs if isinstance(self.objective.loss, FunctionLoss) else as_table(outputs)
+
+    def _call(self) -> Tensor:
+        """Call the model; of rows of several vertex types, those whose labels are learnt."""
         graph, model = self.graph, self.model
-        outputs: Tensor
         if self._forward is not None:
-            outputs = self._forward(model, graph)
+            result = self._forward(model, graph)
         elif isinstance(graph, HeteroDistGraph):
-            made = outputs_of(model, graph)
-            name = self.vertices.name
-            if isinstance(made, Mapping) and name not in made:
-                raise InputError(
-                    f"the model makes rows of {', '.join(made) or 'no type'}, none of {name!r}, "
-                    "whose labels are learnt"
-                )
-            outputs = made[name] if isinstance(made, Mapping) else made
+            result = outputs_of(model, graph)
         elif isinstance(model, Stack):
             keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
-            outputs = model(graph.x, graph, keys if model.training else None)
+            result = model(graph.x, graph, keys if model.training else None)
         else:
-            outputs = model(graph.x, graph if self._own_layers else graph.edge_index)
-        return outputs
+            result = model(graph.x, graph if self._own_layers else graph.edge_index)
+        if isinstance(result, Mapping) and isinstance(graph, HeteroDistGraph):
+            name = self.vertices.name
+            if name not in result:
+                raise InputError(
+                    f"the model makes rows of {', '.join(map(str, result)) or 'no type'}, none of "
+                    f"{name!r}, whose labels are learnt"
+                )
+            result = result[name]
+        if not isinstance(result, Tensor):
+            raise InputError(
+                f"the model returns a {type(result).__name__}, and a tensor with a row for each "
+                "vertex is needed: Trainer(forward=lambda model, graph: model(…)[0]), say"
+            )
+        return result
+
+    def _check_outputs(self, outputs: Tensor) -> None:
+        """Refuse what has no row for each own vertex. Collective."""
+        rows, shape = self.vertices.own_rows, list(outputs.shape)
+
+        def check() -> None:
+            if not shape or shape[0] != rows or not outputs.is_floating_point():
+                raise InputError(
+                    f"the model returns {outputs.dtype} {shape}, and floating numbers [{rows}, …] "
+                    "are needed, a row for each own vertex (squeeze(-1), not squeeze(): a rank may "
+                    "have one)"
+                )
+
+        self.comm.on_every_rank(check)
+        dtype = str(outputs.dtype)
+        self.comm.check_agreement("the model's outputs", of_a_vertex=tuple(shape[1:]), dtype=dtype)
 
     def predictions(self) -> Predictions:
         """Scores, and the classes or labels that follow. Collective."""
-        return self.objective.predictions(self.outputs(), self.vertices.vertex_ids)
+        outputs = self.outputs()
+        return self.objective.predictions(outputs, self.vertices.vertex_ids)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """All parameters decay alike."""
