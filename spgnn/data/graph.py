@@ -308,7 +308,9 @@ def label_kind(y: Tensor) -> LabelKind:
 
 def known_labels(y: Tensor) -> Tensor:
     """True where a label is known, bool of the shape of y."""
-    return ~y.isnan() if y.is_floating_point() else y > UNKNOWN
+    if y.is_floating_point():
+        return ~y.isnan()
+    return y > UNKNOWN if y.dtype.is_signed else torch.ones_like(y, dtype=torch.bool)
 
 
 def labelled(y: Tensor) -> Tensor:

@@ -150,12 +150,15 @@ class FunctionLoss(Loss):
     weighted : bool
         The function returns (sum, weight), and what is minimised is the quotient of their sums over
         all ranks. Otherwise it returns the mean of losses of vertices.
+    dtype : dtype
+        Of its losses: that of the sum on ranks without vertices, too.
     """
 
     function: LossFunction
     labels: Tensor
     comm: Communicator
     weighted: bool = False
+    dtype: torch.dtype = torch.float32
 
     def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
         """Vertices."""
@@ -166,12 +169,14 @@ class FunctionLoss(Loss):
         rows = (mask & labelled(self.labels)).nonzero()[:, 0]
         chosen = outputs[rows]
         result = self.function(chosen, self.labels[rows]) if len(rows) else None
+        nothing = chosen.sum().to(self.dtype)
         if not self.weighted:
-            return chosen.sum() if result is None else result * (len(rows) / (total or 1))
-        summed, weight = (chosen.sum(), 0.0) if result is None else result
+            share: Tensor = nothing if result is None else result * (len(rows) / (total or 1))
+            return share
+        summed, weight = (nothing, 0.0) if result is None else result
         weights = torch.tensor([float(weight)], dtype=torch.float64)
         self.comm.all_reduce(weights).wait()
-        share: Tensor = summed / float(weights)
+        share = summed / float(weights)
         return share
 
     def checked(self, outputs: Tensor, mask: Tensor, ids: Tensor) -> tuple[FunctionLoss, set[str]]:
@@ -205,15 +210,18 @@ class FunctionLoss(Loss):
         module = self.function if isinstance(self.function, nn.Module) else None
         state = None if module is None else deepcopy(module.state_dict())
         with torch.random.fork_rng(devices):
-            weighted, calls = self.comm.on_every_rank(
+            weighted, dtype, calls = self.comm.on_every_rank(
                 lambda: self._adds_up(ids.cpu(), outputs, labels)
             )
         if module is not None and state is not None:
             module.load_state_dict(state)
-        return replace(self, weighted=weighted), set(self.comm.broadcast_value(sorted(calls)))
+        known = replace(self, weighted=weighted, dtype=dtype)
+        return known, set(self.comm.broadcast_value(sorted(calls)))
 
-    def _adds_up(self, ids: Tensor, outputs: Tensor, labels: Tensor) -> tuple[bool, set[str]]:
-        """Refuse a function whose losses do not add up; whether it returns (sum, weight)."""
+    def _adds_up(
+        self, ids: Tensor, outputs: Tensor, labels: Tensor
+    ) -> tuple[bool, torch.dtype, set[str]]:
+        """Refuse a function whose losses do not add up; what it returns, and calls of torch."""
         with _Calls() as calls:
             whole = _Summed.of(self.function, outputs, labels)
         self._check_halves(whole, ids, outputs, labels)
@@ -223,7 +231,7 @@ class FunctionLoss(Loss):
             whole = _Summed.of(self.function, spread, labels)
         if whole.outputs is spread:
             self._check_halves(whole, ids, spread, labels)
-        return whole.weighted, calls.names
+        return whole.weighted, whole.dtype, calls.names
 
     def _check_halves(self, whole: _Summed, ids: Tensor, outputs: Tensor, labels: Tensor) -> None:
         noise = [0.0, 0.0]  # of losses that are random
@@ -254,7 +262,12 @@ class FunctionLoss(Loss):
             apart = (whole.sums - sums).abs(), (whole.gradient - gradient).abs()
             for off, scale, noisy in zip(apart, size, noise, strict=True):
                 if (off > tolerance * scale + 10 * noisy).any():
-                    raise InputError(_NO_MEAN)
+                    broadcast = (
+                        labels.is_floating_point()
+                        and labels.dim() == 1
+                        and outputs.shape[1:] == (1,)
+                    )
+                    raise InputError(_BROADCAST if broadcast else _NO_MEAN)
 
 
 def _spread(outputs: Tensor) -> Tensor:
@@ -266,6 +279,10 @@ def _spread(outputs: Tensor) -> Tensor:
     return low + (high - low) * (0.05 + 0.9 * draws).to(outputs)
 
 
+_BROADCAST = (
+    "Trainer(loss=…): outputs are [rows, 1] and y is [rows], which the loss broadcasts to a table "
+    "of all pairs: let it take outputs.squeeze(-1)"
+)
 _NO_MEAN = (
     "Trainer(loss=…) must return the mean over vertices of a loss of each, and this one does not: "
     "losses of two halves do not add up. Weighted or masked: return (sum, weight), as in "
@@ -280,6 +297,7 @@ class _Summed(NamedTuple):
     sums: Tensor  # of losses and of weights, float64 [2]
     gradient: Tensor  # of the sum of losses, [rows, …]
     weighted: bool
+    dtype: torch.dtype
 
     @classmethod
     def of(cls, function: LossFunction, outputs: Tensor, labels: Tensor) -> _Summed:
@@ -308,7 +326,7 @@ class _Summed(NamedTuple):
             raise InputError("Trainer(loss=…) must return what depends on the model's outputs")
         times = 1 if weighted else len(outputs)
         sums = torch.tensor([float(loss.detach()) * times, float(weight)], dtype=torch.float64)
-        return cls(outputs, sums, gradient * times, weighted)
+        return cls(outputs, sums, gradient * times, weighted, loss.dtype)
 
 
 def as_sum(function: LossFunction) -> LossFunction:

@@ -80,7 +80,7 @@ class Trainer:
         ``on_epoch(record)``; those of rank 0 are called, whatever the others are given. What they
         set of the optimiser, as schedulers of torch do, is set on all ranks.
     **settings
-        Of :class:`spgnn.train.Training`: ``lr``, ``weight_decay`` (0 by default), ``seed``,
+        Of :class:`spgnn.config.Training`: ``lr``, ``weight_decay`` (0 by default), ``seed``,
         ``patience``, ``eval_every``, ``checkpoint`` with ``checkpoint_every`` and ``resume``,
         ``lr_schedule``, ``warmup``, ``clip``, ``dtype``.
 

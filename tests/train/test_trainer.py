@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import torch.nn.functional as F
 
 import spgnn
 from spgnn import InputError
+from spgnn.config import Training
 from spgnn.testing import run_ranks
+from spgnn.train import Task
 from tests.comm.jobs import on_their_own
 from tests.training import write_dataset
 
@@ -143,6 +147,478 @@ def test_a_guest_trains_on_the_groups_of_its_program(tmp_path):
     assert [end.status for end in ended] == [0] * 4, "\n".join(end.err for end in ended)
 
 
+N, TRAIN = 40, 24
+MADE = torch.Generator().manual_seed(0)
+GRAPH = {
+    "num_nodes": N,
+    "x": torch.randn(N, 6, generator=MADE),
+    "edge_index": torch.randint(0, N, (2, 160), generator=MADE),
+    "train_mask": torch.arange(N) < TRAIN,
+    "val_mask": (torch.arange(N) >= TRAIN) & (torch.arange(N) < 32),
+    "test_mask": torch.arange(N) >= 32,
+}
+CLASSES = torch.randint(0, 3, (N,), generator=MADE)
+REAL = torch.randn(N, generator=MADE)
+BINARY = (torch.rand(N, 3, generator=MADE) < 0.4).float()
+WEIGHT = torch.tensor([0.1, 1.0, 5.0])
+# Rank 1 has no vertices, rank 2 none of training.
+PARTS = {1: "block", 3: [0 if i < TRAIN or i % 2 else 2 for i in range(N)]}
+
+
+class Flat(Mean):
+    """One number a vertex, [rows]."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index).squeeze(-1)
+
+
+class Sigmoid(Mean):
+    """Probabilities."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index).sigmoid()
+
+
+class Pairs(Mean):
+    """A matrix a vertex."""
+
+    def forward(self, x, edge_index):
+        return super().forward(x, edge_index).reshape(-1, 2, 2)
+
+
+def plain_loop(model, y, loss, optimizer, epochs=EPOCHS, schedule=None, clip=0.0):
+    """Losses, of one process and torch alone; then the validation loss and the outputs."""
+    steps, losses = optimizer(model.parameters()), []
+    schedule = schedule and schedule(steps)
+    masks = GRAPH["train_mask"], GRAPH["val_mask"]
+
+    def of(mask):
+        result = loss(model(GRAPH["x"], GRAPH["edge_index"])[mask], y[mask])
+        return result[0] / result[1] if isinstance(result, tuple) else result
+
+    for _ in range(epochs):
+        steps.zero_grad()
+        of(masks[0]).backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        losses.append(float(of(masks[0]).detach()))
+        steps.step()
+        if schedule:
+            schedule.step()
+    with torch.no_grad():
+        return losses, float(of(masks[1])), model(GRAPH["x"], GRAPH["edge_index"])
+
+
+def accuracy(out, y):
+    guess = out.argmax(1) if out.dim() > 1 and out.shape[1] > 1 else out.flatten() > 0
+    return {"acc": (guess == y.flatten()).double().mean()}
+
+
+def f1(out, y, threshold=0.0):
+    out, y = (t.reshape(len(t), -1) for t in (out, y))
+    guess, truth = out > threshold, y == 1
+    right, wrong = (guess & truth).sum(0).double(), (guess ^ truth).sum(0)
+    both = 2 * right.sum() / (2 * right.sum() + wrong.sum())
+    return {"f1_micro": both, "f1_macro": (2 * right / (2 * right + wrong).clamp(min=1)).mean()}
+
+
+def errors(out, y):
+    off = (out - y).double().reshape(len(y), -1)
+    spread = (y - y.double().mean(0)).reshape(len(y), -1).square().sum(0)
+    r2 = (1 - off.square().sum(0) / spread).mean()
+    return {"mae": off.abs().mean(), "rmse": off.square().mean().sqrt(), "r2": r2}
+
+
+def both(*scores):
+    return lambda out, y: {k: v for score in scores for k, v in score(out, y).items()}
+
+
+def squeezed(out, y):
+    return F.mse_loss(out.squeeze(-1), y)
+
+
+def counts(out, y):
+    return F.poisson_nll_loss(out, y.float() / 300)
+
+
+def logistic(out, y):
+    return F.binary_cross_entropy_with_logits(out, y.float())
+
+
+def weighted(out, y):
+    return F.cross_entropy(out, y, WEIGHT, reduction="sum"), WEIGHT[y].sum()
+
+
+def nothing(out, y):
+    return {}
+
+
+COUNTS = torch.randint(0, 2, (N, 2), generator=MADE) * 45 + 255
+# What y is, the model and its outputs, the loss (and the same in plain torch), and the scores.
+LABELLED = {
+    "numbers": (REAL, Mean, 1, squeezed, None, lambda out, y: errors(out.squeeze(-1), y)),
+    "flat": (REAL, Flat, 1, F.l1_loss, None, errors),
+    "flat, named": (REAL, Flat, 1, "l1", F.l1_loss, errors),
+    "wide": (REAL.double() + 1.7e9, Flat, 1, lambda out, y: squeezed(out, y - 1.7e9), None, errors),
+    "matrices": (
+        REAL[:, None, None] * WEIGHT[:2, None] + WEIGHT[1:],
+        Pairs,
+        4,
+        F.mse_loss,
+        None,
+        errors,
+    ),
+    "counts": (COUNTS, Mean, 2, counts, None, errors),
+    "one logit": (CLASSES % 2, Flat, 1, logistic, None, both(accuracy, f1)),
+    "one logit of a column": (BINARY[:, :1], Mean, 1, logistic, None, both(accuracy, f1)),
+    "several": (BINARY, Mean, 3, "auto", logistic, f1),
+    "several of a function": (BINARY, Mean, 3, F.binary_cross_entropy_with_logits, None, f1),
+    "several of a module": (
+        BINARY,
+        Mean,
+        3,
+        torch.nn.BCEWithLogitsLoss(pos_weight=WEIGHT),
+        None,
+        f1,
+    ),
+    "several, true or false": (BINARY.bool(), Mean, 3, logistic, None, f1),
+    "probabilities": (BINARY, Sigmoid, 3, F.binary_cross_entropy, None, partial(f1, threshold=0.5)),
+    "bytes": (
+        CLASSES.byte(),
+        Mean,
+        3,
+        lambda out, y: F.cross_entropy(out, y.long()),
+        None,
+        accuracy,
+    ),
+    "floating classes": (
+        CLASSES.float(),
+        Mean,
+        3,
+        lambda out, y: F.cross_entropy(out, y.long()),
+        None,
+        accuracy,
+    ),
+    "smoothed": (CLASSES, Mean, 3, smoothed, None, accuracy),
+    "pair": (CLASSES, Mean, 3, weighted, None, accuracy),
+    "weights": (
+        CLASSES,
+        Mean,
+        3,
+        torch.nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1),
+        None,
+        accuracy,
+    ),
+    "ignored": (CLASSES, Mean, 3, torch.nn.NLLLoss(ignore_index=2), None, accuracy),
+    "mean and deviation": (
+        REAL,
+        Mean,
+        2,
+        lambda out, y: F.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()),
+        None,
+        nothing,
+    ),
+}
+
+
+def on_labels(rank, ranks):
+    results = {}
+    for name, (y, kind, width, loss, _, _) in LABELLED.items():
+        graph = spgnn.distribute(SimpleNamespace(y=y, **GRAPH), partition=PARTS[ranks])
+        seen = []
+
+        def noting(out, labels, loss=loss, seen=seen):
+            seen.append(labels)
+            return loss(out, labels)
+
+        # Modules are taken as they are.
+        plain = isinstance(loss, str | torch.nn.Module)
+        trainer = spgnn.Trainer(kind((6, width)), graph, loss=loss if plain else noting, lr=0.05)
+        history = trainer.fit(EPOCHS)
+        for labels in seen:
+            assert labels.dtype == y.dtype
+            assert labels.shape[1:] == y.shape[1:]
+            assert torch.isin(labels.double(), y.double()).all()
+        results[name] = [r["loss"] for r in history], history[-1]
+    return results
+
+
+def test_losses_take_the_labels_of_the_graph_and_outputs_of_any_shape():
+    ours = {ranks: run_ranks(on_labels, ranks, ranks) for ranks in (1, 3)}
+    for name, (y, kind, width, loss, theirs, scores) in LABELLED.items():
+        losses, val_loss, out = plain_loop(
+            kind((6, width)), y, theirs or loss, lambda p: torch.optim.Adam(p, lr=0.05)
+        )
+        for found in (*ours[1], *ours[3]):
+            assert found[name][0] == pytest.approx(losses, rel=1e-4), name
+            last = dict(found[name][1])
+            assert last.pop("val_loss") == pytest.approx(val_loss, rel=1e-4), name
+            for split in ("train", "val", "test"):
+                rows = GRAPH[f"{split}_mask"]
+                for metric, value in scores(out[rows], y[rows]).items():
+                    assert last.pop(f"{split}_{metric}") == pytest.approx(float(value), rel=1e-4), (
+                        name
+                    )
+            assert last.keys() == {"epoch", "loss", "lr", "seconds"}, name
+
+
+def focal(out, y):
+    entropy = F.cross_entropy(out, y, reduction="none")
+    return ((1 - (-entropy).exp()).square() * entropy).mean()
+
+
+def focal_of_mean(out, y):
+    return (1 - (-F.cross_entropy(out, y)).exp()).square() * F.cross_entropy(out, y)
+
+
+def of_their_own_weights(out, y):
+    return F.cross_entropy(out, y, len(y) / (3 * torch.bincount(y, minlength=3).clamp(min=1)))
+
+
+def jaccard(out, y):
+    p, truth = out.sigmoid(), F.one_hot(y, 3)
+    return 1 - (p * truth).sum() / (p + truth - p * truth).sum()
+
+
+def noisy(out, y):
+    return F.cross_entropy(F.dropout(out, 0.5), y)
+
+
+NO_MEAN, NO_SCALAR = "must return the mean over vertices of a loss of each", "a scalar, or"
+LOSSES = [
+    (focal, None),
+    (noisy, None),
+    (lambda out, y: logistic(out, F.one_hot(y, 3)), None),
+    (partial(F.cross_entropy, weight=WEIGHT), NO_MEAN),
+    (partial(F.cross_entropy, ignore_index=2), NO_MEAN),
+    (torch.nn.CrossEntropyLoss(reduction="sum"), NO_MEAN),
+    (lambda out, y: F.mse_loss(out, F.one_hot(y, 3).float()).sqrt(), NO_MEAN),
+    (focal_of_mean, NO_MEAN),
+    (of_their_own_weights, NO_MEAN),
+    (jaccard, NO_MEAN),
+    (lambda out, y: (F.cross_entropy(out, y), 1.0), NO_MEAN),
+    (lambda out, y: (F.cross_entropy(out, y) * out.sum(), out.sum()), "use weight.detach()"),
+    (torch.nn.CrossEntropyLoss(reduction="none"), NO_SCALAR),
+    (lambda out, y: (out.sum(), 1, 2), NO_SCALAR),
+    (lambda out, y: F.cross_entropy(out, y).detach(), "depends on the model's outputs"),
+    (
+        lambda out, y: (F.cross_entropy(out, y, reduction="none") * REAL[:TRAIN]).mean(),
+        "any of the",
+    ),
+]
+
+
+def refused_losses(rank, ranks):
+    graph, said = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH), partition=PARTS[ranks]), []
+    for zero in (False, True):  # outputs of which all are equal, too
+        for loss, _ in LOSSES:
+            model, state = Mean((6, 3)), torch.get_rng_state()
+            for p in model.parameters():
+                p.data *= 1 - zero
+            try:
+                spgnn.Trainer(model, graph, loss=loss).fit(1)
+                said.append("")
+            except InputError as error:
+                said.append(str(error))
+                assert torch.equal(torch.get_rng_state(), state)
+    return said
+
+
+@pytest.mark.filterwarnings("ignore:.*target size.*:UserWarning")
+def test_losses_that_do_not_add_up_are_refused_on_any_number_of_ranks():
+    for ranks in (1, 3):
+        for said in run_ranks(refused_losses, ranks, ranks):
+            for line, (_, words) in zip(said, LOSSES * 2, strict=True):
+                assert words in line if words else not line, (line, words)
+
+
+def stepping(schedule):
+    """Callbacks that step a scheduler of the user's."""
+    return [lambda record: schedule.step()]
+
+
+def by_optimizers(rank, ranks):
+    """Histories of some optimisers, and what is said of others."""
+    graph = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH), partition=PARTS[ranks])
+
+    def history(optimizer, **settings):
+        model = Mean((6, 3))
+        how = optimizer(model)
+        if "callbacks" in settings:
+            settings["callbacks"] = settings["callbacks"](how)
+        F.cross_entropy(model(GRAPH["x"], GRAPH["edge_index"]), CLASSES).backward()  # left over
+        records = spgnn.Trainer(model, graph, optimizer=how, **settings).fit(EPOCHS)
+        return [r["loss"] for r in records], [r["lr"] for r in records]
+
+    return {name: history(make, **settings) for name, (make, settings, _) in OPTIMIZERS.items()}
+
+
+def sgd(model, **settings):
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.5, **settings})
+
+
+def by_step(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.1)
+
+
+def one_cycle(optimizer):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=EPOCHS + 1)
+
+
+def cosine(optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
+
+
+# What is given, further settings, and the same of torch alone.
+OPTIMIZERS = {
+    "instance": (sgd, {}, {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5)}),
+    "nothing": (lambda m: sgd(m, lr=0.0), {}, {"optimizer": lambda p: torch.optim.SGD(p, lr=0.0)}),
+    "decays": (
+        lambda m: torch.optim.AdamW(m.parameters(), lr=0.1, weight_decay=0.3),
+        {},
+        {"optimizer": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.3)},
+    ),
+    "class": (
+        lambda m: torch.optim.SGD,
+        {"lr": 0.5, "weight_decay": 0.1},
+        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5, weight_decay=0.1)},
+    ),
+    "class without settings": (
+        lambda m: torch.optim.AdamW,
+        {},
+        {"optimizer": lambda p: torch.optim.AdamW(p, lr=0.01)},
+    ),
+    "clipped": (
+        sgd,
+        {"clip": 0.01},
+        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "clip": 0.01},
+    ),
+    "schedule": (
+        sgd,
+        {"lr_schedule": "cosine", "epochs": EPOCHS},
+        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "schedule": cosine},
+    ),
+    "their schedule": (
+        sgd,
+        {"callbacks": lambda optimizer: stepping(by_step(optimizer))},
+        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "schedule": by_step},
+    ),
+    "rates and momentum": (
+        lambda m: torch.optim.Adam(m.parameters(), lr=0.5),
+        {"callbacks": lambda optimizer: stepping(one_cycle(optimizer))},
+        {"optimizer": lambda p: torch.optim.Adam(p, lr=0.5), "schedule": one_cycle},
+    ),
+}
+
+
+def test_an_optimizer_is_used_as_it_is():
+    ours = {ranks: run_ranks(by_optimizers, ranks, ranks) for ranks in (1, 3)}
+    for name, (_, _, theirs) in OPTIMIZERS.items():
+        losses, _, _ = plain_loop(Mean((6, 3)), CLASSES, F.cross_entropy, **theirs)
+        for found in (*ours[1], *ours[3]):
+            assert found[name][0] == pytest.approx(losses, rel=1e-4), name
+    rates = {name: found for name, (_, found) in ours[3][1].items()}
+    assert rates["nothing"] == [0.0] * EPOCHS
+    assert rates["their schedule"] == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
+
+
+def refused_optimizers(rank):
+    graph = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH))
+    model = Mean((6, 4, 3))
+    first, weights = list(model.parameters())[:1], model.parameters
+    said = []
+    for optimizer, settings, words in (
+        (sgd(Mean((6, 3))), {}, "SGD has 2 parameters that the model has not"),
+        (torch.optim.SGD(first, lr=0.1), {}, "SGD has no layers.0.bias, which the model trains"),
+        (sgd(model), {"lr": 0.1}, "lr= does not reach the optimizer"),
+        (lambda p: torch.optim.SGD(p, lr=0.1), {"lr": 0.01}, "lr= does not reach"),
+        (partial(torch.optim.SGD, lr=0.1), {"weight_decay": 0.0}, "weight_decay= does not reach"),
+        (sgd(model), {"options": Training(lr=0.5)}, "lr= does not reach"),
+        (torch.optim.Rprop, {"weight_decay": 0.1}, "weight_decay=: Rprop knows none"),
+        (torch.optim.LBFGS(weights()), {}, "LBFGS calls a closure"),
+        (torch.optim.LBFGS, {}, "LBFGS calls a closure"),
+        (lambda p: None, {}, "must make a torch optimizer, got NoneType"),
+        (sgd(model, lr=0.1 + rank), {}, "the optimizer"),
+        ("sgd", {"options": Training()}, "options has it; give one of both"),
+        (None, {"options": Training(), "lr": 0.1}, "options has it; give one of both"),
+    ):
+        with pytest.raises(InputError) as caught:
+            spgnn.Trainer(model, graph, optimizer=optimizer, **settings)
+        assert words in str(caught.value)
+        said.append(str(caught.value))
+    optimizer = sgd(model)
+    with pytest.raises(InputError, match="a callback sets the optimizer's lr"):
+        spgnn.Trainer(
+            model,
+            graph,
+            optimizer=optimizer,
+            warmup=2,
+            callbacks=stepping(torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)),
+        ).fit(4)
+    return said
+
+
+def test_optimizers_that_would_not_do_what_is_asked_for_are_refused():
+    one, other = run_ranks(refused_optimizers, 2)
+    assert len(one) == len(other)
+
+
+class Returns(torch.nn.Module):
+    """A model that returns what a function makes of its outputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.mean, self.function = Mean((6, 3)), function
+
+    def forward(self, x, edge_index):
+        return self.function(self.mean(x, edge_index))
+
+
+def refused_models(rank):
+    graph = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH), partition=[0] * (N - 1) + [1])
+    for function, settings, words in (
+        (lambda out: (out, out), {}, r"returns a tuple.*forward="),
+        (lambda out: {"out": out}, {}, "returns a dict"),
+        (lambda out: None, {}, "returns a NoneType"),
+        (lambda out: out[:1, 0][0], {}, "a row for each own vertex"),
+        (lambda out: out.argmax(1), {}, "floating numbers"),
+        (lambda out: out[:, 0].squeeze(), {"loss": logistic}, r"squeeze\(-1\)"),
+        (lambda out: out[:, :2], {}, "returns 2 numbers a vertex, and y has 3 classes"),
+        (lambda out: out[:, 0], {}, "returns 1 number a vertex, and y has 3 classes"),
+    ):
+        with pytest.raises(InputError, match=words):
+            spgnn.Trainer(Returns(function), graph, **settings).fit(1)
+    graph = spgnn.distribute(SimpleNamespace(y=REAL, **GRAPH), partition=[0] * (N - 1) + [1])
+    for loss, words in (
+        ("mse", "returns 3 numbers a vertex, and y has 1 columns"),
+        (lambda out, y: F.mse_loss(out[:, :1], y), NO_MEAN),
+    ):
+        with pytest.raises(InputError, match=words):
+            spgnn.Trainer(Mean((6, 3)), graph, loss=loss).fit(1)
+    with pytest.raises(InputError, match=r"squeeze\(-1\)"):
+        spgnn.Trainer(Mean((6, 1)), graph, loss=F.mse_loss).fit(1)
+    for y, loss, words in (
+        (CLASSES * 2 - 4, "auto", "these are smaller ones: give floating numbers"),
+        (CLASSES % 2 * 2 - 1, F.soft_margin_loss, "these are -1 and 1: give floating numbers"),
+        (CLASSES[:, None] * WEIGHT.long(), "auto", "needs labels 0 and 1"),
+    ):
+        graph = spgnn.distribute(SimpleNamespace(y=y, **GRAPH))
+        with pytest.raises(InputError, match=words):
+            spgnn.Trainer(Mean((6, 3)), graph, loss=loss)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size:UserWarning")
+def test_outputs_and_labels_that_do_not_fit_are_refused():
+    run_ranks(refused_models, 2)
+
+
+class Nothing(Task):
+    """A task."""
+
+    def loss(self, epoch):
+        raise NotImplementedError
+
+
 def test_refusals():
     graph = spgnn.distribute("rmat-5-4")
     model = torch.nn.Linear(2, 2)
@@ -152,6 +628,12 @@ def test_refusals():
         ((model, graph), {"loss": "sofmax"}, "did you mean 'softmax'"),
         ((model, graph), {"optimizer": "adamm"}, "did you mean 'adam'"),
         ((model, graph), {"epochs": 0}, "epochs"),
+        ((model, graph), {"patient": 5}, "setting patient: .*did you mean 'patience'"),
+        ((model, graph), {"runs": 5}, "setting runs"),
+        ((model, graph), {"lr_every": 5}, "lr_every=.* needs lr_schedule="),
+        ((model, graph), {"checkpoint_every": 5}, "needs checkpoint="),
+        ((Nothing(), graph), {}, "a Task takes no graph, target, loss or forward"),
+        ((Nothing(),), {"loss": "mse"}, "a Task takes no graph, target, loss or forward"),
     ):
         with pytest.raises(InputError, match=words):
             spgnn.Trainer(*arguments, **options)
