@@ -129,7 +129,9 @@ class DirectFile:
 
     def __init__(self, path: str | Path, counts: Transfers, *, create: bool = False) -> None:
         self.path, self.counts = Path(path), counts
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC if create else os.O_RDONLY
+        flags = os.O_RDONLY
+        if create:
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
         self._descriptor = -1
         try:
             try:
@@ -189,9 +191,10 @@ class DirectFile:
 
     def close(self) -> None:
         """Close it; what was begun must be done."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # Its number goes first: a signal's exception may come before the next line.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         self.close()

@@ -23,21 +23,25 @@ _LOCAL |= {"xfs", "zfs"}
 
 @contextmanager
 def atomic_file(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces `path`, or the target of that link, when the block ends.
+    """A file to write to, which replaces `path` when the block ends: a link too, not its target.
 
     An error calls it `what`, say ``"--json report.json"``. ``InputError`` if it cannot be written
     (no such directory, a full disk); the old file stays.
     """
-    target = _followed(path)
+    target, shown = Path(path), what or str(path)
     remove_leftovers(target)
-    try:
-        with _temporary_file(target) as (temporary, file):
+    with ExitStack() as stack:
+        try:
+            temporary, file = stack.enter_context(_temporary_file(target))
+        except (OSError, ValueError) as error:
+            raise _unwritable(shown, error) from None
+        try:
             yield file
             file.flush()
             os.fsync(file.fileno())
             temporary.replace(target)
-    except OSError as error:
-        raise _unwritable(what or str(path), error) from None
+        except OSError as error:
+            raise _unwritable(shown, error) from None
 
 
 def write_file(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) -> None:
@@ -94,12 +98,11 @@ def check_writable(path: AnyPath, what: str) -> None:
     device = re.match(r"/dev/(?!shm/)", os.path.abspath(path)) is not None
     if device or (os.path.exists(target) and not os.path.isfile(target)):
         raise InputError(f"{what} {target}: is a device or a pipe; name a regular file")
-    followed = _followed(path)
-    if not os.path.isdir(followed.parent):
+    if not os.path.isdir(target.parent):
         raise InputError(f"{what} {target}: its directory does not exist")
-    remove_leftovers(followed)
+    remove_leftovers(target)
     try:
-        with _temporary_file(followed):
+        with _temporary_file(target):
             pass
     except (OSError, ValueError) as error:
         raise _unwritable(f"{what} {target}", error) from None
@@ -153,14 +156,6 @@ def digest(*arrays: memoryview | bytes) -> str:
 def hasher_of_digest() -> hashlib.blake2b:
     """The hash of a `digest`, for bytes that come piece by piece."""
     return hashlib.blake2b(digest_size=16)
-
-
-def _followed(path: AnyPath) -> Path:
-    """The full path of the target of links."""
-    try:
-        return Path(os.path.realpath(path))
-    except ValueError:  # a NUL; whatever is done with it says so
-        return Path(os.path.abspath(path))
 
 
 @contextmanager

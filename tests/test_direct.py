@@ -1,13 +1,25 @@
-"""Memory that begins at a page."""
+"""Memory that begins at a page, and files that are read and written in it."""
 
 from __future__ import annotations
+
+import os
+import signal
 
 import numpy as np
 import pytest
 
-from spgnn import direct
-from spgnn.direct import PAGE, keep_pages, padded, page_buffer, pages_held
+from spgnn import InputError, direct
+from spgnn.direct import (
+    PAGE,
+    DirectFile,
+    Transfers,
+    keep_pages,
+    padded,
+    page_buffer,
+    pages_held,
+)
 from spgnn.kernels.recycling import Keeper
+from spgnn.signals import AskedToEnd
 
 
 @pytest.fixture
@@ -60,3 +72,31 @@ def test_nothing_free_stays_once_nobody_says_how_much_may(keeper):
     many.clear()
     del one
     assert pages_held() <= 3 * PAGE  # the largest one since
+
+
+def test_a_signal_while_a_file_is_closed(tmp_path, monkeypatch):
+    """The descriptor's number may be another file's by the time it is closed again."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(PAGE))
+    file, close = DirectFile(path, Transfers()), os.close
+
+    def interrupted(descriptor):
+        close(descriptor)
+        monkeypatch.undo()
+        raise AskedToEnd(signal.SIGTERM)
+
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(AskedToEnd):
+        file.close()
+    other = os.open(path, os.O_RDONLY)
+    file.close()
+    os.fstat(other)
+    close(other)
+
+
+def test_a_link_is_not_written_through(tmp_path):
+    (tmp_path / "victim").write_bytes(b"precious")
+    (tmp_path / "link").symlink_to("victim")
+    with pytest.raises(InputError, match="link: cannot be opened"):
+        DirectFile(tmp_path / "link", Transfers(), create=True)
+    assert (tmp_path / "victim").read_bytes() == b"precious"

@@ -44,21 +44,27 @@ def test_a_file_takes_the_place_of_another_when_it_is_whole(tmp_path):
         write_file(tmp_path / "missing" / "file", [], "--json missing/file")
 
 
-def test_a_link_stays_one(tmp_path):
-    """What it leads to is written, also where that is not there yet."""
-    (tmp_path / "far").mkdir()
-    for name in ("there", "new"):
-        (tmp_path / name).symlink_to(tmp_path / "far" / name)
-    (tmp_path / "far" / "there").write_bytes(b"old")
-    for name in ("there", "new"):
-        check_writable(tmp_path / name, "--json")
-        write_file(tmp_path / name, [b"new"])
-        assert (tmp_path / name).is_symlink()
-        assert (tmp_path / "far" / name).read_bytes() == b"new"
-    assert len(list(tmp_path.iterdir())) == 3
-    (tmp_path / "astray").symlink_to(tmp_path / "none" / "file")
-    with pytest.raises(InputError, match=r"--json .*astray: its directory does not exist"):
-        check_writable(tmp_path / "astray", "--json")
+def test_a_link_is_replaced(tmp_path):
+    """What it leads to, somebody else's file perhaps, stays; directories may be links."""
+    far = tmp_path / "far"
+    far.mkdir()
+    (far / "there").write_bytes(b"precious")
+    (tmp_path / "folder").symlink_to(far)
+    os.link(far / "there", tmp_path / "hard")
+    for name, target in (("there", far / "there"), ("new", far / "new"), ("astray", "none/file")):
+        (tmp_path / name).symlink_to(target)
+    for name in ("there", "new", "astray", "hard", "folder/inside"):
+        path = tmp_path / name
+        check_writable(path, "--json")
+        write_file(path, [b"new"])
+        assert not path.is_symlink()
+        assert path.read_bytes() == b"new"
+    assert (tmp_path / "folder").is_symlink()
+    assert sorted(p.name for p in far.iterdir()) == ["inside", "there"]
+    assert (far / "there").read_bytes() == b"precious"
+    for name in ("", "a\0b", ".."):
+        with pytest.raises(InputError, match="cannot be written"):
+            write_file(name, [b"x"], "--json")
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):

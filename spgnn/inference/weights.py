@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,15 +18,25 @@ from spgnn.comm import (
 )
 from spgnn.errors import InputError
 from spgnn.files import write_file
-from spgnn.train.checkpoint import FILE, SUFFIX, read_weights, sent_to_all
+from spgnn.train.checkpoint import (
+    EXTRA_STATE,
+    FILE,
+    SUFFIX,
+    packed,
+    read_weights,
+    sent_to_all,
+    separate,
+    unpacked,
+)
 
-State = dict[str, Tensor]
+State = dict[str, Any]  # tensors, and the extra states of modules
 # By these a model of layers is known, ours or PyG's.
 LAYERS = "convs."
 # What torch.compile, FSDP and activation checkpointing put between names; no module is called so.
 _WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
 _DEEPEST = 4  # of tables in tables
 _AVERAGED = "n_averaged"
+_VALUES = "values"  # in the metadata of a file: what is no tensor
 
 
 def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
@@ -62,8 +73,11 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
     if path.endswith(SUFFIX):
         try:
             with safetensors.safe_open(path, "pt") as file:
-                if "digest" not in (file.metadata() or {}):  # of a checkpoint
+                metadata = file.metadata() or {}
+                if "digest" not in metadata:  # of a checkpoint
                     loaded = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                    if _VALUES in metadata:
+                        loaded = unpacked(json.loads(metadata[_VALUES]), loaded)
         except Exception:
             loaded = None
         if loaded is None:
@@ -84,6 +98,8 @@ def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
     if not isinstance(state, Mapping) or not state:
         raise InputError(f"{path}: not a state_dict, but a {type(state).__name__}")
     for name, value in state.items():
+        if isinstance(name, str) and name.endswith(EXTRA_STATE):
+            continue
         if not isinstance(name, str) or not isinstance(value, Tensor):
             raise InputError(f"{path}: not a state_dict: '{name}' is a {type(value).__name__}")
         if value.layout != torch.strided or value.is_meta:
@@ -106,14 +122,11 @@ def save_weights(model: nn.Module, path: str, comm: Communicator) -> None:
     comm.on_rank_zero(lambda: write_state(model.state_dict(), path, path))
 
 
-def write_state(state: Mapping[str, Tensor], path: str, what: str) -> None:
-    """Write arrays by name as safetensors; an error calls the file `what`."""
-    # The format has no arrays that share memory.
-    own = {
-        name: t.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, t in state.items()
-    }
-    write_file(path, [safetensors.torch.save(own)], what)
+def write_state(state: Mapping[str, Any], path: str, what: str) -> None:
+    """Write a state by name as safetensors; an error calls the file `what`."""
+    tensors, values = packed(state)
+    metadata = None if tensors.keys() == state.keys() else {_VALUES: json.dumps(values)}
+    write_file(path, [safetensors.torch.save(separate(tensors), metadata)], what)
 
 
 def _states(loaded: Any, first: str, place: str = "", depth: int = 0) -> dict[str, Any]:
@@ -139,9 +152,9 @@ def _prefix(name: str, first: str) -> str | None:
     return None if at < 0 else plain[:at]
 
 
-def _unwrapped(state: Mapping[str, Tensor], first: str, path: str) -> State:
+def _unwrapped(state: Mapping[str, Any], first: str, path: str) -> State:
     """The weights by the model's own names."""
-    plain = dict[str, Tensor]()
+    plain = State()
     for name, tensor in state.items():
         own = _WRAPPERS.sub("", name)
         if own in plain:
@@ -181,7 +194,7 @@ def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communi
     """
     wanted = model.state_dict()
     fitted = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path))
-    model.load_state_dict(sent_to_all(fitted, wanted, comm))
+    model.load_state_dict(sent_to_all(fitted, comm))
 
 
 def outputs_of(state: State, path: str) -> int:
@@ -208,19 +221,22 @@ def outputs_of(state: State, path: str) -> int:
     return len(bias if bias is not None else matrices[0])
 
 
-def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: str) -> State:
+def _fitted(state: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> State:
     """The arrays of the model, in its dtypes, if these are they."""
     other = "these are the weights of another model"
-    beyond = [f"'{name}' {list(state[name].shape)}" for name in state if name not in wanted]
+    beyond = [f"'{name}' {_shape(state[name])}" for name in state if name not in wanted]
     for name, like in wanted.items():
         if name not in state:
             instead = f"; it has {beyond[0]}" if beyond else ""
-            raise InputError(f"{path}: no '{name}' {list(like.shape)}{instead}: {other}")
+            raise InputError(f"{path}: no '{name}' {_shape(like)}{instead}: {other}")
     if beyond:
         raise InputError(f"{path}: {beyond[0]} has no place in the model: {other}")
     result = {}
     for name, like in wanted.items():
         tensor = state[name]
+        if name.endswith(EXTRA_STATE):
+            result[name] = tensor
+            continue
         if tensor.shape != like.shape:
             raise InputError(
                 f"{path}: '{name}' is {list(tensor.shape)}, not {list(like.shape)}: {other}, "
@@ -233,3 +249,7 @@ def _fitted(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], path: str
             raise InputError(f"{path}: '{name}' holds numbers that are not finite in {like.dtype}")
         result[name] = narrowed
     return result
+
+
+def _shape(value: Any) -> str:
+    return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -39,7 +39,7 @@ from spgnn.loader.batch import Batch
 from spgnn.loader.batch_seconds import BatchSeconds
 from spgnn.loader.column_batches import SplitBlock
 from spgnn.loader.feature_rows import Counts, MemoryRows, Rows
-from spgnn.loader.historical import History, PartialBatch, hidden_widths
+from spgnn.loader.historical import History, PartBatches, PartialBatch, hidden_widths
 from spgnn.loader.link_loader import LinkNeighborLoader
 from spgnn.loader.loader import Mode, NeighborLoader, features_of
 from spgnn.loader.minibatch_config import MiniBatchConfig
@@ -64,6 +64,7 @@ from spgnn.train import (
     Trainer,
 )
 from spgnn.train.callbacks import Callback
+from spgnn.train.checkpoint import set_optimizer
 from spgnn.train.links import HELD_OUT, LinkModel, LinkScores, purpose_of
 from spgnn.train.task import Predictions, Scores, decaying_first
 from spgnn.train.trainer import OPTIMIZERS
@@ -187,6 +188,17 @@ class BatchTask(Task):
     def signature(self) -> Mapping[str, Any]:
         """Model, layers, seed, size of the graph, and the batches."""
         return self._signature
+
+    def state(self) -> dict[str, Any]:
+        """Stale rows, where batches have any. Collective."""
+        strategy = self.loader.strategy
+        return strategy.state() if isinstance(strategy, PartBatches) else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`. Collective."""
+        strategy = self.loader.strategy
+        assert isinstance(strategy, PartBatches)
+        strategy.load_state(state)
 
     def close(self) -> None:
         """Wait for what the loader has under way, when training is over. Collective."""
@@ -462,6 +474,10 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
     # Exact ones are those of ranks that hold the whole graph.
     parts = where.distributed in ("replicated", "local", "historical")
     text += " of their own" * (where.seeds == "own")
+    if where.correct_every:
+        text += f", corrected by {where.correct_steps} after {where.correct_every}"
+    if where.distributed == "historical":
+        text += f", stale rows {where.historical}, {where.misses}, {where.past}"
     return text + f" ({where.distributed})" if parts else text
 
 
@@ -494,6 +510,23 @@ class BatchTrainer(Trainer):
             self._correction = Correction(
                 task, task.exact_batches(), config.training, every=every, steps=steps
             )
+            self._steps_agree = False
+
+    def _state(self) -> dict[str, Any]:
+        state = super()._state()
+        if self._correction is not None:
+            state |= {
+                "optimizer": self.optimizer.state_dict()["state"],
+                "correction": self._correction.state(),
+            }
+        return state
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        if self._correction is None:
+            super()._load_state(state)
+            return
+        set_optimizer(self.optimizer, state["optimizer"])
+        self._correction.load_state(state["correction"])
 
     def train_epoch(self, epoch: int) -> Tensor:
         """All steps; the mean of their losses. Collective."""
@@ -573,6 +606,15 @@ class Correction:
         self.steps = check_integer("correct_steps", steps, 0)
         self._task, self._exact, self._round = task, exact, 0
         self._optimizer = OPTIMIZERS[options.optimizer](task.parameter_groups(), lr=options.lr)
+
+    def state(self) -> dict[str, Any]:
+        """Its next batch, and what its optimiser keeps."""
+        return {"round": self._round, "optimizer": self._optimizer.state_dict()["state"]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self._round = state["round"]
+        set_optimizer(self._optimizer, state["optimizer"])
 
     def after(self, step: int, steps: int, lr: float, clock: BatchSeconds) -> bool:
         """Follows a local step of an epoch; whether models were averaged. Collective if so."""

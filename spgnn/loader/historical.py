@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,6 +18,7 @@ from spgnn.comm import (
 from spgnn.command import LARGEST
 from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError, check_choice
+from spgnn.files import digest
 from spgnn.graph.block import Block, block_pattern
 from spgnn.loader.growth import RowEntries
 from spgnn.loader.rank_batches import Options, seed_order
@@ -197,6 +198,7 @@ class PartBatches:
             ranks, "neighbor", num_neighbors, replace=options.replace, resample=options.resample
         )
         self.caches: list[HaloFeatures | EmbeddingCache] = []  # of each layer's inputs
+        self._embeddings: list[EmbeddingCache] = []  # those of rows that are pushed
         self.push: Push | None = None
         if history is not None:
             self._make_caches(history, widths, mask)
@@ -217,9 +219,10 @@ class PartBatches:
         else:
             self.caches = [HaloFeatures(ranks, seeds, self.sampler.hops, history.size)]
         self._first_pushed = len(self.caches)
-        self.caches += [
+        self._embeddings = [
             EmbeddingCache(halo, width, history.size, life, history.dtype) for width in pushed
         ]
+        self.caches += self._embeddings
         self.push = Push(
             ranks.boundary,
             pushed,
@@ -269,15 +272,12 @@ class PartBatches:
         """Take in the rows that may be used from this iteration on. Collective."""
         if self.push is None:
             return
-        pushed = self.caches[self._first_pushed :]
         for number, then, halo, rows in self.push.arrived(iteration):
-            cache = pushed[number]
-            assert isinstance(cache, EmbeddingCache)
-            cache.put(halo, rows, then)
+            self._embeddings[number].put(halo, rows, then)
             if self._first_pushed + number == 0:
                 self.ranks.counts.add(rows_read=len(rows), bytes_read=rows.nbytes)
         none = torch.zeros(0, dtype=torch.int64)
-        self._outputs = [(none, cache.rows(none)) for cache in pushed]  # type: ignore[misc]
+        self._outputs = [(none, cache.rows(none)) for cache in self._embeddings]
 
     def end(self, iteration: int) -> None:
         """Send the rows that this iteration made. Collective."""
@@ -297,6 +297,43 @@ class PartBatches:
         """Wait for rows that are still on their way, when training is over. Collective."""
         if self.push is not None:
             self.push.drain()
+
+    def state(self) -> dict[str, Any]:
+        """Stale rows of this rank, and those that are on their way; nothing without a history."""
+        if self.push is None:
+            return {}
+        return {
+            "vertices": self._vertices,
+            "iteration": self.iteration,
+            "caches": [cache.state() for cache in self._embeddings],
+            "push": self.push.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of this rank. Collective.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if it is of another partition.
+        """
+        assert self.push is not None
+
+        def check() -> None:
+            if state.get("vertices") != self._vertices:
+                raise InputError("its stale rows are of another partition")
+
+        self._comm.on_every_rank(check)
+        self.iteration = state["iteration"]
+        for cache, rows in zip(self._embeddings, state["caches"], strict=True):
+            cache.load(rows)
+        self.push.load(state["push"])
+
+    @property
+    def _vertices(self) -> str:
+        """A fingerprint of the vertices whose rows lie here, or are asked for."""
+        ids = self.ranks.metadata.ids
+        return digest(ids.numpy().tobytes(), self.ranks.boundary.halo.numpy().tobytes())
 
     def sample(self, seeds: Tensor, draw: Draw, iteration: int) -> list[PartialHop]:
         """The layers of one batch, the outermost first. Collective if misses are fetched.

@@ -468,8 +468,6 @@ class MiniBatchConfig(Configuration):
             self._check_columns()
         if how.distributed in ("local", "historical") and self.model.jk != "none":
             raise InputError(f"--distributed {how.distributed} needs --jk none")
-        if how.correct_every and self.training.resume:
-            raise InputError("--resume: ranks that train on their own have moments of their own")
 
     def _check_columns(self) -> None:
         """The first layer must be W X, summed over neighbours."""

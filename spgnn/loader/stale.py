@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,19 @@ class EmbeddingCache:
             )
         written, table = rows_as_bytes(rows.to(self._rows.dtype)), rows_as_bytes(self._rows)
         self._lines.store(vertices, iteration, written, table)
+
+    def state(self) -> dict[str, Tensor]:
+        """All rows, their vertices and iterations, the one that was written longest ago first."""
+        vertices, made, slots = torch.empty(3, len(self), dtype=torch.int64).unbind()
+        self._lines.list(vertices, made, slots)
+        return {"vertices": vertices, "made": made, "rows": self.rows(slots)}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Put the rows of a `state` into an empty cache."""
+        iterations, counts = state["made"].unique_consecutive(return_counts=True)
+        pieces = (state[name].split(counts.tolist()) for name in ("vertices", "rows"))
+        for iteration, vertices, rows in zip(iterations.tolist(), *pieces, strict=True):
+            self.put(vertices, rows, iteration)
 
 
 class HaloFeatures:
@@ -191,11 +205,15 @@ class Push:
             parcel, counts = self._pack(iteration, layer, *layer_rows)
             parcels.append(parcel)
             send[:, layer] = counts
+        self._send(iteration, parcels, send)
+
+    def _send(self, iteration: int, parcels: list[Tensor], send: Tensor) -> None:
+        """Tell the peers how many rows of each layer they will get. Collective."""
         recv = torch.empty_like(send)
         ones = RowCounts([1] * self._comm.size, [1] * self._comm.size, 1)
         counting = self._comm.alltoallv(send, recv, ones)
         one = send[:, :0].new_ones(self._comm.size)
-        self._count(one, one, 8 * len(rows))
+        self._count(one, one, 8 * send.shape[1])
         self._sending.append(_Sending(iteration, parcels, send, recv, counting))
 
     def arrived(self, now: int) -> Iterator[tuple[int, int, Tensor, Tensor]]:
@@ -208,6 +226,17 @@ class Push:
             for layer, pending in enumerate(one.arriving):
                 pending.wait()
                 yield layer, one.iteration, *self._unpack(one, layer)
+
+    def state(self) -> dict[str, Any]:
+        """When rows were last sent, and those that are on their way."""
+        sending = [(one.iteration, one.parcels, one.send) for one in self._sending]
+        return {"sent": self._sent, "sending": sending}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state` of this rank: what was on its way is sent once more. Collective."""
+        self._sent.copy_(state["sent"])
+        for iteration, parcels, send in state["sending"]:
+            self._send(iteration, parcels, send)
 
     def drain(self) -> None:
         """Wait for what is still on its way, and drop it. Collective."""

@@ -6,6 +6,7 @@ import csv
 import importlib
 import importlib.util
 import io
+import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -46,7 +47,8 @@ class CSVLog:
         if not set(record) <= set(self._columns):
             self._write_all()
             return
-        with self._path.open("a", newline="") as file:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(self._path, flags), "a", newline="") as file:
             file.write(self._lines([record]))
 
     def _write_all(self) -> None:

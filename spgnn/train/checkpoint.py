@@ -1,45 +1,163 @@
-"""Checkpoints: weights, optimiser and history in a file of rank 0, codecs' rows in one of each.
+"""Checkpoints: weights, optimiser and history in a file of rank 0, other state in one of each rank.
 
-All files are safetensors. A file has a digest of all that is in it, and the checkpoint names the
-files of the ranks by theirs. These are there before it is: whatever is killed when, a checkpoint
-and the files that it names are of one moment, and others are removed.
+All files are safetensors; what is no tensor is JSON in their metadata. A file has a digest of all
+that is in it, and the checkpoint names the files of the ranks by theirs. These are there before it
+is: whatever is killed when, a checkpoint and the files that it names are of one moment, and others
+are removed.
 
 The random state needs no room: every draw is a function of the seed and the epoch.
 """
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, check_writable, digest
+from spgnn.graph.distgraph import DistGraph
+from spgnn.graph.hetero import HeteroDistGraph
 
 SUFFIX = ".safetensors"
 FILE = f"checkpoint{SUFFIX}"
+EXTRA_STATE = "_extra_state"  # the last part of its name in a state_dict
 History = list[dict[str, Any]]
 Tensors = dict[str, Tensor]
+Progress = dict[str, Any]
+_DAMAGED = "not a checkpoint, or a damaged one"
 
 
-def save(
+def save(directory: str, graph: DistGraph | HeteroDistGraph | Communicator, **state: Any) -> None:
+    """Write a checkpoint of a training loop, ``DIR/checkpoint.safetensors``. Collective.
+
+    Rank 0 writes what all ranks have; another number of ranks may :func:`load` it, unless the graph
+    has a codec that keeps rows: their state is a file of each rank.
+
+    Parameters
+    ----------
+    directory : str
+        Made if need be; a checkpoint in it is replaced when the new one is whole.
+    graph : DistGraph, HeteroDistGraph or Communicator
+        What :func:`spgnn.distribute` or :func:`spgnn.connect` made.
+    **state
+        By name: modules, optimisers, schedulers and whatever else has a ``state_dict``; tensors,
+        numbers, texts, ``None``, and lists, tuples and dictionaries of these.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if it cannot be written, weights are not finite, the ranks' states differ, or
+        something is neither a tensor nor a number or text; the previous checkpoint stays.
+
+    Examples
+    --------
+    >>> spgnn.save("run", graph, model=model, optimizer=optimizer, epoch=epoch)
+    >>> epoch = spgnn.load("run", graph, model=model, optimizer=optimizer)["epoch"]
+    """
+    comm = _comm_of(graph)
+
+    def packed_here() -> tuple[Tensors, Any]:
+        for name, one in state.items():
+            if isinstance(one, nn.Module):
+                _check_finite(one, name)
+        return packed({name: _state_of(one) for name, one in state.items()})
+
+    tensors, values = comm.on_every_rank(packed_here)
+    comm.check_agreement("spgnn.save", state=_digest(tensors, json.dumps(values)))
+    modules = [name for name, one in state.items() if isinstance(one, nn.Module)]
+    progress, own = {"values": values, "modules": modules}, {}
+    if not isinstance(graph, Communicator):
+        progress["epoch"] = graph._codecs.policy.epoch
+        own = graph.codec_state() if graph.codec.remembers else {}
+    _write_all(directory, tensors, progress, comm, own, 0)
+
+
+def load(
+    directory: str, graph: DistGraph | HeteroDistGraph | Communicator, **state: Any
+) -> dict[str, Any]:
+    """Read a checkpoint that :func:`save` wrote into these objects, on all ranks. Collective.
+
+    Parameters
+    ----------
+    directory : str
+    graph : DistGraph, HeteroDistGraph or Communicator
+    **state
+        Modules, optimisers and others with a ``load_state_dict``, by the names they were saved by.
+        Rates and options of an optimiser become those that were saved.
+
+    Returns
+    -------
+    dict
+        All else that was saved, by name; tensors on the CPU.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if there is none, it is damaged, or it is of other objects; these are then
+        left as they were.
+    """
+    comm, path = _comm_of(graph), Path(directory) / FILE
+
+    def read() -> tuple[dict[str, Any], Any]:
+        tensors, progress = _read(path, _DAMAGED)
+        if "modules" not in progress:
+            raise InputError(f"{path}: is a Trainer's checkpoint: Trainer(…, resume=True) reads it")
+        saved = unpacked(progress["values"], tensors)
+        for name, one in state.items():
+            if not hasattr(one, "load_state_dict"):
+                raise InputError(f"spgnn.load: {name} is a {type(one).__name__}, and is returned")
+            if name not in saved:
+                raise InputError(f"{path}: holds no '{name}', but {', '.join(saved) or 'nothing'}")
+            if isinstance(one, nn.Module):
+                _check_fits(path, packed(saved[name], name)[0], packed(one.state_dict(), name)[0])
+            elif isinstance(one, torch.optim.Optimizer):
+                theirs, mine = _group_sizes(saved[name]), _group_sizes(one.state_dict())
+                if theirs != mine:
+                    raise InputError(
+                        f"{path}: '{name}' has groups of {theirs} parameters, not {mine}"
+                    )
+        return saved, (progress["ranks"], progress.get("epoch", -1))
+
+    result = comm.on_rank_zero(read)
+    ranks, epoch = comm.broadcast_value(None if result is None else result[1])
+    own = {} if ranks is None else _own_of(path, ranks, comm)
+    saved = sent_to_all(None if result is None else result[0], comm)
+    for name, one in state.items():
+        if isinstance(one, torch.optim.Optimizer):
+            set_optimizer(one, saved[name]["state"], saved[name]["param_groups"])
+        else:
+            one.load_state_dict(saved[name])
+    if not isinstance(graph, Communicator):
+        graph._codecs.policy.begin_epoch(epoch)
+        if own:
+            graph.load_codec_state(own)
+    return {name: value for name, value in saved.items() if name not in state}
+
+
+def save_run(
     directory: str,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     signature: Mapping[str, Any],
     history: History,
     comm: Communicator,
-    own: Tensors,
+    own: Mapping[str, Any],
 ) -> None:
     """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective.
 
@@ -49,62 +167,39 @@ def save(
         On all ranks, if it cannot be written (a full disk), or weights are not finite; the previous
         checkpoint stays.
     """
-    ranks: dict[str, Any] | None = None
-    if own:
 
-        def write_own() -> str:
-            content = _digest(own, "{}")
-            path = Path(directory) / _rank_file(len(history), comm.rank, content)
-            _write(path, own, "{}", directory)
-            return content
+    def state() -> tuple[Tensors, Progress]:
+        try:
+            _check_finite(model, "weight", optimizer)
+        except InputError as error:
+            raise InputError(f"{error} after {len(history)} epochs; not saved") from None
+        tensors, values = _training_state(model, optimizer)
+        return tensors, {"signature": dict(signature), "history": history, "values": values}
 
-        words = torch.tensor(
-            [list(bytes.fromhex(comm.on_every_rank(write_own)))], dtype=torch.uint8
-        )
-        every = words.new_empty(comm.size, words.shape[1])
-        comm.all_gather(words, every, [1] * comm.size)
-        digests = [bytes(row.tolist()).hex() for row in every]
-        ranks = {"epochs": len(history), "digests": digests}
-
-    def write() -> None:
-        tensors = _training_state(model, optimizer)
-        for name, tensor in tensors.items():
-            if not _is_finite(tensor):
-                raise InputError(f"{name} is not finite after {len(history)} epochs; not saved")
-        progress = {"signature": dict(signature), "history": history, "ranks": ranks}
-        text = json.dumps(progress, allow_nan=False)
-        _write(Path(directory) / FILE, tensors, text, directory)
-
-    comm.on_rank_zero(write)
-    digests = [] if ranks is None else ranks["digests"]
-    named = {_rank_file(len(history), rank, each) for rank, each in enumerate(digests)}
-    # Rank 0 removes all that it sees, others their own: directories may be each rank's.
-    with suppress(OSError):
-        for path in Path(directory).glob(f"codecs-*-{comm.rank or '*'}-*.safetensors"):
-            if path.name not in named:
-                path.unlink(missing_ok=True)
+    tensors, progress = comm.on_rank_zero(state) or ({}, {})
+    _write_all(directory, tensors, progress, comm, own, len(history))
 
 
-def load(
+def load_run(
     directory: str | None,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     signature: Mapping[str, Any],
     comm: Communicator,
     *,
-    steps: int = 1,
-) -> tuple[History, Tensors]:
+    steps: int | None = 1,
+) -> tuple[History, dict[str, Any]]:
     """Read the checkpoint into model and optimiser on all ranks. Collective.
 
     Parameters
     ----------
-    steps : int
-        Of the optimiser in an epoch.
+    steps : int, optional
+        Of the optimiser in an epoch, if they are the same on all ranks.
 
     Returns
     -------
     history : list of dict
-    own : dict of Tensor
+    own : dict
         What this rank kept besides.
 
     Raises
@@ -114,45 +209,111 @@ def load(
         and optimiser are then left as they were.
     """
     path = Path(directory or "") / FILE
-    wanted = _training_state(model, optimizer)
-    read = comm.on_rank_zero(lambda: _checked(path, wanted, signature, steps))
+    read = comm.on_rank_zero(lambda: _checked(path, model, optimizer, signature, steps))
     history, ranks = comm.broadcast_value(None if read is None else read[1:])
     own = {} if ranks is None else _own_of(path, ranks, comm)
-    tensors = sent_to_all(None if read is None else read[0], wanted, comm)
-    model.load_state_dict({name: tensors[f"weight/{name}"] for name in model.state_dict()})
-    moments: dict[int, dict[str, Tensor]] = {}
-    for name in wanted:
-        kind, _, rest = name.partition("/")
-        if kind == "optimizer":
-            index, _, key = rest.partition("/")
-            moments.setdefault(int(index), {})[key] = tensors[name]
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": moments, "param_groups": groups})
+    saved = sent_to_all(None if read is None else read[0], comm)
+    model.load_state_dict(saved["weight"])
+    set_optimizer(optimizer, saved["optimizer"])
     return history, own
 
 
-def sent_to_all(tensors: Tensors | None, like: Tensors, comm: Communicator) -> Tensors:
-    """Rank 0's tensors, which are as those in `like`, on all ranks. Collective."""
+def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator) -> None:
+    """Refuse, before training, a state that a checkpoint could not hold. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks; it names what is neither a tensor nor a number or text.
+    """
+
+    def check() -> None:
+        packed({"weight": model.state_dict(), "optimizer": _after_a_step(optimizer)})
+
+    comm.on_rank_zero(check)
+
+
+def packed(value: Any, name: str = "") -> tuple[Tensors, Any]:
+    """Tensors by name, and the rest as JSON: of tables, lists and tuples of tensors and numbers.
+
+    Raises
+    ------
+    InputError
+        If there is anything else in it: names it, and its type.
+    """
+    tensors = Tensors()
+
+    def encode(value: Any, name: str) -> Any:
+        if isinstance(value, Tensor):
+            _check_tensor(value, name)
+            while name in tensors:
+                name += "'"
+            tensors[name] = value
+            return {"tensor": name}
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": repr(float(value))}
+        if isinstance(value, Mapping):
+            return {
+                "table": [[encode(k, name), encode(v, _inside(name, k))] for k, v in value.items()]
+            }
+        if type(value) in (list, tuple):
+            items = [encode(item, _inside(name, number)) for number, item in enumerate(value)]
+            return items if isinstance(value, list) else {"tuple": items}
+        raise InputError(
+            f"checkpoints hold tensors, numbers and texts; '{name}' is a {type(value).__name__}"
+        )
+
+    return tensors, encode(value, name)
+
+
+def unpacked(values: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """What was packed."""
+    if isinstance(values, list):
+        return [unpacked(value, tensors) for value in values]
+    if not isinstance(values, dict):
+        return values
+    ((kind, content),) = values.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "float":
+        return float(content)
+    if kind == "tuple":
+        return tuple(unpacked(value, tensors) for value in content)
+    assert kind == "table"
+    return {unpacked(key, tensors): unpacked(value, tensors) for key, value in content}
+
+
+def sent_to_all(value: Any, comm: Communicator) -> Any:
+    """Rank 0's value, which can be packed, on all ranks; tensors on the CPU. Collective."""
+    tensors, values = packed(value)
+    sizes = {name: [str(tensor.dtype), list(tensor.shape)] for name, tensor in tensors.items()}
+    sizes, values = comm.broadcast_value((sizes, values))
     result = Tensors()
-    for name, one in like.items():
-        empty = torch.empty_like(one, device="cpu", memory_format=torch.contiguous_format)
-        result[name] = empty if tensors is None else tensors[name]
-        comm.broadcast(result[name], root=0).wait()
-    return result
+    for name, (dtype, shape) in sizes.items():
+        if comm.rank == 0:
+            tensor = _plain(tensors[name])
+        else:
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        comm.broadcast(tensor.reshape(-1).view(torch.uint8), root=0).wait()
+        result[name] = tensor
+    return unpacked(values, result)
 
 
-def read_weights(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read the weights of a checkpoint, by name in the model, and its signature.
 
     Raises
     ------
     InputError
-        If there is no such file, or it is damaged.
+        If there is no such file, it is damaged, or it holds several models.
     """
-    tensors, progress = _read(path, "not a checkpoint, or a damaged one")
-    prefix = "weight/"
-    weights = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    return weights, progress["signature"]
+    tensors, progress = _read(path, _DAMAGED)
+    modules = progress.get("modules", ["weight"])
+    if len(modules) != 1:
+        raise InputError(f"{path}: holds the weights of {len(modules)} modules, not of one")
+    return unpacked(progress["values"], tensors)[modules[0]], progress.get("signature", {})
 
 
 def check_target(directory: str, resume: bool) -> None:
@@ -177,55 +338,124 @@ def check_target(directory: str, resume: bool) -> None:
     check_writable(path, "--checkpoint")
 
 
-def _training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
-    """All that training changes, by name in the file; moments that do not exist yet are zeros."""
-    state = {f"weight/{name}": tensor for name, tensor in model.state_dict().items()}
-    if not isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)):
-        if any(isinstance(t, Tensor) for state in optimizer.state.values() for t in state.values()):
-            raise InputError(
-                "checkpoints hold the state of Adam, AdamW, and SGD without momentum, not of "
-                f"{type(optimizer).__name__}"
-            )
-        return state
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    for index, parameter in enumerate(parameters):
-        if parameter.requires_grad:
-            zero = torch.zeros_like(parameter)
-            known = {"step": torch.tensor(0.0), "exp_avg": zero, "exp_avg_sq": zero}
-            for key, tensor in (known | optimizer.state.get(parameter, {})).items():
-                state[f"optimizer/{index}/{key}"] = torch.as_tensor(tensor)
+def _comm_of(graph: Any) -> Communicator:
+    if isinstance(graph, Communicator):
+        return graph
+    if isinstance(graph, DistGraph | HeteroDistGraph):
+        return graph.comm
+    raise InputError(
+        f"give the graph of spgnn.distribute, or spgnn.connect(), got {type(graph).__name__}"
+    )
+
+
+def _state_of(value: Any) -> Any:
+    return value.state_dict() if hasattr(value, "state_dict") else value
+
+
+def _group_sizes(state: Any) -> list[int]:
+    """Parameters of each group of an optimiser's state."""
+    groups = state.get("param_groups", []) if isinstance(state, Mapping) else []
+    return [len(group["params"]) for group in groups]
+
+
+def _inside(name: str, key: object) -> str:
+    return f"{name}/{key}" if name else str(key)
+
+
+def _training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Tensors, Any]:
+    """All that training changes, packed."""
+    state = optimizer.state_dict()["state"]
+    return packed({"weight": model.state_dict(), "optimizer": state})
+
+
+def _after_a_step(optimizer: torch.optim.Optimizer) -> dict[int, Any] | None:
+    """The state of a copy after a step; ``None`` if that cannot be known."""
+    try:
+        other = copy.deepcopy(optimizer)
+        for parameter in chain.from_iterable(group["params"] for group in other.param_groups):
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        other.step()
+    except Exception:  # it needs a closure, sparse gradients, or memory
+        return None
+    state: dict[int, Any] = other.state_dict()["state"]
     return state
 
 
+def set_optimizer(
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[int, Any],
+    groups: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Set the state, and options if there are any.
+
+    Torch alone would round numbers to the dtype of their parameter.
+    """
+    groups = groups or optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    every = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    for index, parameter in enumerate(every):
+        now = optimizer.state[parameter] if index in state else {}
+        for key, value in now.items():
+            saved = state[index][key]
+            if isinstance(saved, Tensor) and saved.shape == parameter.shape:
+                # Lies as its parameter does, which fused optimisers take for granted.
+                empty = torch.empty_like(parameter, dtype=saved.dtype, device=value.device)
+                now[key] = empty.detach().copy_(saved)
+            elif isinstance(saved, Tensor):
+                now[key] = saved.to(value.device, copy=True)
+
+
 def _checked(
-    path: Path, wanted: Tensors, signature: Mapping[str, Any], steps: int
-) -> tuple[Tensors, History, dict[str, Any] | None]:
+    path: Path,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    signature: Mapping[str, Any],
+    steps: int | None,
+) -> tuple[dict[str, Any], History, dict[str, Any] | None]:
     """Everything in the file, checked against what this run needs."""
-    tensors, progress = _read(path, "not a checkpoint, or a damaged one")
+    tensors, progress = _read(path, _DAMAGED)
+    if "signature" not in progress:
+        raise InputError(f"{path}: was written by spgnn.save, which spgnn.load reads")
     theirs, history = progress["signature"], progress["history"]
     for name in {**theirs, **signature}:
         if theirs.get(name) != signature.get(name):
             raise InputError(
                 f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
             )
-    for name in (*wanted, *sorted(tensors)):
+    expected = packed(model.state_dict(), "weight")[0]
+    wanted = _after_a_step(optimizer)
+    state = {name: t for name, t in tensors.items() if name.startswith("optimizer/")}
+    if wanted is None:
+        expected |= state
+    else:
+        there = {name.split("/")[1] for name in state}  # parameters that had a gradient
+        of_all = packed(wanted, "optimizer")[0]
+        expected |= {n: t for n, t in of_all.items() if not there or n.split("/")[1] in there}
+    _check_fits(path, tensors, expected)
+    for name, tensor in state.items():
+        if steps is not None and name.endswith("/step") and float(tensor) != steps * len(history):
+            raise InputError(f"{path}: was made with other batches: steps of an epoch differ")
+    return unpacked(progress["values"], tensors), history, progress["ranks"]
+
+
+def _check_fits(path: Path, tensors: Tensors, expected: Tensors) -> None:
+    """Refuse tensors of other names, dtypes or shapes; what a module adds may be any."""
+    for name in (*expected, *sorted(tensors)):
+        if name.partition("/")[2].partition("/")[0].endswith(EXTRA_STATE):
+            continue
         if name not in tensors:
-            raise InputError(f"{path}: no tensor '{name}': of another version")
-        if name not in wanted:
+            raise InputError(f"{path}: no tensor '{name}': of another model, optimiser or version")
+        if name not in expected:
             raise InputError(f"{path}: tensor '{name}' is of another optimiser or version")
-        tensor, like = tensors[name], wanted[name]
+        tensor, like = tensors[name], expected[name]
         if tensor.dtype != like.dtype or tensor.shape != like.shape:
             raise InputError(
                 f"{path}: '{name}' is {tensor.dtype} {list(tensor.shape)}, "
                 f"not {like.dtype} {list(like.shape)}"
             )
-        step = name.startswith("optimizer/") and name.endswith("/step")
-        if step and float(tensor) != steps * len(history):
-            raise InputError(f"{path}: was made with other batches: steps of an epoch differ")
-    return tensors, history, progress["ranks"]
 
 
-def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> Tensors:
+def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> dict[str, Any]:
     """The state of this rank, if the checkpoint was made on as many ranks. Collective."""
     digests = ranks["digests"]
     if len(digests) != comm.size:
@@ -236,7 +466,13 @@ def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> Tens
     content = digests[comm.rank]
     path = checkpoint.with_name(_rank_file(ranks["epochs"], comm.rank, content))
     damaged = "a damaged file of a checkpoint"
-    return comm.on_every_rank(lambda: _read(path, damaged, content)[0])
+
+    def read() -> dict[str, Any]:
+        tensors, values = _read(path, damaged, content)
+        own: dict[str, Any] = unpacked(values, tensors) if values else tensors  # as in 0.7
+        return own
+
+    return comm.on_every_rank(read)
 
 
 def _rank_file(epochs: int, rank: int, content: str) -> str:
@@ -255,7 +491,45 @@ def _digest(tensors: Tensors, text: str) -> str:
 
 def _plain(tensor: Tensor) -> Tensor:
     """On the CPU, contiguous, with memory of its own."""
-    return tensor.detach().cpu().contiguous()
+    return tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def _write_all(
+    directory: str,
+    tensors: Tensors,
+    progress: Progress,
+    comm: Communicator,
+    own: Mapping[str, Any],
+    epochs: int,
+) -> None:
+    """The files of the ranks, if any, then that of rank 0, whose state this is. Collective."""
+    digests = list[str]()
+    if own:
+
+        def write_own() -> str:
+            tensors, values = packed(own)
+            text = json.dumps(values)
+            content = _digest(tensors, text)
+            _write(
+                Path(directory) / _rank_file(epochs, comm.rank, content), tensors, text, directory
+            )
+            return content
+
+        words = torch.tensor(
+            [list(bytes.fromhex(comm.on_every_rank(write_own)))], dtype=torch.uint8
+        )
+        every = words.new_empty(comm.size, words.shape[1])
+        comm.all_gather(words, every, [1] * comm.size)
+        digests = [bytes(row.tolist()).hex() for row in every]
+    ranks = {"epochs": epochs, "digests": digests} if own else None
+    text = json.dumps({**progress, "ranks": ranks}, allow_nan=False)
+    comm.on_rank_zero(lambda: _write(Path(directory) / FILE, tensors, text, directory))
+    named = {_rank_file(epochs, rank, each) for rank, each in enumerate(digests)}
+    # Rank 0 removes all that it sees, others their own: directories may be each rank's.
+    with suppress(OSError):
+        for path in Path(directory).glob(f"codecs-*-{comm.rank or '*'}-*.safetensors"):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
 
 
 def _write(path: Path, tensors: Tensors, text: str, directory: str) -> None:
@@ -265,19 +539,25 @@ def _write(path: Path, tensors: Tensors, text: str, directory: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{what}: cannot be written: {error.strerror}") from None
-    plain, places = dict[str, Tensor](), set[int]()
-    for name, tensor in tensors.items():
-        plain[name] = _plain(tensor)
-        place = plain[name].untyped_storage().data_ptr()
-        if place in places:  # the library takes no tensors that share memory
-            plain[name] = plain[name].clone()
-        places.add(place)
+    plain = separate(tensors)
     metadata = {"text": text, "digest": _digest(plain, text)}
     with atomic_file(path, what) as file:
         file.write(safetensors.torch.save(plain, metadata))
 
 
-def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors, dict[str, Any]]:
+def separate(tensors: Mapping[str, Tensor]) -> Tensors:
+    """As the library takes them: plain, and none shares memory with another."""
+    plain, places = Tensors(), set[int]()
+    for name, tensor in tensors.items():
+        plain[name] = _plain(tensor)
+        place = plain[name].untyped_storage().data_ptr()
+        if place in places:
+            plain[name] = plain[name].clone()
+        places.add(place)
+    return plain
+
+
+def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors, Any]:
     """The tensors of a file and its table; whatever libraries raise of it becomes one line."""
     try:
         raw = path.read_bytes()
@@ -287,7 +567,10 @@ def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors
         text: str = metadata["text"]
         if _digest(tensors, text) != metadata["digest"]:
             raise ValueError("its contents have another digest")
-        table: dict[str, Any] = json.loads(text)
+        table = json.loads(text)
+        if "signature" in table and "values" not in table:
+            table["values"] = _values_of(tensors)
+        unpacked(table.get("values", table), tensors)
     except FileNotFoundError:
         raise InputError(f"--resume: there is no checkpoint {path}") from None
     except Exception as error:
@@ -299,5 +582,63 @@ def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors
     return tensors, table
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    return not tensor.is_floating_point() or bool(tensor.isfinite().all())
+def _values_of(tensors: Tensors) -> Any:
+    """Of a file of spgnn 0.7, which had tensors alone, by these names."""
+    state: dict[str, Any] = {"weight": {}, "optimizer": {}}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "weight":
+            state[kind][rest] = tensor
+        else:
+            index, _, key = rest.partition("/")
+            state[kind].setdefault(int(index), {})[key] = tensor
+    return packed(state)[1]
+
+
+def _check_tensor(tensor: Tensor, name: str) -> None:
+    """Refuse a tensor that is no array of numbers, or of numbers that files do not have."""
+    wrong = ""
+    if is_lazy(tensor):
+        wrong = "has no shape yet; call the model once before"
+    elif type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+        wrong = f"is a {type(tensor).__name__}"
+    elif tensor.layout != torch.strided:
+        wrong = f"is sparse ({tensor.layout}); save to_dense() of it"
+    elif tensor.is_meta:
+        wrong = "has no numbers (device meta)"
+    elif tensor.is_quantized or not _is_stored(tensor.dtype):
+        wrong = f"is {tensor.dtype}"
+    if wrong:
+        raise InputError(f"checkpoints hold dense tensors; '{name}' {wrong}")
+
+
+@cache
+def _is_stored(dtype: torch.dtype) -> bool:
+    """True if the library writes and reads the dtype."""
+    try:
+        written = safetensors.torch.save({"one": torch.zeros(1).to(dtype)})
+        return safetensors.torch.load(written)["one"].dtype == dtype
+    except Exception:  # of a dtype that it does not know, it raises what it likes
+        return False
+
+
+def _check_finite(
+    model: nn.Module, prefix: str, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Refuse parameters and moments that are not finite, and buffers that are not numbers."""
+    learnt = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor) and not name.endswith(EXTRA_STATE):
+            _check_numbers(value, f"{prefix}/{name}", infinite=name not in learnt)
+    state = {} if optimizer is None else optimizer.state_dict()["state"]
+    for name, value in packed(state, "optimizer")[0].items():
+        _check_numbers(value, name, infinite=False)
+
+
+def _check_numbers(tensor: Tensor, name: str, *, infinite: bool) -> None:
+    """Refuse NaN and, unless they may be there, infinities."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        plain = tensor.float() if tensor.dtype.itemsize == 1 else tensor
+        bad = plain.isnan().any() if infinite else ~plain.isfinite().all()
+        if bool(bad):
+            raise InputError(f"{name} is not finite")

@@ -142,14 +142,14 @@ class Task(Protocol):
         """Names, numbers and texts that must be equal where a checkpoint is resumed."""
         return {}
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """State of this rank between epochs besides the model, for a checkpoint.
 
-        Called on all ranks; may be collective.
+        Tensors, numbers and texts. Called on all ranks; may be collective.
         """
         return {}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave on this rank; called if it was anything. Collective."""
         return
 

@@ -173,6 +173,7 @@ class Trainer:
         self.first_epoch = 0
         self.freed: FreedMemory | None = None
         self.steps_per_epoch = self.task.steps or 1
+        self._steps_agree = True  # all ranks take all of them
         self._callbacks, self._has_callbacks = callbacks, False
 
     def fit(self, epochs: int | None = None, **unknown_settings: Any) -> list[dict[str, Any]]:
@@ -211,6 +212,8 @@ class Trainer:
         """
         options = self.options
         check_replicated(self.task.model, self.comm)
+        if options.checkpoint:
+            checkpoint.check_state(self.task.model, self.optimizer, self.comm)
         if options.resume and not self.history:
             self._resume()
         self._has_callbacks = self.comm.agree(len(self._callbacks)) > 0
@@ -239,20 +242,27 @@ class Trainer:
         self.task.finish()
 
     def _resume(self) -> None:
-        self.history, own = checkpoint.load(
+        self.history, own = checkpoint.load_run(
             self.options.checkpoint,
             self.task.model,
             self.optimizer,
             self.signature,
             self.comm,
-            steps=self.steps_per_epoch,
+            steps=self.steps_per_epoch if self._steps_agree else None,
         )
         self.first_epoch = len(self.history)
         if own:
             try:
-                self.task.load_state(own)
+                self._load_state(own)
             except InputError as error:
                 raise InputError(f"{self.options.checkpoint}: {error}") from None
+
+    def _state(self) -> dict[str, Any]:
+        """What this rank keeps besides model and optimiser. Collective."""
+        return dict(self.task.state())
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self.task.load_state(state)
 
     def train_epoch(self, epoch: int) -> Tensor:
         """One forward, one backward, one step; the loss over all ranks, a scalar. Collective."""
@@ -401,14 +411,14 @@ class Trainer:
         if not options.checkpoint or (epochs % options.checkpoint_every and not self._is_done()):
             return
         try:
-            checkpoint.save(
+            checkpoint.save_run(
                 options.checkpoint,
                 self.task.model,
                 self.optimizer,
                 self.signature,
                 self.history,
                 self.comm,
-                self.task.state(),
+                self._state(),
             )
         except InputError as error:
             self.failure = str(error)

@@ -356,16 +356,30 @@ def test_every_way_learns_and_reports(path, tmp_path):
     assert past["pushed_bytes"] > 0
 
 
-def check_resumed(rank: int, path: Path, directory: Path) -> tuple[Any, Any]:
-    straight = trained(path, distributed="exact", epochs=4)
-    kept = {"checkpoint": str(directory / "run"), "distributed": "exact"}
-    trained(path, epochs=2, **kept)
-    return numbers(straight), numbers(trained(path, epochs=4, resume=True, **kept))
+def resumed_ways(rank: int, path: Path, directory: Path) -> dict[str, tuple[Any, Any]]:
+    columns = {"distributed": "columns", "model": "gcn", "optimizer": "adamw"}
+    late = {"distributed": "historical", "historical": "9,20,7,3,features", "batch_size": 3}
+    found = {}
+    for name, flags in {**WAYS, "columns": columns, "late": late}.items():
+        options = flags | {"dropout": 0.3}
+        straight = trained(path, epochs=3, **options)
+        kept = options | {"checkpoint": str(directory / name)}
+        trained(path, epochs=2, **kept)
+        found[name] = numbers(straight), numbers(trained(path, epochs=3, resume=True, **kept))
+    # Rows and moments of other batches, ranks and partitions are no use.
+    kept = WAYS["historical"] | {"checkpoint": str(directory / "historical"), "resume": True}
+    with pytest.raises(InputError, match="was made with batches of .* stale rows 50,6,2,9, drop"):
+        trained(path, epochs=5, **kept | {"historical": "50,6,1,9"})
+    with pytest.raises(InputError, match="its stale rows are of another partition"):
+        trained(path, epochs=5, **kept | {"dropout": 0.3, "partition": "block"})
+    return found
 
 
-def test_a_run_on_parts_is_resumed(path, tmp_path):
-    for straight, resumed in run_ranks(check_resumed, 2, path, tmp_path):
-        assert straight == resumed
+def test_every_way_is_resumed(path, tmp_path):
+    """To the last bit: stale rows, those on their way, and each rank's own moments too."""
+    for found in run_ranks(resumed_ways, 2, path, tmp_path):
+        for name, (straight, resumed) in found.items():
+            assert straight == resumed, name
 
 
 def balanced(rank: int, path: Path) -> list[int]:
@@ -468,10 +482,6 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "exact", "store": "disk"}, "needs --store memory"),
     ({"distributed": "local", "sampler": "fastgcn"}, "--sampler neighbor, not fastgcn"),
     ({"distributed": "local", "sampler": "labor"}, "needs --sampler neighbor, not labor"),
-    (
-        {"distributed": "local", "correct_every": 2, "checkpoint": "x", "resume": True},
-        "moments of their own",
-    ),
 ]
 
 

@@ -143,6 +143,21 @@ def test_csv_in_the_place_of_something_else(tmp_path, text):
     assert path.read_text() == "epoch,loss,seconds\n1,0.5,1.0\n2,0.5,1.0\n"
 
 
+def test_csv_is_not_written_through_a_link(tmp_path):
+    victim, log = tmp_path / "victim", CSVLog(str(tmp_path / "log"))
+    victim.write_text("precious")
+    file = tmp_path / "log" / "history.csv"
+    file.parent.mkdir()
+    file.symlink_to(victim)
+    log({"epoch": 0, "loss": 1.0})
+    assert not file.is_symlink()
+    file.unlink()
+    file.symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        log({"epoch": 1, "loss": 0.5})
+    assert victim.read_text() == "precious"
+
+
 def test_callbacks_are_called_on_rank_0():
     """Whether the others have any or not."""
 

@@ -46,13 +46,15 @@ def make(kind=torch.optim.Adam, widths=(4, 3, 2)) -> tuple[GCN, torch.optim.Opti
 def save(directory: Path) -> tuple[GCN, torch.optim.Optimizer]:
     """A checkpoint after one epoch."""
     model, optimizer = make()
-    checkpoint.save(str(directory), model, optimizer, SIGNATURE, HISTORY, SoloCommunicator(), {})
+    checkpoint.save_run(
+        str(directory), model, optimizer, SIGNATURE, HISTORY, SoloCommunicator(), {}
+    )
     return model, optimizer
 
 
 def load(directory: Path, model, optimizer, signature=SIGNATURE) -> list[dict]:
     """The history of a checkpoint that is read into model and optimiser."""
-    return checkpoint.load(str(directory), model, optimizer, signature, SoloCommunicator())[0]
+    return checkpoint.load_run(str(directory), model, optimizer, signature, SoloCommunicator())[0]
 
 
 def history(config: TrainConfig, ranks: int) -> list[dict[str, float]]:
@@ -97,7 +99,7 @@ def test_resumed_on_other_ranks(tmp_path, optimizer, dropout, order, model):
 def test_checkpoints_are_made_every_so_often_and_at_the_end(tmp_path, monkeypatch):
     path = write_dataset(tmp_path / "graph.npz")
     saved = []
-    monkeypatch.setattr(checkpoint, "save", lambda *given: saved.append(len(given[4])))
+    monkeypatch.setattr(checkpoint, "save_run", lambda *given: saved.append(len(given[4])))
     config = TrainConfig.of(dataset=path, checkpoint="unused", checkpoint_every=3, epochs=8)
     train(config.but(partition="block"), connect())
     assert saved == [3, 6, 8]
@@ -173,9 +175,11 @@ def test_models_of_other_types_come_back(tmp_path):
             model(torch.randn(4, 3).bfloat16()).square().sum().backward()
             optimizer.step()
             history = [{"epoch": 0, "loss": 1.0, "seconds": 1.0}]
-            checkpoint.save(str(tmp_path), model, optimizer, {}, history, SoloCommunicator(), {})
+            checkpoint.save_run(
+                str(tmp_path), model, optimizer, {}, history, SoloCommunicator(), {}
+            )
             first = model
-    checkpoint.load(str(tmp_path), model, optimizer, {}, SoloCommunicator())
+    checkpoint.load_run(str(tmp_path), model, optimizer, {}, SoloCommunicator())
     for (name, a), b in zip(first.state_dict().items(), model.state_dict().values(), strict=True):
         assert a.dtype == b.dtype, name
         assert torch.equal(a, b), name
@@ -233,7 +237,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     model, optimizer = make()
     torch.nn.init.constant_(model.convolutions[1].lin.weight, float("inf"))
     with pytest.raises(InputError, match=r"convs.1.lin.weight is not finite after 0 epochs"):
-        checkpoint.save(str(tmp_path), model, optimizer, SIGNATURE, [], SoloCommunicator(), {})
+        checkpoint.save_run(str(tmp_path), model, optimizer, SIGNATURE, [], SoloCommunicator(), {})
     assert (tmp_path / checkpoint.FILE).read_bytes() == before
 
 
@@ -287,13 +291,13 @@ def test_damaged_checkpoints(tmp_path, count):
         assert found.keys() == expected.keys(), seed
         assert all(torch.equal(found[name], expected[name]) for name in found), seed
         with torch.no_grad():
-            for name, tensor in checkpoint._training_state(model, optimizer).items():
+            for name, tensor in checkpoint._training_state(model, optimizer)[0].items():
                 tensor.copy_(before[name])
     assert resumed < count / 2
 
 
 def snapshot(model, optimizer) -> dict[str, torch.Tensor]:
-    state = checkpoint._training_state(model, optimizer)
+    state = checkpoint._training_state(model, optimizer)[0]
     return {name: tensor.clone() for name, tensor in state.items()}
 
 
@@ -308,7 +312,7 @@ def snapshot(model, optimizer) -> dict[str, torch.Tensor]:
 def test_checkpoints_that_do_not_fit(tmp_path, widths, steps, said):
     save(tmp_path)
     with pytest.raises(InputError) as refused:
-        checkpoint.load(
+        checkpoint.load_run(
             str(tmp_path), *make(widths=widths), SIGNATURE, SoloCommunicator(), steps=steps
         )
     assert said in str(refused.value)

@@ -39,6 +39,11 @@ void store(EmbeddingCache& cache, const Dense& vertices, std::int64_t made, cons
   cache.store(listed, made, rows.as<char>(), table.as<char>(), bytes, threads);
 }
 
+void list(const EmbeddingCache& cache, const Tensor& vertices, const Tensor& made,
+          const Tensor& slots) {
+  cache.list(vertices.as<std::int64_t>(), made.as<std::int64_t>(), slots.as<std::int64_t>());
+}
+
 }  // namespace
 
 void bind_stale(nb::module_& m) {
@@ -47,6 +52,8 @@ void bind_stale(nb::module_& m) {
       .def_prop_ro("used", &EmbeddingCache::used, "Slots that hold a row.")
       .def("search", &search, "vertices"_a, "now"_a, "life"_a, "slots"_a,
            "Writes the slots of vertices' rows; (rows found, sum of their ages).")
+      .def("list", &list, "vertices"_a, "made"_a, "slots"_a,
+           "Writes vertex, iteration and slot of each row, the oldest first, int64 [used].")
       .def("store", &store, "vertices"_a, "made"_a, "rows"_a, "table"_a,
            "Writes rows of bytes to a table of bytes; the oldest are evicted.");
 }

@@ -54,6 +54,15 @@ class EmbeddingCache {
     return {found, ages};
   }
 
+  // Vertex, iteration and slot of each row, from the one that was written longest ago on.
+  void list(std::int64_t* vertices, std::int64_t* made, std::int64_t* slots) const {
+    for (std::int32_t slot = oldest_; slot != kNone; slot = lines_[slot].newer) {
+      *vertices++ = lines_[slot].vertex;
+      *made++ = lines_[slot].made;
+      *slots++ = slot;
+    }
+  }
+
   // HECStore: writes rows to `table`, one after the other: each replaces the row of its vertex,
   // takes a slot that was never used, or evicts the row that was written longest ago.
   void store(Vertices vertices, std::int64_t made, const char* rows, char* table,
