@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from spgnn.spmm import DistMatrix
     from spgnn.train import (
         Trainer,
+        load,
+        save,
     )
 
 __all__ = [
@@ -45,7 +47,9 @@ __all__ = [
     "connect",
     "distribute",
     "infer",
+    "load",
     "product",
+    "save",
 ]
 __version__ = "0.7.0"
 
@@ -67,7 +71,9 @@ _HOMES = {
     "connect": "comm",
     "distribute": "frontend",
     "infer": "inference",
+    "load": "train",
     "product": "autograd",
+    "save": "train",
 }
 
 

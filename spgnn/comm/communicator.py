@@ -173,7 +173,7 @@ class Communicator(ABC):
     def release(self) -> None:  # noqa: B027  (only for backends that need it)
         """Give up memory that must not outlive the interpreter; no operation may follow."""
 
-    def check_agreement(self, what: str, **facts: Any) -> None:
+    def check_agreement(self, what: str, /, **facts: Any) -> None:
         """Make sure that all ranks of the group hold the same facts before they do `what`.
 
         Facts are numbers, texts, tuples of them, ``None``, arrays or tensors. They are equal if

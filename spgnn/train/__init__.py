@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from spgnn.config import TrainConfig
+from spgnn.train.checkpoint import load, save
 from spgnn.train.run import train
 from spgnn.train.task import Task
 from spgnn.train.trainer import Trainer
@@ -11,5 +12,7 @@ __all__ = [
     "Task",
     "TrainConfig",
     "Trainer",
+    "load",
+    "save",
     "train",
 ]

@@ -43,7 +43,9 @@ Progress = dict[str, Any]
 _DAMAGED = "not a checkpoint, or a damaged one"
 
 
-def save(directory: str, graph: DistGraph | HeteroDistGraph | Communicator, **state: Any) -> None:
+def save(
+    directory: str, graph: DistGraph | HeteroDistGraph | Communicator, /, **state: Any
+) -> None:
     """Write a checkpoint of a training loop, ``DIR/checkpoint.safetensors``. Collective.
 
     Rank 0 writes what all ranks have; another number of ranks may :func:`load` it, unless the graph
@@ -72,14 +74,17 @@ def save(directory: str, graph: DistGraph | HeteroDistGraph | Communicator, **st
     """
     comm = _comm_of(graph)
 
-    def packed_here() -> tuple[Tensors, Any]:
+    def digests() -> dict[str, str]:
+        result = {}
         for name, one in state.items():
             if isinstance(one, nn.Module):
                 _check_finite(one, name)
-        return packed({name: _state_of(one) for name, one in state.items()})
+            tensors, values = packed(_state_of(one), name)
+            result[name] = _digest(tensors, json.dumps(values))
+        return result
 
-    tensors, values = comm.on_every_rank(packed_here)
-    comm.check_agreement("spgnn.save", state=_digest(tensors, json.dumps(values)))
+    comm.check_agreement("spgnn.save", **comm.on_every_rank(digests))
+    tensors, values = packed({name: _state_of(one) for name, one in state.items()})
     modules = [name for name, one in state.items() if isinstance(one, nn.Module)]
     progress, own = {"values": values, "modules": modules}, {}
     if not isinstance(graph, Communicator):
@@ -89,7 +94,7 @@ def save(directory: str, graph: DistGraph | HeteroDistGraph | Communicator, **st
 
 
 def load(
-    directory: str, graph: DistGraph | HeteroDistGraph | Communicator, **state: Any
+    directory: str, graph: DistGraph | HeteroDistGraph | Communicator, /, **state: Any
 ) -> dict[str, Any]:
     """Read a checkpoint that :func:`save` wrote into these objects, on all ranks. Collective.
 

@@ -368,7 +368,7 @@ def resumed_ways(rank: int, path: Path, directory: Path) -> dict[str, tuple[Any,
         found[name] = numbers(straight), numbers(trained(path, epochs=3, resume=True, **kept))
     # Rows and moments of other batches, ranks and partitions are no use.
     kept = WAYS["historical"] | {"checkpoint": str(directory / "historical"), "resume": True}
-    with pytest.raises(InputError, match="was made with batches of .* stale rows 50,6,2,9, drop"):
+    with pytest.raises(InputError, match=r"was made with batches of .* stale rows 50,6,2,9, drop"):
         trained(path, epochs=5, **kept | {"historical": "50,6,1,9"})
     with pytest.raises(InputError, match="its stale rows are of another partition"):
         trained(path, epochs=5, **kept | {"dropout": 0.3, "partition": "block"})

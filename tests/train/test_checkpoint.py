@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
-from spgnn import InputError
+import spgnn
+from spgnn import InputError, Trainer
 from spgnn.comm import (
     SoloCommunicator,
     connect,
 )
+from spgnn.inference import load_weights, save_weights
 from spgnn.nn import (
     GCN,
+    DropoutKeys,
+    GraphSAGE,
 )
 from spgnn.testing import run_ranks
 from spgnn.train import (
@@ -183,6 +191,271 @@ def test_models_of_other_types_come_back(tmp_path):
     for (name, a), b in zip(first.state_dict().items(), model.state_dict().values(), strict=True):
         assert a.dtype == b.dtype, name
         assert torch.equal(a, b), name
+
+
+OPTIMISERS = [
+    (torch.optim.Adam, {"amsgrad": True}),
+    (torch.optim.Adam, {"lr": torch.tensor(0.01), "foreach": False}),
+    (torch.optim.AdamW, {"amsgrad": True, "fused": True}),
+    (torch.optim.Adagrad, {"lr_decay": 0.1}),
+    (torch.optim.Adadelta, {}),
+    (torch.optim.RMSprop, {"centered": True, "momentum": 0.9}),
+    (torch.optim.NAdam, {}),
+    (torch.optim.RAdam, {}),
+    (torch.optim.Adamax, {}),
+    (torch.optim.Adafactor, {}),
+    (torch.optim.Rprop, {}),
+    (torch.optim.ASGD, {"t0": 1}),
+    (torch.optim.SGD, {}),
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
+    (torch.optim.LBFGS, {"line_search_fn": "strong_wolfe"}),
+    (torch.optim.SparseAdam, {}),
+]
+
+
+def steps(model, optimizer, first: int, last: int) -> None:
+    for number in range(first, last):
+        rows = torch.randn(8, 4, generator=torch.Generator().manual_seed(number)).bfloat16()
+
+        def closure(rows=rows):
+            optimizer.zero_grad()
+            out = model(torch.arange(5) if isinstance(model, torch.nn.Embedding) else rows)
+            loss = out.square().sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIMISERS)
+def test_every_optimiser_goes_on(tmp_path, kind, options):
+    """To the last bit, with rates of groups, in a dtype whose moments could be rounded."""
+
+    def fresh():
+        torch.manual_seed(0)
+        if kind is torch.optim.SparseAdam:
+            model = torch.nn.Embedding(5, 3, sparse=True).bfloat16()
+        else:
+            layers = torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 2)
+            model = torch.nn.Sequential(*layers).bfloat16()
+        each = list(model.parameters())
+        groups = [{"params": each[:2], "lr": 0.03}, {"params": each[2:]}]
+        if kind in (torch.optim.SparseAdam, torch.optim.LBFGS):
+            groups = each
+        return model, kind(groups, **{"lr": 0.01, **options})
+
+    straight, stopped, resumed, own = fresh(), fresh(), fresh(), fresh()
+    steps(*straight, 0, 5)
+    steps(*stopped, 0, 2)
+    solo = SoloCommunicator()
+    checkpoint.check_state(*fresh(), solo)
+    checkpoint.save_run(str(tmp_path), *stopped, {}, [{}, {}], solo, {})
+    checkpoint.load_run(str(tmp_path), *resumed, {}, solo, steps=None)
+    model, optimizer = stopped
+    spgnn.save(str(tmp_path), solo, model=model, optimizer=optimizer, epoch=2)
+    model, optimizer = own
+    assert spgnn.load(str(tmp_path), solo, model=model, optimizer=optimizer) == {"epoch": 2}
+    for other in (resumed, own):
+        steps(*other, 2, 5)
+        for name, tensor in straight[0].state_dict().items():
+            assert torch.equal(tensor, other[0].state_dict()[name]), name
+
+
+def test_options_that_need_other_moments_are_refused(tmp_path):
+    save(tmp_path)
+    with_more = make(lambda p, lr: torch.optim.Adam(p, lr=lr, amsgrad=True))
+    with pytest.raises(InputError, match="no tensor 'optimizer/0/max_exp_avg_sq'"):
+        load(tmp_path, *with_more)
+
+
+class Scaled(torch.nn.Linear):
+    """A module with a state of its own."""
+
+    scale: Any = 1.0
+
+    def get_extra_state(self):
+        return self.scale
+
+    def set_extra_state(self, state):
+        self.scale = state
+
+
+EXTRA = {"scale": float("inf"), "amax": (torch.arange(3), [None, "a", True]), 3: {}}
+
+
+def test_extra_states_come_back(tmp_path):
+    """What a file cannot hold is refused before training, and nothing is unpickled."""
+    model, solo = Scaled(4, 2), SoloCommunicator()
+    model.scale = EXTRA
+    optimizer = torch.optim.Adam(model.parameters())
+    checkpoint.save_run(str(tmp_path), model, optimizer, {}, [{}], solo, {})
+    weights = tmp_path / "weights.safetensors"
+    save_weights(model, str(weights), solo)
+    spgnn.save(str(tmp_path / "own"), solo, net=model)
+    for path in (tmp_path, weights, tmp_path / "own"):
+        other = Scaled(4, 2)
+        load_weights(other, str(path), solo)
+        assert torch.equal(other.weight, model.weight)
+        assert str(other.scale) == str(EXTRA)
+    model.scale = io.BytesIO()
+    for refused in (
+        lambda: checkpoint.check_state(model, optimizer, solo),
+        lambda: save_weights(model, str(weights), solo),
+    ):
+        with pytest.raises(InputError, match=r"numbers and texts; '.*_extra_state' is a BytesIO"):
+            refused()
+    graph = write_dataset(tmp_path / "graph.npz")
+    task = Trainer(Scaled(4, 2), spgnn.distribute(graph), forward=lambda m, g: m(g.x[:, :4]))
+    task.task.model.scale = io.BytesIO()
+    task.options = replace(task.options, checkpoint=str(tmp_path / "never"))
+    with pytest.raises(InputError, match="BytesIO"):
+        task.run()
+    assert not task.history
+    assert not (tmp_path / "never").exists()
+
+
+def test_state_dicts_of_all_kinds(tmp_path):
+    """Each comes back to the last bit, or is refused by its name."""
+    model, solo = torch.nn.Linear(3, 2), SoloCommunicator()
+    model.twin = torch.nn.Linear(3, 2)
+    model.twin.weight = model.weight
+    whole = torch.arange(12.0).reshape(3, 4)
+    buffers = {
+        "transposed": whole.T,
+        "slice": whole[:, 1:3],
+        "expanded": torch.ones(1).expand(4),
+        "empty": torch.zeros(0, 3),
+        "also_empty": torch.zeros(3, 0, dtype=torch.int8),
+        "number": torch.tensor(7),
+        "bool": torch.tensor([True, False]),
+        "half": whole.half(),
+        "bfloat16": whole.bfloat16(),
+        "float8": whole.to(torch.float8_e4m3fn),
+        "complex": torch.complex(whole, -whole).conj(),
+        "mask": torch.full((2,), -torch.inf),
+        "uint16": torch.tensor([65535], dtype=torch.uint16),
+    }
+    for name, tensor in buffers.items():
+        model.register_buffer(f"a_{name}", tensor)
+    model.register_buffer("unsaved", torch.zeros(1), persistent=False)
+    spgnn.save(str(tmp_path), solo, model=model)
+    saved = {name: t.clone() for name, t in model.state_dict().items()}
+    for name, tensor in buffers.items():
+        setattr(model, f"a_{name}", torch.zeros(tensor.shape, dtype=tensor.dtype))
+    spgnn.load(str(tmp_path), solo, model=model)
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == saved[name].dtype
+        assert torch.equal(
+            tensor.double() if tensor.dtype.itemsize == 1 else tensor,
+            saved[name].double() if tensor.dtype.itemsize == 1 else saved[name],
+        )
+    for tensor, said in (
+        (whole.to_sparse(), "is sparse"),
+        (whole.to("meta"), "has no numbers"),
+        (torch.nn.parameter.UninitializedBuffer(), "has no shape yet"),
+        (torch.complex(whole, whole).to(torch.complex128), "is torch.complex128"),
+        (np.zeros(3), "is a ndarray"),
+    ):
+        with pytest.raises(InputError, match=f"'wrong' {said}"):
+            spgnn.save(str(tmp_path), solo, wrong=tensor)
+
+
+def loop(rank: int, path: str, first: int, last: int, directory: Path, codec=None) -> list[float]:
+    """A training loop of one's own, with dropout and a schedule of rates."""
+    graph = spgnn.distribute(path, partition="random", codec=codec)
+    model = GraphSAGE(-1, 8, num_layers=2, out_channels=8, dropout=0.4)
+    with torch.no_grad():
+        model(graph.x, graph)
+    graph.synchronise(model)
+    optimizer = torch.optim.NAdam(model.parameters(), lr=0.05)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    objects = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
+    history = []
+    if first:
+        saved = spgnn.load(str(directory), graph, **objects)
+        assert saved["epoch"] == first
+        history = saved["history"]
+    mask = graph.train_mask & (graph.y >= 0)
+    for _ in range(first, last):
+        keys = DropoutKeys(graph.vertex_ids, 0, graph.next_epoch())
+        model.train()
+        out = model(graph.x, graph, keys)
+        loss = graph.mean(F.cross_entropy(out[mask], graph.y[mask], reduction="none"), mask)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        history.append(loss.item())
+    spgnn.save(str(directory), graph, **objects, epoch=last, history=history)
+    return history
+
+
+def test_loops_of_ones_own_are_resumed(tmp_path):
+    """Two ranks save, others resume; with a codec that keeps rows, as many ranks."""
+    path = write_dataset(tmp_path / "graph.npz")
+    straight = run_ranks(loop, 1, path, 0, 6, tmp_path / "straight")[0]
+    run_ranks(loop, 2, path, 0, 2, tmp_path / "run")
+    three = run_ranks(loop, 3, path, 2, 4, tmp_path / "run")
+    one = run_ranks(loop, 1, path, 4, 6, tmp_path / "run")[0]
+    assert three[0] == three[1] == one[:4]
+    np.testing.assert_allclose(one, straight, rtol=TOLERANCE)
+    late = {"delay": 2}
+    straight = run_ranks(loop, 2, path, 0, 5, tmp_path / "straight", late)
+    run_ranks(loop, 2, path, 0, 3, tmp_path / "run", late)
+    assert run_ranks(loop, 2, path, 3, 5, tmp_path / "run", late) == straight
+    with pytest.raises(InputError, match="was made on 2 ranks, not 1"):
+        loop(0, path, 5, 6, tmp_path / "run", late)
+
+
+def refused_saves(rank: int, directory: Path) -> None:
+    comm, model = connect(), torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, rank)
+    with pytest.raises(InputError, match=r"do not agree on model of spgnn\.save"):
+        spgnn.save(str(directory), comm, model=model)
+    if rank == 1:
+        model.bias.data[0] = torch.nan
+    with pytest.raises(InputError, match=r"model/bias is not finite"):
+        spgnn.save(str(directory), comm, model=model)
+    assert not directory.exists()
+
+
+def test_what_is_of_other_objects_is_refused(tmp_path):
+    run_ranks(refused_saves, 2, tmp_path / "never")
+    model, solo, directory = torch.nn.Linear(2, 2), SoloCommunicator(), str(tmp_path)
+    optimizer = torch.optim.Adam(model.parameters())
+    spgnn.save(directory, solo, model=model, optimizer=optimizer, epoch=1)
+    before = model.weight.clone()
+    for objects, said in (
+        ({"net": model}, "holds no 'net', but model, optimizer, epoch"),
+        ({"model": torch.nn.Linear(3, 2)}, r"'model/weight' is torch.float32 \[2, 2\], not"),
+        ({"optimizer": torch.optim.SGD([model.weight])}, r"groups of \[2\] parameters, not \[1\]"),
+        ({"epoch": 1}, "epoch is a int, and is returned"),
+        ({"model": model, "epoch": optimizer}, r"'epoch' has groups of \[\] parameters"),
+    ):
+        with pytest.raises(InputError, match=said):
+            spgnn.load(directory, solo, **objects)
+    assert torch.equal(before, model.weight)
+    with pytest.raises(InputError, match=r"was written by spgnn\.save"):
+        load(tmp_path, *make())
+    save(tmp_path)
+    with pytest.raises(InputError, match="is a Trainer's checkpoint"):
+        spgnn.load(directory, solo, model=model)
+    with pytest.raises(InputError, match=r"give the graph of spgnn.distribute.* got str"):
+        spgnn.save(directory, "graph", model=model)
+
+
+def test_checkpoints_of_earlier_versions(tmp_path):
+    """They had tensors alone."""
+    model, optimizer = save(tmp_path)
+    tensors, progress = checkpoint._read(tmp_path / checkpoint.FILE, "")
+    del progress["values"]
+    checkpoint._write(tmp_path / checkpoint.FILE, tensors, json.dumps(progress), "")
+    other, its_optimizer = make()
+    torch.nn.init.zeros_(other.convolutions[0].lin.weight)
+    assert load(tmp_path, other, its_optimizer) == HISTORY
+    before, after = snapshot(model, optimizer), snapshot(other, its_optimizer)
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def refusal(
