@@ -20,7 +20,9 @@ SAMPLES = 64  # of each rank, that splitters are chosen of
 MOST_COLUMNS = 1 << 30
 
 
-def areas(scores: Tensor, truth: Tensor, chosen: Tensor, comm: Communicator) -> list[float]:
+def areas(
+    scores: Tensor, truth: Tensor, chosen: Tensor, comm: Communicator, *, rounded: bool = False
+) -> list[float]:
     """The area under the ROC curve of each column; NaN without positives or negatives. Collective.
 
     That is the share of pairs of a positive and a negative in which the positive has the larger
@@ -34,32 +36,53 @@ def areas(scores: Tensor, truth: Tensor, chosen: Tensor, comm: Communicator) -> 
     chosen : Tensor bool [rows, columns]
         What counts.
     comm : Communicator
+    rounded : bool
+        Scores are equal too that are no further apart than rounding may put them.
     """
-    columns = scores.shape[1]
-    keys = _sorted_keys(scores.detach(), truth, chosen)
-    keys = _redistributed(keys, comm)
+    columns, values = scores.shape[1], scores.detach().float().cpu()
+    truth, chosen, near = truth.cpu(), chosen.cpu(), torch.zeros_like(values)
+    if rounded:
+        sizes = torch.where(chosen & values.isfinite(), values.abs(), 0).double().sum(0)
+        means = torch.stack((sizes, chosen.sum(0)))
+        comm.all_reduce(means).wait()
+        near = _near(values, means[0] / means[1].clamp(min=1)).float()
+    keys = _redistributed(_sorted_keys(values, truth, chosen, near), comm)
     counts = _counted(keys, columns)
     mine = torch.from_numpy(counts.reshape(1, -1))
     every = mine.new_empty(comm.size, mine.shape[1])
     comm.all_gather(mine, every, [1] * comm.size)
-    positives, negatives, won = every.numpy().reshape(comm.size, 3, columns).transpose(1, 0, 2)
+    bounds, negatives, won = every.numpy().reshape(comm.size, 3, columns).transpose(1, 0, 2)
     # A positive also beats all negatives of the ranks before its own.
     below = np.cumsum(negatives, axis=0) - negatives
-    twice = (won + 2 * positives * below).sum(axis=0)
-    pairs = positives.sum(axis=0).astype(np.float64) * negatives.sum(axis=0)
-    return [float(t) / (2 * p) if p else float("nan") for t, p in zip(twice, pairs, strict=True)]
+    twice = (won + bounds * below).sum(axis=0)
+    pairs = bounds.sum(axis=0).astype(np.float64) * negatives.sum(axis=0)  # each positive has two
+    return [float(t / p) if p else float("nan") for t, p in zip(twice, pairs, strict=True)]
 
 
-def _sorted_keys(scores: Tensor, truth: Tensor, chosen: Tensor) -> Int64:
-    """Chosen predictions as sorted integers: by column, then score, then truth."""
-    values = scores.float().cpu().numpy() + np.float32(0)  # there is one zero
-    bits = values.view(np.int32).astype(np.int64)
+def _sorted_keys(values: Tensor, truth: Tensor, chosen: Tensor, near: Tensor) -> Int64:
+    """Chosen predictions as sorted integers: by column, then score, then kind.
+
+    A negative is of kind 1. A positive has two keys: of kind 0 with the smallest score that counts
+    as equal, and of kind 2 with the largest one; half of it beats all negatives before either.
+    """
+    yes, no = ((chosen & which).nonzero(as_tuple=True) for which in (truth, ~truth))
+    found: Int64 = np.concatenate(
+        [
+            _keys(values[yes] - near[yes], yes[1], 0),
+            _keys(values[no], no[1], 1),
+            _keys(values[yes] + near[yes], yes[1], 2),
+        ]
+    )
+    found.sort()
+    return found
+
+
+def _keys(values: Tensor, column: Tensor, kind: int) -> Int64:
+    bits = (values.numpy() + np.float32(0)).view(np.int32).astype(np.int64)  # there is one zero
     # The bits of floats rise with them; those of negative ones fall.
     rising = np.where(bits < 0, -1 - (bits & 0x7FFFFFFF), bits) + 2**31
-    column = np.arange(scores.shape[1], dtype=np.int64)
-    keys = (column << 33) | (rising << 1) | truth.cpu().numpy()
-    found: Int64 = np.sort(keys[chosen.cpu().numpy()])
-    return found
+    keys: Int64 = (column.numpy() << 34) | (rising << 2) | kind
+    return keys
 
 
 def _redistributed(keys: Int64, comm: Communicator) -> Int64:
@@ -73,11 +96,10 @@ def _redistributed(keys: Int64, comm: Communicator) -> Int64:
     listed = of_all.tolist()
     samples = sizes.new_empty(sum(listed))
     comm.all_gather(torch.from_numpy(taken), samples, listed)
-    # Truth is no part of a splitter: equal scores stay together.
-    ordered = np.sort(samples.numpy()) >> 1
+    ordered = np.sort(samples.numpy())
     places = np.arange(1, comm.size) * len(ordered) // comm.size
     splitters = ordered[places] if len(ordered) else np.zeros(comm.size - 1, np.int64)
-    ends = np.concatenate(([0], np.searchsorted(keys >> 1, splitters), [len(keys)]))
+    ends = np.concatenate(([0], np.searchsorted(keys, splitters), [len(keys)]))
     counts = comm.exchange_counts(np.diff(ends).tolist())
     received = torch.empty(counts.received, dtype=torch.int64)
     comm.alltoallv(torch.from_numpy(keys), received, counts).wait()
@@ -86,20 +108,26 @@ def _redistributed(keys: Int64, comm: Communicator) -> Int64:
 
 
 def _counted(keys: Int64, columns: int) -> Int64:
-    """Positives, negatives, and twice the pairs won inside each column, int64 [3, columns]."""
-    groups, of_group = np.unique(keys >> 1, return_inverse=True)
-    positive = (keys & 1).astype(np.int64)
-    up = np.bincount(of_group, positive, len(groups)).astype(np.int64)
-    down = np.bincount(of_group, minlength=len(groups)) - up
-    column = groups >> 32
-    below = np.cumsum(down) - down
-    first = np.searchsorted(column, np.arange(columns))
-    before = np.append(below, down.sum())[first]
+    """Keys of positives, negatives, and negatives before these keys, int64 [3, columns]."""
+    negative, column = (keys & 3) == 1, keys >> 34
+    before = np.append(0, np.cumsum(negative))
+    first = before[np.searchsorted(column, np.arange(columns))]
+    below = before[:-1] - first[column]
     found = np.zeros((3, columns), np.int64)
-    np.add.at(found[0], column, up)
-    np.add.at(found[1], column, down)
-    np.add.at(found[2], column, up * (2 * (below - before[column]) + down))
+    np.add.at(found[0], column[~negative], 1)
+    np.add.at(found[1], column[negative], 1)
+    np.add.at(found[2], column[~negative], below[~negative])
     return found
+
+
+def _near(scores: Tensor, means: Tensor) -> Tensor:
+    """How far apart two scores may be that rounding alone tells apart.
+
+    Of sums of products, rounding is relative to what is summed, for which the mean of |scores|
+    stands as well.
+    """
+    eps = min(torch.finfo(dtype).eps for dtype in (scores.dtype, torch.float32))
+    return (8 * eps * (scores.abs() + means)).nan_to_num(0.0, 0.0)
 
 
 def mean_reciprocal_rank(
@@ -108,7 +136,7 @@ def mean_reciprocal_rank(
     """The mean of 1 / rank of each positive among negatives of its own. Collective.
 
     As OGB's evaluator of ogbl-citation2: the rank is the mean of the best and the worst one that
-    ties allow.
+    ties allow. Scores tie that are no further apart than rounding may put them.
 
     Parameters
     ----------
@@ -118,9 +146,11 @@ def mean_reciprocal_rank(
         Pairs of all ranks.
     comm : Communicator
     """
-    better = (negative > positive[:, None]).sum(dim=1)
-    equal = (negative == positive[:, None]).sum(dim=1)
-    reciprocal = 1 / (1 + better.double() + equal.double() / 2)
+    positive = positive[:, None]
+    near = _near(positive, negative.abs().mean(1, keepdim=True))
+    equal = ((negative - positive).abs() <= near) | (negative == positive)
+    better = ((negative > positive) & ~equal).sum(dim=1)
+    reciprocal = 1 / (1 + better.double() + equal.sum(dim=1).double() / 2)
     summed = reciprocal.sum().reshape(1).cpu()
     comm.all_reduce(summed).wait()
     return float(summed) / total if total else None
@@ -131,7 +161,8 @@ def hits(
 ) -> list[float | None]:
     """For each K, the share of positives above the K-th largest of *all* negatives. Collective.
 
-    As OGB's evaluator of ogbl-ppa, ogbl-ddi and ogbl-collab: 1 where there are fewer than K.
+    As OGB's evaluator of ogbl-ppa, ogbl-ddi and ogbl-collab: 1 where there are fewer than K. No
+    positive is above that ties with it, but for rounding.
 
     Parameters
     ----------
@@ -148,8 +179,13 @@ def hits(
     best[: len(mine)] = mine
     every = best.new_empty(comm.size * most)
     comm.all_gather(best, every, [most] * comm.size)
-    ordered = every.sort(descending=True).values
-    above = torch.stack([(positive.double().cpu() > ordered[k - 1]).sum() for k in ks])
+    ordered, positive = every.sort(descending=True).values, positive.cpu()
+    above = torch.stack(
+        [
+            (positive.double() - ordered[k - 1] > _near(positive, ordered[k - 1].abs())).sum()
+            for k in ks
+        ]
+    )
     comm.all_reduce(above).wait()
     return [int(count) / total if total else None for count in above]
 

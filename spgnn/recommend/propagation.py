@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -55,6 +56,20 @@ class Propagation:
         Z = few.forward(self._horner(E, self.weights[1:]))
         return Z.add_(E[rows], alpha=self.weights[0])
 
+    def rounded(self, E: Tensor) -> Tensor:
+        """Of all own rows, summed in float64 and rounded to float32. Collective.
+
+        So rows that should be equal are, whichever ranks have them, and in whatever order they add.
+        """
+        halves = E.chunk(2, 1)  # as much memory as float32
+        return torch.cat(
+            [self._horner(half.double(), self.weights, self._exact).float() for half in halves], 1
+        )
+
+    @cached_property
+    def _exact(self) -> DistMatrix:
+        return self.A.to(torch.float64)
+
     def adjoint(self, G: Tensor, rows: Tensor, few: DistMatrix | None = None) -> Tensor:
         """The gradient of E [own rows, d] by that of some rows [r, d]. Collective."""
         if few is None:
@@ -68,12 +83,12 @@ class Propagation:
             Z = self.A.forward(Z)
         return Z.mul_(first).index_add_(0, rows, G, alpha=self.weights[0])
 
-    def _horner(self, E: Tensor, weights: Sequence[float]) -> Tensor:
+    def _horner(self, E: Tensor, weights: Sequence[float], A: DistMatrix | None = None) -> Tensor:
         last, *others = reversed(weights)
         if not others:
             return E * last
-        Z = E
+        A, Z = A or self.A, E
         for weight in others:
-            Z = self.A.forward(Z).mul_(last).add_(E, alpha=weight)
+            Z = A.forward(Z).mul_(last).add_(E, alpha=weight)
             last = 1.0
         return Z

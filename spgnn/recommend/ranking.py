@@ -11,7 +11,8 @@ from spgnn.comm import Communicator
 from spgnn.recommend.share import Share
 from spgnn.sparse import CSR, take_rows
 
-_ITEMS, _USERS = 8192, 1024  # scores of so many at once
+_ITEMS, _USERS = 8192, 512  # scores of so many at once
+_IDS = (1 << 32) - 1
 
 
 def top_items(
@@ -20,29 +21,45 @@ def top_items(
     """Places and scores [u, min(k, items)] of the items with the largest scores u · i. Collective.
 
     `users` [u, d] and `items` [own items, d] are own ones; `known` [u, items] are places of items
-    that are left out. The best come first; −1 where there are no more.
+    that are left out. The best come first, of equal scores the smaller id; −1 where there are no
+    more. Scores are sums in float64 that are rounded to float32: neither the ranks nor the blocks
+    decide which of them are equal.
     """
     k = min(k, share.items)
-    best = users.new_full((len(users), k), -torch.inf)
-    places = torch.full((len(users), k), -1)
+    best = torch.full((len(users), k), torch.iinfo(torch.int64).min)
     # Entries of each group of users by place, so that those of a block follow each other.
     entries = [_by_place(known, rows) for rows in torch.arange(len(users)).split(_USERS)]
     for first, block in _blocks(items, share, comm):
+        columns, ids = block.double().T, share.item_ids[first : first + len(block)]
         for number, begin in enumerate(range(0, len(users), _USERS)):
             here = slice(begin, begin + _USERS)
-            scores = users[here] @ block.T
+            scores = (users[here].double() @ columns).float()
             place, row = entries[number]
             low, high = torch.searchsorted(
                 place, torch.tensor([first, first + len(block)])
             ).tolist()
             scores[row[low:high], place[low:high] - first] = -torch.inf
-            value, column = scores.topk(min(k, len(block)))
-            both = torch.cat((best[here], value), 1)
-            numbers = torch.cat((places[here], column + first), 1)
-            best[here], chosen = both.topk(k)
-            places[here] = numbers.gather(1, chosen)
-    places[best == -torch.inf] = -1
-    return places, best
+            value, column = scores.topk(min(k + 1, len(block)))
+            keys = _keys(value[:, :k], ids[column[:, :k]])
+            if len(block) > k:
+                # Any of equal ones may be among the k.
+                tied = (value[:, k - 1] == value[:, k]) & (value[:, k] > -torch.inf)
+                keys[tied] = _keys(scores[tied], ids).topk(k).values
+            best[here] = torch.cat((best[here], keys), 1).topk(k).values
+    # The inverse of `_keys`.
+    rising = (best >> 32).int()
+    scores = torch.where(rising < 0, rising ^ 0x7FFFFFFF, rising).view(torch.float32)
+    places = share.places[(_IDS - (best & _IDS)).clamp(max=max(share.items - 1, 0))]
+    missing = best <= (_keys(scores.new_tensor(-torch.inf), best.new_zeros(())))
+    return places.masked_fill(missing, -1), scores.masked_fill(missing, -torch.inf)
+
+
+def _keys(scores: Tensor, ids: Tensor) -> Tensor:
+    """Integers that rise with scores and, where these are equal, fall with ids."""
+    bits = (scores + 0.0).view(torch.int32)  # there is one zero
+    # The bits of floats rise with them; those of negative ones fall.
+    rising = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return (rising.long() << 32) | (_IDS - ids)
 
 
 def _by_place(known: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:

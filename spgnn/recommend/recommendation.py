@@ -264,7 +264,7 @@ class Recommendation(PairTask):
         return counts
 
     def outputs(self) -> Tensor:
-        return self.propagation.forward(self.rows)
+        return self.propagation.rounded(self.rows)
 
     def sums(self) -> Tensor:
         F, share = self.outputs(), self.share

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -180,16 +181,19 @@ class SpilledRecommendation(PairTask):
                 self._tables[name].write(chunk, values)
         return penalty
 
-    def _propagated(self, E: Table) -> Table:
+    def _propagated(self, E: Table, dtype: torch.dtype = torch.float32) -> Table:
         """``Σ w_k A^k E``, a new table."""
         last, *others = reversed(self.config.model.of_layers)
-        Y = self._new("operand", E.width)
+        # As much memory in either dtype.
+        panel = -(-E.width * torch.float32.itemsize // dtype.itemsize)
+        new = partial(self._factory.table, "operand", dtype=dtype, panel=panel)
+        Y = new(self._bounds, E.width)
         for chunk, (first, end) in enumerate(pairwise(self._bounds)):
             scale = self._scale[first:end] if others else 1.0
-            Y.write(chunk, E.read(chunk) * (last * scale))
+            Y.write(chunk, E.read(chunk).to(dtype) * (last * scale))
         for number, weight in enumerate(others):
-            Z, final = self._new("operand", E.width), number + 1 == len(others)
-            for chunk, product in self._matrix.products(Y, E.width, self._new_product):
+            Z, final = new(self._bounds, E.width), number + 1 == len(others)
+            for chunk, product in self._matrix.products(Y, panel, new):
                 scale = self._scale[slice(*self._bounds[chunk : chunk + 2])]
                 rows = product.mul_(scale).add_(E.read(chunk), alpha=weight)
                 Z.write(chunk, rows if final else rows.mul_(scale))
@@ -198,8 +202,8 @@ class SpilledRecommendation(PairTask):
         return Y
 
     def outputs(self) -> Tensor:
-        F = self._propagated(self._tables["rows"])
-        rows = torch.cat([F.read(chunk) for chunk in range(F.chunks)])
+        F = self._propagated(self._tables["rows"], torch.float64)
+        rows = torch.cat([F.read(chunk).float() for chunk in range(F.chunks)])
         F.release()
         return rows
 
@@ -208,10 +212,11 @@ class SpilledRecommendation(PairTask):
         result, solo = torch.zeros(3, dtype=torch.float64), SoloCommunicator()
         if not self.sizes["test_interactions"]:
             return result
-        F = self._propagated(self._tables["rows"])
+        F = self._propagated(self._tables["rows"], torch.float64)
         items = self._items(F)
         for chunk, share in self._users_of_chunks():
-            result += recall_and_ndcg(F.read(chunk), items, share, self.config.sampling.k, solo)
+            users = F.read(chunk).float()
+            result += recall_and_ndcg(users, items, share, self.config.sampling.k, solo)
         F.release()
         return result
 
@@ -233,6 +238,3 @@ class SpilledRecommendation(PairTask):
 
     def _new(self, purpose: str, width: int) -> Table:
         return self._factory.table(purpose, self._bounds, width)
-
-    def _new_product(self, bounds: tuple[int, ...], width: int, extra: int = 0) -> Table:
-        return self._factory.table("operand", bounds, width, extra)

@@ -192,7 +192,7 @@ def _score(
         every = torch.cat((links, others.flatten()))[:, None]
         truth = torch.zeros_like(every, dtype=torch.bool)
         truth[: len(links)] = True
-        (area,) = areas(every, truth, torch.ones_like(truth), comm)
+        (area,) = areas(every, truth, torch.ones_like(truth), comm, rounded=True)
         return area if total else None
     most = int(metric.removeprefix("hits@"))
     return hits(links, others, [most], total, comm)[0]

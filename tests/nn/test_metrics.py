@@ -215,3 +215,21 @@ def test_areas_of_scores_that_float32_orders():
         truth = torch.tensor([[bool(bits >> i & 1)] for i in range(8)])
         (found,) = metrics.areas(scores, truth, torch.ones_like(truth), connect())
         assert found == area(scores[:, 0].numpy(), truth[:, 0].numpy())
+
+
+def test_rounding_decides_no_rank_of_a_link():
+    """Scores that another order of sums puts an ulp apart tie, as they do without it."""
+    generator = torch.Generator().manual_seed(0)
+    positive, negative = links(4, 60, 40, True)
+    every = torch.cat((positive[:, None], negative), 1) + 0.3
+    noise = torch.rand(every.shape, generator=generator) - 0.5
+    truth = torch.zeros_like(every, dtype=torch.bool)
+    truth[:, 0] = True
+    found = []
+    for scores in (every, every * (1 + 4e-7 * noise)):
+        ranked = ranked_scores(scores[:, 0], scores[:, 1:], 60, connect())
+        column, is_link = scores.reshape(-1, 1), truth.reshape(-1, 1)
+        chosen = torch.ones_like(is_link)
+        found.append(ranked + metrics.areas(column, is_link, chosen, connect(), rounded=True))
+    assert found[0] == found[1]
+    assert found[0][:2] == expected_ranks(every[:, 0].numpy(), every[:, 1:].numpy())[:2]

@@ -15,6 +15,7 @@ from spgnn.comm import connect
 from spgnn.layout import RowLayout
 from spgnn.recommend import Interactions, RecommendConfig, open_interactions
 from spgnn.recommend.pairs import PairSampler
+from spgnn.recommend.ranking import top_items
 from spgnn.recommend.recommendation import Recommendation
 from spgnn.recommend.share import Share
 from spgnn.recommend.spilled import SpilledRecommendation
@@ -208,6 +209,47 @@ def test_many_interactions_are_learnt_as_by_plain_pytorch_on_any_number_of_ranks
             assert record["loss"] == pytest.approx(loss, abs=1e-5)
             assert record["test_recall@20"] == pytest.approx(recall, abs=1e-3)
             assert record["test_ndcg@20"] == pytest.approx(ndcg, abs=1e-3)
+
+
+def ranked(rank: int, options: dict[str, object], data: Interactions) -> tuple[list, np.ndarray]:
+    """The history, and the best items of own users by the users' ids."""
+    comm, how = connect(), config(**options)
+    task = Recommendation(how, comm, data)
+    history = Trainer(task, options=how.training).fit()
+    Z, share = task.outputs(), task.share
+    places, _ = top_items(Z[share.user_rows], Z[share.item_rows], share.train, share, 5, comm)
+    best = torch.zeros(share.users, 5, dtype=torch.int64)
+    best[share.user_ids] = torch.where(places >= 0, share.item_ids[places], -1) + 1
+    comm.all_reduce(best).wait()
+    keys = [key for key in history[-1] if key.startswith("test")]
+    return [[record[key] for key in keys] for record in history], best.numpy() - 1
+
+
+def test_items_of_equal_scores_are_ranked_by_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items of the same users have equal embeddings, on whichever ranks they are."""
+    rng = np.random.default_rng(0)
+    groups, users = 6, 21
+    likes = rng.random((users, groups)) < 0.4
+    likes[0], likes[:, 0] = True, True
+    of_item = rng.permutation(np.arange(groups).repeat(8))
+    train_of = sp.csr_array(likes[:, of_item] & (np.arange(users) % 3 > 0)[:, None])
+    held_out = sp.csr_array(rng.random(train_of.shape) < 0.1) - train_of
+    test = sp.csr_array(held_out > 0)
+    data = Interactions("twins", train_of, test)
+    monkeypatch.setattr("spgnn.recommend.ranking._ITEMS", 7)
+    options: dict[str, object] = {"layers": 2, "weights": "last", "dim": 8, "k": 5}
+    (one,) = run_ranks(ranked, 1, options, data)
+    for ranks in (2, 3):
+        for history, best in run_ranks(ranked, ranks, options, data):
+            np.testing.assert_allclose(history, one[0], rtol=1e-12)
+            np.testing.assert_array_equal(best, one[1])
+    # Within a group of equal items, ids rise, and none is left out for a larger one.
+    known = train_of.toarray()
+    for user, best in enumerate(one[1]):
+        for group in np.unique(of_item[best[best >= 0]]):
+            mine = best[(best >= 0) & (of_item[best] == group)]
+            others = np.flatnonzero((of_item == group) & ~known[user])
+            np.testing.assert_array_equal(mine, others[: len(mine)])
 
 
 def pairs(rank: int, draw: str) -> list[np.ndarray]:
