@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.columns import column_for, is_row_number, words_around
+from spgnn.data.columns import SUFFIXES, column_for, is_row_number, words_around
 from spgnn.data.parquet import is_tabular, read_pairs
 from spgnn.data.reading import (
     Grammar,
@@ -25,6 +25,7 @@ from spgnn.data.reading import (
     read_numbers,
     reading,
     refuse_first,
+    unpacked,
 )
 from spgnn.errors import InputError, shortened
 
@@ -66,6 +67,8 @@ def read_listed(path: Path, form: Form, least_rating: float | None) -> Listed:
         listed = Listed(users, items, pairs.weights, pairs.times)
     else:
         check_regular(path)
+        if Path(unpacked(path)).suffix.lower() in SUFFIXES:
+            raise InputError(f"{path}: unpack it first; of packed files only texts are read")
         lines = _look(path, form)
         listed = _pairs(path, lines) if lines.fields else _lists(path, lines)
     if least_rating is None:
@@ -148,6 +151,8 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
     with open_bytes(path) as (file, _), reading(path):
         for line, raw in enumerate(file, start=1):
             text = raw.decode("utf-8", "surrogateescape").strip()
+            if "\0" in text:
+                raise InputError(f"{path}, line {line}: is no text")
             if "\r" in text:
                 raise InputError(f"{path}, line {line}: lines end with CR alone; write LF or CRLF")
             if text:
@@ -156,7 +161,7 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def _split(text: str, separator: str, where: str = "") -> list[str]:
     """The fields of a line, which may be quoted; `where` it is, if faults are to be refused."""
-    if separator == " ":
+    if separator == " " and '"' not in text:
         text = text.replace("\t", " ")
     if where and not text.isascii():
         try:
@@ -198,9 +203,12 @@ def _are_names(words: Sequence[str]) -> bool:
     """True for names of columns: a user or an item, and another role; or types as RecBole's."""
     if not all(_is_word(word) or is_row_number(word) for word in words):
         return False
-    roles = {role for role in _ROLES for word in words if words_around(role, word) is not None}
+    sides, any_role = (
+        [word for word in words if any(words_around(role, word) is not None for role in roles)]
+        for roles in (_ROLES[:2], _ROLES)
+    )
     typed = all(map(_TYPED.fullmatch, words))
-    return bool(words) and (typed or (len(roles) > 1 and not roles.isdisjoint(_ROLES[:2])))
+    return len(words) > 1 and (typed or (len(any_role) > 1 and bool(sides)))
 
 
 def _names_of(path: Path, rows: Sequence[tuple[int, list[str]]]) -> Sequence[str]:
@@ -234,8 +242,11 @@ def _places(where: str, names: Sequence[str]) -> dict[str, int]:
     for name in columns:
         if columns.count(name) > 1:
             raise InputError(f"{where}: two columns are called '{name}'")
-    places = {role: column_for(role, columns, where, "rename all but ") for role in _ROLES}
-    others = [name for name in columns if name not in places.values()]
+    places: dict[str, str | None] = {}
+    others = columns
+    for role in _ROLES:
+        places[role] = column_for(role, others, where, "rename all but ")
+        others = [name for name in others if name != places[role]]
     for role in _ROLES if not (places["user"] or places["item"]) else _ROLES[:2]:
         places[role] = places[role] or (others.pop(0) if others else None)
     if not (places["user"] and places["item"]):

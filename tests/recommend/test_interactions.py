@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import gzip
 import logging
+import random
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from spgnn.errors import InputError
+from spgnn.errors import LONGEST_LINE, InputError
 from spgnn.recommend import Interactions, open_interactions
 from spgnn.recommend.interactions import make_up
+from tests.data.test_fuzz import mutated
 
 PAIRS = [(0, 3), (0, 1), (2, 0), (2, 3), (3, 2)]
 
@@ -237,6 +239,22 @@ def test_bad_directories_and_names_are_one_line(tmp_path: Path) -> None:
     write(tmp_path / "test.txt", "1 4\n0 2\n")
     with pytest.raises(InputError, match=r"test\.txt: user 0 and item 2 are in train\.txt as well"):
         open_interactions(str(tmp_path))
+
+
+def test_damaged_files_are_one_line(tmp_path: Path) -> None:
+    """Of each form, with a few bytes that are wrong: interactions, or one line."""
+    lists, dated = b"0 1 2 3 4\n1 3 5\n2 5 6 7 8\n", b"# c\nuser,item,time\na,b,2020-01-01 10:00\n"
+    files = [(name, content) for name, (content, _) in RIGHT.items()]
+    for number in range(300):
+        draw = random.Random(number)
+        name, content = draw.choice([*files, ("z.txt", lists), ("y.csv", dated)])
+        path = tmp_path / name
+        path.write_bytes(mutated(content, draw))
+        try:
+            open_interactions(str(path))
+        except InputError as error:
+            assert str(error).isprintable()
+            assert len(str(error)) <= LONGEST_LINE
 
 
 def test_made_up_interactions_have_tastes_and_the_size_that_was_asked_for() -> None:
