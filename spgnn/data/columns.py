@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -347,16 +348,57 @@ def _open(path: Path, columns: Sequence[str] | None = None) -> tuple[Any, int, I
             raise InputError(
                 f"{path}: is Feather of version 1; write it with version 2, or as Parquet"
             )
+        # A file is a stream with a footer, which a truncated one lacks.
+        whole, begin = None, 0
         if beginning == b"ARROW1":
-            reader = arrow.ipc.open_file(mapped)
-            numbers = range(reader.num_record_batches)
-            rows = sum(reader.get_batch(number).num_rows for number in numbers)
-            return reader.schema, rows, (reader.get_batch(number) for number in numbers)
-        mapped.seek(0)
-        rows = sum(batch.num_rows for batch in arrow.ipc.open_stream(mapped))
-        mapped.seek(0)
+            whole, begin = arrow.ipc.open_file(mapped), 8
+        mapped.seek(begin)
+        batches, rows, unpacked = _sizes(arrow.ipc.MessageReader.open_stream(mapped))
+        check_unpacked(path, unpacked, path.stat().st_size, _PLAINLY)
+        if whole is not None and whole.num_record_batches != batches:
+            said = f"its footer lists {whole.num_record_batches} batches, but there are {batches}"
+            raise ValueError(said)
+        mapped.seek(begin)
         reader = arrow.ipc.open_stream(mapped)
         return reader.schema, rows, iter(reader)
+
+
+def _sizes(messages: Iterable[Any]) -> tuple[int, int, int]:
+    """Batches and rows of a stream of Arrow, and the bytes of what is compressed, unpacked.
+
+    Read from the FlatBuffers of `Message.fbs`, without unpacking anything.
+    """
+    batches = rows = unpacked = 0
+    for message in messages:
+        if message.type not in ("record batch", "dictionary"):
+            continue
+        raw, body = message.metadata.to_pybytes(), memoryview(message.body)
+
+        def field(table: int, number: int, raw: bytes = raw) -> int:
+            """Where a field of a table is; 0 if it has none."""
+            (back,) = struct.unpack_from("<i", raw, table)
+            (size,) = struct.unpack_from("<H", raw, table - back)
+            place = 4 + 2 * number
+            offset = struct.unpack_from("<H", raw, table - back + place)[0] if place < size else 0
+            return table + int(offset) if offset else 0
+
+        def follow(place: int, raw: bytes = raw) -> int:
+            return place + int(struct.unpack_from("<I", raw, place)[0])
+
+        batch = follow(field(follow(0), 2))
+        if message.type == "dictionary":
+            batch = follow(field(batch, 1))
+        else:
+            batches += 1
+            rows += struct.unpack_from("<q", raw, field(batch, 0))[0] if field(batch, 0) else 0
+        if field(batch, 3):  # compressed: each buffer begins with its own size
+            buffers = follow(field(batch, 2))
+            (count,) = struct.unpack_from("<I", raw, buffers)
+            for number in range(count):
+                begin, length = struct.unpack_from("<qq", raw, buffers + 4 + 16 * number)
+                if length:
+                    unpacked += max(struct.unpack_from("<q", body, begin)[0], 0)
+    return batches, rows, unpacked
 
 
 class Ids:

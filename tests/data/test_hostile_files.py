@@ -122,6 +122,10 @@ def test_arrays_far_larger_than_their_file(tmp_path, monkeypatch):
 
     ends = {"source": np.zeros(1 << 18, np.int64), "target": np.ones(1 << 18, np.int64)}
     pq.write_table(pa.table(ends), tmp_path / "e.parquet")
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    for name, new in (("e.feather", pa.ipc.new_file), ("e.arrow", pa.ipc.new_stream)):
+        with new(str(tmp_path / name), pa.table(ends).schema, options=options) as file:
+            file.write_table(pa.table(ends))
     A = scipy.sparse.csr_array((4, 4))
     x = np.zeros((4, 1 << 18), np.float32)
     np.savez_compressed(
@@ -129,11 +133,13 @@ def test_arrays_far_larger_than_their_file(tmp_path, monkeypatch):
     )
     put(tmp_path, "g.mtx", MTX + "pattern general\n200000 200000 1\n1 2\n")
     put(tmp_path, "g.txt", "# Nodes: 200000\n0 1\n")
-    for name in ("e.parquet", "g.npz", "g.mtx", "g.txt"):
+    names = ("e.parquet", "e.feather", "e.arrow", "g.npz", "g.mtx", "g.txt")
+    for name in names:
         assert load_dataset(tmp_path / name).vertices
     monkeypatch.setattr(text, "_SMALL_ARRAY", 1 << 20)
-    for name in ("e.parquet", "g.npz", "g.mtx", "g.txt"):
-        with pytest.raises(InputError, match="more than 250 times as much; if that is right, "):
+    monkeypatch.setattr(text, "_MOST_ARRAY", 50)
+    for name in names:
+        with pytest.raises(InputError, match="more than 50 times as much; if that is right, "):
             load_dataset(tmp_path / name)
 
 
