@@ -16,7 +16,11 @@ import sys
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from spgnn.recommend import main
+from spgnn.signals import end_silently_on_interrupt
+
+end_silently_on_interrupt()  # in the seconds that importing torch takes
+
+from spgnn.recommend import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -16,9 +16,11 @@ import sys
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-from spgnn.signals import die_with_torchrun
+from spgnn.signals import die_with_torchrun, end_silently_on_interrupt
 
-die_with_torchrun()  # which may be killed in the seconds that importing torch takes
+# Either may happen in the seconds that importing torch takes.
+die_with_torchrun()
+end_silently_on_interrupt()
 
 from spgnn.loader.minibatch import main  # noqa: E402
 

@@ -18,11 +18,19 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from spgnn.signals import end_silently_on_interrupt
+
+end_silently_on_interrupt()  # in the seconds that importing torch takes
+
+# ruff: noqa: E402
 import numpy as np
 import torch
 
 import spgnn
 from spgnn import InputError
+from spgnn.comm import Communicator, guarded
+from spgnn.command import run, say
+from spgnn.errors import check_integer
 from spgnn.inference.weights import load_weights
 from spgnn.nn.models import MODELS
 
@@ -53,16 +61,16 @@ def update_of(lines: list[str]) -> dict[str, Any]:
         try:
             match line.split():
                 case ["add", source, target, *weight] if len(weight) < 2:
-                    add.append((int(source), int(target)))
+                    add.append((np.int64(int(source)), np.int64(int(target))))
                     weights += [float(w) for w in weight]
                 case ["drop", source, target]:
-                    drop.append((int(source), int(target)))
+                    drop.append((np.int64(int(source)), np.int64(int(target))))
                 case ["x", vertex, *values]:
-                    ids.append(int(vertex))
+                    ids.append(np.int64(int(vertex)))
                     rows.append([float(v) for v in values])
                 case _:
                     raise ValueError
-        except ValueError:
+        except (ValueError, OverflowError):
             raise InputError(
                 f"{line.strip()!r}: write add SOURCE TARGET [WEIGHT], drop SOURCE TARGET or "
                 "x VERTEX VALUE …"
@@ -80,10 +88,11 @@ def update_of(lines: list[str]) -> dict[str, Any]:
     return given
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(options: argparse.Namespace, comm: Communicator) -> None:
     """Read updates on rank 0 until they end."""
-    graph = spgnn.distribute(options.graph, partition=options.partition)
-    comm = graph.comm
+    for name in ("hidden", "layers"):
+        check_integer(f"--{name}", getattr(options, name), 1)
+    graph = spgnn.distribute(options.graph, partition=options.partition, comm=comm)
     hidden = [options.hidden] * (options.layers - 1)
     classes = options.classes or graph.num_classes
     model = MODELS[options.model].of([graph.num_features, *hidden, classes])
@@ -107,11 +116,11 @@ def serve(options: argparse.Namespace) -> None:
         except InputError as error:
             answer = {"error": str(error)}
         if comm.rank == 0:
-            print(json.dumps(answer), flush=True)
+            say(json.dumps(answer))
 
 
-def main() -> None:
-    """Parse flags, and serve."""
+def main() -> int:
+    """Parse flags, and serve; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--graph", required=True, help="name or path of a data set")
     parser.add_argument(
@@ -122,8 +131,15 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--classes", type=int, help="by default, those of the graph's labels")
     parser.add_argument("--partition", default="gvb")
-    serve(parser.parse_args())
+    options = parser.parse_args()
+
+    def body() -> None:
+        comm = spgnn.connect()
+        with guarded(comm):
+            serve(options, comm)
+
+    return run(body)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

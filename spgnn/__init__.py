@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+if sys.argv[0].rpartition("/")[2] in ("-m", "spgnn", "spgnn-partition"):
+    from spgnn.signals import end_silently_on_interrupt
+
+    end_silently_on_interrupt()  # in the seconds that importing the rest of a command takes
 
 if TYPE_CHECKING:
     from spgnn.autograd import product

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import IO, TYPE_CHECKING, NoReturn
 
 from spgnn.errors import ERASE, InputError, shortened
-from spgnn.signals import TERMINATED, AskedToEnd, termination_raises
+from spgnn.signals import TERMINATED, AskedToEnd, raise_on_interrupt, termination_raises
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -146,6 +146,7 @@ def run(body: Callable[[], int | None]) -> int:
 
     The return value of `body`, or 0, is the status.
     """
+    raise_on_interrupt()
     prepare_streams()
     try:
         with termination_raises(_terminated):

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,32 @@ class AskedToEnd(SystemExit):
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
         self.number = number
+
+
+def name_of(number: int) -> str:
+    """``SIGKILL``, or ``SIGRTMIN+3``: real-time signals have no names of their own."""
+    with suppress(ValueError):
+        return signal.Signals(number).name
+    first = signal.SIGRTMIN
+    return f"SIGRTMIN+{number - first}" if first < number < signal.SIGRTMAX else f"signal {number}"
+
+
+def end_silently_on_interrupt() -> None:
+    """Let Ctrl-C end a command that is still importing; `raise_on_interrupt` takes that back."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _importing.append(os.getpid())
+
+
+def raise_on_interrupt() -> None:
+    """The command is imported: Ctrl-C raises ``KeyboardInterrupt`` again."""
+    if _importing:
+        _importing.clear()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# The process that imports a command.
+_importing: list[int] = []
 
 
 def raise_once(number: int, frame: FrameType | None) -> None:

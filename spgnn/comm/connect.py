@@ -22,8 +22,16 @@ from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import ref
 
-from torch.distributed import DistError, PrefixStore, TCPStore  # type: ignore[attr-defined]
+import torch.distributed as dist
+from torch.distributed import (  # type: ignore[attr-defined]
+    DistError,
+    FileStore,
+    PrefixStore,
+    Store,
+    TCPStore,
+)
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
 from spgnn.comm.failure import (
@@ -68,8 +76,10 @@ Result = TypeVar("Result")
 def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Communicator:
     """Join the job this process was started in and return the communicator of all its ranks.
 
-    Works under torchrun, the local launcher, mpiexec and srun; a process started by none of them
-    is a job of one rank. A second call returns the same communicator.
+    Works under torchrun, the local launcher, mpiexec and srun. Where torch.distributed has a
+    process group already, it is taken, as with ``group=torch.distributed.group.WORLD``. A process
+    started by none of them, and without a group, is a job of one rank. A second call returns the
+    same communicator.
 
     From then on an exception that nothing catches ends all ranks with this rank's message, and a
     rank that comes to its end leaves the job by itself.
@@ -82,7 +92,7 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
     device : {"cpu", "cuda", "auto"}
         Where tensors will live; ``communicator.device`` says which GPU is this rank's. ``auto``
         takes GPUs if every rank has its own.
-    group : torch.distributed.ProcessGroup or DeviceMesh, optional
+    group : torch.distributed.ProcessGroup, DeviceMesh or mpi4py.MPI.Intracomm, optional
         Ranks that the calling program has made a group of: spgnn is its guest, starts nothing, and
         neither watches nor ends its ranks. Of a mesh of several axes, one: ``mesh["data"]``.
         Collective over the group; each call returns a communicator of its own.
@@ -95,17 +105,41 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
     """
     check_choice("--backend", backend, BACKENDS)
     check_choice("--device", device, DEVICES)
+    comm = world()
+    of_default = group is None and (comm is None or comm.size == 1)
+    group = _existing_group() if of_default else group
     if group is not None:
-        from spgnn.comm.guest import visit
+        from spgnn.comm.guest import visit, visit_default
 
         if backend != "auto":
             raise InputError(f"backend={backend}: the group has its own; leave one of them out")
-        return visit(group, device)
-    comm = world()
+        return visit_default(group, device) if of_default else visit(group, device)
     if comm is None:
         comm = _connect(backend, device)
         join(comm)
     return comm
+
+
+def _existing_group() -> Any:
+    """All ranks of the program, if it has made a group of them, and no launcher of ours did."""
+    if dist.is_initialized():
+        return dist.group.WORLD
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or find_place() is not None:
+        return None
+    return mpi.COMM_WORLD if mpi.COMM_WORLD.size > 1 else None
+
+
+# torch's default group of the process that this one is a fork of.
+inherited: list[ref[Any]] = []
+
+
+def _note_inherited() -> None:
+    if dist.is_initialized():
+        inherited[:] = [ref(dist.group.WORLD)]
+
+
+os.register_at_fork(after_in_child=_note_inherited)
 
 
 def _connect(backend: str, device: str) -> Communicator:
@@ -181,6 +215,57 @@ class Rendezvous:
     patience: float  # seconds until the launcher, if it does so, has ended a job that lost a rank
 
 
+# The store of the local launcher that forked this process, if one did.
+_launchers: list[Any] = []
+
+
+def meet_in(file: int) -> None:
+    """Meet the other ranks in a file without a name, which all of them inherit.
+
+    A store at a port has no password: every user of the machine could read and change it.
+    """
+    _launchers[:] = [_PromptStore(FileStore(f"/proc/self/fd/{file}"))]
+
+
+class _PromptStore(Store):
+    """A store in a file that is looked at more often than every 10 ms."""
+
+    def __init__(self, file: FileStore) -> None:
+        super().__init__()
+        self._file, self._patience = file, timedelta(seconds=SETUP_SECONDS)
+
+    def set(self, key: str, value: Any) -> None:
+        self._file.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._file.get(key)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._file.add(key, amount)
+
+    def compare_set(self, key: str, expected: Any, value: Any) -> bytes:
+        return self._file.compare_set(key, expected, value)
+
+    def delete_key(self, key: str) -> bool:
+        return self._file.delete_key(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._file.check(keys)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        end = time.monotonic() + (timeout or self._patience).total_seconds()
+        pause = 2e-4
+        while not self._file.check(keys):
+            if time.monotonic() > end:
+                raise DistError(f"waited in vain for {', '.join(keys)}")
+            time.sleep(pause)
+            pause = min(1.5 * pause, 0.01)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        self._patience = timeout
+
+
 def meet(place: Place, interface: str | None = None) -> Rendezvous:
     """Connect to the job's store, or on rank 0 make it, and wait until all ranks have come.
 
@@ -188,7 +273,9 @@ def meet(place: Place, interface: str | None = None) -> Rendezvous:
     does not come within ``SPGNN_START_SECONDS``, or does not fit in.
     """
     start = seconds("SPGNN_START_SECONDS", START_SECONDS)
-    if "MASTER_ADDR" in os.environ or place.launcher == "torch":
+    if _launchers:
+        store, host = _launchers[0], LOCALHOST
+    elif "MASTER_ADDR" in os.environ or place.launcher == "torch":
         host, port = _master()
         store, host = _meet_at(place, [host], port, start)
     elif place.launcher == "slurm":
@@ -226,8 +313,7 @@ def meet(place: Place, interface: str | None = None) -> Rendezvous:
     store.set_timeout(timedelta(seconds=SETUP_SECONDS))
     supervised = "TORCHELASTIC_USE_AGENT_STORE" in os.environ or place.launcher == "mpi"
     # The local launcher gives ranks that are asked to end some seconds, in which others are lost.
-    own = supervised and place.launcher == "torch" and "TORCHELASTIC_RUN_ID" not in os.environ
-    patience = END_SECONDS + 1.0 if own else 3.0 if supervised else 0.5
+    patience = END_SECONDS + 1.0 if _launchers else 3.0 if supervised else 0.5
     return Rendezvous(store, host, None if address is None else interface_of(address), patience)
 
 

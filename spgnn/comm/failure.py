@@ -72,6 +72,8 @@ ANSWER_SECONDS = 5.0
 SAY_SECONDS = 10.0
 # Launchers report whoever exits first; that should be the rank with the message.
 SPEAKER_SECONDS, OTHERS_SECONDS = 0.5, 0.75
+# What rank 1 and the launcher take to end a job that has lost rank 0.
+SPOKESMAN_SECONDS = 3.0
 # Other ranks leave it to rank 0 to say that all were terminated.
 FIRST_SECONDS = 1.0
 _TOKEN_BYTES = 16
@@ -136,6 +138,7 @@ class Job:
 
     lifelines: Lifelines | None = None  # None in a job of one rank, and in that of a guest
     is_guest = False  # the process is a program's that made the ranks' group, and stays as it is
+    left = False  # this rank has left, and may call nothing more
 
     def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.size = rank, size
@@ -287,14 +290,16 @@ class Lifelines:
         self._speaker: int | None = None  # known on rank 0
         self._may_speak, self._answered = True, threading.Event()
         self._all_here = threading.Event()
-        self._left = False
+        self._left = threading.Event()
         self._places: dict[int, str] = {}  # of those that this rank waits for
         if job.rank == 0:
             self._token = secrets.token_hex(_TOKEN_BYTES)
-            dual = socket.has_dualstack_ipv6()
+            # What all ranks reach on this machine, no other machine need.
+            local = host == "127.0.0.1"
+            dual = socket.has_dualstack_ipv6() and not local
             family = socket.AF_INET6 if dual else socket.AF_INET
             self._server = socket.create_server(
-                ("", 0), family=family, backlog=job.size, dualstack_ipv6=dual
+                (host if local else "", 0), family=family, backlog=job.size, dualstack_ipv6=dual
             )
             self._selector.register(self._server, selectors.EVENT_READ)
             publish(f"{self._server.getsockname()[1]} {self._token}")
@@ -331,6 +336,8 @@ class Lifelines:
         end = time.monotonic() + SAY_SECONDS
         while not self._is_first():
             if time.monotonic() > end:
+                if self.lost == 0 and status != TERMINATED:
+                    break  # Rank 1 is not there either.
                 os._exit(status)
             time.sleep(LOOK_SECONDS)
         print(f"error: rank {self._job.rank}: {message}", file=sys.stderr, flush=True)
@@ -379,9 +386,9 @@ class Lifelines:
 
     def leave(self) -> None:
         """Close all lifelines in good order."""
-        if not self._left:
+        if not self._left.is_set():
             self.say_farewell()
-            self._left = True
+            self._left.set()
             for line in list(self._lines.values()):
                 with suppress(OSError):  # The other side may have left first.
                     line.shutdown(socket.SHUT_RDWR)
@@ -390,13 +397,16 @@ class Lifelines:
     def _is_first(self) -> bool:
         if self._job.rank == 0:
             return self._grant(0)
-        # Nobody else can tell that rank 0 is dead, if no launcher does. If one does, one is enough.
-        if self.lost == 0 and self.patience > 1 and self._job.rank > 1:
-            return False
         self._may_speak = True
         self._answered.clear()
         if self._send(0, "failed"):
             self._answered.wait(ANSWER_SECONDS)
+        # Without rank 0 nobody says who is first. If there is a launcher, one is enough: rank 1, if
+        # it is there.
+        if 0 not in self._lines and self.patience > 1 and self._job.rank > 1:
+            if self.lost == 0:
+                return False
+            time.sleep(SPOKESMAN_SECONDS)
         return self._may_speak
 
     def _grant(self, rank: int) -> bool:
@@ -427,10 +437,16 @@ class Lifelines:
 
     def _read(self) -> None:
         call, since = None, 0.0
-        while self._server is not None or self._lines:
+        # All others may have ended in good order while this rank waits for them.
+        while self._server is not None or self._lines or not self._left.is_set():
             news: dict[int, dict[str, int]] = {}
             looks = self.ended or self._job.streams
-            for key, _ in self._selector.select(LOOK_SECONDS if looks else None):
+            if self._server is None and not self._lines:
+                self._left.wait(LOOK_SECONDS)  # Others have nothing more to say.
+                ready = []
+            else:
+                ready = self._selector.select(LOOK_SECONDS if looks else None)
+            for key, _ in ready:
                 line = key.fileobj
                 assert isinstance(line, socket.socket)
                 if line is self._server:
@@ -552,7 +568,7 @@ class Lifelines:
         """A connection has ended."""
         if self._job.rank != 0:
             self._answered.set()  # There will be no answer.
-        if in_good_order or self._left:
+        if in_good_order or self._left.is_set():
             if self._job.rank != 0:
                 self.all_ended.set()
             return

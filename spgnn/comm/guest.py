@@ -10,6 +10,7 @@ as they would be; they end with the graph.
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator, Wait
+from spgnn.comm.connect import inherited
 from spgnn.comm.failure import CommunicationError, Group, Job, guests, shown_ranks
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.errors import InputError
@@ -30,18 +32,43 @@ from spgnn.torch_internals import store_of, timeout_of, unlisted_group
 _FIRST_LOOK, _LOOK_SECONDS = 0.001, 0.25
 _SUSPICIOUS_SECONDS = 1.0
 _ENDED = "the process group has ended (destroy_process_group): what was built on it is of no use"
+# By device, the communicator of the group of all ranks, for as long as the program has that group.
+_of_default: dict[str, tuple[ref[Any], Communicator]] = {}
+
+
+def visit_default(theirs: Any, device: str) -> Communicator:
+    """As `visit`, of the group of all ranks: a second call returns the same communicator."""
+    group, comm = _of_default.get(device, (None, None))
+    if group is None or comm is None or group() is not theirs or comm.job.left:
+        comm = visit(theirs, device)
+        _of_default[device] = ref(theirs, lambda _: _of_default.pop(device, None)), comm
+    return comm
 
 
 def visit(given: Any, device: str) -> Communicator:
-    """A communicator of a ProcessGroup, or of a DeviceMesh of one axis. Collective over it.
+    """A communicator of a ProcessGroup, a DeviceMesh of one axis, or an MPI communicator.
+
+    Collective over it.
 
     Raises
     ------
     InputError
         If it is none, or this process is no member; on all its ranks, if they gave other groups.
     """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and isinstance(given, mpi.Comm):
+        from spgnn.comm.mpi import visit_mpi
+
+        visitor = visit_mpi(given, device)
+        guests.add(visitor)
+        return visitor
     if not dist.is_initialized():
         raise InputError("group: torch.distributed has no process group, or no longer")
+    if inherited and inherited[0]() is dist.group.WORLD:
+        raise InputError(
+            "group: this process is a fork of one with a process group, which forks cannot use; "
+            "start it with the method 'spawn', or make the group in it"
+        )
     meeting = _Meeting()
     try:
         theirs, config = _checked(given, device)
@@ -54,12 +81,13 @@ def visit(given: Any, device: str) -> Communicator:
     if device == "cuda" or (device == "auto" and "nccl" in config):
         chosen = torch.device("cuda", torch.cuda.current_device())
     ranks = dist.get_process_group_ranks(theirs)
-    moves_host = "cpu:" in config
-    timeout = timeout_of(theirs, torch.device("cpu" if moves_host else "cuda"))
-    job = GuestJob(theirs, chosen, timeout)
+    job = GuestJob(theirs, chosen)
     if job.size == 1:
         comm: Communicator = SoloCommunicator(job)
     else:
+        moves_host = "cpu:" in config
+        timeout = timeout_of(theirs, torch.device("cpu" if moves_host else "cuda"))
+        job.timeout = timeout.total_seconds()
         job.key = meeting.of(theirs.group_name, ranks, timeout.total_seconds())
         everyone, cuda = job.everyone(), "nccl" in config
         own = None if moves_host else job.make_group(everyone, cuda=False)
@@ -84,11 +112,15 @@ def _checked(given: Any, device: str) -> tuple[Any, str]:
         return theirs, ""
     if not isinstance(theirs, dist.ProcessGroup):
         kind = type(given).__name__
-        raise InputError(f"group: must be a ProcessGroup or a DeviceMesh of one axis, got {kind}")
+        raise InputError(
+            "group: must be a ProcessGroup, a DeviceMesh of one axis or an MPI communicator, got "
+            f"{kind}"
+        )
     if _has_ended(theirs):
         raise InputError(_ENDED)
     config = str(dist.get_backend_config(theirs))
-    if store_of(theirs) is None or not ("cpu:" in config or "nccl" in config):
+    moves = ("cpu:" in config or "nccl" in config) and "fake" not in config
+    if theirs.size() > 1 and (store_of(theirs) is None or not moves):
         raise InputError(f"group: its backend is {config}; use gloo, nccl or cpu:gloo,cuda:nccl")
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError('device="cuda": no CUDA device is available here')
@@ -107,26 +139,25 @@ class GuestJob(Job):
 
     is_guest = True
 
-    def __init__(self, theirs: Any, device: torch.device, timeout: timedelta) -> None:
+    def __init__(self, theirs: Any, device: torch.device) -> None:
         super().__init__(theirs.rank(), theirs.size(), device)
         # Held, it would not end where the program ends it.
         self._theirs = ref(theirs)
         self.members: WeakSet[GuestCommunicator] = WeakSet()
-        self.key, self.timeout = "", timeout.total_seconds()
-        self._left = False
+        self.key = ""
 
     def theirs(self) -> Any:
         """The program's group; ``InputError`` if it has ended."""
         theirs = self._theirs()
         if theirs is None or _has_ended(theirs):
             raise InputError(_ENDED)
-        if self._left:
+        if self.left:
             raise InputError("leave() was called: what was built on this group is of no use")
         return theirs
 
     def leave(self) -> None:
         """End the groups made for this one, at once; the program's stays."""
-        self._left = True
+        self.left = True
         for member in self.members:
             member.release()
 
@@ -188,9 +219,13 @@ class _Meeting:
     """
 
     def __init__(self) -> None:
-        self._me, store = dist.get_rank(), store_of(dist.group.WORLD)
+        # A fake group's store holds nothing.
+        others = dist.get_world_size() > 1 and dist.get_backend() != "fake"
+        store: Any = store_of(dist.group.WORLD) if others else None
         self._store: Any = store and PrefixStore("spgnn", store)
-        self._calls = 0 if store is None else self._store.add(f"calls {self._me}", 1)
+        self._me, self._calls = dist.get_rank(), 0
+        if self._store is not None:
+            self._calls = self._store.add(f"calls {self._me}", 1)
 
     def refuse(self, reason: str) -> None:
         """Let those who wait for this rank know that it does not come."""

@@ -14,14 +14,13 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+import torch.distributed as dist
 
 from spgnn.comm.communicator import Communicator
-from spgnn.comm.connect import LOCALHOST, connect
+from spgnn.comm.connect import LOCALHOST, connect, meet_in
 from spgnn.comm.failure import CommunicationError, StartError, guarded, world
 from spgnn.comm.place import OUTER_NAMES, default_threads, find_place
 from spgnn.command import prepare_streams, run, say
@@ -33,6 +32,8 @@ from spgnn.signals import (
     AskedToEnd,
     die_with_parent,
     endings_raise,
+    name_of,
+    raise_on_interrupt,
     raise_once,
 )
 
@@ -82,6 +83,7 @@ def run_job(
     device : str, optional
         Of a command that knows one only, whatever the configuration says.
     """
+    raise_on_interrupt()
     prepare_streams()
     try:
         config = read()
@@ -132,11 +134,13 @@ def _refuse(error: InputError) -> int:
 def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
     """Run `body` on `nproc` forked ranks of this machine and wait for all of them.
 
-    The ranks find each other as under torchrun: ``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the
-    rest are set, and :func:`spgnn.comm.connect` reads them. Each has `threads` OpenMP threads (0:
-    an even share of the processors); the return value of `body`, or 0, is its exit status. Forking
-    shares the imported torch between ranks, so 256 of them start in seconds. The caller must not
-    have entered an OpenMP region with more than one thread: libgomp's threads survive no fork.
+    The ranks are described as under torchrun (``RANK``, ``WORLD_SIZE``, ``MASTER_ADDR`` and the
+    rest are set), and :func:`spgnn.comm.connect` finds the others in a file of memory that all
+    inherit and no other user can open. Nothing listens at ``MASTER_PORT``, so that the program's
+    own ``init_process_group`` may. Each rank has `threads` OpenMP threads (0: an even share of the
+    processors); the return value of `body`, or 0, is its exit status. Forking shares the imported
+    torch between ranks, so 256 of them start in seconds. The caller must have no process group, and
+    must not have entered an OpenMP region with more than one thread: neither survives a fork.
 
     Returns
     -------
@@ -175,22 +179,22 @@ def launch(body: Callable[[], int | None], nproc: int, threads: int = 1) -> int:
 
 def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, threads: int) -> int:
     """Fork all ranks, note them in `ranks`, and wait for their end; returns the job's status."""
+    if dist.is_initialized():
+        _say("ranks cannot be forked from a process that has a process group; use its own ranks")
+        return _BAD_INPUT
     try:
-        listener = _listen(nproc)
+        port = _reachable_port()
     except OSError as error:
         _say(
             f"ranks meet at {LOCALHOST}, which this process cannot reach ({_reason(error)}): "
             "is the loopback interface up, and does the sandbox or firewall allow it?"
         )
         return _BAD_INPUT
-    port = listener.getsockname()[1]
     environment = {
         "WORLD_SIZE": str(nproc),
         "LOCAL_WORLD_SIZE": str(nproc),
         "MASTER_ADDR": LOCALHOST,
         "MASTER_PORT": str(port),
-        # As under torchrun: the store lives in the parent and every rank is its client.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
     # What every rank would import later, on pages that all share: a dry run on the meta device
     # imports torch._dynamo and with it sympy, which is seconds and 100 MB for each rank.
@@ -205,36 +209,36 @@ def _start(body: Callable[[], int | None], ranks: dict[int, int], nproc: int, th
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # or the system forgets how ranks ended
     try:
+        store = os.memfd_create("spgnn store")
+        os.close(os.open(f"/proc/self/fd/{store}", os.O_RDWR))
+    except OSError as error:
+        _say(
+            f"ranks meet in a file of memory, which this process cannot open ({_reason(error)}): "
+            "is /proc there, and does the sandbox allow memfd_create?"
+        )
+        return _BAD_INPUT
+    try:
         for rank in range(nproc):
             pid = _fork()
             if pid == 0:
-                listener.close()
-                for name in OUTER_NAMES:
+                meet_in(store)
+                for name in (*OUTER_NAMES, "TORCHELASTIC_USE_AGENT_STORE"):
                     os.environ.pop(name, None)
                 os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
                 with suppress(AskedToEnd):
                     _run_rank(body, rank, threads, unblocked, parent)
                 os._exit(TERMINATED)  # asked to end at its very end
             ranks[pid] = rank
-        # After the forks, because its server thread would not survive them.
-        store = TCPStore(
-            LOCALHOST,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=REACH_SECONDS),
-            master_listen_fd=listener.detach(),
-        )
-    except (OSError, RuntimeError) as error:
+    except OSError as error:
         _say(
             f"{len(ranks)} of {nproc} ranks could start ({_reason(error)}): start fewer, or raise "
             "the limit of processes and threads (ulimit -u, pids of a container or of SLURM)"
         )
         return _BAD_INPUT
+    finally:
+        os.close(store)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, set(ENDINGS) - unblocked)
-    status = _supervise(ranks)
-    del store  # As long as there is a rank, it may look there.
-    return status
+    return _supervise(ranks)
 
 
 def _say(what: str) -> None:
@@ -245,18 +249,13 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error).partition("\n")[0]
 
 
-def _listen(nproc: int) -> socket.socket:
-    """A socket to which ranks can connect, as a first connection shows."""
-    listener = socket.create_server((LOCALHOST, 0), backlog=2 * nproc)
-    try:
+def _reachable_port() -> int:
+    """A free port to which ranks can connect, as a first connection shows."""
+    with socket.create_server((LOCALHOST, 0)) as listener:
         listener.settimeout(REACH_SECONDS)
         with socket.create_connection(listener.getsockname(), REACH_SECONDS):
             listener.accept()[0].close()
-        listener.setblocking(True)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+        return int(listener.getsockname()[1])
 
 
 def _fork() -> int:
@@ -326,7 +325,7 @@ def _supervise(ranks: dict[int, int]) -> int:
         # Those that were killed first: others may have ended because of them.
         for pid, status in sorted(ended, key=lambda end: end[1] >= 0):
             if status < 0:
-                _say(f"rank {numbers[pid]} was killed by {signal.Signals(-status).name}")
+                _say(f"rank {numbers[pid]} was killed by {name_of(-status)}")
                 return 128 - status
             if status:
                 time.sleep(GRACE_SECONDS)  # This process may be asked to end just as well.

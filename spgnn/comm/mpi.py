@@ -12,7 +12,8 @@ from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
+from weakref import finalize
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ except (ImportError, RuntimeError):  # it looks for the library when it is impor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.failure import Call, CommunicationError, Group, Job, Lifelines, MismatchError
-from spgnn.comm.place import Place, choose
+from spgnn.comm.place import Place, choose, find_place
 from spgnn.comm.traffic import RowCounts
 from spgnn.memory import processors
 
@@ -118,6 +119,12 @@ class CallRing:
         begun = ended.get(self._group.ranks[self._before], {}).get(self._group.key, 0)
         return self._has_told() and self._heard == begun
 
+    def is_complete(self, begun: dict[str, int]) -> bool:
+        """True if the rank before has sent all calls that this one has begun, and heard its own."""
+        with suppress(CommunicationError):
+            return self.is_silent({self._group.ranks[self._before]: begun})
+        return False
+
     def _hear(self) -> bytes | None:
         status = MPI.Status()
         if not self._comm.Iprobe(self._before, _CALL, status):
@@ -149,21 +156,28 @@ class MPIJob(Job):
 
     lifelines: Lifelines
 
-    def __init__(self, world: Any, device: torch.device, place: Place) -> None:
-        super().__init__(place.rank, place.size, device)
-        self._spins = _SPINS if place.local_size <= processors() else _SHARED_SPINS
+    def __init__(self, comm: Any, device: torch.device, place: Place | None) -> None:
+        super().__init__(comm.Get_rank(), comm.Get_size(), device)
+        ranks_here = self.size if place is None else place.local_size
+        self._spins = _SPINS if ranks_here <= processors() else _SHARED_SPINS
         self._is_complete = False
         self._under_way: dict[Wait, AbstractContextManager[None]] = {}
         self.rings: list[CallRing] = []
         self.abandoned: list[Any] = []
-        self._control = world.Dup()
         self._helped: dict[Help, int] = {"soon": 0, "late": 0}  # operations under way
         self._waits = self._over = False
         self._changed = threading.Condition()
         self._helper: threading.Thread | None = None
+
+    def watch(self, world: Any, place: Place) -> None:
+        """Begin to see to the ends of all ranks. Collective."""
+        self._control = world.Dup()
         here = place.local_size == place.size
         host = world.bcast("127.0.0.1" if here else socket.gethostname())
         self.lifelines = Lifelines(self, host, world.bcast, _PATIENCE_SECONDS)
+
+    def check_usable(self) -> None:
+        """A call begins; ``InputError`` if none may."""
 
     def poll(
         self,
@@ -207,7 +221,7 @@ class MPIJob(Job):
         it needs to make progress.
         """
         self._under_way[wait] = blocked
-        if help_ == "none" or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+        if help_ == "none" or self.is_guest or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             return
         with self._changed:
             self._helped[help_] += 1
@@ -286,6 +300,61 @@ class MPIJob(Job):
         return all([ring.is_silent(self.lifelines.ended) for ring in self.rings])
 
 
+class MPIGuestJob(MPIJob):
+    """The ranks of a communicator of the program's own: no thread, no lifelines, no exit hook."""
+
+    is_guest = True
+
+    def check_usable(self) -> None:
+        if MPI.Is_finalized():
+            raise InputError("MPI is finalised: what was built on its communicator is of no use")
+        if self.left:
+            raise InputError("leave() was called: what was built on this group is of no use")
+
+    def close(self) -> None:
+        self.left = True
+
+    leave = end = close
+
+    def fail(self, message: str, status: int = 1) -> NoReturn:
+        """Nothing ends the program's ranks."""
+        raise CommunicationError(message)
+
+
+def visit_mpi(given: Any, device: str) -> Communicator:
+    """A communicator of the ranks of an MPI communicator, which stays as it is. Collective.
+
+    Messages go through a duplicate, which is freed after what was built on it.
+    """
+    if given == MPI.COMM_NULL:
+        raise InputError("group: this process is no member of the communicator, or it was freed")
+    if not isinstance(given, MPI.Intracomm):
+        raise InputError("group: an MPI intercommunicator has two groups; give intercomm.Merge()")
+    job = MPIGuestJob(given, torch.device("cpu"), find_place())
+    if job.size == 1:
+        comm: Communicator = SoloCommunicator(job)
+    else:
+        _free_unused()
+        duplicate, begun = given.Idup()
+        try:
+            job.poll(begun.Test)
+        except TimeoutError:
+            raise CommunicationError(
+                f"waited {job.timeout:g} s for all ranks to call with the same MPI communicator"
+            ) from None
+        comm = MPICommunicator(job, job.everyone(), duplicate)
+
+    def check_device() -> None:
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InputError('device="cuda": no CUDA device is available here')
+
+    comm.on_every_rank(check_device)
+    comm.check_agreement("the group", device=device)
+    if device == "cuda":
+        job.device = torch.device("cuda", torch.cuda.current_device())
+    return comm
+
+
 class MPICommunicator(Communicator):
     """Ranks of an MPI communicator. CUDA tensors are staged through host memory.
 
@@ -300,7 +369,10 @@ class MPICommunicator(Communicator):
         self._comm = comm
         self._mpi_job = job
         self._ring = CallRing(comm, group)
-        job.rings.append(self._ring)
+        if job.is_guest:
+            finalize(self, _unused.append, (comm, self._ring, job.begun))
+        else:
+            job.rings.append(self._ring)
 
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> MPICommunicator:
@@ -311,6 +383,7 @@ class MPICommunicator(Communicator):
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         job = MPIJob(world, chosen, place)
+        job.watch(world, place)
         job.poll(world.Ibarrier().Test)
         _remove_names()
         return cls(job, job.everyone(), world)
@@ -357,10 +430,12 @@ class MPICommunicator(Communicator):
         self._waiter([self._comm.Ibarrier()])()  # MPI's own wait would keep processors busy.
         part = self._comm.Split(group.ranks[0], list(group.ranks).index(self.job.rank))
         if len(group.ranks) == 1:
+            part.Free()
             return SoloCommunicator(self.job, group)
         return MPICommunicator(self._mpi_job, group, part)
 
     def _announce(self, call: Call) -> None:
+        self._mpi_job.check_usable()
         self._ring.tell(call)
 
     def _waiter(self, requests: list[Any], lengths: Sequence[int] = (), nbytes: int = 0) -> Wait:
@@ -406,6 +481,19 @@ class MPICommunicator(Communicator):
         ):
             return MismatchError("data of another size arrived")
         return error
+
+
+# Communicators that guests have made and need no more.
+_unused: list[tuple[Any, CallRing, dict[str, int]]] = []
+
+
+def _free_unused() -> None:
+    """End them, once nothing is on its way there: a later one may get the same number from MPI."""
+    for one in list(_unused):
+        comm, ring, begun = one
+        if ring.is_complete(begun):
+            _unused.remove(one)
+            comm.Free()
 
 
 def _remove_names() -> None:

@@ -47,7 +47,6 @@ class TorchJob(Job):
         self.streams = backend == "nccl"
         self.members: list[TorchCommunicator] = []
         self.under_way = 0  # operations that were begun and not waited for yet
-        self._left = False
         self._store = store = meeting.store  # On rank 0, it may itself live in this process.
 
         def publish(text: str | None) -> str:
@@ -72,9 +71,9 @@ class TorchJob(Job):
 
     def leave(self) -> None:
         """Leave without waiting for the others, in good order."""
-        if self._left:
+        if self.left:
             return
-        self._left = True
+        self.left = True
         super().leave()
         if self.under_way:
             # gloo would wait for the operations that this rank has begun, hence for the others. A
@@ -111,11 +110,6 @@ class TorchCommunicator(Communicator):
     @classmethod
     def connect(cls, place: Place, backend: str, device: str) -> TorchCommunicator:
         """Join the job and choose a device of this rank, of one kind on all ranks."""
-        if dist.is_initialized():
-            raise InputError(
-                "torch.distributed has a process group already: connect(group=…) takes it, or "
-                "leave out init_process_group; connect() makes one, which others can use"
-            )
         named = os.environ.get(_INTERFACE)
         # Ranks of one machine need no network, so one that is named for another does not matter.
         here = backend != "gloo" and place.local_size == place.size

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
+from mpi4py import MPI
 
+import spgnn
+from spgnn import InputError
 from spgnn.comm import (
     CommunicationError,
     Communicator,
     connect,
+    failure,
     guarded,
 )
 from spgnn.comm.mpi import MPIJob
@@ -28,6 +35,7 @@ def main(path: Path, sizes: list[int]) -> None:
         check_names(world)
         check_progress(world)
         check_quarrels(world)
+        check_guests(world)
         for size in sizes:
             part = world.subgroup([range(size), range(size, world.size)][: 1 + (size < world.size)])
             if world.rank < size:
@@ -68,6 +76,56 @@ def check_progress(world: Communicator) -> None:
     assert job.help_needed == "late"
     late.wait()
     assert job.help_needed == "none"
+
+
+def check_guests(world: Communicator) -> None:
+    """Communicators of the program's own, and its COMM_WORLD where no launcher is known."""
+    halves = MPI.COMM_WORLD.Split(world.rank % 2, -world.rank)
+    for theirs in (MPI.COMM_WORLD, halves):
+        comm = connect(group=theirs)
+        assert (comm.rank, comm.size) == (theirs.Get_rank(), theirs.Get_size())
+        assert comm.job.is_guest
+        assert comm.apart().agree(1, "sum") == comm.size
+        assert comm.subgroup([[0], range(1, comm.size)][: comm.size]).agree(1) == 1
+        products.check_all(comm, every=40)
+        owner = torch.arange(10) % comm.size
+        mine = (owner == comm.rank).nonzero()[:, 0]
+        halo = spgnn.Halo.build(torch.stack([(mine + 1) % 10, mine]), owner, theirs)
+        x = mine[:, None].double()
+        assert halo(x)[halo.local_edge_index[0], 0].sum() == ((mine + 1) % 10).sum()
+        torch.manual_seed(0)
+        data = SimpleNamespace(x=torch.ones(30, 4), edge_index=torch.randint(30, (2, 99)))
+        data.num_nodes, data.y, data.train_mask = 30, torch.arange(30) % 3, torch.arange(30) < 20
+        graph = spgnn.distribute(data, partition="random", group=theirs)
+        loss = spgnn.Trainer(spgnn.nn.GCN(-1, 4, 2, 3), graph, lr=0.05).fit(3)[-1]["loss"]
+        assert abs(loss - world.broadcast_value(loss)) < 1e-5
+        comm.leave()
+        if comm.size > 1:
+            for use in (
+                comm.barrier,
+                lambda comm=comm: comm.subgroup([range(comm.size)]).barrier(),
+            ):
+                assert "leave() was called" in refusal(use)
+        assert theirs.allreduce(1) == theirs.Get_size()
+    halves.Free()
+    assert "no member of the communicator" in refusal(lambda: connect(group=halves))
+    assert "backend=gloo: the group has its own" in refusal(lambda: connect("gloo", group=theirs))
+    launcher, own = dict(os.environ), dict(failure._world)
+    failure._world.clear()
+    for name in set(os.environ) & {"PMI_RANK", "PMI_SIZE"}:
+        del os.environ[name]
+    comm = connect()
+    assert (connect() is comm, comm.rank, comm.size) == (True, world.rank, world.size)
+    os.environ.update(launcher)
+    failure._world.update(own)
+
+
+def refusal(of: Callable[[], object]) -> str:
+    try:
+        of()
+    except InputError as error:
+        return str(error)
+    return "nothing"
 
 
 def check_under_debug(comm: Communicator) -> None:

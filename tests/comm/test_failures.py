@@ -12,10 +12,11 @@ import signal
 import sys
 import time
 import weakref
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from spgnn import InputError, signals
 from spgnn.comm import (
@@ -224,11 +225,10 @@ def test_a_program_that_is_asked_to_end_starts_no_further_ranks(tmp_path, number
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("when", ["fork", "store"])
-def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, number, when):
+def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, number):
     """It waits until all of them can be ended in good order; they cannot meet yet."""
     launcher = importlib.import_module("spgnn.comm.launch")
-    fork, store = launcher._fork, launcher.TCPStore
+    fork = launcher._fork
 
     def signalled() -> int:
         pid = fork()
@@ -236,17 +236,35 @@ def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, numb
             os.kill(os.getpid(), number)
         return pid
 
-    def asked(*given: object, **named: object) -> object:
-        signal.raise_signal(number)
-        return store(*given, **named)
-
-    if when == "fork":
-        monkeypatch.setattr(launcher, "_fork", signalled)
-    else:
-        monkeypatch.setattr(launcher, "TCPStore", asked)
+    monkeypatch.setattr(launcher, "_fork", signalled)
     ended = Forked(lambda: launch(lambda: time.sleep(1000), 3), tmp_path).wait()
     said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[number]
     assert ended == Ended(128 + number, "", f"error: {said}, and all ranks with it\n")
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "ended"),
+    [("shm", 2, [0]), ("shm", 2, [1]), ("shm", 4, [0]), ("shm", 3, [0, 1]), ("gloo", 2, [0])],
+)
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_rank_that_ends_one_call_early(tmp_path, backend, ranks, ended, watched):
+    """Who waits for it says so at once, though nothing more is to be heard from anybody."""
+    ways = [lambda: None, sys.exit]
+
+    def body() -> None:
+        comm = connect(backend)
+        with guarded(comm) if watched else nullcontext():
+            ones = torch.ones(10)
+            comm.all_reduce(ones).wait()
+            if comm.rank in ended:
+                return ways[watched]()
+            comm.all_reduce(ones).wait()
+
+    job = Forked(lambda: launch(body, ranks), tmp_path).wait(60)
+    call = "all_reduce(torch.float32 [10], sum), call 2 of group world"
+    line = rf"error: rank (\d): rank {ended[0]} ended while others wait for it in "
+    assert re.fullmatch(line + re.escape(call) + "\n", job.err), job
+    assert job.status == 1
 
 
 def test_rank_alone_in_its_group_ends_all(tmp_path):

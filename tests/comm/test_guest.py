@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import spgnn
 from spgnn import InputError, memory
@@ -144,12 +145,52 @@ def test_on_groups_and_meshes(tmp_path):
             assert int(graph.sum(ones)) == graph.num_nodes == N
         if rank % 2:  # torch calls it after its ranks and the number of groups: the same on both
             dist.barrier(dist.new_group([1, 3], use_local_synchronization=True))
-        with pytest.raises(InputError, match="has a process group already"):
-            connect()
         dist.barrier()
         dist.destroy_process_group()
 
     all_well(on_their_own(program, tmp_path, 4))
+
+
+@pytest.mark.parametrize("described", [False, True], ids=["spawned", "torchrun"])
+def test_a_group_that_exists_is_never_overlooked(tmp_path, described):
+    """Nor one that was made, or ended and made again, after this process was a job of one rank."""
+
+    def program() -> None:
+        rank, address = int(os.environ["RANK"]), f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+        if not described:  # as of mp.spawn
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+                del os.environ[name]
+            assert connect().size == 1
+        for _ in range(2):
+            dist.init_process_group("gloo", init_method=address, rank=rank, world_size=3)
+            comm = connect()
+            assert (comm.rank, comm.size, comm.job.is_guest) == (rank, 3, True)
+            assert connect() is comm
+            graph = spgnn.distribute(data(), partition="random")
+            assert graph.comm is comm
+            assert int(graph.sum(torch.ones(graph.own_rows, 1))) == N
+            edges = torch.stack([torch.arange(3), torch.full((3,), rank)])
+            assert len(spgnn.Halo.build(edges, torch.arange(3))(torch.ones(1, 1))) == 3
+            with pytest.raises(InputError, match="backend=gloo: the group has its own"):
+                connect("gloo")
+            comm.leave()
+            assert connect().agree(1, "sum") == 3
+            dist.barrier()
+            dist.destroy_process_group()
+            with pytest.raises(InputError, match="the process group has ended"):
+                graph.sum(torch.ones(graph.own_rows, 1))
+        for size in (1, 2):
+            dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+            if size == 1:
+                assert connect().size == 1
+            else:
+                with pytest.raises(InputError, match="its backend is cpu:fake"):
+                    connect()
+            dist.destroy_process_group()
+        if not described:
+            assert connect().size == 1
+
+    all_well(on_their_own(program, tmp_path, 3))
 
 
 def test_a_group_that_moves_no_tensors_of_the_host(tmp_path):
@@ -228,7 +269,7 @@ def test_groups_that_differ_between_ranks(tmp_path, monkeypatch):
             (square if rank == 1 else twins[0], r'mesh has 2 axes; give one of them, as mesh\["da'),
             (
                 8 if rank == 2 else twins[0],
-                "must be a ProcessGroup or a DeviceMesh of one axis, go",
+                "must be a ProcessGroup, a DeviceMesh of one axis or an MPI communicator, got int",
             ),
         ):
             with pytest.raises(InputError, match=words):

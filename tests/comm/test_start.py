@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch.distributed import TCPStore
 
 from spgnn import InputError
@@ -70,6 +71,58 @@ def test_a_rank_of_the_local_launcher():
     assert "RANK" not in os.environ
 
 
+def named(descriptor: Path) -> str:
+    """The file of a descriptor, if it is still there."""
+    with suppress(FileNotFoundError):
+        return os.readlink(descriptor).removesuffix(" (deleted)")
+    return ""
+
+
+def test_where_ranks_of_the_local_launcher_meet(tmp_path):
+    """Nobody but they can open it, and nothing listens where another user could connect."""
+
+    def rank() -> None:
+        comm = connect("gloo")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+        own = Path(f"/proc/{os.getpid()}/fd")
+        (theirs,) = (own / fd for fd in os.listdir(own) if named(own / fd) == "/memfd:spgnn store")
+        comm.barrier()
+        if comm.rank == 0 and os.getuid() == 0:
+            child = os.fork()
+            if child == 0:
+                os.setuid(65534)
+                with suppress(PermissionError):
+                    theirs.read_bytes()
+                    os._exit(1)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        comm.barrier()
+
+    ended = Forked(lambda: launch(rank, 2), tmp_path).wait()
+    assert ended == Ended(0, "", "")
+
+
+def test_ranks_are_not_forked_from_a_process_with_a_group(tmp_path):
+    def program() -> int:
+        dist.init_process_group("gloo")
+        status = launch(lambda: None, 2)
+        if os.fork() == 0:
+            try:
+                connect()
+            except InputError as error:
+                print(error, flush=True)
+            os._exit(0)
+        os.wait()
+        dist.destroy_process_group()
+        return status
+
+    (ended,) = on_their_own(program, tmp_path, 1)
+    assert ended.status == 2
+    assert ended.err.startswith("error: ranks cannot be forked from a process that has a process")
+    assert ended.out.startswith("group: this process is a fork of one with a process group")
+
+
 def raising(error: BaseException) -> None:
     raise error
 
@@ -84,6 +137,8 @@ def raising(error: BaseException) -> None:
         (2, sys.exit, 0, []),
         (2, lambda: sys.exit("no number"), 1, ["error: rank 2: no number\n"]),
         (0, lambda: os.kill(os.getpid(), signal.SIGTERM), 143, ["rank 0 was terminated"]),
+        (1, lambda: os.kill(os.getpid(), 36), 164, ["rank 1 was killed by SIGRTMIN+2\n"]),
+        (2, lambda: os.kill(os.getpid(), 64), 192, ["rank 2 was killed by SIGRTMAX\n"]),
         (1, lambda: raising(LookupError("no bridge")), 1, ["error: rank 1:", "no bridge"]),
     ],
 )

@@ -529,7 +529,7 @@ def test_a_service_prints_what_changed(tmp_path, monkeypatch):
     def body(rank: int) -> str:
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            serve.serve(options)
+            serve.serve(options, spgnn.connect())
         return printed.getvalue()
 
     def classes() -> torch.Tensor:
