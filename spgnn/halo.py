@@ -76,7 +76,7 @@ class Halo:
         owner : integers in [0, P), [n], or RowLayout
             The rank that owns each source id, or contiguous ids for each rank; the same on all
             ranks. A rank's rows are those of its ids in rising order.
-        group : Communicator, ProcessGroup or DeviceMesh, optional
+        group : Communicator, ProcessGroup, DeviceMesh or mpi4py.MPI.Intracomm, optional
             The ranks; by default those of :func:`spgnn.connect`.
         target_owner : as owner, optional
             The same of the targets, if they are another set of vertices.

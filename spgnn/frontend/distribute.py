@@ -79,7 +79,8 @@ def distribute(
 ) -> DistGraph:
     """Partition a graph and give every rank its part. Collective.
 
-    Joins the job that this process was started in, under torchrun, mpiexec or srun, or is alone.
+    Joins the job that this process was started in, under torchrun, mpiexec or srun; takes torch's
+    default process group if the program has made it; or is alone.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def distribute(
         See :func:`spgnn.connect`.
     comm : Communicator, optional
         All ranks, if they are connected already.
-    group : torch.distributed.ProcessGroup or DeviceMesh, optional
+    group : torch.distributed.ProcessGroup, DeviceMesh or mpi4py.MPI.Intracomm, optional
         All ranks, where the caller's program has started them: see :func:`spgnn.connect`.
     model : Module, optional
         Is replicated, and its gradients averaged: see :meth:`DistGraph.synchronise`.

@@ -364,21 +364,6 @@ def test_interface_of_another_machine(tmp_path):
     assert of_each(tmp_path, shared, *ranks()) == ["2", "2"]
 
 
-def test_a_process_group_of_the_programs_own(tmp_path):
-    """Would be made twice: the line says what to leave out."""
-
-    def program() -> None:
-        torch.distributed.init_process_group("gloo")
-        with pytest.raises(InputError, match="leave out init_process_group"):
-            connect()
-        # Rank 0 holds the store that rank 1 may still be making its group with.
-        (tmp_path / f"refused {os.environ['RANK']}").touch()
-        wait_for(lambda: len(list(tmp_path.glob("refused ?"))) == 2)
-
-    ended = on_their_own(program, tmp_path, 2, LOCAL_WORLD_SIZE="2", LOCAL_RANK="0")
-    assert [end.status for end in ended] == [0, 0]
-
-
 # Other launchers.
 
 
