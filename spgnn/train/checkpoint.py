@@ -317,7 +317,9 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     tensors, progress = _read(path, _DAMAGED)
     modules = progress.get("modules", ["weight"])
     if len(modules) != 1:
-        raise InputError(f"{path}: holds the weights of {len(modules)} modules, not of one")
+        raise InputError(
+            f"{path}: holds the weights of {', '.join(modules) or 'no module'}, not of one"
+        )
     return unpacked(progress["values"], tensors)[modules[0]], progress.get("signature", {})
 
 

@@ -108,7 +108,7 @@ def _one_at_a_time(file: Path) -> Iterator[None]:
     """Ranks need the same kernel at the same time: one compiles it, the others wait and read."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(file.with_suffix(".lock"), "w")  # noqa: SIM115
+        lock = open(file.with_suffix(".lock"), "a")  # noqa: SIM115
     except OSError:
         yield
         return
