@@ -223,6 +223,8 @@ def by_trainer(rank: int, path: str) -> dict[str, list[dict[str, Any]]]:
         if name == "sage":
             spgnn.Trainer(copy.deepcopy(model), graph, **how).fit(2)
             how["resume"] = True
+        if mine is None:  # as it is called anyway
+            how["forward"] = lambda model, graph: model(graph.x_dict, graph.edge_index_dict)
         history = found[name] = spgnn.Trainer(model, graph, target="paper", **how).fit(3)
         papers = graph["paper"]
         with torch.no_grad():

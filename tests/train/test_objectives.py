@@ -15,10 +15,13 @@ from spgnn.comm import (
 )
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph
+from spgnn.loader.minibatch import train as train_batches
+from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.testing import run_ranks
 from spgnn.train import (
     TrainConfig,
     Trainer,
+    train,
 )
 from spgnn.train.report import best as best_of
 from spgnn.train.vertices import NodeClassification
@@ -198,6 +201,79 @@ def test_numbers_that_are_all_zero_or_one_may_be_labels(tmp_path):
     several = scores(written(tmp_path, "several"))
     found = scores(path, loss="multilabel")
     assert [r["loss"] for r in found] == [r["loss"] for r in several]
+
+
+def test_several_numbers_that_are_all_zero_or_one_are_labels(tmp_path):
+    """As Yelp and PPI have them; one column of them is a number, as it says."""
+    table = np.where(SEVERAL < 0, np.nan, SEVERAL).astype(np.float32)
+    for y, name in ((table, "val_f1_micro"), (table[:, :1], "val_mae"), (table * 2, "val_mae")):
+        assert name in scores(write_dataset(tmp_path / "graph.npz", y=y))[0]
+
+
+# Rank 1 has no vertices, rank 2 none for training, and those of rank 3 have no labels.
+UNEVEN: list[tuple[str, dict]] = [
+    ("classes", {"metric": "roc-auc", "class_weights": "balanced", "norm": "layer"}),
+    ("classes", {"metric": "f1-macro", "label_propagation": 0.5}),
+    ("several", {"metric": "roc-auc", "class_weights": "balanced", "model": "gat"}),
+    ("number", {"recompute_halo": True}),
+    ("number", {"loss": "huber", "model": "gatv2", "norm": "batch", "optimizer": "sgd"}),
+    ("number", {"loss": "l1", "model": "sage", "aggregate": "max", "inductive": True}),
+    ("number", {"task": "links", "decoder": "mlp"}),
+    ("number", {"algo": "vertex-cut", "prune": False}),
+    ("number", {"chunks": 2}),
+]
+BATCHES: list[tuple[str, dict]] = [
+    ("number", {}),
+    ("number", {"distributed": "columns", "partition": "labels"}),
+]
+
+
+def uneven(rank: int, directory: Path) -> list[tuple[list[dict], list[np.ndarray]]]:
+    """Histories and predictions."""
+    comm, found = connect(), []
+    for kind, flags in UNEVEN:
+        written = str(directory / f"{comm.size}.npz")
+        partition = str(directory / "labels") if comm.size > 1 else "block"
+        config = TrainConfig.of(
+            dataset=str(directory / f"{kind}.npz"),
+            **{"epochs": 2, "layers": 2, "partition": partition, "predictions": written, **flags},
+        )
+        history = train(config, comm)["history"]
+        with np.load(written) as file:
+            found.append((history, [file[name] for name in sorted(file.files)]))
+    for kind, flags in BATCHES:
+        dataset, size = str(directory / f"{kind}.npz"), 16 // comm.size
+        how = {"epochs": 1, "layers": 2, "num_neighbors": "3,3", "batch_size": size, **flags}
+        if "partition" in how:
+            how["partition"] = str(directory / "labels") if comm.size > 1 else "block"
+        batches = MiniBatchConfig.of(dataset=dataset, **how)
+        found.append((train_batches(batches, comm)["history"], []))
+    return found
+
+
+def test_ranks_without_vertices_or_labels(tmp_path):
+    with np.load(written(tmp_path, "classes")) as file:
+        y, training = file["y"], file["train_mask"]
+    y[:9] = -1
+    parts = np.where(y < 0, 3, np.where(training, 0, 2))
+    parts[np.flatnonzero(parts == 2)[:8]] = 0
+    np.savetxt(tmp_path / "labels", parts, fmt="%d")
+    unknown = y < 0
+    number = np.where(unknown, np.nan, NUMBERS[::-1, 0]).astype(np.float32)
+    several = np.where(unknown[:, None], -1, SEVERAL).astype(np.int8)
+    for kind, labels_of_kind in (("classes", y), ("several", several), ("number", number)):
+        write_dataset(tmp_path / f"{kind}.npz", y=labels_of_kind)
+    (one,), ranks = run_ranks(uneven, 1, tmp_path), run_ranks(uneven, 4, tmp_path)
+    for case, expected, found in zip(UNEVEN + BATCHES, one, ranks[0], strict=True):
+        for record, other in zip(expected[0], found[0], strict=True):
+            assert record.keys() == other.keys()
+            for name in record.keys() - {"seconds", "val_mrr", "test_mrr"}:  # ties
+                if record[name] is None:
+                    assert other[name] is None, (case, name)
+                else:
+                    assert other[name] == pytest.approx(record[name], rel=1e-3), (case, name)
+        for array, same in zip(expected[1], found[1], strict=True):
+            np.testing.assert_allclose(same, array, rtol=1e-3, atol=1e-5, err_msg=str(case))
 
 
 @pytest.mark.parametrize(
