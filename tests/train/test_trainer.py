@@ -334,7 +334,7 @@ def on_labels(rank, ranks):
         # Modules are taken as they are.
         plain = isinstance(loss, str | torch.nn.Module)
         trainer = spgnn.Trainer(kind((6, width)), graph, loss=loss if plain else noting, lr=0.05)
-        history = trainer.fit(EPOCHS)
+        history = trainer.fit(2)
         for labels in seen:
             assert labels.dtype == y.dtype
             assert labels.shape[1:] == y.shape[1:]
@@ -347,7 +347,7 @@ def test_losses_take_the_labels_of_the_graph_and_outputs_of_any_shape():
     ours = {ranks: run_ranks(on_labels, ranks, ranks) for ranks in (1, 3)}
     for name, (y, kind, width, loss, theirs, scores) in LABELLED.items():
         losses, val_loss, out = plain_loop(
-            kind((6, width)), y, theirs or loss, lambda p: torch.optim.Adam(p, lr=0.05)
+            kind((6, width)), y, theirs or loss, lambda p: torch.optim.Adam(p, lr=0.05), epochs=2
         )
         for found in (*ours[1], *ours[3]):
             assert found[name][0] == pytest.approx(losses, rel=1e-4), name
