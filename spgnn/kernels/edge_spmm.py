@@ -1,10 +1,10 @@
 """Products of a sparse matrix whose nonzeros hold rows of numbers: the generalised SpMM of edges.
 
 Row i of the result reduces ``op(X[j], v[e])`` over its nonzeros e in column j. Nothing of nonzeros
-× columns is made but the gradient of `v`, and that only where it is asked for. Sums where `v` has
-fewer numbers than X has columns are products with a matrix of values, `spmm`; sums and differences
-split into a product and a sum of `v`. All other sums are one operator, whose derivatives are itself
-on the transpose and one product for each nonzero, so there are derivatives of every order.
+× columns is made but the gradient of `v`, and that only where it is asked for. Products where `v`
+has fewer numbers than X has columns are those with a matrix of values, `spmm`. All other sums are
+one operator, which makes ``op(X[j], v[e])`` of each nonzero before it adds. Its derivatives are
+itself on the transpose and one product for each nonzero, so there are derivatives of every order.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch import Tensor
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_array, check_block, check_dense, check_is
 from spgnn.kernels.extremes import pick, put_back, side_of
-from spgnn.kernels.library import Operator, define, kernels_for
+from spgnn.kernels.library import Operator, define, kernels_for, with_batch
 from spgnn.kernels.recycling import new_rows
-from spgnn.kernels.spmm import other_side, spmm
+from spgnn.kernels.spmm import other_side, sddmm_operator, spmm, spmm_operator
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE
 
@@ -158,13 +158,9 @@ def _sum_of(pattern: Pattern, X: Tensor | None, V: Tensor, op: str) -> Tensor:
     if op == "outer":
         each = X[:, None, :].expand(-1, heads, -1)
         return spmm(CSR(pattern, V.to(SUM_DTYPE[X.dtype])), each).flatten(1)
-    if op in ("add", "sub"):
-        of_edges = _spread(_sum(pattern, None, V, _COPY), columns)
-        AX: Tensor = spmm(CSR(pattern), X)
-        return AX + of_edges if op == "add" else AX - of_edges
-    if heads == columns:
+    if op != "mul" or heads == columns:
         return _sum(pattern, X, V, _CODES[op])
-    values = (V if op == "mul" else V.reciprocal()).to(SUM_DTYPE[X.dtype])
+    values = V.to(SUM_DTYPE[X.dtype])
     if heads == 1:
         return spmm(CSR(pattern, values[:, 0]), X)
     return spmm(CSR(pattern, values), X.unflatten(1, (heads, -1))).flatten(1)
@@ -197,10 +193,10 @@ def _compute_sum(
 
 
 def _new_sum(indptr: Tensor, indices: Tensor, t_indptr: Tensor | None, *others: Any) -> Tensor:
-    *_, V, _, adjoint = others
+    *_, X, _, V, _, adjoint = others
     side = t_indptr if adjoint else indptr
     assert side is not None
-    return new_rows(side.shape[0] - 1, V)
+    return new_rows(side.shape[0] - 1, V if X is None else X)
 
 
 def _again() -> bool:
@@ -210,8 +206,10 @@ def _again() -> bool:
 
 def _save_sum(ctx: Any, inputs: Any, output: Tensor) -> None:
     *sides, X, _, V, ctx.op, ctx.adjoint = inputs
-    keep_V = ctx.op != _COPY and (ctx.needs_input_grad[5] or ctx.op != _MUL)
-    keep_X = ctx.needs_input_grad[7] or ctx.op == _ADD_RELU
+    linear = ctx.op in (_ADD, _SUB, _COPY)
+    keep_V = not linear and (ctx.needs_input_grad[5] or ctx.op != _MUL)
+    keep_X = not linear and (ctx.needs_input_grad[7] or ctx.op == _ADD_RELU)
+    ctx.heads = V.shape[1]
     ctx.save_for_backward(*sides, X if keep_X else None, V if keep_V else None)
 
 
@@ -219,37 +217,45 @@ def _sum_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     *sides, X, V = ctx.saved_tensors
     to_X, to_V, op = ctx.needs_input_grad[5], ctx.needs_input_grad[7], ctx.op
     dX = dV = mask = None
-    if op == _DIV and _again():
-        V = V.reciprocal()  # x · (1 / v) from here on, whose derivatives are operators too
-    elif op == _ADD_RELU and _again():
+    if op == _ADD_RELU and _again():
         mask = (X.detach().index_select(0, sides[1].long()) + V.detach() > 0).to(V.dtype)
     if to_X and mask is not None:
         dX = _edge_sum(*sides, G, None, mask, _MUL, True)
     elif to_X and op == _ADD_RELU:
         dX = _edge_sum(*sides, G, X, V, _GATE, True)
+    elif to_X and op in (_ADD, _SUB):
+        dX = spmm_operator(*sides, *(None,) * 4, G, not ctx.adjoint)
     elif to_X:
-        by = _MUL if _again() else op
-        dX = _edge_sum(*sides, G, None, V, by, not ctx.adjoint)
-    if to_V and op == _COPY:
-        ends = (None, G) if ctx.adjoint else (G, None)
+        dX = _edge_sum(*sides, G, None, V, op, not ctx.adjoint)
+    if to_V and op in (_ADD, _SUB, _COPY):
+        of_heads = _sums_of_heads(G, ctx.heads)
+        ends = (None, of_heads) if ctx.adjoint else (of_heads, None)
         dV = _edge_products(*sides, *ends, None, _ADD)
+        dV = -dV if op == _SUB else dV
     elif to_V and mask is not None:
         dV = _edge_products(*sides, G, None, None, _ADD) * mask
     elif to_V and op == _ADD_RELU:
         dV = _edge_products(*sides, G, X, V, _GATE)
     elif to_V:
         by_row, by_column = (X, G) if ctx.adjoint else (G, X)
-        dV = _edge_products(*sides, by_row, by_column, None, _MUL)
+        if ctx.heads == G.shape[1]:
+            dV = _edge_products(*sides, by_row, by_column, None, _MUL)
+        else:
+            by_head = (t.unflatten(1, (ctx.heads, -1)) for t in (by_row, by_column))
+            dV = sddmm_operator(*sides, None, None, *by_head).to(G.dtype)
         if op == _DIV:
-            dV = -dV * V * V if _again() else dV.div_(V).div_(V).neg_()
+            dV = -dV / V / V if _again() else dV.div_(V).div_(V).neg_()
     return *[None] * 5, dX, None, dV, None, None
 
 
 def _sum_tangent(arguments: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
     *sides, X, W, V, op, adjoint = arguments
     dX, dV = tangents[5], tangents[7]
-    if op not in (_MUL, _COPY, _DIV):
+    if op in (_ADD_RELU, _GATE):
         raise InputError("add_relu has no derivative in forward mode")
+    if op in (_ADD, _SUB):
+        dX, dV = (torch.zeros_like(t) if d is None else d for t, d in ((X, dX), (V, dV)))
+        return _edge_sum(*sides, dX, W, dV, op, adjoint)
     terms = [] if dX is None else [_edge_sum(*sides, dX, W, V, op, adjoint)]
     if dV is not None and op == _DIV:
         terms.append(_edge_sum(*sides, X, W, -dV / (V * V), _MUL, adjoint))
@@ -257,6 +263,23 @@ def _sum_tangent(arguments: Sequence[Any], tangents: Sequence[Tensor | None]) ->
         terms.append(_edge_sum(*sides, X, W, dV, op, adjoint))
     total: Tensor = sum(terms[1:], terms[0])
     return total
+
+
+def _sums_of_heads(G: Tensor, heads: int) -> Tensor:
+    """[rows, heads · f] to [rows, heads]."""
+    return G if heads == G.shape[1] else G.unflatten(1, (heads, -1)).sum(-1)
+
+
+def _batched(operator: Operator, info: Any, in_dims: Any, *arguments: Any) -> tuple[Tensor, int]:
+    """Batches are more heads."""
+    operator.refuse_batches_but(in_dims, 5, 6, 7)
+    *sides, one, two, three = arguments[:8]
+    rows = (
+        None if t is None else with_batch(t, dim, info, -2).flatten(1)
+        for t, dim in zip((one, two, three), in_dims[5:8], strict=True)
+    )
+    result = operator(*sides, *rows, *arguments[8:])
+    return result.unflatten(1, (info.batch_size, -1)), 1
 
 
 def _compute_products(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
@@ -299,6 +322,7 @@ _edge_sum = Operator(
     compute=_compute_sum,
     save=_save_sum,
     backward=_sum_backward,
+    batched=_batched,
     tangent=_sum_tangent,
 )
 _edge_products = Operator(
@@ -307,6 +331,7 @@ _edge_products = Operator(
     compute=_compute_products,
     save=_save_products,
     backward=_products_backward,
+    batched=_batched,
 )
 
 
@@ -352,13 +377,14 @@ def _extreme_backward(ctx: Any, G: Tensor, of_arg: None) -> tuple[Tensor | None,
     (columns, (nnz, heads)), op = ctx.lengths, ctx.op
     to_X, to_V = ctx.needs_input_grad[5:7]
     nonzeros = _heads_apart(arg, heads), block[0], *[None] * 4
-    of_x, of_v = G, -G if op == _SUB else G
+    of_x, of_v, wide = G, -G if op == _SUB else G, SUM_DTYPE[G.dtype]
     if V is not None:
-        v = torch.where(arg < 0, 1, _by_head(pick(V, *nonzeros), G))
-        of_x = G * v if op == _MUL else G / v
+        g, v = G.to(wide), torch.where(arg < 0, 1, _by_head(pick(V, *nonzeros), G)).to(wide)
+        by_x = g * v if op == _MUL else g / v
+        of_x = by_x.to(G.dtype)
         if X is not None:
-            x = pick(X, arg, *block)
-            of_v = G * x if op == _MUL else -of_x * x / v
+            x = pick(X, arg, *block).to(wide)
+            of_v = (g * x if op == _MUL else -by_x * x / v).to(G.dtype)
     dX = put_back(of_x, arg, *block, columns) if to_X else None
     dV = put_back(_heads_apart(of_v, heads), *nonzeros, nnz) if to_V else None
     return *[None] * 5, dX, dV, None, None

@@ -94,7 +94,7 @@ def spmm(
         side = other_side(pattern, X, ordered=not constant)
         known = constant and values is not None and side[0] is not None
         numbers = values, A.T.values if known else None, A.row_scale, A.col_scale
-        return _spmm(pattern.indptr, pattern.indices, *side, *numbers, X, False)
+        return spmm_operator(pattern.indptr, pattern.indices, *side, *numbers, X, False)
     else:
         out = new_rows(pattern.shape[0], X)
     block = pattern.indptr, pattern.indices, values, A.row_scale, A.col_scale
@@ -138,7 +138,7 @@ def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
     pattern = A if isinstance(A, Pattern) else A.pattern
     scales = (None, None) if isinstance(A, Pattern) else (A.row_scale, A.col_scale)
     side = other_side(pattern, X, ordered=True)
-    return _sddmm(pattern.indptr, pattern.indices, *side, *scales, G, X)
+    return sddmm_operator(pattern.indptr, pattern.indices, *side, *scales, G, X)
 
 
 def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
@@ -265,10 +265,10 @@ def _spmm_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     *sides, _, _, row_scale, col_scale = block
     dX = dvalues = None
     if ctx.needs_input_grad[9]:
-        dX = _spmm(*block, G, not ctx.adjoint)
+        dX = spmm_operator(*block, G, not ctx.adjoint)
     if ctx.needs_input_grad[5]:
         by_row, by_column = (X, G) if ctx.adjoint else (G, X)
-        dvalues = _sddmm(*sides, row_scale, col_scale, by_row, by_column)
+        dvalues = sddmm_operator(*sides, row_scale, col_scale, by_row, by_column)
     return *[None] * 5, dvalues, *[None] * 3, dX, None
 
 
@@ -309,8 +309,8 @@ def _save_sddmm(ctx: Any, inputs: Any, output: Tensor) -> None:
 def _sddmm_backward(ctx: Any, products: Tensor) -> tuple[Tensor | None, ...]:
     *sides, row_scale, col_scale, G, X = ctx.saved_tensors
     block = *sides, products, None, row_scale, col_scale
-    dG = _spmm(*block, X, False) if ctx.needs_input_grad[7] else None
-    dX = _spmm(*block, G, True) if ctx.needs_input_grad[8] else None
+    dG = spmm_operator(*block, X, False) if ctx.needs_input_grad[7] else None
+    dX = spmm_operator(*block, G, True) if ctx.needs_input_grad[8] else None
     return *[None] * 7, dG, dX
 
 
@@ -334,7 +334,7 @@ _spmm_into = define(
     compute=_multiply_into,
 )
 _run_spmm_into = direct(_spmm_into)
-_spmm = Operator(
+spmm_operator = Operator(
     f"spmm({_SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) "
     "-> Tensor",
     new=_new_product,
@@ -343,7 +343,7 @@ _spmm = Operator(
     backward=_spmm_backward,
     batched=_batched_spmm,
 )
-_sddmm = Operator(
+sddmm_operator = Operator(
     f"sddmm({_SIDES}, {_SCALES}, Tensor G, Tensor X) -> Tensor",
     new=_new_products,
     compute=_products,

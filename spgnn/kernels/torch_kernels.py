@@ -148,7 +148,7 @@ def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
         lambda: x / v,
         lambda: v,
         lambda: torch.relu(x + v),
-        lambda: x * (0 if w is None else w + v > 0),
+        lambda: x.new_zeros(()) if w is None else torch.where(w + v > 0, x, 0.0),
     )[op]()
     return made
 
@@ -165,6 +165,7 @@ def edge_sum(*arguments: Any) -> None:
     x = None if X is None else X.to(wide).index_select(0, indices)
     w = None if W is None else W.to(wide)[rows]
     v = (V if order is None else V.index_select(0, order)).to(wide)
+    v = v.repeat_interleave(out.shape[1] // v.shape[1], 1)
     out.copy_(torch.segment_reduce(_messages(op, x, v, w), "sum", offsets=indptr, axis=0))
 
 
@@ -181,15 +182,12 @@ def edge_products(*arguments: Any) -> None:
     x = None if X is None else X.to(wide).index_select(0, indices)
     v = None if V is None else V.to(wide)
     if op == 1:
-        total = out.new_zeros(out.shape, dtype=wide)
-        for term in (g, x, v):
-            if term is not None:
-                total += term
-        out.copy_(total)
+        terms = [term for term in (g, x, v) if term is not None]
+        out.copy_(sum(terms[1:], terms[0]))
         return
     assert g is not None
     assert x is not None
-    out.copy_(g * x if v is None else g * (x + v > 0))
+    out.copy_(g * x if v is None else torch.where(x + v > 0, g, 0.0))
 
 
 def edge_extremes(*arguments: Any) -> None:

@@ -55,10 +55,10 @@ def instances() -> list[str]:
         names.append(instance("update_rows_backward", dtype, 2, WARP))
         vector, narrow = 16 // dtype.itemsize, torch.int32
         shape = *thread_shape(300, vector, 64 // SUM_DTYPE[dtype].itemsize), 1024
-        for op in (0, 4, 6):
-            names.append(instance("edge_sum", dtype, dtype, narrow, op, *shape))
+        for op, shared in ((0, 0), (2, 0), (3, 1), (4, 0), (6, 0)):
+            names.append(instance("edge_sum", dtype, dtype, narrow, op, shared, *shape))
         few = *thread_shape(300, min(vector, 4), ACCUMULATORS // 2), 1024
-        names.append(instance("edge_sum", dtype, narrow, narrow, PICK, *few))
+        names.append(instance("edge_sum", dtype, narrow, narrow, PICK, 0, *few))
         names.append(instance("edge_picks", dtype, narrow, 2, WARP))
         for op in (0, 1, 6):
             names.append(instance("edge_products", dtype, torch.int32, op, 2, WARP))

@@ -105,6 +105,22 @@ def test_extremes_are_differentiated_twice_without_atomics(monkeypatch):
     assert not [name for name in names.seen if "scatter" in name or "index_put" in name]
 
 
+def test_messages_are_made_before_they_are_summed(monkeypatch):
+    """One number of values for a column, a head or a row, as the CPU has it; and gradients."""
+    pattern = block([3, 0, 5, 1], 7).pattern
+    X, V = (matrix(n, 8).requires_grad_() for n in (7, pattern.nnz))
+    results = []
+    for module in (cpu, native):
+        with monkeypatch.context() as patch:
+            work_by(patch, module)
+            for op, values in (("sub", V.view(-1, 2, 4)), ("add", V[:, :2]), ("div", V[:, 0])):
+                out = edge_spmm(pattern, X.view(7, 2, 4), values, op)
+                results.append([out, *torch.autograd.grad(out.sum(), (X, V))])
+    for mine, theirs in zip(results[:3], results[3:], strict=True):
+        for one, other in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("columns", [1, 16, 128])
 def test_bits_do_not_depend_on_the_order_of_threads_and_blocks(emulated, columns):
     A, X = block(SKEWED, parts=("values",)), matrix(800, columns)

@@ -10,11 +10,12 @@ from spgnn.errors import InputError
 from spgnn.kernels import edge_add as add_ends
 from spgnn.kernels import (
     edge_spmm,
+    torch_kernels,
 )
 from spgnn.kernels.edge_spmm import EDGE_OPS, EDGE_REDUCTIONS
 from spgnn.pattern import Pattern
 
-from .conftest import DTYPES
+from .conftest import DTYPES, work_by
 
 SHAPES = ("number", "heads", "full")
 # Columns repeat and are in no order; rows are empty, short, and longer than a task.
@@ -180,6 +181,47 @@ def test_what_is_no_number_is_extreme():
     X, values = torch.ones(3, 1), torch.tensor([1.0, float("nan"), 2.0])
     for reduce in ("max", "min"):
         assert bool(edge_spmm(pattern, X, values, "mul", reduce).isnan().all())
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(("dtype", "large"), [(torch.bfloat16, 100), (torch.float32, 1e6)])
+def test_differences_are_made_before_they_are_summed(monkeypatch, native, dtype, large):
+    """The difference of two sums would be rounded apart; and both stay integers here."""
+    if not native:
+        work_by(monkeypatch, torch_kernels)
+    pattern = Pattern(torch.tensor([0, 64, 64]), torch.zeros(64, dtype=torch.int32), (2, 1))
+    X = torch.full((1, 2, 3), large + 1, dtype=dtype)
+    for shape in ((64,), (64, 2), (64, 2, 3)):
+        values = torch.full(shape, large, dtype=dtype)
+        values[:5] = large - 1
+        for op, sign in (("sub", 1), ("add", -1)):
+            for reduce, right in (("sum", 69), ("mean", 69 / 64), ("max", 2), ("min", 1)):
+                found = edge_spmm(pattern, X, sign * values, op, reduce)
+                assert found.tolist() == [[[right] * 3] * 2, [[0] * 3] * 2], (op, reduce, shape)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("op", [op for op in EDGE_OPS if op not in ("copy", "outer")])
+def test_signs_of_zero_infinities_and_the_smallest_numbers(monkeypatch, native, op):
+    """One nonzero a row, and values of every shape: what torch makes of two numbers."""
+    if not native:
+        work_by(monkeypatch, torch_kernels)
+    inf, nan = float("inf"), float("nan")
+    numbers = torch.tensor([0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 1e-45, 3e38])
+    x, v = (t.flatten() for t in torch.meshgrid(numbers, numbers, indexing="ij"))
+    n = len(x)
+    pattern = Pattern(torch.arange(n + 1), torch.arange(n), (n, n))
+    X = x[:, None, None].expand(-1, 2, 17).contiguous()
+    right = reference(pattern, X, v[:, None, None].expand_as(X), op, "max")
+    for sizes in ((), (2,), (2, 17)):
+        if op == "add_relu" and len(sizes) < 2:
+            continue
+        values = v.reshape(n, *[1] * len(sizes)).expand(n, *sizes).contiguous()
+        for reduce in EDGE_REDUCTIONS:
+            found = edge_spmm(pattern, X, values, op, reduce)
+            torch.testing.assert_close(found, right, equal_nan=True, rtol=1e-6, atol=0)
+            if reduce in ("max", "min"):  # a sum begins with 0
+                assert torch.equal(found.signbit() | found.isnan(), right.signbit() | right.isnan())
 
 
 def test_nothing_of_all_edges_is_made():

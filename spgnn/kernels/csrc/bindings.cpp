@@ -335,6 +335,7 @@ EdgeOperands<T> edge_operands(const Tensor& indptr, const Tensor& indices, const
           v.as<T>(),
           v.stride[0],
           out.columns(),
+          out.columns() / v.columns(),
           out.as<T>(),
           out.stride[0]};
 }
@@ -377,9 +378,9 @@ void edge_extremes(const Tensor& indptr, const Tensor& indices, const Rows& x, c
   const int threads = threads_for((indices.rows() + out.rows()) * out.columns());
   const bool wide = arg.dtype == Dtype::kInt64;
   with_floats(out, [&]<class T>(T) {
-    const EdgeExtremes<T> a{
-        edge_operands<T>(indptr, indices, {}, x, {}, v, out), out.columns() / v.columns(), largest,
-        wide ? nullptr : arg.as<std::int32_t>(), wide ? arg.as<std::int64_t>() : nullptr};
+    const EdgeExtremes<T> a{edge_operands<T>(indptr, indices, {}, x, {}, v, out), largest,
+                            wide ? nullptr : arg.as<std::int32_t>(),
+                            wide ? arg.as<std::int64_t>() : nullptr};
     Released released;
     spgnn::edge_extremes(current_table(), a, static_cast<EdgeOp>(op), threads);
   });

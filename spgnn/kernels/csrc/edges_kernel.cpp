@@ -57,8 +57,16 @@ template <EdgeOp kOp, int kVectors, class T>
   }
 }
 
-// Some columns of the sum over some nonzeros of a row.
-template <EdgeOp kOp, int kVectors, class T, class Out>
+// Some numbers of v, or one for all columns, whose sign stays: −0 + 0 would be 0.
+template <bool kShared, class T>
+[[gnu::always_inline]] inline LanesOf<Sum<T>> load_v(const T* v, int lanes) {
+  if constexpr (kShared) return widen(*v) - LanesOf<Sum<T>>{};
+  return load_wide(v, lanes);
+}
+
+// Some columns of the sum over some nonzeros of a row. To them belongs one number of v each, or
+// (kShared) one to all.
+template <EdgeOp kOp, bool kShared, int kVectors, class T, class Out>
 inline void sum_columns(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros,
                         std::int64_t first, int last_lanes, Out* out) {
   using S = Sum<T>;
@@ -71,10 +79,10 @@ inline void sum_columns(const EdgeOperands<T>& a, std::int64_t row, Span nonzero
   }
   for (std::int64_t e = nonzeros.begin; e < nonzeros.end; ++e) {
     fetch<kOp, kVectors>(a, e + kEdgesAhead < nonzeros.end ? e + kEdgesAhead : e, first);
-    const T* v = a.v + a.order[e] * a.v_stride + first;
+    const T* v = a.v + a.order[e] * a.v_stride + (kShared ? first / a.width : first);
     const T* x = kOp == EdgeOp::kCopy ? v : a.x + a.indices[e] * a.x_stride + first;
     for (int k = 0; k < kVectors; ++k) {
-      const auto one = load_wide(v + k * kLanes, lanes_of(k));
+      const auto one = load_v<kShared>(kShared ? v : v + k * kLanes, lanes_of(k));
       const auto other = kOp == EdgeOp::kCopy ? one : load_wide(x + k * kLanes, lanes_of(k));
       sums[k] += message<kOp>(other, one, own[k]);
     }
@@ -82,11 +90,25 @@ inline void sum_columns(const EdgeOperands<T>& a, std::int64_t row, Span nonzero
   for (int k = 0; k < kVectors; ++k) store_wide(out + first + k * kLanes, sums[k], lanes_of(k));
 }
 
+template <EdgeOp kOp, bool kShared, class T, class Out>
+inline void sum_head(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros, std::int64_t head,
+                     std::int64_t width, Out* out) {
+  for_each_panel<Sum<T>>(width, [&](auto vectors, std::int64_t first, int last) {
+    sum_columns<kOp, kShared, decltype(vectors)::value>(a, row, nonzeros, head + first, last, out);
+  });
+}
+
 template <EdgeOp kOp, class T, class Out>
 inline void sum_row(const EdgeOperands<T>& a, std::int64_t row, Span nonzeros, Out* out) {
-  for_each_panel<Sum<T>>(a.columns, [&](auto vectors, std::int64_t first, int last) {
-    sum_columns<kOp, decltype(vectors)::value>(a, row, nonzeros, first, last, out);
-  });
+  if constexpr (kOp < EdgeOp::kCopy) {
+    if (a.width > 1) {
+      for (std::int64_t head = 0; head < a.columns; head += a.width) {
+        sum_head<kOp, true>(a, row, nonzeros, head, a.width, out);
+      }
+      return;
+    }
+  }
+  sum_head<kOp, false>(a, row, nonzeros, 0, a.columns, out);
 }
 
 // Calls body(std::integral_constant<EdgeOp, op>) for one of some operations.
@@ -97,7 +119,8 @@ inline void with_op(EdgeOp op, const Body& body) {
 
 template <class Body>
 inline void with_sum(EdgeOp op, const Body& body) {
-  with_op<EdgeOp::kMul, EdgeOp::kDiv, EdgeOp::kCopy, EdgeOp::kAddRelu, EdgeOp::kGate>(op, body);
+  with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kSub, EdgeOp::kDiv, EdgeOp::kCopy, EdgeOp::kAddRelu,
+          EdgeOp::kGate>(op, body);
 }
 
 template <class T>
@@ -138,7 +161,8 @@ void edge_products(const EdgeProducts<T>& a, EdgeOp op, Span nonzeros) {
       T* out = a.out + e * a.columns;
       for (std::int64_t c = 0; c < a.columns; c += kLanes) {
         const auto lanes = static_cast<int>(a.columns - c < kLanes ? a.columns - c : kLanes);
-        const auto at = [&](const T* p) { return p ? load_wide(p + c, lanes) : Vector{}; };
+        // What is not there is −0, which changes nothing it is added to.
+        const auto at = [&](const T* p) { return p ? load_wide(p + c, lanes) : -Vector{}; };
         if constexpr (kOp == EdgeOp::kMul) store_wide(out + c, at(g) * at(x), lanes);
         if constexpr (kOp == EdgeOp::kAdd) store_wide(out + c, at(g) + at(x) + at(v), lanes);
         if constexpr (kOp == EdgeOp::kGate) {
@@ -162,7 +186,7 @@ inline void extreme_columns(const EdgeExtremes<T>& b, std::int64_t row, std::int
   const EdgeOperands<T>& a = b.of;
   const auto lanes_of = [&](int k) { return k + 1 < kVectors ? kLanes : last_lanes; };
   const std::int64_t begin = a.indptr[row], end = a.indptr[row + 1];
-  const std::int64_t first_v = kShared ? first / b.width : first;
+  const std::int64_t first_v = kShared ? first / a.width : first;
   Vector best[kVectors]{};
   Places place[kVectors]{};
   for (std::int64_t e = begin; e < end; ++e) {
@@ -175,7 +199,7 @@ inline void extreme_columns(const EdgeExtremes<T>& b, std::int64_t row, std::int
       x = a.x + a.indices[e] * a.x_stride + first;
     }
     for (int k = 0; k < kVectors; ++k) {
-      const Vector one = kShared ? Vector{} + widen(*v) : load_wide(v + k * kLanes, lanes_of(k));
+      const Vector one = load_v<kShared>(kShared ? v : v + k * kLanes, lanes_of(k));
       const Vector other = kOp == EdgeOp::kCopy ? one : load_wide(x + k * kLanes, lanes_of(k));
       const Vector number = message<kOp>(other, one, Vector{});
       Places better = kLargest ? number > best[k] : number < best[k];
@@ -202,7 +226,7 @@ inline void extreme_columns(const EdgeExtremes<T>& b, std::int64_t row, std::int
 
 template <EdgeOp kOp, bool kShared, bool kLargest, class T>
 inline void extremes_of(const EdgeExtremes<T>& b, Span rows) {
-  const std::int64_t width = kShared ? b.width : b.of.columns;
+  const std::int64_t width = kShared ? b.of.width : b.of.columns;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
     for (std::int64_t head = 0; head < b.of.columns; head += width) {
       for_each_panel<Sum<T>>(width, [&](auto vectors, std::int64_t first, int last) {
@@ -218,7 +242,7 @@ void edge_extremes(const EdgeExtremes<T>& b, EdgeOp op, Span rows) {
   with_op<EdgeOp::kMul, EdgeOp::kAdd, EdgeOp::kSub, EdgeOp::kDiv, EdgeOp::kCopy>(
       op, [&](auto kind) {
         constexpr EdgeOp kOp = decltype(kind)::value;
-        if (b.width > 1) {
+        if (b.of.width > 1) {
           b.largest ? extremes_of<kOp, true, true>(b, rows)
                     : extremes_of<kOp, true, false>(b, rows);
         } else {

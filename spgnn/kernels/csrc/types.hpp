@@ -367,7 +367,8 @@ struct ExtremeAdjoint {
 // max(x + v, 0); and its adjoint in x, where the row's own w and v say whether x counts: w + v > 0.
 enum class EdgeOp : int { kMul, kAdd, kSub, kDiv, kCopy, kAddRelu, kGate };
 
-// Nonzeros and rows of v, one each: nonzero e has row order[e].
+// Nonzeros and rows of v, one each: nonzero e has row order[e]. One number of v serves so many
+// neighbouring columns: 1, or all of a head.
 template <class T>
 struct EdgeOperands {
   const std::int64_t* indptr;
@@ -380,6 +381,7 @@ struct EdgeOperands {
   const T* v;
   std::int64_t v_stride;
   std::int64_t columns;
+  std::int64_t width;
   T* out;
   std::int64_t out_stride;
 };
@@ -402,12 +404,10 @@ struct EdgeProducts {
 };
 
 // out[i, c] = max or min over the nonzeros e of row i, arg[i, c] = the first e that has it; a
-// number that is none comes before all that are. Empty rows have 0 and −1. One number of v serves
-// so many neighbouring columns: 1, or all of a head.
+// number that is none comes before all that are. Empty rows have 0 and −1.
 template <class T>
 struct EdgeExtremes {
   EdgeOperands<T> of;
-  std::int64_t width;
   bool largest;
   std::int32_t* narrow_arg;  // [rows, columns], or null:
   std::int64_t* wide_arg;

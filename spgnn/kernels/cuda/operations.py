@@ -375,15 +375,17 @@ def edge_sum(*arguments: Any) -> None:
     X, W = (None if t is None else _gathered(t) for t in (X, W))
     V = _gathered(V)
     tiling, columns = tiling_of(indptr), out.shape[1]
-    vector = vector_width(*(t for t in (out, X, W, V) if t is not None))
+    width = columns // V.shape[1]
+    vector = vector_width(*(t for t in (out, X, W, V if width == 1 else None) if t is not None))
+    vector = vector if width == 1 else gcd(vector, width)
     shape = _sliced_shape(V if X is None else X, columns, vector, _accumulators(out))
-    carry = _carry(tiling, out)
+    carry, dtypes = _carry(tiling, out), (out.dtype, V.dtype, indices.dtype)
     device.launch(
-        instance("edge_sum", out.dtype, V.dtype, indices.dtype, op, *shape, tiling.items),
+        instance("edge_sum", *dtypes, op, int(width > 1), *shape, tiling.items),
         (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
         (
             *(indptr, indices, tiling.tiles, *listed(order)),
-            *(*strided(X), *strided(W), *strided(V)),
+            *(*strided(X), *strided(W), *strided(V), width),
             *(*strided(out), *strided(carry), columns),
         ),
     )

@@ -108,13 +108,15 @@ struct Messages {
   }
 };
 
-// Grid: tiles × column tiles.
-template <class T, class V, class Index, int kOp, int kVector, int kLanes, int kPacks, int kItems>
+// Grid: tiles × column tiles. One number of v serves `width` columns, which is 1 unless kShared.
+template <class T, class V, class Index, int kOp, int kShared, int kVector, int kLanes, int kPacks,
+          int kItems>
 __global__ void __launch_bounds__(kThreads)
     edge_sum(const long long* indptr, const Index* indices, const long long* tiles,
              const int* order, const long long* wide_order, const T* x, long long x_stride,
-             const T* w, long long w_stride, const V* v, long long v_stride, T* out,
-             long long out_stride, Sum<T>* carry, long long carry_stride, long long columns) {
+             const T* w, long long w_stride, const V* v, long long v_stride, long long width,
+             T* out, long long out_stride, Sum<T>* carry, long long carry_stride,
+             long long columns) {
   using Target = ProductTarget<T, false, kVector, kPacks>;
   using Work = Messages<T, V, kOp, kVector, kLanes, kPacks, Target>;
   Work work{{columns},
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
             w_stride,
             v,
             v_stride,
-            1};
+            kShared ? width : 1};
   work.begin(x);
   walk_tile<kLanes, Work::kAhead, kItems>(indptr, indices, tiles, work);
 }
@@ -150,7 +152,9 @@ __global__ void __launch_bounds__(kThreads)
     if (v) mine = load<T, kVector>(v + e * v_stride + c);
 #pragma unroll
     for (int k = 0; k < kVector; ++k) {
-      const Sum<T> a = widen(here.lane[k]), b = widen(there.lane[k]), d = widen(mine.lane[k]);
+      // What is not there is −0, which changes nothing it is added to.
+      const Sum<T> none = -Sum<T>(0), a = g ? widen(here.lane[k]) : none,
+                   b = x ? widen(there.lane[k]) : none, d = v ? widen(mine.lane[k]) : none;
       narrow(kOp == kEdgeAdd ? a + b + d : message<kOp>(a, kOp == kEdgeMul ? b : d, b),
              made.lane[k]);
     }
