@@ -667,11 +667,10 @@ def refused(config: TrainConfig) -> Iterator[str]:
     if how.order == "paper" and model.model != "gcn":
         yield f"--order paper needs --model gcn, not {model.model}"
 
-    if how.plan:
-        for name in ("inductive", "label_propagation"):
-            if getattr(aim, name):
-                named = f"aim.{name.replace('_', '-')} {getattr(aim, name)}"
-                yield f"--plan knows training on the whole graph, not {named}"
+    if how.plan and aim.inductive:
+        yield "plans are of training on the whole graph: no aim.inductive"
+    if how.plan and how.edges is not None:
+        yield "plans make vertex cuts of their own: no algorithm.edges"
     if aim.label_propagation and how.recompute_halo:
         yield "--recompute-halo needs fixed features: no aim.label-propagation"
     if aim.loss in RESIDUALS:

@@ -6,11 +6,13 @@ A candidate is a configuration of training whose algorithm record has been fille
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from spgnn.command import plural
 from spgnn.config import Algorithm as AlgorithmOptions
 from spgnn.config import Storage, TrainConfig
 from spgnn.data.source import GraphSource
@@ -184,17 +186,24 @@ def objective_of(config: TrainConfig) -> str:
 
 
 def algorithms(
-    ranks: int, ranks_a_node: int = 1, most_replicas: int = MOST_REPLICAS
+    ranks: int,
+    ranks_a_node: int = 1,
+    most_replicas: int = MOST_REPLICAS,
+    fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Algorithm]:
     """Every algorithm that works on so many ranks, each once.
 
-    Where there are several nodes, rows that cross between them may be sent once.
+    Where there are several nodes, rows that cross between them may be sent once. Attributes that
+    are `fixed` ("algo", "c", "cover", "group_sizes") have no other values.
     """
+    groups = [(), (ranks_a_node,)] if 1 < ranks_a_node < ranks else [()]
+    groups = [fixed["group_sizes"]] if "group_sizes" in fixed else groups
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
     known: set[tuple[bool, int, int]] = set()
-    for algo in ALGOS:
+    for algo in [fixed["algo"]] if "algo" in fixed else ALGOS:
         # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
-        for c in sorted({*copies, ranks}) if algo == "feature" else copies:
+        several = sorted({*copies, ranks}) if algo == "feature" else copies
+        for c in [fixed["c"]] if "c" in fixed else several:
             plain = Algorithm(algo, c)  # type: ignore[arg-type]
             if not _works(plain, ranks):
                 continue
@@ -203,11 +212,12 @@ def algorithms(
                 if shape in known:
                     continue  # the same under another name, as 2D of two replicas and 1.5D are
                 known.add(shape)
-            for cover in COVERS:
-                flat = replace(plain, cover=cover)  # type: ignore[arg-type]
-                found = [flat, replace(flat, node_size=ranks_a_node)]
-                several = 1 < ranks_a_node < ranks
-                yield from (one for one in found[: 1 + several] if _works(one, ranks))
+            for cover in [fixed["cover"]] if "cover" in fixed else COVERS:
+                for sizes in groups:
+                    node, inner = sizes[-1] if sizes else 1, sizes[:-1]
+                    one = Algorithm(algo, c, cover=cover, node_size=node, groups=inner)  # type: ignore[arg-type]
+                    if _works(one, ranks):
+                        yield one
 
 
 def _works(how: Algorithm | TrainConfig, ranks: int) -> bool:
@@ -250,7 +260,12 @@ def candidates(
     fixed = {name: getattr(how, name) for name in given}
     if not prunes:
         fixed.pop("prune", None)
-    for algorithm in algorithms(ranks, ranks_a_node, MOST_REPLICAS if thorough else 4):
+    if fixed.get("hierarchy") == "auto":
+        del fixed["hierarchy"]  # the machine says what a node is
+    sizes = {"group_sizes": how.group_sizes} if "hierarchy" in fixed else {}
+    methods = [name for name in methods if name == fixed.get("partition", name)]
+    most = MOST_REPLICAS if thorough else 4
+    for algorithm in algorithms(ranks, ranks_a_node, most, fixed | sizes):
         if algorithm.algo == "1.5d-replicated" and "algo" not in fixed:
             continue  # never better than 1.5D: only to compare with
         if not thorough and not _likely(algorithm, ranks):
@@ -269,14 +284,15 @@ def candidates(
         variants = [plain, *([replace(plain, prune=False)] if prunes else [])]
         variants += [replace(plain, recompute_halo=True)] if ranks > 1 else []
         variants += [replace(plain, order="paper")] if thorough else []
+        # Those that are fixed may leave some that are equal.
+        variants = list(dict.fromkeys(replace(variant, **fixed) for variant in variants))
         for method in methods:
             for variant in variants:
                 # Storage: first of all rows are in memory.
                 found = replace(
                     config, algorithm=replace(variant, partition=method), storage=Storage()
                 )
-                stays = all(getattr(found.algorithm, n) == v for n, v in fixed.items())
-                if stays and _works(found, ranks):
+                if _works(found, ranks):
                     yield found
 
 
@@ -393,17 +409,25 @@ class Planner:
         ]
         priced = list(self._priced(possible, ranks))
         if not priced:
-            raise InputError(f"no configuration works on {ranks} ranks")
+            replace(self.config, storage=Storage()).check(ranks)  # which says why
+            raise InputError(f"no configuration works on {plural(ranks, 'rank')}")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
         dropped = [one for one in priced if one.prediction.memory_bytes > self.memory]
         fitting += self._from_disk(ranks)
         if not fitting:
             least = min(one.prediction.memory_bytes for one in priced)
             raise InputError(
-                f"--memory {self.memory:.0f}: no plan for {ranks} ranks fits; the smallest needs "
-                f"{least} bytes a rank"
+                f"--memory {self.memory:.0f}: no plan for {plural(ranks, 'rank')} fits; the "
+                f"smallest needs {least} bytes a rank"
             )
-        fitting.sort(key=lambda one: (one.seconds, one.prediction.memory_bytes))
+        last = self._disk is not None and not self._disk.is_asked
+        fitting.sort(
+            key=lambda one: (
+                last and one.storage is not None,
+                one.seconds,
+                one.prediction.memory_bytes,
+            )
+        )
         return Choice(ranks, fitting, dropped)
 
     def labels(self, plan: PricedPlan) -> Int32Array:
@@ -512,18 +536,19 @@ class Planner:
         return PricedPlan(config, ranks, found, self.estimates)
 
     def _from_disk(self, ranks: int) -> list[PricedPlan]:
-        # Out of core there is neither dropout of messages nor link prediction.
+        """Plans from a disk, which are of 1D and whole rows: none if what is given is another."""
         config, disk = self.config, self._disk
-        if disk is None or config.model.message_dropout or config.aim.task == "links":
+        if disk is None:
             return []
-        found = list[PricedPlan]()
+        found, defaults = list[PricedPlan](), AlgorithmOptions()
+        chosen = {name: getattr(defaults, name) for name in CHOSEN} | {"prune": not self.estimates}
+        chosen |= {n: getattr(config.algorithm, n) for n in self._given}
         for method in self._methods:
-            how = AlgorithmOptions(
-                partition=method,
-                imbalance=config.algorithm.imbalance,
-                prune=not self.estimates,
-            )
+            chosen |= {"partition": method, "plan": None, "machine": None}
+            how = replace(config.algorithm, **chosen)
             one = replace(config, algorithm=how, storage=Storage())
+            if not _works(replace(one, storage=disk.storage), ranks):
+                continue
             virtual = self._virtual(one, ranks)
             in_memory = self._price(one, ranks, virtual.counted(one)).prediction
             made = disk.planned(one, in_memory, virtual, self._epoch(one), self.machine)

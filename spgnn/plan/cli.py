@@ -13,7 +13,8 @@ from spgnn.comm import (
 )
 from spgnn.comm.launch import run_job
 from spgnn.comm.place import BACKENDS
-from spgnn.config import Job, TrainConfig
+from spgnn.command import plural, say
+from spgnn.config import Job, Storage, TrainConfig
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import atomic_file, check_writable
@@ -21,7 +22,7 @@ from spgnn.memory import resident_bytes
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition import METHODS
 from spgnn.partition.plot import check_plot
-from spgnn.plan.choose import Planner
+from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.disk import Disk, speed_of
 from spgnn.plan.epoch import edges_of
 from spgnn.plan.machine import Machine, read_machine, write_machine
@@ -93,8 +94,12 @@ class PlanConfig(TrainConfig):
             raise InputError("--plan is for training: spgnn plan makes what it reads")
         for method in self.methods:
             check_choice("--partition", method, METHODS)
+        if self.storage.chunks:
+            raise InputError("--chunks is what plans choose: give --memory, or --spill")
+        if self.storage != Storage() and not self.storage.asked:
+            TrainConfig.check(self, ranks)  # which says what it needs
         # A budget asks for plans that fit, in memory or from a disk.
-        TrainConfig.check(self.but(memory=0, spill=None, chunks=0), ranks)
+        TrainConfig.check(replace(self.but(plan="auto"), storage=Storage()), ranks)
 
     @property
     def methods(self) -> list[str]:
@@ -186,6 +191,7 @@ def run_plan(words: Sequence[str]) -> int:
             # Forked before anything makes threads.
             measured = max(2, min(_MEASURED_RANKS, *options.numbers))
             machine = measured_here(measured, edges_of(config))
+            machine = replace(machine, ranks_a_node=options.numbers[-1])
         else:
             machine = read_machine(config.algorithm.machine)
         with memory_for(options.graph):
@@ -197,10 +203,9 @@ def run_plan(words: Sequence[str]) -> int:
             )
             disk = None
             if codec_of(config) is None and (storage.spill or storage.memory):
-                spill = storage.spill or "."
                 known = options.disk_speed or (0.0 if storage.spill else machine.disk)
-                speed, storage = known or speed_of(spill), replace(storage, spill=spill)
-                disk = Disk(options.graph, storage, speed, idle)
+                here = replace(storage, spill=storage.spill or ".")
+                disk = Disk(options.graph, here, known, idle, is_asked=storage.spill is not None)
             planner = Planner(
                 source,
                 config,
@@ -211,8 +216,24 @@ def run_plan(words: Sequence[str]) -> int:
                 cache=options.cache,
                 progress=progress,
             )
-            dataset = planner.dataset
-            choices = [planner.choose(ranks) for ranks in options.numbers]
+            dataset, choices, refused = planner.dataset, list[Choice](), list[InputError]()
+            for ranks in options.numbers:
+                try:
+                    choices.append(planner.choose(ranks))
+                except InputError as error:
+                    refused.append(error)
+    if not choices:
+        raise refused[0]
+    for why in refused:
+        say(f"no plan: {why}")
+    if config.algorithm.machine is None:
+        say(
+            f"priced as one machine like this one, of {plural(machine.cores, 'core')}; --machine "
+            "FILE, which spgnn machine --json writes, prices others\n"
+        )
+    elif machine.ranks_a_node < options.numbers[-1]:
+        a_node = plural(machine.ranks_a_node, "rank")
+        say(f"priced with {a_node} on each node of {machine.name}: torchrun needs --nnodes there\n")
     records = [choice.record for choice in choices]
     for choice, record in zip(choices, records, strict=True):
         show_choice(choice, record, options.top, estimated=planner.estimates)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
 
@@ -59,8 +59,15 @@ class Disk:
 
     dataset: str  # as the command line names it
     storage: Storage  # without memory, everything is on the disk
-    speed: float  # bytes a second that the disk reads or writes
+    known_speed: float  # bytes a second that the disk reads or writes; 0: not measured yet
     idle: int  # bytes of a process that has no data
+    is_asked: bool = True  # else it comes after all plans in memory
+
+    @cached_property
+    def speed(self) -> float:
+        """Bytes a second that the disk reads or writes."""
+        assert self.storage.spill is not None
+        return self.known_speed or speed_of(self.storage.spill)
 
     def planned(
         self,

@@ -22,6 +22,7 @@ from spgnn.nn import (
     Propagated,
     Stack,
 )
+from spgnn.nn.label_input import WithLabels
 from spgnn.nn.links import DotProduct, HadamardMLP, ScoredPairs, pairs_cross_entropy
 from spgnn.nn.loss import masked_cross_entropy
 from spgnn.nn.rowwise import dtype_of, weights_of
@@ -76,7 +77,7 @@ class Epoch:
     config: TrainConfig
     widths: tuple[int, ...]  # features, hidden widths, outputs of the last layer
     model: Stack  # without data
-    decoder: nn.Module | None  # of pairs of embeddings, where links are learnt
+    trained: nn.Module  # the model, an embedding of labels before it, a decoder after it
     sparse: bool  # features are sparse in training
     propagated: bool  # A·X is computed once
     steps: tuple[Step, ...]
@@ -97,9 +98,7 @@ class Epoch:
     @property
     def weights(self) -> int:
         """Parameters, biases included."""
-        return sum(
-            p.numel() for part in (self.model, self.decoder) if part for p in part.parameters()
-        )
+        return sum(p.numel() for p in self.trained.parameters())
 
     @property
     def weight_bytes(self) -> int:
@@ -155,15 +154,21 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
-    multiplies = model.propagates or model.attends
+    multiplies = (model.propagates or model.attends) and not aim.label_propagation
     sparse = sparse and multiplies and not propagated and config.algorithm.order == "auto"
     links = aim.task == "links"
     widths = tuple(config.widths(features, model.hidden if links else classes))
     layers, decoder = len(widths) - 1, None
     with torch.device("meta"):
-        network = config.network(features, widths[-1]).to(dtype)
+        network = config.network(features, widths[-1])
+        whole: nn.Module = network
         if links:
-            decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(widths[-1]).to(dtype)
+            decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(widths[-1])
+        if aim.label_propagation:
+            whole = WithLabels(network, classes, features)
+    trained = nn.ModuleList([whole, *([] if decoder is None else [decoder])])
+    for parameter in trained.parameters():
+        parameter.data = parameter.data.to(dtype)  # moments of norms stay float32
     X = _features(widths[0], dtype, sparse=sparse, propagated=propagated, both=model.keeps_features)
     if sparse:
         network.input_dropout = False  # masks of what is stored depend on data
@@ -178,12 +183,12 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
     with recording:
         # As in training, nobody keeps the scores: their logarithms are enough for backward.
         if decoder is None:
-            masked_cross_entropy(network(X, graphs, keys), ids[-1], mask, 1).backward()
+            masked_cross_entropy(whole(X, graphs, keys), ids[-1], mask, 1).backward()
         else:
-            recording.loss_of_pairs(network(X, graphs, keys), decoder).backward()
+            recording.loss_of_pairs(whole(X, graphs, keys), decoder).backward()
     network.input_dropout = model.input_dropout
     steps, alive = tuple(recording.steps), np.array(recording.times)
-    return Epoch(config, widths, network, decoder, sparse, propagated, steps, alive)
+    return Epoch(config, widths, network, trained, sparse, propagated, steps, alive)
 
 
 def _features(

@@ -246,10 +246,13 @@ class GraphTask(Task):
         if isinstance(self.layers, GAT):
             # Now: an epoch moves what the plan says.
             self.layers.fetch_ids(data.layers, data.graph.vertex_ids)
-        self.model: nn.Module = self.layers
-        self.network: nn.Module = self.layers
+        self.model = self.network = self.network_of(self.layers)
         if config.algorithm.schedule == "peers":
             self._check_budget()
+
+    def network_of(self, layers: Stack) -> nn.Module:
+        """What an epoch runs: the layers, or these and what stands before them."""
+        return layers
 
     def _set_codecs(self, config: TrainConfig) -> None:
         """Give the matrices of training a codec, which evaluation does not use. Collective."""

@@ -440,14 +440,12 @@ class LabelPropagation(NodeClassification):
 
     def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
         super().__init__(config, data)
-        kind, whole, graph = self.objective.kind, data.whole, data.graph
+        kind, graph = self.objective.kind, data.graph
         if kind in RESIDUALS:
             raise InputError(f"aim.label-propagation needs classes or labels, not --loss {kind}")
         assert graph.y is not None
         assert graph.train_mask is not None
         self.share = config.aim.label_propagation
-        model = WithLabels(self.layers, whole.num_classes, whole.num_features, self.seed)
-        self.model = self.network = self.with_labels = model.to(whole.device)
         ids = (graph.vertex_ids[rows] for rows in (data.first, data.rows))
         self._ids, self._row_ids = (each.cpu().numpy() for each in ids)  # where draws are made
         self._inputs_y = as_taken(kind, graph.y[data.first])
@@ -456,12 +454,18 @@ class LabelPropagation(NodeClassification):
         self._all_labels = _hidden_unless(self.objective.masks[0] & labelled(y), y)
         self._signature["task"] = "label propagation"
 
+    def network_of(self, layers: Stack) -> nn.Module:
+        """The layers on features to which labels are added."""
+        whole = self.data.whole
+        model = WithLabels(layers, whole.num_classes, whole.num_features, self.seed)
+        return model.to(whole.device)
+
     def loss(self, epoch: int) -> Tensor:
         """A share of the mean over the training vertices whose labels are no inputs. Collective."""
         inputs = self._inputs_mask & self._drawn(self._ids, epoch)
         targets = self.data.mask & ~self._drawn(self._row_ids, epoch)
         (total,) = label_weights(self.objective.loss, self.y, [targets], self.comm)
-        outputs = self.with_labels(
+        outputs = self.model(
             self.data.X,
             self.data.layers,
             self.begin(epoch),
@@ -472,7 +476,7 @@ class LabelPropagation(NodeClassification):
     def outputs(self) -> Tensor:
         """Outputs of own vertices, all training labels inputs. Collective."""
         labels = self._all_labels
-        outputs: Tensor = self.with_labels(self.data.features, self.data.A, shown=labels)
+        outputs: Tensor = self.model(self.data.features, self.data.evaluated, shown=labels)
         return outputs
 
     def _drawn(self, ids: npt.NDArray[np.int64], epoch: int) -> Tensor:
