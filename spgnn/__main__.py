@@ -1,4 +1,4 @@
-"""The command ``spgnn``: look at graphs, fetch them, cut them into shards, plan training."""
+"""The command ``spgnn``: look at graphs, fetch them, cut them into shards, plan training, train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.command import plural, run, say
+from spgnn.command import plural, run, say, say_version, say_wrapped
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
@@ -26,6 +26,7 @@ from spgnn.options import Record, flag, positional, read_options
 from spgnn.plan.cli import run_machine, run_plan
 from spgnn.progress import ProgressBar
 from spgnn.train.checkpoint import SUFFIX
+from spgnn.train.run import main as train
 
 Read = TypeVar("Read", bound=Record)
 
@@ -91,8 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         name, *rest = words
         if name in ("-h", "--help"):
             say("Usage: spgnn COMMAND …; spgnn COMMAND --help says more.\n")
-            for command, (about, _) in _COMMANDS.items():
-                say(f"  {command:10}{about}")
+            say_wrapped("\n".join(f"  {name:10}{about}" for name, (about, _) in _COMMANDS.items()))
+            return None
+        if name == "--version":
+            say_version()
             return None
         if name not in _COMMANDS:
             raise unknown("COMMAND", name, _COMMANDS)
@@ -261,6 +264,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "info": _reading(Info, _info),
     "download": _reading(Download, _download),
     "shard": _reading(Shard, _shard),
+    "train": ("Train a graph neural network on a whole graph.", train),
     "machine": ("Measure this machine.", run_machine),
     "plan": ("Rank all configurations of training a graph by predicted seconds.", run_plan),
     "infer": ("Run a trained model on a whole graph.", run_infer),

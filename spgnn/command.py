@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
@@ -21,6 +23,7 @@ BAD_INPUT, INTERRUPTED, CLOSED_PIPE = 2, 130, 141  # the last two as shells have
 LARGEST = 2**31 - 1
 _SHOWN = 40
 _WIDEST = 10_000  # of a table where no terminal sets a limit
+_USUAL = 100  # columns of text there
 
 
 _BYTES = re.compile(r"(\d{1,18}(?:\.\d{0,18})?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
@@ -64,6 +67,20 @@ def say(text: str, end: str = "\n") -> None:
     except OSError as error:
         _drop_output()
         raise OutputError(error) from None
+
+
+def say_wrapped(text: str) -> None:
+    """Print lines at the terminal's width; what does not fit into an indented one hangs below."""
+    width = shutil.get_terminal_size((_USUAL, 0)).columns
+    for line in text.splitlines():
+        indent = " " * 8 if line.startswith(" ") else ""
+        pieces = textwrap.wrap(line, width, subsequent_indent=indent, break_on_hyphens=False)
+        say("\n".join(pieces))
+
+
+def say_version() -> None:
+    """Print the version."""
+    say(f"spgnn {sys.modules['spgnn'].__version__}")  # rooms import nothing of the door
 
 
 def _drop_output() -> None:

@@ -668,9 +668,9 @@ def refused(config: TrainConfig) -> Iterator[str]:
         yield f"--order paper needs --model gcn, not {model.model}"
 
     if how.plan and aim.inductive:
-        yield "plans are of training on the whole graph: no aim.inductive"
+        yield "--plan knows training on the whole graph, not aim.inductive True"
     if how.plan and how.edges is not None:
-        yield "plans make vertex cuts of their own: no algorithm.edges"
+        yield "--plan makes vertex cuts of its own: no algorithm.edges"
     if aim.label_propagation and how.recompute_halo:
         yield "--recompute-halo needs fixed features: no aim.label-propagation"
     if aim.loss in RESIDUALS:

@@ -20,16 +20,23 @@ from inspect import Signature
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args, get_type_hints
 
-from cyclopts import App, CycloptsError, Group, Parameter, UnknownOptionError
+from cyclopts import (
+    App,
+    CoercionError,
+    CycloptsError,
+    Group,
+    MissingArgumentError,
+    Parameter,
+    UnknownOptionError,
+    UnusedCliTokensError,
+)
 
-from spgnn.command import LARGEST, nbytes, say
+from spgnn.command import LARGEST, nbytes, say_version, say_wrapped
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
 
 _SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 _LARGEST_FILE = 1 << 28
-_WIDTH = 100
-# Flags of other launchers for --nproc, which no spelling suggests.
-_RANKS = ("--ranks", "--num-ranks", "--np", "-np", "-n", "--processes", "--world-size")
+_WIDEST = 10_000  # of a line of --help before it is wrapped
 
 
 class Mark(NamedTuple):
@@ -101,6 +108,11 @@ class Option(NamedTuple):
         if self.mark.level == "positional":
             return self.name.upper()
         return self.key if self.mark.level == "key" else self.flag
+
+    @property
+    def is_switch(self) -> bool:
+        """True if its flag takes no value."""
+        return self.kind in (bool, bool | None)
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -273,7 +285,7 @@ def read_options(
 
     Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
     ``--config``, and flags more than both. ``--help`` prints all flags but those `unshown`, and
-    ends the process.
+    ends the process, as ``--version`` does.
 
     Raises
     ------
@@ -287,8 +299,11 @@ def read_options(
         text = io.StringIO()
         from rich.console import Console  # for help alone
 
-        app.help_print([], console=Console(file=text, width=_WIDTH))
-        say(text.getvalue().rstrip())
+        app.help_print([], console=Console(file=text, width=_WIDEST))
+        say_wrapped(text.getvalue().rstrip())
+        raise SystemExit(0)
+    if "--version" in given:
+        say_version()
         raise SystemExit(0)
     result = _parsed(app, _last_of_each(given, options.values()), options)
     for name in result:
@@ -327,7 +342,7 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
             explained["converter"] = lambda _, tokens: nbytes(tokens[0].value)
         elif mark.choices:
             kind = Literal[mark.choices]
-        if kind is str:
+        if kind is str and mark.level != "positional":
             explained["allow_leading_hyphen"] = True  # as in --num-neighbors -1,-1
         how = Argument.POSITIONAL_ONLY if mark.level == "positional" else Argument.KEYWORD_ONLY
         empty = Argument.empty if default is dataclasses.MISSING else default
@@ -361,27 +376,53 @@ def _parsed(app: App, words: Sequence[str], options: Mapping[str, Option]) -> di
     """The values of some words, by name."""
     try:
         _, bound, _ = app.parse_args(words, exit_on_error=False, print_error=False)
-    except UnknownOptionError as error:
-        said = str(error)
-        asked = next((word for word in _RANKS if f" {word}." in said), None)
-        if asked is not None and "nproc" in options:
-            raise InputError(f"Unknown option: {asked}; did you mean '--nproc'?") from None
-        raise InputError(said) from None
     except CycloptsError as error:
-        raise InputError(str(error)) from None
+        raise _refused(error, words, options) from None
     return dict(bound.arguments)
 
 
+def _refused(
+    error: CycloptsError, words: Sequence[str], options: Mapping[str, Option]
+) -> InputError:
+    """The line for words that cannot be read."""
+    from spgnn.slips import left_over, unknown_option  # for those alone
+
+    flags, known = dict[str, str](), list(options.values())
+    for one in known:
+        written = {"key": f"--set {one.key}", "positional": f"{one.written} without a flag"}
+        flags[one.flag[2:]] = written.get(one.mark.level, one.flag)
+    unused = error.unused_tokens or []
+    if isinstance(error, UnknownOptionError):
+        return unknown_option(error.token.keyword or error.token.value, flags)
+    if isinstance(error, MissingArgumentError) and unused and unused[0].startswith("-"):
+        return unknown_option(unused[0], flags)
+    if isinstance(error, UnusedCliTokensError) and unused:
+        word, switches = unused[0], {one.flag for one in known if one.is_switch}
+        place = len(words) - 1 - words[::-1].index(word)
+        return left_over(word, words[:place], flags, switches)
+    said = str(error)
+    if isinstance(error, CoercionError) and error.token is not None and "Did you mean" not in said:
+        value = error.token.value.lower()
+        if any(f" for {o.flag}." in said and value in o.choices for o in known):
+            said += f' Did you mean "{value}"?'
+    return InputError(said)
+
+
 def _last_of_each(words: Sequence[str], options: Iterable[Option]) -> list[str]:
-    """The words without options that are said again later."""
-    switches = {option.flag for option in options if option.kind in (bool, bool | None)}
+    """The words without options that are said again later; refuses those that lack their value."""
+    options = list(options)
+    switches = {option.flag for option in options if option.is_switch}
+    valued = {"--set", *(option.flag for option in options)} - switches
     result, place = dict[str, Sequence[str]](), 0
     while place < len(words):
         name, equals, _ = words[place].partition("=")
+        name = name.replace("_", "-")
         if name.startswith("--no-") and name.replace("--no-", "--", 1) in switches:
             name = name.replace("--no-", "--", 1)
         follows = place + 1 < len(words) and not words[place + 1].startswith("--")
         takes = name.startswith("--") and not equals and name not in switches and follows
+        if name in valued and not equals and not follows:
+            raise InputError(f"Parameter {name} requires an argument.")
         if name == "--set" or not name.startswith("--"):
             name = f"{name} {place}"
         result.pop(name, None)
@@ -416,7 +457,9 @@ def _setting(text: str, options: Iterable[Option]) -> tuple[Option, str]:
     if not equals:
         raise InputError(f"--set {text}: must be SECTION.KEY=VALUE, as in training.clip=1")
     if option is None:
-        raise InputError(f"--set {text}: unknown key '{name}'{suggestion(name, by_key)}")
+        named = [key for key in by_key if key.endswith(f".{name.replace('_', '-')}")]
+        near = f"; did you mean '{named[0]}'?" if named else suggestion(name, by_key)
+        raise InputError(f"--set {text}: unknown key '{name}'{near}")
     return option, value
 
 

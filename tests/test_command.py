@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 import pytest
 from rich.table import Table
 
+import spgnn
 from spgnn import InputError
+from spgnn.__main__ import main as spgnn_command
 from spgnn.command import nbytes, plural, run, say, show_table
 from spgnn.config import TrainConfig
+from spgnn.inference.cli import InferConfig
+from spgnn.loader.minibatch_config import MiniBatchConfig
+from spgnn.options import options_of
+from spgnn.partition.__main__ import Options as PartitionOptions
+from spgnn.plan.cli import PlanConfig
+from spgnn.recommend.config import RecommendConfig
+from spgnn.slips import FLAGS_OF
 from spgnn.train.run import main as train
 from tests.comm.jobs import Forked
 
@@ -120,6 +130,64 @@ def test_help_is_output_like_any_other(tmp_path):
 
     ended = Forked(with_streams(lambda: run(body), "full", "open"), tmp_path).wait()
     assert (ended.status, ended.err) == (2, FULL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        (TrainConfig, "sbm", "'sbm' is no flag; did you mean '--dataset sbm'?"),
+        (TrainConfig, "--nproc 2 sbm", "did you mean '--dataset sbm'?"),
+        (TrainConfig, "--memory 20 GB", "'GB' is no flag, and --memory takes one word"),
+        (TrainConfig, "epochs=5", "did you mean '--epochs 5'?"),
+        (TrainConfig, "-dataset sbm", "did you mean '--dataset'?"),
+        (TrainConfig, "\u2014epochs 5", "did you mean '--epochs'?"),
+        (TrainConfig, "--Epochs 5", "did you mean '--epochs'?"),
+        (TrainConfig, "--num-epochs 5", "did you mean '--epochs'?"),
+        (TrainConfig, "--learning_rate 1", "did you mean '--lr'?"),
+        (TrainConfig, "--batch-size 3", "--batch-size; it is a flag of minibatch.py"),
+        (TrainConfig, "--fanout 3", "--num-neighbors is a flag of minibatch.py"),
+        (TrainConfig, "--num-workers 3", "Unknown option: --num-workers."),
+        (TrainConfig, "--prune false", "write --prune or --no-prune"),
+        (TrainConfig, "--dataset --epochs 3", "--dataset requires an argument"),
+        (TrainConfig, "--model GCN", 'Did you mean "gcn"?'),
+        (TrainConfig, "--set clip=1", "did you mean 'training.clip'?"),
+        (MiniBatchConfig, "--algo 1d", "it is a flag of gcn.py"),
+        (RecommendConfig, "--hidden 3", "did you mean '--dim'?"),
+        (PlanConfig, "sbm --np 4", "did you mean '--ranks'?"),
+        (PlanConfig, "sbm --ranks 4 --graph sbm", "did you mean 'GRAPH without a flag'?"),
+    ],
+)
+def test_slips_are_answered_with_what_was_meant(kind, words, said):
+    with pytest.raises(InputError) as refused:
+        kind.read(words.split())
+    assert str(refused.value).endswith(said) or f"{said}." in str(refused.value)
+
+
+def test_flags_of_other_commands_are_theirs():
+    kinds = [TrainConfig, MiniBatchConfig, RecommendConfig, PlanConfig, InferConfig]
+    flags = {
+        kind.program: {o.flag for record in kind.sections().values() for o in options_of(record)}
+        for kind in kinds
+    }
+    flags["spgnn-partition"] = {option.flag for option in options_of(PartitionOptions)}
+    for command, names in FLAGS_OF.items():
+        assert {f"--{name}" for name in names.split()} <= flags[command]
+
+
+def test_help_hangs_at_the_width_of_the_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    with pytest.raises(SystemExit):
+        TrainConfig.read(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any(line.startswith(" " * 8) for line in lines)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["train", "--version"]])
+def test_the_version(words, capsys):
+    with suppress(SystemExit):
+        assert spgnn_command(words) == 0
+    assert capsys.readouterr().out == f"spgnn {spgnn.__version__}\n"
 
 
 def test_tables_are_as_wide_as_they_need_where_no_terminal_sets_a_limit(capsys):

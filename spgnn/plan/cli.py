@@ -81,7 +81,10 @@ class PlanConfig(TrainConfig):
     @classmethod
     def of(cls, **values: Any) -> PlanConfig:
         """The defaults with some options set; the graph is the data set."""
-        return super().of(**{**values, "dataset": values.get("graph", "sbm")})
+        graph = values.get("graph", "sbm")
+        if values.get("dataset", graph) != graph:
+            raise InputError(f"--dataset {values['dataset']}: plans are of GRAPH, {graph}")
+        return super().of(**{**values, "dataset": graph})
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot be planned.

@@ -166,9 +166,10 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
             decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(widths[-1])
         if aim.label_propagation:
             whole = WithLabels(network, classes, features)
-    trained = nn.ModuleList([whole, *([] if decoder is None else [decoder])])
-    for parameter in trained.parameters():
-        parameter.data = parameter.data.to(dtype)  # moments of norms stay float32
+    trained = nn.ModuleList([whole, *([] if decoder is None else [decoder])]).to(dtype)
+    for name, buffer in trained.named_buffers():
+        if "running_" in name:  # moments are float32, whatever is multiplied
+            buffer.data = buffer.float()
     X = _features(widths[0], dtype, sparse=sparse, propagated=propagated, both=model.keeps_features)
     if sparse:
         network.input_dropout = False  # masks of what is stored depend on data

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm, Codec
+from spgnn.exchange.algorithm import ALGOS
+from spgnn.exchange.needs import COVERS
+from spgnn.exchange.schemes import STRATEGIES
 from spgnn.partition import partition
 from spgnn.plan import (
     Planner,
@@ -122,6 +127,49 @@ def test_given_flags_stay_and_written_ones_mean_the_same():
     assert {one.algorithm.prune for one in found(BASE.but(norm="batch"), "prune")} == {False}
 
 
+def test_planning_knows_whatever_training_runs():
+    """Under any option that is given, and with the values that are given."""
+    values: dict[str, tuple[object, ...]] = {
+        "algo": ALGOS,
+        "c": (1, 2, 3, 32),
+        "hierarchy": ("1", "2", "2,4"),
+        "cover": COVERS,
+        "exchange": STRATEGIES,
+        "order": ("paper",),
+        "recompute_halo": (True,),
+        "prune": (False,),
+    }
+    of_each = [{name: value} for name, every in values.items() for value in every]
+    both = [one | other for one in of_each[:7] for other in of_each[7::3]]
+    for ranks, given in product((3, 4, 64), [*of_each, *both]):
+        config = BASE.but(**given)
+        found = list(candidates(config, ranks, ["block"], given=given, ranks_a_node=4))
+        assert {tuple(getattr(one.algorithm, name) for name in given) for one in found} <= {
+            tuple(given.values())
+        }
+        with suppress(InputError):
+            config.check(ranks)
+            assert found, given
+    assert list(candidates(BASE.but(hierarchy="auto"), 8, ["block"], given=["hierarchy"]))
+
+
+def test_a_disk_is_for_plans_that_nothing_given_excludes(tmp_path, capsys):
+    graph, out = str(write_graphs(tmp_path)[0]), tmp_path / "plans.json"
+    command = ["plan", graph, "--ranks", "3,4", "--machine", str(EXAMPLE), "--json", str(out)]
+    command += ["--cache", str(tmp_path / "cache"), "--disk-speed", "1GiB", "--partition", "block"]
+    pinned = ["--memory", "64GiB", "--algo", "1.5d", "--c", "2"]
+    assert main([*command, *pinned]) == 0
+    plans = json.loads(out.read_text())["plans"]
+    assert {(plan["algo"], plan["c"], plan["ranks"]) for plan in plans} == {("1.5d", 2, 4)}
+    assert all(plan["storage"] is None for plan in plans)
+    assert "no plan: --c 2 must divide the number of ranks, which is 3" in capsys.readouterr().out
+    command[3] = "3"
+    assert main([*command, "--memory", "64GiB", "--cover", "column", "--no-prune"]) == 0
+    kinds = [plan["storage"] is not None for plan in json.loads(out.read_text())["plans"]]
+    assert kinds == sorted(kinds)
+    assert any(kinds)
+
+
 def test_partitions_are_kept_and_damaged_ones_made_again(tmp_path):
     dataset = Dataset.of(open_source(write_graphs(tmp_path)[0]))
     cached = Partitions(dataset, tmp_path / "cache", seed=3)
@@ -229,6 +277,8 @@ def test_the_command_ranks_for_codecs(tmp_path):
         (["--ranks", "4", "--delay-bins", "2"], ["--delay-bins"]),
         (["--ranks", "4", "--delay", "100"], ["--delay"]),
         (["--ranks", "4", "--plan", "auto"], ["--plan is for training"]),
+        (["--ranks", "4", "--set", "aim.inductive=true"], ["not aim.inductive"]),
+        (["--ranks", "4", "--chunks", "2"], ["--chunks is what plans choose"]),
         ([], ["--ranks"]),
     ],
 )

@@ -116,6 +116,21 @@ def test_bytes_of_links_are_those_of_their_mean_epoch(tmp_path, ranks, many):
     check_random(tmp_path, ranks, many, counted_links, **LINKS)
 
 
+def test_bytes_where_labels_are_inputs_and_peers_take_turns(tmp_path):
+    """Their embedding has a gradient, which travels; whatever was looked at before training."""
+    graphs, peers = write_graphs(tmp_path), {"schedule": "peers", "buffer": 20_000}
+    options: list[dict[str, object]] = [
+        {"label_propagation": 0.5, "model": "sage", **peers},
+        {"label_propagation": 0.5, "model": "gat", "cover": "minimum", "heads": 2},
+        {"label_propagation": 0.5, "algo": "1.5d", "c": 2, "dtype": "bfloat16", "norm": "batch"},
+        {"label_propagation": 0.5, "hierarchy": 2, "cover": "row", "bits": 4, "delay": 1},
+        {"task": "links", "decoder": "mlp", "model": "gin", "dtype": "bfloat16", **peers},
+    ]
+    how = {"partition": "random", "epochs": 3, "hidden": 8}
+    configs = [TrainConfig.of(dataset=graphs[n % 3], **how, **one) for n, one in enumerate(options)]
+    check_bytes(configs, 4, counted_links)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 9])
 def test_bytes_of_five_hundred_configurations(tmp_path, ranks):

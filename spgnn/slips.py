@@ -1,0 +1,104 @@
+"""What words of a command line that it does not know were meant to be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+
+from spgnn.errors import InputError, shortened
+
+_SHOWN = 40
+_SIZE = re.compile(r"[\d.,]*([kmgt]?i?b?)", re.IGNORECASE)  # a number, a unit, or both
+# What other tools call an option, by the name that it has here.
+_OTHER_NAMES = {
+    "ranks": "nproc np n num-ranks world-size nproc-per-node processes ntasks gpus num-gpus",
+    "nproc": "ranks np n num-ranks world-size nproc-per-node processes ntasks gpus num-gpus",
+    "parts": "num-parts n-parts nparts partitions k",
+    "dataset": "data graph input file",
+    "graph": "data dataset input file",
+    "data-dir": "root data-root",
+    "epochs": "num-epochs n-epochs max-epochs",
+    "lr": "learning-rate",
+    "hidden": "hidden-dim hidden-channels hidden-size hidden-units num-hidden n-hidden dim",
+    "dim": "hidden hidden-dim hidden-channels embedding-dim",
+    "layers": "num-layers n-layers depth",
+    "heads": "num-heads n-heads",
+    "batch-size": "bs batch",
+    "num-neighbors": "fanout fanouts fan-out neighbors",
+    "workers": "num-workers",
+    "threads": "num-threads n-threads cores",
+    "device": "gpu cuda use-gpu use-cuda no-cuda",
+    "dtype": "precision fp16 bf16 amp half",
+    "optimizer": "optim opt",
+    "act": "activation",
+    "aggregate": "aggr aggregator",
+    "patience": "early-stopping",
+    "checkpoint": "save save-dir checkpoint-dir ckpt",
+    "algo": "algorithm scheme",
+    "c": "replication replicas",
+    "partition": "method partitioner",
+    "method": "partitioner partition algorithm",
+    "output": "out o",
+}
+# Flags that only these commands have.
+FLAGS_OF = {
+    "minibatch.py": "batch-size num-neighbors sampler store cache cache-policy distributed "
+    "historical",
+    "lightgcn.py": "recipe dim k",
+    "gcn.py": "algo c exchange cover hierarchy order recompute-halo schedule buffer plan machine "
+    "bits error-feedback delay delay-bins boundary-sampling chunks residual jk heads aggregate",
+    "spgnn infer": "weights layer",
+    "spgnn plan": "ranks top disk-speed",
+    "spgnn-partition": "parts method positions objective preset labels refine-from edge-labels",
+}
+
+
+def unknown_option(word: str, flags: Mapping[str, str]) -> InputError:
+    """The error for a flag that a command does not know.
+
+    `flags` are those that it knows, without hyphens, and what to write for each.
+    """
+    name = word.partition("=")[0]
+    bare = name.strip("-").lower().replace("_", "-")
+    said = f"Unknown option: {shortened(name, _SHOWN)}"
+    others = [own for own, words in _OTHER_NAMES.items() if bare in words.split()]
+    meant = next((own for own in (bare, *others) if own in flags), None)
+    if meant is not None:
+        return InputError(f"{said}; did you mean '{flags[meant]}'?")
+    near = get_close_matches(bare, flags, n=1, cutoff=0.75)
+    begin = [own for own in flags if own.startswith(bare)] if len(bare) > 2 else []
+    near = near or (begin if len(begin) == 1 else [])
+    if not get_close_matches(bare, near, cutoff=0.9):
+        for command, words in FLAGS_OF.items():
+            for own in (bare, *others):
+                if own in words.split():
+                    what = "it" if own == bare else f"--{own}"
+                    return InputError(f"{said}; {what} is a flag of {command}")
+    return InputError(f"{said}. Did you mean {flags[near[0]]}?" if near else f"{said}.")
+
+
+def left_over(
+    word: str, before: Sequence[str], flags: Mapping[str, str], switches: Collection[str]
+) -> InputError:
+    """The error for a word that is no flag and no value of one.
+
+    `before` are the words before it; of `switches`, flags take no value.
+    """
+    said, last = f"'{shortened(word, _SHOWN)}' is no flag", before[-1] if before else ""
+    switch = last.replace("--no-", "--", 1)
+    name, equals, value = word.partition("=")
+    bare = name.lstrip("-\u2010\u2011\u2012\u2013\u2014\u2212").lower().replace("_", "-")
+    if switch in switches and word.lower() in ("true", "false", "yes", "no", "on", "off", "0", "1"):
+        return InputError(
+            f"{last} takes no value, got '{word}': write {switch} or --no-{switch[2:]}"
+        )
+    if bare in flags and (equals or not word[0].isalnum()):
+        return InputError(f"{said}; did you mean '{flags[bare]}{f' {value}' if equals else ''}'?")
+    follows = len(before) > 1 and before[-2].startswith("--") and not last.startswith("-")
+    named = any(one.startswith("--dataset") for one in before)
+    if "dataset" in flags and not named and not (follows and _SIZE.fullmatch(word)):
+        return InputError(f"{said}; did you mean '--dataset {shortened(word, _SHOWN)}'?")
+    if follows:
+        return InputError(f"{said}, and {before[-2]} takes one word")
+    return InputError(f"{said}, and no further argument is expected")
