@@ -215,6 +215,7 @@ class ColumnFiles:
         for path in paths:
             check_regular(path)
             schema, rows, _ = _open(path)
+            check_unpacked(path, rows, path.stat().st_size, _PLAINLY)
             repeated = [name for name in schema.names if schema.names.count(name) > 1]
             if repeated:
                 raise InputError(f"{path}: two columns are called '{repeated[0]}'")
@@ -335,32 +336,41 @@ def _open(path: Path, columns: Sequence[str] | None = None) -> tuple[Any, int, I
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
     with _decoding(path):
-        place = os.fsencode(path)  # the name need not be UTF-8
-        if path.suffix.lower() in PARQUET:
-            # A row group may be the whole file: pages are read when their turn has come.
-            opened = arrow.OSFile(place)
-            file = arrow.parquet.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 20)
-            batches = file.iter_batches(BATCH_ROWS, columns=columns) if columns else iter(())
-            return file.schema_arrow, file.metadata.num_rows, batches
-        mapped = arrow.memory_map(place)
-        beginning = mapped.read(6)
-        if beginning[:4] == b"FEA1":
-            raise InputError(
-                f"{path}: is Feather of version 1; write it with version 2, or as Parquet"
-            )
-        # A file is a stream with a footer, which a truncated one lacks.
-        whole, begin = None, 0
-        if beginning == b"ARROW1":
-            whole, begin = arrow.ipc.open_file(mapped), 8
-        mapped.seek(begin)
-        batches, rows, unpacked = _sizes(arrow.ipc.MessageReader.open_stream(mapped))
-        check_unpacked(path, unpacked, path.stat().st_size, _PLAINLY)
-        if whole is not None and whole.num_record_batches != batches:
-            said = f"its footer lists {whole.num_record_batches} batches, but there are {batches}"
-            raise ValueError(said)
-        mapped.seek(begin)
-        reader = arrow.ipc.open_stream(mapped)
-        return reader.schema, rows, iter(reader)
+        schema, rows, batches = _opened(arrow, path, columns)
+        names = schema.names  # raises, if they are no text
+        if rows < 0:
+            raise ValueError(f"{rows} rows of {', '.join(names)}")
+        return schema, rows, batches
+
+
+def _opened(
+    arrow: ModuleType, path: Path, columns: Sequence[str] | None
+) -> tuple[Any, int, Iterator[Any]]:
+    """The same; what is wrong raises anything."""
+    place = os.fsencode(path)  # the name need not be UTF-8
+    if path.suffix.lower() in PARQUET:
+        # A row group may be the whole file: pages are read when their turn has come.
+        opened = arrow.OSFile(place)
+        file = arrow.parquet.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 20)
+        batches = file.iter_batches(BATCH_ROWS, columns=columns) if columns else iter(())
+        return file.schema_arrow, file.metadata.num_rows, batches
+    mapped = arrow.memory_map(place)
+    beginning = mapped.read(6)
+    if beginning[:4] == b"FEA1":
+        raise InputError(f"{path}: is Feather of version 1; write it with version 2, or as Parquet")
+    # A file is a stream with a footer, which a truncated one lacks.
+    whole, begin = None, 0
+    if beginning == b"ARROW1":
+        whole, begin = arrow.ipc.open_file(mapped), 8
+    mapped.seek(begin)
+    batches, rows, unpacked = _sizes(arrow.ipc.MessageReader.open_stream(mapped))
+    check_unpacked(path, unpacked, path.stat().st_size, _PLAINLY)
+    if whole is not None and whole.num_record_batches != batches:
+        said = f"its footer lists {whole.num_record_batches} batches, but there are {batches}"
+        raise ValueError(said)
+    mapped.seek(begin)
+    reader = arrow.ipc.open_stream(mapped)
+    return reader.schema, rows, iter(reader)
 
 
 def _sizes(messages: Iterable[Any]) -> tuple[int, int, int]:

@@ -382,7 +382,10 @@ class VertexTable:
         data, splits = self._data, max((m.splits for m in [self._data]), default=0)
         classes = 0
         if data.y is not None:
-            classes = int(data.y.shape[1]) if data.y.dim() == 2 else max(int(data.y.max()) + 1, 0)
+            if data.y.dim() == 2:
+                classes = int(data.y.shape[1])
+            elif len(data.y):
+                classes = max(int(data.y.max()) + 1, 0)
         if self._features and n:
             self._width = next(self._feature_rows()).shape[1]
         words = (torch.from_numpy(rows) for rows in self._feature_rows())

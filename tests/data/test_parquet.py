@@ -375,6 +375,16 @@ def test_names_that_paths_may_have(tmp_path, monkeypatch):
     (tmp_path / "v.feather").write_bytes(b"FEA1" + bytes(20))
     with pytest.raises(InputError, match=r"v.feather: is Feather of version 1; write it with"):
         load_dataset("v.feather")
+    # Names of columns that are no text, and a table of no vertices.
+    path = write(tmp_path / "t" / "e.arrow", {"source": [0], "target": [1]})
+    path.write_bytes(path.read_bytes().replace(b"target", b"targ\xfft"))
+    with pytest.raises(InputError, match=r"e.arrow: truncated or damaged: 'utf-8' codec"):
+        load_dataset(path)
+    path.unlink()
+    write(tmp_path / "t" / "edges.parquet", {"source": [0], "target": [1]})
+    write(tmp_path / "t" / "nodes.parquet", {"y": pa.array([], pa.int64())})
+    with pytest.raises(InputError, match=r"row 0, column 'source': 0 is not a vertex of"):
+        load_dataset(tmp_path / "t")
 
 
 @pytest.mark.parametrize("more", [[], ["--memory", "3GB"]])
