@@ -123,6 +123,10 @@ class Trainer:
         if isinstance(optimizer, str):
             settings["optimizer"], optimizer = optimizer, None
         _check_settings(settings, options)
+        for name, function in (("loss", loss), ("optimizer", optimizer), ("forward", forward)):
+            _check_function(name, function)
+        if callable(callbacks):
+            raise InputError("Trainer(callbacks=…) must be a list of functions, got one")
         set_by_hand = {*settings, *(() if options is None else _not_default(options))}
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
@@ -147,6 +151,12 @@ class Trainer:
             self.task = model
         self.comm = self.task.comm
         if not isinstance(model, nn.Module) or "dtype" in set_by_hand:
+            for x in [] if graph is None else _features(graph):
+                if (x.dtype == torch.float64) != (options.dtype == "float64"):
+                    raise InputError(
+                        f"dtype={options.dtype!r}: the features of the graph are {x.dtype}; "
+                        f"distribute those of {weights_of(options.dtype)}"
+                    )
             self.task.model.to(weights_of(options.dtype))
         for parameter in self.task.model.parameters():  # no view with gaps, nothing transposed
             parameter.data = parameter.data.contiguous()
@@ -443,6 +453,21 @@ def _check_settings(settings: Mapping[str, Any], options: Training | None) -> No
             raise InputError(f"Trainer({name}=…) needs {needs}")
 
 
+def _check_function(name: str, function: Any) -> None:
+    """Refuse what can neither be called nor is a name, and classes of which none was made."""
+    if isinstance(function, torch.optim.Optimizer | str | None):
+        wrong = name == "forward" and function is not None
+    elif isinstance(function, type):
+        wrong = name != "optimizer" or not issubclass(function, torch.optim.Optimizer)
+    else:
+        wrong = not callable(function)
+    if wrong or (name == "loss" and function is None):
+        got = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
+        needed = "a torch optimizer, its class, a name" if name == "optimizer" else "a name"
+        needed = "" if name == "forward" else f"{needed} or "
+        raise InputError(f"Trainer({name}=…) must be {needed}a function, got {got}")
+
+
 def _not_default(options: Training) -> set[str]:
     """The options that are not as by default."""
     return {o.name for o in options_of(Training) if getattr(options, o.name) != o.default}
@@ -515,6 +540,12 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         }
         for group in optimizer.param_groups
     ]
+
+
+def _features(graph: DistGraph | HeteroDistGraph) -> list[Tensor]:
+    """Dense features of all vertex types."""
+    every = [graph.x] if isinstance(graph, DistGraph) else list(graph.x_dict.values())
+    return [x for x in every if isinstance(x, Tensor)]
 
 
 def _check_loss(share: Any) -> None:

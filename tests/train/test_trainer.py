@@ -588,6 +588,8 @@ def refused_models(rank):
     ):
         with pytest.raises(InputError, match=words):
             spgnn.Trainer(Returns(function), graph, **settings).fit(1)
+    with pytest.raises(InputError, match="features of the graph are"):
+        spgnn.Trainer(Mean((6, 3)), graph, dtype="float64")
     graph = spgnn.distribute(SimpleNamespace(y=REAL, **GRAPH), partition=[0] * (N - 1) + [1])
     for loss, words in (
         ("mse", "returns 3 numbers a vertex, and y has 1 columns"),
@@ -628,6 +630,12 @@ def test_refusals():
         ((model, graph), {"loss": "sofmax"}, "did you mean 'softmax'"),
         ((model, graph), {"optimizer": "adamm"}, "did you mean 'adam'"),
         ((model, graph), {"epochs": 0}, "epochs"),
+        ((model, graph), {"loss": None}, "loss=.* must be a name or a function, got None"),
+        ((model, graph), {"loss": torch.nn.MSELoss}, "got the class MSELoss"),
+        ((model, graph), {"optimizer": [1]}, "a torch optimizer, its class, a name or a function"),
+        ((model, graph), {"optimizer": torch.nn.Linear}, "got the class Linear"),
+        ((model, graph), {"forward": "x"}, "must be a function, got 'x'"),
+        ((model, graph), {"callbacks": print}, "must be a list of functions"),
         ((model, graph), {"patient": 5}, "setting patient: .*did you mean 'patience'"),
         ((model, graph), {"runs": 5}, "setting runs"),
         ((model, graph), {"lr_every": 5}, "lr_every=.* needs lr_schedule="),
