@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -161,9 +162,13 @@ class ForeignGraph:
     attributes : dict of Tensor [n, …]
         x, y, masks and all else that has a row for each vertex.
     shared : dict
-        What is said of the whole graph: tensors [1, …] or [], and plain values.
+        What is said of the whole graph: tensors [1, …] or [], plain values, and texts.
     left_out : dict of str
         The names of everything else, and what it is.
+    listed : dict of Tensor [n, …]
+        ``train_idx`` and the like as masks, and ``train_y``, a row for each vertex.
+    pairs : dict of Tensor
+        ``edge_label_index`` and the like, int64 [2, k], and ``edge_label`` [k, …].
     """
 
     vertices: int
@@ -171,6 +176,8 @@ class ForeignGraph:
     attributes: dict[str, Tensor]
     shared: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    listed: dict[str, Tensor] = field(default_factory=dict)
+    pairs: dict[str, Tensor] = field(default_factory=dict)
 
     def record(self, name: str) -> Graph:
         """The adjacency with x, y and masks, in the dtypes of a `Graph`."""
@@ -254,21 +261,19 @@ def _by_rows(
     edges = len(source)
     listed = EdgeList(source.astype(np.int64), target.astype(np.int64), {})
     graph = ForeignGraph(vertices, listed, {})
-    for name, value in named.items():
-        if value is None:
+    graph.listed.update(lists_of_vertices(named, vertices))
+    graph.pairs.update(pairs_of_vertices(named, vertices, vertices))
+    named = {key: value for key, value in named.items() if value is not None}
+    for name, value in {**masks_of_lists(graph.listed), **named}.items():
+        if name in graph.listed or name in graph.pairs:
             continue
         if name in ("x", "y", *MASKS):
             graph.attributes[name] = _rows(name, value, vertices, "vertices")
         elif name in ("edge_weight", "edge_attr"):
             listed.attributes[name] = _rows(name, value, edges, "edges")
-        elif isinstance(value, str | bool | int | float):
+        elif is_said_of_all(value, vertices, edges):
             graph.shared[name] = value
-        elif (
-            not isinstance(value, Tensor | np.ndarray)
-            # Pairs of vertices, as a link split has them, and labels of such pairs.
-            or ("index" in name and value.ndim == 2 and value.shape[0] == 2)
-            or f"{name}_index" in named
-        ):
+        elif not isinstance(value, Tensor | np.ndarray) or numbers_vertices(name, value, named):
             graph.left_out[name] = described(value)
         elif value.shape[:1] == (vertices,) and (edges != vertices or "edge" not in name):
             graph.attributes[name] = _tensor(name, value)
@@ -279,6 +284,100 @@ def _by_rows(
         else:
             graph.left_out[name] = described(value)
     return graph
+
+
+def is_said_of_all(value: Any, *rows: int) -> bool:
+    """True for plain values, and for texts that are not one for each vertex or edge."""
+    if isinstance(value, str | bool | int | float):
+        return True
+    if not isinstance(value, list | tuple | dict) or len(value) in rows:
+        return False
+    texts = chain(value, value.values()) if isinstance(value, dict) else value
+    return all(isinstance(text, str) for text in texts)
+
+
+def numbers_vertices(name: str, value: Any, named: Mapping[str, Any]) -> bool:
+    """True for pairs of vertices, as a link split has them, their labels, and faces of a mesh."""
+    first = value.shape[0] if value.ndim == 2 else 0
+    return (
+        f"{name}_index" in named or ("index" in name and first == 2) or (name, first) == ("face", 3)
+    )
+
+
+def lists_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tensor]:
+    """``train_idx`` and the like as masks [n], and ``train_y`` as rows of all vertices.
+
+    ``split_idx`` may be a dictionary of them, as OGB's ``get_idx_split`` returns it. Lists in which
+    a vertex is there twice, or one that the graph does not have, are passed over.
+    """
+    splits = named.get("split_idx")
+    lists = {f"{key}_idx": t for key, t in splits.items()} if isinstance(splits, Mapping) else {}
+    lists |= {key: t for key, t in named.items() if t is not None}
+    tables: dict[str, Tensor] = {}
+    for name in _LISTS:
+        value = lists.get(name)
+        if not isinstance(value, Tensor | np.ndarray) or value.ndim != 1:
+            continue
+        index = _tensor(name, value)
+        if not _are_numbers(index, vertices) or len(index.unique()) < len(index):
+            continue
+        tables[name] = torch.zeros(vertices, dtype=torch.bool).index_fill_(0, index.long(), True)
+        labels = name.removesuffix("_idx") + "_y"
+        y = named.get(labels)
+        if isinstance(y, Tensor | np.ndarray) and y.shape[:1] == (len(index),):
+            rows = _tensor(labels, y)
+            table = rows.new_zeros((vertices, *rows.shape[1:]))
+            tables[labels] = table.index_copy_(0, index.long(), rows)
+    return tables
+
+
+_LISTS = {
+    "train_idx": "train_mask",
+    "val_idx": "val_mask",
+    "valid_idx": "val_mask",
+    "test_idx": "test_mask",
+}
+
+
+def masks_of_lists(tables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The masks that lists of vertices stand for."""
+    return {mask: tables[name] for name, mask in _LISTS.items() if name in tables}
+
+
+def of_own_rows(tables: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Lists of a rank's own rows, and what is known of those listed, of their tables."""
+    masks = {name: tables[name] for name in _LISTS if name in tables}
+    result = {name: mask.nonzero()[:, 0] for name, mask in masks.items()}
+    for name, mask in masks.items():
+        labels = name.removesuffix("_idx") + "_y"
+        if labels in tables:
+            result[labels] = tables[labels][mask]
+    return result
+
+
+def pairs_of_vertices(named: Mapping[str, Any], sources: int, targets: int) -> dict[str, Tensor]:
+    """``edge_label_index``, also ``pos_…``, int64 [2, k], with ``edge_label`` [k, …], if there."""
+    pairs: dict[str, Tensor] = {}
+    for name, value in named.items():
+        if not name.endswith("edge_label_index") or not isinstance(value, Tensor | np.ndarray):
+            continue
+        index = _tensor(name, value)
+        if index.dim() != 2 or len(index) != 2 or index.layout != torch.strided:
+            continue
+        if not (_are_numbers(index[0], sources) and _are_numbers(index[1], targets)):
+            continue
+        pairs[name] = index.long()
+        labels = name.removesuffix("_index")
+        y = named.get(labels)
+        if isinstance(y, Tensor | np.ndarray) and y.shape[:1] == (index.shape[1],):
+            pairs[labels] = _tensor(labels, y)
+    return pairs
+
+
+def _are_numbers(index: Tensor, rows: int) -> bool:
+    """True for integers from 0 to below a number of rows."""
+    integers = not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+    return integers and bool(((index >= 0) & (index < rows)).all())
 
 
 def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tensor]:

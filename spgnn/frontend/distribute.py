@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any, cast
 
 import numpy.typing as npt
-from torch import nn
+from torch import Tensor, nn
 
 from spgnn.comm import (
     Communicator,
     connect,
 )
 from spgnn.config import TrainConfig
+from spgnn.data.adapters import EdgeList, of_own_rows
 from spgnn.data.distribute import RankShare
 from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
@@ -297,17 +298,19 @@ def _scattered(
         return {
             "edges": None if opened.edges is None else len(opened.edges.source),
             "attributes": sorted(opened.attributes),
+            "listed": sorted(opened.listed),
+            "pairs": sorted(key for key in opened.pairs if key.endswith("_index")),
             "left_out": opened.left_out,
             "features": opened.features,
             "classes": opened.classes,
             "repeated": opened.repeated,
         }
 
-    def source() -> GraphSource:
+    def opened_source() -> GraphSource:
         assert opened is not None
         return opened.source
 
-    share, report = scattered_share(name, source, how, comm)
+    share, report = scattered_share(name, opened_source, how, comm)
     facts = comm.from_rank_zero(facts_of)
     meta, edges = share.meta, None
     if facts["edges"] is not None:
@@ -315,10 +318,24 @@ def _scattered(
         edges = scattered_edges(listed, share.vertex_ids, share.layout, comm)
         if facts["repeated"]:
             meta = replace(meta, edges=facts["edges"])
-    attributes = {}
-    for key in facts["attributes"]:
-        rows = None if opened is None else opened.attributes[key]
-        attributes[key] = scatter_rows(rows, share.vertex_ids, share.layout, comm)
+
+    def own(kind: str) -> dict[str, Tensor]:
+        rows = {} if opened is None else getattr(opened, kind)
+        names: list[str] = facts[kind]
+        ids, layout = share.vertex_ids, share.layout
+        return {key: scatter_rows(rows.get(key), ids, layout, comm) for key in names}
+
+    attributes = own("attributes")
+    shared = copied_from_rank_zero(None if opened is None else opened.shared, comm)
+    pairs = {}
+    for key in facts["pairs"]:
+        listed = None
+        if opened is not None:
+            labels = key.removesuffix("_index")
+            known = {labels: opened.pairs[labels]} if labels in opened.pairs else {}
+            source, target = opened.pairs[key].numpy()
+            listed = EdgeList(source, target, known)
+        pairs[key] = scattered_edges(listed, share.vertex_ids, share.layout, comm)
     # x and y of other dtypes and shapes than those of a record.
     known = {key: attributes.pop(key) for key in ("x", "y") if key in attributes}
     labelled = meta.labelled or "y" in known
@@ -330,7 +347,8 @@ def _scattered(
             "report": report,
             "edges": edges,
             "attributes": attributes,
-            "shared": copied_from_rank_zero(None if opened is None else opened.shared, comm),
+            "shared": {**shared, **of_own_rows(own("listed"))},
+            "pairs": pairs,
             "left_out": facts["left_out"],
             "repeated": facts["repeated"],
         },

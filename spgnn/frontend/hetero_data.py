@@ -13,14 +13,22 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
-from spgnn.data.adapters import rows_of_vertices, with_edge_index
+from spgnn.data.adapters import (
+    is_said_of_all,
+    lists_of_vertices,
+    masks_of_lists,
+    numbers_vertices,
+    of_own_rows,
+    rows_of_vertices,
+    with_edge_index,
+)
 from spgnn.data.graph import MASKS, inverse_permutation
 from spgnn.errors import InputError, memory_for, unknown
 from spgnn.exchange import Algorithm
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.edges import Edges
-from spgnn.graph.hetero import EdgeType, HeteroDistGraph
-from spgnn.graph.vertices import check_sent, dealt
+from spgnn.graph.hetero import EdgeType, HeteroDistGraph, OwnType
+from spgnn.graph.vertices import check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.partition import METHODS, partition
 from spgnn.partition.labels import check_labels
@@ -36,13 +44,17 @@ _COLUMNS_A_NONZERO = 8
 class HeteroArrays:
     """All of a ``HeteroData``: what each vertex type and each relation has, in memory of the CPU.
 
-    `sizes` are the vertices of each type; `edges` int64 [2, edges] sources and targets.
+    `sizes` are the vertices of each type; `listed` are lists of them (`lists_of_vertices`); `edges`
+    int64 [2, edges] sources and targets. `said` is what is said of the whole graph (``None``), of
+    each type and each relation, and the names of what has a row for no vertex and no edge.
     """
 
     sizes: dict[str, int]
     vertices: dict[str, dict[str, Tensor]]
+    listed: dict[str, dict[str, Tensor]]
     edges: dict[EdgeType, Tensor]
     attributes: dict[EdgeType, dict[str, Tensor]]
+    said: dict[str | EdgeType | None, tuple[dict[str, Any], dict[str, str]]]
 
     @classmethod
     def read(cls, data: Any, split: int | None) -> HeteroArrays:
@@ -53,9 +65,10 @@ class HeteroArrays:
         InputError
             If a type has no number of vertices, or an edge ends nowhere.
         """
-        arrays = cls({}, {}, {}, {})
+        arrays = cls({}, {}, {}, {}, {}, {})
         if not hasattr(data, "node_stores"):
             raise InputError(f"a {type(data).__name__} is distributed already; give a HeteroData")
+        arrays._say(None, dict(data.stores[0].items()))
         for name in data.node_types:
             arrays._read_vertices(str(name), dict(data[name].items()), split)
         if not sum(arrays.sizes.values()):
@@ -66,9 +79,9 @@ class HeteroArrays:
 
     def _read_vertices(self, name: str, named: dict[str, Any], split: int | None) -> None:
         stated = named.pop("num_nodes", None)
-        rows = {key: value for key, value in named.items() if hasattr(value, "shape")}
+        arrays = {key: value for key, value in named.items() if hasattr(value, "shape")}
         if stated is None:
-            known = next((rows[key] for key in (*_ROWS, "pos") if key in rows), None)
+            known = next((arrays[key] for key in (*_ROWS, "pos") if key in arrays), None)
             if known is None:
                 raise InputError(
                     f"vertex type {name!r} has neither x nor num_nodes: one of them must say how "
@@ -76,8 +89,18 @@ class HeteroArrays:
                 )
             stated = len(known)
         size = self.sizes[name] = int(stated)
-        fixed = {key: value for key, value in rows.items() if key in _ROWS}
-        others = {k: v for k, v in rows.items() if k not in fixed and v.shape[:1] == (size,)}
+        lists = self.listed[name] = {} if size < 0 else lists_of_vertices(named, size)
+        fixed = {key: value for key, value in arrays.items() if key in _ROWS}
+        fixed = masks_of_lists(lists) | fixed
+        others = {
+            key: value
+            for key, value in arrays.items()
+            if key not in (*fixed, *lists)
+            and value.shape[:1] == (size,)
+            and not numbers_vertices(key, value, named)
+        }
+        rest = {key: value for key, value in named.items() if key not in (*fixed, *lists, *others)}
+        self._say(name, rest, size)
         with _about(f"vertex type {name!r}"):
             if size < 0:
                 raise InputError(f"num_nodes is {size}")
@@ -92,7 +115,7 @@ class HeteroArrays:
                     if split >= mask.shape[1]:
                         raise InputError(f"{key} has {mask.shape[1]} splits, asked for {split}")
                     attributes[key] = mask[:, split].contiguous()
-            for key, value in attributes.items():
+            for key, value in (attributes | lists).items():
                 check_sent(key, value)
         self.vertices[name] = attributes
 
@@ -125,17 +148,34 @@ class HeteroArrays:
                         f"{name!r} has vertices 0 to {self.sizes[name] - 1}"
                     )
             edges = ends.shape[1]
-            attributes = {}
+            attributes: dict[str, Tensor] = {}
             for key, value in named.items():
                 fixed = key in ("edge_attr", "edge_weight")
                 if fixed and (not hasattr(value, "shape") or value.shape[:1] != (edges,)):
                     raise InputError(f"{key} must have a row for each of the {edges} edges")
                 if key == "edge_weight" and value.shape not in ((edges,), (edges, 1)):
                     raise InputError(f"edge_weight must be [{edges}], got {list(value.shape)}")
-                if hasattr(value, "shape") and value.shape[:1] == (edges,):
+                has_rows = hasattr(value, "shape") and value.shape[:1] == (edges,)
+                if fixed or (has_rows and not numbers_vertices(key, value, named)):
                     attributes[key] = torch.as_tensor(value).detach().cpu()
                     check_sent(key, attributes[key])
+            self._say(relation, {k: v for k, v in named.items() if k not in attributes}, edges)
         self.edges[relation], self.attributes[relation] = ends, attributes
+
+    def _say(self, owner: str | EdgeType | None, named: dict[str, Any], *rows: int) -> None:
+        """Sort what has no row for each of so many vertices or edges."""
+        shared, absent = self.said[owner] = {}, {}
+        for key, given in named.items():
+            numbers = isinstance(given, np.ndarray) and given.dtype.kind in "biuf"
+            value = torch.from_numpy(given) if numbers else given
+            one = isinstance(value, Tensor) and value.shape[:1] in ((), (1,))
+            if is_said_of_all(value, *rows):
+                shared[key] = value
+            elif one and not numbers_vertices(key, value, named):
+                check_sent(key, value)
+                shared[key] = value.detach().cpu()
+            elif value is not None:
+                absent[key] = described(value)
 
     def labels(
         self, how: Any, parts: int, imbalance: float, seed: int, *, rows: bool
@@ -227,21 +267,32 @@ def distribute_types(
         lambda: {
             "sizes": arrays and arrays.sizes,
             "relations": [list(relation) for relation in arrays.edges] if arrays else [],
+            "absent": [absent for _, absent in arrays.said.values()] if arrays else [],
         }
     )
-    types: dict[str, tuple[RowLayout, dict[str, Tensor]]] = {}
+    owners = [None, *names["sizes"], *map(tuple, names["relations"])]
+    said = {}
+    for owner, absent in zip(owners, names["absent"], strict=True):
+        shared = arrays.said[owner][0] if arrays is not None else None
+        said[owner] = copied_from_rank_zero(shared, comm), absent
+    types: dict[str, OwnType] = {}
     positions: dict[str, Int64Array] = {}
     for name in names["sizes"]:
         rows: dict[str, Tensor] = {}
+        lists: dict[str, Tensor] = {}
         offsets = None
         if arrays is not None and labels is not None:
             order = grouped_order(labels[name], comm.size)
             positions[name] = inverse_permutation(torch.from_numpy(order)).numpy()
             taken = torch.from_numpy(order)
-            rows = {_IDS: taken, **{k: t[taken] for k, t in arrays.vertices[name].items()}}
+            rows = {k: t[taken] for k, t in arrays.vertices[name].items()}
+            lists = {_IDS: taken, **{k: t[taken] for k, t in arrays.listed[name].items()}}
             offsets = RowLayout.from_labels(labels[name], comm.size).offsets.tolist()
         layout = RowLayout(np.array(comm.broadcast_value(offsets), np.int64))
-        types[name] = layout, dealt(rows, layout.sizes, comm)
+        own = dealt(lists, layout.sizes, comm)
+        ids, (shared, absent) = own.pop(_IDS), said[name]
+        shared |= of_own_rows(own)
+        types[name] = OwnType(layout, ids, dealt(rows, layout.sizes, comm), shared, absent)
     relations: dict[EdgeType, Edges] = {}
     for relation in map(tuple, names["relations"]):
         sent: dict[str, Tensor] = {}
@@ -250,10 +301,10 @@ def distribute_types(
             source, target = arrays.edges[relation].numpy()
             source, target = positions[relation[0]][source], positions[relation[2]][target]
             by_target = np.argsort(target, kind="stable")  # those of one target stay in order
-            counts = np.bincount(types[relation[2]][0].owner(target), minlength=comm.size)
+            counts = np.bincount(types[relation[2]].layout.owner(target), minlength=comm.size)
             taken = torch.from_numpy(by_target)
             sent = {key: t[taken] for key, t in arrays.attributes[relation].items()}
             sent[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[by_target])
         own = dealt(sent, counts, comm)
         relations[relation] = Edges(own.pop(_ENDS).T.contiguous(), own)
-    return HeteroDistGraph(types, relations, comm, algorithm, report, codecs)
+    return HeteroDistGraph(types, relations, said, comm, algorithm, report, codecs)

@@ -63,7 +63,7 @@ class Opened:
     else is known of each vertex, and x and y where they have dtypes or shapes of their own;
     `shared` is said of the whole graph; `left_out` names everything else, and says what it is.
     `repeated`: some edges are between the same two vertices; the adjacency counts them, or sums
-    their weights.
+    their weights. `listed` and `pairs` are those of a `ForeignGraph`.
     """
 
     source: GraphSource
@@ -72,6 +72,8 @@ class Opened:
     shared: dict[str, Any] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     repeated: bool = False
+    listed: dict[str, Tensor] = field(default_factory=dict)
+    pairs: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def features(self) -> int:
@@ -177,10 +179,13 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
                 foreign.shared,
                 foreign.left_out,
                 record.edges < len(edges.source),
+                foreign.listed,
+                foreign.pairs,
             )
     of_edges = {} if opened.edges is None else opened.edges.attributes
     shared = {key: t for key, t in opened.shared.items() if isinstance(t, Tensor)}
-    for key, rows in (opened.attributes | of_edges | shared).items():
+    others = shared | opened.listed | opened.pairs
+    for key, rows in (opened.attributes | of_edges | others).items():
         check_sent(key, rows)
     return opened
 

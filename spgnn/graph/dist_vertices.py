@@ -201,6 +201,32 @@ class DistVertices(ABC):
         """
         return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
 
+    def all_gather(self, rows: Tensor) -> Tensor:
+        """Rows of all ranks, as many as each has, one rank's after another's, on all. Collective.
+
+        For scores that need all at once: ``roc_auc_score(graph.all_gather(labels),
+        graph.all_gather(scores))``.
+
+        Parameters
+        ----------
+        rows : Tensor [any, …]
+            Of the same dtype and width on all ranks.
+
+        Returns
+        -------
+        Tensor [all, …], detached, on the same device
+        """
+        shape = tuple(rows.shape[1:]) if rows.dim() else None
+        self.comm.check_agreement("all_gather", width=shape, dtype=rows.dtype)
+        if shape is None:
+            raise InputError("all_gather takes rows [any, …], got a scalar; see sum")
+        sizes = torch.zeros(self.comm.size, dtype=torch.int64)
+        sizes[self.comm.rank] = len(rows)
+        self.comm.all_reduce(sizes).wait()
+        every = rows.new_empty((int(sizes.sum()), *rows.shape[1:]))
+        self.comm.all_gather(rows.detach().contiguous(), every, sizes.tolist())
+        return every
+
 
 def as_rows(t: Tensor) -> Tensor:
     """A tensor [n, …] as [n, columns]."""

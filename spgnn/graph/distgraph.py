@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
@@ -17,14 +17,17 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.data.distribute import RankShare, induced
+from spgnn.data.graph import MASKS
 from spgnn.data.source import GraphMeta
 from spgnn.data.splits import Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dist_vertices import DistVertices
-from spgnn.graph.edges import Edges, edges_of_pattern
+from spgnn.graph.edges import Edges, edges_of_pattern, scattered_edges
 from spgnn.graph.matrices import GraphMatrices, NormalisedRows, edges_of_rows, with_each_edge
+from spgnn.graph.named import Named
+from spgnn.graph.pairs import checked_pairs, own_pairs
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
@@ -36,7 +39,7 @@ from spgnn.spmm import DistMatrix
 FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
 
 
-class DistGraph(Trained, DistVertices, Graph):
+class DistGraph(Named, Trained, DistVertices, Graph):
     """One rank's vertices of a graph that is distributed over all ranks.
 
     Made by :func:`spgnn.distribute`. Row i of everything here is the vertex that stood at
@@ -59,6 +62,8 @@ class DistGraph(Trained, DistVertices, Graph):
         What else the source knew of its vertices.
     shared : dict, optional
         What it said of the whole graph.
+    pairs : dict of Edges, optional
+        Pairs of vertices, ``edge_label_index`` and the like, of own targets, in rows of all ranks.
     left_out : dict of str, optional
         The names of what ranks do not have of the source, and what it is.
     repeated : bool
@@ -94,6 +99,7 @@ class DistGraph(Trained, DistVertices, Graph):
         edges: Edges | None = None,
         attributes: dict[str, Tensor] | None = None,
         shared: dict[str, Any] | None = None,
+        pairs: dict[str, Edges] | None = None,
         left_out: dict[str, str] | None = None,
         repeated: bool = False,
         codecs: GraphCodecs | None = None,
@@ -116,6 +122,7 @@ class DistGraph(Trained, DistVertices, Graph):
         self.y: Tensor | None = data.y
         self.attributes = dict(attributes or {})
         self._shared, self._left_out = shared or {}, left_out or {}
+        self._pairs, self._pairs_here = pairs or {}, dict[str, Edges]()
         self.vertex_ids: Tensor = share.vertex_ids
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
@@ -135,12 +142,18 @@ class DistGraph(Trained, DistVertices, Graph):
     def __getattr__(self, name: str) -> Any:
         """Attributes of vertices, of edges (collective when first used) and of the whole graph."""
         known = self.__dict__
-        for tensor in (known.get("attributes", {}), known.get("_shared", {})):
-            if name in tensor:
-                return tensor[name]
+        for values in (known.get("attributes", {}), known.get("_shared", {})):
+            if name in values:
+                return values[name]
         edges = known.get("_given_edges")
         if edges is not None and name in edges.attributes:
             return self.edge_attributes[name]
+        pairs = f"{name.removesuffix('_index')}_index"
+        if pairs in known.get("_pairs", {}):
+            labels = self._pairs[pairs].attributes
+            if name == pairs or name in labels:
+                own = self._own_pairs(pairs)
+                return own.index if name == pairs else own.attributes[name]
         left_out = known.get("_left_out", {})
         if name in left_out:
             raise AttributeError(
@@ -148,6 +161,97 @@ class DistGraph(Trained, DistVertices, Graph):
                 "vertex or each edge"
             )
         raise AttributeError(f"'DistGraph' object has no attribute '{name}'")
+
+    def keys(self) -> list[str]:
+        """Names of what the data says of vertices, edges and the whole graph."""
+        fixed = [key for key in ("x", "y", *MASKS) if getattr(self, key) is not None]
+        if self._given_edges is None:
+            of_edges = ["edge_weight"] * self.meta.weighted
+            of_edges += ["edge_attr"] * (self._share.edge_attr is not None)
+        else:
+            of_edges = list(self._given_edges.attributes)
+        pairs = [key for name, one in self._pairs.items() for key in (name, *one.attributes)]
+        return list(
+            dict.fromkeys(
+                (*fixed, "edge_index", *of_edges, *self.attributes, *self._shared, *pairs)
+            )
+        )
+
+    def _value(self, name: str) -> Any:
+        for values in (self.attributes, self._shared):
+            if name in values:
+                return values[name]
+        if self._given_edges is not None and name in self._given_edges.attributes:
+            return self.edge_attributes[name]
+        return getattr(self, name)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return self()
+
+    def __len__(self) -> int:
+        return len(self.keys())
+
+    def _own_pairs(self, name: str) -> Edges:
+        """Those of own targets. Collective when first used."""
+        if name not in self._pairs_here:
+            self._pairs_here[name] = own_pairs(self._pairs[name], self, self._codecs)
+        return self._pairs_here[name]
+
+    def pairs(self, edge_label_index: Any = None, edge_label: Any = None) -> Any:
+        """Own share of some pairs of vertices, to be scored by their embeddings. Collective.
+
+        ``src, dst = graph.pairs(index)`` and ``(z[src] * z[dst]).sum(-1)`` are scores of the pairs
+        whose target this rank has, of own rows z of embeddings: rows of sources are fetched where
+        they are looked up, and their gradients go back. A mean loss of torch.nn.functional of what
+        comes of these rows is over the pairs of all ranks (as of the outputs of a model that was
+        given to the graph); `all_gather` has all scores. ``graph.edge_label_index`` and
+        ``graph.edge_label`` are the share of those that a ``Data`` has.
+
+        Parameters
+        ----------
+        edge_label_index : integers [2, k]
+            Sources and targets, vertices of the whole graph. Rank 0's count; others may pass the
+            same, or nothing.
+        edge_label : Tensor [k, …], optional
+
+        Returns
+        -------
+        index : Tensor int64 [2, own pairs]
+            Of each target in the order that was given.
+        edge_label : Tensor [own pairs, …]
+            If labels are given.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if there is no such vertex, or not a label for each pair.
+        """
+        listed = self.comm.on_rank_zero(
+            lambda: checked_pairs(edge_label_index, edge_label, self.num_nodes)
+        )
+        edges = scattered_edges(listed, self.vertex_ids, self.layout, self.comm)
+        own = own_pairs(edges, self, self._codecs)
+        labels = own.attributes.get("edge_label")
+        return own.index if labels is None else (own.index, labels)
+
+    @property
+    def num_node_features(self) -> int:
+        """Width of x, as PyG calls it."""
+        return self.num_features
+
+    @property
+    def num_edge_features(self) -> int:
+        """Width of edge_attr, 0 without. Collective when first used."""
+        attr = self.edge_attr
+        return 0 if attr is None else 1 if attr.dim() == 1 else int(attr.shape[-1])
+
+    def is_directed(self) -> bool:
+        """True if some edge has no reverse of the same weight."""
+        return self.meta.directed
+
+    def is_undirected(self) -> bool:
+        """True if every edge has its reverse."""
+        return not self.meta.directed
 
     @property
     def meta(self) -> GraphMeta:
@@ -449,6 +553,7 @@ class DistGraph(Trained, DistVertices, Graph):
         tensors = {name: t for name, t in self._shared.items() if isinstance(t, Tensor)}
         self._shared |= {name: t.to(device) for name, t in tensors.items()}
         self.__dict__.pop("edge_index", None)
+        self._pairs_here = {}
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
         self._matrices.to(device)

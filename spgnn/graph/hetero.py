@@ -11,7 +11,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,11 +31,13 @@ from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dist_vertices import DistVertices, as_rows
 from spgnn.graph.edges import Edges
 from spgnn.graph.features import times
+from spgnn.graph.named import Named
+from spgnn.graph.pairs import matrix_of_sources
 from spgnn.graph.protocol import RECIPES, Aggregation, DroppedEdges, Graph, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
 from spgnn.kernels.library import transformed
-from spgnn.layout import RowLayout
+from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -42,7 +46,21 @@ EdgeType = tuple[str, str, str]
 Value = TypeVar("Value")
 
 
-class VertexType(DistVertices):
+@dataclass(frozen=True, eq=False)
+class OwnType:
+    """One rank's vertices of one type: their layout, ids, and attributes [own rows, …].
+
+    `shared` is said of all of them; `absent` names what the source had and ranks do not have.
+    """
+
+    layout: RowLayout
+    vertex_ids: Tensor
+    attributes: dict[str, Tensor]
+    shared: dict[str, Any] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+
+class VertexType(Named, DistVertices):
     """One rank's vertices of one type: ``graph["paper"]``.
 
     Attributes
@@ -54,18 +72,12 @@ class VertexType(DistVertices):
         Where these vertices stood in the source.
     """
 
-    def __init__(
-        self,
-        name: str,
-        comm: Communicator,
-        layout: RowLayout,
-        attributes: dict[str, Tensor],
-        codecs: GraphCodecs,
-    ) -> None:
+    def __init__(self, name: str, comm: Communicator, own: OwnType, codecs: GraphCodecs) -> None:
         self.name, self.comm, self.device = name, comm, comm.device
-        self.attributes = {key: rows.to(self.device) for key, rows in attributes.items()}
-        self.vertex_ids = self.attributes.pop("vertex_ids")
-        self._layout, self._codecs = layout, codecs
+        self.attributes = _on(self.device, own.attributes)
+        self._shared, self._absent = _on(self.device, own.shared), own.absent
+        self.vertex_ids = own.vertex_ids.to(self.device)
+        self._layout, self._codecs = own.layout, codecs
         self._matrix: DistMatrix | None = None
         # Of rows that are looked up by several relations: how they were, and their halo.
         self._halos: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
@@ -75,15 +87,16 @@ class VertexType(DistVertices):
         return f"VertexType({self.name}: {self.own_rows} of {self.num_nodes} vertices, {where})"
 
     def __getattr__(self, name: str) -> Any:
-        attributes = self.__dict__.get("attributes", {})
-        if name in attributes:
-            return attributes[name]
         if name.startswith("_"):
             raise AttributeError(name)
-        known = ", ".join(attributes) or "none"
-        raise AttributeError(
-            f"vertices of type {self.name!r} have no {name!r}; their attributes: {known}"
-        )
+        return _named(self, name, f"vertices of type {self.name!r} have")
+
+    def keys(self) -> list[str]:
+        """Names of its attributes, and of what is said of all its vertices."""
+        return [*self.attributes, *self._shared]
+
+    def _value(self, name: str) -> Any:
+        return self.attributes[name] if name in self.attributes else self._shared[name]
 
     @property
     def layout(self) -> RowLayout:
@@ -131,7 +144,7 @@ class VertexType(DistVertices):
         """Everything is exact."""
         return self._codecs.policy.exact()
 
-    def build_halo(self, sources: np.ndarray[Any, np.dtype[np.int64]], mesh: Mesh) -> None:
+    def build_halo(self, sources: Int64Array) -> None:
         """Plan the exchange of the rows that relations of this rank start at. Collective.
 
         Parameters
@@ -139,11 +152,7 @@ class VertexType(DistVertices):
         sources : int64 [any]
             Rows of all vertices of this type.
         """
-        columns = torch.from_numpy(np.unique(sources))
-        block = CSR.of(torch.tensor([0, len(columns)]), columns, (1, self.num_nodes))
-        # One row a rank: nobody multiplies by it.
-        rows = RowLayout(np.arange(self.comm.size + 1))
-        built = DistMatrix.build(block, self.layout, mesh, row_layout=rows)
+        built = matrix_of_sources(sources, self.layout, self.comm)
         self._matrix = built.to(self.device)
 
     def halo(self, H_local: Tensor) -> Tensor:
@@ -213,24 +222,29 @@ class _OtherType:
         self.halo, self.halo_sum = sources.halo, sources.halo_sum
 
 
-class _Relation(Graph):
+class _Relation(Named, Graph):
     """The edges of one relation that end at own vertices, as layers take a graph."""
 
     edge_type_name: EdgeType
     sources: VertexType
     attributes: dict[str, Tensor]
     _given: Tensor | None = None
+    _shared: Mapping[str, Any] = MappingProxyType({})  # said of all its edges
+    _absent: Mapping[str, str] = MappingProxyType({})  # what the source had besides
 
     def __getattr__(self, name: str) -> Any:
-        attributes = self.__dict__.get("attributes", {})
-        if name in attributes:
-            return attributes[name]
         if name.startswith("_"):
             raise AttributeError(name)
-        known = ", ".join(("edge_index", *attributes))
-        raise AttributeError(
-            f"relation {self.edge_type_name} has no {name!r}; its attributes: {known}"
-        )
+        return _named(self, name, f"relation {self.edge_type_name} has")
+
+    def keys(self) -> list[str]:
+        """Names of its attributes, and of what is said of all its edges."""
+        return ["edge_index", *self.attributes, *self._shared]
+
+    def _value(self, name: str) -> Any:
+        if name == "edge_index":
+            return self.edge_index
+        return self.attributes[name] if name in self.attributes else self._shared[name]
 
     def __repr__(self) -> str:
         where = f"rank {self.sources.comm.rank} of {self.sources.comm.size}"
@@ -478,10 +492,12 @@ class HeteroDistGraph(Trained):
 
     Parameters
     ----------
-    types : dict of (RowLayout, dict of Tensor [own rows, …])
-        ``vertex_ids`` among them.
+    types : dict of OwnType
     relations : dict of Edges
         In rows of the whole graph, sorted by target; of own targets.
+    said : dict of (dict, dict)
+        Of the whole graph (``None``) and of each relation: values, and the names of what ranks do
+        not have of the source, and what it is.
     comm : Communicator
     algorithm : Algorithm
         1D.
@@ -492,6 +508,8 @@ class HeteroDistGraph(Trained):
 
     Attributes
     ----------
+    attributes : dict
+        What the source says of the whole graph; ``graph.name`` is ``graph.attributes["name"]``.
     covered : bool
         Whether each relation has a plan of its own, and there is no halo.
     num_edges : int
@@ -502,8 +520,9 @@ class HeteroDistGraph(Trained):
 
     def __init__(
         self,
-        types: Mapping[str, tuple[RowLayout, dict[str, Tensor]]],
+        types: Mapping[str, OwnType],
         relations: Mapping[EdgeType, Edges],
+        said: Mapping[Any, tuple[dict[str, Any], dict[str, str]]],
         comm: Communicator,
         algorithm: Algorithm,
         report: dict[str, Any] | None = None,
@@ -514,9 +533,9 @@ class HeteroDistGraph(Trained):
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
         self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
         self.vertices = {
-            name: VertexType(name, comm, layout, attributes, self._codecs)
-            for name, (layout, attributes) in types.items()
+            name: VertexType(name, comm, own, self._codecs) for name, own in types.items()
         }
+        self.attributes, self._absent = _on(self.device, said[None][0]), said[None][1]
         self.covered = algorithm.cover != "column"
         edges_here = sum(edges.index.shape[1] for edges in relations.values())
         self.num_edges = comm.agree(edges_here, "sum")
@@ -526,7 +545,7 @@ class HeteroDistGraph(Trained):
             none = [np.zeros(0, np.int64)]
             for number, (name, source) in enumerate(self.vertices.items()):
                 starts = [edges.index[0].numpy() for r, edges in relations.items() if r[0] == name]
-                source.build_halo(np.concatenate(starts or none), self.mesh)
+                source.build_halo(np.concatenate(starts or none))
                 self._codecs.put(source.A, name.replace(".", "#"), number, source.vertex_ids)
         for relation, edges in relations.items():
             source, target = self.vertices[relation[0]], self.vertices[relation[2]]
@@ -541,6 +560,9 @@ class HeteroDistGraph(Trained):
                 own = self._on_halo(edges.to(self.device), source, target)
                 ids = source.halo(source.vertex_ids)
                 self.relations[relation] = Relation(relation, own, source, target, ids)
+            shared, absent = said[relation]
+            self.relations[relation]._shared = _on(self.device, shared)
+            self.relations[relation]._absent = absent
 
     def __repr__(self) -> str:
         own = ", ".join(f"{name}: {one.own_rows}" for name, one in self.vertices.items())
@@ -630,6 +652,8 @@ class HeteroDistGraph(Trained):
             If there is no such type or relation.
         """
         if isinstance(key, str):
+            if key in self.attributes and key not in self.vertices:
+                return self.attributes[key]
             return _of(self.vertices, key, "vertex type", key)
         return self.relation(tuple(key))  # type: ignore[arg-type]
 
@@ -674,18 +698,70 @@ class HeteroDistGraph(Trained):
         if name == "edge_index":
             return {key: one.edge_index for key, one in self.relations.items()}
         stores = [*self.vertices.items(), *self.relations.items()]
-        found = {key: one.attributes[name] for key, one in stores if name in one.attributes}
-        if name == "vertex_ids":
-            found = {key: one.vertex_ids for key, one in self.vertices.items()}
+        found = {key: one[name] for key, one in stores if name in one}
+        if name == "vertex_ids" or (name == "num_nodes" and not found):
+            found = {key: getattr(one, name) for key, one in self.vertices.items()}
         if not found and name not in ("x", "edge_attr", "edge_weight"):
             raise AttributeError(f"no vertex type and no relation has an attribute {name!r}")
         return found
 
     def __getattr__(self, name: str) -> Any:
-        """``x_dict`` is ``collect("x")``, and so on."""
-        if name.endswith("_dict") and not name.startswith("_"):
+        """``x_dict`` is ``collect("x")``, and so on; what is said of the whole graph."""
+        if name.startswith("_"):
+            raise AttributeError(f"'HeteroDistGraph' object has no attribute '{name}'")
+        known = vars(self)
+        if name.endswith("_dict") and name not in known.get("attributes", {}):
             return self.collect(name.removesuffix("_dict"))
-        raise AttributeError(f"'HeteroDistGraph' object has no attribute '{name}'")
+        return _named(self, name, "the whole HeteroData has")
+
+    def keys(self) -> list[str]:
+        """Names of what the whole graph and any type or relation has."""
+        stores = [*self.vertices.values(), *self.relations.values()]
+        return list(dict.fromkeys([*self.attributes, *(key for one in stores for key in one)]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def node_items(self) -> list[tuple[str, VertexType]]:
+        """Vertex types by name."""
+        return list(self.vertices.items())
+
+    def edge_items(self) -> list[tuple[EdgeType, Any]]:
+        """Relations by name."""
+        return list(self.relations.items())
+
+    @property
+    def num_node_features(self) -> dict[str, int]:
+        """Width of x of each vertex type, 0 without."""
+        return {name: one.num_features for name, one in self.vertices.items()}
+
+    num_features = num_node_features
+
+
+def _on(device: torch.device, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with tensors on a device."""
+    return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
+
+
+def _named(store: Any, name: str, what: str) -> Any:
+    """A value of a store by its name.
+
+    Raises
+    ------
+    AttributeError
+        If it has none; says why, where the source had one.
+    """
+    known = vars(store)
+    for values in (known.get("attributes", {}), known.get("_shared", {})):
+        if name in values:
+            return values[name]
+    absent = known.get("_absent", {})
+    if name in absent:
+        raise AttributeError(
+            f"{what} no {name!r} on ranks: {absent[name]} has no row for each vertex or each edge"
+        )
+    there = ", ".join(store.keys() if "attributes" in known else ()) or "none"
+    raise AttributeError(f"{what} no {name!r}; their attributes: {there}")
 
 
 def _of(stores: Mapping[Any, Value], key: Any, what: str, shown: str) -> Value:

@@ -192,7 +192,9 @@ def _joined(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
     known = [piece for piece in pieces if isinstance(piece, TrackedIndex)]
     kinds = {piece.kind for piece in known}
-    if len(kinds) != 1 or any(map(_bipartite, known)):  # self-loops, of which there are none
+    graphs = {id(piece.graph) for piece in known}
+    # Between types there are no self-loops to add; numbers of two halos have nothing in common.
+    if len(kinds) != 1 or len(graphs) != 1 or any(map(_bipartite, known)):
         return NotImplemented
     along = 0 if kinds == {SOURCES} else 1
     if dim not in (along, -1):

@@ -208,11 +208,12 @@ def check_others(rank: int) -> None:
     np.testing.assert_array_equal(found, ends[:, graph.number.numpy()])
 
     data = example(n, 25, 0, scale=torch.tensor([[2.0, 3.0]]), count=torch.tensor(7), title="a")
-    data.train_idx, data.words, data.pairs_index = torch.arange(4), ["b"], torch.zeros(2, n).long()
+    data.numbers, data.words, data.pairs_index = torch.arange(4), ["b"], torch.zeros(2, n).long()
+    data.names = ["a"] * n
     graph = spgnn.distribute(data if first else None)
     assert torch.equal(graph.scale, data.scale)
-    assert (graph.count.item(), graph.title) == (7, "a")
-    for name, what in (("train_idx", r"int64 \[4\]"), ("words", "list"), ("pairs_index", "int64")):
+    assert (graph.count.item(), graph.title, graph.words) == (7, "a", ["b"])
+    for name, what in (("numbers", r"int64 \[4\]"), ("names", "list"), ("pairs_index", "int64")):
         with pytest.raises(AttributeError, match=f"{name} of the source, {what}.* is not on ranks"):
             getattr(graph, name)
     with pytest.raises(AttributeError, match="no attribute 'colour'"):
