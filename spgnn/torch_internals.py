@@ -47,6 +47,11 @@ def transforms_active() -> bool:
     return active
 
 
+def tracing() -> bool:
+    """True while ``torch.jit.trace`` records; its own word is not typed."""
+    return torch._C._get_tracing_state() is not None
+
+
 def operators_seen(tensor: Tensor) -> bool:
     """True if a transform, a mode, a profiler or a class of tensors sees calls of operators."""
     return (
@@ -55,7 +60,7 @@ def operators_seen(tensor: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._autograd._profiler_enabled()
-        or torch._C._get_tracing_state() is not None
+        or tracing()
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
+from spgnn.graph.outputs import plain
 from spgnn.graph.vertices import added, gather_rows, scatter_rows
 from spgnn.layout import RowLayout
 from spgnn.spmm import DistMatrix
@@ -116,6 +117,10 @@ class DistVertices(ABC):
     def _padding(self) -> int:
         return int(self.comm.size > 1 and not self.A.volume.receive)
 
+    def looked_up(self, rows: Tensor) -> Tensor:
+        """Rows of a halo, as a look-up at sources returns them."""
+        return rows
+
     def halo_sum(self, G_halo: Tensor) -> Tensor:
         """The adjoint of :meth:`halo`: rows of the halo, added up at their owners. Collective.
 
@@ -145,7 +150,7 @@ class DistVertices(ABC):
         Tensor […]
         """
         halo_rows = self.halo_rows if self._has_halo else None
-        return all_reduced(added(t, mask, self.own_rows, halo_rows), self.comm)
+        return all_reduced(added(plain(t), mask, self.own_rows, halo_rows), self.comm)
 
     def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean over the vertices of all ranks, the same on each; differentiable. Collective.

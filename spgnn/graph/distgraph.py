@@ -181,7 +181,8 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         for values in (self.attributes, self._shared):
             if name in values:
                 return values[name]
-        if self._given_edges is not None and name in self._given_edges.attributes:
+        edges = {} if self._given_edges is None else self._given_edges.attributes
+        if name in edges and name != "edge_weight":  # which has the graph's dtype
             return self.edge_attributes[name]
         return getattr(self, name)
 

@@ -220,6 +220,7 @@ class _OtherType:
     def __init__(self, sources: VertexType) -> None:
         self.own_rows, self.halo_rows = sources.own_rows, sources.halo_rows
         self.halo, self.halo_sum = sources.halo, sources.halo_sum
+        self.looked_up = sources.looked_up
 
 
 class _Relation(Named, Graph):

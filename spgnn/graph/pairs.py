@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from spgnn.comm import Communicator, Mesh
 from spgnn.data.adapters import EdgeList, pairs_of_vertices
@@ -15,6 +16,8 @@ from spgnn.exchange import Algorithm
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dist_vertices import DistVertices
 from spgnn.graph.edges import Edges
+from spgnn.graph.outputs import marked
+from spgnn.graph.parameters import note_loss
 from spgnn.graph.tracked import tracked
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import described
@@ -59,6 +62,11 @@ class Sources(DistVertices):
     def exact(self) -> AbstractContextManager[None]:
         """Inside, rows arrive as they were sent."""
         return self._codecs.policy.exact()
+
+    def looked_up(self, rows: Tensor) -> Tensor:
+        """Rows that scores of pairs come of: their mean loss is over the pairs of all ranks."""
+        known: Tensor = marked(rows, self.comm, note_loss)
+        return known
 
 
 def checked_pairs(index: Any, labels: Any, vertices: int) -> EdgeList:

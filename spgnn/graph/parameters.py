@@ -15,6 +15,7 @@ from spgnn.comm import (
 )
 from spgnn.errors import InputError
 from spgnn.graph.foreign import pad_alike, refuse_one_rank
+from spgnn.graph.outputs import Marks
 
 # Models that were seen to be the same on all ranks.
 _checked: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
@@ -23,6 +24,8 @@ _replicas: WeakKeyDictionary[nn.Module, _Replica] = WeakKeyDictionary()
 # So much of a parameter, and so much at all where it is small, may be what the rounding of machines
 # of different kinds has come to.
 _DRIFT, _LEAST_APART = 1e-2, 1e-3
+# The same of losses, in the first so many backwards of a model.
+_LOSS_DRIFT, _LEAST_LOSS, _FIRST_LOSSES = 1e-3, 1e-6, 16
 
 
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
@@ -71,8 +74,17 @@ def synchronise(model: nn.Module, comm: Communicator) -> nn.Module:
     """See :meth:`spgnn.graph.DistGraph.synchronise`."""
     replicate(model, comm)
     if comm.size > 1:
+        if not _replicas[model].averages:
+            model.register_forward_hook(Marks(comm, note_loss))
         _replicas[model].averages = True
     return model
+
+
+def note_loss(comm: Communicator, loss: Tensor) -> None:
+    """A loss is about to be differentiated: where gradients are averaged, ranks compare it."""
+    for model, replica in _replicas.items():
+        if replica.averages and model.training:
+            replica.note_loss(comm, loss)
 
 
 class _Replica:
@@ -89,6 +101,8 @@ class _Replica:
         self._known: dict[int, ref[Tensor]] = {}
         self._returned: dict[str, Tensor] = {}  # or added up in .grad, which is not known yet
         self._added_up = False
+        self._loss: Tensor | None = None  # of this backward
+        self._compared = 0
 
     def hook(self, model: nn.Module, comm: Communicator) -> None:
         """Register hooks of the parameters that have none; `comm` averages from now on."""
@@ -113,6 +127,11 @@ class _Replica:
         self._at_the_end()
         return gradient
 
+    def note_loss(self, comm: Communicator, loss: Tensor) -> None:
+        """The loss whose gradients are to come."""
+        if self._comm() is comm and self._compared < _FIRST_LOSSES:
+            self._loss = loss
+
     def added_up(self, name: str) -> None:
         """The gradient of a parameter was added up in ``.grad``."""
         if self._returned.pop(name, None) is not None:
@@ -133,7 +152,9 @@ class _Replica:
             _check_returned(returned, comm)
             _average(list(returned.values()), comm)
         if added_up and self.averages and model is not None:
-            average_gradients(model, comm)
+            loss, self._loss = self._loss, None
+            self._compared += 1
+            average_gradients(model, comm, loss)
 
 
 class _Hook:
@@ -175,7 +196,7 @@ def _average(gradients: list[Tensor], comm: Communicator) -> None:
 
 
 @torch.no_grad()
-def average_gradients(model: nn.Module, comm: Communicator) -> None:
+def average_gradients(model: nn.Module, comm: Communicator, loss: Tensor | None = None) -> None:
     """See :meth:`spgnn.graph.DistGraph.average_gradients`."""
     if comm.size == 1:
         return
@@ -183,7 +204,7 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
         check_replicated(model, comm)
     else:
         refuse_one_rank(model)  # it may have been in evaluation
-    parameters = _with_gradients(model, comm)
+    parameters = _with_gradients(model, comm, loss)
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
@@ -192,24 +213,32 @@ def average_gradients(model: nn.Module, comm: Communicator) -> None:
     _average([p.grad for p in parameters if p.grad is not None], comm)
 
 
-def _with_gradients(model: nn.Module, comm: Communicator) -> list[nn.Parameter]:
+def _with_gradients(
+    model: nn.Module, comm: Communicator, loss: Tensor | None
+) -> list[nn.Parameter]:
     """Parameters that have a gradient on some rank. Collective.
 
     What no rank's loss looks at stays without a gradient, as on one process. In the same all-reduce
     one element of each parameter is compared: they were the same once, but a model may have been
-    drawn anew since, by every rank from a generator of its own, or loaded on one rank alone.
+    drawn anew since, by every rank from a generator of its own, or loaded on one rank alone. And so
+    is the loss, where it is known.
 
     Raises
     ------
     InputError
-        On all ranks, if they hold different ones.
+        On all ranks, if they hold different ones, or have different losses.
     """
     learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     there = torch.tensor([p.grad is not None for _, p in learning], dtype=torch.float64)
     sample = _sample([p for _, p in learning])
-    told = torch.cat((there, sample, -sample))
+    # Ranks without a loss have none that is larger or less.
+    ends = sample.new_full((2,), -torch.inf)
+    if loss is not None:
+        value = loss.double().cpu().reshape(()).nan_to_num(1e300, 1e301, -1e301)
+        ends = torch.stack((value, -value))
+    told = torch.cat((there, sample, -sample, ends))
     comm.all_reduce(told, "max").wait()
-    there, largest, least = told.view(3, -1)
+    there, largest, least = told[:-2].view(3, -1)
     apart = largest + least > _DRIFT * torch.maximum(largest.abs(), least.abs()) + _LEAST_APART
     if apart.any():
         number = int(apart.nonzero()[0])
@@ -217,6 +246,13 @@ def _with_gradients(model: nn.Module, comm: Communicator) -> list[nn.Parameter]:
             f"ranks hold different {learning[number][0]} of the model, {-float(least[number]):.4g} "
             f"to {float(largest[number]):.4g} at one place: after reset_parameters(), or loading "
             "on one rank, call graph.replicate(model)"
+        )
+    most, lowest = float(told[-2]), -float(told[-1])
+    if most - lowest > _LOSS_DRIFT * max(abs(most), abs(lowest)) + _LEAST_LOSS:
+        raise InputError(
+            f"backward of a loss that is {lowest:.5g} on one rank and {most:.5g} on another: each "
+            "took it over its own rows; take graph.mean(loss_of_each_row, mask) for that of all, "
+            "or graph.sum of each rank's share"
         )
     return [p for (_, p), some in zip(learning, there.tolist(), strict=True) if some]
 

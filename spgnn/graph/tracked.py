@@ -42,6 +42,9 @@ class Halo(Protocol):
     def halo(self, H_local: Tensor) -> Tensor:
         """[own rows, …] to [own + received, …]. Collective."""
 
+    def looked_up(self, rows: Tensor) -> Tensor:
+        """Rows of the halo, as a look-up at sources returns them."""
+
     def halo_sum(self, G_halo: Tensor) -> Tensor:
         """[own + received, …] to [own rows, …]: added up at the owners. Collective."""
 
@@ -265,14 +268,14 @@ def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
     refuse_callers()
     graph, rows = index.graph, held.shape[dim]
     if rows == graph.halo_rows:  # and never that of own rows, where there are other ranks
-        return held.index_select(dim, _plain(index))
+        return graph.looked_up(held.index_select(dim, _plain(index)))
     if rows != graph.own_rows:
         raise InputError(
             f"rows at the sources of edges are taken of a tensor {list(held.shape)}; this rank has "
             f"{graph.own_rows} vertices, and {graph.halo_rows} rows in their halo"
         )
     whole = graph.halo(held.movedim(dim, 0))
-    return whole.index_select(0, _plain(index)).movedim(0, dim)
+    return graph.looked_up(whole.index_select(0, _plain(index)).movedim(0, dim))
 
 
 def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:

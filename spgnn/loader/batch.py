@@ -25,6 +25,9 @@ from spgnn.sparse import CSR
 class Batch:
     """A mini-batch. Whatever the graph knows of its vertices and edges is an attribute.
 
+    Where the graph has something of a name that a batch has itself (``layers``, ``keys``,
+    ``batch_size``), it is ``batch.attributes[name]``.
+
     Its fields are those of a batch of PyG's ``NeighborLoader``: ``out = model(batch.x,
     batch.edge_index)[:batch.batch_size]`` is right for PyG's modules. Layers of `spgnn.nn` take
     `layers`, and make the seeds' rows only: ``out = model(batch.x, batch.layers, batch.keys)``.
@@ -43,7 +46,8 @@ class Batch:
     batch_size : int
         Seeds.
     batch : Tensor int64 [m], or None
-        Which seed a vertex belongs to, where samples are disjoint.
+        Which seed a vertex belongs to, where samples are disjoint; else what the ``Data`` has of
+        this name, as PyG's batches of graphs do: the graph of each vertex.
     place : Place
     """
 
@@ -69,6 +73,8 @@ class Batch:
         if "n_id" in tables.vertices:
             self.n_id = tables.vertices["n_id"][sample.nodes]
         self.batch = sample.batch
+        if sample.batch is None and "batch" in tables.vertices:
+            self.batch = tables.vertices["batch"][sample.nodes]
         self.device = torch.device("cpu")
         self.copied: torch.cuda.Event | None = None  # features are on their way to a device
 
@@ -86,7 +92,7 @@ class Batch:
             sample = replace(sample, hops=hops)
         known = self._tables.excerpt(sample.nodes, numbers, degrees=self._of_graph)
         sample = replace(sample, nodes=torch.arange(len(sample.nodes)))
-        derived = ("layers", "graph", "_edge_numbers")
+        derived = ("layers", "graph", "_edge_numbers", "attributes")
         state = {name: value for name, value in vars(self).items() if name not in derived}
         return state | {"_tables": known, "_sample": sample, "input_id": self.input_id.clone()}
 
@@ -100,18 +106,29 @@ class Batch:
         value: Any
         if name == "e_id" or (name in known.edges and not self._has_numbers):
             raise AttributeError(f"no {name}: the loader was not asked for edge_ids=True")
-        if name in known.vertices:
-            value = entries_of(name, known.vertices[name], self._sample.nodes).to(self.device)
-        elif name in known.edges:
-            value = entries_of(name, known.edges[name], self._edge_numbers).to(self.device)
-        elif name in known.others:
-            value = known.others[name]
+        if any(name in table for table in (known.vertices, known.edges, known.others)):
+            value = self._known(name)
         elif name in ("y", "edge_weight", "edge_attr", "seed_time"):
             value = None  # as PyG's Data
         else:
             raise AttributeError(f"a batch has no {name}, and neither has its graph")
         self.__dict__[name] = value
         return value
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """All that the graph has of these vertices and edges, and of itself, by name."""
+        known = self._tables
+        edges = known.edges if self._has_numbers else ()
+        return {name: self._known(name) for name in (*known.vertices, *edges, *known.others)}
+
+    def _known(self, name: str) -> Any:
+        known = self._tables
+        if name in known.vertices:
+            return entries_of(name, known.vertices[name], self._sample.nodes).to(self.device)
+        if name in known.edges:
+            return entries_of(name, known.edges[name], self._edge_numbers).to(self.device)
+        return known.others[name]
 
     @property
     def num_nodes(self) -> int:
@@ -232,26 +249,22 @@ class Batch:
         return moved
 
     def pyg(self) -> Any:
-        """The same as a PyG ``Data``."""
+        """The same as a PyG ``Data``, whatever its attributes are called.
+
+        As in PyG, ``batch_size``, ``input_id`` and what was sampled are the batch's own.
+        """
         from torch_geometric.data import Data  # an optional dependency
 
-        known = self._tables
-        tables = {name: getattr(self, name) for name in (*known.vertices, *self._extra)}
-        tables |= known.others
+        own = {"x", "edge_index", "input_id", "batch_size", "n_id", "num_nodes"}
+        own |= {"num_sampled_nodes", "num_sampled_edges", *self._extra}
         if self.batch is not None:
-            tables["batch"] = self.batch
+            own.add("batch")
         if self._has_numbers:
-            tables |= {name: getattr(self, name) for name in (*known.edges, "e_id")}
-        tables |= {"x": self.x, "n_id": self.n_id}
-        return Data(
-            edge_index=self.edge_index,
-            input_id=self.input_id,
-            batch_size=self.batch_size,
-            num_sampled_nodes=self.num_sampled_nodes,
-            num_sampled_edges=self.num_sampled_edges,
-            num_nodes=self.num_nodes,
-            **tables,
-        )
+            own.add("e_id")
+        result = Data()
+        for name, value in (self.attributes | {name: getattr(self, name) for name in own}).items():
+            result[name] = value
+        return result
 
     def prepare(self) -> Batch:
         """Make now what training will need of its structure; called by the thread that fetches."""
