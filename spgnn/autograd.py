@@ -27,7 +27,7 @@ from spgnn.kernels.gemm import (
     two_products,
 )
 from spgnn.kernels.update import relu_of
-from spgnn.torch_internals import recorder
+from spgnn.torch_internals import recorder, tracing
 
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
 # early); after them only products not seen before are worth a message.
@@ -78,6 +78,11 @@ class Operands:
             If it is no such tensor; on all ranks, if width, dtype, kind of device, whether a
             gradient is required or whether it is approximate differ between them.
         """
+        if tracing():
+            raise InputError(
+                "torch.jit.trace, and SummaryWriter.add_graph, which traces, record no rows of "
+                "other ranks: trace the model on one process, with a small graph"
+            )
         policy = self._policy
         if policy is None:
             self.check(dense, rows, **facts)

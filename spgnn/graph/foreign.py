@@ -26,7 +26,9 @@ _OF_ALL_VERTICES = {
     "GraphSizeNorm",
     "HANConv",
     "HeteroBatchNorm",
+    "HypergraphConv",
     "InstanceNorm",
+    "LINKX",
     "MeanSubtractionNorm",
     "PairNorm",
     "PerformerAttention",
@@ -35,6 +37,21 @@ _OF_ALL_VERTICES = {
 }
 # Modules of these choose among all vertices, or merge them.
 _POOLS = "torch_geometric.nn.pool."
+_NORM = "take a norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
+_ATTENTION = "take attention over neighbours, as GATConv, GATv2Conv and TransformerConv have it"
+# What to do instead, where that is no other norm.
+_INSTEAD = {
+    **dict.fromkeys(
+        ("GPSConv", "PerformerAttention", "PolynormerAttention", "SGFormerAttention"), _ATTENTION
+    ),
+    "CorrectAndSmooth": "its scale is a mean error of all; take autoscale=False",
+    "DeepGraphInfomax": "its summary and its permutation are of all; take a loss of graph.mean",
+    "EquilibriumAggregation": "take a sum or mean over neighbours, or graph.mean",
+    "HANConv": "its weights of relations are means over all; take spgnn.nn.HANConv",
+    "HypergraphConv": "hyperedges have no owner; make them vertices of a HeteroData",
+    "LINKX": "its weights have a row for each vertex number; take GraphSAGE, or MLPs of graph.x",
+}
+_POOLED = "leave pools out, or read all vertices out with graph.mean or graph.sum"
 # Of PyG: what goes on through the padding behind a vertex's neighbours.
 _PADDED = {
     "GRUAggregation",
@@ -65,13 +82,15 @@ def refuse_one_rank(model: nn.Module) -> None:
     InputError
         Names the first one, and what to do.
     """
-    for name, module in model.named_modules():
-        kind = type(module).__name__
-        called = f"{name or 'the model'} ({kind})"
+    modules = list(model.named_modules())
+    # A norm that can be replaced does not matter in a model that cannot work at all.
+    modules.sort(key=lambda one: _instead(one[1]) == _NORM)
+    for name, module in modules:
+        called = f"{name or 'the model'} ({kind_of_module(module)})"
         if _sees_all(module):
             raise InputError(
-                f"{called} looks at all vertices at once, and would see those of one rank: take a "
-                "norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
+                f"{called} looks at all vertices at once, and would see those of one rank: "
+                + _instead(module)
             )
         if _asks_all_edges(module) and module.normalization is None and not _knows(module):
             raise InputError(
@@ -83,6 +102,21 @@ def refuse_one_rank(model: nn.Module) -> None:
                 f"{called} pads neighbours to the largest number of them, which ranks have to "
                 "agree on: call graph.replicate(model) before the first epoch"
             )
+
+
+def caller() -> str:
+    """The module of others that is at work, and its function: " in SuperGATConv (helper)"."""
+    frame, inner = inspect.currentframe(), ""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        if not name.startswith(("spgnn.", "torch.")):
+            inner = inner or frame.f_code.co_name
+            module = frame.f_locals.get("self")
+            if isinstance(module, nn.Module):
+                kind = type(module).__name__
+                return f" in {kind}" + ("" if inner == "forward" else f" ({inner})")
+        frame = frame.f_back
+    return f" in {inner}" if inner else ""
 
 
 def refuse_callers() -> None:
@@ -146,14 +180,33 @@ def pad_alike(model: nn.Module, comm: Communicator) -> None:
             module.register_forward_hook(_without_it, with_kwargs=True)
 
 
+def kind_of_module(module: nn.Module) -> str:
+    """The name of its class; of a scripted or traced one, that of what it was made of."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return str(module.original_name) if scripted else type(module).__name__
+
+
+def _instead(module: nn.Module) -> str:
+    pools = type(module).__module__.startswith(_POOLS)
+    return _POOLED if pools else _INSTEAD.get(kind_of_module(module), _NORM)
+
+
+def takes_hooks(module: nn.Module) -> bool:
+    """False for scripted modules; traced ones do."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return not scripted or type(module).__name__ == "TopLevelTracedModule"
+
+
 def _sees_all(module: nn.Module) -> bool:
-    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+    kind, scripted = kind_of_module(module), isinstance(module, torch.jit.ScriptModule)
+    norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+    if norm or (scripted and kind.startswith("BatchNorm")):
         return module.training and not isinstance(module, nn.SyncBatchNorm)
-    kind = type(module).__name__
     by_graph = kind == "LayerNorm" and getattr(module, "mode", "") == "graph"
     pools = type(module).__module__.startswith(_POOLS)
     scales = getattr(module, "autoscale", True)  # of CorrectAndSmooth: by a mean error
-    return _is_of_pyg(module) and ((kind in _OF_ALL_VERTICES and scales) or by_graph or pools)
+    looks = (kind in _OF_ALL_VERTICES and scales) or by_graph or pools
+    return looks and (scripted or _is_of_pyg(module))
 
 
 def _is_padded(module: nn.Module) -> bool:
@@ -367,6 +420,10 @@ class _Watch(TorchFunctionMode):
             )
 
 
+def _is_tracked(value: Any) -> bool:
+    return isinstance(value, Tensor) and hasattr(value, "graph")
+
+
 def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
@@ -400,6 +457,11 @@ class _Once:
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin to watch, if the module is called with rows of the graph."""
+        if hasattr(module, "_orig_mod") and any(map(_is_tracked, (*args, *kwargs.values()))):
+            raise InputError(
+                "torch.compile cannot look into edge_index of several ranks, which fetches rows: "
+                "compile modules that do not see it, or a model of spgnn.nn"
+            )
         if torch.compiler.is_compiling() or _Once.active or module.training in self._seen:
             return
         graph = None if self._graph is None else self._graph()
@@ -435,7 +497,7 @@ class _Once:
 def watch(model: nn.Module, graph: Rows) -> None:
     """Watch a model's first calls, module by module; those of spgnn know of ranks."""
     for module in model.modules():
-        if type(module).__module__.startswith("spgnn."):
+        if type(module).__module__.startswith("spgnn.") or not takes_hooks(module):
             continue
         hooks = [getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values()]
         known = [one for one in hooks if isinstance(one, _Once)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -14,7 +14,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.errors import InputError
-from spgnn.graph.foreign import pad_alike, refuse_one_rank
+from spgnn.graph.foreign import pad_alike, refuse_one_rank, takes_hooks
 from spgnn.graph.outputs import Marks
 
 # Models that were seen to be the same on all ranks.
@@ -39,8 +39,7 @@ def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     InputError
         If they differ in more than values; if the model takes statistics over one rank's rows.
     """
-    pad_alike(model, comm)
-    _check_model(model, comm)
+    _check_model(model, comm, lambda: pad_alike(model, comm))
     with torch.no_grad():
         for _, tensor in _tensors(model):
             buffer = tensor.detach().contiguous()
@@ -72,6 +71,11 @@ def check_replicated(model: nn.Module, comm: Communicator) -> None:
 
 def synchronise(model: nn.Module, comm: Communicator) -> nn.Module:
     """See :meth:`spgnn.graph.DistGraph.synchronise`."""
+    if comm.size > 1 and isinstance(model, nn.Module) and not takes_hooks(model):
+        raise InputError(
+            "the model is scripted, and cannot fetch rows of other ranks: give the module that it "
+            "was made of; modules inside it that do not see edge_index may be scripted"
+        )
     replicate(model, comm)
     if comm.size > 1:
         if not _replicas[model].averages:
@@ -115,10 +119,10 @@ class _Replica:
                 p.register_hook(_Hook(self, name))
                 p.register_post_accumulate_grad_hook(_Hook(self, name))
 
-    def gradient(self, name: str, gradient: Tensor) -> Tensor:
+    def gradient(self, name: str, gradient: Tensor | None) -> Tensor | None:
         """The gradient of a parameter is there; it may be returned, or added up."""
         comm = self._comm()
-        if comm is None:
+        if comm is None or gradient is None:  # nothing of it was looked at
             return gradient
         if torch.is_grad_enabled():  # it will be differentiated: all ranks do this for each
             dense = gradient.to_dense() if gradient.is_sparse else gradient
@@ -284,9 +288,15 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_buffers()
 
 
-def _check_model(model: nn.Module, comm: Communicator) -> None:
+def _check_model(
+    model: nn.Module, comm: Communicator, prepare: Callable[[], None] = lambda: None
+) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, got {type(model).__name__}")
+    for name, p in _tensors(model):
+        if p.is_meta:
+            raise InputError(f"{name} of the model is on device meta, without values: to_empty()")
+    prepare()
     lazy = [name for name, p in _tensors(model) if nn.parameter.is_lazy(p)]
     if lazy:
         raise InputError(f"{lazy[0]} of the model has no shape yet: run it once before")

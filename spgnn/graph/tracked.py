@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
-from spgnn.graph.foreign import refuse_callers
+from spgnn.graph.foreign import caller, refuse_callers
 from spgnn.torch_internals import plain_tensors
 
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
@@ -113,10 +113,26 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
             "torch.compile cannot look into edge_index of several ranks, which fetches rows: leave "
             "modules that see it as they are, or compile a model of spgnn.nn"
         )
+    if "Script" in type(func).__name__:
+        return InputError(
+            "a scripted or traced module sees edge_index of several ranks, and cannot fetch rows "
+            "of others: give it as it was before torch.jit"
+        )
+    shown = f"{_name(func)} of the {kind} of a distributed graph{caller()}"
+    if _name(func) in _ARITHMETIC.split():
+        return InputError(
+            f"{shown}: numbers of vertices are a rank's own; draw negatives of the whole Data, and "
+            "take graph.pairs of them (as neg_edge_index of SuperGATConv); weights by vertex are "
+            "those of graph.vertex_ids"
+        )
     return InputError(
-        f"{_name(func)} of the {kind} of a distributed graph: rows may be looked up at sources, "
-        "and added up for own vertices, nothing else; graph.local_edge_index has the numbers alone"
+        f"{shown}: rows may be looked up at sources, and added up for own vertices, nothing else; "
+        "graph.local_edge_index has the numbers alone"
     )
+
+
+# What helpers compute with numbers of vertices: pairs, places in a matrix, an order.
+_ARITHMETIC = "add add_ sub sub_ mul mul_ div floor_divide remainder lt gt le ge sort argsort"
 
 
 def _compared(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -270,9 +286,15 @@ def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
     if rows == graph.halo_rows:  # and never that of own rows, where there are other ranks
         return graph.looked_up(held.index_select(dim, _plain(index)))
     if rows != graph.own_rows:
+        of_all = rows == getattr(graph, "num_nodes", None)
         raise InputError(
-            f"rows at the sources of edges are taken of a tensor {list(held.shape)}; this rank has "
-            f"{graph.own_rows} vertices, and {graph.halo_rows} rows in their halo"
+            f"rows at the sources of edges are taken of a tensor {list(held.shape)}{caller()}; "
+            f"this rank has {graph.own_rows} vertices, and {graph.halo_rows} rows in their halo"
+            + (
+                "; weights by vertex number are those of graph.vertex_ids: give them to an "
+                "Embedding, or to RGCNConv as x"
+            )
+            * of_all
         )
     whole = graph.halo(held.movedim(dim, 0))
     return graph.looked_up(whole.index_select(0, _plain(index)).movedim(0, dim))
