@@ -34,8 +34,8 @@ _LOSSES = {getattr(F, name) for name in _NAMES.split()}
 # Their callers take shares of a loss by themselves.
 _OURS = ("spgnn.train.", "spgnn.inference.", "spgnn.loader.", "spgnn.recommend.")
 _PLAIN = {"__format__", "__repr__", "__reduce_ex__", "__deepcopy__"}
-# The loss that `backward` was last called on, for all ranks to compare.
-Losses = Callable[[Communicator, Tensor], None]
+# Told the loss that is differentiated, for all ranks to compare, and ``None`` afterwards.
+Losses = Callable[[Communicator, Tensor | None], None]
 
 
 class Output(Tensor):
@@ -72,6 +72,10 @@ class Output(Tensor):
                 return marked(_mean(func, args, kwargs, comm), comm, like.on_backward)
             if name == "backward" and args[0].numel() == 1 and kwargs.get("gradient") is None:
                 like.on_backward(comm, plain(args[0].detach()))
+                try:
+                    return func(*args, **kwargs)
+                finally:
+                    like.on_backward(comm, None)
             result = func(*args, **kwargs)
             is_grad = getattr(getattr(func, "__self__", None), "__name__", "") == "grad"
             return result if is_grad else marked(result, comm, like.on_backward)

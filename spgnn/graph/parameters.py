@@ -79,16 +79,15 @@ def synchronise(model: nn.Module, comm: Communicator) -> nn.Module:
     replicate(model, comm)
     if comm.size > 1:
         if not _replicas[model].averages:
-            model.register_forward_hook(Marks(comm, note_loss))
+            model.register_forward_hook(Marks(comm, _replicas[model].note_loss))
         _replicas[model].averages = True
     return model
 
 
-def note_loss(comm: Communicator, loss: Tensor) -> None:
-    """A loss is about to be differentiated: where gradients are averaged, ranks compare it."""
-    for model, replica in _replicas.items():
-        if replica.averages and model.training:
-            replica.note_loss(comm, loss)
+def note_loss(comm: Communicator, loss: Tensor | None) -> None:
+    """Note a loss of pairs, of whichever model, that is differentiated, and that it was."""
+    for replica in list(_replicas.values()):
+        replica.note_loss(comm, loss)
 
 
 class _Replica:
@@ -131,10 +130,14 @@ class _Replica:
         self._at_the_end()
         return gradient
 
-    def note_loss(self, comm: Communicator, loss: Tensor) -> None:
-        """The loss whose gradients are to come."""
-        if self._comm() is comm and self._compared < _FIRST_LOSSES:
-            self._loss = loss
+    def note_loss(self, comm: Communicator, loss: Tensor | None) -> None:
+        """Note the loss whose gradients are to come: where they are averaged, ranks compare it.
+
+        Where a model is in evaluation, what is differentiated may be each rank's own.
+        """
+        model = self._model()
+        compares = model is not None and model.training and self._compared < _FIRST_LOSSES
+        self._loss = loss if compares and self._comm() is comm else None
 
     def added_up(self, name: str) -> None:
         """The gradient of a parameter was added up in ``.grad``."""
@@ -156,9 +159,8 @@ class _Replica:
             _check_returned(returned, comm)
             _average(list(returned.values()), comm)
         if added_up and self.averages and model is not None:
-            loss, self._loss = self._loss, None
             self._compared += 1
-            average_gradients(model, comm, loss)
+            average_gradients(model, comm, self._loss)
 
 
 class _Hook:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -189,3 +191,79 @@ def check_masked(rank: int) -> None:
 
 def test_masked_losses_with_unknown_labels_outside():
     run_ranks(check_masked, RANKS)
+
+
+CLASSES = torch.tensor([1.0, 2, 0.5, 3])
+
+
+def mean_losses(out: Tensor, data: Any) -> dict[str, Callable[[], Tensor]]:
+    """Losses of torch that average by themselves, each in a form that it may have."""
+    mask = data.train_mask
+    o, y, p = out[mask], data.y[mask], data.p[mask]
+    some, signs = torch.where(p[:, 0] < 0.3, -100, y), (p * 4).round() % 2 * 2 - 1
+    return {
+        "plain": lambda: F.cross_entropy(o, y),
+        "module": lambda: nn.CrossEntropyLoss(CLASSES, ignore_index=2)(o, y),
+        "smooth": lambda: F.cross_entropy(o, some, weight=CLASSES, label_smoothing=0.1),
+        "shares": lambda: F.cross_entropy(o, p, weight=CLASSES),
+        "nll": lambda: F.nll_loss(o.log_softmax(-1), some, weight=CLASSES),
+        "mse": lambda: F.mse_loss(out, data.p) + 0.1 * F.l1_loss(o, p),
+        "mse weight": lambda: F.mse_loss(o, p, weight=p),
+        "l1 weight": lambda: F.l1_loss(o, p, weight=p),
+        "huber": lambda: F.huber_loss(o, p),
+        "bce": lambda: F.binary_cross_entropy_with_logits(o, p, pos_weight=CLASSES),
+        "poisson": lambda: F.poisson_nll_loss(o, p),
+        "margin": lambda: F.multi_margin_loss(o, y, weight=CLASSES),
+        "cosine": lambda: F.cosine_embedding_loss(o, p, signs[:, 0]),
+        "labels": lambda: F.multilabel_soft_margin_loss(o, (signs > 0).float(), weight=CLASSES),
+        "joined": lambda: F.cross_entropy(torch.cat((o, o)), torch.cat((y, y))),
+    }
+
+
+def check_mean_losses(rank: int) -> None:
+    geometric = pytest.importorskip("torch_geometric.nn")
+    draw = torch.Generator().manual_seed(0)
+    data = pytest.importorskip("torch_geometric.data").Data(
+        x=torch.randn(40, 6, generator=draw),
+        edge_index=torch.randint(0, 40, (2, 150), generator=draw),
+        y=torch.randint(0, 4, (40,), generator=draw),
+        p=torch.rand(40, 4, generator=draw).softmax(-1),
+        train_mask=torch.rand(40, generator=draw) < 0.4,
+    )
+    torch.manual_seed(1)
+    alone = geometric.GraphSAGE(6, 8, 2, 4)
+    model = copy.deepcopy(alone)
+    graph = spgnn.distribute(data if rank == 0 else None, model=model)
+    for name in mean_losses(data.p, data):
+        values = []
+        for module, given in ((alone, data), (model, graph)):
+            module.zero_grad()
+            loss = mean_losses(module(given.x, given.edge_index), given)[name]()
+            loss.backward()
+            values.append([loss.detach(), *(p.grad for p in module.parameters())])
+        torch.testing.assert_close(*reversed(values), msg=name, atol=1e-5, rtol=1e-4)
+    assert type(copy.deepcopy(model)(graph.x, graph.edge_index)) is Tensor
+
+    def refused(loss: Callable[[Tensor], Tensor]) -> None:
+        fresh = graph.synchronise(geometric.GraphSAGE(6, 8, 2, 4))
+        out = fresh(graph.x, graph.edge_index)
+        assert f"{out.detach().mean():.1f}".count(".") == 1
+        with pytest.raises(InputError, match=r"backward of a loss that is .* take graph\.mean"):
+            loss(out).backward()
+        fresh.eval()  # gradients of own rows are shares, each its own
+        fresh(graph.x, graph.edge_index).square().sum().backward()
+
+    refused(lambda out: (out - graph.p).square().mean())
+    refused(lambda out: F.cross_entropy(out, graph.y, reduction="none").mean())
+    for right in (
+        lambda out: graph.mean(F.cross_entropy(out, graph.y, reduction="none")),
+        lambda out: graph.sum(F.cross_entropy(out, graph.y, reduction="sum")) / 40,
+    ):
+        loss = right(model.train()(graph.x, graph.edge_index))
+        assert type(loss) is Tensor
+        loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mean_losses_of_a_synchronised_model_are_over_all_ranks():
+    run_ranks(check_mean_losses, 3)

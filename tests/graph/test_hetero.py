@@ -649,3 +649,54 @@ def test_codecs_of_several_types(tmp_path):
         assert {"user", "order"} < set(found["bits errors"])
         for errors in found["bits errors"].values():
             assert all(0 < one["error"] < 0.2 for one in errors)
+
+
+def check_names(rank: int) -> None:
+    """A user's names next to the graph's own, and what is said of the whole."""
+    data = HeteroData()
+    data.name, data.classes, data.scale = "set", ["u", "v"], torch.ones(1, 4)
+    data.table = torch.ones(7, 3)
+    data["b"].x = torch.arange(6.0)[:, None]
+    data["b"].vertex_ids, data["b"].layout, data["b"].kind = (
+        torch.arange(6).flip(0),
+        data["b"].x,
+        "k",
+    )
+    data["b"].train_idx = torch.tensor([4, 1])
+    data["c"].x, data["c"].some_index = torch.ones(2, 3), torch.ones(2, 9).long()
+    relation = "b", "r", "b"
+    data[relation].edge_index = torch.tensor([[0, 1], [1, 2]])
+    data[relation].edge_label_index, data[relation].edge_label = (
+        torch.ones(2, 5).long(),
+        torch.ones(5),
+    )
+    data[relation].table, data[relation].note = torch.ones(2, 5), 3
+    graph = spgnn.distribute(data if rank == 0 else None)
+    b = graph["b"]
+    every = b.gather(b.x)
+    assert every is None or torch.equal(every, data["b"].x)
+    assert torch.equal(b["vertex_ids"], 5 - b.vertex_ids)
+    assert torch.equal(b["layout"], b.x)
+    assert torch.equal(b.train_mask, torch.isin(b.vertex_ids, torch.tensor([1, 4])))
+    assert torch.equal(
+        b.vertex_ids[b.train_idx].sort().values, b.vertex_ids[b.train_mask].sort()[0]
+    )
+    assert (graph.name, graph["classes"], b.kind) == ("set", ["u", "v"], "k")
+    assert torch.equal(graph.scale, data.scale)
+    assert graph[relation].note == 3
+    assert graph[relation].table.shape[1:] == (5,)
+    assert "some" not in graph
+    assert {"x", "classes", "table", "vertex_ids"} <= set(graph.keys())
+    assert graph.num_node_features == {"b": 1, "c": 3}
+    assert graph.num_nodes_dict == {"b": 6, "c": 2}
+    for get in (
+        lambda: graph.table,
+        lambda: graph[relation].edge_label_index,
+        lambda: graph["c"].some_index,
+    ):
+        with pytest.raises(AttributeError, match="has no row for each vertex or each edge"):
+            get()
+
+
+def test_names_of_users_do_not_replace_those_of_the_graph():
+    run_ranks(check_names, 3)

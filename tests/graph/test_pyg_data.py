@@ -106,3 +106,69 @@ def check_refused(rank: int) -> None:
 
 def test_what_is_wrong_with_data_is_one_line_on_all_ranks():
     run_ranks(check_refused, 2)
+
+
+def check_names(rank: int) -> None:
+    """Lists of vertices, pairs, and names as a ``Data`` presents them."""
+    draw = torch.Generator().manual_seed(4)
+    pairs = torch.randint(0, N, (2, 17), generator=draw)
+    listed = torch.tensor([5, 3, 9, 0])
+    whole = data(
+        edge_label_index=pairs,
+        edge_label=torch.arange(17),
+        train_idx=listed,
+        train_y=listed * 10,
+        split_idx={"valid": torch.tensor([1, 2]), "test": listed},
+        classes=["a", "b"],
+        mean=torch.arange(N),
+        face=torch.zeros(3, 8, dtype=torch.long),
+    )
+    graph = spgnn.distribute(whole if rank == 0 else None)
+    ids = graph.vertex_ids
+    assert torch.equal(ids[graph.train_idx] * 10, graph.train_y)
+    for name, vertices in (("train", listed), ("val", torch.tensor([1, 2])), ("test", listed)):
+        assert torch.equal(graph[f"{name}_mask"], torch.isin(ids, vertices))
+    assert graph.classes == ["a", "b"]
+    assert torch.equal(graph["mean"], ids)  # where graph.mean is a method
+    assert "x" in graph
+    assert "y" not in graph
+    assert graph.get("y", 3) == 3
+    assert [key for key, _ in graph("train_mask", "y", "x")] == ["train_mask", "x"]
+    assert dict(graph).keys() == set(graph.keys())
+    assert len(graph) == len(graph.keys())
+    assert graph.num_node_features == 4
+    assert graph.is_directed()
+    with pytest.raises(KeyError, match="no 'colour' here"):
+        graph["colour"]
+    with pytest.raises(AttributeError, match="face of the source"):
+        _ = graph.face
+
+    scores = whole.x[pairs[0]] * whole.x[pairs[1]]
+    for given in (None, pairs):
+        if given is None:
+            index, label = graph.edge_label_index, graph.edge_label
+        else:
+            index, label = graph.pairs(*((given, whole.edge_label) if rank == 0 else ()))
+        source, target = index
+        x = graph.x.clone().requires_grad_()
+        assert torch.equal(x[source] * x[target], scores[label])
+        (x[source] * x[target]).sum().backward()
+        assert torch.equal(graph.all_gather(label).sort().values, torch.arange(17))
+        alone = whole.x.clone().requires_grad_()
+        (alone[pairs[0]] * alone[pairs[1]]).sum().backward()
+        torch.testing.assert_close(x.grad, alone.grad[ids])
+    index = graph.pairs(pairs)[0]
+    with pytest.raises(InputError, match="cat of the sources"):
+        torch.cat((index, graph.edge_index[0]))
+    for wrong, labels, message in (
+        (pairs + N, None, r"edge_label_index must be integers \[2, pairs\] from 0 to 12"),
+        (pairs.float(), None, "edge_label_index must be integers"),
+        (None, None, "edge_label_index must be integers"),
+        (pairs, torch.ones(3), r"edge_label must be a tensor \[17, …\], one a pair"),
+    ):
+        with pytest.raises(InputError, match=message):
+            graph.pairs(wrong if rank == 0 else None, labels)
+
+
+def test_names_lists_and_pairs_of_a_data():
+    run_ranks(check_names, 3)

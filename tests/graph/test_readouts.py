@@ -155,3 +155,72 @@ def check_unknown(rank: int) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_modules_of_pyg_that_no_graph_was_given():
     run_ranks(check_unknown, 3)
+
+
+class Part(torch.nn.Module):
+    """A convolution, and a part of any kind after it."""
+
+    def __init__(self, part: Any) -> None:
+        super().__init__()
+        geometric = pytest.importorskip("torch_geometric.nn")
+        self.conv, self.part = geometric.GCNConv(3, 3), part
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.part(self.conv(x, edge_index))
+
+
+class Sums(torch.nn.Module):
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+
+def check_kinds(rank: int) -> None:
+    """Scripted, traced and other modules work, or are refused with their cause."""
+    g = pytest.importorskip("torch_geometric.nn")
+    torch.manual_seed(0)
+    graph = spgnn.distribute(data())
+    x, edges = graph.x, graph.edge_index
+
+    def mlp() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+
+    for part in (
+        torch.jit.script(mlp()),
+        torch.jit.trace(mlp(), torch.ones(2, 3)),
+        torch.fx.symbolic_trace(mlp()),
+        nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)),
+        torch.ao.quantization.quantize_dynamic(mlp(), {nn.Linear}),
+    ):
+        model = graph.synchronise(Part(part))
+        graph.mean(model(x, edges).square().sum(1)).backward()
+    script = torch.jit.script(Sums())
+    lists = torch.zeros(edges.shape[1], dtype=torch.long)
+    for act, message in (
+        (lambda: graph.synchronise(torch.jit.script(mlp())), "the model is scripted"),
+        (lambda: script(x, edges), "a scripted or traced module sees edge_index"),
+        (lambda: graph.synchronise(lambda x: x), r"must be a torch\.nn\.Module, got function"),
+        (lambda: graph.synchronise(torch.nn.Linear), r"must be a torch\.nn\.Module, got type"),
+        (lambda: graph.synchronise(torch.nn.Linear(1, 1, device="meta")), "is on device meta"),
+        (
+            lambda: graph.synchronise(Part(torch.jit.script(torch.nn.BatchNorm1d(3)))),
+            r"part \(BatchNorm1d\) looks at all vertices",
+        ),
+        (lambda: torch.jit.trace(model, (x, edges)), "torch.jit.trace, and SummaryWriter"),
+        (lambda: graph.replicate(g.TopKPooling(3)), "TopKPooling.* leave pools out"),
+        (lambda: graph.replicate(g.GPSConv(3, None, heads=1)), "GPSConv.* attention over neigh"),
+        (lambda: graph.replicate(g.LINKX(N, 3, 3, 3, 1)), "LINKX.* a row for each vertex number"),
+        (lambda: g.SuperGATConv(3, 3)(x, edges), "in SuperGATConv .* graph.pairs"),
+        (lambda: g.FastRGCNConv(N, 3, 1)(None, edges, lists), "FastRGCNConv .* graph.vertex_ids"),
+    ):
+        with pytest.raises(InputError, match=message):
+            act()
+    negatives = torch.randint(0, N, (2, 9), generator=torch.Generator().manual_seed(1))
+    attends = g.SuperGATConv(3, 3, dropout=0.0)
+    expected = attends(data().x, data().edge_index, neg_edge_index=negatives)
+    mine = attends(x, edges, neg_edge_index=graph.pairs(negatives))
+    torch.testing.assert_close(mine, expected[graph.vertex_ids])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_modules_of_every_kind_work_or_are_refused_with_their_cause():
+    run_ranks(check_kinds, 3)

@@ -635,3 +635,26 @@ def test_data_that_do_not_fit_are_refused(more, options, message):
     times = {"time": torch.arange(5), "edge_time": torch.arange(7)}
     with pytest.raises(InputError, match=message):
         spgnn.NeighborLoader(rich_data(**times | more), [2], **options)
+
+
+def test_names_of_a_data_that_batches_have_themselves():
+    ends = torch.tensor([[0, 1, 2], [1, 2, 0]])
+    geometric = pytest.importorskip("torch_geometric.data")
+    one = geometric.Data(x=torch.rand(3, 2), edge_index=ends)
+    several = geometric.Batch.from_data_list([one, one, one])
+    batch = next(iter(spgnn.NeighborLoader(several, [2], batch_size=4)))
+    assert torch.equal(batch.batch, several.batch[batch.n_id])
+    assert torch.equal(batch.pyg().batch, batch.batch)
+    batch = next(iter(spgnn.NeighborLoader(several, [2], batch_size=4, disjoint=True)))
+    assert torch.equal(batch.attributes["batch"], several.batch[batch.n_id])
+    assert batch.batch[:4].tolist() == [0, 1, 2, 3]
+    ours = ["place", "layers", "graph", "keys", "device", "copied", "vertex_ids", "self"]
+    for name in (*ours, "batch_size", "input_id", "num_sampled_nodes", "num_sampled_edges"):
+        data = one.clone()
+        data[name] = torch.arange(3) * 10
+        batch = next(iter(spgnn.NeighborLoader(data, [2], batch_size=2)))
+        for same in (batch, pickle.loads(pickle.dumps(batch)), batch.to("cpu")):
+            assert torch.equal(same.attributes[name], data[name][batch.n_id]), name
+            made = same.pyg()
+            assert made.batch_size == 2
+            assert name not in ours or torch.equal(made[name], data[name][batch.n_id]), name
