@@ -193,7 +193,7 @@ def check_kinds(rank: int) -> None:
     ):
         model = graph.synchronise(Part(part))
         graph.mean(model(x, edges).square().sum(1)).backward()
-    script = torch.jit.script(Sums())
+    model, script = graph.synchronise(Part(mlp())), torch.jit.script(Sums())
     lists = torch.zeros(edges.shape[1], dtype=torch.long)
     for act, message in (
         (lambda: graph.synchronise(torch.jit.script(mlp())), "the model is scripted"),

@@ -649,7 +649,7 @@ def test_names_of_a_data_that_batches_have_themselves():
     assert torch.equal(batch.attributes["batch"], several.batch[batch.n_id])
     assert batch.batch[:4].tolist() == [0, 1, 2, 3]
     ours = ["place", "layers", "graph", "keys", "device", "copied", "vertex_ids", "self"]
-    for name in (*ours, "batch_size", "input_id", "num_sampled_nodes", "num_sampled_edges"):
+    for name in (*ours, "batch_size", "input_id", "num_sampled_nodes"):
         data = one.clone()
         data[name] = torch.arange(3) * 10
         batch = next(iter(spgnn.NeighborLoader(data, [2], batch_size=2)))
