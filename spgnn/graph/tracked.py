@@ -119,6 +119,8 @@ def _refused(func: Callable[..., Any], operands: tuple[Any, ...]) -> InputError:
             "of others: give it as it was before torch.jit"
         )
     shown = f"{_name(func)} of the {kind} of a distributed graph{caller()}"
+    if " in HGTConv" in shown:
+        return InputError(f"{shown}, which numbers all types anew: take spgnn.nn.HGTConv")
     if _name(func) in _ARITHMETIC.split():
         return InputError(
             f"{shown}: numbers of vertices are a rank's own; draw negatives of the whole Data, and "

@@ -95,7 +95,7 @@ def refusals() -> Iterator[tuple[torch.nn.Module, object, str]]:
     yield (
         g.HGTConv(IN, OUT, (["v"], [relation, other]), heads=2),
         typed,
-        "of the sources of a distributed graph: rows may be looked up at sources",
+        r"HGTConv.*, which numbers all types anew: take spgnn\.nn\.HGTConv",
     )
     yield torch.nn.Identity(), degrees_of_the_halo, "scatter_add of the sources of a distributed"
     yield g.WLConv(), lambda conv, graph: conv(graph.attributes["kind"], graph.edge_index), "of the"
