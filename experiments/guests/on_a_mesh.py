@@ -44,7 +44,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if epoch % 10 == 0 and dist.get_rank() == 0:
-            print(f"epoch {epoch}: loss {loss:.4f}")
+            print(f"epoch {epoch}: loss {loss:.4f}", flush=True)
 
     # All rows of the mesh cut the graph alike, so a column of it has the same vertices.
     votes = out.detach().softmax(1)

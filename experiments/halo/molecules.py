@@ -9,6 +9,8 @@ derivatives, which go through the exchange of positions and of embeddings. Losse
 any number of processes.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
@@ -69,8 +71,8 @@ def neighbours(everyone: np.ndarray, own: np.ndarray) -> Tensor:
     return torch.from_numpy(pairs[:, pairs[0] != pairs[1]])
 
 
-def losses(comm: Communicator, atoms: int = 216, steps: int = 8) -> list[float]:
-    """Losses of some steps. Collective."""
+def losses(comm: Communicator, atoms: int = 216, steps: int = 8) -> Iterator[float]:
+    """Losses of some steps, as they come. Collective."""
     draw = np.random.default_rng(0)
     side = round(atoms ** (1 / 3))
     lattice = np.stack(np.unravel_index(np.arange(side**3), (side,) * 3), axis=1)
@@ -80,7 +82,7 @@ def losses(comm: Communicator, atoms: int = 216, steps: int = 8) -> list[float]:
     torch.manual_seed(0)
     model = Energy().double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    halo, found = None, []
+    halo = None
     for _ in range(steps):
         everyone = lattice + 0.1 * draw.standard_normal(lattice.shape)  # as if they had moved
         edges = neighbours(everyone, own)
@@ -103,8 +105,7 @@ def losses(comm: Communicator, atoms: int = 216, steps: int = 8) -> list[float]:
         optimizer.step()
         total = loss.detach().clone()
         comm.all_reduce(total).wait()
-        found.append(float(total))
-    return found
+        yield float(total)
 
 
 def main() -> None:
@@ -112,7 +113,7 @@ def main() -> None:
     comm = spgnn.connect()
     for step, loss in enumerate(losses(comm, atoms=1000, steps=50)):
         if comm.rank == 0 and step % 5 == 0:
-            print(f"step {step}: loss {loss:.6f}")
+            print(f"step {step}: loss {loss:.6f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ with owners of its own; three halos move what crosses between ranks. Losses are 
 number of processes.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
@@ -93,8 +95,8 @@ class Weather(nn.Module):
 
 def losses(
     comm: Communicator, grid_points: int = 600, mesh_points: int = 150, steps: int = 8
-) -> list[float]:
-    """Losses of some steps. Collective."""
+) -> Iterator[float]:
+    """Losses of some steps, as they come. Collective."""
     grid, mesh = Points(grid_points, comm), Points(mesh_points, comm)
     ways = Edges(grid, mesh, 8, comm), Edges(mesh, mesh, 6, comm), Edges(mesh, grid, 3, comm)
     # Smooth fields, which the wind turns around the axis.
@@ -109,7 +111,6 @@ def losses(
     torch.manual_seed(0)
     model = Weather(fields=4).double()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    found = []
     for step in range(steps):
         guess = model(fields(0.1 * step), grid, mesh, ways)
         loss = (guess - fields(0.1 * step + 0.2)).square().sum() / grid_points
@@ -121,8 +122,7 @@ def losses(
         optimizer.step()
         total = loss.detach().clone()
         comm.all_reduce(total).wait()
-        found.append(float(total))
-    return found
+        yield float(total)
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
     comm = spgnn.connect()
     for step, loss in enumerate(losses(comm, 10_000, 1500, 60)):
         if comm.rank == 0 and step % 10 == 0:
-            print(f"step {step}: loss {loss:.5f}")
+            print(f"step {step}: loss {loss:.5f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def main() -> None:
         loss.backward()
         optimizer.step()
         if epoch % 10 == 0 and data.comm.rank == 0:
-            print(f"epoch {epoch}: loss {loss:.4f}")
+            print(f"epoch {epoch}: loss {loss:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -123,6 +123,12 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
 def _existing_group() -> Any:
     """All ranks of the program, if it has made a group of them, and no launcher of ours did."""
     if dist.is_initialized():
+        place = find_place() if dist.get_world_size() == 1 else None
+        if place is not None and place.size > 1:
+            raise InputError(
+                "torch.distributed has a group of one rank, but the launcher started "
+                f"{place.size}: leave out init_process_group, or give it all ranks"
+            )
         return dist.group.WORLD
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or find_place() is not None:

@@ -330,7 +330,10 @@ def visit_mpi(given: Any, device: str) -> Communicator:
         raise InputError("group: this process is no member of the communicator, or it was freed")
     if not isinstance(given, MPI.Intracomm):
         raise InputError("group: an MPI intercommunicator has two groups; give intercomm.Merge()")
-    job = MPIGuestJob(given, torch.device("cpu"), find_place())
+    place = find_place()
+    if given == MPI.COMM_WORLD and place is not None:
+        world_of(place)  # refuses the MPI of another launcher, in which each rank is alone
+    job = MPIGuestJob(given, torch.device("cpu"), place)
     if job.size == 1:
         comm: Communicator = SoloCommunicator(job)
     else:
