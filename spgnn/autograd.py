@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
@@ -32,6 +32,9 @@ from spgnn.torch_internals import recorder, tracing
 # Number of first products that are each compared with the other ranks' (a program's mistakes show
 # early); after them only products not seen before are worth a message.
 FIRST_COMPARED = 64
+# The same of layers and sums, which have more to refuse.
+FIRST_AGREED = 4
+Result = TypeVar("Result")
 
 
 class Operands:
@@ -59,7 +62,9 @@ class Operands:
         """The same rules for operands without data, counted from the first one."""
         return Operands(self._comm, self._policy, dry=True)
 
-    def next(self, dense: object, rows: int, *, exact: bool = False, **facts: object) -> Step:
+    def next(
+        self, dense: object, rows: int, *, exact: bool = False, wrong: str = "", **facts: object
+    ) -> Step:
         """Check an operand; the step of the product that is about to begin. Collective.
 
         Parameters
@@ -69,6 +74,8 @@ class Operands:
             Rows this rank must hold.
         exact : bool
             Whatever the policy says.
+        wrong : str
+            Why the caller refuses it.
         **facts
             What else all ranks must agree on.
 
@@ -85,10 +92,10 @@ class Operands:
             )
         policy = self._policy
         if policy is None:
-            self.check(dense, rows, **facts)
+            self.check(dense, rows, wrong=wrong, **facts)
             return EXACT
         approximate = not exact and policy.approximates(dense)
-        self.check(dense, rows, approximate=approximate, **facts)
+        self.check(dense, rows, wrong=wrong, approximate=approximate, **facts)
         if not approximate:
             return EXACT
         if self._begun != policy.epochs_begun:
@@ -97,15 +104,17 @@ class Operands:
         self._products += 1
         return step
 
-    def check(self, dense: object, rows: int, **facts: object) -> None:
+    def check(self, dense: object, rows: int, *, wrong: str = "", **facts: object) -> None:
         """Check what belongs to a product that has been. Collective."""
-        wrong = _why_no_operand(dense, rows)
+        wrong = wrong or _why_no_operand(dense, rows)
         if self._comm.size > 1 and not self._dry:
             self._compare(dense, wrong, facts)
         if not wrong and dense.is_meta and not self._dry:  # type: ignore[attr-defined]
             wrong = "the operand has no data: it is on the device meta"
         if wrong:
-            raise InputError(wrong)
+            error = InputError(wrong)
+            error.everywhere = not self._dry  # the others were told
+            raise error
 
     def _compare(self, dense: Any, wrong: str, facts: dict[str, object]) -> None:
         what = "the operand of a product"
@@ -124,6 +133,11 @@ class Operands:
         self._known.add(kind)
 
 
+def as_given(rows: object) -> dict[str, Any]:
+    """What ranks must agree on of rows [n, …] that travel as [n, f] of some other dtype."""
+    return {"dtype": rows.dtype, "width": (*rows.shape[1:],)} if isinstance(rows, Tensor) else {}
+
+
 def _why_no_operand(dense: object, rows: int) -> str:
     """The reason that something is no operand, a tensor [rows, f] with data; else nothing."""
     if not isinstance(dense, Tensor):
@@ -133,6 +147,24 @@ def _why_no_operand(dense: object, rows: int) -> str:
     if dense.dim() != 2 or dense.shape[0] != rows:
         return f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}"
     return ""
+
+
+def agreeing(owner: Any, comm: Communicator | None, work: Callable[[], Result]) -> Result:
+    """Do what may refuse this rank's rows; refused on one rank in the first calls, it is on all.
+
+    Parameters
+    ----------
+    owner
+        Whose calls ``owner.calls_agreed`` counts.
+    comm : Communicator, optional
+        The ranks that do the same; without it, nobody does.
+    work : callable
+        If it is collective, it begins with ranks that compare something, as products do.
+    """
+    if comm is None or owner.calls_agreed == FIRST_AGREED or torch.compiler.is_compiling():
+        return work()
+    owner.calls_agreed += 1
+    return comm.on_every_rank(work)
 
 
 def check_strided(name: str, rows: Tensor) -> None:
@@ -365,6 +397,8 @@ def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool 
         return Z_local
     if step is None:
         step = A.next_step(H_local)
+    if (composed := getattr(A, "composed", None)) is not None:  # of a matrix whose values learn
+        return composed(H_local)  # type: ignore[no-any-return]
     Z_local = recorder(_Apply)(H_local, A, step)
     return Z_local
 
@@ -376,6 +410,8 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
     epoch. Kept for comparisons.
     """
     H_local, W = autocast(H_local), autocast(W)
+    if getattr(A, "composed", None) is not None:
+        return product(A, H_local) @ W
     with in_own_dtype(H_local.device.type):
         Z_local: Tensor = recorder(_PaperLayer)(H_local, W, A, A.next_step(H_local))
     return Z_local
@@ -397,7 +433,7 @@ def product_beside_itself(
         Whether H Wᵀ is made first, and travels.
     """
     H_local, W, R = autocast(H_local), autocast(W), autocast(R)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or getattr(A, "composed", None) is not None:
         Z_local = product(A, H_local @ W.T) if first else product(A, H_local) @ W.T
         return Z_local + H_local[: A.rows] @ R.T
     operand = H_local
@@ -495,6 +531,10 @@ def with_name(handle: int) -> Any:
 def _product(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: bool) -> Tensor:
     """The product as compiled graphs call it; they see its shape and nothing else."""
     A = with_name(handle)
+    if getattr(A, "composed", None) is not None:
+        raise InputError(
+            "torch.compile of a matrix whose values require a gradient: call it as it is"
+        )
     found: Tensor = (
         A.adjoint(H_local, EXACT.reversed())  # as its forward, where autograd did not record
         if adjoint

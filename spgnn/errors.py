@@ -26,7 +26,14 @@ class InputError(ValueError):
     traceback. It is raised before any collective starts. Bytes of a file that it shows are
     printable; a message of more than `LONGEST_LINE` characters (a path can have thousands) loses
     its middle.
+
+    Attributes
+    ----------
+    everywhere : bool
+        All ranks raise it, so that nobody needs to be told.
     """
+
+    everywhere = False
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(printable(" ".join(message.split())), LONGEST_LINE))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.autograd import Linear, Operands, product
+from spgnn.autograd import Operands, as_given, product
 from spgnn.comm import Communicator, Mesh, connect
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Executor, Plan, Stage, build
@@ -23,7 +23,7 @@ from spgnn.kernels.recycling import new_rows
 from spgnn.layout import EVERYONE, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import INT32_LIMIT, Pattern, Selection, described
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.spmm import DistMatrix, HaloMap
+from spgnn.spmm import Adjoint, DistMatrix, HaloMap
 
 # What torch adds.
 _ADDED = {torch.float16, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -157,7 +157,7 @@ class Halo:
         if comm.size > 1:
             send, counts = build(needs.exchange(EVERYONE, own), {EVERYONE: comm})
             hops = (Hop(EVERYONE, send, counts),)
-        stage = Stage(CSR(Selection(torch.arange(own), own)), None, hops)
+        stage = Stage(CSR(Selection(torch.arange(own, device="cpu"), own)), None, hops)
         executor = Executor(Plan((stage.to(device),)), {EVERYONE: comm})
         self._map = HaloMap(executor, Operands(comm))
         self._needs = needs
@@ -194,8 +194,6 @@ class Halo:
         -------
         Tensor [own, …]
         """
-        if isinstance(g, Tensor) and g.dtype not in _ADDED and not g.is_complex():
-            raise InputError(f"rows of {g.dtype} cannot be added up: pass another dtype")
         return _exchanged(self._map.T, g)
 
     @property
@@ -243,10 +241,10 @@ class Halo:
                 raise InputError(f"values must be [{len(starts)}], one for each edge")
             order = torch.argsort(ends, stable=True)
             columns = torch.from_numpy(self._numbers)[starts[order]]
-            indptr = torch.zeros(self.own_targets + 1, dtype=torch.int64)
+            indptr = torch.zeros(self.own_targets + 1, dtype=torch.int64, device="cpu")
             torch.cumsum(torch.bincount(ends, minlength=self.own_targets), 0, out=indptr[1:])
             pattern = Pattern(indptr, columns, (self.own_targets, self._sources.layout.rows))
-            return CSR(pattern, None if values is None else values.detach().cpu()[order])
+            return CSR(pattern, None if values is None else values.cpu()[order])
 
         mine = comm.on_every_rank(block)
         mesh = Mesh.build(comm, algorithm.axes(comm.size))
@@ -301,11 +299,19 @@ class OwnedIds:
         return torch.from_numpy(numbers if self.order is None else self.order[numbers])
 
 
-def _exchanged(A: Linear, rows: Tensor) -> Tensor:
+def _exchanged(A: HaloMap | Adjoint, rows: Tensor) -> Tensor:
     """Rows of any dtype and trailing shape through a halo, or through its adjoint."""
-    if not isinstance(rows, Tensor) or rows.layout != torch.strided or not rows.dim():
-        return product(A, rows, cast=False)  # which refuses them, on all ranks
+    flat, wrong = rows, ""
+    if isinstance(rows, Tensor) and rows.layout == torch.strided and rows.dim():
+        if rows.is_complex():
+            flat = torch.view_as_real(rows.resolve_conj())
+        elif isinstance(A, Adjoint) and rows.dtype not in _ADDED:
+            wrong = f"rows of {rows.dtype} cannot be added up: pass another dtype"
+        flat = flat if flat.dim() == 2 else flat.reshape(len(flat), prod(flat.shape[1:]))
+    step = None
+    if not torch.compiler.is_compiling():
+        step = A.next_step(flat, wrong=wrong, **as_given(rows))
+    every = product(A, flat, step, cast=False)
     if rows.is_complex():
-        return torch.view_as_complex(_exchanged(A, torch.view_as_real(rows.resolve_conj())))
-    flat = rows if rows.dim() == 2 else rows.reshape(rows.shape[0], prod(rows.shape[1:]))
-    return product(A, flat, cast=False).reshape(A.rows, *rows.shape[1:])
+        return torch.view_as_complex(every.reshape(A.rows, *rows.shape[1:], 2))
+    return every.reshape(A.rows, *rows.shape[1:])

@@ -141,7 +141,7 @@ class Pattern:
         with untraced():
             if _is_sorted_there(self):
                 return _sorted_by_column(self)[1]
-            order = torch.empty(self.nnz, dtype=index_dtype(self.nnz))
+            order = torch.empty(self.nnz, dtype=index_dtype(self.nnz), device="cpu")
             here = self.indptr.cpu().numpy(), self.indices.cpu().numpy()
             _native.transposed_order(*here, self.T.indptr.cpu().numpy(), order.numpy())
             return order.to(self.device)
@@ -239,8 +239,8 @@ def _transposed(pattern: Pattern) -> Pattern:
         return pattern
     if _is_sorted_there(pattern):
         return _sorted_by_column(pattern)[0]
-    indptr = torch.empty(cols + 1, dtype=torch.int64)
-    indices = torch.empty(pattern.nnz, dtype=index_dtype(rows))
+    indptr = torch.empty(cols + 1, dtype=torch.int64, device="cpu")
+    indices = torch.empty(pattern.nnz, dtype=index_dtype(rows), device="cpu")
     here = pattern.indptr.cpu().numpy(), pattern.indices.cpu().numpy()
     _native.transpose(*here, cols, indptr.numpy(), indices.numpy())
     device = pattern.device

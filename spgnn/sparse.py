@@ -75,6 +75,8 @@ class CSR:
                 )
             if array.device != self.device:
                 raise InputError(f"{name} is on {array.device}, indices on {self.device}")
+            if not torch.compiler.is_compiling() and array.is_neg():  # put off by torch
+                object.__setattr__(self, name, array.resolve_neg())
 
     @classmethod
     def of(
@@ -268,6 +270,35 @@ class CSR:
         parts = ("values", "row_scale", "col_scale")
         kept = [name for name in parts if getattr(self, name) is not None]
         return f"CSR({self.shape[0]}×{self.shape[1]}, nnz={self.nnz}, {'+'.join(kept) or '0/1'})"
+
+
+def as_csr(A: Any) -> CSR:
+    """A matrix of this library, of SciPy, or of torch (any of their sparse forms) as a CSR.
+
+    Raises
+    ------
+    InputError
+        If it is none of them, or has values that products do not take.
+    """
+    if isinstance(A, CSR):
+        return A
+    if isinstance(A, Tensor) and A.layout != torch.strided and A.dim() == 2:
+        if A.requires_grad:
+            raise InputError(
+                "a sparse tensor that requires a gradient: give CSR.of(indptr, indices, shape, "
+                "values) with values that do"
+            )
+        if A.layout != torch.sparse_csr:
+            A = A.to_sparse_coo().coalesce()
+            rows, columns = A.indices()
+            lengths = torch.bincount(rows, minlength=A.shape[0])
+            indptr = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+        else:
+            indptr, columns = A.crow_indices().long(), A.col_indices()
+        return CSR.of(indptr, columns, (A.shape[0], A.shape[1]), A.values())
+    if hasattr(A, "tocsr"):
+        return CSR.from_scipy(A)
+    raise InputError(f"a matrix must be a CSR, or sparse and of SciPy or torch, got {described(A)}")
 
 
 def exact_in_float32(numbers: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn import kernels
 from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
 from spgnn.comm import (
     Mesh,
 )
 from spgnn.errors import InputError
-from spgnn.exchange import Algorithm, Executor, Plan, Stage, Step, build
+from spgnn.exchange import EXACT, Algorithm, Executor, Plan, Stage, Step, build
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.executor import Exchange, Workspace
@@ -26,11 +30,18 @@ from spgnn.exchange.schemes import Strategy, check_labels
 from spgnn.exchange.stacks import Codecs, name_rows
 from spgnn.layout import RowLayout
 from spgnn.pattern import Pattern, Selection
-from spgnn.sparse import CSR, side_by_side
+from spgnn.sparse import CSR, as_csr, side_by_side
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
+
+LEARNT = "values that require a gradient"
 
 
 class DistMatrix:
     """A sparse matrix A over the ranks of a mesh; ``A @ H`` is differentiable in H.
+
+    And in the values of A, if those that it was built from require a gradient.
 
     Dense operands are distributed by rows: each rank holds those that `layout` gives it. Use
     :meth:`build` with this rank's block row at hand; any other plan is as good.
@@ -78,6 +89,7 @@ class DistMatrix:
     ) -> None:
         """Make what runs a plan, with a codec or without."""
         self.plan = plan
+        self._learnt = any(b.values is not None and b.values.requires_grad for b in plan.blocks)
         self.codecs = None if setting is None else Codecs(plan, setting)
         self.operands = Operands(self.mesh.everyone, None if setting is None else setting.policy)
         hops = None if self.codecs is None else self.codecs.hops
@@ -105,10 +117,12 @@ class DistMatrix:
         Raises
         ------
         InputError
-            If whole block rows are broadcast, or the codec keeps rows that the schedule has no room
-            for.
+            If whole block rows are broadcast, the codec keeps rows that the schedule has no room
+            for, or values require a gradient.
         """
         plan = self.plan
+        if setting is not None and self._learnt:
+            raise InputError(f"{LEARNT} need exact messages, and no codec")
         if setting is not None and any(hop.names is None for hop in plan.hops):
             plan = name_rows(plan, ids, self.mesh, self.mesh.rank)
         self._arrange(plan, setting, self.executor.workspace)
@@ -119,7 +133,7 @@ class DistMatrix:
     @classmethod
     def build(
         cls,
-        block: CSR,
+        block: Any,
         layout: RowLayout,
         mesh: Mesh,
         *,
@@ -136,9 +150,10 @@ class DistMatrix:
 
         Parameters
         ----------
-        block : CSR [own rows of A, n]
+        block : CSR, or a sparse matrix of SciPy or torch [own rows of A, n]
             Global columns; may carry values and a ``row_scale``. These are copied; the pattern,
-            which cannot change, is shared where this rank has all columns.
+            which cannot change, is shared where this rank has all columns. Values may require a
+            gradient, on all ranks or on none: build anew when they have changed.
         layout : RowLayout
             Rows of H over all P ranks.
         mesh : Mesh
@@ -161,24 +176,38 @@ class DistMatrix:
         Raises
         ------
         InputError
-            If shapes do not fit each other, or ranks disagree; on all ranks alike.
+            If shapes do not fit each other, ranks disagree, or values require a gradient and the
+            algorithm adds rows up on their way, shares columns out or goes by groups of peers; on
+            all ranks alike.
         """
         comm = mesh.everyone
+        block = comm.on_every_rank(lambda: as_csr(block))
         if algorithm is None:
             c = mesh.axes.size("replica")
             algo: Algo = "1d" if c == 1 else "1.5d"
             algorithm = Algorithm(algo, c, exchange, cover, schedule=schedule, buffer=buffer)
+        learnt = block.values is not None and block.values.requires_grad and torch.is_grad_enabled()
         comm.check_agreement(
             "DistMatrix.build",
             layout=layout.offsets,
             row_layout=None if row_layout is None else row_layout.offsets,
             **vars(algorithm),
             values=None if block.values is None else block.values.dtype,
+            values_require_grad=learnt,
             column_scale=None if column_scale is None else column_scale.dtype,
             edge_labels=edge_labels is not None,
         )
         rows = layout if row_layout is None else row_layout
         comm.on_every_rank(lambda: _check_block(block, layout, rows, mesh, algorithm, column_scale))
+        if learnt and (
+            algorithm.schedule == "peers"
+            or algorithm.node_size > 1
+            or algorithm.algo in ("feature", "3d")
+        ):
+            raise InputError(
+                f"{LEARNT} need algo 1d, 1.5d, 2d or vertex-cut, no hierarchy (node_size 1) and "
+                "schedule overlap; detach() makes them constants"
+            )
         if edge_labels is not None:
             comm.on_every_rank(lambda: check_labels(edge_labels, block, layout))
         block = block.with_own_numbers()
@@ -204,12 +233,57 @@ class DistMatrix:
         return self.plan.volume
 
     def __matmul__(self, H_local: Tensor) -> Tensor:
-        """``A @ H``; H_local [own rows, f] to Z_local [own rows, f]. Collective.
+        """``A @ H``; H_local [own rows, f] or [own rows] to Z_local of its form. Collective.
 
         The same as ``product(A, H)``, which is how compiled functions have to say it: torch.compile
         does not look at an operator between a tensor and something else.
         """
-        return product(self, H_local)
+        return _times(self, H_local)
+
+    @property
+    def T(self) -> Adjoint:
+        """The transpose: ``A.T @ G`` runs the same plan backwards."""
+        return Adjoint(self)
+
+    def aslinearoperator(self) -> LinearOperator:
+        """The matrix as SciPy's solvers and eigensolvers take it. Each product is collective.
+
+        Its vectors are whole ones, NumPy arrays [n] that every rank has: so all ranks call the
+        same solver, with the same arguments, and each gets the whole answer. A solver over own rows
+        alone would take its norms and inner products over one rank; it needs their sums over all
+        ranks, as ``comm.all_reduce`` makes them (docs/guides/hpc.md).
+
+        Returns
+        -------
+        scipy.sparse.linalg.LinearOperator [rows, columns]
+            Of the dtype of the values, or float64 without. A product raises an ``InputError`` on
+            all ranks if their vectors differ, as random ones do: give the solver a start.
+        """
+        from scipy.sparse.linalg import LinearOperator
+
+        numbers = (a for b in self.plan.blocks for a in (b.values, b.row_scale, b.col_scale))
+        dtype = next((a.dtype for a in numbers if a is not None), torch.float64)
+        comm, device = self.mesh.everyone, self.plan.blocks[0].device
+
+        def whole(A: DistMatrix | Adjoint, begins: RowLayout, ends: RowLayout) -> Any:
+            def multiply(X: npt.NDArray[Any]) -> npt.NDArray[Any]:
+                if np.iscomplexobj(X):
+                    result: npt.NDArray[Any] = multiply(X.real) + 1j * multiply(X.imag)
+                    return result
+                comm.check_agreement("aslinearoperator()", vector=X)
+                mine = np.array(X[slice(*begins.range(comm.rank))])
+                with torch.no_grad():
+                    rows = A @ torch.from_numpy(mine).to(device, dtype).reshape(len(mine), -1)
+                every = rows.new_empty(ends.rows, rows.shape[1])
+                comm.all_gather(rows.contiguous(), every, ends.sizes.tolist())
+                return every.cpu().numpy().reshape(ends.rows, *X.shape[1:])
+
+            return multiply
+
+        there = whole(self, self.layout, self.row_layout)
+        back = whole(self.T, self.row_layout, self.layout)
+        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        return LinearOperator(self.shape, there, back, there, numpy_dtype, back)
 
     def halo(self, H_local: Tensor, *, exact: bool = False) -> Tensor:
         """Own rows of H, then the rows of others that this rank's rows of A need. Collective.
@@ -296,10 +370,35 @@ class DistMatrix:
             col_scale = self.halo(own_scale[:, None], exact=True)[:, 0].contiguous()
         return self._unscaled.with_scales(stage.local.row_scale, col_scale)
 
-    @cached_property
+    @property
     def _unscaled(self) -> CSR:
+        # Values that require a gradient are put together anew, with a history of their own.
+        stage, learnt = self._halo.stage, self._learnt
+        return side_by_side(stage.local, stage.remote) if learnt else self._constant
+
+    @cached_property
+    def _constant(self) -> CSR:
         stage = self._halo.stage
         return side_by_side(stage.local, stage.remote)
+
+    @property
+    def composed(self) -> Callable[[Tensor], Tensor] | None:
+        """The product of which autograd sees each part, if values require a gradient."""
+        return self._composed if self._learnt else None
+
+    def _composed(self, H_local: Tensor) -> Tensor:
+        """``A·H`` as autograd follows it into the values: stages and exchanges one by one."""
+        first = 0
+        for stage in self.plan.stages:
+            assert isinstance(stage, Stage)  # the algorithm was checked
+            Z_local = kernels.spmm(stage.local, H_local)
+            for hop in stage.hops:
+                assert stage.remote is not None
+                moved = HopMap(self.executor.exchange(stage, first))
+                received = product(moved, kernels.spmm(hop.send, H_local), EXACT, cast=False)
+                Z_local = Z_local + kernels.spmm(stage.remote, received)
+            first, H_local = first + len(stage.hops), Z_local
+        return H_local
 
     def next_step(self, H_local: Tensor) -> Step:
         """Check a product that is about to begin, and say whether it is exact. Collective."""
@@ -388,6 +487,46 @@ def _check_block(
         raise InputError(
             f"column_scale must be [{own}], this rank's rows, got {list(column_scale.shape)}"
         )
+    for name, scale in (("row_scale", block.row_scale), ("column_scale", column_scale)):
+        if scale is not None and scale.requires_grad and torch.is_grad_enabled():
+            raise InputError(
+                f"{name} is a constant, which cannot require a gradient: scale rows of the operand "
+                "or of the product"
+            )
+
+
+def _times(A: DistMatrix | Adjoint, H_local: Tensor) -> Tensor:
+    """The product with rows [own rows, f], or with numbers [own rows]."""
+    if isinstance(H_local, Tensor) and H_local.dim() == 1:
+        return product(A, H_local[:, None])[:, 0]
+    return product(A, H_local)
+
+
+class HopMap:
+    """The rows of the only hop of a stage at the ranks that need them; linear, its adjoint back."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        (hop,) = exchange.stage.hops
+        self._exchange = exchange
+        self.rows, self.columns = hop.counts.received, hop.send.shape[0]
+        self.handle = named(self)
+
+    def next_step(self, rows: Tensor) -> Step:
+        """Exact, always."""
+        return EXACT
+
+    def forward(self, rows: Tensor, step: Step) -> Tensor:
+        """[rows to send, f] to [received rows, f]. Collective."""
+        return self._over(rows, self.rows, step)
+
+    def adjoint(self, G_recv: Tensor, step: Step) -> Tensor:
+        """[received rows, f] to [rows to send, f]. Collective."""
+        return self._over(G_recv, self.columns, step)
+
+    def _over(self, rows: Tensor, count: int, step: Step) -> Tensor:
+        arrived = rows.new_empty(count, rows.shape[1])
+        self._exchange.start(0, rows.contiguous(), arrived, step).wait()
+        return arrived
 
 
 class HaloMap:
@@ -432,9 +571,9 @@ class HaloMap:
         self.handle = named(self)
         self.operands = operands
 
-    def next_step(self, H_local: Tensor) -> Step:
+    def next_step(self, H_local: Tensor, **facts: Any) -> Step:
         """Check and count a halo that is about to be fetched. Collective."""
-        return self.operands.next(H_local, self.columns)
+        return self.operands.next(H_local, self.columns, **facts)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """H_local [own, f] to [own + received, f]. Collective."""
@@ -466,27 +605,57 @@ class HaloMap:
         return self._codecs.begin(step, lambda at: self.executor.carried(width, dtype, at))
 
     @cached_property
-    def T(self) -> HaloSum:
-        """Its adjoint."""
-        return HaloSum(self)
+    def T(self) -> Adjoint:
+        """Its adjoint: [own rows, received rows] to own rows."""
+        return Adjoint(self)
 
 
-class HaloSum:
-    """[own rows, received rows] to own rows: the adjoint of a halo, whose adjoint is the halo."""
+class Adjoint:
+    """The transpose of a matrix or of a halo; its products are the adjoint's, and back.
 
-    def __init__(self, halo: HaloMap) -> None:
-        self._halo = halo
-        self.columns, self.rows = halo.rows, halo.columns
+    Attributes
+    ----------
+    T : DistMatrix or HaloMap
+    """
+
+    def __init__(self, A: DistMatrix | HaloMap) -> None:
+        self.T = A
+        self.columns, self.rows = A.rows, A.columns
         self.handle = named(self)
 
-    def next_step(self, G_halo: Tensor) -> Step:
-        """Check and count a sum that is about to begin. Collective."""
-        return self._halo.operands.next(G_halo, self.columns)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the whole matrix; of a halo, that of this rank."""
+        rows, columns = self.T.shape if isinstance(self.T, DistMatrix) else (self.T.rows, self.rows)
+        return columns, rows
 
-    def forward(self, G_halo: Tensor, step: Step) -> Tensor:
-        """[own + received, f] to [own, f]. Collective."""
-        return self._halo.adjoint(G_halo, step.reversed())
+    def __matmul__(self, G_local: Tensor) -> Tensor:
+        """``Aᵀ @ G``; own rows of ``A @ H``, or as many numbers, to those of H. Collective."""
+        return _times(self, G_local)
+
+    @property
+    def composed(self) -> Callable[[Tensor], Tensor] | None:
+        """The adjoint of what autograd follows into the values of A, if they are learnt."""
+        forward = getattr(self.T, "composed", None)
+        return None if forward is None else partial(_pulled_back, forward, self.rows)
+
+    def next_step(self, H_local: Tensor, **facts: Any) -> Step:
+        """Check and count a product that is about to begin. Collective."""
+        return self.T.operands.next(H_local, self.columns, **facts)
+
+    def forward(self, G_local: Tensor, step: Step) -> Tensor:
+        """``Aᵀ·G``. Collective."""
+        return self.T.adjoint(G_local, step.reversed())
 
     def adjoint(self, H_local: Tensor, step: Step) -> Tensor:
-        """[own, f] to [own + received, f]. Collective."""
-        return self._halo.forward(H_local, step.reversed())
+        """``A·H``. Collective."""
+        return self.T.forward(H_local, step.reversed())
+
+
+def _pulled_back(forward: Callable[[Tensor], Tensor], columns: int, G_local: Tensor) -> Tensor:
+    """``Aᵀ·G`` of a linear function A, differentiable in all that A is."""
+    at = G_local.new_zeros(columns, G_local.shape[1]).requires_grad_()
+    recorded = torch.is_grad_enabled()
+    with torch.enable_grad():
+        (result,) = torch.autograd.grad(forward(at), at, G_local, create_graph=recorded)
+    return result

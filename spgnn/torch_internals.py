@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +54,13 @@ def tracing() -> bool:
 
 
 def operators_seen(tensor: Tensor) -> bool:
-    """True if a transform, a mode, a profiler or a class of tensors sees calls of operators."""
+    """True if a transform, a mode, a profiler or a class of tensors sees calls of operators.
+
+    Or the dispatcher, which negates what lies in memory where torch put that off.
+    """
     return (
         type(tensor) is not Tensor
+        or tensor.is_neg()
         or transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
@@ -209,3 +214,42 @@ def at_work(device: int) -> AbstractContextManager[Any]:
 def forked_from_cuda() -> bool:
     """True in a fork of a process whose torch has begun to use GPUs, which a fork cannot."""
     return bool(torch.cuda._is_in_bad_fork()) and torch.cuda._device_count_nvml() > 0
+
+
+def default_device(device: torch.device) -> AbstractContextManager[Any]:
+    """Within it tensors are made there if nobody says where, whatever the program's default is."""
+    nothing = not torch._C._len_torch_function_stack()  # as there is without such a default
+    return nullcontext() if nothing else device
+
+
+CPU = torch.device("cpu")
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def on_cpu(function: F) -> F:
+    """A function, or a generator, whose own lists and counts lie in memory of the CPU.
+
+    Whatever ``torch.set_default_device`` says, which whoever iterates over a generator still has.
+    """
+
+    @wraps(function)
+    def guarded(*arguments: Any, **named: Any) -> Any:
+        with default_device(CPU):
+            return function(*arguments, **named)
+
+    @wraps(function)
+    def step_by_step(*arguments: Any, **named: Any) -> Any:
+        steps = function(*arguments, **named)
+        try:
+            while True:
+                try:
+                    with default_device(CPU):
+                        step = next(steps)
+                except StopIteration:
+                    return
+                yield step
+        finally:
+            steps.close()
+
+    wrapped: Any = step_by_step if inspect.isgeneratorfunction(function) else guarded
+    return cast(F, wrapped)

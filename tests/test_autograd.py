@@ -9,6 +9,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import all_reduced, paper_layer, product, product_beside_itself
@@ -17,8 +18,9 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.exchange import Algorithm
+from spgnn.exchange.schemes import STRATEGIES
 from spgnn.testing import run_ranks
-from tests.matrices import block_row, random_matrix
+from tests.matrices import block_row, random_matrix, uneven_layout
 
 N = 20
 
@@ -258,3 +260,84 @@ def check_float16(rank: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_autocast_is_respected(ranks, check):
     run_ranks(check, ranks)
+
+
+def check_values(rank: int) -> int:
+    """Gradients of two orders in values and rows, of a matrix and of its transpose."""
+    comm, checked = connect(), 0
+    A = random_matrix(13, 0.25, 2, weighted=True).tocoo()
+    layout = uneven_layout(13, comm.size, seed=4)
+    first, last = layout.range(rank)
+    mine = torch.from_numpy((A.row >= first) & (A.row < last))
+    row, column = torch.from_numpy(A.row).long(), torch.from_numpy(A.col).long()
+    draw = torch.Generator().manual_seed(7)
+    H, V = (torch.randn(13, 3, dtype=torch.float64, generator=draw) for _ in range(2))
+    scale = torch.linspace(1, 2, 13, dtype=torch.float64)
+    u = torch.randn(A.nnz, dtype=torch.float64, generator=draw)
+
+    def twice(product, w: Tensor, X: Tensor, u: Tensor, V: Tensor, again: bool) -> list[Tensor]:
+        Z = product(w, X)
+        dw, dX = torch.autograd.grad((Z**3).sum() / 3, (w, X), create_graph=True)
+        second = torch.autograd.grad((dw * u).sum() + (dX * V).sum(), (w, X)) if again else ()
+        return [each.detach() for each in (Z, dw, dX, *second)]
+
+    def dense(w: Tensor, X: Tensor) -> Tensor:
+        full = torch.zeros(13, 13, dtype=torch.float64).index_put((row, column), w)
+        return scale[:, None] * (full @ (scale[:, None] * X))
+
+    algorithms = [
+        Algorithm("1d", cover=cover, exchange=exchange)
+        for cover, exchange in [
+            *(("column", e) for e in STRATEGIES),
+            ("row", STRATEGIES[0]),
+            ("minimum", STRATEGIES[0]),
+        ]
+    ]
+    algorithms += [Algorithm("vertex-cut"), Algorithm("2d")]
+    if comm.size == 4:
+        algorithms += [Algorithm(a, 2) for a in ("1.5d", "1.5d-replicated")]
+    for algorithm in algorithms:
+        mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        pattern = block_row(random_matrix(13, 0.25, 2, weighted=True), first, last)
+
+        def built(w: Tensor, pattern=pattern, mesh=mesh, algorithm=algorithm) -> DistMatrix:
+            block = pattern.with_values(w).with_scales(scale[first:last], None)
+            own = scale[first:last]
+            return DistMatrix.build(block, layout, mesh, algorithm=algorithm, column_scale=own)
+
+        values = torch.from_numpy(A.data)
+        for multiplied, whole in (
+            (lambda w, X: built(w) @ X, dense),
+            (
+                lambda w, X: built(w).T @ X,
+                lambda w, X: (
+                    scale[:, None]
+                    * (
+                        torch.zeros(13, 13, dtype=torch.float64).index_put((column, row), w)
+                        @ (scale[:, None] * X)
+                    )
+                ),
+            ),
+        ):
+            expected = twice(
+                whole, values.clone().requires_grad_(), H.clone().requires_grad_(), u, V, True
+            )
+            ours = twice(
+                multiplied,
+                values[mine].clone().requires_grad_(),
+                H[first:last].clone().requires_grad_(),
+                u[mine],
+                V[first:last],
+                True,
+            )
+            for got, all_of_it in zip(ours, expected, strict=True):
+                own = all_of_it[mine] if all_of_it.dim() == 1 else all_of_it[first:last]
+                torch.testing.assert_close(got, own, rtol=1e-9, atol=1e-9)
+                checked += 1
+    return checked
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_values_have_gradients_of_two_orders(ranks):
+    for checked in run_ranks(check_values, ranks):
+        assert checked >= 60

@@ -459,6 +459,8 @@ def bad_inputs(rank: int) -> list[str]:
         lambda: halo(odd(x, x.to_sparse())),
         lambda: halo(odd(x, x.double())),
         lambda: halo(odd(x, x[:, :2])),
+        lambda: halo(odd(torch.zeros(2, 2, 3), torch.zeros(2, 3, 2))),
+        lambda: halo(odd(torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.complex64))),
         lambda: halo.adjoint(x),
         lambda: halo.adjoint(torch.zeros(4, dtype=torch.uint16)),
         lambda: halo.matrix(odd(None, torch.zeros(3))),
@@ -496,6 +498,8 @@ the operand has shape []
 the operand must be dense
 ranks do not agree on dtype of the operand
 ranks do not agree on width of the operand
+ranks do not agree on width of the operand of a product: (2, 3) on ranks 0, 2; (3, 2) on rank 1
+ranks do not agree on dtype of the operand of a product (and on width): torch.float32 on ranks 0, 2
 the operand has shape [2, 3]
 rows of torch.uint16 cannot be added up
 values must be [2], one for each edge

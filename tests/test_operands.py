@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
+from spgnn import CSR, DistMatrix, Halo, InputError, Mesh, RowLayout
 from spgnn.autograd import FIRST_COMPARED
 from spgnn.comm import (
     connect,
 )
+from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
 from tests import unchanged
 from tests.matrices import block_row, random_matrix
@@ -166,3 +167,52 @@ def test_operands_without_data():
     for said in run_ranks(cases, P):
         assert all("has no data" in line for line in said[: len(calls)])
         assert all("'meta' on rank 1" in line for line in said[len(calls) :])
+
+
+def as_memory_has_them(width: int, rows: int) -> list[torch.Tensor]:
+    """Operands [rows, width] that torch calls contiguous, or whose memory it has yet to negate."""
+    plain = torch.arange(1.0, rows * width + 1, dtype=torch.float64).reshape(rows, width)
+    return [
+        plain.T.clone().T,
+        torch._neg_view(plain),
+        plain.to(torch.complex128).mul(1j).conj().imag,
+        plain[:1].expand(rows, width),
+        plain[:, :1].expand(rows, width),
+        torch.cat((plain, plain))[::2],
+        torch.from_numpy(plain.numpy()[:, 0][:, None]).expand(rows, width),
+        plain.as_strided((rows, width), (1 if width == 1 else width, 0 if width == 1 else 1)),
+    ]
+
+
+def check_memory(rank: int) -> None:
+    comm = connect()
+    matrix = built(rank)
+    ids = np.arange(4 * rank, 4 * rank + 4)
+    halo = Halo.build(torch.from_numpy(np.stack(((ids + 4) % N, ids))), RowLayout.even(N, P), comm)
+    one = RowCounts([1] * P, [1] * P, 1)
+    for width in (1, 3):
+        for operand in as_memory_has_them(width, 4):
+            plain = operand.resolve_neg().clone(memory_format=torch.contiguous_format)
+            for exchange in (halo, matrix.__matmul__, matrix.T.__matmul__, matrix.halo):
+                outs = []
+                for each in (operand, plain):
+                    learnt = each.detach().requires_grad_()
+                    out = exchange(learnt)
+                    # A gradient of such a form as well.
+                    (gradient,) = torch.autograd.grad(out, learnt, torch._neg_view(out.detach()))
+                    outs.append((out.detach(), gradient))
+                for ours, expected in zip(*outs, strict=True):
+                    assert torch.equal(ours, expected)
+        sent = torch._neg_view(torch.full((P, width), -1.0 - rank))
+        received = torch._neg_view(torch.zeros(P, width))
+        comm.alltoallv(sent, received, one).wait()
+        assert received[:, 0].tolist() == [1.0, 2.0, 3.0]
+        comm.all_reduce(received).wait()
+        assert received[:, 0].tolist() == [3.0, 6.0, 9.0]
+    with pytest.raises(InputError, match="has no data"):
+        comm.all_reduce(torch.empty(2, device="meta"))
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_operands_of_any_strides_and_signs(backend):
+    run_ranks(check_memory, P, backend=backend)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from scipy.sparse.linalg import cg, eigsh
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.comm import (
@@ -175,3 +176,58 @@ def rectangular(rank: int) -> int:
 
 def test_a_matrix_need_not_be_square():
     assert min(run_ranks(rectangular, 4)) == 15  # schemes, covers and exchanges
+
+
+def check_for_solvers(rank: int) -> None:
+    """Matrices as SciPy and torch have them, their transposes, vectors, and SciPy's solvers."""
+    comm, rng = connect(), np.random.default_rng(0)
+    B = sp.random(30, 30, 0.2, random_state=1, format="csr")
+    A = (B @ B.T + 2 * sp.eye(30)).tocsr()
+    layout = uneven_layout(30, comm.size, seed=2)
+    own, mesh = slice(*layout.range(rank)), Mesh.grid(comm)
+    x, X = rng.standard_normal(30), rng.standard_normal((30, 3))
+    rows = B[own].tocoo()
+    given = [B[own].asformat(form) for form in ("csr", "csc", "coo", "lil", "bsr", "dok", "dia")]
+    places = np.stack((rows.row, rows.col))
+    given.append(
+        torch.sparse_coo_tensor(
+            places, torch.from_numpy(rows.data), rows.shape, check_invariants=True
+        )
+    )
+    for block in given:
+        matrix = DistMatrix.build(block, layout, mesh, cover="minimum")
+        for distributed, whole in ((matrix, B), (matrix.T, B.T)):
+            assert distributed.shape == whole.shape
+            for operand in (x, X):
+                result = distributed @ torch.from_numpy(operand[own])
+                np.testing.assert_allclose(result, (whole @ operand)[own], atol=1e-12)
+    assert matrix.T.T is matrix
+    operator = matrix.aslinearoperator()
+    np.testing.assert_allclose(operator.T @ X, B.T @ X, atol=1e-12)
+    np.testing.assert_allclose(operator @ (x + 1j * X[:, 0]), B @ (x + 1j * X[:, 0]), atol=1e-12)
+    symmetric = DistMatrix.build(A[own], layout, mesh).aslinearoperator()
+    solution, status = cg(symmetric, x, rtol=1e-12)
+    assert status == 0
+    np.testing.assert_allclose(A @ solution, x, atol=1e-9)
+    largest = eigsh(symmetric, k=3, v0=np.ones(30))[0]
+    np.testing.assert_allclose(largest, eigsh(A, k=3, v0=np.ones(30))[0])
+    learnt = CSR.from_scipy(B[own]).with_values(torch.ones(rows.nnz, requires_grad=True))
+    scale = torch.ones(rows.shape[0], requires_grad=rank == 0)
+    for block, algorithm, words in (
+        (np.eye(3) if rank == 0 else A[own], Algorithm(), "sparse and of SciPy or torch"),
+        (A[own] * (1j if rank == 0 else 1), Algorithm(), "must be real numbers"),
+        (learnt, Algorithm(schedule="peers", buffer=10_000), "require a gradient need algo 1d"),
+        (learnt, Algorithm("feature", comm.size), "require a gradient need algo 1d"),
+        (CSR.from_scipy(A[own].astype("f4")).with_scales(scale, None), Algorithm(), "constant"),
+    ):
+        arranged = Mesh.build(comm, algorithm.axes(comm.size))
+        with pytest.raises(InputError, match=words):
+            DistMatrix.build(block, layout, arranged, algorithm=algorithm)
+    if comm.size > 1:
+        with pytest.raises(InputError, match=r"do not agree on vector of aslinearoperator\(\)"):
+            symmetric @ np.full(30, rank)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_solvers_take_matrices_of_scipy(ranks):
+    run_ranks(check_for_solvers, ranks)

@@ -22,27 +22,37 @@ _ABSENT = "nothing"
 
 
 @untraced()
-def check_facts(comm: Communicator, what: str, facts: dict[str, Any]) -> None:
-    """See :meth:`Communicator.check_agreement`."""
+def check_facts(comm: Communicator, what: str, facts: dict[str, Any], refusal: str) -> None:
+    """See :meth:`Communicator.check_agreement`; a rank that has a refusal goes no further."""
     texts_of = {name: _text_of(value) for name, value in facts.items()}
-    texts = _differing(comm, json.dumps([what, texts_of]))
+    texts = _differing(comm, json.dumps([what, texts_of, refusal]))
     if texts is None:
         return
     records = [json.loads(text) for text in texts]
-    places = [place for place, _ in records]
+    refusals = [(rank, text) for rank, (*_, text) in enumerate(records) if text]
+    if refusals:
+        raise refused("on rank {}: {}".format(*refusals[-1]))
+    places = [place for place, *_ in records]
     if len(set(places)) > 1:
-        raise InputError(_line(comm, "which check comes next", places))
+        raise refused(_line(comm, "which check comes next", places))
     differing = [
         name
-        for name in sorted({name for _, facts_there in records for name in facts_there})
-        if len({facts_there.get(name) for _, facts_there in records}) > 1
+        for name in sorted({name for _, facts_there, _ in records for name in facts_there})
+        if len({facts_there.get(name) for _, facts_there, _ in records}) > 1
     ]
     # What all have a value of says more than what some ranks know nothing of.
-    shared = [name for name in differing if all(name in facts for _, facts in records)]
+    shared = [name for name in differing if all(name in facts for _, facts, _ in records)]
     differing = shared or differing
     more = f" (and on {', '.join(differing[1:])})" if len(differing) > 1 else ""
-    values = [facts_there.get(differing[0], _ABSENT) for _, facts_there in records]
-    raise InputError(_line(comm, f"{differing[0]} of {what}{more}", values))
+    values = [facts_there.get(differing[0], _ABSENT) for _, facts_there, _ in records]
+    raise refused(_line(comm, f"{differing[0]} of {what}{more}", values))
+
+
+def refused(line: str) -> InputError:
+    """The error of a line that all ranks have."""
+    error = InputError(line)
+    error.everywhere = True
+    return error
 
 
 @untraced()
@@ -77,11 +87,11 @@ def _differing(comm: Communicator, text: str) -> list[str] | None:
     """Everyone's text if any two differ, else ``None``; one small all-reduce if none do."""
     raw = text.encode()
     number = int(digest(raw)[:14], 16)
-    bounds = torch.tensor([number, -number, len(raw)])
+    bounds = torch.tensor([number, -number, len(raw)], device="cpu")
     comm.maximise_uncounted(bounds)
     if bounds[0] == -bounds[1]:
         return None
-    padded = torch.zeros(int(bounds[2]), dtype=torch.uint8)
+    padded = torch.zeros(int(bounds[2]), dtype=torch.uint8, device="cpu")
     padded[: len(raw)] = torch.frombuffer(bytearray(raw), dtype=torch.uint8)
     rows = comm.gather_uncounted(padded).numpy()
     return [row.tobytes().rstrip(b"\0").decode() for row in rows]
@@ -98,7 +108,7 @@ def _line(comm: Communicator, what: str, values: list[str]) -> str:
 def _text_of(value: Any) -> str:
     """A short text that two values share only if they are equal."""
     if isinstance(value, torch.Tensor):
-        value = value.detach().cpu().contiguous()
+        value = value.detach().cpu().resolve_conj().resolve_neg().contiguous()
         value = value.view(torch.uint8).numpy() if value.dtype == torch.bfloat16 else value.numpy()
     if isinstance(value, np.ndarray):
         content = digest(np.ascontiguousarray(value).tobytes())[:8]

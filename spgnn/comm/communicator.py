@@ -187,7 +187,7 @@ class Communicator(ABC):
         """
         if self.size > 1:
             with self._blocked(self._next_call(f"check_agreement({what})")):
-                agreement.check_facts(self, what, facts)
+                agreement.check_facts(self, what, facts, "")
 
     # Groups.
 
@@ -325,16 +325,17 @@ class Communicator(ABC):
         if counts.largest * row_bytes == 0:
             return
         with self._blocked(call, account):
-            given = self._staged(_as_byte_rows(mine), filled=True)
-            whole = _as_byte_rows(parts)
-            received = self._staged(whole, filled=False)
+            given = _as_byte_rows(self._staged(mine.detach(), filled=True))
+            whole = parts.detach()
+            landed = self._staged(whole, filled=False)
+            received = _as_byte_rows(landed)
             step = max(1, self.message_limit // row_bytes)
             if counts.largest <= step:
                 self._all_gather(given, received, sizes)()
             else:
                 self._alltoallv_in_rounds(given.repeat(self.size, 1), received, counts, step)
-            if received is not whole:
-                whole.copy_(received)
+            if landed is not whole:
+                whole.copy_(landed)
 
     def scatter(self, parts: Tensor, mine: Tensor, sizes: Sequence[int], root: int = 0) -> None:
         """Give block r of the root's `parts` [sum(sizes), …] to rank r, in `mine` [sizes[r], …].
@@ -353,7 +354,7 @@ class Communicator(ABC):
             0 if sends else len(mine) * row_bytes,
         )
         with self._blocked(call, account):
-            largest = torch.tensor([max(sizes, default=0) if sends else 0])
+            largest = torch.tensor([max(sizes, default=0) if sends else 0], device="cpu")
             if self.size > 1:
                 self.maximise_uncounted(largest)  # so that all make as many rounds
             if int(largest) * row_bytes == 0:
@@ -371,13 +372,13 @@ class Communicator(ABC):
 
     def agree(self, value: int, op: Reduction = "max") -> int:
         """The maximum (or sum) of one integer over the group."""
-        buffer = torch.tensor([value], dtype=torch.int64)
+        buffer = torch.tensor([value], dtype=torch.int64, device="cpu")
         self.all_reduce(buffer, op).wait()
         return int(buffer)
 
     def exchange_counts(self, send: Sequence[int]) -> RowCounts:
         """Tell every peer how many rows it will get from this rank, and learn the same."""
-        outgoing = torch.tensor(send, dtype=torch.int64)
+        outgoing = torch.tensor(send, dtype=torch.int64, device="cpu")
         incoming = torch.empty_like(outgoing)
         ones = [1] * self.size
         self.alltoallv(outgoing, incoming, RowCounts(ones, ones, 1)).wait()
@@ -398,7 +399,7 @@ class Communicator(ABC):
                 refusal = str(error)
         refusal = self.broadcast_value(refusal)
         if refusal:
-            raise InputError(refusal)
+            raise agreement.refused(refusal)
         return result
 
     def from_rank_zero(self, work: Callable[[], Any]) -> Any:
@@ -406,22 +407,33 @@ class Communicator(ABC):
         return self.broadcast_value(self.on_rank_zero(work))
 
     def on_every_rank(self, work: Callable[[], Result]) -> Result:
-        """Do something on all ranks; an `InputError` on some of them is one on all. Collective."""
+        """Do something on all ranks; an `InputError` on some of them is one on all. Collective.
+
+        Also on those that are not as far, and compare something that belongs to the work.
+        """
         result, error = None, None
         try:
             result = work()
         except InputError as caught:
+            if caught.everywhere:
+                raise
             error = caught
-        refusing = self.agree(-1 if error is None else self.rank)
-        if refusing >= 0:
-            text = self.broadcast_value(str(error), refusing)
-            raise error or InputError(f"on rank {refusing}: {text}")
+        if self.size > 1:
+            with self._blocked(self._next_call("on_every_rank")):
+                try:
+                    agreement.check_facts(self, "on_every_rank", {}, str(error or ""))
+                except InputError as of_another:
+                    # Or this rank has left the job, which no other one has heard of.
+                    error = error if error and of_another.everywhere else of_another
+        if error is not None:
+            error.everywhere = True
+            raise error
         return result  # type: ignore[return-value]
 
     def broadcast_value(self, value: Any, root: int = 0) -> Any:
         """The value of one rank, which JSON can carry, on all of them. Collective."""
         text = json.dumps(value).encode() if self.rank == root else b""
-        buffer = torch.zeros(self.agree(len(text)), dtype=torch.uint8)
+        buffer = torch.zeros(self.agree(len(text)), dtype=torch.uint8, device="cpu")
         if self.rank == root:
             buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         self.broadcast(buffer, root).wait()
@@ -511,11 +523,14 @@ class Communicator(ABC):
     def _staged(self, buffer: Tensor, filled: bool) -> Tensor:
         """The buffer itself, or host memory where the transport cannot reach the device.
 
-        What is only received into is not copied to the host first.
+        So too where torch has yet to negate or conjugate what lies in memory. What is only received
+        into is not copied to the host first.
         """
-        if self._reaches(buffer):
+        if self._reaches(buffer) and not (buffer.is_neg() or buffer.is_conj()):
             return buffer
-        host = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=buffer.is_cuda)
+        host = torch.empty(
+            buffer.shape, dtype=buffer.dtype, pin_memory=buffer.is_cuda, device="cpu"
+        )
         return host.copy_(buffer) if filled else host
 
     def _reaches(self, buffer: Tensor) -> bool:
@@ -525,9 +540,10 @@ class Communicator(ABC):
         self, send: Tensor, recv: Tensor, counts: RowCounts, row_bytes: int
     ) -> tuple[Wait | None, Wait]:
         """Begin to move rows; returns what waits for them, if any, and what unstages them."""
-        send_bytes = self._staged(_as_byte_rows(send), filled=True)
-        recv_bytes = _as_byte_rows(recv)
-        received = self._staged(recv_bytes, filled=False)
+        send_bytes = _as_byte_rows(self._staged(send.detach(), filled=True))
+        recv = recv.detach()
+        landed = self._staged(recv, filled=False)
+        received = _as_byte_rows(landed)
         step = max(1, self.message_limit // max(row_bytes, 1))
         wait: Wait | None = None
         if counts.largest <= step:
@@ -536,8 +552,8 @@ class Communicator(ABC):
             self._alltoallv_in_rounds(send_bytes, received, counts, step)
 
         def unstage() -> None:
-            if received is not recv_bytes:
-                recv_bytes.copy_(received)
+            if landed is not recv:
+                recv.copy_(landed)
 
         return wait, unstage
 
@@ -613,6 +629,8 @@ def _check_contiguous(*buffers: Tensor) -> None:
     # Transports read and write memory from the first element on, whatever the strides are.
     if not all(buffer.is_contiguous() for buffer in buffers):
         raise InputError("communication buffers must be contiguous")
+    if any(buffer.is_meta for buffer in buffers):
+        raise InputError("a communication buffer has no data: it is on the device meta")
 
 
 def _shown(buffer: Tensor) -> str:
@@ -621,10 +639,13 @@ def _shown(buffer: Tensor) -> str:
 
 def _as_byte_rows(rows: Tensor) -> Tensor:
     """View [n, …] of any dtype as bytes [n, row_bytes], so that transports need no dtype."""
-    rows = rows.detach()
     if rows.shape[0] == 0:
         return torch.empty((0, 1), dtype=torch.uint8, device=rows.device)
-    return (rows if rows.dim() == 2 else rows.view(rows.shape[0], -1)).view(torch.uint8)
+    if rows.dim() != 2 or rows.stride(1) != 1:
+        # Torch calls rows contiguous whatever the strides of dimensions of length 1 are.
+        width = prod(rows.shape[1:])
+        rows = rows.as_strided((rows.shape[0], width), (width, 1))
+    return rows.view(torch.uint8)
 
 
 class SoloCommunicator(Communicator):

@@ -154,7 +154,7 @@ class SharedCommunicator(Communicator):
         digest = hashlib.blake2b(group.key.encode(), digest_size=8).digest()
         self._channel = memory.endpoint.open(int.from_bytes(digest) | 1, ranks, self.rank)
         self._ones = np.ones(self.size, np.int64)
-        self._nothing = Rows(torch.empty(0), np.zeros(self.size, np.int64))
+        self._nothing = Rows(torch.empty(0, device="cpu"), np.zeros(self.size, np.int64))
 
     @classmethod
     def of(cls, comm: Communicator) -> SharedCommunicator | str:
@@ -166,7 +166,7 @@ class SharedCommunicator(Communicator):
         except RuntimeError:
             endpoint = None
         file = -1 if endpoint is None else endpoint.file
-        mine = torch.tensor([_machine(), os.getpid(), file, token])
+        mine = torch.tensor([_machine(), os.getpid(), file, token], device="cpu")
         everyone = comm.gather_uncounted(mine).tolist()
         apart = len({machine for machine, *_ in everyone}) > 1
         met = (
@@ -191,7 +191,7 @@ class SharedCommunicator(Communicator):
             "the ranks cannot find each other's memory through /proc, which takes one user and "
             "one process namespace": not met,
         }
-        found = torch.tensor([int(present) for present in obstacles.values()])
+        found = torch.tensor([int(present) for present in obstacles.values()], device="cpu")
         comm.maximise_uncounted(found)
         for what, present in zip(obstacles, found.tolist(), strict=True):
             if present:

@@ -161,7 +161,7 @@ class Throttled(Communicator):
         network, start = self._network, self._network.now()
         latest = start
         if network.clock is not None:
-            last = torch.tensor([round(start * 1e9)])
+            last = torch.tensor([round(start * 1e9)], device="cpu")
             self._inner.maximise_uncounted(last)
             latest = int(last) / 1e9
         arrival = latest

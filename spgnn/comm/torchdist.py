@@ -210,7 +210,7 @@ class TorchCommunicator(Communicator):
         job, span = self._torch_job, _span(self.job.timeout)
         # torch calls a group after its ranks and the number of groups that a rank has made before:
         # whoever has made fewer makes some of its own, or its peers wait for another name.
-        most = torch.tensor([groups_made()])
+        most = torch.tensor([groups_made()], device="cpu")
         self.maximise_uncounted(most)
         if len(group.ranks) == 1:
             return SoloCommunicator(job, group)

@@ -24,8 +24,10 @@ from spgnn.data.structure import csr_from_edges, with_entries, without_ones
 from spgnn.errors import InputError
 from spgnn.pattern import described
 from spgnn.sparse import CSR
+from spgnn.torch_internals import on_cpu
 
 
+@on_cpu
 def from_scipy(
     A: Any,
     *,
@@ -59,6 +61,7 @@ def from_scipy(
     return _graph(name, adjacency, {"x": x, "y": y, **masks})
 
 
+@on_cpu
 def from_pyg(data: Any, name: str = "graph") -> Graph:
     """A graph from a PyTorch Geometric ``Data``: edge_index, edge_weight, x, y and masks.
 
@@ -73,6 +76,7 @@ def from_pyg(data: Any, name: str = "graph") -> Graph:
     return read_pyg(data).record(name)
 
 
+@on_cpu
 def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Graph:
     """A graph from a homogeneous ``DGLGraph``: its edges and ``ndata`` feat, label and masks.
 
@@ -82,6 +86,7 @@ def from_dgl(graph: Any, name: str = "graph", weight: str | None = None) -> Grap
     return read_dgl(graph, weight).record(name)
 
 
+@on_cpu
 def from_ogb(dataset: Any) -> Graph:
     """A graph from an ``ogb.nodeproppred.NodePropPredDataset``, or from the name of one.
 
@@ -505,7 +510,15 @@ def _tensor(name: str, value: Any) -> Tensor:
             if not array.flags.writeable or any(step < 0 for step in array.strides):
                 array = array.copy()
             value = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return torch.as_tensor(value).detach().cpu()
+        tensor = torch.as_tensor(value)
+        if tensor.requires_grad:
+            raise InputError(
+                f"{name} requires a gradient, which ranks, whose rows are copies, cannot lead to "
+                f"it: give {name}.detach(), and what the graph has of it requires_grad_()"
+            )
+        return tensor.cpu()
+    except InputError:
+        raise
     except (TypeError, ValueError, RuntimeError):
         kind = type(value).__name__
         if isinstance(value, list | tuple):

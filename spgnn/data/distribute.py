@@ -32,6 +32,7 @@ from spgnn.exchange.needs import exchange_needs
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR, take_rows
+from spgnn.torch_internals import on_cpu
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ def of_columns(
     return result, counts
 
 
+@on_cpu
 def induced(share: RankShare, keep: Tensor, comm: Communicator) -> RankShare:
     """The vertices of a mask [own rows], where they are, and the edges between them. Collective."""
     assert share.adjacency is not None

@@ -30,6 +30,7 @@ from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
+from spgnn.torch_internals import on_cpu
 
 EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
     ".mtx": MatrixMarket,
@@ -170,6 +171,7 @@ DOWNLOADS = (*PLANETOID_SETS, "reddit", *OGB_SETS)
 _SHOWN = 60
 
 
+@on_cpu
 def load_dataset(
     name_or_path: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None = None,
@@ -218,6 +220,7 @@ def _memory_of(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: does not fit into the memory of this machine") from None
 
 
+@on_cpu
 def open_source(
     name_or_path: str | os.PathLike[str],
     data_dir: str | os.PathLike[str] | None = None,

@@ -46,6 +46,7 @@ from spgnn.layout import RowLayout, grouped_order
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
+from spgnn.torch_internals import on_cpu
 
 META, PART = "meta.json", "part.json"
 IDS = "ids.parquet"  # strings: row i has the id of the vertex that vertex_ids call i
@@ -378,6 +379,7 @@ class ShardDirectory(GraphSource):
         return self._parts[part]
 
 
+@on_cpu
 def open_shards(directory: AnyPath) -> ShardDirectory:
     """Open a graph directory; reads its description only.
 
@@ -432,6 +434,7 @@ def fingerprint(record: dict[str, Any]) -> str:
         return ""
 
 
+@on_cpu
 def write_shards(
     graph: Graph | GraphSource,
     labels: npt.ArrayLike | None,

@@ -388,10 +388,10 @@ def relative_errors(errors: Iterable[Errors], comm: Communicator) -> list[dict[s
     text = json.dumps(sorted(own)).encode()
     longest = comm.agree(len(text))
     padded = torch.frombuffer(bytearray(text.ljust(longest)), dtype=torch.uint8)
-    texts = torch.empty(comm.size, longest, dtype=torch.uint8)
+    texts = torch.empty(comm.size, longest, dtype=torch.uint8, device="cpu")
     comm.all_gather(padded[None], texts, [1] * comm.size)
     accounts = sorted({tuple(one) for row in texts for one in json.loads(row.numpy().tobytes())})
-    nothing = torch.zeros(2, dtype=torch.float64)
+    nothing = torch.zeros(2, dtype=torch.float64, device="cpu")
     sums = torch.stack([nothing, *(own.get(account, nothing) for account in accounts)])
     comm.all_reduce(sums).wait()
     ratios = {}

@@ -107,9 +107,13 @@ class Delay(CodecLayer):
         self.land()
         self.kept = {}
         for name, line in self._lines.items():
-            found = {"opened": torch.tensor(line.opened), "stale": line.stale, "times": line.times}
+            found = {
+                "opened": torch.tensor(line.opened, device="cpu"),
+                "stale": line.stale,
+                "times": line.times,
+            }
             for number, parcel in enumerate(line.parcels):
-                found[f"{number}.epoch"] = torch.tensor(parcel.epoch)
+                found[f"{number}.epoch"] = torch.tensor(parcel.epoch, device="cpu")
                 found |= {f"{number}.rows": parcel.rows, f"{number}.places": parcel.places}
             self.kept |= {f"{name}.{key}": t for key, t in found.items() if t is not None}
         state, self.kept = super().state(), {}

@@ -36,6 +36,7 @@ from spgnn.exchange.plan import Carried
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
+from spgnn.torch_internals import on_cpu, recorder
 
 Cover = Literal["column", "row", "minimum"]
 COVERS: tuple[str, ...] = get_args(Cover)
@@ -140,6 +141,7 @@ def gather_number(axis: str, number: int) -> Scheme[Int64Array]:
     return result
 
 
+@on_cpu
 def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
     """The plan of a scheme for this rank. Collective: every rank drives the same scheme."""
     try:
@@ -151,6 +153,7 @@ def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
         return made
 
 
+@on_cpu
 def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
     """The plans of schemes for all ranks, in order, in one process: as :func:`build` makes them."""
     made: dict[int, Made] = {}
@@ -322,10 +325,24 @@ def swap_counts(comm: Communicator, *counts: Int64Array) -> list[RowCounts]:
     ]
 
 
+class _Swapped(torch.autograd.Function):
+    """Stretches of an array at the peers; their gradient comes back the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, array: Tensor, comm: Communicator, counts: RowCounts) -> Tensor:
+        ctx.comm, ctx.counts = comm, counts
+        received = array.new_empty((counts.received, *array.shape[1:]))
+        comm.alltoallv(array, received, counts).wait()
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, *gradient: Tensor) -> tuple[Tensor, None, None]:
+        return swap_rows(ctx.comm, gradient[0].contiguous(), ctx.counts.reversed()), None, None
+
+
 def swap_rows(comm: Communicator, array: Tensor, counts: RowCounts) -> Tensor:
     """Send stretches of an array to all peers; theirs, one after the other. Collective."""
-    received = array.new_empty((sum(counts.recv), *array.shape[1:]))
-    comm.alltoallv(array, received, counts).wait()
+    received: Tensor = recorder(_Swapped)(array, comm, counts)
     return received
 
 

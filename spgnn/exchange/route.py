@@ -18,6 +18,7 @@ from torch.nn import functional
 from spgnn.comm.traffic import RowCounts
 from spgnn.kernels.rows import known_rows
 from spgnn.layout import Int64Array
+from spgnn.torch_internals import on_cpu
 
 # Of keys of draws.
 GOLDEN, ODD = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
@@ -48,6 +49,7 @@ class Route:
     places: tuple[Tensor, Tensor] | None = None
     _lists: dict[object, Tensor] = field(default_factory=dict)
 
+    @on_cpu
     def list_of(self, what: object, device: torch.device, make: Callable[[], Tensor]) -> Tensor:
         """A list that depends on the route alone: made once, and kept on the device."""
         key = what, device
@@ -117,8 +119,12 @@ class Route:
         assert names is not None
 
         def with_peers(rows: Tensor, counts: Int64Array) -> Tensor:
-            ranks = torch.tensor([_signed(rank * ODD % 2**64) for rank in range(len(counts))])
-            return rows + ranks.repeat_interleave(torch.tensor(counts)).to(rows.device)
+            ranks = torch.tensor(
+                [_signed(rank * ODD % 2**64) for rank in range(len(counts))], device="cpu"
+            )
+            return rows + ranks.repeat_interleave(torch.tensor(counts, device="cpu")).to(
+                rows.device
+            )
 
         def make() -> Tensor:
             me = _signed(names.me * ODD % 2**64)

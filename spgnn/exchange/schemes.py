@@ -281,10 +281,13 @@ def deal(block: CSR, layout: RowLayout, rank: int, labels: Tensor | None = None)
     # Own rows come first, those of the others after them.
     kept = torch.from_numpy(np.bincount(row[stays], minlength=rows))
     kept_values = taken(block.values, stays)
+    if kept_values is not None:
+        # With a second dimension: of empty vectors, torch.cat has no second derivative.
+        kept_values = torch.cat((kept_values[:, None], values[:, None]))[:, 0]
     multiplied = rows_from(
         torch.cat((kept, lengths.long())),
         torch.cat((block.indices[torch.from_numpy(stays)], columns)),
-        None if kept_values is None else torch.cat((kept_values, values)),
+        kept_values,
         None if block.row_scale is None else torch.cat((block.row_scale, scale)),
         block.shape[1],
     )

@@ -42,8 +42,10 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
+from spgnn.torch_internals import on_cpu
 
 
+@on_cpu
 def distribute(
     data: Any = None,
     *,

@@ -157,8 +157,8 @@ class HeteroArrays:
                     raise InputError(f"edge_weight must be [{edges}], got {list(value.shape)}")
                 has_rows = hasattr(value, "shape") and value.shape[:1] == (edges,)
                 if fixed or (has_rows and not numbers_vertices(key, value, named)):
-                    attributes[key] = torch.as_tensor(value).detach().cpu()
-                    check_sent(key, attributes[key])
+                    check_sent(key, torch.as_tensor(value))
+                    attributes[key] = torch.as_tensor(value).cpu()
             self._say(relation, {k: v for k, v in named.items() if k not in attributes}, edges)
         self.edges[relation], self.attributes[relation] = ends, attributes
 

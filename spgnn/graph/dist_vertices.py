@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spgnn.autograd import all_reduced
+from spgnn.autograd import agreeing, all_reduced, as_given
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.outputs import plain
@@ -36,6 +36,7 @@ class DistVertices(ABC):
     vertex_ids: Tensor
     device: torch.device
     bipartite = False  # its edges start and end at vertices of the same numbers
+    calls_agreed = 0
 
     @property
     @abstractmethod
@@ -89,16 +90,21 @@ class DistVertices(ABC):
         InputError
             If the graph was not distributed with ``algo="1d"`` and ``cover="column"``.
         """
-        if not isinstance(H_local, Tensor) or not H_local.dim():
-            given = list(H_local.shape) if isinstance(H_local, Tensor) else type(H_local).__name__
-            raise InputError(f"a halo is of a tensor [{self.own_rows}, …], got {given}")
-        rows = self._exchanged(self.A.halo, as_rows(H_local))
+        rows = self._exchanged(self.A.halo, H_local, self.own_rows)
         if self._padding:
             rows = F.pad(rows, (0, 0, 0, 1))
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
 
-    def _exchanged(self, exchange: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    def _exchanged(self, exchange: Callable[[Tensor], Tensor], t: Tensor, rows_here: int) -> Tensor:
         """Rows of any dtype through an exchange of floating ones; integers exactly up to 2⁵³."""
+        rows, wrong = t, ""
+        if isinstance(t, Tensor) and t.dim():
+            rows = as_rows(t)
+        else:
+            given = "a scalar" if isinstance(t, Tensor) else type(t).__name__
+            wrong = f"a halo is of a tensor [{rows_here}, …], got {given}"
+        if not torch.compiler.is_compiling():
+            self.A.operands.check(rows, rows_here, wrong=wrong, **as_given(t))
         if rows.is_floating_point():
             return exchange(rows.float() if rows.dtype == torch.float16 else rows).to(rows.dtype)
         with self.exact():
@@ -133,8 +139,9 @@ class DistVertices(ABC):
         -------
         Tensor [own rows, …]
         """
-        G = as_rows(G_halo)[: self.halo_rows - self._padding]
-        return self._exchanged(self.A.halo_sum, G).reshape(self.own_rows, *G_halo.shape[1:])
+        rows = self.halo_rows - self._padding
+        own = self._exchanged(self.A.halo_sum, G_halo[:rows], rows)
+        return own.reshape(self.own_rows, *G_halo.shape[1:])
 
     def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The sum over the vertices of all ranks, the same on each; differentiable. Collective.
@@ -149,8 +156,17 @@ class DistVertices(ABC):
         -------
         Tensor […]
         """
+        return self._sum(t, mask, scalar=True)
+
+    def _sum(self, t: Tensor, mask: Tensor | None, *, scalar: bool) -> Tensor:
         halo_rows = self.halo_rows if self._has_halo else None
-        return all_reduced(added(plain(t), mask, self.own_rows, halo_rows), self.comm)
+
+        def of_this_rank() -> Tensor:
+            if not (scalar or t.dim()):
+                raise InputError(f"a mean is of a tensor [{self.own_rows}, …], got a scalar: sum")
+            return added(plain(t), mask, self.own_rows, halo_rows)
+
+        return all_reduced(agreeing(self, self.comm, of_this_rank), self.comm)
 
     def mean(self, t: Tensor, mask: Tensor | None = None) -> Tensor:
         """The mean over the vertices of all ranks, the same on each; differentiable. Collective.
@@ -172,10 +188,8 @@ class DistVertices(ABC):
         Tensor […]
             NaN if no vertex counts.
         """
-        if not t.dim():
-            raise InputError(f"a mean is of a tensor [{self.own_rows}, …], got a scalar; see sum")
         floating = t if t.is_floating_point() else t.float()
-        total = self.sum(floating, mask)
+        total = self._sum(floating, mask, scalar=False)
         counted = self.own_rows if mask is None else int(mask.sum())
         return total / self.comm.agree(counted, "sum")
 

@@ -35,6 +35,7 @@ from spgnn.graph.updates import ChangingEdges, changes_given
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import on_cpu
 
 FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
 
@@ -88,6 +89,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         How often it was updated.
     """
 
+    @on_cpu
     def __init__(
         self,
         share: RankShare,
@@ -295,6 +297,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         """Largest class + 1 over the whole graph, 0 without labels."""
         return self.meta.classes
 
+    @on_cpu
     def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """The adjacency as a distributed matrix; ``A @ H`` is differentiable. Collective.
 
@@ -314,11 +317,13 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         self._settle()
         return self._matrices.get(normalisation)
 
+    @on_cpu
     def normalised_rows(self, normalisation: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, normalised: what a matrix is built from. Collective."""
         self._settle()
         return self._matrices.rows(normalisation)
 
+    @on_cpu
     def subgraph(self, keep: Tensor) -> DistGraph:
         """The vertices of a mask, bool [own rows], where they are, and edges between. Collective.
 
@@ -336,6 +341,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
             some, self.comm, self.algorithm, edges=edges, repeated=repeated is not None
         )
 
+    @on_cpu
     def update(
         self,
         add_edges: Any = None,
@@ -417,6 +423,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         self.version += 1
         return self.version
 
+    @on_cpu
     def changing_edges(self) -> ChangingEdges:
         """The edges in a form that can change; made when it is first asked for. Collective."""
         if self._changing is None:
@@ -460,6 +467,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
             self._matrices = self._matrices.of(self._share)
             self._settled = True
 
+    @on_cpu
     def release(self) -> None:
         """Let go of the adjacency, once the matrices that are needed are built: it is in them."""
         self._settle()

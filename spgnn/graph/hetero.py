@@ -41,6 +41,7 @@ from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import on_cpu
 
 EdgeType = tuple[str, str, str]
 Value = TypeVar("Value")
@@ -519,6 +520,7 @@ class HeteroDistGraph(Trained):
 
     version = 0  # it cannot be updated
 
+    @on_cpu
     def __init__(
         self,
         types: Mapping[str, OwnType],

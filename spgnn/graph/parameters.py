@@ -235,7 +235,9 @@ def _with_gradients(
         On all ranks, if they hold different ones, or have different losses.
     """
     learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    there = torch.tensor([p.grad is not None for _, p in learning], dtype=torch.float64)
+    there = torch.tensor(
+        [p.grad is not None for _, p in learning], dtype=torch.float64, device="cpu"
+    )
     sample = _sample([p for _, p in learning])
     # Ranks without a loss have none that is larger or less.
     ends = sample.new_full((2,), -torch.inf)
@@ -273,7 +275,7 @@ def _sample(parameters: list[nn.Parameter]) -> Tensor:
         if len(kinds) > 1:
             found = [one.cpu() for one in found]
         wide = [one.abs().double() if one.is_complex() else one.double() for one in found]
-        sample = torch.stack(wide) if wide else torch.zeros(0, dtype=torch.float64)
+        sample = torch.stack(wide) if wide else torch.zeros(0, dtype=torch.float64, device="cpu")
     # What has diverged is compared by its numbers alone.
     return sample.nan_to_num(0, 0, 0).cpu()
 

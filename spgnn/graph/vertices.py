@@ -24,6 +24,7 @@ from spgnn.data.parquet import source_ids, table_writer
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
+from spgnn.torch_internals import on_cpu
 
 
 def added(t: Tensor, mask: Tensor | None, own_rows: int, halo_rows: int | None) -> Tensor:
@@ -94,6 +95,7 @@ def gather_rows(
     return whole
 
 
+@on_cpu
 def scatter_rows(
     rows: Tensor | None, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor:
@@ -110,7 +112,7 @@ def scatter_rows(
             result = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise InputError(f"rank 0 must give a tensor [{layout.rows}, …], got {result}")
         check_sent("rows", rows)
-        return rows.detach().cpu()
+        return rows.cpu()
 
     whole = comm.on_rank_zero(checked)
     ids = collected(vertex_ids, layout, comm)
@@ -140,8 +142,13 @@ def check_sent(name: str, rows: Tensor) -> None:
     if str(rows.dtype) not in _DTYPES or rows.layout != torch.strided:
         kind = "" if rows.layout == torch.strided else "sparse "
         raise InputError(f"{name}: {kind}rows of {rows.dtype} cannot be handed out")
+    if rows.requires_grad:
+        raise InputError(
+            f"{name} requires a gradient, which does not come back from ranks: give {name}.detach()"
+        )
 
 
+@on_cpu
 def dealt(arrays: dict[str, Tensor], counts: Int64Array, comm: Communicator) -> dict[str, Tensor]:
     """Rows that rank 0 has sorted by who is to get them, to every rank its own. Collective.
 
@@ -173,6 +180,7 @@ CHUNK_BYTES = 1 << 23  # up to four copies of a chunk are in memory
 Made = TypeVar("Made")
 
 
+@on_cpu
 def write_npy(
     path: str,
     rows: Tensor,
@@ -197,6 +205,7 @@ def write_npy(
         comm.on_rank_zero(stack.close)
 
 
+@on_cpu
 def write_npz(
     path: str,
     arrays: Mapping[str, Tensor],
@@ -266,6 +275,7 @@ def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator,
         comm.on_rank_zero(stack.close)
 
 
+@on_cpu
 def write_table(
     path: str,
     arrays: Mapping[str, Tensor],
@@ -323,6 +333,7 @@ def _places(vertex_ids: Tensor, comm: Communicator) -> Tensor:
     return torch.searchsorted(everyone.sort().values, vertex_ids.cpu()).to(vertex_ids.device)
 
 
+@on_cpu
 def in_order(
     rows: Tensor, vertex_ids: Tensor, comm: Communicator, step: int | None = None
 ) -> Iterator[Tensor | None]:

@@ -22,6 +22,7 @@ from spgnn.nn import (
 )
 from spgnn.nn.hetero_layers import outputs_of
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import default_device
 
 
 def infer(
@@ -77,7 +78,7 @@ def infer(
         return since.outputs
     features = comm.on_every_rank(lambda: _checked(model, graph, x, layer))
     check_replicated(model, comm)
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), torch.no_grad(), default_device(comm.device):
         if layer is None or not isinstance(model, Stack) or layer == len(model.convs):
             outputs = model(features, graph)
         else:

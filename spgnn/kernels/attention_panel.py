@@ -42,7 +42,7 @@ class Loops(NamedTuple):
 
     def pattern(self, of: Pattern) -> Pattern:
         """These nonzeros alone, as a pattern of the shape of `of`."""
-        indptr = torch.zeros(len(self.there) + 1, dtype=torch.int64)
+        indptr = torch.zeros(len(self.there) + 1, dtype=torch.int64, device="cpu")
         torch.cumsum(self.there, 0, out=indptr[1:])
         indices = self.columns[self.there].to(of.indices.dtype)
         return Pattern.trusted(indptr, indices, of.shape)

@@ -74,7 +74,9 @@ class PackedShape(NamedTuple):
     def pack(self, matrices: Sequence[Tensor], numbers: Sequence[Tensor]) -> Tensor:
         """Rows as the other side gathers them, uint8 [rows, bytes]."""
         stride = self.row_bytes(matrices[0].dtype, len(matrices), len(numbers))
-        packed = new_rows(matrices[0].shape[0], torch.empty(0, stride, dtype=torch.uint8))
+        packed = new_rows(
+            matrices[0].shape[0], torch.empty(0, stride, dtype=torch.uint8, device="cpu")
+        )
         _native.attention_pack(self.heads, list(matrices), list(numbers), packed)
         return packed
 

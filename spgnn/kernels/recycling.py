@@ -28,7 +28,7 @@ LEAST_FILLED = 0.75
 
 
 def _large_pages(nbytes: int) -> Tensor:
-    piece = torch.empty(nbytes, dtype=torch.uint8)
+    piece = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
     _native.advise_huge_pages(piece)
     return piece
 

@@ -22,6 +22,7 @@ from spgnn.loader.sampling import (
 )
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR
+from spgnn.torch_internals import on_cpu
 
 METHODS = ("uniform", "degree")
 
@@ -108,6 +109,7 @@ class LinkNeighborLoader(NeighborLoader):
         If an argument is wrong.
     """
 
+    @on_cpu
     def __init__(
         self,
         data: Any,

@@ -60,6 +60,7 @@ from spgnn.loader.superbatch import Drawn, NodesOnDisk, SampleFile, through_a_di
 from spgnn.loader.threads import in_order
 from spgnn.pattern import described
 from spgnn.sparse import CSR, take_rows
+from spgnn.torch_internals import on_cpu
 
 Scaling = Literal["graph", "batch"]
 Mode = Literal["exact", "own", "columns", "local"] | History | Clusters
@@ -192,6 +193,7 @@ class NeighborLoader:
         If an argument is wrong.
     """
 
+    @on_cpu
     def __init__(
         self,
         data: Any,
@@ -381,6 +383,10 @@ class NeighborLoader:
         InputError
             If the graph was updated since the loader was made.
         """
+        return _in_turn(self._begun())
+
+    @on_cpu
+    def _begun(self) -> Iterator[Any]:
         if self._given is not None and self._given[0].version != self._given[1]:
             raise InputError(
                 "the graph was updated: make a new loader, which samples the new edges"
@@ -521,6 +527,11 @@ class NeighborLoader:
                     self.graph, sample, x, input_id, place, of_graph=of_graph, extra=extra
                 ).prepare()
                 yield batch if self.transform is None else self.transform(batch)
+
+
+@on_cpu
+def _in_turn(batches: Iterator[Any]) -> Iterator[Any]:
+    yield from batches
 
 
 def _sampler(

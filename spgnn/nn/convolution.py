@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from inspect import signature
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from spgnn.autograd import check_strided
+from spgnn.autograd import agreeing, check_strided
 from spgnn.comm import (
     Communicator,
 )
@@ -21,6 +22,7 @@ from spgnn.kernels.gemm import has_gemm, times_transposed
 from spgnn.nn.norm import Stage, run_stages
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
 
 
 class Convolution(nn.Module):
@@ -50,10 +52,19 @@ class Convolution(nn.Module):
     uses_own_rows = False
     uses_keys = False
     uses_edges = False
+    calls_agreed = 0
 
     def __init__(self) -> None:
         super().__init__()
         self.register_forward_pre_hook(find_widths, with_kwargs=True)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """The layer on this rank's rows; what one rank refuses of its own, all ranks do."""
+        graph = given[1] if len(given) > 1 else named.get("graph")
+        comm = (
+            graph.mesh.everyone if isinstance(graph, DistMatrix) else getattr(graph, "comm", None)
+        )
+        return agreeing(self, comm, partial(super().__call__, *given, **named))
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 from torch import Tensor, nn
 
+from spgnn.autograd import agreeing
 from spgnn.errors import InputError, check_choice, check_number
 from spgnn.graph.features import Features, Propagated, width_of
 from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
@@ -360,7 +361,8 @@ class Stack(nn.Module):
             # Whoever looks at the layer, or has a forward of its own, sees all of it.
             Z = layer(H, on, keys=keys) if layer.uses_keys else layer(H, on)
             return run_stages(self.stages(number, H, on, following), Z, on)
-        Z = on.aggregate(layer.aggregation(H, on, None, keys if layer.uses_keys else None))
+        own_keys = keys if layer.uses_keys else None
+        Z = agreeing(layer, on.comm, lambda: on.aggregate(layer.aggregation(H, on, None, own_keys)))
         Z = layer.update(Z, H, on)
         stages = [*layer.tail(), *self.stages(number, H, on, following)]
         return run_stages(stages, Z, on, layer.shift)

@@ -26,7 +26,7 @@ from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import options_of
 from spgnn.progress import ProgressBar
-from spgnn.torch_internals import without_compiler
+from spgnn.torch_internals import default_device, without_compiler
 from spgnn.train import (
     checkpoint,
 )
@@ -204,7 +204,8 @@ class Trainer:
         if epochs is not None:
             self.options = replace(self.options, epochs=epochs)
             self.options.check()
-        self.run()
+        with default_device(self._device):
+            self.run()
         if self.failure is not None:
             raise InputError(self.failure)
         return self.history

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 import spgnn
+import spgnn.nn as snn
 from spgnn import InputError
 from spgnn.comm import (
     connect,
@@ -348,3 +351,97 @@ def check_no_halo(rank: int) -> None:
 
 def test_what_receives_no_rows_has_no_edges():
     run_ranks(check_no_halo, 2)
+
+
+def check_refusals(rank: int) -> list[str]:
+    """Only rank 1 has something to refuse; afterwards all go on."""
+    graph = spgnn.distribute(sources_of_edges(), partition=[0, 0, 1, 1])
+    edges = graph.edge_index.shape[1]
+    x, odd = graph.x, rank == 1
+    attr = torch.rand(edges, 3)
+    wrong = attr[1:] if odd else attr
+    types = torch.full((edges,), 7 if odd else 0)
+    found = []
+    for call in (
+        lambda: snn.GATConv(2, 2, edge_dim=3)(x, graph, wrong),
+        lambda: snn.GINEConv(nn.Linear(2, 2), edge_dim=3)(x, graph, wrong),
+        lambda: snn.TransformerConv(2, 2, edge_dim=3)(x, graph, wrong),
+        lambda: snn.RGCNConv(2, 2, 2)(x, graph, types),
+        lambda: snn.GCNConv(2, 2)(x.long() if odd else x, graph),
+        lambda: graph.mean(x[1:] if odd else x),
+        lambda: graph.sum(x, torch.ones(1, dtype=torch.bool) if odd else None),
+        lambda: graph.halo(torch.zeros(graph.own_rows, *((2, 3) if odd else (3, 2)))),
+        lambda: graph.halo(x.long() if odd else x),
+    ):
+        with pytest.raises(InputError) as refused:
+            call()
+        found.append(str(refused.value))
+        assert graph.comm.agree(1, "sum") == 2
+    return found
+
+
+def sources_of_edges() -> Data:
+    index = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 0, 3, 2, 2, 1]])
+    return Data(x=torch.rand(4, 2), edge_index=index, num_nodes=4)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "shm"])
+def test_what_one_rank_refuses_all_do(backend):
+    words = ("edge", "edge", "edge", "edge_type runs from 7", "floating", "rows", "mask")
+    words += ("width of", "dtype of")
+    for lines in run_ranks(check_refusals, 2, backend=backend):
+        for line, part in zip(lines, words, strict=True):
+            assert part in line
+
+
+def of_default_device(rank: int, device: str) -> list[float]:
+    """A short training, by hand and by the trainer, batches, an update, and another matrix."""
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
+    pairs = torch.randperm(900, generator=draw)[:120]
+    data = Data(
+        x=torch.rand(30, 5, generator=draw),
+        edge_index=torch.stack((pairs // 30, pairs % 30)),
+        y=torch.randint(0, 3, (30,), generator=draw),
+        train_mask=torch.arange(30) % 2 == 0,
+        val_mask=torch.arange(30) % 2 == 1,
+    )
+    model, more = snn.GraphSAGE(5, 8, num_layers=2, out_channels=3), torch.zeros(2, 1).long()
+    torch.set_default_device(device)
+    graph, comm = spgnn.distribute(data, algo="1d"), connect()
+    graph.replicate(model)
+    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+    for _ in range(2):
+        loss = graph.mean(F.cross_entropy(model(graph.x, graph), graph.y, reduction="none"))
+        optimizer.zero_grad()
+        loss.backward()
+        graph.average_gradients(model)
+        optimizer.step()
+        found.append(loss.item())
+    trainer = spgnn.Trainer(model, graph, optimizer=torch.optim.Adam, lr=0.01)
+    found.append(trainer.fit(epochs=2)[-1]["loss"])
+    loader = spgnn.NeighborLoader(
+        graph, num_neighbors=[3, 3], input_nodes=graph.train_mask, batch_size=8
+    )
+    found.append(comm.agree(sum(batch.batch_size for batch in loader if batch is not None), "sum"))
+    found.append(float(graph.sum(spgnn.infer(model, graph).sum())))
+    graph.update()
+    for how in ({"cover": "minimum"}, {"algo": "vertex-cut"}, {"algo": "2d"}):
+        other = spgnn.distribute(data, **how)
+        found.append(float(other.sum((other.matrix("sym") @ other.x).sum())))
+    rows = graph.gather(graph.scatter(data.x))
+    assert rows is None or torch.equal(rows, data.x)
+    owner = np.arange(6) % comm.size
+    own = np.flatnonzero(owner == rank)
+    halo = spgnn.Halo.build(torch.from_numpy(np.stack(((own + 1) % 6, own))), owner, comm)
+    ones = more.new_ones(len(own), 2).float()
+    assert (halo.matrix(cover="minimum") @ ones).sum() == halo(ones)[halo.local_edge_index[0]].sum()
+    assert torch.get_default_device().type == device
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_default_device_of_a_program_is_its_own(ranks):
+    on_cpu, on_meta = (run_ranks(of_default_device, ranks, device) for device in ("cpu", "meta"))
+    assert on_cpu == on_meta
