@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -23,9 +24,11 @@ from spgnn.files import check_new_directory, check_writable, scratch_directory
 from spgnn.inference.cli import run_infer
 from spgnn.inference.weights import read_state, write_state
 from spgnn.options import Record, flag, positional, read_options
+from spgnn.partition.plot import check_plot
 from spgnn.plan.cli import run_machine, run_plan
 from spgnn.progress import ProgressBar
 from spgnn.train.checkpoint import SUFFIX
+from spgnn.train.report import plot_history
 from spgnn.train.run import main as train
 
 Read = TypeVar("Read", bound=Record)
@@ -80,6 +83,14 @@ class Weights(Record):
 
     weights: Annotated[str, positional("a directory of --checkpoint, or a file of weights")]
     output: Annotated[str, flag("a name that ends in .safetensors", "FILE")]
+
+
+@dataclass(frozen=True)
+class Plot(Record):
+    """Draw the losses and scores of a training report against its epochs."""
+
+    report: Annotated[str, positional("a file of training's --json")]
+    output: Annotated[str, flag("a picture: .png, .svg, .pdf", "FILE")]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -260,6 +271,20 @@ def _weights(options: Weights) -> None:
     say(f"{options.output}: {plural(len(state), 'array')}")
 
 
+def _plot(options: Plot) -> None:
+    check_plot(options.output, "--output")
+    check_writable(options.output, "--output")
+    try:
+        with open(options.report, "rb") as file:
+            report = json.load(file)
+        history = [{"epoch": int(r["epoch"]), **r} for r in report["history"]]
+    except OSError as error:
+        raise InputError(f"{options.report}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"{options.report}: no report of training's --json") from None
+    plot_history({"history": history}, options.output, Path(options.report).stem)
+
+
 _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "info": _reading(Info, _info),
     "download": _reading(Download, _download),
@@ -268,6 +293,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "machine": ("Measure this machine.", run_machine),
     "plan": ("Rank all configurations of training a graph by predicted seconds.", run_plan),
     "infer": ("Run a trained model on a whole graph.", run_infer),
+    "plot": _reading(Plot, _plot),
     "weights": _reading(Weights, _weights),
 }
 

@@ -265,7 +265,7 @@ def _write_outputs(
             else:
                 assert volumes is not None
                 title = f"{Path(options.graph).name}, {reports[0]['method']}"
-                plot_volumes(volumes, path, title)
+                plot_volumes(volumes, path, title, reports)
         except InputError as error:
             failures.append(str(error))
         else:

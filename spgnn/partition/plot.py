@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from spgnn.errors import InputError
 from spgnn.files import write_file
-from spgnn.partition.volume import Volumes
+from spgnn.partition.volume import Report, Volumes
 
 
-def check_plot(path: str) -> str:
+def check_plot(path: str, flag: str = "--plot") -> str:
     """The format that the suffix of `path` names; refused before the long work if unknown."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
-        raise InputError("--plot needs matplotlib: pip install 'spgnn[plot]'") from None
+        raise InputError(f"{flag} needs matplotlib: pip install 'spgnn[plot]'") from None
     suffix = Path(path).suffix.removeprefix(".").lower() or "png"
     known = FigureCanvasAgg.get_supported_filetypes()
     if suffix not in known:
-        raise InputError(f"--plot {path}: unknown suffix .{suffix}; known are {', '.join(known)}")
+        raise InputError(f"{flag} {path}: unknown suffix .{suffix}; known are {', '.join(known)}")
     return suffix
 
 
-def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
-    """Draw send and receive volume per part and the block heat map, for the column cover."""
+def write_figure(figure: Any, path: str, suffix: str, flag: str = "--plot") -> None:
+    """Write a figure with all that is drawn, at its edges too."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=suffix, dpi=150, bbox_inches="tight")
+    write_file(path, [drawn.getvalue()], f"{flag} {path}")
+
+
+def plot_volumes(volumes: Volumes, path: str, title: str, reports: Sequence[Report] = ()) -> None:
+    """Draw send and receive volume per part and the block heat map, for the column cover.
+
+    Of several reports, the largest volumes of each method as well.
+    """
     suffix = check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    volume = volumes.column
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    volume, several = volumes.column, len(reports) > 1
+    figure = Figure(figsize=(16 if several else 11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)  # no window system
     figure.suptitle(title, parse_math=False)
-    bars, heat = figure.subplots(1, 2)
+    bars, heat, *compared = figure.subplots(1, 2 + several)
     parts = np.arange(len(volume.send))
     bars.bar(parts - 0.2, volume.send, 0.4, label="send")
     bars.bar(parts + 0.2, volume.receive, 0.4, label="receive")
@@ -49,6 +61,13 @@ def plot_volumes(volumes: Volumes, path: str, title: str) -> None:
         image = heat.imshow(volume.blocks, cmap="viridis", interpolation="nearest")
         heat.set(xlabel="receiving part", ylabel="sending part")
         figure.colorbar(image, ax=heat, label="rows")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=suffix, dpi=150)
-    write_file(path, [drawn.getvalue()], f"--plot {path}")
+    for axis in (bars.xaxis, heat.xaxis, heat.yaxis):
+        axis.get_major_locator().set_params(integer=True)  # parts have no halves
+    for axes in compared:
+        places = np.arange(len(reports))
+        axes.bar(places - 0.2, [one["max_send"] for one in reports], 0.4, label="max send")
+        axes.bar(places + 0.2, [one["max_recv"] for one in reports], 0.4, label="max receive")
+        axes.set_xticks(places, [one["method"] for one in reports], rotation=30, ha="right")
+        axes.set(ylabel="rows")
+        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
+    write_figure(figure, path, suffix)

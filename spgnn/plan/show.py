@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from spgnn.command import plural, say, show_table
-from spgnn.files import write_file
-from spgnn.partition.plot import check_plot
+from spgnn.partition.plot import check_plot, write_figure
 from spgnn.plan.choose import Choice
 from spgnn.plan.machine import Level, Machine
 
@@ -131,11 +129,16 @@ def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
     for axes, what in ((left, "bytes an epoch, all ranks"), (right, "seconds an epoch")):
         axes.set(xlabel="ranks", ylabel=what)
         axes.set_xscale("log", base=2)
-        axes.set_yscale("symlog" if axes is left else "log")
-    right.legend(frameon=False, fontsize="small")
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format=suffix, dpi=150)
-    write_file(path, [drawn.getvalue()], f"--plot {path}")
+        numbers = [choice.ranks for choice in choices]
+        axes.set_xticks(numbers, [str(ranks) for ranks in numbers])
+        axes.minorticks_off()
+    right.set_yscale("log")
+    moved = [choice.plans[0].prediction.volume["total_bytes"] for choice in choices]
+    if any(moved):  # one rank moves nothing, which a logarithm has no place for
+        left.set_yscale("symlog", linthresh=min(filter(None, moved)) / 2)
+    left.set_ylim(bottom=0)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    write_figure(figure, path, suffix)
 
 
 def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:

@@ -20,6 +20,7 @@ from spgnn.exchange.codec import DIRECTIONS
 from spgnn.files import atomic_file
 from spgnn.memory import peak_bytes
 from spgnn.options import Configuration
+from spgnn.partition.plot import check_plot, write_figure
 from spgnn.progress import Stopwatch
 from spgnn.train.measure import CATEGORIES, gathered, timed, volume, volume_by_level
 from spgnn.train.task import LOWER_IS_BETTER
@@ -203,12 +204,13 @@ def show(report: Report) -> None:
         table.add_row(_titled(name), f"{_shown(name, value)} ± {spread}")
 
     parts = report["seconds"]
-    shares = "  ".join(f"{name} {seconds:.1f}" for name, seconds in parts.items())
-    table.add_row("seconds in all", f"{sum(parts.values()):.1f}: {shares}")
+    shares = [f"{name} {seconds:.1f}" for name, seconds in parts.items()]
+    table.add_row("seconds in all", f"{sum(parts.values()):.1f}")
+    table.add_row("of them", _in_lines(shares))
     epoch, spent = report["epoch_seconds"], report["breakdown_seconds"]
     seconds = f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})"
     table.add_row("seconds per epoch", seconds)
-    table.add_row("of which", "  ".join(f"{name} {spent[name]:.4f}" for name in CATEGORIES))
+    table.add_row("of which", _in_lines([f"{name} {spent[name]:.4f}" for name in CATEGORIES]))
     for name, reached in list(report["seconds_to"].items())[-1:]:
         table.add_row(f"seconds to {name}", f"{reached:.4f}")
 
@@ -240,6 +242,42 @@ def show(report: Report) -> None:
         )
         table.add_row(title, f"{most} MiB at most on a rank, median {middle}, rank 0 {first}")
     show_table(table)
+
+
+def _in_lines(words: Sequence[str]) -> str:
+    """Words four a line, so that a table fits into 100 columns."""
+    return "\n".join("  ".join(words[n : n + 4]) for n in range(0, len(words), 4))
+
+
+def plot_history(report: Report, path: str, title: str) -> None:
+    """Draw losses, and then the scores, of each epoch of a report.
+
+    Raises
+    ------
+    InputError
+        As `check_plot`, if there is no epoch, or the file cannot be written.
+    """
+    suffix = check_plot(path, "--output")
+    history = report["history"]
+    if not history:
+        raise InputError(f"{title}: a report without epochs")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)  # no window system
+    figure.suptitle(title, parse_math=False)
+    left, right = figure.subplots(1, 2)
+    for name in history[-1]:
+        known = [(r["epoch"], r[name]) for r in history if r.get(name) is not None]
+        if name not in ("epoch", "seconds", "lr") and known:
+            axes = left if name.endswith("loss") else right
+            axes.plot(*zip(*known, strict=True), label=_titled(name))
+    for axes, what in ((left, "loss"), (right, "score")):
+        axes.set(xlabel="epoch", ylabel=what)
+        if axes.lines:
+            axes.legend(frameon=False, fontsize="small")
+    write_figure(figure, path, suffix, "--output")
 
 
 def _titled(name: str) -> str:
