@@ -136,7 +136,7 @@ def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
     moved = [choice.plans[0].prediction.volume["total_bytes"] for choice in choices]
     if any(moved):  # one rank moves nothing, which a logarithm has no place for
         left.set_yscale("symlog", linthresh=min(filter(None, moved)) / 2)
-    left.set_ylim(bottom=0)
+    left.set_ylim(0, 1.5 * left.get_ylim()[1])
     figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     write_figure(figure, path, suffix)
 
