@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import chain
@@ -137,9 +137,11 @@ def load(
                     raise InputError(
                         f"{path}: '{name}' has groups of {theirs} parameters, not {mine}"
                     )
+                if not isinstance(saved[name]["state"], dict):
+                    raise InputError(f"{path}: '{name}' is not the state of an optimiser")
         return saved, (progress["ranks"], progress.get("epoch", -1))
 
-    result = comm.on_rank_zero(read)
+    result = comm.on_rank_zero(lambda: _as_written(path, read))
     ranks, epoch = comm.broadcast_value(None if result is None else result[1])
     own = {} if ranks is None else _own_of(path, ranks, comm)
     saved = sent_to_all(None if result is None else result[0], comm)
@@ -214,7 +216,11 @@ def load_run(
         and optimiser are then left as they were.
     """
     path = Path(directory or "") / FILE
-    read = comm.on_rank_zero(lambda: _checked(path, model, optimizer, signature, steps))
+
+    def check() -> tuple[dict[str, Any], History, dict[str, Any] | None]:
+        return _checked(path, model, optimizer, signature, steps)
+
+    read = comm.on_rank_zero(lambda: _as_written(path, check))
     history, ranks = comm.broadcast_value(None if read is None else read[1:])
     own = {} if ranks is None else _own_of(path, ranks, comm)
     saved = sent_to_all(None if read is None else read[0], comm)
@@ -314,13 +320,21 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     InputError
         If there is no such file, it is damaged, or it holds several models.
     """
-    tensors, progress = _read(path, _DAMAGED)
-    modules = progress.get("modules", ["weight"])
-    if len(modules) != 1:
-        raise InputError(
-            f"{path}: holds the weights of {', '.join(modules) or 'no module'}, not of one"
-        )
-    return unpacked(progress["values"], tensors)[modules[0]], progress.get("signature", {})
+
+    def read() -> tuple[dict[str, Any], dict[str, Any]]:
+        tensors, progress = _read(path, _DAMAGED)
+        modules = progress.get("modules", ["weight"])
+        if len(modules) != 1:
+            listed = ", ".join(modules) or "no module"
+            raise InputError(f"{path}: holds the weights of {listed}, not of one")
+        weights = unpacked(progress["values"], tensors)[modules[0]]
+        for name, value in weights.items():
+            if not isinstance(value, Tensor) and not name.endswith(EXTRA_STATE):
+                raise InputError(f"{path}: {_DAMAGED} ('{name}' is no tensor)")
+        return weights, progress.get("signature", {})
+
+    weights, signature = _as_written(path, read)
+    return weights, signature
 
 
 def check_target(directory: str, resume: bool) -> None:
@@ -431,7 +445,9 @@ def _checked(
             )
     expected = packed(model.state_dict(), "weight")[0]
     wanted = _after_a_step(optimizer)
-    state = {name: t for name, t in tensors.items() if name.startswith("optimizer/")}
+    saved = unpacked(progress["values"], tensors)
+    state = packed(saved["optimizer"], "optimizer")[0]
+    tensors = packed(saved["weight"], "weight")[0] | state
     if wanted is None:
         expected |= state
     else:
@@ -442,7 +458,17 @@ def _checked(
     for name, tensor in state.items():
         if steps is not None and name.endswith("/step") and float(tensor) != steps * len(history):
             raise InputError(f"{path}: was made with other batches: steps of an epoch differ")
-    return unpacked(progress["values"], tensors), history, progress["ranks"]
+    return saved, history, progress["ranks"]
+
+
+def _as_written(path: Path, check: Callable[[], Any]) -> Any:
+    """What is read from a file; one line if it is of another form than those that we write."""
+    try:
+        return check()
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{path}: {_DAMAGED} ({str(error) or type(error).__name__})") from None
 
 
 def _check_fits(path: Path, tensors: Tensors, expected: Tensors) -> None:
@@ -577,7 +603,8 @@ def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors
         table = json.loads(text)
         if "signature" in table and "values" not in table:
             table["values"] = _values_of(tensors)
-        unpacked(table.get("values", table), tensors)
+        if values := table.get("values", table):  # none of a rank in 0.7
+            unpacked(values, tensors)
     except FileNotFoundError:
         raise InputError(f"--resume: there is no checkpoint {path}") from None
     except Exception as error:

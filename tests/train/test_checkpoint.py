@@ -445,17 +445,51 @@ def test_what_is_of_other_objects_is_refused(tmp_path):
 
 
 def test_checkpoints_of_earlier_versions(tmp_path):
-    """They had tensors alone."""
+    """They had tensors alone, in files of ranks too."""
     model, optimizer = save(tmp_path)
     tensors, progress = checkpoint._read(tmp_path / checkpoint.FILE, "")
     del progress["values"]
+    own = {"0.late": torch.arange(3.0)}
+    content = checkpoint._digest(own, "{}")
+    progress["ranks"] = {"epochs": 1, "digests": [content]}
+    checkpoint._write(tmp_path / checkpoint._rank_file(1, 0, content), own, "{}", "")
     checkpoint._write(tmp_path / checkpoint.FILE, tensors, json.dumps(progress), "")
     other, its_optimizer = make()
     torch.nn.init.zeros_(other.convolutions[0].lin.weight)
-    assert load(tmp_path, other, its_optimizer) == HISTORY
+    history, rows = checkpoint.load_run(
+        str(tmp_path), other, its_optimizer, SIGNATURE, SoloCommunicator()
+    )
+    assert history == HISTORY
+    assert torch.equal(rows["0.late"], own["0.late"])
     before, after = snapshot(model, optimizer), snapshot(other, its_optimizer)
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+HOSTILE = [5, [], {"table": []}, {"table": [["weight", 3], ["optimizer", {"table": []}]]}]
+HOSTILE += [
+    {"tensor": "none"},
+    {"table": [[[1], 2]]},
+    {"module": "os"},
+    {"table": [["weight", []]]},
+]
+
+
+@pytest.mark.parametrize("values", HOSTILE, ids=str)
+def test_checkpoints_of_another_form(tmp_path, values):
+    """Whoever can write one can give it a digest as well."""
+    save(tmp_path)
+    tensors, progress = checkpoint._read(tmp_path / checkpoint.FILE, "")
+    for changed in (progress | {"values": values}, {"values": values, "modules": ["model"]}):
+        text = json.dumps(changed | {"ranks": None})
+        checkpoint._write(tmp_path / checkpoint.FILE, tensors, text, "")
+        for read in (
+            lambda: load(tmp_path, *make()),
+            lambda: spgnn.load(str(tmp_path), SoloCommunicator(), model=make()[0]),
+            lambda: load_weights(make()[0], str(tmp_path), SoloCommunicator()),
+        ):
+            with pytest.raises(InputError, match=re.escape(str(tmp_path))):
+                read()
 
 
 def refusal(
