@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 from weakref import ref
 
@@ -31,8 +30,6 @@ _NAMES = """
     cosine_embedding_loss margin_ranking_loss triplet_margin_loss triplet_margin_with_distance_loss
 """
 _LOSSES = {getattr(F, name) for name in _NAMES.split()}
-# Their callers take shares of a loss by themselves.
-_OURS = ("spgnn.train.", "spgnn.inference.", "spgnn.loader.", "spgnn.recommend.")
 _PLAIN = {"__format__", "__repr__", "__reduce_ex__", "__deepcopy__"}
 # Told the loss that is differentiated, for all ranks to compare, and ``None`` afterwards.
 Losses = Callable[[Communicator, Tensor | None], None]
@@ -89,7 +86,9 @@ def _outputs(values: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The same tensor without its ranks."""
+    """The same tensor without its ranks, also in a dictionary; for who takes shares of a loss."""
+    if type(value) is dict:
+        return {key: plain(one) for key, one in value.items()}
     return value.as_subclass(Tensor) if isinstance(value, Output) else value
 
 
@@ -153,7 +152,7 @@ class Marks:
         if torch.compiler.is_compiling() or self._ranks is None or transforms_active():
             return None
         comm = self._ranks()
-        if comm is None or self._on_backward is None or tracing() or _is_ours():
+        if comm is None or self._on_backward is None or tracing():
             return None
         return marked(out, comm, self._on_backward)
 
@@ -163,13 +162,3 @@ class Marks:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Marks, (None, None)
-
-
-def _is_ours() -> bool:
-    """True if a trainer, or something like it, has called the model."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith(_OURS):
-            return True
-        frame = frame.f_back
-    return False

@@ -14,6 +14,7 @@ from spgnn.errors import InputError, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features
 from spgnn.graph.hetero import HeteroDistGraph
+from spgnn.graph.outputs import plain
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
 from spgnn.inference.embeddings import Embeddings, evaluating
@@ -83,7 +84,7 @@ def infer(
             outputs = model(features, graph)
         else:
             outputs = _before(model, layer, features, graph)
-    return _of_own_rows(outputs, graph.own_rows, comm)
+    return _of_own_rows(plain(outputs), graph.own_rows, comm)
 
 
 def _check_since(model: Any, graph: Any, x: object, layer: object, since: object) -> None:
@@ -113,7 +114,7 @@ def _of_types(model: Any, graph: HeteroDistGraph, given: list[str]) -> Any:
     graph.comm.on_every_rank(check)
     check_replicated(model, graph.comm)
     with evaluating(model), torch.no_grad():
-        return outputs_of(model, graph)
+        return plain(outputs_of(model, graph))
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:

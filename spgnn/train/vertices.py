@@ -29,6 +29,7 @@ from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.hetero import HeteroDistGraph, VertexType
+from spgnn.graph.outputs import plain
 from spgnn.graph.training import TrainingGraph
 from spgnn.hashing import uniform
 from spgnn.nn import (
@@ -579,7 +580,8 @@ class GivenModel(Task):
                 f"the model returns a {type(result).__name__}, and a tensor with a row for each "
                 "vertex is needed: Trainer(forward=lambda model, graph: model(…)[0]), say"
             )
-        return result
+        rows: Tensor = plain(result)
+        return rows
 
     def _check_outputs(self, outputs: Tensor) -> None:
         """Refuse what has no row for each own vertex. Collective."""
