@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -289,7 +290,10 @@ _COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "info": _reading(Info, _info),
     "download": _reading(Download, _download),
     "shard": _reading(Shard, _shard),
-    "train": ("Train a graph neural network on a whole graph.", train),
+    "train": (
+        "Train a graph neural network on a whole graph.",
+        partial(train, program="spgnn train"),
+    ),
     "machine": ("Measure this machine.", run_machine),
     "plan": ("Rank all configurations of training a graph by predicted seconds.", run_plan),
     "infer": ("Run a trained model on a whole graph.", run_infer),

@@ -250,10 +250,10 @@ class Configuration:
         return cls.of(**cls.given(words))
 
     @classmethod
-    def given(cls, words: Sequence[str] | None = None) -> dict[str, Any]:
-        """The options that a command line, and the file that it names, set."""
-        records = list(cls.sections().values())
-        return read_options(records, words, program=cls.program, about=cls.about, unshown=cls.fixed)
+    def given(cls, words: Sequence[str] | None = None, program: str = "") -> dict[str, Any]:
+        """The options that a command line of a program, and the file that it names, set."""
+        records, program = list(cls.sections().values()), program or cls.program
+        return read_options(records, words, program=program, about=cls.about, unshown=cls.fixed)
 
     def written(self, *leave_out: str) -> list[str]:
         """The words of a command line for all that is not as it is by default."""

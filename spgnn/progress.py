@@ -18,8 +18,10 @@ from spgnn.errors import ERASE, printable
 # (what, steps done, steps in all); may be called very often.
 Progress = Callable[[str, int, int], None]
 
-# Where stderr is no terminal, work that takes less is not worth a line.
+# Where stderr is no terminal, work that takes less is not worth a line, and a job that runs for
+# hours has a line in so many seconds.
 LONG_SECONDS = 15.0
+_RARE_SECONDS = 600.0
 _SECONDS = 0.1  # between two updates of a bar
 _BAR = 24  # characters
 _COLUMNS = 80
@@ -67,13 +69,13 @@ class Stopwatch:
 
 @dataclass
 class _Stage:
-    """Work that has begun: how far it is, and the last tenth that a line was written of."""
+    """Work that has begun: how far it is, and whether a line was written of it."""
 
     began: float
     done: int = 0
     total: int = 1
     news: str = ""
-    written: int | None = None
+    written: bool = False
 
     @property
     def share(self) -> float:
@@ -88,9 +90,12 @@ class ProgressBar:
     """A callable (what, done, all) that shows on stderr how far each stage is.
 
     On a terminal that is one line, which is gone at the end. Elsewhere, a line is written of
-    work that takes longer than `LONG_SECONDS`, one of each further tenth, and one of its end.
-    Of several ranks, one shows it.
+    work that takes longer than `LONG_SECONDS`, further ones after twice the time each, and one of
+    its end. Of several ranks, one shows it.
     """
+
+    # Of the whole process: a command has a bar for each of its jobs.
+    _next_line, _pause = 0.0, 0.0
 
     def __init__(self, shown: bool = True) -> None:
         self._shown = shown and sys.stderr is not None
@@ -125,13 +130,15 @@ class ProgressBar:
             self._draw(what, stage, now)
 
     def _write(self, what: str, stage: _Stage, now: float) -> None:
-        seconds, tenth = now - stage.began, int(10 * stage.share)
-        if seconds < LONG_SECONDS or tenth == stage.written:
+        seconds, ends = now - stage.began, stage.share == 1.0 and stage.written
+        if seconds < LONG_SECONDS or (now < ProgressBar._next_line and not ends):
             return
-        stage.written = tenth
-        told = "done" if stage.share == 1.0 else f"{100 * stage.share:.0f} %"
+        pause = min(max(LONG_SECONDS, 2 * ProgressBar._pause), _RARE_SECONDS)
+        ProgressBar._next_line, ProgressBar._pause = now + pause, pause
+        stage.written = True
+        state = "done" if stage.share == 1.0 else f"{100 * stage.share:.0f} %"
         words = [
-            "under way" if stage.is_one_step else told,
+            "under way" if stage.is_one_step else state,
             f"{seconds:.0f} s",
             *filter(None, [stage.news]),
         ]

@@ -40,7 +40,13 @@ def stderr(monkeypatch, terminal):
     return stream
 
 
-def test_a_file_gets_a_line_of_each_tenth_of_long_work(monkeypatch, clock):
+@pytest.fixture(autouse=True)
+def nothing_written(monkeypatch):
+    monkeypatch.setattr(ProgressBar, "_next_line", 0.0)
+    monkeypatch.setattr(ProgressBar, "_pause", 0.0)
+
+
+def test_a_file_gets_ever_fewer_lines_of_long_work(monkeypatch, clock):
     stream = stderr(monkeypatch, terminal=False)
     monkeypatch.setattr(progress, "LONG_SECONDS", 15.0)
     with ProgressBar() as bar:
@@ -51,10 +57,23 @@ def test_a_file_gets_a_line_of_each_tenth_of_long_work(monkeypatch, clock):
             bar("long", done, 1000, f"loss {done}")
             clock[0] += 0.06
     lines = stream.getvalue().splitlines()
-    assert lines[0] == "long: 25 %, 15 s, loss 250"
-    assert lines[1] == "long: 30 %, 18 s, loss 300"
-    assert lines[-1] == "long: done, 60 s, loss 1000"
-    assert len(lines) == 9
+    assert lines == [
+        "long: 25 %, 15 s, loss 250",
+        "long: 50 %, 30 s, loss 500",
+        "long: done, 60 s, loss 1000",
+    ]
+
+
+def test_a_file_of_hours_and_of_many_stages_is_not_full_of_progress(monkeypatch, clock):
+    stream = stderr(monkeypatch, terminal=False)
+    monkeypatch.setattr(progress, "LONG_SECONDS", 15.0)
+    for _ in range(100):  # a partition each, of two minutes
+        with ProgressBar() as bar:
+            for done in range(121):
+                bar("refinement", done, 120)
+                clock[0] += 1
+    lines = stream.getvalue().splitlines()
+    assert 20 < len(lines) < 60
 
 
 def test_a_terminal_has_one_line_that_is_gone_at_the_end(monkeypatch, clock):

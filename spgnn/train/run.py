@@ -45,12 +45,12 @@ TRIED_EPOCHS = 5  # of each of two plans that are close
 OWN_FLAGS = ("threads", "data_dir")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The training command; returns its exit status."""
+def main(arguments: Sequence[str] | None = None, program: str = "gcn.py") -> int:
+    """The training command, as whatever program it was called; returns its exit status."""
     given: dict[str, object] = {}
 
     def read() -> TrainConfig:
-        given.update(TrainConfig.given(arguments))
+        given.update(TrainConfig.given(arguments, program))
         return TrainConfig.of(**given)
 
     def body(config: TrainConfig, comm: Communicator) -> reporting.Report:

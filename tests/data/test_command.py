@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -217,3 +218,23 @@ def test_info_says_what_of_an_archive_is_not_read(tmp_path, graph_file, capsys, 
         "g.npz: not read: edge_time; of edges, weights are 'data' and features 'edge_attr'"
         in caplog.text
     )
+
+
+def test_a_report_is_drawn(tmp_path, capsys):
+    report, picture = tmp_path / "report.json", tmp_path / "training.svg"
+    epochs = [{"epoch": n, "loss": 1 / (n + 1), "val_acc": None if n else 0.5} for n in range(3)]
+    report.write_text(json.dumps({"history": epochs}))
+    assert main(["plot", str(report), "--output", str(picture)]) == 0
+    assert picture.read_text().startswith("<?xml")
+    for content, words in (("[1]", "no report"), ('{"history": []}', "without epochs")):
+        report.write_text(content)
+        picture.unlink(missing_ok=True)
+        assert main(["plot", str(report), "--output", str(picture)]) == 2
+        assert words in capsys.readouterr().err
+        assert not picture.exists()
+
+
+def test_help_names_the_command(capsys):
+    with pytest.raises(SystemExit, match="^0$"):
+        main(["train", "--help"])
+    assert "spgnn train" in capsys.readouterr().out
