@@ -8,7 +8,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from typing import IO, TYPE_CHECKING, NoReturn
@@ -87,6 +87,11 @@ def _drop_output() -> None:
     """Let go of what cannot be written: Python flushes again at exit, and would complain again."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def in_lines(words: Sequence[str]) -> str:
+    """Words four a line, so that a table fits into 100 columns."""
+    return "\n".join("  ".join(words[n : n + 4]) for n in range(0, len(words), 4))
 
 
 def show_table(table: Table, width: int | None = None) -> None:

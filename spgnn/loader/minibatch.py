@@ -16,7 +16,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.launch import run_job
-from spgnn.command import plural, show_table
+from spgnn.command import in_lines, plural, show_table
 from spgnn.errors import memory_for
 from spgnn.files import check_writable, write_file
 from spgnn.loader.batch_training import BatchTask, BatchTrainer, LinkBatches, VertexBatches
@@ -220,8 +220,8 @@ def show(report: Report) -> None:
     table.add_row("seconds per epoch", f"{report['epoch_seconds']['median']:.4f}")
     spent = report["batch_seconds"]
     parts = {name: fmean(part["by_rank"]) for name, part in spent["parts"].items()}
-    shown = "  ".join(f"{name} {seconds:.4f}" for name, seconds in parts.items() if seconds)
-    table.add_row("of which", shown)
+    shown = [f"{name} {seconds:.4f}" for name, seconds in parts.items() if seconds]
+    table.add_row("of which", in_lines(shown))
     if report["world_size"] > 1 and spent["load_imbalance"] is not None:
         table.add_row("busiest rank over the mean", f"{spent['load_imbalance']:.3f}")
     if "epochs_to_target" in report:

@@ -175,9 +175,9 @@ class RecommendConfig(Configuration):
     job: Job = field(default_factory=Job)
 
     @classmethod
-    def given(cls, words: Sequence[str] | None = None) -> dict[str, Any]:
+    def given(cls, words: Sequence[str] | None = None, program: str = "") -> dict[str, Any]:
         """The options that a command line sets, and those of the recipe that it names."""
-        values = super().given(words)
+        values = super().given(words, program)
         recipe = RECIPES.get(values.get("recipe", "none"))
         return values if recipe is None else {**recipe.options, **values}
 

@@ -13,7 +13,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.launch import JobConfig
-from spgnn.command import plural, show_table
+from spgnn.command import in_lines, plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange.codec import DIRECTIONS
@@ -206,11 +206,11 @@ def show(report: Report) -> None:
     parts = report["seconds"]
     shares = [f"{name} {seconds:.1f}" for name, seconds in parts.items()]
     table.add_row("seconds in all", f"{sum(parts.values()):.1f}")
-    table.add_row("of them", _in_lines(shares))
+    table.add_row("of them", in_lines(shares))
     epoch, spent = report["epoch_seconds"], report["breakdown_seconds"]
     seconds = f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})"
     table.add_row("seconds per epoch", seconds)
-    table.add_row("of which", _in_lines([f"{name} {spent[name]:.4f}" for name in CATEGORIES]))
+    table.add_row("of which", in_lines([f"{name} {spent[name]:.4f}" for name in CATEGORIES]))
     for name, reached in list(report["seconds_to"].items())[-1:]:
         table.add_row(f"seconds to {name}", f"{reached:.4f}")
 
@@ -242,11 +242,6 @@ def show(report: Report) -> None:
         )
         table.add_row(title, f"{most} MiB at most on a rank, median {middle}, rank 0 {first}")
     show_table(table)
-
-
-def _in_lines(words: Sequence[str]) -> str:
-    """Words four a line, so that a table fits into 100 columns."""
-    return "\n".join("  ".join(words[n : n + 4]) for n in range(0, len(words), 4))
 
 
 def plot_history(report: Report, path: str, title: str) -> None:

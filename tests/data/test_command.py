@@ -235,6 +235,6 @@ def test_a_report_is_drawn(tmp_path, capsys):
 
 
 def test_help_names_the_command(capsys):
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main(["train", "--help"])
     assert "spgnn train" in capsys.readouterr().out
