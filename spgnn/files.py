@@ -30,18 +30,18 @@ def atomic_file(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
     """
     target, shown = Path(path), what or str(path)
     remove_leftovers(target)
-    with ExitStack() as stack:
-        try:
-            temporary, file = stack.enter_context(_temporary_file(target))
-        except (OSError, ValueError) as error:
-            raise _unwritable(shown, error) from None
-        try:
+    try:
+        with ExitStack() as stack:
+            try:
+                temporary, file = stack.enter_context(_temporary_file(target))
+            except ValueError as error:  # a NUL in its name
+                raise _unwritable(shown, error) from None
             yield file
             file.flush()
             os.fsync(file.fileno())
             temporary.replace(target)
-        except OSError as error:
-            raise _unwritable(shown, error) from None
+    except OSError as error:  # of closing, too: what could not be written is tried again
+        raise _unwritable(shown, error) from None
 
 
 def write_file(path: AnyPath, pieces: Iterable[bytes], what: str | None = None) -> None:
