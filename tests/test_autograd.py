@@ -156,7 +156,7 @@ def test_what_no_product_takes():
     A, _ = matrix_of()
     for operand, said in (
         (np.zeros((N, 2)), "must be a torch tensor, got ndarray"),
-        (torch.zeros(N), r"has shape \[20\]"),
+        (torch.zeros(N, 2, 1), r"has shape \[20, 2, 1\]"),
         (torch.zeros(N, 2, dtype=torch.int64), "float32, float64 or bfloat16"),
     ):
         with pytest.raises(InputError, match=said):

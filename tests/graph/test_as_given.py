@@ -78,7 +78,6 @@ OF_VERTICES = [
     {"x": lambda n: torch.rand(n, 2, 3)},
     {"x": lambda n: torch.rand(n, 0)},
     {"x": lambda n: torch.rand(3, n).T},
-    {"x": lambda n: torch.rand(n, 3, requires_grad=True)},
     {"pos": lambda n: torch.rand(n, 3, 2, dtype=torch.float64)},
     {"mask": lambda n: torch.arange(n) % 2 == 0},
 ]
@@ -90,7 +89,6 @@ OF_EDGES = [
     {"edge_weight": lambda e: torch.rand(e, 1)},
     {"edge_weight": lambda e: torch.rand(e, dtype=torch.float64)},
     {"edge_weight": torch.arange},
-    {"edge_weight": lambda e: torch.rand(e, requires_grad=True)},
     {"edge_time": lambda e: torch.arange(e) + 2**53 + 1},
     {"edge_text": lambda e: torch.rand(e, 2, 5).half()},
     {"edge_kept": lambda e: torch.arange(e) % 2 == 0},
@@ -116,6 +114,13 @@ def check_everything(rank: int, n: int, e: int, partition: str) -> None:
 @pytest.mark.parametrize(("ranks", "n", "e"), [(1, 9, 30), (3, 17, 60), (4, 6, 7)])
 def test_everything_arrives_as_it_was_given(ranks, n, e):
     run_ranks(check_everything, ranks, n, e, "gvb" if n > 10 else "random")
+
+
+def test_gradients_do_not_reach_what_was_copied_to_ranks():
+    for name, rows in (("x", 6), ("y", 6), ("edge_weight", 9), ("edge_attr", 9)):
+        data = example(6, 9, 0, **{name: torch.rand(rows, requires_grad=True)})
+        with pytest.raises(InputError, match=f"{name} requires a gradient"):
+            spgnn.distribute(data)
 
 
 @st.composite

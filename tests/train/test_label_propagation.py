@@ -125,7 +125,7 @@ def test_history_is_that_of_a_dense_model(tmp_path, ranks, kind):
 
 
 def test_numbers_are_refused(tmp_path):
-    path = write_dataset(tmp_path / "graph.npz", y=np.ones((61, 2), np.float32))
+    path = write_dataset(tmp_path / "graph.npz", y=np.full((61, 2), 0.5, np.float32))
     comm, config = connect(), TrainConfig.of(dataset=path, label_propagation=0.5)
     with pytest.raises(InputError, match=r"aim\.label-propagation needs classes or labels, not"):
         LabelPropagation(config, training_graph(config, comm))
