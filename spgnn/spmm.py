@@ -282,7 +282,7 @@ class DistMatrix:
 
         there = whole(self, self.layout, self.row_layout)
         back = whole(self.T, self.row_layout, self.layout)
-        numpy_dtype = torch.empty(0, dtype=dtype).numpy().dtype
+        numpy_dtype = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
         return LinearOperator(self.shape, there, back, there, numpy_dtype, back)
 
     def halo(self, H_local: Tensor, *, exact: bool = False) -> Tensor:

@@ -216,7 +216,7 @@ class DistVertices(ABC):
 
         Returns
         -------
-        Tensor [all vertices, …], in memory of the CPU; ``None`` on other ranks
+        Tensor [all vertices, …], detached, in memory of the CPU; ``None`` on other ranks
         """
         return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
 
@@ -239,7 +239,7 @@ class DistVertices(ABC):
         self.comm.check_agreement("all_gather", width=shape, dtype=rows.dtype)
         if shape is None:
             raise InputError("all_gather takes rows [any, …], got a scalar; see sum")
-        sizes = torch.zeros(self.comm.size, dtype=torch.int64)
+        sizes = torch.zeros(self.comm.size, dtype=torch.int64, device="cpu")
         sizes[self.comm.rank] = len(rows)
         self.comm.all_reduce(sizes).wait()
         every = rows.new_empty((int(sizes.sum()), *rows.shape[1:]))

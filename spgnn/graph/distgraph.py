@@ -194,12 +194,14 @@ class DistGraph(Named, Trained, DistVertices, Graph):
     def __len__(self) -> int:
         return len(self.keys())
 
+    @on_cpu
     def _own_pairs(self, name: str) -> Edges:
         """Those of own targets. Collective when first used."""
         if name not in self._pairs_here:
             self._pairs_here[name] = own_pairs(self._pairs[name], self, self._codecs)
         return self._pairs_here[name]
 
+    @on_cpu
     def pairs(self, edge_label_index: Any = None, edge_label: Any = None) -> Any:
         """Own share of some pairs of vertices, to be scored by their embeddings. Collective.
 

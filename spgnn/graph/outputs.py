@@ -4,6 +4,10 @@ A mean that one rank takes of its own rows is no loss of the whole graph. So wha
 given to a graph returns, and whatever is computed from it, knows the ranks: ``F.cross_entropy`` and
 the like, where they average, average over all ranks, and ``backward`` leaves the loss to be
 compared where gradients are averaged. All other operations are a tensor's own.
+
+That is right only of rows that know nothing of each other. What combines rows (a mean over them,
+all pairs, a transpose) is of one rank's, and so is a mean loss of it: ranks then differ in it, and
+that is refused where they compare it.
 """
 
 from __future__ import annotations
@@ -30,6 +34,27 @@ _NAMES = """
     cosine_embedding_loss margin_ranking_loss triplet_margin_loss triplet_margin_with_distance_loss
 """
 _LOSSES = {getattr(F, name) for name in _NAMES.split()}
+# Each row of the result is made of the same row of the operands, and of what all ranks have.
+_ROW_BY_ROW = """
+    add sub mul div true_divide floor_divide remainder pow neg abs sign exp expm1 log log1p log2
+    sqrt rsqrt square reciprocal sin cos tanh sigmoid logsigmoid relu relu6 elu selu celu gelu silu
+    mish leaky_relu prelu softplus softsign hardtanh hardsigmoid hardswish threshold logit erf clamp
+    clamp_min clamp_max clip where maximum minimum lerp addcmul addcdiv nan_to_num dropout
+    alpha_dropout detach clone contiguous to type float double half bfloat16 cpu cuda requires_grad
+    retain_grad unsqueeze cat concat stack index_select masked_fill masked_select split chunk linear
+    layer_norm rms_norm group_norm pairwise_distance lt le gt ge eq ne isnan isfinite zeros_like
+    ones_like full_like
+"""
+_OF_ROWS = {*_ROW_BY_ROW.split(), *_NAMES.split()}
+# Nor is a row made of several where the number of rows stays, or each number is a row.
+_RESHAPE = {"view", "reshape", "flatten", "unflatten", "expand", "expand_as", "squeeze"}
+# So too along another dimension than the first; where it stands among the arguments, and whether
+# it is the last one by default.
+_SUMS = "sum mean std var prod max min amax amin argmax logsumexp gather softmax log_softmax cumsum"
+_ALONG = dict.fromkeys(_SUMS.split(), (1, False)) | {"norm": (2, False)}
+_ALONG |= dict.fromkeys(("sort", "topk"), (2, True))
+_ALONG |= dict.fromkeys(("normalize", "cosine_similarity"), (2, True))
+_ALONG |= {"linalg_vector_norm": (2, False), "take_along_dim": (2, False)}
 _PLAIN = {"__format__", "__repr__", "__reduce_ex__", "__deepcopy__"}
 # Told the loss that is differentiated, for all ranks to compare, and ``None`` afterwards.
 Losses = Callable[[Communicator, Tensor | None], None]
@@ -40,6 +65,7 @@ class Output(Tensor):
 
     ranks: ref[Communicator]
     on_backward: Losses
+    combined: bool  # whether rows are made of several rows of a rank
 
     @classmethod
     def __torch_function__(
@@ -65,17 +91,26 @@ class Output(Tensor):
         with plain_tensors():
             if comm is None or like is None:
                 return func(*args, **kwargs)
-            if func in _LOSSES and _takes_mean(kwargs):
+            several = _combine_rows(name, args, kwargs)
+            if func in _LOSSES and _takes_mean(kwargs) and not several:
                 return marked(_mean(func, args, kwargs, comm), comm, like.on_backward)
-            if name == "backward" and args[0].numel() == 1 and kwargs.get("gradient") is None:
-                like.on_backward(comm, plain(args[0].detach()))
+            loss = args[0] if name == "backward" and args else None
+            if isinstance(loss, tuple | list) and len(loss) == 1:  # of torch.autograd.backward
+                (loss,) = loss
+            given = kwargs.get("gradient") is None and kwargs.get("grad_tensors") is None
+            if isinstance(loss, Output) and loss.numel() == 1 and given:
+                like.on_backward(comm, plain(loss))
                 try:
                     return func(*args, **kwargs)
                 finally:
                     like.on_backward(comm, None)
             result = func(*args, **kwargs)
             is_grad = getattr(getattr(func, "__self__", None), "__name__", "") == "grad"
-            return result if is_grad else marked(result, comm, like.on_backward)
+            if is_grad:
+                return result
+            if name in _RESHAPE and isinstance(result, Tensor):
+                several = several or (result.dim() != 1 and result.shape[:1] != args[0].shape[:1])
+            return marked(result, comm, like.on_backward, several)
 
 
 def _outputs(values: Any) -> Any:
@@ -92,26 +127,57 @@ def plain(value: Any) -> Any:
     return value.as_subclass(Tensor) if isinstance(value, Output) else value
 
 
-def marked(value: Any, comm: Communicator, on_backward: Losses) -> Any:
+def _combine_rows(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation on outputs makes a row of several, or is given such rows."""
+    values = (*args, *kwargs.values())
+    outputs = [*(one for one in values if isinstance(one, Output)), *_outputs(values)]
+    if any(one.combined for one in outputs):
+        return True
+    if all(not one.dim() for one in outputs):  # losses, which are added up
+        return False
+    name = name.removeprefix("__").removesuffix("__").removesuffix("_")
+    if name[1:] in _OF_ROWS and name[0] in "ri":  # __radd__, __iadd__
+        name = name[1:]
+    if name in _OF_ROWS or name in _RESHAPE:
+        return False
+    if name == "getitem":
+        first = args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
+        return isinstance(first, int)
+    if name in ("matmul", "mm"):
+        return isinstance(args[1], Output)
+    if name == "transpose":
+        return any(dim % args[0].dim() == 0 for dim in args[1:3])
+    if name in _ALONG:
+        place, last = _ALONG[name]
+        dim = kwargs.get("dim", args[place] if len(args) > place else None)
+        if dim is None or isinstance(dim, Tensor):  # a maximum of two tensors
+            return not last and dim is None
+        dims = dim if isinstance(dim, tuple | list) else (dim,)
+        return any(one % args[0].dim() == 0 for one in dims)
+    return True
+
+
+def marked(value: Any, comm: Communicator, on_backward: Losses, combined: bool = False) -> Any:
     """The same with floating tensors, also in lists and dictionaries, that know the ranks."""
     if isinstance(value, Tensor):
         if not value.is_floating_point() or type(value) is not Tensor:
             return value
         output: Output = value.as_subclass(Output)
-        output.ranks, output.on_backward = ref(comm), on_backward
+        output.ranks, output.on_backward, output.combined = ref(comm), on_backward, combined
         return output
     if type(value) is dict:
-        return {key: marked(one, comm, on_backward) for key, one in value.items()}
+        return {key: marked(one, comm, on_backward, combined) for key, one in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(marked(one, comm, on_backward) for one in value)
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(marked(one, comm, on_backward) for one in value)
+        return type(value)(marked(one, comm, on_backward, combined) for one in value)
+    if isinstance(value, tuple):  # with names: a maximum's of torch, or a user's own
+        known = [marked(one, comm, on_backward, combined) for one in value]
+        return value._make(known) if hasattr(value, "_make") else type(value)(known)
     return value
 
 
 def _takes_mean(kwargs: dict[str, Any]) -> bool:
     old = kwargs.get("size_average"), kwargs.get("reduce")
-    return kwargs.get("reduction") == "mean" and old == (None, None)
+    return kwargs.get("reduction") in ("mean", "batchmean") and old == (None, None)
 
 
 def _mean(
@@ -125,6 +191,8 @@ def _mean(
         each = loss(*args, **{**kwargs, "reduction": "none"})
         weighted = loss in (F.mse_loss, F.l1_loss) and kwargs.get("weight") is not None
         total, count = each.sum(), kwargs["weight"].sum() if weighted else each.numel()
+        if kwargs["reduction"] == "batchmean":
+            count = len(each)
     total = plain(total if total.dtype == torch.float64 else total.float())
     weight = total.new_tensor(count) if isinstance(count, int) else count.to(total.dtype)
     total, weight = all_reduced(torch.stack((total, weight)), comm).unbind()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -137,7 +138,12 @@ class _Replica:
         """
         model = self._model()
         compares = model is not None and model.training and self._compared < _FIRST_LOSSES
-        self._loss = loss if compares and self._comm() is comm else None
+        if loss is None or not compares or self._comm() is not comm:
+            self._loss = None
+            return
+        if not self._compared:
+            _warn_of_others(loss)
+        self._loss = loss.detach()
 
     def added_up(self, name: str) -> None:
         """The gradient of a parameter was added up in ``.grad``."""
@@ -161,6 +167,26 @@ class _Replica:
         if added_up and self.averages and model is not None:
             self._compared += 1
             average_gradients(model, comm, self._loss)
+
+
+def _warn_of_others(loss: Tensor) -> None:
+    """Say which parameters of a loss no graph averages: ranks may learn different ones."""
+    known = {i for replica in list(_replicas.values()) for i in replica._known}
+    nodes, seen = [loss.grad_fn], set[Any]()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        nodes += [after for after, _ in node.next_functions]
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+            warnings.warn(
+                f"the loss has a parameter {list(leaf.shape)} of a module that no graph was given: "
+                "graph.synchronise(module) averages its gradients over the ranks",
+                stacklevel=2,
+            )
+            return
 
 
 class _Hook:

@@ -29,7 +29,7 @@ from spgnn.nn.gat import AttentionConv
 from spgnn.nn.norm import Norm, run_stages
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
-from spgnn.torch_internals import has_hooks
+from spgnn.torch_internals import has_hooks, on_cpu
 
 
 class _Rows(Graph):
@@ -116,6 +116,7 @@ class Embeddings:
     changed: Tensor
     _receivers: Int64
 
+    @on_cpu
     def __init__(self, model: Stack, graph: DistGraph) -> None:
         given: object = graph
         if not isinstance(given, DistGraph):
@@ -158,6 +159,7 @@ class Embeddings:
         x, version = self._seen()
         return x is self._x[0] and version == self._x[1]
 
+    @on_cpu
     def update(self) -> None:
         """Compute again what changed since the last time. Collective."""
         self.graph.comm.check_agreement("infer(since=…)", version=self.graph.version)

@@ -209,9 +209,10 @@ class FunctionLoss(Loss):
         devices = [outputs.device] if outputs.is_cuda else []
         module = self.function if isinstance(self.function, nn.Module) else None
         state = None if module is None else deepcopy(module.state_dict())
+        tried = replace(self, function=copy(self.function))  # what counts its calls counts there
         with torch.random.fork_rng(devices):
             weighted, dtype, calls = self.comm.on_every_rank(
-                lambda: self._adds_up(ids.cpu(), outputs, labels)
+                lambda: tried._adds_up(ids.cpu(), outputs, labels)
             )
         if module is not None and state is not None:
             module.load_state_dict(state)

@@ -362,8 +362,10 @@ class Trainer:
                 self.optimizer.param_groups, self.comm.from_rank_zero(call), strict=False
             ):
                 for name, number in numbers.items():
-                    kind = tuple if isinstance(number, list) else type(number)
-                    group[name] = kind(number)
+                    if isinstance(group.get(name), Tensor):
+                        group[name].fill_(number)
+                    else:
+                        group[name] = tuple(number) if isinstance(number, list) else number
         except InputError as error:
             self.failure = self.failure or str(error)
 
@@ -467,6 +469,13 @@ def _check_function(name: str, function: Any) -> None:
         needed = "a torch optimizer, its class, a name" if name == "optimizer" else "a name"
         needed = "" if name == "forward" else f"{needed} or "
         raise InputError(f"Trainer({name}=…) must be {needed}a function, got {got}")
+    if name == "loss" and isinstance(function, nn.Module):
+        learnt = next((name for name, p in function.named_parameters() if p.requires_grad), None)
+        if learnt is not None:
+            raise InputError(
+                f"Trainer(loss=…): {learnt} of {type(function).__name__} would not be trained: "
+                "freeze it with requires_grad_(False), or write a Task (docs/tasks.md)"
+            )
 
 
 def _not_default(options: Training) -> set[str]:
@@ -533,13 +542,18 @@ def _optimizer_of(
 
 def _numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """The rates and other numbers of an optimiser's groups, which JSON can carry."""
+
+    def plain(value: Any) -> Any:
+        number = value.item() if isinstance(value, Tensor) and not value.dim() else value
+        return list(number) if isinstance(number, tuple) else number
+
+    numbers = [
+        {name: plain(value) for name, value in g.items() if name != "params"}
+        for g in optimizer.param_groups
+    ]
     return [
-        {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in group.items()
-            if isinstance(value, int | float | tuple)
-        }
-        for group in optimizer.param_groups
+        {name: value for name, value in group.items() if isinstance(value, int | float | list)}
+        for group in numbers
     ]
 
 

@@ -426,6 +426,11 @@ def of_default_device(rank: int, device: str) -> list[float]:
     found.append(comm.agree(sum(batch.batch_size for batch in loader if batch is not None), "sum"))
     found.append(float(graph.sum(spgnn.infer(model, graph).sum())))
     graph.update()
+    found.append(float(graph.sum(spgnn.Embeddings(model, graph).outputs.sum())))
+    source, target = graph.pairs(data.edge_index)
+    found.append(float(graph.sum((graph.x[source] * graph.x[target]).sum())))
+    found.append(float(graph.all_gather(graph.x).sum()))
+    found.append(float(graph.A.aslinearoperator().matvec(np.ones(30)).sum()))
     for how in ({"cover": "minimum"}, {"algo": "vertex-cut"}, {"algo": "2d"}):
         other = spgnn.distribute(data, **how)
         found.append(float(other.sum((other.matrix("sym") @ other.x).sum())))

@@ -216,6 +216,9 @@ def mean_losses(out: Tensor, data: Any) -> dict[str, Callable[[], Tensor]]:
         "margin": lambda: F.multi_margin_loss(o, y, weight=CLASSES),
         "cosine": lambda: F.cosine_embedding_loss(o, p, signs[:, 0]),
         "labels": lambda: F.multilabel_soft_margin_loss(o, (signs > 0).float(), weight=CLASSES),
+        "distilled": lambda: F.kl_div(o.log_softmax(-1), p, reduction="batchmean"),
+        "largest": lambda: F.mse_loss(o.max(dim=1).values, p[:, 0]),
+        "by rows": lambda: F.cross_entropy(F.normalize(1 - o.view(len(o), 2, 2).flatten(1)), y),
         "joined": lambda: F.cross_entropy(torch.cat((o, o)), torch.cat((y, y))),
     }
 
@@ -255,6 +258,18 @@ def check_mean_losses(rank: int) -> None:
 
     refused(lambda out: (out - graph.p).square().mean())
     refused(lambda out: F.cross_entropy(out, graph.y, reduction="none").mean())
+    # What combines the rows of a rank is no row of the whole graph, whoever takes its mean.
+    refused(lambda out: F.cross_entropy(out @ out.T, torch.arange(len(out))))
+    refused(lambda out: F.cross_entropy(out - out.mean(0), graph.y))
+    refused(lambda out: F.cross_entropy(out, graph.y) + F.mse_loss(out.T @ out, torch.eye(4)))
+    refused(lambda out: F.mse_loss(out.mean(0), torch.zeros(4)))
+    refused(lambda out: F.mse_loss(geometric.global_mean_pool(out, None), torch.zeros(1, 4)))
+    refused(lambda out: F.cross_entropy(F.batch_norm(out, None, None, training=True), graph.y))
+    head = torch.nn.Linear(4, 4)
+    fresh = graph.synchronise(geometric.GraphSAGE(6, 8, 2, 4))
+    loss = F.cross_entropy(head(fresh(graph.x, graph.edge_index)), graph.y)
+    with pytest.warns(UserWarning, match=r"a parameter \[4.* no graph was given"):
+        loss.backward()
     for right in (
         lambda out: graph.mean(F.cross_entropy(out, graph.y, reduction="none")),
         lambda out: graph.sum(F.cross_entropy(out, graph.y, reduction="sum")) / 40,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
@@ -520,6 +521,28 @@ def test_an_optimizer_is_used_as_it_is():
     rates = {name: found for name, (_, found) in ours[3][1].items()}
     assert rates["nothing"] == [0.0] * EPOCHS
     assert rates["their schedule"] == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
+
+
+class Counting:
+    """A loss that changes with its calls, as annealing does."""
+
+    calls = 0
+
+    def __call__(self, out, y):
+        self.calls += 1
+        return F.cross_entropy(out, y) / self.calls
+
+
+def test_losses_are_tried_aside_and_train_nothing_of_their_own():
+    graph = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH))
+    torch.manual_seed(0)
+    model = Mean((6, 3))
+    plain = spgnn.Trainer(copy.deepcopy(model), graph, loss=F.cross_entropy).fit(1)[0]["loss"]
+    assert spgnn.Trainer(model, graph, loss=Counting()).fit(1)[0]["loss"] == plain
+    weighted = torch.nn.CrossEntropyLoss()
+    weighted.s = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(InputError, match="s of CrossEntropyLoss would not be trained"):
+        spgnn.Trainer(model, graph, loss=weighted)
 
 
 def refused_optimizers(rank):
