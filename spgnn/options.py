@@ -340,6 +340,8 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
         kind: Any = option.kind
         if mark.in_bytes:
             explained["converter"] = lambda _, tokens: nbytes(tokens[0].value)
+        elif kind in (int, int | None):
+            explained["converter"] = lambda _, tokens: _integer(tokens[0].value)
         elif mark.choices:
             kind = Literal[mark.choices]
         if kind is str and mark.level != "positional":
@@ -370,6 +372,15 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
     )
     app.default(command)
     return app
+
+
+def _integer(text: str) -> int:
+    """An integer as Python writes it; zeros may stand before it."""
+    digits = text.lower().lstrip("+-")
+    try:
+        return int(text, 0 if digits.startswith(("0x", "0o", "0b")) else 10)
+    except ValueError:
+        raise ValueError(f"'{shortened(text, 40)}' is no integer") from None
 
 
 def _parsed(app: App, words: Sequence[str], options: Mapping[str, Option]) -> dict[str, Any]:
