@@ -41,13 +41,14 @@ WORDS = {
     "id": {"id", "vertex", "node"},
     "label": {"y", "label", "labels"},
     "user": {"user", "users", "u", "uid", "customer", "reader", "reviewer", "visitor", "member"},
-    "item": {"item", "items", "i", "iid", "product", "movie", "book", "isbn", "artist", "track"},
+    "item": {"item", "items", "i", "iid", "product", "movie", "book", "isbn", "artist", "track"}
+    | {"article", "asin", "business"},
     "rating": {"rating", "ratings", "score", "stars", "count", "weight"},
     "time": {"time", "timestamp", "timestamps", "date", "datetime"},
 }
 _OF_IDS = {"id", "ids", "idx", "index", "node", "vertex"}
-# What pandas calls the numbers of rows, also once they have been through CSV.
-_ROW_NUMBERS = re.compile(r"__index_level_[0-9]+__|Unnamed: [0-9]+|\s*")
+# What pandas calls the numbers of rows, also after reset_index() or once they have been in CSV.
+_ROW_NUMBERS = re.compile(r"__index_level_[0-9]+__|index|level_[0-9]+|Unnamed: [0-9]+|\s*")
 
 
 def is_row_number(name: str) -> bool:

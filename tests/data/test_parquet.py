@@ -204,6 +204,7 @@ SHUFFLED = {INDEX: [2, 0, 1]}
 RIGHT_INDEX = {
     "after a shuffle": (pandas(V | SHUFFLED, INDEX), X),
     "by name alone": (V | SHUFFLED, X),
+    "after reset_index()": (V | {"index": [2, 0, 1], "level_1": [5, 6, 7]}, X),
     "from CSV": (V | {"Unnamed: 0": [0, 1, 2]}, X),
     "of the ids": (pandas(V, "id"), X),
     "with a name": (pandas({**V, "year": [2, 0, 1]}, "year"), X),
@@ -218,6 +219,8 @@ WRONG_INDEX = [
     pandas({"a": V["a"]}, range(2, -1, -1)),
     pandas({"a": V["a"]}, range(0, 6, 2)),
     {"a": V["a"], "Unnamed: 0": ["x", "y", "z"]},
+    {"a": V["a"], "index": [2, 0, 1]},
+    {"a": V["a"], "level_0": [2, 0, 1]},
 ]
 
 
@@ -247,6 +250,8 @@ def test_an_index_of_pandas_is_no_feature(tmp_path):
     pairs = read_pairs(
         write(tmp_path / "p.parquet", pandas({"x": [5, 6], "y": [7, 8], INDEX: [1, 0]}, INDEX))
     )
+    assert (pairs.first_ids.to_pylist(), pairs.second_ids.to_pylist()) == ([5, 6], [7, 8])
+    pairs = read_pairs(write(tmp_path / "p.parquet", {"index": [1, 0], "x": [5, 6], "y": [7, 8]}))
     assert (pairs.first_ids.to_pylist(), pairs.second_ids.to_pylist()) == ([5, 6], [7, 8])
     for broken in (
         b"{",
