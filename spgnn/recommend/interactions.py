@@ -111,7 +111,8 @@ def open_interactions(
     paths = [path]
     if path.is_dir() and not (is_tabular(dataset) and not list(path.glob("test.*"))):
         paths = [_file_of(path, "train"), _file_of(path, "test")]
-    files = [read_listed(each, form, least_rating) for each in paths]
+    # A test file may well have one row for each user.
+    files = [read_listed(each, form, least_rating, numbered=each == paths[0]) for each in paths]
     if not len(files[0].users.numbers):
         raise InputError(f"{paths[0]}: holds no interactions; {PAIR}")
     user_names, rows = _numbered([listed.users for listed in files])

@@ -58,8 +58,13 @@ class Listed(NamedTuple):
     times: Array | None = None
 
 
-def read_listed(path: Path, form: Form, least_rating: float | None) -> Listed:
-    """The interactions of a file, without those that are rated lower."""
+def read_listed(
+    path: Path, form: Form, least_rating: float | None, *, numbered: bool = True
+) -> Listed:
+    """The interactions of a file, without those that are rated lower.
+
+    Without names of columns, rows that may be `numbered` are refused.
+    """
     if is_tabular(path):
         pairs = read_pairs(path)
         sides = ((pairs.first, pairs.first_ids), (pairs.second, pairs.second_ids))
@@ -69,7 +74,7 @@ def read_listed(path: Path, form: Form, least_rating: float | None) -> Listed:
         check_regular(path)
         if Path(unpacked(path)).suffix.lower() in SUFFIXES:
             raise InputError(f"{path}: unpack it first; of packed files only texts are read")
-        lines = _look(path, form)
+        lines = _look(path, form, numbered)
         listed = _pairs(path, lines) if lines.fields else _lists(path, lines)
     if least_rating is None:
         return listed
@@ -107,7 +112,7 @@ class _Lines(NamedTuple):
     names: Sequence[str] = ()  # of columns
 
 
-def _look(path: Path, form: Form) -> _Lines:
+def _look(path: Path, form: Form, numbered: bool) -> _Lines:
     """Look at a file's beginning: comments, names of columns, some interactions."""
     comments, texts = deque[tuple[int, str]](maxlen=_LOOKED_AT), _texts(path)
     for line, text in texts:
@@ -119,6 +124,9 @@ def _look(path: Path, form: Form) -> _Lines:
         return _Lines(" ", comments[-1][0] if comments else 0, 2, {"user": 0, "item": 1})
     separator = _separator_of(path, [text for _, text in sample])
     rows = [(line, _split(text, separator)) for line, text in sample]
+    ended = all(words[-1:] == [""] for _, words in rows)  # each line by a separator
+    width = len(rows[0][1]) - ended
+    rows = [(at, words[:-1] if _is_ended(words, width) or ended else words) for at, words in rows]
     first, names, skip = rows[0], _names_of(path, rows), rows[0][0] - 1
     if names:
         rows, skip = rows[1:], first[0]
@@ -126,6 +134,7 @@ def _look(path: Path, form: Form) -> _Lines:
     ((fields, lines),) = counts.most_common(1)
     for line, text in comments:
         words = _split(text.lstrip("#% "), separator)
+        words = words[:-1] if _is_ended(words, fields) else words
         if not names and len(words) == fields and _are_names(words):
             names = words
         elif not names and len(words) == fields > 1 and text[1:2].strip():
@@ -139,7 +148,17 @@ def _look(path: Path, form: Form) -> _Lines:
             f"{path}: lines of {min(counts)} to {max(counts)} fields may be pairs or lists; say "
             "which by data.form"
         )
-    if form == "lists" or (form == "auto" and not (regular and 2 <= fields <= 4)):
+    listing = form == "lists" or (form == "auto" and not (regular and 2 <= fields <= 4))
+    numbers = [words[0] for _, words in rows if words]
+    table = not listing or (form == "auto" and regular and separator != " ")
+    if table and numbered and fields > 2 < len(rows) and numbers == [*map(str, range(len(rows)))]:
+        raise InputError(
+            f"{path}: its first column, 0, 1, 2, …, may number the rows: leave it out, or begin "
+            "the file with names of columns (user,item,…), or say data.form=lists"
+        )
+    if listing and separator == "::":
+        raise InputError(f"{path}: lists are separated by blanks or commas, not by '::'")
+    if listing:
         return _Lines(separator, skip, 0, {})
     if not 2 <= fields <= 4:
         raise InputError(f"{path}: {fields} columns; {PAIR}")
@@ -150,19 +169,22 @@ def _texts(path: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not blank, with their numbers."""
     with open_bytes(path) as (file, _), reading(path):
         for line, raw in enumerate(file, start=1):
-            text = raw.decode("utf-8", "surrogateescape").strip()
+            text = raw.decode("utf-8", "surrogateescape").strip(" \r\n")
             if "\0" in text:
                 raise InputError(f"{path}, line {line}: is no text")
             if "\r" in text:
                 raise InputError(f"{path}, line {line}: lines end with CR alone; write LF or CRLF")
-            if text:
+            if text.strip():
                 yield line, text
 
 
 def _split(text: str, separator: str, where: str = "") -> list[str]:
     """The fields of a line, which may be quoted; `where` it is, if faults are to be refused."""
-    if separator == " " and '"' not in text:
-        text = text.replace("\t", " ")
+    if separator == " ":
+        text = text.strip()
+        text = text if '"' in text else text.replace("\t", " ")
+    elif separator == "::":  # as MovieLens has it
+        text, separator = text.replace("::", "\t"), "\t"
     if where and not text.isascii():
         try:
             text.encode()
@@ -171,12 +193,16 @@ def _split(text: str, separator: str, where: str = "") -> list[str]:
     try:
         strict = bool(where)
         lines = csv.reader([text], delimiter=separator, skipinitialspace=True, strict=strict)
-        words = [word.strip() for word in next(lines)]
+        return [word.strip() for word in next(lines)]
     except (csv.Error, StopIteration) as error:
         if not where:
             return []
         raise InputError(f"{where}: {error}") from None
-    return words[:-1] if words and not words[-1] else words
+
+
+def _is_ended(words: Sequence[str], fields: int) -> bool:
+    """True if a line has that many fields, and a separator after the last one."""
+    return len(words) == fields + 1 and not words[-1]
 
 
 def _separator_of(path: Path, texts: Sequence[str]) -> str:
@@ -184,7 +210,8 @@ def _separator_of(path: Path, texts: Sequence[str]) -> str:
     most = 0.9 * len(texts)
     divided: dict[str, tuple[bool, int]] = {}
     for separator in "\t;,":
-        counts = Counter(len(_split(text, separator)) for text in texts if separator in text)
+        inside = [text for text in texts if separator in text.strip()]
+        counts = Counter(len(_split(text, separator)) for text in inside)
         if counts.total() >= most:
             ((fields, lines),) = counts.most_common(1)
             divided[separator] = (lines >= most, fields)
@@ -192,7 +219,8 @@ def _separator_of(path: Path, texts: Sequence[str]) -> str:
     if len(best) > 1:
         shown = " or ".join(map(repr, best))
         raise InputError(f"{path}: fields may be separated by {shown}; quote those that hold one")
-    return best[0] if best else " "
+    doubled = all("::" in text and len(text.split()) == 1 for text in texts)
+    return best[0] if best else "::" if doubled else " "
 
 
 def _is_word(text: str) -> bool:
@@ -247,7 +275,12 @@ def _places(where: str, names: Sequence[str]) -> dict[str, int]:
     for role in _ROLES:
         places[role] = column_for(role, others, where, "rename all but ")
         others = [name for name in others if name != places[role]]
-    for role in _ROLES if not (places["user"] or places["item"]) else _ROLES[:2]:
+    sides = [role for role in _ROLES[:2] if places[role]]
+    if len(sides) == 1 and len(others) > 1:
+        missing = "item" if sides == ["user"] else "user"
+        said = f"columns '{others[0]}' and '{others[1]}' may both be the {missing}"
+        raise InputError(f"{where}: {said}; call the right one '{missing}'")
+    for role in _ROLES[:2] if sides else _ROLES:
         places[role] = places[role] or (others.pop(0) if others else None)
     if not (places["user"] and places["item"]):
         raise InputError(f"{where}: the columns are '{', '.join(names)}'; {PAIR}")
@@ -280,6 +313,8 @@ def _lists(path: Path, lines: _Lines) -> Listed:
 
 def _pairs(path: Path, lines: _Lines) -> Listed:
     """Pairs of integers, or else of texts."""
+    if lines.separator == "::":
+        return _texts_of(path, lines)
     ids = sorted((lines.places["user"], lines.places["item"]))
     kinds = "".join("d" if at in ids else "f" for at in range(lines.fields))
     grammar = _grammar(lines, kinds, "", f"the first has {lines.fields} ({PAIR})")
@@ -316,11 +351,14 @@ def _texts_of(path: Path, lines: _Lines) -> Listed:
     names: tuple[dict[str, int], dict[str, int]] = ({}, {})
     numbers: tuple[list[int], list[int]] = ([], [])
     ratings, times, numeric = list[float](), list[float](), True
+    valued = [(role, lines.places[role]) for role in _ROLES[2:] if role in lines.places]
     for line, text in _texts(path):
         if line <= lines.skip:
             continue
         where = f"{path}, line {line}"
         words = _split(text, lines.separator, where)
+        if _is_ended(words, lines.fields):
+            words.pop()
         if text[0] in "#%" and not text[1:2].strip():
             raise InputError(f"{where}: a comment between interactions; put it at the beginning")
         if len(words) != lines.fields:
@@ -335,6 +373,9 @@ def _texts_of(path: Path, lines: _Lines) -> Listed:
                 raise InputError(f"{where}: a name is missing; {PAIR}")
             _check_length(where, len(name))
             several.append(known.setdefault(name, len(known)))
+        for role, place in valued:
+            if not words[place]:
+                raise InputError(f"{where}: the {role} is missing; {PAIR}")
         if "rating" in lines.places:
             ratings.append(_number(where, words[lines.places["rating"]]))
         if "time" in lines.places:

@@ -129,6 +129,23 @@ RIGHT = {
     "n.csv": ('José;"a;b";0.5\nJosè;c;2\n'.encode(), {("José", "a;b"), ("Josè", "c")}),
     "o.tsv": (b"1,234\tan item\t5\n1,2\tb\t3\n", {("1,234", "an item"), ("1,2", "b")}),
     "p.csv": (b"\xef\xbb\xbf1,2,\n3,4,\n", {(1, 2), (3, 4)}),
+    # As the data sets have it: RetailRocket, H&M, MovieLens; a frame after reset_index().
+    "q.csv": (
+        b"timestamp,visitorid,event,itemid,transactionid\n5,2,view,9,\n7,3,buy,8,40\n",
+        {(2, 9), (3, 8)},
+    ),
+    "r.tsv": (b"timestamp\tuser\titem\tnote\n5\t2\t9\t\n7\t3\t8\t40\n", {(2, 9), (3, 8)}),
+    "s.csv": (
+        b"t_dat,customer_id,article_id,price,sales_channel_id\n2018-09-20,00c,066,0.05,2\n",
+        {("00c", "066")},
+    ),
+    "t.dat": (b"1::1193::5::978300760\n1::661::3::978302109\n", {(1, 1193), (1, 661)}),
+    "u.csv": (b"index,user,item\n1,100,7\n0,200,8\n", {(100, 7), (200, 8)}),
+    "v.csv": (b"level_0,level_1,item,user\n0,5,7,100\n", {(100, 7)}),
+    "w.tsv": (b"\tuser\titem\n0\t100\t7\n1\t200\t8\n", {(100, 7), (200, 8)}),
+    "x.csv": (b"user,item\n1,2,\n3,4,\n", {(1, 2), (3, 4)}),
+    "y.csv": (b"a::1,b,5\nc::2,d,4\n", {("a::1", "b"), ("c::2", "d")}),
+    "z.csv": (b"2,7,4\n0,8,5\n1,9,3\n", {(2, 7), (0, 8), (1, 9)}),
 }
 
 
@@ -214,6 +231,14 @@ BAD = [
     ("a," + "b" * 1001, {}, "an id of 1001 characters"),
     ('a,"b\nc,d\n', {}, "line 1"),
     ("007 1 2 3 4\n1 2\n", {}, "line 1", "007"),
+    ("when,customer_id,sku,price\na,b,c,2\n", {}, "line 1", "'when' and 'sku' may both be the it"),
+    ("user,item,rating\n1,2,\n1,3,4\n", {}, "line 2", "the rating is missing"),
+    ("1,2,3\n4,5,\n", {}, "line 2", "the rating is missing"),
+    ("1,2,3,7\n4,5,6,\n", {}, "line 2", "the time is missing"),
+    ("0,100,7\n1,200,8\n2,100,9\n", {}, "may number the rows"),
+    ("0,100,7,5,99\n1,200,8,4,98\n2,100,9,3,97\n", {}, "may number the rows"),
+    ("0 u a\n1 v b\n2 u c\n", {}, "may number the rows"),
+    ("1::2::3\n1:2::3\n", {"form": "pairs"}, "line 2", "2 columns"),
 ]
 
 
