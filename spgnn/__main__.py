@@ -105,12 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name in ("-h", "--help"):
             say("Usage: spgnn COMMAND …; spgnn COMMAND --help says more.\n")
             say_wrapped("\n".join(f"  {name:10}{about}" for name, (about, _) in _COMMANDS.items()))
+            say("\nspgnn-partition GRAPH … writes a partition alone.")
             return None
         if name == "--version":
             say_version()
             return None
         if name not in _COMMANDS:
-            raise unknown("COMMAND", name, _COMMANDS)
+            raise unknown("COMMAND", name, [*_COMMANDS, "spgnn-partition"])
         return _COMMANDS[name][1](rest)
 
     return run(body)

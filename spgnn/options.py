@@ -35,6 +35,8 @@ from spgnn.command import LARGEST, nbytes, say_version, say_wrapped
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
 
 _SUFFIXES = (".toml", ".json", ".yaml", ".yml")
+# What a report says of its own run: files, and how it began.
+_WRITTEN = ("config", "json", "log", "predictions", "plot", "checkpoint", "resume")
 _LARGEST_FILE = 1 << 28
 _WIDEST = 10_000  # of a line of --help before it is wrapped
 
@@ -317,7 +319,6 @@ def read_options(
         what = f"--config {path}"
         pairs = _entries(what, _table(path), options.values())
         kept = _assigned(what, pairs, options)
-        kept.pop("config", None)  # of a report
     settings = [_setting(text, options.values()) for text in result.pop("set", [])]
     return {**kept, **_assigned("--set", settings, options), **result}
 
@@ -506,7 +507,10 @@ def _entries(
 
 
 def _table(path: str) -> dict[str, Any]:
-    """The table in a TOML, JSON or YAML file; of a training report, its configuration."""
+    """The table in a TOML, JSON or YAML file; of a training report, its configuration.
+
+    Without what that run wrote, which another one would overwrite.
+    """
     what, suffix = f"--config {path}", Path(path).suffix
     if suffix not in _SUFFIXES:
         raise InputError(f"{what}: its name must end in {', '.join(_SUFFIXES)}")
@@ -531,7 +535,9 @@ def _table(path: str) -> dict[str, Any]:
     if not isinstance(table, dict) or not all(isinstance(name, str) for name in table):
         raise InputError(f"{what}: must hold keys and values, as in hidden = 16")
     inner = table.get("config")
-    return inner if isinstance(inner, dict) else table
+    if not isinstance(inner, dict):
+        return table
+    return {n: v for n, v in inner.items() if str(n).replace("-", "_") not in _WRITTEN}
 
 
 def _yaml(text: str) -> Any:

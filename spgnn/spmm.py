@@ -180,6 +180,11 @@ class DistMatrix:
             algorithm adds rows up on their way, shares columns out or goes by groups of peers; on
             all ranks alike.
         """
+        if not isinstance(mesh, Mesh):
+            raise InputError(
+                f"DistMatrix.build(A, layout, mesh): mesh must be a Mesh, got "
+                f"{type(mesh).__name__}: write Mesh.grid(comm)"
+            )
         comm = mesh.everyone
         block = comm.on_every_rank(lambda: as_csr(block))
         if algorithm is None:

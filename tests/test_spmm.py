@@ -171,6 +171,14 @@ def rectangular(rank: int) -> int:
         DistMatrix.build(block, layout, Mesh.grid(comm))
     with pytest.raises(InputError, match="layout has 3 parts, the mesh 4 ranks"):
         DistMatrix.build(block, layout, Mesh.grid(comm), row_layout=RowLayout.even(rows, 3))
+    with pytest.raises(InputError, match=r"mesh must be a Mesh, got \w+: write Mesh.grid\(comm\)"):
+        DistMatrix.build(block, layout, comm)
+    with pytest.raises(
+        InputError, match=r"got object: write Mesh.grid\(spgnn.connect\(group=…\)\)"
+    ):
+        Mesh.grid(object())
+    with pytest.raises(InputError, match=r"got object: write connect\(group=…\)"):
+        connect(object())
     return len(hows)
 
 

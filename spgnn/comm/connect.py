@@ -103,6 +103,11 @@ def connect(backend: str = "auto", device: str = "cpu", group: Any = None) -> Co
         If a name is unknown, a package is not installed, the launcher's environment variables
         make no sense, there are too few GPUs, or the other ranks do not come.
     """
+    if not isinstance(backend, str):
+        raise InputError(
+            f"connect(backend): must be a name, got {type(backend).__name__}: write "
+            "connect(group=…)"
+        )
     check_choice("--backend", backend, BACKENDS)
     check_choice("--device", device, DEVICES)
     comm = world()

@@ -34,8 +34,9 @@ class Mesh:
         Raises
         ------
         InputError
-            If the axes have another number of ranks.
+            If it is no communicator of spgnn, or the axes have another number of ranks.
         """
+        _check(everyone)
         if axes.ranks != everyone.size:
             raise InputError(
                 f"axes {axes.sizes} hold {axes.ranks} ranks, there are {everyone.size}"
@@ -49,6 +50,7 @@ class Mesh:
     @classmethod
     def grid(cls, everyone: Communicator, c: int = 1) -> Mesh:
         """P/c × c ranks, "row" by "replica" (:meth:`spgnn.layout.Axes.grid`). Collective."""
+        _check(everyone)
         return cls.build(everyone, Axes.grid(everyone.size, c))
 
     @property
@@ -69,6 +71,14 @@ class Mesh:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Mesh:
         return self
+
+
+def _check(everyone: object) -> None:
+    if not isinstance(everyone, Communicator):
+        raise InputError(
+            f"a Mesh is of a communicator of spgnn, got {type(everyone).__name__}: write "
+            "Mesh.grid(spgnn.connect(group=…))"
+        )
 
 
 def _known_mesh(axes: Axes) -> Mesh:

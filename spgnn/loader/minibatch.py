@@ -274,7 +274,8 @@ def plot_scores(report: Mapping[str, Any], path: str) -> None:
     ):
         for (name, points), style in zip(_curves(part).items(), ("-", ":", "--"), strict=False):
             seconds, scores = zip(*points, strict=True)
-            axes.plot(seconds, scores, style, color=colour, label=f"{kind}, {name}")
+            dot = "o" if len(points) == 1 else None
+            axes.plot(seconds, scores, style, marker=dot, color=colour, label=f"{kind}, {name}")
     config, graph = report["config"], report["graph"]
     title = f"{graph['name']}: {config['model']}, {config['num_neighbors']}"
     axes.set_title(title, parse_math=False)

@@ -286,8 +286,9 @@ _BROADCAST = (
 )
 _NO_MEAN = (
     "Trainer(loss=…) must return the mean over vertices of a loss of each, and this one does not: "
-    "losses of two halves do not add up. Weighted or masked: return (sum, weight), as in "
-    'F.cross_entropy(out, y, w, reduction="sum"), w[y].sum(); a sum or root: the mean, the square'
+    "losses of two halves do not add up. Class weights: loss=torch.nn.CrossEntropyLoss(w); other "
+    "weights or masks: return (sum, weight), as (w * loss).sum(), w.sum(); a sum or root: the "
+    "mean, the square"
 )
 
 

@@ -73,7 +73,7 @@ class PlanConfig(TrainConfig):
     program: ClassVar[str] = "spgnn plan"
     about: ClassVar[str] = (
         "Rank all configurations of training a graph by predicted seconds. Flags are those of "
-        "training; what they say of --algo, --cover and the like is not planned."
+        "training; one that would be planned, as --algo or --cover, stays as it is if given."
     )
 
     plan: Plan = field(kw_only=True)

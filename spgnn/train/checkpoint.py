@@ -120,6 +120,8 @@ def load(
     comm, path = _comm_of(graph), Path(directory) / FILE
 
     def read() -> tuple[dict[str, Any], Any]:
+        if not os.path.exists(path):
+            raise InputError(f"spgnn.load: there is no checkpoint {path}")
         tensors, progress = _read(path, _DAMAGED)
         if "modules" not in progress:
             raise InputError(f"{path}: is a Trainer's checkpoint: Trainer(…, resume=True) reads it")

@@ -30,6 +30,7 @@ from spgnn.train.vertices import SPLITS
 Report = dict[str, Any]
 Scores = dict[str, float]
 AT_BEST = "_at_best_val"
+_FEW_POINTS = 20
 SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
@@ -211,8 +212,9 @@ def show(report: Report) -> None:
     seconds = f"{epoch['median']:.4f} (min {epoch['min']:.4f}, max {epoch['max']:.4f})"
     table.add_row("seconds per epoch", seconds)
     table.add_row("of which", in_lines([f"{name} {spent[name]:.4f}" for name in CATEGORIES]))
-    for name, reached in list(report["seconds_to"].items())[-1:]:
-        table.add_row(f"seconds to {name}", f"{reached:.4f}")
+    for share, reached in list(report["seconds_to"].items())[-1:]:
+        score = _titled(_followed(report["history"]) or "")
+        table.add_row(f"seconds to {float(share):.0%} {score}", f"{reached:.4f}")
 
     between = (report["volume_by_level"] or {}).get("between", {"total_bytes": 0})
     for title, moved in (
@@ -267,9 +269,11 @@ def plot_history(report: Report, path: str, title: str) -> None:
         known = [(r["epoch"], r[name]) for r in history if r.get(name) is not None]
         if name not in ("epoch", "seconds", "lr") and known:
             axes = left if name.endswith("loss") else right
-            axes.plot(*zip(*known, strict=True), label=_titled(name))
+            few = "o" if len(known) <= _FEW_POINTS else None  # of one point there is no line
+            axes.plot(*zip(*known, strict=True), marker=few, markersize=4, label=_titled(name))
     for axes, what in ((left, "loss"), (right, "score")):
         axes.set(xlabel="epoch", ylabel=what)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         if axes.lines:
             axes.legend(frameon=False, fontsize="small")
     write_figure(figure, path, suffix, "--output")

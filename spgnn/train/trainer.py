@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.command import plural
-from spgnn.config import Training
-from spgnn.errors import InputError, memory_for, unknown
+from spgnn.config import Aim, Training
+from spgnn.errors import InputError, check_choice, memory_for, unknown
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.parameters import check_replicated
@@ -41,6 +41,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": partial(without_compiler(torch.optim.AdamW), fused=True),
     "sgd": partial(without_compiler(torch.optim.SGD), fused=True),
 }
+_LOSSES = next(option.choices for option in options_of(Aim) if option.name == "loss")
 
 
 class Trainer:
@@ -120,7 +121,10 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         **settings: Any,
     ) -> None:
+        if isinstance(loss, str):
+            check_choice("Trainer(loss=…)", loss, _LOSSES)
         if isinstance(optimizer, str):
+            check_choice("Trainer(optimizer=…)", optimizer, OPTIMIZERS)
             settings["optimizer"], optimizer = optimizer, None
         _check_settings(settings, options)
         for name, function in (("loss", loss), ("optimizer", optimizer), ("forward", forward)):

@@ -79,6 +79,7 @@ SHARD = "shard GRAPH --output OUT --parts"
 WRONG = [
     ("", "COMMAND"),
     ("inof x", "COMMAND inof: choose one of info, download, "),
+    ("partition x", "did you mean 'spgnn-partition'?"),
     ("inof x", "did you mean 'info'?"),
     ("info", "GRAPH requires an argument"),
     ("info sbm --colour", "--colour"),

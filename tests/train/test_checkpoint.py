@@ -519,6 +519,8 @@ def test_checkpoint_of_another_run(tmp_path):
         tmp_path, torch.optim.SGD
     )
     assert "there is no checkpoint" in refusal(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match=r"spgnn\.load: there is no checkpoint"):
+        spgnn.load(str(tmp_path / "elsewhere"), SoloCommunicator())
 
 
 def test_a_checkpoint_is_of_one_graph(tmp_path):

@@ -117,7 +117,12 @@ def test_a_report_is_a_configuration(tmp_path):
     path = tmp_path / "report.json"
     config = TrainConfig.of(**OTHERS | {"config": "else.toml"})
     path.write_text(json.dumps({"config": config.flat(), "history": []}))
-    assert TrainConfig.read(["--config", str(path)]) == config.but(config=path)
+    # Files of the earlier run are not written again.
+    files = ("json", "log", "predictions", "checkpoint")
+    other = config.but(config=path, resume=False, **dict.fromkeys(files))
+    assert other != config.but(config=path)
+    assert TrainConfig.read(["--config", str(path)]) == other
+    assert TrainConfig.read(["--config", str(path), "--json", "b"]) == other.but(json="b")
 
 
 BAD = [

@@ -564,6 +564,8 @@ def refused_optimizers(rank):
         (sgd(model, lr=0.1 + rank), {}, "the optimizer"),
         ("sgd", {"options": Training()}, "options has it; give one of both"),
         (None, {"options": Training(), "lr": 0.1}, "options has it; give one of both"),
+        ("addam", {}, "Trainer(optimizer=…) addam: choose one of adam, adamw, sgd"),
+        (None, {"loss": "cross_entropy"}, "Trainer(loss=…) cross_entropy: choose one of auto, "),
     ):
         with pytest.raises(InputError) as caught:
             spgnn.Trainer(model, graph, optimizer=optimizer, **settings)
