@@ -93,7 +93,7 @@ WRONG = [
     ("shard none.npz --parts 2 --output OUT", "none.npz: no such file"),
     ("shard GRAPH --parts 2 --out OUT", "--out"),
     (f"{SHARD} 0", "--parts must be an integer in [1,"),
-    (f"{SHARD} two", '--parts: unable to convert "two" into int'),
+    (f"{SHARD} two", "--parts: 'two' is no integer"),
     (f"{SHARD} {'9' * 5000}", "--parts"),
     (f"{SHARD} 2147483647", "--parts 2147483647: must be at least 1, and at most the 40 that"),
     (f"{SHARD} 2 --seed -1", "--seed"),

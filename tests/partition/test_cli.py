@@ -138,7 +138,7 @@ def _refused(arguments, capsys) -> str:
 WRONG = [
     ("", "--parts requires an argument"),
     ("--parts 0", "--parts must be an integer in [1,"),
-    ("--parts two", '--parts: unable to convert "two" into int'),
+    ("--parts two", "--parts: 'two' is no integer"),
     ("--parts 2147483647", "--parts must be an integer in [1, 65536], got int 2147483647"),
     ("--parts " + "9" * 5000, "--parts"),
     ("--parts 4 --imbalance -1", "--imbalance must be in [0, "),

@@ -192,7 +192,7 @@ def test_yaml_is_an_extra(tmp_path, monkeypatch):
         (["--set", "act"], "must be SECTION.KEY=VALUE"),
         (["--set", "model.act=rleu"], "--set: .*rleu.*relu"),
         (["--epochs"], "--epochs requires an argument"),
-        (["--epochs", "x"], 'unable to convert "x" into int'),
+        (["--epochs", "x"], "--epochs: 'x' is no integer"),
         (["--cover", "colunm"], 'Choose from: "column", "row", "minimum". Did you mean "column"'),
         (["--metric", "f1-macor"], 'Did you mean "f1-macro"'),
         (["cora"], "cora"),
