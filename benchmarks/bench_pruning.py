@@ -2,25 +2,33 @@
 
     SPGNN_DATA=DIR python benchmarks/bench_pruning.py [--sets NAME,…] [--labelled SHARE]
         [--ranks P,…] [--output FILE.md]
+    SPGNN_DATA=DIR python benchmarks/bench_pruning.py --seconds
 
 No ranks are run: bytes are those of the plans of all ranks, which training counts at its transport.
+With --seconds, epochs of attention on one rank with pruning and without, in turns, by the clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import torch
 
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
+from spgnn.frontend.from_config import training_graph
 from spgnn.partition import partition
 from spgnn.plan.counts import MatrixCounts, Product
 from spgnn.plan.graphs import Dataset
 from spgnn.plan.ranks import VirtualRanks
+from spgnn.train import Trainer
+from spgnn.train.run import task_of
 
 LAYERS, WIDTH = 3, 16
 
@@ -66,6 +74,32 @@ def line(name: str, dataset: Dataset, ranks: int, cover: str) -> str:
     )
 
 
+def epochs(name: str, model: str, rounds: int = 7, warm_up: int = 3) -> str:
+    """Seconds of an epoch with pruning over those without, a tenth of the vertices labelled."""
+    file = Path(os.environ["SPGNN_DATA"], f"{name}.npz")
+    path = str(file) if file.exists() else name
+    comm, trainers = connect(), {}
+    for prune in (True, False):
+        config = TrainConfig.of(
+            dataset=path, model=model, prune=prune, layers=LAYERS, heads=8, hidden=64,
+            random_features=64, random_classes=8, random_labels=0.1, partition="block",
+        )  # fmt: skip
+        task = task_of(config, training_graph(config, comm))
+        trainers[prune] = Trainer(task, options=config.training)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for epoch in range(warm_up + rounds):
+        for prune, trainer in trainers.items():
+            began = time.perf_counter()
+            float(trainer.train_epoch(epoch))
+            seconds[prune].append(time.perf_counter() - began)
+    pruned, whole = (seconds[prune][warm_up:] for prune in (True, False))
+    ratios = [a / b for a, b in zip(pruned, whole, strict=True)]
+    return (
+        f"| {name} | {model} | {1e3 * median(pruned):.1f} | {1e3 * median(whole):.1f} | "
+        f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     default = "amazon-computers,coauthor-physics,uk-2007-05-100k,reddit-sayit"
@@ -73,7 +107,13 @@ def main() -> None:
     parser.add_argument("--labelled", type=float, default=0.01, help="0: the set's own vertices")
     parser.add_argument("--ranks", default="4,8", metavar="P,…")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
+    parser.add_argument("--seconds", action="store_true", help="time epochs of attention")
     options = parser.parse_args()
+    if options.seconds:
+        for name in ("coauthor-physics", "wave", "rmat-14-16"):
+            for model in ("gat", "gatv2"):
+                print(epochs(name, model), flush=True)
+        return
     torch.set_num_threads(1)
     lines = [
         "# Pruning",
