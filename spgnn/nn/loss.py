@@ -209,7 +209,9 @@ class FunctionLoss(Loss):
         devices = [outputs.device] if outputs.is_cuda else []
         module = self.function if isinstance(self.function, nn.Module) else None
         state = None if module is None else deepcopy(module.state_dict())
-        tried = replace(self, function=copy(self.function))  # what counts its calls counts there
+        tried = self
+        with suppress(Exception):  # what counts its calls counts in a copy, if there can be one
+            tried = replace(self, function=copy(self.function))
         with torch.random.fork_rng(devices):
             weighted, dtype, calls = self.comm.on_every_rank(
                 lambda: tried._adds_up(ids.cpu(), outputs, labels)
