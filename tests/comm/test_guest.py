@@ -156,13 +156,15 @@ def test_a_group_that_exists_is_never_overlooked(tmp_path, described):
     """Nor one that was made, or ended and made again, after this process was a job of one rank."""
 
     def program() -> None:
-        rank, address = int(os.environ["RANK"]), f"tcp://127.0.0.1:{os.environ['MASTER_PORT']}"
+        rank = int(os.environ["RANK"])
         if not described:  # as of mp.spawn
             for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
                 del os.environ[name]
             assert connect().size == 1
-        for _ in range(2):
-            dist.init_process_group("gloo", init_method=address, rank=rank, world_size=3)
+        for turn in range(2):
+            # A file each: at one port, an early rank would meet the store of the turn before.
+            meeting = f"file://{tmp_path}/turn-{turn}"
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=3)
             comm = connect()
             assert (comm.rank, comm.size, comm.job.is_guest) == (rank, 3, True)
             assert connect() is comm
