@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 
-class Named:
+class Named(ABC):
     """Values by name: ``graph["train_mask"]``, ``"x" in graph``, ``graph.keys()``.
 
     A name that the graph has for itself (``mean``, ``device``) is the data's here.
     """
 
+    @abstractmethod
     def keys(self) -> list[str]:
         """Names of all values that are there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _value(self, name: str) -> Any:
         """A value that is there. Collective where that of an attribute is."""
-        raise NotImplementedError
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name.

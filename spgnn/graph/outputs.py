@@ -61,7 +61,7 @@ Losses = Callable[[Communicator, Tensor | None], None]
 
 
 class Output(Tensor):
-    """What a synchronised model returned, or something computed from it."""
+    """A tensor that a synchronised model returned, or one computed from it."""
 
     ranks: ref[Communicator]
     on_backward: Losses
@@ -97,16 +97,15 @@ class Output(Tensor):
             loss = args[0] if name == "backward" and args else None
             if isinstance(loss, tuple | list) and len(loss) == 1:  # of torch.autograd.backward
                 (loss,) = loss
-            given = kwargs.get("gradient") is None and kwargs.get("grad_tensors") is None
-            if isinstance(loss, Output) and loss.numel() == 1 and given:
+            weighted = any(kwargs.get(name) is not None for name in ("gradient", "grad_tensors"))
+            if isinstance(loss, Output) and loss.numel() == 1 and not weighted:
                 like.on_backward(comm, plain(loss))
                 try:
                     return func(*args, **kwargs)
                 finally:
                     like.on_backward(comm, None)
             result = func(*args, **kwargs)
-            is_grad = getattr(getattr(func, "__self__", None), "__name__", "") == "grad"
-            if is_grad:
+            if getattr(getattr(func, "__self__", None), "__name__", "") == "grad":  # z.grad
                 return result
             if name in _RESHAPE and isinstance(result, Tensor):
                 several = several or (result.dim() != 1 and result.shape[:1] != args[0].shape[:1])
@@ -170,8 +169,8 @@ def marked(value: Any, comm: Communicator, on_backward: Losses, combined: bool =
     if type(value) in (list, tuple):
         return type(value)(marked(one, comm, on_backward, combined) for one in value)
     if isinstance(value, tuple):  # with names: a maximum's of torch, or a user's own
-        known = [marked(one, comm, on_backward, combined) for one in value]
-        return value._make(known) if hasattr(value, "_make") else type(value)(known)
+        parts = [marked(one, comm, on_backward, combined) for one in value]
+        return value._make(parts) if hasattr(value, "_make") else type(value)(parts)
     return value
 
 
@@ -200,7 +199,7 @@ def _mean(
 
 
 def _weight(logits: Tensor, y: Tensor, kwargs: dict[str, Any]) -> Any:
-    """What torch divides a sum over classes by: rows, or the weights of their classes."""
+    """The divisor of torch's mean over classes: rows, or the weights of their classes."""
     if y.is_floating_point():  # probabilities of classes
         classes = logits.shape[1 if logits.dim() > 1 else 0]
         return logits.numel() // max(classes, 1)

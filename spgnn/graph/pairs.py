@@ -56,7 +56,7 @@ class Sources(DistVertices):
 
     @property
     def A(self) -> DistMatrix:
-        """What the halo is of."""
+        """The matrix whose halo holds the sources of other ranks."""
         return self._matrix
 
     def exact(self) -> AbstractContextManager[None]:
@@ -65,8 +65,8 @@ class Sources(DistVertices):
 
     def looked_up(self, rows: Tensor) -> Tensor:
         """Rows that scores of pairs come of: their mean loss is over the pairs of all ranks."""
-        known: Tensor = marked(rows, self.comm, note_loss)
-        return known
+        sources: Tensor = marked(rows, self.comm, note_loss)
+        return sources
 
 
 def checked_pairs(index: Any, labels: Any, vertices: int) -> EdgeList:
