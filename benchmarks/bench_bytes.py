@@ -41,10 +41,10 @@ def schemes(ranks: int) -> dict[str, tuple[TrainConfig, str, str]]:
     covered = base.but(cover="minimum")
     halo = covered.but(recompute_halo=True)
     return {
-        "paper": (base.but(order="paper"), "metis", "column"),
+        "paper": (base.but(order="paper"), "metis", "both"),
         "order, cover": (covered, "gvb", "cover"),
         "… recomputed halo": (halo, "gvb", "cover"),
-        "feature": (alone, "block", "column"),
+        "feature": (alone, "block", "both"),
         "feature, recomputed halo": (alone.but(recompute_halo=True), "gvb", "cover"),
         "… pruned": (halo.but(prune=True), "gvb", "cover"),
     }

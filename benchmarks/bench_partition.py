@@ -50,7 +50,7 @@ def measure(name: str, parts: int, method: str, seed: int) -> Row:
     """One partition: the report's volumes, and the method's CPU seconds."""
     base, _, variant = method.partition("-")
     preset = variant if variant in ("fast", "strong") else "default"
-    objective = "cover" if variant == "cover" else "column"
+    objective = variant if variant in ("send", "cover") else "both"
     function = FUNCTIONS["metis-volume" if method == "metis-volume" else base]
     adjacency = Adjacency.of(load(name))
     weights = adjacency.row_lengths[:, None]
@@ -62,7 +62,6 @@ def measure(name: str, parts: int, method: str, seed: int) -> Row:
         seed=seed,
         preset=preset,
         objective=objective,
-        receive=False,
         targets=np.arange(adjacency.vertices),
         hops=1,
         initial=None,

@@ -39,6 +39,7 @@ _OTHER_NAMES = {
     "c": "replication replicas",
     "partition": "method partitioner",
     "method": "partitioner partition algorithm",
+    "objective": "receive",
     "output": "out o",
 }
 # Flags that only these commands have.

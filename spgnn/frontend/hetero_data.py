@@ -214,7 +214,7 @@ class HeteroArrays:
                 A,
                 parts,
                 method=how,
-                objective="column" if rows or how != "gvb" else "cover",
+                objective="both" if rows or how != "gvb" else "cover",
                 imbalance=imbalance,
                 seed=seed,
                 weights=weights,

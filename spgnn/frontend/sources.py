@@ -335,7 +335,7 @@ def _labels(
         )
     # Only gvb knows what is sent where the cheaper of rows and columns is.
     minimum = how.algorithm.cover == "minimum" and method == "gvb"
-    objective: Objective = "cover" if minimum else "column"
+    objective: Objective = "cover" if minimum else "both"
     with ProgressBar() as progress:
         labels, report = partition(
             add_self_loops(A),

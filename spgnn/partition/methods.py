@@ -35,7 +35,7 @@ from spgnn.partition.morton import MORTON, morton
 from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
 from spgnn.progress import Progress, stage
 
-Objective = Literal["column", "cover"]
+Objective = Literal["both", "send", "cover"]
 Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 BALANCES = ("nnz", "vertices", "train")
@@ -46,11 +46,10 @@ def partition(
     k: int,
     method: str = "gvb",
     *,
-    objective: Objective = "column",
+    objective: Objective = "both",
     imbalance: float = 0.05,
     seed: int = 0,
     preset: Preset = "default",
-    receive: bool = False,
     balance: Sequence[str] = ("nnz",),
     train_mask: npt.NDArray[np.bool_] | None = None,
     weights: Int64Array | None = None,
@@ -73,16 +72,15 @@ def partition(
         Parts stay empty where k > n. At most 65,536, or four times as many as vertices.
     method : str
         One of `METHODS`, or ``"morton"``; docs/partition.md says which when.
-    objective : {"column", "cover"}
-        What gvb minimises: rows moved when columns pay, or under minimum vertex covers.
+    objective : {"both", "send", "cover"}
+        What gvb minimises beside the total: the maximum over parts of the larger of rows sent and
+        received, or of rows sent alone; or both ways what moves under minimum vertex covers.
     imbalance : float
         Allowed excess of the heaviest part over the average, 0.05 = 5 %; at most a million.
     seed : int
         Non-negative; the same seed gives the same labels.
     preset : {"fast", "default", "strong"}
         How much time to spend; used by gvb, stream, mtkahypar and kaminpar.
-    receive : bool
-        Whether gvb also minimises the maximum receive volume.
     balance : sequence of {"nnz", "vertices", "train"}
         What every part gets an equal share of. More than one with gvb only.
     train_mask : bool [n], optional
@@ -118,6 +116,8 @@ def partition(
         Says for what.
     """
     check_choice("method", method, (*METHODS, MORTON))
+    if str(objective) == "column":
+        raise InputError("objective column is now both (the default), or send for sent rows alone")
     check_choice("objective", objective, get_args(Objective))
     check_choice("preset", preset, PRESETS)
     adjacency = Adjacency.of(A)
@@ -132,7 +132,6 @@ def partition(
         seed=check_integer("seed", seed, 0, LARGEST_SEED),
         preset=preset,
         objective=objective,
-        receive=receive,
         targets=np.flatnonzero(_checked_mask(adjacency, train_mask, "method pagraph"))
         if method == "pagraph" and train_mask is not None
         else np.arange(n),
@@ -142,8 +141,8 @@ def partition(
         progress=progress,
     )
     nodes = check_nodes(nodes, parts)
-    if method != "gvb" and (objective != "column" or receive):
-        raise InputError(f"only method gvb takes objective cover or receive, not {method}")
+    if method != "gvb" and objective != "both":
+        raise InputError(f"only method gvb takes objective {objective}, not {method}")
     if initial is not None and method not in ("gvb", "stream"):
         raise InputError(f"method {method} cannot refine labels; use gvb or stream")
     if nodes is not None and (method != "gvb" or initial is not None):
@@ -190,7 +189,6 @@ class Problem:
     seed: int
     preset: Preset
     objective: Objective
-    receive: bool
     targets: Int64Array
     hops: int
     initial: Int32Array | None
@@ -420,16 +418,16 @@ _EFFORT: dict[Preset, dict[str, float | list[int]]] = {
 
 
 def gvb(problem: Problem) -> Int32Array:
-    """Our multilevel partitioner: least total and maximum send volume together.
+    """Our multilevel partitioner: least total and maximum volume together.
 
     The model has a net per column v: v and the rows with a nonzero there. With λ_v the number of
     parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of
     a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), every second
     of them coarsened inside communities, and one bisects the nets themselves; refined for volume,
-    they are combined in V-cycles (Andre, Schlag & Schulz 2018). Refinement prices each
-    part's sends by how far they lie above the average (after Acer, Selvitopi, Aykanat 2016, section
-    4), in the end by how close they are to the maximum; and weight close to the bounds, or else the
-    parts that send least would be full, and all room where volume is to leave.
+    they are combined in V-cycles (Andre, Schlag & Schulz 2018). Refinement prices what
+    each part sends and receives by how far that lies above the average (after Acer, Selvitopi,
+    Aykanat 2016, section 4), in the end by how close it is to the maximum; and weight close to the
+    bounds, or else the parts that move least would be full, and all room where volume is to leave.
     """
     adjacency = problem.adjacency
     return _gvb(problem, adjacency.indptr, adjacency.indices, problem.imbalance)
@@ -450,7 +448,7 @@ def _gvb(
     options = _native.GvbOptions()
     options.parts = check_integer("parts of gvb", problem.parts, 1, MAX_PARTS)
     options.max_weight = limits.tolist()
-    options.seed, options.receive = problem.seed, bool(problem.receive)
+    options.seed, options.receive = problem.seed, problem.objective != "send"
     options.threads = problem.threads
     for name, value in _EFFORT[problem.preset].items():
         setattr(options, name, value)

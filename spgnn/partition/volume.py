@@ -49,6 +49,8 @@ class CoverVolume:
             "max_send": int(self.send.max()),
             "avg_send": self.total / len(self.send),
             "max_recv": int(self.receive.max()),
+            "max_receive": int(self.receive.max()),
+            "busiest": max(int(self.send.max()), int(self.receive.max())),
             "max_pair": None if self.blocks is None else int(self.blocks.max(initial=0)),
             "send_imbalance": excess_of_maximum(self.send),
             "recv_imbalance": excess_of_maximum(self.receive),
@@ -156,7 +158,7 @@ def report(
         totals["minimum"] = volumes.minimum.total
     column, sizes = covers["column"], part_sizes(checked, parts)
     of_column = (
-        *("max_send", "avg_send", "max_recv", "max_pair"),
+        *("max_send", "avg_send", "max_recv", "max_receive", "busiest", "max_pair"),
         *("send_imbalance", "recv_imbalance"),
     )
     result: Report = {
@@ -166,6 +168,7 @@ def report(
         "peak_rss_bytes": peak_bytes(),
         "vertices": adjacency.vertices,
         "edges": adjacency.edges,
+        "total": column["total"],
         "total_volume": column["total"],
         **{name: column[name] for name in of_column},
         "edge_cut": volumes.edge_cut,

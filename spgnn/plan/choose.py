@@ -21,6 +21,7 @@ from spgnn.exchange import Algorithm
 from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.needs import COVERS
 from spgnn.layout import Int32Array
+from spgnn.partition.methods import Objective
 from spgnn.plan.counts import LEVELS, MatrixCounts
 from spgnn.plan.disk import Disk
 from spgnn.plan.epoch import Epoch, trace
@@ -179,10 +180,10 @@ class Choice:
         }
 
 
-def objective_of(config: TrainConfig) -> str:
+def objective_of(config: TrainConfig) -> Objective:
     """Objective of the partition, as training has it: gvb knows what minimum covers move."""
     covered = config.algorithm.partition == "gvb" and config.algorithm.cover == "minimum"
-    return "cover" if covered else "column"
+    return "cover" if covered else "both"
 
 
 def algorithms(
@@ -559,7 +560,7 @@ class Planner:
         return found
 
 
-def _partition_of(config: TrainConfig, ranks: int) -> tuple[str, str, int, int | None]:
+def _partition_of(config: TrainConfig, ranks: int) -> tuple[str, Objective, int, int | None]:
     """Method, objective, parts and nodes of the partition, as training makes it."""
     how, method = config.algorithm.distribution, config.algorithm.partition
     parts = how.parts(ranks)

@@ -21,12 +21,12 @@ from spgnn.errors import InputError
 from spgnn.files import digest
 from spgnn.layout import Int32Array, Int64Array
 from spgnn.partition import partition, read_labels, write_labels
-from spgnn.partition.methods import Preset
+from spgnn.partition.methods import Objective, Preset
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
 # Part of every key: labels of a partitioner that has changed are others.
-_GENERATION = "1"
+_GENERATION = "2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,16 +196,16 @@ class Partitions:
             raise InputError(f"--cache {directory}: cannot be made: {said}") from None
 
     def labels(
-        self, method: str, objective: str, parts: int, nodes: int | None = None
+        self, method: str, objective: Objective, parts: int, nodes: int | None = None
     ) -> Int32Array:
         """The part of each vertex, int32 [n]; with nodes, of a partition of two levels."""
         return self._labels_and_file(method, objective, parts, nodes)[0]
 
-    def file(self, method: str, objective: str, parts: int, nodes: int | None = None) -> Path:
+    def file(self, method: str, objective: Objective, parts: int, nodes: int | None = None) -> Path:
         """File of the labels."""
         return self._labels_and_file(method, objective, parts, nodes)[1]
 
-    def key(self, method: str, objective: str, parts: int, nodes: int | None = None) -> str:
+    def key(self, method: str, objective: Objective, parts: int, nodes: int | None = None) -> str:
         """Of what labels would be: the graph, the method and its options."""
         key: list[object] = [_GENERATION, self._dataset.digest, method, objective, parts]
         key += [] if nodes is None else [nodes]
@@ -213,7 +213,7 @@ class Partitions:
         return "/".join(map(str, key))
 
     def _labels_and_file(
-        self, method: str, objective: str, parts: int, nodes: int | None
+        self, method: str, objective: Objective, parts: int, nodes: int | None
     ) -> tuple[Int32Array, Path]:
         name = digest(self.key(method, objective, parts, nodes).encode())
 
@@ -231,7 +231,7 @@ class Partitions:
             self._dataset.looped,
             parts,
             method,
-            objective="cover" if objective == "cover" else "column",
+            objective=objective,
             imbalance=self._imbalance,
             seed=self._seed,
             preset=self._preset,

@@ -33,7 +33,7 @@ from paper.times import (
     predicted,
     scaled,
 )
-from paper.volumes import read_cells, volumes
+from paper.volumes import objective_of, read_cells, volumes
 
 from spgnn import InputError
 from spgnn.data import load_dataset
@@ -137,7 +137,9 @@ def test_volumes_are_those_counted_pair_by_pair(graph, partitions):
         (parts, method) for parts in (3, 8) for method in ("random", "metis", "gvb")
     ]
     for row in found:
-        sent = rows_sent(A, partitions.labels(row.method, "column", row.ranks), row.ranks)
+        sent = rows_sent(
+            A, partitions.labels(row.method, objective_of(row.method), row.ranks), row.ranks
+        )
         assert row.total == pytest.approx(graph.factor * sent.sum(), rel=1e-12)
         assert row.maximum == pytest.approx(graph.factor * sent.max(), rel=1e-12)
         assert row.imbalance == pytest.approx(sent.max() / sent.mean() - 1, rel=1e-9)
@@ -151,7 +153,7 @@ def test_bytes_of_an_epoch_are_counted_rows_times_widths(graph, partitions):
     plain = replace(graph, factor=1.0)
     found = points(plain, partitions, (AWARE, GVB), (4,), MACHINE, model=MODEL)
     even = np.repeat(np.arange(4), np.diff(np.arange(5) * A.shape[0] // 4))
-    for point, labels in zip(found, (even, partitions.labels("gvb", "column", 4)), strict=True):
+    for point, labels in zip(found, (even, partitions.labels("gvb", "send", 4)), strict=True):
         sent = rows_sent(A, labels, 4)
         assert point.total == 4 * moved * sent.sum()
 

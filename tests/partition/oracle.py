@@ -98,7 +98,7 @@ def partition(A, k, imbalance=0.03, weights=None, **options):
     weights = np.diff(A.indptr) + 1 if weights is None else np.asarray(weights)
     weights = weights.astype(np.int64).reshape(len(weights), -1)
     adjacency = Adjacency(A.indptr.astype(np.int64), A.indices.astype(np.int32))
-    base = dict(seed=0, preset="default", objective="column", receive=False, initial=None)
+    base = dict(seed=0, preset="default", objective="both", initial=None)
     base |= dict(threads=1, progress=None, targets=np.arange(len(weights)), hops=1)
     problem = Problem(adjacency, k, weights, 0.0, **base | options)
     return _gvb(problem, adjacency.indptr, adjacency.indices, imbalance)

@@ -183,7 +183,8 @@ PARTITION = [
     ({"threads": 10**9}, "threads must be an integer"),
     ({"method": "magic"}, "method magic: choose one of block, random, metis"),
     ({"method": 7}, "method 7: choose one of"),
-    ({"objective": "both"}, "objective both: choose one of column, cover"),
+    ({"objective": "sent"}, "objective sent: choose one of both, send, cover"),
+    ({"objective": "column"}, "objective column is now both"),
     ({"preset": "defualt"}, "did you mean 'default'"),
     ({"imbalance": -0.1}, r"imbalance must be a number in \[0, 1e\+06\]"),
     ({"imbalance": float("nan")}, "imbalance must be a number"),
@@ -439,7 +440,7 @@ def test_levels_are_counted_by_definition(A, shape, seed, threads):
 
 
 @pytest.mark.parametrize(
-    ("preset", "objective"), [("fast", "column"), ("default", "column"), ("fast", "cover")]
+    ("preset", "objective"), [("fast", "both"), ("default", "send"), ("fast", "cover")]
 )
 def test_both_levels_keep_the_bound_and_less_crosses_nodes(preset, objective):
     A = uneven_communities(1200, seed=3)
@@ -450,7 +451,7 @@ def test_both_levels_keep_the_bound_and_less_crosses_nodes(preset, objective):
     np.testing.assert_array_equal(labels, again)
     assert found["imbalance_met"]
     assert found["empty_parts"] == 0
-    if objective == "column":
+    if objective != "cover":
         flat, _ = partition(A, 12, **options)
         apart = report(A, flat, 12, nodes=3)["levels"]["between"]["total"]
         assert found["levels"]["between"]["total"] < apart

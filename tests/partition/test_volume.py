@@ -63,10 +63,10 @@ def test_beyond_1024_parts_there_are_no_blocks_but_the_same_sums():
 def test_report_holds_the_contract():
     A = sp.csr_array(np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1], [0, 0, 0, 0]]))
     result = report(A, [0, 0, 1, 1], 3)
-    assert result["total_volume"] == 2  # rows 0 and 1 go to part 1
+    assert result["total"] == result["total_volume"] == 2  # rows 0 and 1 go to part 1
     assert result["max_send"] == 2
     assert result["avg_send"] == pytest.approx(2 / 3)
-    assert result["max_recv"] == 2
+    assert result["max_receive"] == result["max_recv"] == 2
     assert result["send_imbalance"] == pytest.approx(2)
     assert result["edge_cut"] == 2
     assert result["edges"] == 5
@@ -74,6 +74,8 @@ def test_report_holds_the_contract():
     assert result["empty_parts"] == 1
     assert result["nnz_imbalance"] == pytest.approx(3 * 3 / 5 - 1)
     assert result["vertex_imbalance"] == pytest.approx(2 * 3 / 4 - 1)
+    busiest = [result["covers"][cover]["busiest"] for cover in COVERS]
+    assert (result["busiest"], *busiest) == (2, *(result["covers"][c]["max_send"] for c in COVERS))
     assert result["cover_volume"] == {"column": 2, "row": 1, "minimum": 1}
     assert result["peak_rss_bytes"] > 0
     for cover in COVERS:

@@ -173,17 +173,17 @@ def test_a_disk_is_for_plans_that_nothing_given_excludes(tmp_path, capsys):
 def test_partitions_are_kept_and_damaged_ones_made_again(tmp_path):
     dataset = Dataset.of(open_source(write_graphs(tmp_path)[0]))
     cached = Partitions(dataset, tmp_path / "cache", seed=3)
-    labels = cached.labels("random", "column", 4)
+    labels = cached.labels("random", "both", 4)
     expected, _ = partition(dataset.looped, 4, "random", seed=3)
     np.testing.assert_array_equal(labels, expected)
     (path,) = (tmp_path / "cache").iterdir()
-    assert cached.file("random", "column", 4) == path
+    assert cached.file("random", "both", 4) == path
     for damage in (b"0\n" * dataset.vertices, b"", b"\xff\n", path.read_bytes()[:-2]):
         path.write_bytes(damage)
-        np.testing.assert_array_equal(cached.labels("random", "column", 4), expected)
+        np.testing.assert_array_equal(cached.labels("random", "both", 4), expected)
         assert [path] == list((tmp_path / "cache").iterdir())
     other = Partitions(dataset, tmp_path / "cache", seed=4)
-    other.labels("random", "column", 4)
+    other.labels("random", "both", 4)
     assert len(list((tmp_path / "cache").iterdir())) == 2
     blocked = tmp_path / "file"
     blocked.write_text("")

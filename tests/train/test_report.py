@@ -157,8 +157,8 @@ def test_bytes_are_those_of_the_partition_report(tmp_path):
 
 def test_minimum_covers_are_trained_on_a_partition_for_them(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
-    cases = [("minimum", "gvb", "cover"), ("column", "gvb", "column")]
-    cases += [("row", "gvb", "column"), ("minimum", "random", "column")]
+    cases = [("minimum", "gvb", "cover"), ("column", "gvb", "both")]
+    cases += [("row", "gvb", "both"), ("minimum", "random", "both")]
     base = TrainConfig.of(dataset=path, epochs=1, seed=2)
     configs = [base.but(cover=cover, partition=method) for cover, method, _ in cases]
     found = run_ranks(lambda rank: [train(config, connect())[1] for config in configs], 4)[0]

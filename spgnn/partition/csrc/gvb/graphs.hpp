@@ -227,7 +227,7 @@ Hypergraph nets_of_columns(const Adjacency& adjacency, const ColumnPays& column_
   return h;
 }
 
-// The hypergraph of the column objective: every column pays.
+// The hypergraph where every column pays.
 inline Hypergraph column_hypergraph(const Adjacency& adjacency) {
   Hypergraph h = nets_of_columns(adjacency, [](std::int64_t) { return true; });
   h.build_incidence();

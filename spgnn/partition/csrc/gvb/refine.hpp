@@ -389,7 +389,7 @@ class LocalSearch {
   std::vector<std::pair<Vertex, Part>> moves_;
 };
 
-// Takes volume off the parts that send most, by moves that make room for themselves.
+// Takes volume off the busiest parts, by moves that make room for themselves.
 
 // Where weights are tight no single move fits, and the part with the maximum keeps it. Here a
 // vertex moves anyway, and its new part sends vertices on until it is within its bound; the chain
@@ -587,8 +587,7 @@ using Score = std::pair<std::int64_t, double>;  // overload first, then volume
 inline Score score(const VolumeState& state, const Options& options, double weight = kOnTheWay,
                    double most = std::numeric_limits<double>::infinity()) {
   const auto total = static_cast<double>(state.total());
-  const auto highest =
-      static_cast<double>(state.max_send() + (options.receive ? state.max_receive() : 0));
+  const auto highest = static_cast<double>(state.busiest(options.receive));
   return {state.weights().overload(options.max_weight),
           total + weight * std::min(highest * options.parts, most * total)};
 }
@@ -604,14 +603,11 @@ inline void price_volumes(VolumeState& state, const Bound& bounds, const Options
                           double alpha) {
   constexpr double kReach = 1.25;
   const double average = std::max(1.0, static_cast<double>(state.total()) / options.parts);
-  const auto level = [&](std::int64_t highest) {
-    return std::max(average, static_cast<double>(highest) / kReach);
-  };
   Potential potential;
   potential.alpha = alpha;
-  potential.reference = level(state.max_send());
-  potential.receive_alpha = options.receive ? alpha : 0.0;
-  potential.receive_reference = level(state.max_receive());
+  potential.receives = options.receive;
+  potential.reference =
+      std::max(average, static_cast<double>(state.busiest(options.receive)) / kReach);
   potential.limit_price(options.parts);
   state.set_potential(potential);
   state.price_weights(bounds, options.load * average);
@@ -623,19 +619,17 @@ inline void price_peaks(VolumeState& state, const Options& options) {
   constexpr double kPress = 3;
   Potential potential;
   potential.squarings = 6;
-  const auto alpha = [&](const std::vector<std::int64_t>& volumes, double highest) {
-    const double slopes =
-        std::accumulate(volumes.begin(), volumes.end(), 0.0, [&](double sum, std::int64_t volume) {
-          return sum + std::pow(static_cast<double>(volume) / highest, 63);
-        });
-    return kPress * options.parts / std::max(1.0, slopes);
+  potential.receives = options.receive;
+  potential.reference = std::max<double>(1, static_cast<double>(state.busiest(options.receive)));
+  double slopes = 0;
+  const auto add_slopes = [&](const std::vector<std::int64_t>& volumes) {
+    for (std::int64_t volume : volumes) {
+      slopes += std::pow(static_cast<double>(volume) / potential.reference, 63);
+    }
   };
-  potential.reference = std::max<double>(1, static_cast<double>(state.max_send()));
-  potential.alpha = alpha(state.send(), potential.reference);
-  potential.receive_reference = std::max<double>(1, static_cast<double>(state.max_receive()));
-  if (options.receive) {
-    potential.receive_alpha = alpha(state.receive(), potential.receive_reference);
-  }
+  add_slopes(state.send());
+  if (options.receive) add_slopes(state.receive());
+  potential.alpha = kPress * options.parts / std::max(1.0, slopes);
   state.set_potential(potential);
   const double average = static_cast<double>(state.total()) / options.parts;
   state.price_weights(options.max_weight, options.peak_load * average);
@@ -667,8 +661,7 @@ inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> l
 
 inline bool is_even(const VolumeState& state, const Options& options) {
   const double most = options.even * static_cast<double>(state.total()) / options.parts;
-  return static_cast<double>(state.max_send()) <= most &&
-         (!options.receive || static_cast<double>(state.max_receive()) <= most);
+  return static_cast<double>(state.busiest(options.receive)) <= most;
 }
 
 // Lowers the maximum of the finest level. Only moves that take rows off a part with a price are

@@ -139,24 +139,21 @@ class PinCounts {
 // Part p with send volume S costs S + α·T/β·(S/T)^β, T a level of reference: with T the average and
 // β = 8, balanced parts pay for their volume alone, a part well above T ever more (the idea of
 // Acer, Selvitopi, Aykanat 2016, who re-weight parts by their share, as one smooth function). With
-// T the maximum and β = 64 only the parts close to it pay more. With the option `receive`, received
-// rows are priced by the second term likewise.
+// T the maximum and β = 64 only the parts close to it pay more. Where received rows count too, they
+// have the same price above the volume: then it is the larger of the two that must not be high.
 struct Potential {
   double alpha = 0.0;
   double reference = 1.0;
-  double receive_alpha = 0.0;
-  double receive_reference = 1.0;
+  bool receives = false;
   int squarings = 3;  // β = 2^squarings
   double knee =
       std::numeric_limits<double>::infinity();  // the price is constant from S = knee·T on
 
-  double send_cost(std::int64_t s) const {
-    return static_cast<double>(s) + alpha * excess(s, reference);
-  }
-  double send_price(std::int64_t s) const { return 1.0 + alpha * slope(s, reference); }
-  bool prices_receive() const { return receive_alpha > 0; }
-  double receive_cost(std::int64_t r) const { return receive_alpha * excess(r, receive_reference); }
-  double receive_price(std::int64_t r) const { return receive_alpha * slope(r, receive_reference); }
+  double send_cost(std::int64_t s) const { return static_cast<double>(s) + alpha * excess(s); }
+  double send_price(std::int64_t s) const { return 1.0 + alpha * slope(s); }
+  bool prices_receive() const { return receives && alpha > 0; }
+  double receive_cost(std::int64_t r) const { return receives ? alpha * excess(r) : 0.0; }
+  double receive_price(std::int64_t r) const { return receives ? alpha * slope(r) : 0.0; }
 
   // No row costs more than `extra` above its one row: k is what a row of the fullest part costs
   // where average and maximum count alike.
@@ -165,12 +162,12 @@ struct Potential {
   }
 
  private:
-  double excess(std::int64_t volume, double level) const {
-    const double x = static_cast<double>(volume) / level, bent = std::min(x, knee);
-    return level * power(bent) * (bent / (1 << squarings) + (x - bent));
+  double excess(std::int64_t volume) const {
+    const double x = static_cast<double>(volume) / reference, bent = std::min(x, knee);
+    return reference * power(bent) * (bent / (1 << squarings) + (x - bent));
   }
-  double slope(std::int64_t volume, double level) const {
-    return power(std::min(static_cast<double>(volume) / level, knee));
+  double slope(std::int64_t volume) const {
+    return power(std::min(static_cast<double>(volume) / reference, knee));
   }
   // x^(β − 1)
   double power(double x) const {
@@ -220,6 +217,10 @@ class VolumeState {
   const std::vector<std::int64_t>& receive() const { return receive_; }
   std::int64_t max_send() const { return *std::max_element(send_.begin(), send_.end()); }
   std::int64_t max_receive() const { return *std::max_element(receive_.begin(), receive_.end()); }
+  // What the part with most of it sends, or sends or receives where that counts too.
+  std::int64_t busiest(bool receives) const {
+    return std::max(max_send(), receives ? max_receive() : 0);
+  }
   const PartWeights& weights() const { return weights_; }
 
   void set_potential(const Potential& potential) {
@@ -480,7 +481,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     }
   };
 
-  // With the column objective most terms vanish, and this is where most of the time goes.
+  // Where only what is sent counts, most terms vanish, and this is where most of the time goes.
   Terms collect(Vertex v) {
     return state_.only_sends_cost() ? collect<false>(v) : collect<true>(v);
   }
