@@ -28,13 +28,18 @@ Ends = npt.NDArray[np.int64]  # one edge per row
 
 
 def load(name: str, *, directed: bool = False) -> sp.csr_array:
-    """The pattern of a graph and, unless `directed`, its transpose, with self-loops."""
+    """The pattern of a graph and, unless `directed`, its transpose, with self-loops.
+
+    Names that end in .npz are files; others are generated, or files of the directory $SPGNN_DATA.
+    """
     if name == "rmat16":
         A = rmat(16, 16)
     elif name in GENERATED:
         A = GENERATED[name](np.random.default_rng(zlib.crc32(name.encode())))
     else:
-        with np.load(Path(os.environ["SPGNN_DATA"]) / f"{name}.npz", allow_pickle=False) as file:
+        directory = os.environ.get("SPGNN_DATA", ".")
+        path = Path(name) if name.endswith(".npz") else Path(directory, f"{name}.npz")
+        with np.load(path, allow_pickle=False) as file:
             arrays = (np.ones(len(file["indices"]), np.bool_), file["indices"], file["indptr"])
             A = sp.csr_array(arrays, shape=tuple(file["shape"]))
     if A.shape[0] != A.shape[1]:  # a hypergraph: nets and cells become one kind of vertex
