@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from statistics import fmean
 from paper.graphs import PaperGraph, shape_of
 from paper.times import AWARE, Model, Point, Scheme, predicted
 from spgnn.comm import connect
-from spgnn.comm.slow_link import throttled
+from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import FreedMemory
@@ -75,33 +74,6 @@ class Measured:
     nbytes: int
     spent: dict[str, float]
     predicted: dict[str, float]
-
-
-class _Work:
-    """A rank's processor seconds of epochs that repeat, step by step.
-
-    A step lies between two of the network's looks at the clock. It counts as it took in the fastest
-    epoch so far, less what the same step took on a graph with next to no vertices.
-    """
-
-    def __init__(self, idle: Sequence[float] = ()) -> None:
-        self._idle, self.steps = idle, list[float]()
-        self._seconds = 0.0
-        self.begin()
-
-    def begin(self) -> None:
-        """An epoch begins."""
-        self._step, self._last = 0, time.process_time()
-
-    def __call__(self) -> float:
-        now, step = time.process_time(), self._step
-        took, self._last, self._step = now - self._last, now, step + 1
-        if step == len(self.steps):
-            self.steps.append(took)
-        self.steps[step] = min(took, self.steps[step])
-        idle = self._idle[step] if step < len(self._idle) else 0.0
-        self._seconds += max(self.steps[step] - idle, 0.0)
-        return self._seconds
 
 
 def measured(
@@ -177,7 +149,7 @@ def _train(
     """Seconds by kind of an epoch of the last training, less the first one's; bytes it sent."""
     steps: Sequence[float] = ()
     for config in configs:
-        work = _Work(steps)
+        work = RepeatedWork(steps)
         comm = throttled(
             connect(),
             8e-9 * pace.between.bandwidth,

@@ -93,6 +93,39 @@ def throttled(
     return Throttled(comm, network)
 
 
+class RepeatedWork:
+    """A clock of a rank's processor seconds, for epochs that repeat, step by step.
+
+    A step lies between two looks at the clock, which a throttled network takes at every operation.
+    It counts as it took in the fastest epoch so far, so that what disturbs a shared processor does
+    not count; `begin` starts each epoch.
+
+    Parameters
+    ----------
+    idle : sequence of float
+        Seconds of each step that do not count, as of the same epochs on next to no data.
+    """
+
+    def __init__(self, idle: Sequence[float] = ()) -> None:
+        self._idle, self.steps = idle, list[float]()
+        self._seconds = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin an epoch."""
+        self._step, self._last = 0, time.process_time()
+
+    def __call__(self) -> float:
+        now, step = time.process_time(), self._step
+        took, self._last, self._step = now - self._last, now, step + 1
+        if step == len(self.steps):
+            self.steps.append(took)
+        self.steps[step] = min(took, self.steps[step])
+        idle = self._idle[step] if step < len(self._idle) else 0.0
+        self._seconds += max(self.steps[step] - idle, 0.0)
+        return self._seconds
+
+
 @dataclass
 class _Link:
     """One rank's: bytes a second, seconds of a message, when it is free, for how long it worked."""

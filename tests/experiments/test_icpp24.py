@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from paper import published
 from paper.commands import FIGURES, MEASURED, main
 from paper.graphs import DATASETS, PaperGraph, real_graph, stand_in_of
-from paper.measured import KINDS, _Work, measured
+from paper.measured import KINDS, measured
 from paper.published import Compared, summary
 from paper.times import (
     AWARE,
@@ -36,6 +36,7 @@ from paper.times import (
 from paper.volumes import objective_of, read_cells, volumes
 
 from spgnn import InputError
+from spgnn.comm.slow_link import RepeatedWork
 from spgnn.data import load_dataset
 from spgnn.plan import (
     Machine,
@@ -269,7 +270,7 @@ def test_measured_figures_are_drawn(cache, machine_file, tmp_path, capsys):
 def test_steps_count_as_in_the_fastest_epoch(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "process_time", lambda: now[0])
-    work = _Work([1.0])
+    work = RepeatedWork([1.0])
     seconds = []
     for took in ((5, 3), (2, 4), (3, 1)):
         work.begin()
