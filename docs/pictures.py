@@ -368,7 +368,7 @@ def receptive_field() -> Picture:
 
 
 def gains() -> Picture:
-    """How many times fewer bytes exact schemes send than the code of the ICPP'24 paper."""
+    """How many times fewer bytes exact schemes move than the code of the ICPP'24 paper."""
     page = Path(__file__).parents[1] / "benchmarks" / "results" / "bytes.md"
     lines = page.read_text(encoding="utf-8").splitlines()
     mean = next(line for line in lines if line.startswith("| geometric mean"))
@@ -381,8 +381,9 @@ def gains() -> Picture:
         ("… and a recomputed halo", recomputed),
         ("… and only what the loss needs", pruned),
     )
-    picture = Picture("Bytes that the busiest of 64 ranks sends in an epoch", 40 + 34 * len(bars))
-    picture.text(20, 26, "Bytes that the busiest of 64 ranks sends in an epoch, ten graphs", **BOLD)
+    what = "Bytes that the busiest of 64 ranks sends or receives"
+    picture = Picture(what, 40 + 34 * len(bars))
+    picture.text(20, 26, f"{what}, ten graphs", **BOLD)
     for place, (name, times) in enumerate(bars):
         y = 40 + 34 * place
         picture.box(20, y, round(480 / times, 1), 24, place)
