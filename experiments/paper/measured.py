@@ -104,10 +104,8 @@ def measured(
     def epoch(scheme: Scheme, c: int, count: int, pace: Pace) -> tuple[dict[str, float], int]:
         """Seconds by kind, averaged over ranks, and bytes sent by all."""
         config = scheme.config(c, model.layers, model.hidden)
-        labels = "block"
-        if scheme.method is not None:
-            parts = config.algorithm.distribution.parts(count)
-            labels = str(partitions.file(scheme.method, scheme.objective, parts))
+        cut = scheme.partition(config, count, machine.ranks_a_node)
+        labels = "block" if cut is None else str(partitions.file(*cut))
         made_up = {"random_features": 300, "random_classes": 24}
         tiny = f"amazon-like@{_TINY * max(count, 8) / shape_of('amazon').vertices:.4g}"
         configs = [

@@ -10,6 +10,7 @@ import numpy as np
 
 from paper.graphs import PaperGraph
 from spgnn.config import TrainConfig
+from spgnn.exchange.needs import Cover
 from spgnn.partition.methods import Objective
 from spgnn.plan import (
     Machine,
@@ -20,6 +21,8 @@ from spgnn.plan.graphs import Partitions
 from spgnn.plan.predict import price
 from spgnn.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.progress import Progress
+
+PartitionOf = tuple[str, Objective, int, int | None]
 
 
 @dataclass(frozen=True)
@@ -32,9 +35,14 @@ class Scheme:
     exchange : {"oblivious", "sparsity-aware"}
     method : str or None
         Of the partition; ``None`` leaves vertices where they are, in even blocks.
+    objective : {"both", "send", "cover"}
+        Of gvb; the paper's GVB minimises what is sent.
+    nodes : bool
+        Whether gvb knows which parts share a node.
+    cover : {"column", "minimum"}
     ours : bool
-        Whether with what the paper does not have: the order that moves less, minimum vertex covers
-        on a partition made for them, and no rows that no loss looks at.
+        Whether with what else the paper does not have: the order that moves less, and no rows that
+        no loss looks at.
     halo : bool
         Whether the second layer's remote rows are recomputed.
     """
@@ -42,6 +50,9 @@ class Scheme:
     name: str
     exchange: str = "sparsity-aware"
     method: str | None = None
+    objective: Objective = "both"
+    nodes: bool = False
+    cover: Cover = "column"
     ours: bool = False
     halo: bool = False
 
@@ -52,7 +63,7 @@ class Scheme:
             algo="1d" if c == 1 else grid,
             c=c,
             exchange=self.exchange,
-            cover="minimum" if self.ours else "column",
+            cover=self.cover,
             order="auto" if self.ours else "paper",
             recompute_halo=self.halo and layers > 1,
             prune=self.ours,
@@ -60,21 +71,29 @@ class Scheme:
             hidden=hidden,
         )
 
-    @property
-    def objective(self) -> Objective:
-        """Of the partition: the paper's GVB minimises what is sent."""
-        return "cover" if self.ours else "send" if self.method == "gvb" else "both"
+    def partition(self, config: TrainConfig, ranks: int, ranks_a_node: int) -> PartitionOf | None:
+        """Method, objective, parts and nodes of its partition; ``None`` for even blocks."""
+        if self.method is None:
+            return None
+        parts, nodes = config.algorithm.distribution.parts(ranks), ranks // ranks_a_node
+        fits = ranks % ranks_a_node == 0 and parts % nodes == 0
+        return self.method, self.objective, parts, nodes if self.nodes and fits else None
 
 
 OBLIVIOUS = Scheme("oblivious", "oblivious")
 AWARE = Scheme("sparsity-aware")
 METIS = Scheme("sparsity-aware + metis", method="metis")
-GVB = Scheme("sparsity-aware + gvb", method="gvb")
-OURS = Scheme("ours", method="gvb", ours=True)
-OURS_HALO = Scheme("ours with a halo", method="gvb", ours=True, halo=True)
+GVB = Scheme("sparsity-aware + gvb", method="gvb", objective="send")
+# The same algorithm with what training chooses by default where nodes are known.
+COVERED = Scheme(
+    "sparsity-aware + gvb, covers", method="gvb", objective="cover", nodes=True, cover="minimum"
+)
+OURS_METIS = Scheme("ours + metis", method="metis", ours=True)
+OURS = replace(COVERED, name="ours", ours=True)
+OURS_HALO = replace(OURS, name="ours with a halo", halo=True)
 
 SCALING = (OBLIVIOUS, AWARE, GVB, OURS, OURS_HALO)
-PARTITIONERS = (METIS, GVB, OURS)
+PARTITIONERS = (METIS, GVB, COVERED, OURS_METIS, OURS)
 BY_NAME = {scheme.name: scheme for scheme in (*SCALING, METIS)}
 
 
@@ -198,10 +217,8 @@ def predicted(
     if not scheme.ours:
         machine = replace(machine, overlap=0.0)
     config, data = scheme.config(c, model.layers, model.hidden), graph.data
-    labels = None
-    if scheme.method is not None:
-        parts = config.algorithm.distribution.parts(ranks)
-        labels = partitions.labels(scheme.method, scheme.objective, parts)
+    cut = scheme.partition(config, ranks, machine.ranks_a_node)
+    labels = None if cut is None else partitions.labels(*cut)
     virtual = VirtualRanks(data, labels, config, ranks, machine.ranks_a_node)
     counted = scaled(virtual.counted(config), graph.factor)
     epoch = trace(config, data.features, data.classes, sparse=data.sparse)
