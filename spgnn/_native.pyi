@@ -437,6 +437,8 @@ class GvbOptions:
     max_weight: list[int]
     seed: int
     receive: bool
+    node_size: int
+    outside: int
     threads: int
     starts: int
     cycles: int
@@ -461,6 +463,10 @@ def gvb_partition(
     initial: _Int32 | None,
     progress: Callable[[str, float], None] | None,
 ) -> _Int32: ...
+def place_parts(
+    indptr: _Int64, indices: _Int32, labels: _Int32, node_size: int, kinds: _Int32
+) -> _Int32: ...
+def place_blocks(blocks: _Int64, node_size: int, kinds: _Int32) -> _Int32: ...
 def is_canonical(indptr: _Int64, indices: _Int32) -> bool: ...
 def cover_send(
     indptr: _Int64,
@@ -476,7 +482,9 @@ def gvb_replay(
     parts: int,
     vertices: _Int32,
     targets: _Int32,
-) -> tuple[int, _Int64, _Int64, float]: ...
+    node_size: int = 1,
+    outside: int = 1,
+) -> tuple[int, _Int64, _Int64, _Int64, _Int64, float]: ...
 
 # sampling
 

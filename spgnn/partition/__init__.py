@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spgnn.partition.labels import permutation, read_labels, write_labels
-from spgnn.partition.methods import METHODS, partition
+from spgnn.partition.methods import METHODS, partition, place
 from spgnn.partition.morton import morton
 from spgnn.partition.vertex_cut import cut_vertices
 from spgnn.partition.volume import report
@@ -14,6 +14,7 @@ __all__ = [
     "morton",
     "partition",
     "permutation",
+    "place",
     "read_labels",
     "report",
     "write_labels",

@@ -36,7 +36,7 @@ from spgnn.partition.labels import (
     write_edge_labels,
     write_labels,
 )
-from spgnn.partition.methods import BALANCES, METHODS, Objective, Preset, partition
+from spgnn.partition.methods import BALANCES, METHODS, Objective, Preset, partition, place
 from spgnn.partition.morton import MORTON, read_positions
 from spgnn.partition.plot import check_plot, plot_volumes
 from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
@@ -73,7 +73,7 @@ class Options(Record):
     seed: Annotated[int, flag("of the method", high=LARGEST_SEED)] = 0
     preset: Annotated[Preset, flag("of gvb, stream, kaminpar; strong: mtkahypar")] = "default"
     balance: Annotated[str, flag("of nnz, vertices, train", "LIST")] = "nnz"
-    nodes: Annotated[int | None, flag("gvb: K/N parts for each of N nodes", "N", low=1)] = None
+    nodes: Annotated[int | None, flag("K/N parts on each of N nodes", "N", low=1)] = None
     refine_from: Annotated[str | None, flag("start from these labels (gvb, stream)", "FILE")] = None
     labels: Annotated[str | None, flag("only report on these labels", "FILE")] = None
     edge_labels: Annotated[str | None, flag("only report on this vertex cut (.npy)", "FILE")] = None
@@ -196,10 +196,11 @@ def _results(
 
     def by_method(name: str, **chosen: Any) -> tuple[Int32Array, Report]:
         if chosen or name == "gvb":
-            chosen |= {"objective": options.objective, "nodes": options.nodes}
+            chosen |= {"objective": options.objective}
         if name == MORTON and options.positions is not None:
             chosen |= {"positions": read_positions(options.positions)}
-        chosen |= {"preset": options.preset, "train_mask": train_mask, **numbers, **counting}
+        chosen |= {"preset": options.preset, "train_mask": train_mask, "nodes": options.nodes}
+        chosen |= {**numbers, **counting}
         return partition(matrix, parts, name, **chosen)
 
     def cut(labels: Int32Array | None) -> VertexCut:
@@ -212,6 +213,8 @@ def _results(
     vertex_cut = None
     if options.labels is not None:
         labels = read_labels(options.labels, vertices, parts)
+        if options.nodes is not None and options.output is not None:
+            labels = place(matrix, labels, parts, nodes=options.nodes)
         first = report(matrix, labels, parts, nodes=options.nodes, **counting)
     elif options.method == LIBRA or options.edge_labels is not None:
         started = time.perf_counter()
@@ -302,10 +305,13 @@ _TABLE = (
     ("seconds", "seconds", "number"),
     ("peak memory", "peak_rss_bytes", "bytes"),
     ("between nodes (rows)", "levels.between.total", "rows"),
-    ("  max send", "levels.between.max_send", "rows"),
-    ("  once a part", "levels.between_flat.total", "rows"),
+    ("  busiest part", "levels.between.busiest", "rows"),
+    ("  busiest node", "levels.between.busiest_node", "rows"),
+    ("once a part there", "levels.between_flat.total", "rows"),
+    ("  busiest part", "levels.between_flat.busiest", "rows"),
+    ("  busiest node", "levels.between_flat.busiest_node", "rows"),
     ("inside nodes", "levels.inside.total", "rows"),
-    ("  max send", "levels.inside.max_send", "rows"),
+    ("  busiest part", "levels.inside.busiest", "rows"),
     ("vertex cut: parts a vertex", "vertex_cut.replication", "number"),
     ("  expand (rows)", "vertex_cut.expand.total", "rows"),
     ("  fold", "vertex_cut.fold.total", "rows"),
@@ -324,8 +330,8 @@ _BYTES = (
 def _print_reports(reports: list[Report], features: int | None) -> None:
     """One column of figures per report, on stdout."""
     rows = [("", [result["method"] for result in reports])]
-    for name, place, form in _TABLE:
-        first_key, *keys = place.split(".")
+    for name, where, form in _TABLE:
+        first_key, *keys = where.split(".")
         if any(first_key in result for result in reports):
             cells = []
             for result in reports:

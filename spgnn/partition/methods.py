@@ -6,7 +6,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
@@ -32,13 +31,21 @@ from spgnn.partition.adjacency import (
 )
 from spgnn.partition.labels import check_labels
 from spgnn.partition.morton import MORTON, morton
-from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
+from spgnn.partition.volume import (
+    Report,
+    count_volumes,
+    excess_of_maximum,
+    part_weights,
+    report,
+)
 from spgnn.progress import Progress, stage
 
 Objective = Literal["both", "send", "cover"]
 Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 BALANCES = ("nnz", "vertices", "train")
+# What a row to another node counts beside one inside: the ratio of a rank's bandwidths.
+OUTSIDE = 2
 
 
 def partition(
@@ -88,10 +95,12 @@ def partition(
     weights : int64 [n], optional
         What every part gets an equal share of, in place of `balance`; not negative.
     initial : integers in [0, k), [n], optional
-        A partition to refine (gvb and stream).
+        A partition to refine (gvb and stream). Its parts keep their numbers, without `nodes`.
     nodes : int, optional
-        Partition for as many nodes of k / nodes parts each, which are neighbours in number: first
-        into nodes, then each node (gvb). The report says what moves between nodes, and inside.
+        Partition for as many nodes of k / nodes parts each, which are neighbours in number. gvb
+        minimises what the busiest part moves, rows to other nodes counted as `OUTSIDE` each, and
+        what the busiest node does; parts of other methods are put on nodes by `place`. The report
+        says what moves between nodes, and inside.
     minimum : bool, optional
         Whether the report counts minimum covers; see `spgnn.partition.volume.count_volumes`.
     threads : int, optional
@@ -122,6 +131,10 @@ def partition(
     check_choice("preset", preset, PRESETS)
     adjacency = Adjacency.of(A)
     n, parts = adjacency.vertices, check_parts(k, adjacency.vertices)
+    nodes = check_nodes(nodes, parts)
+    start = None if initial is None else check_labels(initial, n, k)[0]
+    if start is not None and nodes is not None:
+        start = _in_places(adjacency, start, parts, nodes)
     problem = Problem(
         adjacency,
         parts=parts,
@@ -136,17 +149,15 @@ def partition(
         if method == "pagraph" and train_mask is not None
         else np.arange(n),
         hops=check_integer("hops", hops, 1, 100),
-        initial=None if initial is None else check_labels(initial, n, k)[0],
+        initial=start,
         threads=check_threads(threads),
         progress=progress,
+        nodes=nodes,
     )
-    nodes = check_nodes(nodes, parts)
     if method != "gvb" and objective != "both":
         raise InputError(f"only method gvb takes objective {objective}, not {method}")
     if initial is not None and method not in ("gvb", "stream"):
         raise InputError(f"method {method} cannot refine labels; use gvb or stream")
-    if nodes is not None and (method != "gvb" or initial is not None):
-        raise InputError("nodes needs method gvb, and no labels to refine")
     if (positions is None) == (method == MORTON):
         raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
     if positions is not None and len(np.asarray(positions)) != n:
@@ -159,10 +170,11 @@ def partition(
         labels = random(problem) if method == "random" else block(problem)
     else:
         with memory_for(f"method {method} for {adjacency.describe(parts)}"):
-            if nodes is not None and 1 < nodes < parts:
-                labels = two_level(problem, nodes)
-            else:
-                labels = METHODS[method](problem)
+            labels = METHODS[method](problem)
+            # gvb puts parts on nodes itself, and refined labels keep their numbers.
+            stays = problem.node_size > 1 if method == "gvb" else method in _NUMBERED
+            if not stays and (nodes is not None or initial is None):
+                labels = _in_places(adjacency, labels, parts, nodes, problem.threads)
     seconds = time.perf_counter() - started
     result = report(
         adjacency, labels, k, nodes=nodes, minimum=minimum, threads=threads, progress=progress
@@ -172,6 +184,42 @@ def partition(
     result |= {"method": method, "seconds": seconds}
     result |= {"imbalance_asked": problem.imbalance, "imbalance_met": met}
     return labels, result
+
+
+def place(
+    A: Any, labels: npt.ArrayLike, k: int | None = None, *, nodes: int | None = None
+) -> Int32Array:
+    """Number parts by place: those that exchange many rows become neighbours in number.
+
+    With `nodes` every node gets k / nodes of them, so that few rows leave the busiest part's node
+    and the busiest node.
+
+    Parameters
+    ----------
+    A : as of `partition`
+    labels : integers in [0, k), [n]
+        From anywhere.
+    k : int, optional
+        By default 1 + the largest label.
+    nodes : int, optional
+
+    Returns
+    -------
+    int32 [n]
+        The same parts under other numbers.
+
+    Raises
+    ------
+    InputError
+        If an argument is wrong.
+    """
+    adjacency = Adjacency.of(A)
+    checked, parts = check_labels(labels, adjacency.vertices, k)
+    return _in_places(adjacency, checked, parts, check_nodes(nodes, parts))
+
+
+# Methods whose parts keep their numbers: runs of vertices, and parts that share what they need.
+_NUMBERED = ("block", "random", "pagraph")
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +242,13 @@ class Problem:
     initial: Int32Array | None
     threads: int
     progress: Progress | None
+    nodes: int | None = None
+    outside: int = OUTSIDE
+
+    @property
+    def node_size(self) -> int:
+        """Parts of a node; 1 where all are on one, as where each is on its own."""
+        return 1 if self.nodes is None or self.nodes == 1 else self.parts // self.nodes
 
     @property
     def weight(self) -> Int64Array:
@@ -429,14 +484,7 @@ def gvb(problem: Problem) -> Int32Array:
     Aykanat 2016, section 4), in the end by how close it is to the maximum; and weight close to the
     bounds, or else the parts that move least would be full, and all room where volume is to leave.
     """
-    adjacency = problem.adjacency
-    return _gvb(problem, adjacency.indptr, adjacency.indices, problem.imbalance)
-
-
-def _gvb(
-    problem: Problem, indptr: Int64Array, indices: Int32Array, imbalance: npt.ArrayLike
-) -> Int32Array:
-    """A pattern of its own, in any order, and an imbalance for each of the problem's weights."""
+    indptr, indices = problem.adjacency.indptr, problem.adjacency.indices
     n = len(indptr) - 1
     if n >= 2**31 - 1:
         raise InputError(f"gvb takes fewer than 2^31 - 1 vertices, got {n}; use method stream")
@@ -444,12 +492,13 @@ def _gvb(
     if not _native.is_canonical(indptr, indices):
         begin, columns = without_duplicates(indptr, indices)
         indptr, indices = begin.astype(np.int64), columns.astype(np.int32, copy=False)
-    limits = part_bounds(problem.weights.sum(axis=0), problem.parts, imbalance)
+    limits = part_bounds(problem.weights.sum(axis=0), problem.parts, problem.imbalance)
     options = _native.GvbOptions()
     options.parts = check_integer("parts of gvb", problem.parts, 1, MAX_PARTS)
     options.max_weight = limits.tolist()
     options.seed, options.receive = problem.seed, problem.objective != "send"
     options.threads = problem.threads
+    options.node_size, options.outside = problem.node_size, problem.outside
     for name, value in _EFFORT[problem.preset].items():
         setattr(options, name, value)
     # A row heavier than a part may be fills one alone; the others keep the bound.
@@ -473,63 +522,25 @@ def _gvb(
     )
 
 
-# How far a rank may exceed its share of the rows that its node sends to others. A tenth costs 1 to
-# 5 % of the total, three tenths 1 to 3 %; either takes up to a fifth off the busiest rank.
-SEND_SLACK = 0.2
-
-
-def two_level(problem: Problem, nodes: int) -> Int32Array:
-    """Labels in which the parts of one node are neighbours: gvb into nodes, then each node by gvb.
-
-    Inside a node, the rows of other nodes count too: each is one more vertex without weight, which
-    goes where it is needed most; so the volume is what a row costs that arrives at one rank of the
-    node and is passed to the others. A second balance shares out the rows that go to other nodes.
-
-    ``nodes`` divides the number of parts, is at least 2 and less than the number of parts.
-    """
-    adjacency, size = problem.adjacency, problem.parts // nodes
-    # Half of the imbalance, as a factor, for nodes; ranks get what their node has left of it.
-    slack = np.full(problem.weights.shape[1], np.sqrt(1 + problem.imbalance) - 1)
-    top = replace(problem, parts=nodes)
-    node_of = _gvb(top, adjacency.indptr, adjacency.indices, slack)
-    # The number of other nodes that need each row.
-    row_node = np.repeat(node_of, adjacency.row_lengths)
-    away = np.flatnonzero(row_node != node_of[adjacency.indices])
-    needs = np.unique(adjacency.indices[away].astype(np.int64) * nodes + row_node[away])
-    leaving = np.bincount(needs // nodes, minlength=adjacency.vertices).astype(np.int64)
-    ones = np.broadcast_to(np.True_, adjacency.edges)
-    shape = (adjacency.vertices, adjacency.vertices)
-    A = scipy.sparse.csr_array((ones, adjacency.indices, adjacency.indptr), shape=shape)
-    labels = np.empty(adjacency.vertices, np.int32)
-    most = problem.weights.sum(axis=0) * (1 + problem.imbalance) / problem.parts
-    for node in range(nodes):
-        members = np.flatnonzero(node_of == node)
-        weights = np.column_stack((problem.weights[members], leaving[members]))
-        inner = replace(problem, parts=size, weights=weights)
-        labels[members] = node * size + _inside_node(inner, A[members], members, most)
-    return labels
-
-
-def _inside_node(
-    problem: Problem,
-    rows: scipy.sparse.csr_array,
-    members: Int64Array,
-    most: npt.NDArray[np.float64],
+def _in_places(
+    adjacency: Adjacency,
+    labels: Int32Array,
+    parts: int,
+    nodes: int | None,
+    threads: int | None = None,
 ) -> Int32Array:
-    """The rank in its node of each member, given their rows of the matrix; `most` a rank's load."""
-    size, weights = problem.parts, problem.weights
-    if len(members) <= size or rows.nnz == 0:
-        return _even(len(members), size)
-    others = np.setdiff1d(rows.indices, members)
-    number = np.empty(rows.shape[1], np.int32)
-    number[members] = np.arange(len(members))
-    number[others] = len(members) + np.arange(len(others))
-    indptr = np.concatenate((rows.indptr, np.full(len(others), rows.nnz))).astype(np.int64)
-    share = np.maximum(weights[:, :-1].sum(axis=0) / size, 1e-9)
-    slack = np.append(np.maximum(most / share - 1, 0), SEND_SLACK)
-    padded = np.concatenate((weights, np.zeros((len(others), weights.shape[1]), np.int64)))
-    labels = _gvb(replace(problem, weights=padded), indptr, number[rows.indices], slack)
-    return labels[: len(members)]
+    """The same parts by place; as they are where a graph on disk has more than 1024."""
+    size = 1 if nodes is None else parts // nodes
+    kinds = np.zeros(parts, np.int32)
+    if adjacency.on_disk:
+        blocks = count_volumes(adjacency, labels, parts, threads=threads).column.blocks
+        if blocks is None:
+            return labels
+        places = _native.place_blocks(blocks.ravel(), size, kinds)
+    else:
+        places = _native.place_parts(adjacency.indptr, adjacency.indices, labels, size, kinds)
+    placed: Int32Array = places[labels]
+    return placed
 
 
 def pagraph(problem: Problem) -> Int32Array:

@@ -185,6 +185,10 @@ def report(
         flat, once, inside = (
             CoverVolume(figures[i], figures[i + 1], None).summary() for i in (0, 2, 4)
         )
+        for cover, sent, received in ((flat, *figures[:2]), (once, *figures[2:4])):
+            by_node = (rows.reshape(nodes, -1).sum(axis=1) for rows in (sent, received))
+            cover["busiest_node"] = int(max(rows.max() for rows in by_node))
+        once["busiest"] = once["max_send"]  # what enters a node once is no one part's
         levels = {"nodes": nodes, "between": once, "between_flat": flat, "inside": inside}
         result["levels"] = levels
     return result

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn.partition.adjacency import Adjacency
-from spgnn.partition.methods import Problem, _gvb
+from spgnn.partition.methods import Problem, gvb
 
 
 def dense_blocks(A: sp.csr_array, labels: np.ndarray, parts: int, cover: str) -> np.ndarray:
@@ -100,8 +100,8 @@ def partition(A, k, imbalance=0.03, weights=None, **options):
     adjacency = Adjacency(A.indptr.astype(np.int64), A.indices.astype(np.int32))
     base = dict(seed=0, preset="default", objective="both", initial=None)
     base |= dict(threads=1, progress=None, targets=np.arange(len(weights)), hops=1)
-    problem = Problem(adjacency, k, weights, 0.0, **base | options)
-    return _gvb(problem, adjacency.indptr, adjacency.indices, imbalance)
+    problem = Problem(adjacency, k, weights, imbalance, **base | options)
+    return gvb(problem)
 
 
 def score(A, labels, k):

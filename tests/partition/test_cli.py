@@ -164,7 +164,6 @@ WRONG = [
     ("--parts 4 --method metis --refine-from LABELS", "cannot refine"),
     ("--parts 2 --labels LABELS", "line 4: label 3 is outside"),
     ("--parts 4 --nodes 3", "--nodes 3 must divide the number of parts, which is 4"),
-    ("--parts 4 --nodes 2 --method metis", "nodes needs method gvb"),
     ("--parts 4 --method libra --objective send", "it takes no --refine-from"),
     ("--parts 4 --receive", "did you mean '--objective'"),
     ("--parts 4 --edge-labels nowhere.npy", "nowhere.npy: no such file"),

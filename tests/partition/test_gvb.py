@@ -50,8 +50,10 @@ def test_incremental_volumes_equal_recomputation(A, data):
     split = rng.integers(0, 2, A.nnz, dtype=np.uint8)
     labels = rng.integers(0, k, n, dtype=np.int32)
     vertices, targets = (rng.integers(0, most, 40, dtype=np.int32) for most in (n, k))
-    total, send, receive, error = _native.gvb_replay(
-        begins(A), A.indices, split, labels, k, vertices, targets
+    size = data.draw(st.sampled_from([size for size in range(1, k + 1) if k % size == 0]))
+    outside = data.draw(st.integers(1, 5))  # rows that one to another node counts as
+    total, send, receive, node_send, node_receive, error = _native.gvb_replay(
+        begins(A), A.indices, split, labels, k, vertices, targets, size, outside
     )
     for v, target in zip(vertices, targets, strict=True):
         labels[v] = target
@@ -61,10 +63,16 @@ def test_incremental_volumes_equal_recomputation(A, data):
         for i, j, by_row in zip(rows, columns, split, strict=True)
         if labels[i] != labels[j]
     }
-    for counted, end in ((send, 2), (receive, 3)):
-        wanted = np.bincount([item[end] for item in items] or np.empty(0, int), minlength=k)
-        np.testing.assert_array_equal(counted, wanted)
-    assert total == len(items)
+    expected, of_nodes = np.zeros((2, k), int), np.zeros((2, k // size), int)
+    for _, _, *ends in items:
+        leaves = size > 1 and ends[0] // size != ends[1] // size
+        for way, end in enumerate(ends):
+            expected[way, end] += outside if leaves else 1
+            of_nodes[way, end // size] += outside * leaves
+    np.testing.assert_array_equal((send, receive), expected)
+    if size > 1:
+        np.testing.assert_array_equal((node_send, node_receive), of_nodes)
+    assert total == expected[0].sum()
     assert error < 1e-9
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,13 +23,20 @@ from spgnn.partition import (
     methods,
     partition,
     permutation,
+    place,
     report,
     write_labels,
 )
 from spgnn.partition.adjacency import Adjacency, check_parts
 from spgnn.partition.labels import part_sizes
 from tests.data.graphs import rewrite
-from tests.partition.oracle import community_graph, matrices, uneven_communities
+from tests.partition.oracle import (
+    community_graph,
+    dense_blocks,
+    matrices,
+    random_pattern,
+    uneven_communities,
+)
 
 DETERMINISTIC = set(METHODS) - {"mtkahypar", "kaminpar"}
 
@@ -206,8 +214,6 @@ PARTITION = [
     ({"balance": ("nnz", "vertices"), "method": "metis"}, "one weight only"),
     ({"k": 4, "nodes": 3}, "nodes 3 must divide the number of parts, which is 4"),
     ({"k": 4, "nodes": 0}, "nodes must be an integer of at least 1"),
-    ({"k": 4, "nodes": 2, "method": "metis"}, "nodes needs method gvb"),
-    ({"k": 4, "nodes": 2, "initial": np.zeros(30, int)}, "no labels to refine"),
 ]
 CUT = [
     ({"edges": [0, 1]}, "2 edge labels for 3 nonzeros"),
@@ -437,6 +443,11 @@ def test_levels_are_counted_by_definition(A, shape, seed, threads):
         assert levels[name]["send"] == sent.tolist()
         assert levels[name]["recv"] == received.tolist()
         assert (levels[name]["total"], levels[name]["max_send"]) == (sent.sum(), sent.max())
+        busiest = sent.max() if name == "between" else max(sent.max(), received.max())
+        assert levels[name]["busiest"] == busiest
+        if name != "inside":
+            by_node = [rows.reshape(nodes, -1).sum(axis=1).max() for rows in (sent, received)]
+            assert levels[name]["busiest_node"] == max(by_node)
 
 
 @pytest.mark.parametrize(
@@ -465,6 +476,57 @@ def test_neighbouring_parts_share_a_node():
     assert found["levels"]["between"]["total"] == 0
     for block in range(4):
         assert len(set(labels[200 * block : 200 * (block + 1)] // 2)) == 1
+
+
+def score_of_places(A, labels, parts, nodes):
+    """Rows that leave nodes: all, and of the busiest part and node as if all were as busy."""
+    blocks = dense_blocks(A, labels, parts, "column")
+    node = np.arange(parts) // (parts // nodes)
+    away = blocks * (node[:, None] != node)
+    ends = np.stack((away.sum(axis=1), away.sum(axis=0)))
+    by_node = ends.reshape(2, nodes, -1).sum(axis=2)
+    return away.sum() + parts * ends.max() + nodes * by_node.max()
+
+
+@given(matrices(), st.sampled_from([(4, 2), (8, 4), (8, 2), (16, 4)]), st.integers(0, 2**32 - 1))
+def test_places_on_nodes_are_no_worse_than_the_order_alone(A, shape, seed):
+    parts, nodes = shape
+    labels = np.random.default_rng(seed).integers(0, parts, A.shape[0])
+    ordered, placed = place(A, labels, parts), place(A, labels, parts, nodes=nodes)
+    for renamed in (ordered, placed):
+        pairs = set(zip(labels.tolist(), renamed.tolist(), strict=True))
+        assert len(pairs) == len(set(labels.tolist())) == len(set(renamed.tolist()))
+    scores = [score_of_places(A, one, parts, nodes) for one in (placed, ordered)]
+    assert scores[0] <= scores[1]
+
+
+def test_swaps_find_the_best_places_of_few_parts():
+    """Of 15 ways to put six parts on three nodes, against all of them, for random graphs."""
+    exact = 0
+    for seed in range(20):
+        A = random_pattern(60, 3, seed, skew=1.0)
+        labels = np.random.default_rng(seed).integers(0, 6, 60)
+        places = set(itertools.permutations(range(6)))
+        least = min(
+            score_of_places(A, np.array(order)[labels], 6, 3)
+            for order in places
+            if all(order.index(2 * n) < order.index(2 * n + 1) for n in range(3))
+        )
+        found = score_of_places(A, place(A, labels, 6, nodes=3), 6, 3)
+        assert found <= 1.1 * least
+        exact += found == least
+    assert exact >= 14
+
+
+@pytest.mark.parametrize("method", ["metis", "metis-volume", "stream", "gvb"])
+def test_parts_of_every_method_find_their_nodes(method):
+    """Communities in pairs that have some edges more: of 16 parts, two are a node."""
+    blocks = [community_graph(200, 2, seed) for seed in range(8)]
+    A = sp.csr_array(sp.block_diag(blocks, format="csr").astype(bool))
+    _, found = partition(A, 16, method, nodes=8, seed=3)
+    assert found["levels"]["between"]["total"] == 0
+    # And without nodes, neighbours in number exchange most.
+    assert report(A, partition(A, 16, method)[0], 16, nodes=8)["levels"]["between"]["total"] == 0
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

@@ -3,6 +3,7 @@
 
 #include "arrays.hpp"
 #include "multilevel.hpp"
+#include "places.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -54,12 +55,13 @@ bool canonical(Array<std::int64_t> indptr, Array<std::int32_t> indices) {
 // For tests: makes moves one by one and returns (total, send, receive) as kept up to date on the
 // way, and by how much the predicted gains missed the real change of the total.
 nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<std::uint8_t> split,
-                 Array<Part> labels, Part parts, Array<Vertex> vertices, Array<Part> targets) {
+                 Array<Part> labels, Part parts, Array<Vertex> vertices, Array<Part> targets,
+                 Part node_size, std::int32_t outside) {
   Hypergraph h = split_hypergraph(adjacency_of(indptr, indices),
                                   Split(split.data(), split.data() + split.size()));
   h.vertex_weight.assign(h.num_vertices, 1);
   const Bound max_weight{h.num_vertices};
-  VolumeState state(h, {labels.data(), labels.data() + labels.size()}, parts);
+  VolumeState state(h, {labels.data(), labels.data() + labels.size()}, parts, {node_size, outside});
   MoveFinder finder(state, max_weight);
   double error = 0;
   for (std::size_t i = 0; i < vertices.size(); ++i) {
@@ -68,8 +70,30 @@ nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<
     state.move(vertices(i), targets(i));
     error = std::max(error, std::abs(state.cost() - expected));
   }
-  return nb::make_tuple(state.total(), to_numpy(std::vector(state.send())),
-                        to_numpy(std::vector(state.receive())), error);
+  return nb::make_tuple(
+      state.total(), to_numpy(std::vector(state.send())), to_numpy(std::vector(state.receive())),
+      to_numpy(std::vector(state.node_send())), to_numpy(std::vector(state.node_receive())), error);
+}
+
+// The place of each part, by what columns move, or by blocks [from × to] of rows.
+nb::object place_parts(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<Part> labels,
+                       Part node_size, Array<Part> kinds) {
+  return to_numpy(unlocked([&] {
+    const PartGraph graph =
+        part_graph(adjacency_of(indptr, indices), span_of(labels), static_cast<Part>(kinds.size()));
+    return Places(graph, node_size, span_of(kinds))();
+  }));
+}
+
+nb::object place_blocks(Array<std::int64_t> blocks, Part node_size, Array<Part> kinds) {
+  return to_numpy(unlocked([&] {
+    PartGraph graph(static_cast<Part>(kinds.size()));
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks(i) > 0) graph.add(i / kinds.size(), i % kinds.size(), blocks(i));
+    }
+    graph.join_pairs();
+    return Places(graph, node_size, span_of(kinds))();
+  }));
 }
 
 // Rows that each part sends under minimum vertex covers.
@@ -89,6 +113,12 @@ void bind_gvb(nb::module_& m) {
       .def_rw("max_weight", &Options::max_weight)
       .def_rw("seed", &Options::seed)
       .def_rw("receive", &Options::receive)
+      .def_prop_rw(
+          "node_size", [](const Options& o) { return o.nodes.size; },
+          [](Options& o, Part size) { o.nodes.size = size; })
+      .def_prop_rw(
+          "outside", [](const Options& o) { return o.nodes.outside; },
+          [](Options& o, std::int32_t rows) { o.nodes.outside = rows; })
       .def_rw("threads", &Options::threads)
       .def_rw("starts", &Options::starts)
       .def_rw("cycles", &Options::cycles)
@@ -115,8 +145,10 @@ void bind_gvb(nb::module_& m) {
       .def_rw("alpha_last", &Options::alpha_last);
   m.def("gvb_partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
         "initial"_a.none(), "progress"_a.none());
+  m.def("place_parts", &place_parts, "indptr"_a, "indices"_a, "labels"_a, "node_size"_a, "kinds"_a);
+  m.def("place_blocks", &place_blocks, "blocks"_a, "node_size"_a, "kinds"_a);
   m.def("is_canonical", &canonical, "indptr"_a, "indices"_a);
   m.def("gvb_replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a,
-        "vertices"_a, "targets"_a);
+        "vertices"_a, "targets"_a, "node_size"_a = 1, "outside"_a = 1);
   m.def("cover_send", &cover_send, "indptr"_a, "indices"_a, "labels"_a, "parts"_a);
 }

@@ -221,6 +221,7 @@ struct Options {
   Part parts = 1;
   std::vector<std::int64_t> max_weight;  // of a part, per constraint
   std::uint64_t seed = 0;
+  Nodes nodes;
   bool receive = false;  // the maximum is that of rows sent or received, else of rows sent
   int threads = 1;       // the labels do not depend on it
   int starts = 3;        // first partitions, combined into one

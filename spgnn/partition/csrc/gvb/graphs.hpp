@@ -135,6 +135,15 @@ class PartWeights {
   std::vector<std::int64_t> weight_;  // [parts × constraints]
 };
 
+// Nodes of neighbouring parts. A row that leaves its node counts as `outside` rows: for the parts
+// that send and receive it and, where its ranks share a link, for both nodes.
+struct Nodes {
+  Part size = 1;  // parts of a node; with 1 all rows count alike
+  std::int32_t outside = 1;
+
+  bool matter() const { return size > 1; }
+};
+
 using Net = std::int32_t;
 
 // A net's first pin is its root. With λ the number of parts among its pins, a net of weight w costs

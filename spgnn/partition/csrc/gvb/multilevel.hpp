@@ -17,6 +17,7 @@
 #include "coarsen.hpp"
 #include "cut_partition.hpp"
 #include "parallel.hpp"
+#include "places.hpp"
 #include "refine.hpp"
 #include "two_way.hpp"
 #include "volume.hpp"
@@ -44,7 +45,12 @@ class Multilevel {
       : h_(h), options_(options), random_(options.seed), caller_(std::this_thread::get_id()) {}
 
   std::vector<Part> operator()() {
+    // Where V-cycles follow, they are early enough to look at nodes, and the total is lower.
+    const Nodes nodes = options_.nodes;
+    if (options_.cycles > 0) options_.nodes = {};
     std::vector<Part> labels = first_partition();
+    options_.nodes = nodes;
+    if (options_.cycles > 0) labels = placed(std::move(labels));
     for (int cycle = options_.cycles; cycle > 0; --cycle) {
       labels = cycled(std::move(labels), cycle == 1);
     }
@@ -128,6 +134,7 @@ class Multilevel {
   std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
+    labels = placed(std::move(labels));
     return refine_volumes(h_, std::move(labels), options_.max_weight, true, false, options_,
                           random);
   }
@@ -148,6 +155,15 @@ class Multilevel {
     std::vector<Part> labels = RecursiveBisection<Hypergraph>(options_.max_weight, bisection)(
         coarsest(h_, levels), options_.parts, random.split(1));
     return refine_upwards(levels, std::move(labels), 0.0, false, random);
+  }
+
+  // The same parts, numbered by place where nodes matter.
+  std::vector<Part> placed(std::vector<Part> labels) const {
+    if (!options_.nodes.matter()) return labels;
+    const std::vector<Part> alike(options_.parts, 0);
+    const auto place = Places(part_graph(h_, labels, options_.parts), options_.nodes.size, alike)();
+    for (Part& label : labels) label = place[label];
+    return labels;
   }
 
   // A V-cycle from the best of several partitions that keeps together only what all of them keep
@@ -234,7 +250,7 @@ class Multilevel {
 
   Score score_of(const std::vector<Part>& labels, double weight = kOnTheWay,
                  double most = std::numeric_limits<double>::infinity()) const {
-    return score({h_, labels, options_.parts}, options_, weight, most);
+    return score({h_, labels, options_.parts, options_.nodes}, options_, weight, most);
   }
 
   // Share of pins in another part than the root of their net.
@@ -282,7 +298,7 @@ class Multilevel {
   static constexpr std::uint64_t kRefined = 1ULL << 32, kRound = 1ULL << 33;
 
   const Hypergraph& h_;
-  const Options& options_;
+  Options options_;
   Random random_;
   std::thread::id caller_;
   std::atomic<bool> interrupted_ = false;

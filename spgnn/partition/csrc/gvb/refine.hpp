@@ -256,7 +256,7 @@ inline std::vector<Vertex> near_expensive_parts(const VolumeState& state,
                                                 const std::vector<Vertex>& border, double price) {
   const Hypergraph& h = state.hypergraph();
   const PinCounts& counts = state.counts();
-  const auto expensive = [&](Part p) { return state.price(p) + state.receive_price(p) > price; };
+  const auto expensive = [&](Part p) { return state.pressure(p) > price; };
   std::vector<Vertex> found;
   for (Vertex v : border) {
     const Part own = state.part(v);
@@ -406,10 +406,8 @@ class Reliever {
     std::vector<Part> order(state_.parts());
     std::iota(order.begin(), order.end(), 0);
     for (int round = 0; round < kRounds; ++round) {
-      std::stable_sort(order.begin(), order.end(), [&](Part a, Part b) {
-        return state_.price(a) + state_.receive_price(a) >
-               state_.price(b) + state_.receive_price(b);
-      });
+      std::stable_sort(order.begin(), order.end(),
+                       [&](Part a, Part b) { return state_.pressure(a) > state_.pressure(b); });
       bool helped = false;
       for (Part i = 0; i < tried_at_once; ++i) {
         if (finder_.work() > budget) return;
@@ -580,16 +578,24 @@ class VolumeMoves {
 // How much the maximum counts beside the average: little before the last stage, which lowers it,
 // while the total hardly falls any more.
 constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
+// How much the busiest node counts beside the busiest part. Its rows are those of its parts anyway.
+constexpr double kNodeShare = 0.5;
 
 using Score = std::pair<std::int64_t, double>;  // overload first, then volume
 
-// The volume is total + weight · k · maximum, this counted up to `most` averages.
+// The volume is total + weight · k · maximum, this counted up to `most` averages. With nodes, the
+// maximum is a mean of that over parts and that over nodes.
 inline Score score(const VolumeState& state, const Options& options, double weight = kOnTheWay,
                    double most = std::numeric_limits<double>::infinity()) {
   const auto total = static_cast<double>(state.total());
-  const auto highest = static_cast<double>(state.busiest(options.receive));
+  auto highest = static_cast<double>(state.busiest(options.receive)) * options.parts;
+  if (options.nodes.matter()) {
+    const auto of_node = static_cast<double>(state.busiest_node(options.receive));
+    const double all_nodes = of_node * options.parts / options.nodes.size;
+    highest = (highest + kNodeShare * all_nodes) / (1 + kNodeShare);
+  }
   return {state.weights().overload(options.max_weight),
-          total + weight * std::min(highest * options.parts, most * total)};
+          total + weight * std::min(highest, most * total)};
 }
 
 // Units of work that one search may cost.
@@ -602,14 +608,20 @@ inline std::int64_t search_budget(const Hypergraph& h, const Options& options) {
 inline void price_volumes(VolumeState& state, const Bound& bounds, const Options& options,
                           double alpha) {
   constexpr double kReach = 1.25;
+  const auto priced = [&](const std::vector<std::int64_t>& sends, std::int64_t busiest,
+                          double share) {
+    const double all = std::accumulate(sends.begin(), sends.end(), 0.0);
+    const auto count = static_cast<double>(std::max<std::size_t>(1, sends.size()));
+    Potential potential;
+    potential.alpha = share * alpha;
+    potential.receives = options.receive;
+    potential.reference = std::max({1.0, all / count, static_cast<double>(busiest) / kReach});
+    potential.limit_price(count);
+    return potential;
+  };
+  state.set_potential(priced(state.send(), state.busiest(options.receive), 1.0),
+                      priced(state.node_send(), state.busiest_node(options.receive), kNodeShare));
   const double average = std::max(1.0, static_cast<double>(state.total()) / options.parts);
-  Potential potential;
-  potential.alpha = alpha;
-  potential.receives = options.receive;
-  potential.reference =
-      std::max(average, static_cast<double>(state.busiest(options.receive)) / kReach);
-  potential.limit_price(options.parts);
-  state.set_potential(potential);
   state.price_weights(bounds, options.load * average);
 }
 
@@ -617,20 +629,27 @@ inline void price_volumes(VolumeState& state, const Bound& bounds, const Options
 // kPress · k together, and those of a part well below it next to nothing.
 inline void price_peaks(VolumeState& state, const Options& options) {
   constexpr double kPress = 3;
-  Potential potential;
-  potential.squarings = 6;
-  potential.receives = options.receive;
-  potential.reference = std::max<double>(1, static_cast<double>(state.busiest(options.receive)));
-  double slopes = 0;
-  const auto add_slopes = [&](const std::vector<std::int64_t>& volumes) {
-    for (std::int64_t volume : volumes) {
-      slopes += std::pow(static_cast<double>(volume) / potential.reference, 63);
-    }
+  const auto priced = [&](const std::vector<std::int64_t>& sends,
+                          const std::vector<std::int64_t>& receives, std::int64_t busiest,
+                          double press) {
+    Potential potential;
+    potential.squarings = 6;
+    potential.receives = options.receive;
+    potential.reference = std::max<double>(1, static_cast<double>(busiest));
+    double slopes = 0;
+    const auto add_slopes = [&](const std::vector<std::int64_t>& volumes) {
+      for (std::int64_t volume : volumes) {
+        slopes += std::pow(static_cast<double>(volume) / potential.reference, 63);
+      }
+    };
+    add_slopes(sends);
+    if (options.receive) add_slopes(receives);
+    potential.alpha = press * static_cast<double>(sends.size()) / std::max(1.0, slopes);
+    return potential;
   };
-  add_slopes(state.send());
-  if (options.receive) add_slopes(state.receive());
-  potential.alpha = kPress * options.parts / std::max(1.0, slopes);
-  state.set_potential(potential);
+  state.set_potential(priced(state.send(), state.receive(), state.busiest(options.receive), kPress),
+                      priced(state.node_send(), state.node_receive(),
+                             state.busiest_node(options.receive), kNodeShare * kPress));
   const double average = static_cast<double>(state.total()) / options.parts;
   state.price_weights(options.max_weight, options.peak_load * average);
 }
@@ -642,7 +661,7 @@ inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> l
                                         const Bound& bounds, bool finest, bool last,
                                         const Options& options, Random& random) {
   const std::int64_t budget = search_budget(h, options);
-  VolumeState state(h, std::move(labels), options.parts);
+  VolumeState state(h, std::move(labels), options.parts, options.nodes);
   const auto refine = [&](int search_passes) {
     GreedyRefiner<VolumeMoves>({state, bounds, options.threads}, h.num_vertices, random)
         .run(options.greedy_rounds);
@@ -660,8 +679,12 @@ inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> l
 }
 
 inline bool is_even(const VolumeState& state, const Options& options) {
-  const double most = options.even * static_cast<double>(state.total()) / options.parts;
-  return static_cast<double>(state.busiest(options.receive)) <= most;
+  const auto even = [&](const std::vector<std::int64_t>& sends, std::int64_t busiest) {
+    const double all = std::accumulate(sends.begin(), sends.end(), 0.0);
+    return static_cast<double>(busiest) * static_cast<double>(sends.size()) <= options.even * all;
+  };
+  return even(state.send(), state.busiest(options.receive)) &&
+         even(state.node_send(), state.busiest_node(options.receive));
 }
 
 // Lowers the maximum of the finest level. Only moves that take rows off a part with a price are
@@ -672,7 +695,7 @@ std::vector<Part> lower_peaks(const Hypergraph& h, std::vector<Part> labels, con
   constexpr double kNoticed = 1.2;  // a price; without a peak 1
   const std::int64_t work = 3 * search_budget(h, options);
   constexpr double kWorthARound = 1e-3;
-  VolumeState state(h, labels, options.parts);
+  VolumeState state(h, labels, options.parts, options.nodes);
   const Score before = score(state, options, kInTheEnd);
   const std::vector<Vertex> border = boundary(state);
   Score now = before;

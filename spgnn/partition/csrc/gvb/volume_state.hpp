@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -149,11 +150,13 @@ struct Potential {
   double knee =
       std::numeric_limits<double>::infinity();  // the price is constant from S = knee·T on
 
-  double send_cost(std::int64_t s) const { return static_cast<double>(s) + alpha * excess(s); }
-  double send_price(std::int64_t s) const { return 1.0 + alpha * slope(s); }
+  double send_cost(std::int64_t s) const { return static_cast<double>(s) + peak_cost(s); }
+  double send_price(std::int64_t s) const { return 1.0 + peak_price(s); }
   bool prices_receive() const { return receives && alpha > 0; }
-  double receive_cost(std::int64_t r) const { return receives ? alpha * excess(r) : 0.0; }
-  double receive_price(std::int64_t r) const { return receives ? alpha * slope(r) : 0.0; }
+  double receive_cost(std::int64_t r) const { return receives ? peak_cost(r) : 0.0; }
+  double receive_price(std::int64_t r) const { return receives ? peak_price(r) : 0.0; }
+  double peak_cost(std::int64_t volume) const { return alpha * excess(volume); }
+  double peak_price(std::int64_t volume) const { return alpha * slope(volume); }
 
   // No row costs more than `extra` above its one row: k is what a row of the fullest part costs
   // where average and maximum count alike.
@@ -182,9 +185,10 @@ struct Potential {
 
 class VolumeState {
  public:
-  VolumeState(const Hypergraph& h, std::vector<Part> part, Part parts)
+  VolumeState(const Hypergraph& h, std::vector<Part> part, Part parts, Nodes nodes = {})
       : h_(h),
         parts_(parts),
+        nodes_(nodes),
         part_(std::move(part)),
         count_(h, part_, parts),
         send_(parts, 0),
@@ -192,6 +196,11 @@ class VolumeState {
         price_(parts, 1.0),
         receive_price_(parts, 0.0),
         weights_(h, part_, parts) {
+    if (nodes_.matter()) {
+      count_between_nodes();
+      set_potential({});
+      return;
+    }
     for (Net e = 0; e < h.num_nets(); ++e) {
       const Part root = part_[h.root(e)];
       const std::int64_t w = h.net_weight[e];
@@ -221,10 +230,20 @@ class VolumeState {
   std::int64_t busiest(bool receives) const {
     return std::max(max_send(), receives ? max_receive() : 0);
   }
+  // Of nodes: rows that leave and enter each, counted as `outside` rows; none without nodes.
+  const std::vector<std::int64_t>& node_send() const { return node_send_.volume; }
+  const std::vector<std::int64_t>& node_receive() const { return node_receive_.volume; }
+  std::int64_t busiest_node(bool receives) const {
+    if (!nodes_.matter()) return 0;
+    const std::int64_t most = std::ranges::max(node_send());
+    return receives ? std::max(most, std::ranges::max(node_receive())) : most;
+  }
   const PartWeights& weights() const { return weights_; }
 
-  void set_potential(const Potential& potential) {
+  // Nodes have a potential of their own, without the rows themselves, which their parts pay for.
+  void set_potential(const Potential& potential, const Potential& of_nodes = {}) {
     potential_ = potential;
+    node_potential_ = of_nodes;
     cost_ = 0;
     bounds_.clear();
     lowest_price_ = lowest_receive_price_ = std::numeric_limits<double>::max();
@@ -232,6 +251,10 @@ class VolumeState {
     for (Part p = 0; p < parts_; ++p) {
       cost_ += potential_.send_cost(send_[p]) + potential_.receive_cost(receive_[p]);
       set_prices(p);
+    }
+    for (Part node = 0; node < std::ssize(node_send()); ++node) {
+      cost_ += node_cost(node);
+      set_node_prices(node);
     }
   }
   const Potential& potential() const { return potential_; }
@@ -267,6 +290,22 @@ class VolumeState {
     return h_.num_scatter == h_.num_nets() && !potential_.prices_receive();
   }
 
+  const Nodes& nodes() const { return nodes_; }
+  Part node(Part p) const { return node_of_[p]; }
+  // Of a row that a part sends to (receives from) another node, that node's share left out.
+  double outside_price(Part p) const {
+    return nodes_.outside * (price_[p] + node_send_.price[node_of_[p]]);
+  }
+  double outside_receive_price(Part p) const {
+    return nodes_.outside * (receive_price_[p] + node_receive_.price[node_of_[p]]);
+  }
+  // How much a part is priced above its rows, its node included.
+  double pressure(Part p) const {
+    double sum = price_[p] + receive_price_[p];
+    if (nodes_.matter()) sum += node_send_.price[node_of_[p]] + node_receive_.price[node_of_[p]];
+    return sum;
+  }
+
   // Bounds of all prices: exact when the potential was set, moves only widen them.
   double lowest_price() const { return lowest_price_; }
   double highest_price() const { return highest_price_; }
@@ -277,6 +316,10 @@ class VolumeState {
     const Part from = part_[v];
     touched_.clear();
     for (Net e : h_.nets_of(v)) {
+      if (nodes_.matter()) {
+        move_between_nodes(e, v, to);
+        continue;
+      }
       const std::int64_t w = count_.net(e).weight;
       auto& at_root = scattered(e) ? send_delta_ : receive_delta_;
       auto& at_others = scattered(e) ? receive_delta_ : send_delta_;
@@ -306,11 +349,108 @@ class VolumeState {
       set_load_prices(from);
       set_load_prices(to);
     }
+    if (nodes_.matter()) collect_changes();
     settle();
   }
 
  private:
   using Change = std::pair<Part, std::int64_t>;
+
+  // Volumes of nodes in one direction, what a row costs there, and changes not yet settled.
+  struct NodeVolumes {
+    std::vector<std::int64_t> volume, change;
+    std::vector<double> price;
+  };
+
+  void count_between_nodes() {
+    const Part nodes = parts_ / nodes_.size;
+    for (auto* volumes : {&node_send_, &node_receive_}) {
+      *volumes = {std::vector<std::int64_t>(nodes, 0), std::vector<std::int64_t>(nodes, 0),
+                  std::vector<double>(nodes, 0.0)};
+    }
+    node_of_.resize(parts_);
+    for (Part p = 0; p < parts_; ++p) node_of_[p] = p / nodes_.size;
+    part_change_[0].assign(parts_, 0);
+    part_change_[1].assign(parts_, 0);
+    for (Net e = 0; e < h_.num_nets(); ++e) count_pairs(e, 1);
+    collect_changes();
+    settle();
+  }
+
+  // Counts (or with sign -1 forgets) what one net makes the part of its root and another exchange.
+  void count_pair(Net e, Part other, int sign) {
+    const Part root = count_.net(e).root_part;
+    if (other == root) return;
+    const Part sender = scattered(e) ? root : other, receiver = scattered(e) ? other : root;
+    std::int64_t rows = sign * count_.net(e).weight;
+    if (node_of_[sender] != node_of_[receiver]) {
+      rows *= nodes_.outside;
+      change_node(node_send_, node_of_[sender], rows);
+      change_node(node_receive_, node_of_[receiver], rows);
+    }
+    total_ += rows;
+    change_part(0, sender, rows);
+    change_part(1, receiver, rows);
+  }
+  void count_pairs(Net e, int sign) {
+    count_.for_parts(e, [&](Part p) { count_pair(e, p, sign); });
+  }
+
+  void change_node(NodeVolumes& volumes, Part node, std::int64_t rows) {
+    if (node_send_.change[node] == 0 && node_receive_.change[node] == 0) {
+      touched_nodes_.push_back(node);
+    }
+    volumes.change[node] += rows;
+  }
+  void change_part(int direction, Part p, std::int64_t rows) {
+    if (part_change_[direction][p] == 0) changed_parts_[direction].push_back(p);
+    part_change_[direction][p] += rows;
+  }
+
+  void move_between_nodes(Net e, Vertex v, Part to) {
+    const Part from = part_[v];
+    const bool is_root = count_.net(e).root == v;
+    if (is_root) count_pairs(e, -1);
+    const bool leaves = count_.remove(e, from) == 1;
+    const bool enters = count_.add(e, to) == 0;
+    if (is_root) {
+      count_.set_root_part(e, to);
+      count_pairs(e, 1);
+      return;
+    }
+    if (leaves) count_pair(e, from, -1);
+    if (enters) count_pair(e, to, 1);
+  }
+
+  // Makes the changes of parts ready to be settled, each part's in one.
+  void collect_changes() {
+    for (int direction : {0, 1}) {
+      auto& deltas = direction == 0 ? send_delta_ : receive_delta_;
+      for (Part p : changed_parts_[direction]) {
+        const std::int64_t rows = std::exchange(part_change_[direction][p], 0);
+        if (rows != 0) deltas.push_back({p, rows});
+      }
+      changed_parts_[direction].clear();
+    }
+    for (Part node : touched_nodes_) {
+      if (node_send_.change[node] == 0 && node_receive_.change[node] == 0) continue;
+      cost_ -= node_cost(node);
+      node_send_.volume[node] += std::exchange(node_send_.change[node], 0);
+      node_receive_.volume[node] += std::exchange(node_receive_.change[node], 0);
+      cost_ += node_cost(node);
+      set_node_prices(node);
+    }
+    touched_nodes_.clear();
+  }
+
+  double node_cost(Part node) const {
+    return node_potential_.peak_cost(node_send_.volume[node]) +
+           node_potential_.receive_cost(node_receive_.volume[node]);
+  }
+  void set_node_prices(Part node) {
+    node_send_.price[node] = node_potential_.peak_price(node_send_.volume[node]);
+    node_receive_.price[node] = node_potential_.receive_price(node_receive_.volume[node]);
+  }
 
   void settle() {
     for (auto [p, by] : send_delta_) {
@@ -363,8 +503,15 @@ class VolumeState {
 
   const Hypergraph& h_;
   Part parts_;
+  Nodes nodes_;
   std::vector<Part> part_;
   PinCounts count_;
+  std::vector<Part> node_of_;  // of each part; this and what follows is empty without nodes
+  NodeVolumes node_send_, node_receive_;
+  std::array<std::vector<std::int64_t>, 2> part_change_;  // not yet settled: sent, received
+  std::array<std::vector<Part>, 2> changed_parts_;
+  std::vector<Part> touched_nodes_;
+  Potential node_potential_;
   std::vector<std::int64_t> send_, receive_;
   std::vector<double> price_, receive_price_;
   PartWeights weights_;
@@ -393,7 +540,8 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       : state_(state),
         max_weight_(max_weight),
         saved_(state.parts(), 0.0),
-        touched_(static_cast<std::size_t>(state.parts()) + 1) {}
+        touched_(static_cast<std::size_t>(state.parts()) + 1),
+        in_node_(state.nodes().matter() ? state.node_send().size() : 0) {}
 
   bool fits(Vertex v, Part to) const { return state_.weights().fits(v, to, max_weight_); }
 
@@ -423,6 +571,18 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       const bool scattered = state_.scattered(e);
       const bool inside = net.lambda == 1;
       const bool leaves = !inside && counts.lone(e, from);
+      if (state_.nodes().matter()) {
+        if (net.root == v) {
+          counts.for_parts(e, [&](Part p) { bound += w * pair_price(scattered, from, p); });
+          const double rows = net.lambda - 1 + inside - leaves;
+          bound -= w * rows * (lowest_root_price(scattered) + lowest_root_price(!scattered));
+        } else if (inside) {
+          bound -= w * (root_price(scattered, from) + lowest_root_price(!scattered));
+        } else if (leaves) {
+          bound += w * pair_price(scattered, net.root_part, from);
+        }
+        continue;
+      }
       if (net.root == v) {
         const double rows = net.lambda - 1;
         bound += w * rows * root_price(scattered, from);
@@ -445,8 +605,9 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   // The gain of one particular move, whether it fits or not.
   double gain(Vertex v, Part to) {
     const Terms terms = collect(v);
-    const double gain = saved_[to] - terms.at(to, state_) - state_.load_price(v, to);
+    const double gain = saved_[to] - cost_at(to, terms) - state_.load_price(v, to);
     std::fill(saved_.begin(), saved_.end(), 0.0);
+    forget_nodes();
     return gain;
   }
 
@@ -457,7 +618,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     Move move;
     const Part from = state_.part(v);
     const auto consider = [&](Part q) {
-      const double gain = saved_[q] - terms.at(q, state_) - state_.load_price(v, q);
+      const double gain = saved_[q] - cost_at(q, terms) - state_.load_price(v, q);
       saved_[q] = 0;
       if (gain > move.gain && q != from && allowed(q)) move = {gain, q};
     };
@@ -468,6 +629,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     } else {
       for (std::int32_t i = 0; i < num_touched_; ++i) consider(touched_[i]);
     }
+    forget_nodes();
     return move;
   }
 
@@ -483,7 +645,66 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
 
   // Where only what is sent counts, most terms vanish, and this is where most of the time goes.
   Terms collect(Vertex v) {
+    if (state_.nodes().matter()) return collect_between_nodes(v);
     return state_.only_sends_cost() ? collect<false>(v) : collect<true>(v);
+  }
+
+  double cost_at(Part q, const Terms& terms) const {
+    if (!state_.nodes().matter()) return terms.at(q, state_);
+    const Terms& inside = in_node_[state_.node(q)];
+    return terms.fixed + inside.at(q, state_) +
+           (terms.sends - inside.sends) * state_.outside_price(q) +
+           (terms.receives - inside.receives) * state_.outside_receive_price(q);
+  }
+
+  void forget_nodes() {
+    for (Part node : touched_nodes_) in_node_[node] = {};
+    touched_nodes_.clear();
+  }
+
+  // What rows cost that v's nets would make its new part exchange, if that is on another node than
+  // all their parts; in_node_ has what is different for each node with some of them.
+  Terms collect_between_nodes(Vertex v) {
+    const PinCounts& counts = state_.counts();
+    const Part from = state_.part(v);
+    Terms terms;
+    terms.fixed = -state_.load_price(v, from);
+    Savings savings{saved_.data(), touched_.data()};
+    for (Net e : state_.hypergraph().nets_of(v)) {
+      const PinCounts::Record& net = counts.net(e);
+      const double w = net.weight;
+      const bool scattered = state_.scattered(e);
+      work_ += net.lambda + kWorkPerNet;
+      const auto exchange = [&](Part p, double rows, bool sends) {
+        Terms& inside = in_node_[state_.node(p)];
+        if (inside.sends == 0 && inside.receives == 0) touched_nodes_.push_back(state_.node(p));
+        const double price = outside_root_price(!sends, p);
+        (sends ? terms.sends : terms.receives) += rows;
+        (sends ? inside.sends : inside.receives) += rows;
+        terms.fixed += rows * price;
+        inside.fixed += rows * (root_price(!sends, p) - price);
+      };
+      if (net.root == v) {
+        const bool leaves = counts.visit_parts(e, from, [&](Part p) {
+          savings.add(p, w * (state_.price(p) + state_.receive_price(p)));
+          if (p == from) return;
+          exchange(p, w, scattered);
+          terms.fixed -= w * pair_price(scattered, from, p);
+        });
+        if (!leaves) exchange(from, w, scattered);
+      } else {
+        exchange(net.root_part, w, !scattered);
+        if (net.lambda == 1) continue;
+        const bool leaves = counts.visit_parts(e, from, [&](Part p) {
+          savings.add(p, w * (p == net.root_part ? state_.price(p) + state_.receive_price(p)
+                                                 : pair_price(scattered, net.root_part, p)));
+        });
+        if (leaves) terms.fixed -= w * pair_price(scattered, net.root_part, from);
+      }
+    }
+    num_touched_ = savings.num_touched;
+    all_touched_ = savings.all_touched;
+    return terms;
   }
 
   template <bool kReceives>
@@ -563,6 +784,18 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     return scattered ? state_.price(p) : state_.receive_price(p);
   }
 
+  double outside_root_price(bool scattered, Part p) const {
+    return scattered ? state_.outside_price(p) : state_.outside_receive_price(p);
+  }
+  // Of a row between the part of a root and another.
+  double pair_price(bool scattered, Part root, Part p) const {
+    if (p == root) return 0;
+    if (state_.node(p) != state_.node(root)) {
+      return outside_root_price(scattered, root) + outside_root_price(!scattered, p);
+    }
+    return root_price(scattered, root) + root_price(!scattered, p);
+  }
+
   double lowest_root_price(bool scattered) const {
     return scattered ? state_.lowest_price() : state_.lowest_receive_price();
   }
@@ -582,6 +815,8 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   std::vector<Part> touched_;
   std::int32_t num_touched_ = 0;
   bool all_touched_ = false;
+  std::vector<Terms> in_node_;  // of each node; none without nodes
+  std::vector<Part> touched_nodes_;
 };
 
 }  // namespace spgnn::gvb
