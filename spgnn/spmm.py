@@ -396,11 +396,14 @@ class DistMatrix:
         first = 0
         for stage in self.plan.stages:
             assert isinstance(stage, Stage)  # the algorithm was checked
-            Z_local = kernels.spmm(stage.local, H_local)
-            for hop in stage.hops:
-                assert stage.remote is not None
-                moved = HopMap(self.executor.exchange(stage, first))
-                received = product(moved, kernels.spmm(hop.send, H_local), EXACT, cast=False)
+            Z_local, received = kernels.spmm(stage.local, H_local), H_local[:0]
+            for number, hop in enumerate(stage.hops):
+                rows = kernels.spmm(hop.send, H_local)
+                if hop.relay is not None:
+                    rows = rows + kernels.spmm(hop.relay, received)
+                moved = HopMap(self.executor.exchange(stage, first), number)
+                received = torch.cat((received, product(moved, rows, EXACT, cast=False)))
+            if stage.remote is not None:
                 Z_local = Z_local + kernels.spmm(stage.remote, received)
             first, H_local = first + len(stage.hops), Z_local
         return H_local
@@ -508,11 +511,11 @@ def _times(A: DistMatrix | Adjoint, H_local: Tensor) -> Tensor:
 
 
 class HopMap:
-    """The rows of the only hop of a stage at the ranks that need them; linear, its adjoint back."""
+    """The rows of one hop of a stage at the ranks that need them; linear, its adjoint back."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        (hop,) = exchange.stage.hops
-        self._exchange = exchange
+    def __init__(self, exchange: Exchange, number: int) -> None:
+        hop = exchange.stage.hops[number]
+        self._exchange, self._number = exchange, number
         self.rows, self.columns = hop.counts.received, hop.send.shape[0]
         self.handle = named(self)
 
@@ -530,7 +533,7 @@ class HopMap:
 
     def _over(self, rows: Tensor, count: int, step: Step) -> Tensor:
         arrived = rows.new_empty(count, rows.shape[1])
-        self._exchange.start(0, rows.contiguous(), arrived, step).wait()
+        self._exchange.start(self._number, rows.contiguous(), arrived, step).wait()
         return arrived
 
 
@@ -560,7 +563,7 @@ class HaloMap:
         if (
             len(plan.stages) > 1
             or not isinstance(stage, Stage)
-            or any(hop.selected_rows is None for hop in stage.hops)
+            or not all(hop.sends_rows for hop in stage.hops)
         ):
             raise InputError(
                 "a halo needs whole rows of H: build a 1D matrix, with cover='column' and c = 1"
@@ -595,7 +598,10 @@ class HaloMap:
         """Add up what belongs to each own row: [own + received, f] to [own, f]. Collective."""
         G_halo = G_halo.contiguous()
         step = self._begun(G_halo, step)
-        flight = self._exchange.begin_adjoint(G_halo[self.columns :], step)
+        returning = G_halo[self.columns :]
+        if len(self.stage.hops) > 1:  # to which relays add what comes back to them
+            returning = returning.clone()
+        flight = self._exchange.begin_adjoint(returning, step)
         try:
             dH_local = G_halo[: self.columns].clone()
         finally:

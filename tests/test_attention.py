@@ -53,10 +53,11 @@ def grids(ranks: int) -> Iterator[Algorithm]:
     for cover in ("column", "row", "minimum"):
         yield Algorithm(cover=cover)
     yield Algorithm(exchange="oblivious")
+    yield Algorithm(relays=True)
     for c in (2, 4):
         if ranks % c == 0:
             for cover in ("column", "minimum"):
-                yield Algorithm("1.5d", c, cover=cover)
+                yield Algorithm("1.5d", c, cover=cover, relays=cover == "column")
     if ranks == 8:
         yield Algorithm("1.5d", 2, "oblivious")
         yield Algorithm("2d", cover="row")
@@ -234,6 +235,9 @@ def check_refused(comm: Communicator) -> None:
         with pytest.raises(InputError, match="--model gat needs --algo"):
             check_attention(Algorithm(**how), "--model gat")
         assert moved(comm.ledger.since(before)) == (0, 0)
+    for how in ({"cover": "minimum"}, {"algo": "vertex-cut"}):
+        with pytest.raises(InputError, match="--model gat needs --no-relays, or --cover column"):
+            check_attention(Algorithm(relays=True, **how), "--model gat")
     matrix, ids = built(comm), torch.arange(6)
     Z, a, d = torch.zeros(6, 4), torch.zeros(2, 2), torch.zeros(6, 2)
     for operands, how, message in (

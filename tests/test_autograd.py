@@ -18,6 +18,7 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.exchange import Algorithm
+from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
@@ -294,6 +295,7 @@ def check_values(rank: int) -> int:
         ]
     ]
     algorithms += [Algorithm("vertex-cut"), Algorithm("2d")]
+    algorithms += [Algorithm(cover=cover, relays=True) for cover in COVERS]
     if comm.size == 4:
         algorithms += [Algorithm(a, 2) for a in ("1.5d", "1.5d-replicated")]
     for algorithm in algorithms:

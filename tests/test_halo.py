@@ -38,7 +38,9 @@ def matrix_of(comm: Communicator, weighted: bool, scaled: bool, exchange: str) -
         block.with_scales(scale, None),
         layout,
         Mesh.grid(comm),
-        exchange=exchange,
+        algorithm=Algorithm(
+            exchange=exchange.removesuffix(", relays"), relays="relays" in exchange
+        ),
         column_scale=scale,
     )
 
@@ -75,7 +77,7 @@ def check_halo(rank: int, weighted: bool, scaled: bool, exchange: str) -> None:
     np.testing.assert_allclose(ddH, expected[own], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("exchange", ["sparsity-aware", "oblivious"])
+@pytest.mark.parametrize("exchange", ["sparsity-aware", "oblivious", "sparsity-aware, relays"])
 @pytest.mark.parametrize(("weighted", "scaled"), [(False, True), (True, False)])
 def test_local_matrix_times_halo_is_the_product(weighted, scaled, exchange):
     for ranks in (1, 4):
@@ -87,8 +89,9 @@ def check_refused(rank: int) -> None:
     A = random_matrix(8, 0.5, 0, weighted=False)
     layout = RowLayout.even(8, 4)
     block = block_row(A, *layout.range(rank))
-    for c, cover in ((2, "column"), (1, "row"), (1, "minimum")):
-        matrix = DistMatrix.build(block, layout, Mesh.grid(comm, c), cover=cover)
+    for c, cover, relays in ((2, "column", False), (1, "row", True), (1, "minimum", False)):
+        algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover, relays=relays)
+        matrix = DistMatrix.build(block, layout, Mesh.grid(comm, c), algorithm=algorithm)
         with pytest.raises(InputError, match="a halo needs whole rows of H"):
             matrix.halo(torch.zeros(2, 1))
         with pytest.raises(InputError, match="cover='column' and c = 1"):

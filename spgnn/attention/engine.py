@@ -78,6 +78,8 @@ class Attention:
             return
         setting, own = codecs.setting, codecs.of_attention
         setting.codec.check_attention()
+        if self.pieces.fetch is not None and len(self.pieces.fetch.hops) > 1:
+            raise InputError("attention with a codec needs --no-relays: its rows travel once")
         if self.pieces.fetch is not None:
             own[FETCH] = stack(setting, attended=True)
         # What is late with rows is no error of its own.

@@ -60,7 +60,7 @@ class Pieces:
 
     local: Pattern  # [rows, columns]: sources at hand
     remote: Pattern | None = None  # [rows, fetched rows]: sources that are fetched
-    fetch: Stage | None = None  # how they are: its hop sends rows as they are
+    fetch: Stage | None = None  # how they are: its hops send rows as they are
     # [partials to send, columns]: sources of other ranks' destinations, whose partial softmax this
     # rank sends
     summed: Pattern | None = None
@@ -137,6 +137,11 @@ def check_attention(algorithm: Algorithm, who: str = "attention") -> None:
     other = algorithm.algo in ("feature", "3d", "1.5d-replicated")
     if other or algorithm.node_size > 1 or algorithm.schedule != "overlap":
         raise InputError(f"{who} needs {NEEDED}")
+    if algorithm.relays and (algorithm.cover != "column" or algorithm.algo == "vertex-cut"):
+        raise InputError(
+            f"{who} needs --no-relays, or --cover column and --algo 1d, 1.5d or 2d: relays add up "
+            "partial sums, and it adds nothing up before its weights are known"
+        )
 
 
 def pieces(plan: Plan) -> Pieces:
@@ -153,8 +158,13 @@ def pieces(plan: Plan) -> Pieces:
     local, (mine, others, fold) = first.local.pattern, _folded(rest)
     if not first.hops or first.remote is None:
         return Pieces(local, mine=mine, others=others, fold=fold)
-    hop, remote = _only_hop(first), first.remote.pattern
-    columns = first.local.shape[1]
+    remote, columns = first.remote.pattern, first.local.shape[1]
+    everything = CSR(Selection(torch.arange(columns, device=local.device), columns))
+    if all(hop.sends_rows and hop.sums is None and hop.rounds is None for hop in first.hops):
+        hops = tuple(replace(hop, send=CSR(hop.send.pattern)) for hop in first.hops)
+        fetch = Stage(everything, None, hops)
+        return Pieces(local, remote, fetch, mine=mine, others=others, fold=fold)
+    hop = _only_hop(first)
     chosen, route, summed, sums = hop.send.pattern, hop.route(), None, None
     if hop.sums is not None:
         several = hop.send.row_lengths > 1
@@ -166,10 +176,9 @@ def pieces(plan: Plan) -> Pieces:
         chosen = Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns)
         route = route.marked(~several, ~hop.sums).route
         remote = columns_where(remote, ~hop.sums)
-    elif not isinstance(chosen, Selection):
+    else:
         raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
-    rows = Hop(hop.axis, CSR(chosen), route.counts, broadcast=hop.broadcast, names=route.names)
-    everything = CSR(Selection(torch.arange(columns, device=local.device), columns))
+    rows = Hop(hop.axis, CSR(chosen), route.counts, names=route.names)
     fetch = Stage(everything, None, (rows,))
     return Pieces(local, remote, fetch, summed, sums, mine, others, fold)
 
@@ -177,7 +186,7 @@ def pieces(plan: Plan) -> Pieces:
 def _only_hop(stage: Stage) -> Hop:
     (hop, *more) = stage.hops
     if more or hop.relay is not None:
-        raise InputError(f"{WHAT_WORKS}: under a hierarchy rows are added up on their way")
+        raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
     if hop.rounds is not None:
         raise InputError(f"{WHAT_WORKS}: this plan exchanges with a few peers at a time")
     return hop

@@ -16,6 +16,7 @@ from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.needs import COVERS, Cover, Scheme, build_all
 from spgnn.exchange.peers import SCHEDULES, Schedule
 from spgnn.exchange.plan import Plan
+from spgnn.exchange.relays import relayed
 from spgnn.exchange.schemes import (
     STRATEGIES,
     Strategy,
@@ -55,6 +56,8 @@ class Algorithm:
     groups : tuple of int
         Sizes of smaller groups of neighbours inside a node (sockets), which rise: what crosses
         between groups of any size crosses once.
+    relays : bool
+        Ranks that have time hand rows on, and add sums up, where others are busy.
     """
 
     algo: Algo = "1d"
@@ -65,6 +68,7 @@ class Algorithm:
     schedule: Schedule = "overlap"
     buffer: int = 0
     groups: tuple[int, ...] = ()
+    relays: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))  # in JSON they are a list
@@ -114,6 +118,10 @@ class Algorithm:
             raise InputError(f"groups {self.groups} need node_size, of which they are parts")
         if self.algo == "vertex-cut" and self.exchange == "oblivious":
             raise InputError("--algo vertex-cut needs --exchange sparsity-aware")
+        if self.relays and self.exchange == "oblivious":
+            raise InputError("--relays needs --exchange sparsity-aware: broadcasts have no relays")
+        if self.relays and self.schedule == "peers":
+            raise InputError("--relays needs --schedule overlap: relays wait for all their peers")
         check_choice("schedule", self.schedule, SCHEDULES)
         if self.schedule == "overlap":
             if self.buffer:
@@ -189,6 +197,8 @@ class Algorithm:
             scheme = replicated(block, layout, axes, rank, self.exchange, cover, scale)
         else:
             scheme = grid(block, layout, axes, rank, self.exchange, cover, scale)
+        if self.relays:
+            return relayed(scheme, axes, rank, whole_rows=cover == "column")
         return scheme if self.schedule == "overlap" else in_rounds(scheme, axes, rank)
 
     def plans(

@@ -115,6 +115,7 @@ class Hop:
     sums: Tensor | None = None
     names: Names | None = None  # of the rows, for codecs that draw
     part: Route | None = None  # their route, if these are some of the rows of another exchange
+    few: bool = False  # of the rows of a stage, as what ranks hand on that have time
 
     def route(self, *, adjoint: bool = False) -> Route:
         """The route of the rows; or, in the adjoint, of those that come back."""
@@ -154,8 +155,8 @@ class Hop:
 
     @property
     def near(self) -> bool:
-        """True if its rows stay inside a node, so that waiting for them is short."""
-        return self.axis.startswith(LOCAL)
+        """True if waiting for its rows is short: they stay inside a node, or are few."""
+        return self.few or self.axis.startswith(LOCAL)
 
     @cached_property
     def passed_rows(self) -> Tensor | None:
@@ -163,6 +164,11 @@ class Hop:
         relay = self.relay
         passes = relay is not None and isinstance(relay.pattern, Selection) and not self.send.nnz
         return relay.indices if relay is not None and passes else None
+
+    @property
+    def sends_rows(self) -> bool:
+        """True if it sends rows of H as they are, own ones or what relays hand on."""
+        return self.selected_rows is not None or (self.few and self.passed_rows is not None)
 
     @cached_property
     def run(self) -> int | None:

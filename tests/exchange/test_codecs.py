@@ -33,6 +33,9 @@ SCHEMES = {
     "1.5d-replicated": Algorithm("1.5d-replicated", 2),
     "hierarchy": Algorithm("1d", node_size=2),
     "1.5d hierarchy": Algorithm("1.5d", 2, node_size=2),
+    "relays": Algorithm("1d", relays=True),
+    "1.5d relays": Algorithm("1.5d", 2, relays=True),
+    "hierarchy relays": Algorithm("1d", node_size=2, relays=True),
     "peers": Algorithm("1d", schedule="peers", buffer=4096),
     "vertex-cut peers": Algorithm("vertex-cut", schedule="peers", buffer=4096),
 }
@@ -42,6 +45,8 @@ OFTEN = [
     ("feature", "column"),
     ("vertex-cut", "minimum"),
     ("hierarchy", "minimum"),
+    ("relays", "column"),
+    ("relays", "row"),
     ("peers", "minimum"),
 ]
 HALF = ((0, 0.6),)

@@ -31,6 +31,8 @@ WAYS = [
     Algorithm("1.5d", 2),
     Algorithm("feature", 2, cover="minimum"),
     Algorithm("3d", 2),
+    Algorithm(relays=True),
+    Algorithm("1.5d", 2, cover="minimum", relays=True),
 ]
 
 

@@ -35,6 +35,8 @@ def ways(*algorithms: Algorithm) -> list[Algorithm]:
         found += [Algorithm(**{**how, "cover": cover}) for cover in COVERS]
         if one.node_size == 1 and one.algo != "vertex-cut" and one.schedule == "overlap":
             found.append(Algorithm(**{**how, "exchange": "oblivious"}))
+        if one.schedule == "overlap":
+            found += [Algorithm(**{**how, "cover": cover, "relays": True}) for cover in COVERS]
     return found
 
 
