@@ -119,6 +119,9 @@ class Algorithm(Record):
             "none|auto|N,…",
         ),
     ] = "none"
+    relays: Annotated[
+        bool, rare("ranks that have time hand rows on, and add sums up, where others are busy")
+    ] = False
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     edges: Annotated[
         str | None, key("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")
@@ -168,6 +171,7 @@ class Algorithm(Record):
             self.schedule,
             self.buffer,
             self.group_sizes[:-1],
+            self.relays,
         )
 
     @property
@@ -653,6 +657,8 @@ def refused(config: TrainConfig) -> Iterator[str]:
                 "algorithm.clones needs --algo vertex-cut, --cover column and --schedule overlap: "
                 "clones hold the rows, so sums alone travel"
             )
+        if how.relays:
+            yield "algorithm.clones needs --no-relays: owners hand sums on to clones already"
         if how.recompute_halo:
             yield "algorithm.clones needs no --recompute-halo: clones make their rows in all layers"
         if aim.label_propagation:
@@ -817,7 +823,7 @@ def _refused_chunks(config: TrainConfig) -> Iterator[str]:
     if how.distribution != Distribution() or asked:
         yield (
             f"{named} need --algo 1d, --cover column, --order auto, no --recompute-halo and no "
-            "--hierarchy, --schedule or --plan: the disk is what they plan for"
+            "--hierarchy, --relays, --schedule or --plan: the disk is what they plan for"
         )
     if config.aim.task != "vertices" or config.aim.inductive or config.aim.label_propagation:
         yield (f"{named} need labels of vertices: no links, aim.inductive or aim.label-propagation")

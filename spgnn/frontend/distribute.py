@@ -56,6 +56,7 @@ def distribute(
     cover: Cover = "column",
     node_size: int = 1,
     groups: tuple[int, ...] = (),
+    relays: bool = False,
     imbalance: float = 0.05,
     seed: int = 0,
     split: int | None = 0,
@@ -97,7 +98,7 @@ def distribute(
     partition : str or int [n]
         A method of ``spgnn.partition``, a file of labels, or the labels themselves, by vertex type
         where there are several. Rank 0's counts.
-    algo, c, exchange, cover, node_size, groups
+    algo, c, exchange, cover, node_size, groups, relays
         Who computes what: see :class:`spgnn.exchange.Algorithm`. Only ``"1d"`` with whole rows, as
         by default, has a halo.
     imbalance : float
@@ -151,7 +152,7 @@ def distribute(
     if comm is not None and group is not None:
         raise InputError("comm= and group=: give one of them")
     comm = comm or connect(backend, device, group)
-    algorithm = Algorithm(algo, c, exchange, cover, node_size, groups=tuple(groups))
+    algorithm = Algorithm(algo, c, exchange, cover, node_size, groups=tuple(groups), relays=relays)
     how = Placement(
         algorithm,
         partition,

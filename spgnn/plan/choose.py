@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,8 +34,8 @@ from spgnn.progress import Progress
 
 # Options of training that plans choose.
 CHOSEN = (
-    *("algo", "c", "exchange", "cover", "hierarchy", "order", "recompute_halo", "prune"),
-    "partition",
+    *("algo", "c", "exchange", "cover", "hierarchy", "relays"),
+    *("order", "recompute_halo", "prune", "partition"),
 )
 # Options that a printed command does not repeat: of planning itself, and of this run.
 _NOT_IN_COMMAND = (
@@ -98,6 +99,7 @@ class PricedPlan:
             f"c={how.c}": how.c > 1,
             how.cover: True,
             f"nodes of {how.node_size}": how.node_size > 1,
+            "relays": how.relays,
             "recomputed halo": how.recompute_halo,
             "clones": self.config.clones,
             "not pruned": not how.prune,
@@ -195,11 +197,12 @@ def algorithms(
     """Every algorithm that works on so many ranks, each once.
 
     Where there are several nodes, rows that cross between them may be sent once. Attributes that
-    are `fixed` ("algo", "c", "cover", "group_sizes") have no other values.
+    are `fixed` ("algo", "c", "cover", "group_sizes", "relays") have no other values.
     """
     groups = [(), (ranks_a_node,)] if 1 < ranks_a_node < ranks else [()]
     groups = [fixed["group_sizes"]] if "group_sizes" in fixed else groups
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
+    relays = [fixed["relays"]] if "relays" in fixed else [False, True]
     known: set[tuple[bool, int, int]] = set()
     for algo in [fixed["algo"]] if "algo" in fixed else ALGOS:
         # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
@@ -213,10 +216,15 @@ def algorithms(
                 if shape in known:
                     continue  # the same under another name, as 2D of two replicas and 1.5D are
                 known.add(shape)
-            for cover in [fixed["cover"]] if "cover" in fixed else COVERS:
-                for sizes in groups:
+            covers: Iterable[Any] = [fixed["cover"]] if "cover" in fixed else COVERS
+            for cover in covers:
+                for sizes, passes_on in product(
+                    groups, relays if plain.parts(ranks) > 1 else [False]
+                ):
                     node, inner = sizes[-1] if sizes else 1, sizes[:-1]
-                    one = Algorithm(algo, c, cover=cover, node_size=node, groups=inner)  # type: ignore[arg-type]
+                    one = replace(
+                        plain, cover=cover, node_size=node, groups=inner, relays=passes_on
+                    )
                     if _works(one, ranks):
                         yield one
 
@@ -278,6 +286,7 @@ def candidates(
             c=algorithm.c,
             cover=algorithm.cover,
             hierarchy=str(node_size) if node_size > 1 else "none",
+            relays=algorithm.relays,
             order="auto",
             recompute_halo=False,
             prune=prunes,
@@ -449,8 +458,8 @@ class Planner:
     def _priced(self, possible: Iterable[TrainConfig], ranks: int) -> Iterator[PricedPlan]:
         """Plans of the whole matrix first, of every algorithm.
 
-        Pruning and recomputed halos, which take plans of their own for each layer, are tried with
-        those algorithms that then look best; of a large graph, so are hierarchies.
+        Relays, pruning and recomputed halos, which take plans of their own, are tried with those
+        algorithms that then look best; of a large graph, so are hierarchies.
         """
 
         def arrangement(one: TrainConfig) -> tuple[object, ...]:
@@ -485,17 +494,23 @@ class Planner:
             if plain in groups[group]:
                 yield priced
 
-        def flat(group: _Group) -> _Group:
-            return group[0], replace(group[1], node_size=1)
+        def plainer(group: _Group) -> _Group:
+            how = group[1]
+            if how.relays:
+                return group[0], replace(how, relays=False)
+            return group if self._thorough else (group[0], replace(how, node_size=1, groups=()))
 
-        later = [one for one in groups if not self._thorough and one != flat(one) in groups]
-        for group in groups:
-            if group not in later:
-                yield from price_whole(group)
-        leading = best()
-        for group in later:
-            if flat(group) in leading:
-                yield from price_whole(group)
+        # Those after which others are tried come first.
+        for relays in (False, True):
+            several = [one for one in groups if one[1].relays == relays]
+            later = [one for one in several if one != plainer(one) in groups]
+            for group in several:
+                if group not in later:
+                    yield from price_whole(group)
+            leading = best()
+            for group in later:
+                if plainer(group) in leading:
+                    yield from price_whole(group)
         leading = best()
         for group, every in groups.items():
             members = [one for one in every if one.algorithm.prune or one.algorithm.recompute_halo]

@@ -106,6 +106,7 @@ class HopCounts:
     axis: str = "row"
     broadcast: bool = False  # rows leave their owner once, whoever receives them
     largest: Int64Array | None = None  # rows of each rank's largest message, [P], if counted
+    few: bool = False  # what relays send, when they have what they send it of
 
     def moved(
         self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
@@ -155,7 +156,7 @@ class AttentionCounts:
     remote: Int64Array
     summed: Int64Array
     kept: Int64Array  # rows in buffers from one layer to the next
-    fetch: HopCounts | None  # of rows of sources
+    fetch: tuple[HopCounts, ...]  # of rows of sources
     sums: HopCounts | None  # of partial softmaxes to the destinations
     fold: HopCounts | None  # of rows that are folded there
 
@@ -174,8 +175,8 @@ class AttentionCounts:
         ways = self.ways
         for way in reversed(ways):
             yield _partials_moved(way, step, codec, back=True)
-        if self.fetch is not None:
-            yield self.fetch.moved(step.width, step.dtype, codec, adjoint=step.adjoint)
+        for hop in self.fetch[:: -1 if step.adjoint else 1]:
+            yield hop.moved(step.width, step.dtype, codec, adjoint=step.adjoint)
         for way in ways:
             yield _partials_moved(way, step, codec, back=False)
 
@@ -325,11 +326,22 @@ def count(
         return found
 
     def hop(
-        hops: Sequence[Hop | Partials], entries: Sequence[int], *, sums: bool, whole: bool = False
+        hops: Sequence[Hop | Partials],
+        entries: Sequence[int],
+        *,
+        sums: bool,
+        whole: bool = False,
+        few: bool = False,
     ) -> HopCounts:
         send, receive = [h.counts.send for h in hops], [h.counts.recv for h in hops]
         axis = hops[0].axis
-        return count_hop(send, receive, away(axis), entries, sums=sums, axis=axis, broadcast=whole)
+        counted = count_hop(
+            send, receive, away(axis), entries, sums=sums, axis=axis, broadcast=whole
+        )
+        return replace(counted, few=few)
+
+    def entries(hops: Sequence[Hop]) -> list[int]:
+        return [h.send.nnz + (h.relay.nnz if h.relay is not None else 0) for h in hops]
 
     def stage(stages: Sequence[Stage]) -> StageCounts:
         figures = [
@@ -339,9 +351,10 @@ def count(
         hops = [
             hop(
                 each,
-                [one.send.nnz for one in each],
-                sums=any(one.selected_rows is None for one in each),
+                entries(each),
+                sums=not all(one.sends_rows for one in each),
                 whole=each[0].broadcast,
+                few=each[0].few,
             )
             for each in zip(*(s.hops for s in stages), strict=True)
         ]
@@ -362,13 +375,13 @@ def count(
             )
             for plan, each in zip(plans, made, strict=True)
         ]
-        fetches = [each.fetch.hops[0] for each in made if each.fetch is not None]
+        fetches = zip(*(each.fetch.hops for each in made if each.fetch is not None), strict=True)
         ways = [[way for each in made if (way := getattr(each, n))] for n in ("sums", "fold")]
         sums, fold = (
             hop(way, [partials.counts.sent for partials in way], sums=True) if way else None
             for way in ways
         )
-        fetch = hop(fetches, [h.send.nnz for h in fetches], sums=False) if fetches else None
+        fetch = tuple(hop(each, entries(each), sums=False) for each in fetches)
         numbers: Any = np.array(figures, np.int64).T
         hops: Any = fetch, sums, fold
         return AttentionCounts(*numbers, *hops)

@@ -318,8 +318,7 @@ def _codecs(counted: ModelCounts, epoch: Epoch, codec: Codec | None) -> Int64Arr
         if step.heads:
             assert matrix.attention is not None
             hops = [(way, width * (1 + step.joint)) for way in matrix.attention.ways]
-            fetch = matrix.attention.fetch
-            hops += [] if fetch is None else [(fetch, width)]
+            hops += [(fetch, width) for fetch in matrix.attention.fetch]
         for hop, columns in hops:
             leaving, arriving = hop.sent_rows, hop.received_rows
             if id(hop) not in named:

@@ -373,7 +373,7 @@ class VirtualRanks:
             remote=far_entries,
             summed=nobody,
             kept=2 * rows_sent,
-            fetch=hop if hops else None,
+            fetch=hops,
             sums=None,
             fold=fold,
         )
@@ -386,7 +386,7 @@ def can_be_estimated(config: TrainConfig) -> bool:
     """True if a sample predicts a configuration's traffic: whole columns, no plans of layers."""
     how = config.algorithm
     known = how.algo in ("1d", "1.5d") and how.cover == "column" and how.node_size == 1
-    return known and not how.recompute_halo and not how.prune
+    return known and not (how.relays or how.recompute_halo or how.prune)
 
 
 def _mean(matrices: Sequence[MatrixCounts]) -> MatrixCounts:

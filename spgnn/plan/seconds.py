@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +184,7 @@ class _Pricing:
         forward = np.minimum(stage.remote, stage.rows), received
         sides = (received, stage.rows) if adjoint else forward
         remote = self.slow * spmm(self.machine, stage.remote, *sides, words)
-        moving = total_of([self._hop(hop, width) for hop in stage.hops])
+        moving, relayed = self._moving_of(stage.hops, width)
         exchange = "replica" if stage.hops[0].axis == "replica" else "exchange"
         # Rows that are used in a later epoch have all of this one to hide behind.
         late = self.codec is not None and bool(self.codec.delay)
@@ -191,9 +192,18 @@ class _Pricing:
         packing = total_of([self._packing(hop, stage.columns, width) for hop in stage.hops])
         return {
             "spmm": local + remote,
-            exchange: moving - self.machine.overlap * hidden,
+            exchange: moving - self.machine.overlap * hidden + relayed * (not late),
             "pack": self.slow * packing,
         }
+
+    def _moving_of(self, hops: Sequence[HopCounts], width: int) -> tuple[Float64Array, float]:
+        """The exchanges of a stage, and what relays send after them, or before on the way back.
+
+        Relays wait for their peers: for all ranks, both take as long as for the slowest.
+        """
+        moving = total_of([self._hop(hop, width) for hop in hops if not hop.few])
+        few = [float(self._hop(hop, width).max()) for hop in hops if hop.few]
+        return (np.full_like(moving, moving.max()) if few else moving), sum(few)
 
     def _hop(self, hop: HopCounts, width: int) -> Float64Array:
         """The exchange itself; what is sent and what is received do not share a rank's link.
@@ -242,7 +252,7 @@ class _Pricing:
         (stage,), step, slow = self.matrix.stages, self.step, self.slow
         nothing = np.zeros(len(stage.rows), np.int64)
         received = total_of([nothing, *(hop.received_rows for hop in stage.hops)])
-        moving = [self._hop(hop, step.width) for hop in stage.hops]
+        moving = [sum(self._moving_of(stage.hops, step.width))] if stage.hops else []
         # Rows are gathered whatever they are; own rows are copied in front of those that arrive.
         packing = [self._packing(hop, stage.columns, step.width) for hop in stage.hops]
         copied = 2 * step.width * step.dtype.itemsize * stage.columns / self._stream
@@ -286,7 +296,7 @@ class _Pricing:
             "pack": slow * self._attention_packing(parts),
         }
         exact = parts.exchanges(step, None)
-        hops = [hop for hop in (parts.fetch, *parts.ways) if hop is not None]
+        hops = [*parts.fetch, *parts.ways]
         blocks = 1 + sum(bool(hop.messages.any()) for hop in hops)
         operations = OPERATIONS + _BLOCK_OPERATIONS * blocks
         return spent, operations, sum(bool(moved[2].any()) for moved in exact)
@@ -299,8 +309,8 @@ class _Pricing:
         cache holds any more take as long as twice as many contiguous ones.
         """
         step, found = self.step, np.zeros(len(parts.rows))
-        if parts.fetch is not None:
-            found = found + self._packing(parts.fetch, parts.columns, step.width)
+        for hop in parts.fetch:
+            found = found + self._packing(hop, parts.columns, step.width)
         heads, row = step.heads * SUM_DTYPE[step.dtype].itemsize, step.width * step.dtype.itemsize
         # Rows travel with their scores one way; the other way destinations, or their gradients.
         both = row + heads + (row if step.joint else heads)

@@ -72,6 +72,7 @@ CHOICES: dict[str, tuple[object, ...]] = {
     "recompute_halo": (False, True),
     "prune": (True, True, False),
     "hierarchy": ("none", "none", "2"),
+    "relays": (False, True),
     "layers": (1, 2, 3),
     "hidden": (2, 7, 16),
     "normalisation": ("auto", "sym", "row", "none"),

@@ -58,6 +58,9 @@ def test_every_algorithm_once():
     several = set(algorithms(8, 4))
     assert Algorithm("1d", cover="minimum", node_size=4) in several
     assert not any(one.node_size > 1 for one in algorithms(4, 4))
+    assert Algorithm("1d", cover="minimum", relays=True) in found
+    assert not any(one.relays for one in algorithms(4, fixed={"relays": False}))
+    assert not any(one.relays for one in algorithms(1))
 
 
 def test_plans_are_ranked_by_what_they_cost(tmp_path):

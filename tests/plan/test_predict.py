@@ -223,7 +223,7 @@ def test_what_codecs_keep_and_take_is_predicted():
 @pytest.mark.parametrize("cover", COVERS)
 def test_counts_are_the_sums_of_plans(ranks, c, node, cover):
     axes = Axes.grid(ranks, c)
-    algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover)
+    algorithm = Algorithm("1d" if c == 1 else "1.5d", c, cover=cover, relays=ranks != 4)
     plans = build_all(schemes(algorithm, ranks)[0], axes)
     counts = count(plans, axes, node)
     for adjoint in (False, True):
