@@ -11,10 +11,10 @@ objective (send, cover), its preset (fast, strong) and nodes: for machines of no
 
 "busiest" is the maximum over ranks of the larger of rows sent and rows received. Rows that leave a
 node of four ranks count once for each rank that receives them; METIS's parts stay in its order.
-Each partition is made in a process of its own, methods alternating per graph; times are seconds of
-the method alone, by the clock and of all CPUs. gvb uses all cores, METIS one. A method past the
-timeout is left out. With --cache, labels of other tools are kept until the directory goes, ours and
-all counts until the code changes: times to be compared need a new directory.
+Each graph has a process of its own, methods alternate; times are seconds of the method alone, by
+the clock and of all CPUs. gvb uses all cores, METIS one. A method that fails, or with which a graph
+is past the timeout, is left out. With --cache, labels of other tools are kept until the directory
+goes, ours and all counts until the code changes: times to be compared need a new directory.
 """
 
 from __future__ import annotations
@@ -35,45 +35,57 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from partition_graphs import HELD_OUT, TUNED, load
 
-from spgnn import _native
+from spgnn import RowLayout, _native
+from spgnn.data.structure import slice_rows
+from spgnn.exchange import Algorithm
+from spgnn.exchange.needs import Cover
+from spgnn.layout import Int32Array
 from spgnn.partition import methods as partitioners
 from spgnn.partition import partition
 from spgnn.partition.adjacency import Adjacency
 from spgnn.partition.volume import CoverVolume, count_volumes, excess_of_maximum, part_weights
+from spgnn.sparse import CSR
 
 METHODS = "metis,gvb,gvb-send,gvb-cover,gvb-fast,gvb-nodes"
+OURS = ("gvb", "stream")
 IMBALANCE, RANKS_A_NODE = 0.03, 4
+# Of what relays are counted, where there are some parts.
+RELAYED: dict[str, Cover] = {"gvb": "column", "gvb-cover": "minimum"}
+RELAYS_FROM = 64
 LEAST_VERTICES = 16  # a part; larger numbers of parts are left out
 Row = dict[str, Any]
 Task = tuple[str, int, str]  # graph, parts, method
 
 
-def measure(task: Task, seed: int, labels_file: Path) -> Row:
+def measure(A: sp.csr_array, task: Task, seed: int, labels_file: Path) -> Row:
     """One partition, or its labels of an earlier run: volumes, balance and seconds."""
     name, parts, method = task
     base, options = options_of(method, parts)
-    adjacency = Adjacency.of(load(name))
+    adjacency = Adjacency.of(A)
     if not labels_file.exists():
         function = partitioners.METHODS[base]
-        clock = {"seconds": 0.0}
+        result: dict[str, Any] = {}
 
         def timed(problem: partitioners.Problem) -> Any:
-            started = time.process_time()
-            labels = function(problem)
-            clock["seconds"] += time.process_time() - started
-            return labels
+            cpu, wall = time.process_time(), time.perf_counter()
+            result["labels"] = function(problem)
+            result["seconds"] = time.process_time() - cpu
+            result["wall"] = time.perf_counter() - wall
+            return result["labels"]
 
-        if "nodes" not in options:
-            partitioners.METHODS[base] = timed
-        started = time.process_time()
-        labels, report = partition(
-            adjacency, parts, base, imbalance=IMBALANCE, seed=seed, minimum=False, **options
-        )
-        if "nodes" in options:
-            clock["seconds"] = time.process_time() - started
-        np.savez(labels_file, labels=labels, wall=report["seconds"], **clock)
+        partitioners.METHODS[base] = timed
+        try:
+            labels, report = partition(
+                adjacency, parts, base, imbalance=IMBALANCE, seed=seed, minimum=False, **options
+            )
+        finally:
+            partitioners.METHODS[base] = function
+        if base in OURS:  # other tools' parts keep the numbers that they come with
+            result |= {"labels": labels, "wall": report["seconds"]}
+        np.savez(labels_file, **result)
     with np.load(labels_file) as file:
         labels, wall, seconds = (file[key] for key in ("labels", "wall", "seconds"))
     row: Row = {"graph": Path(name).stem, "parts": parts, "method": method}
@@ -88,6 +100,8 @@ def measure(task: Task, seed: int, labels_file: Path) -> Row:
     row |= figures(volumes.column)
     if volumes.minimum is not None:
         row |= {f"cover_{key}": value for key, value in figures(volumes.minimum).items()}
+    if parts >= RELAYS_FROM and method in RELAYED and hasattr(Algorithm, "relays"):
+        row |= relayed(A, labels, parts, RELAYED[method])
     return row
 
 
@@ -130,34 +144,69 @@ def figures(volume: CoverVolume) -> Row:
     return result
 
 
-def collect(tasks: Iterable[Task], options: argparse.Namespace) -> Iterator[Row]:
-    """All rows, each from a child process; what the cache holds is not repeated."""
+def relayed(A: sp.csr_array, labels: Int32Array, parts: int, cover: Cover) -> Row:
+    """Rows of the busiest rank where relays take part, on the plans of all ranks.
+
+    In all hops together, and as the sum of each hop's busiest rank: that of hops in turn.
+    """
+    order = np.argsort(labels, kind="stable")
+    layout = RowLayout(np.searchsorted(labels[order], np.arange(parts + 1)))
+    rows = CSR.from_scipy(A[order][:, order])
+    blocks = [slice_rows(rows, slice(*layout.range(rank))) for rank in range(parts)]
+    started = time.process_time()
+    plans = Algorithm(cover=cover, relays=True).plans(blocks, layout)
+    seconds = time.process_time() - started
+    moved = np.array([[(h.volume.send, h.volume.receive) for h in p.hops] for p in plans])
+    of_cover = "" if cover == "column" else "cover_"
+    return {
+        f"{of_cover}relayed": int(moved.sum(axis=1).max()),
+        f"{of_cover}relayed_in_turn": int(moved.max(axis=(0, 2)).sum()),
+        "relay_seconds": seconds,
+    }
+
+
+def collect(name: str, tasks: list[Task], options: argparse.Namespace) -> Iterator[Row]:
+    """The rows of a graph, from a child process; what the cache holds is not repeated."""
     code = hashlib.sha256()
     for file in (__file__, _native.__file__, *sorted(Path(partitioners.__file__).parent.iterdir())):
         if Path(file).suffix in (".py", ".so"):
             code.update(Path(file).read_bytes())
-    version = code.hexdigest()[:12]
-    for name, parts, method in tasks:
-        stem = f"{Path(name).stem}.{parts}.{method}.{options.seed}"
-        ours = method.split("-")[0] in ("gvb", "stream")
-        labels = options.cache / (f"{stem}.{version}.npz" if ours else f"{stem}.npz")
-        row = options.cache / f"{stem}.{version}.json"
-        if not row.exists():
-            arguments = [name, str(parts), method, str(options.seed), str(labels), str(row)]
-            command = [sys.executable, __file__, "--one", *arguments]
-            try:
-                subprocess.run(command, timeout=options.timeout, check=True)
-            except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-                print(f"{name} k={parts} {method}: left out ({error})", file=sys.stderr)
-                continue
-        yield json.loads(row.read_text())
+    files = {}
+    for task in tasks:
+        stem = ".".join(map(str, (Path(name).stem, *task[1:], options.seed)))
+        ours = stem + f".{code.hexdigest()[:12]}"
+        labels = ours if task[2].split("-")[0] in OURS else stem
+        files[task] = options.cache / f"{labels}.npz", options.cache / f"{ours}.json"
+    missing = [task for task in tasks if not files[task][1].exists()]
+    while missing:
+        arguments = [(task, *map(str, files[task])) for task in missing]
+        command = [sys.executable, __file__, "--one", json.dumps((name, options.seed, arguments))]
+        try:
+            subprocess.run(command, timeout=options.timeout * len(missing), check=True)
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            first = next(task for task in missing if not files[task][1].exists())
+            print(f"{first}: left out ({type(error).__name__})", file=sys.stderr)
+            missing = missing[missing.index(first) + 1 :]
+        else:
+            break
+    for _, row in files.values():
+        if row.exists():
+            yield json.loads(row.read_text())
+
+
+def measure_all(name: str, seed: int, tasks: list[tuple[list[Any], str, str]]) -> None:
+    """What the child does: measure, and write each row as soon as it is there."""
+    A = load(name)
+    for (_, parts, method), labels, file in tasks:
+        row = measure(A, (name, parts, method), seed, Path(labels))
+        Path(file).write_text(json.dumps(row))
 
 
 @dataclass(frozen=True)
 class Bar:
     """METIS's figure over ours for some numbers of parts: at least `bar`, none below `worst`.
 
-    Of seconds, ours over METIS's: at most `bar`, none above `worst`.
+    Of seconds, ours over METIS's: at most `bar`, none above `worst`. A figure may have no bar.
     """
 
     what: str
@@ -165,9 +214,9 @@ class Bar:
     method: str
     metis: str
     ours: str
-    bar: float
-    worst: float | None
-    aim: float | None
+    bar: float | None = None
+    worst: float | None = None
+    aim: float | None = None
 
     def ratios(self, rows: dict[Task, Row]) -> dict[str, float]:
         """By graph and number of parts."""
@@ -189,7 +238,7 @@ class Bar:
     def line(self, rows: dict[Task, Row]) -> str:
         """One line of the table of bars."""
         ratios, sign = self.ratios(rows), "≤" if self.seconds else "≥"
-        limit = f"{sign} {self.bar:g}"
+        limit = "" if self.bar is None else f"{sign} {self.bar:.3g}"
         if self.worst is not None:
             limit += f", none {'above' if self.seconds else 'below'} {self.worst:g}"
         start = f"| {self.what} | {limit} | {'' if self.aim is None else f'{self.aim:g}'} |"
@@ -197,10 +246,12 @@ class Bar:
             return f"{start} | | |"
         mean = geometric_mean(ratios.values())
         place = (max if self.seconds else min)(ratios, key=lambda key: ratios[key])
-        sides = [(mean, self.bar)] + [(ratios[place], self.worst)] * (self.worst is not None)
-        met = all(value <= end if self.seconds else value >= end for value, end in sides)
-        shown = f"{ratios[place]:.2f} ({place})"
-        return f"{start} {mean:.2f} | {shown} | {'yes' if met else '**no**'} |"
+        pairs = [(mean, self.bar), (ratios[place], self.worst)]
+        met = all(
+            end is None or (value <= end if self.seconds else value >= end) for value, end in pairs
+        )
+        verdict = "" if self.bar is None else "yes" if met else "**no**"
+        return f"{start} {mean:.2f} | {ratios[place]:.2f} ({place}) | {verdict} |"
 
 
 BARS = (
@@ -216,6 +267,14 @@ BARS = (
     ),
     Bar("columns and relays, k = 64", (64,), "gvb", "busiest", "relayed", 1.9, 1.4, 2.2),
     Bar("columns and relays, k = 512", (512,), "gvb", "busiest", "relayed", 2.6, None, 3.2),
+    *(
+        Bar(
+            f"minimum covers and relays, over METIS with {cover}, k = {parts}",
+            *((parts,), "gvb-cover", metis, "cover_relayed"),
+        )
+        for parts in (64, 512)
+        for cover, metis in (("columns", "busiest"), ("minimum covers", "cover_busiest"))
+    ),
     Bar(
         "minimum covers and relays, over METIS with columns, k = 4,096",
         *((4096,), "gvb-cover", "busiest", "cover_relayed", 3.6, None, 7),
@@ -229,14 +288,15 @@ BARS = (
         *((64,), "gvb-nodes", "node_leaving", "node_leaving", 1.2, 0.95, 1.4),
     ),
     Bar("total, k = 64", (64,), "gvb", "total", "total", 1.08, None, 1.12),
-    Bar("max send, objective send", (16, 64), "gvb-send", "send", "send", 1 / 0.62, None, None),
+    Bar("max send, objective send", (16, 64), "gvb-send", "send", "send", 1 / 0.62),
     Bar("wall s over METIS's, columns", (16, 64), "gvb", "wall", "wall", 4.5, 8, 3),
     Bar("wall s over METIS's, covers", (16, 64), "gvb-cover", "wall", "wall", 8, 15, 5),
     Bar("wall s over METIS's, fast", (16, 64), "gvb-fast", "wall", "wall", 1.2, None, 0.8),
 )
 # METIS's figure over a method's, in the table of means, and single figures of each graph.
 MEANS = (
-    *("busiest", "cover_busiest", "relayed", "cover_relayed", "send", "total"),
+    *("busiest", "cover_busiest", "relayed", "relayed_in_turn", "cover_relayed"),
+    *("cover_relayed_in_turn", "send", "total"),
     *("rank_leaving", "node_leaving"),
 )
 FIGURES = (
@@ -286,8 +346,8 @@ def markdown(measured: list[Row], arguments: list[str]) -> str:
                 continue
             cells = []
             for key in (*MEANS, "wall", "seconds"):
-                base = key.removesuffix("relayed") + "busiest" if "relayed" in key else key
-                bar = Bar("", (parts,), method, base, key, 0, None, None)
+                base = f"{key.partition('relayed')[0]}busiest" if "relayed" in key else key
+                bar = Bar("", (parts,), method, base, key)
                 ratios = bar.ratios(rows)
                 cells.append(f"{geometric_mean(ratios.values()):.2f}" if ratios else "")
             if any(cells):
@@ -308,24 +368,9 @@ def markdown(measured: list[Row], arguments: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def tasks_of(options: argparse.Namespace) -> Iterator[Task]:
-    """Graph by graph; without parts of few vertices."""
-    graphs = (options.graphs or (HELD_OUT if options.held_out else TUNED)).split(",")
-    if Path(graphs[0]).is_dir():
-        graphs = sorted(map(str, Path(graphs[0]).glob("*.npz")))
-    for name in graphs:
-        vertices = load(name).shape[0]
-        for parts in map(int, options.parts.split(",")):
-            if vertices >= LEAST_VERTICES * parts:
-                for method in options.methods.split(","):
-                    yield name, parts, method
-
-
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
-        name, k, method, seed, labels, path = sys.argv[2:]
-        row = measure((name, int(k), method), int(seed), Path(labels))
-        Path(path).write_text(json.dumps(row))
+        measure_all(*json.loads(sys.argv[2]))
         return
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--graphs", metavar="NAME,…|DIR")
@@ -333,20 +378,21 @@ def main() -> None:
     parser.add_argument("--parts", default="16,64,512", metavar="K,…")
     parser.add_argument("--methods", default=METHODS, metavar="METHOD,…")
     parser.add_argument("--seed", type=int, default=1, help="of every method")
-    parser.add_argument("--timeout", type=float, default=300)
+    parser.add_argument("--timeout", type=float, default=300, help="seconds of a row, on average")
     parser.add_argument("--cache", type=Path, default=Path("build/bench_partition"))
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for row in collect(tasks_of(options), options):
-        rows.append(row)
-        print(
-            f"{row['graph']} k={row['parts']} {row['method']}: busiest {row['busiest']}, total "
-            f"{row['total']}, {row['wall']:.2f} s",
-            file=sys.stderr,
-            flush=True,
-        )
+    graphs = (options.graphs or (HELD_OUT if options.held_out else TUNED)).split(",")
+    if Path(graphs[0]).is_dir():
+        graphs = sorted(map(str, Path(graphs[0]).glob("*.npz")))
+    rows: list[Row] = []
+    for name in graphs:
+        most = load(name).shape[0] // LEAST_VERTICES
+        parts = [k for k in map(int, options.parts.split(",")) if k <= most]
+        methods = options.methods.split(",")
+        rows += collect(name, [(name, k, method) for k in parts for method in methods], options)
+        print(f"{name}: {len(rows)} rows", file=sys.stderr, flush=True)
     text = markdown(rows, sys.argv[1:])
     if options.output:
         options.output.write_text(text)
