@@ -32,12 +32,12 @@ from spgnn.comm import (
 from spgnn.files import atomic_file
 from spgnn.frontend.from_config import training_graph
 from spgnn.frontend.planned import flags_of, ranked_for
+from spgnn.machine import Machine
 from spgnn.memory import FreedMemory, give_back_freed
 from spgnn.plan import (
     PricedPlan,
 )
 from spgnn.plan.epoch import edges_of
-from spgnn.plan.machine import Machine
 from spgnn.plan.measure import measure
 from spgnn.testing import run_ranks
 from spgnn.train import (

@@ -30,11 +30,11 @@ from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.frontend.from_config import training_graph
+from spgnn.machine import Conditions, Level, Levels, Link
 from spgnn.memory import FreedMemory
 from spgnn.plan import Machine, predict
 from spgnn.plan import measure as measuring
 from spgnn.plan.graphs import Dataset, Partitions, cache_directory
-from spgnn.plan.machine import Conditions, Level, Levels, Link
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train.run import task_of

@@ -36,7 +36,15 @@ from spgnn.partition.labels import (
     write_edge_labels,
     write_labels,
 )
-from spgnn.partition.methods import BALANCES, METHODS, Objective, Preset, partition, place
+from spgnn.partition.methods import (
+    BALANCES,
+    METHODS,
+    Objective,
+    Preset,
+    levels_of,
+    partition,
+    place,
+)
 from spgnn.partition.morton import MORTON, read_positions
 from spgnn.partition.plot import check_plot, plot_volumes
 from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
@@ -74,6 +82,9 @@ class Options(Record):
     preset: Annotated[Preset, flag("of gvb, stream, kaminpar; strong: mtkahypar")] = "default"
     balance: Annotated[str, flag("of nnz, vertices, train", "LIST")] = "nnz"
     nodes: Annotated[int | None, flag("K/N parts on each of N nodes", "N", low=1)] = None
+    machine: Annotated[
+        str | None, flag("of spgnn machine: what its nodes are, and how fast their links", "FILE")
+    ] = None
     refine_from: Annotated[str | None, flag("start from these labels (gvb, stream)", "FILE")] = None
     labels: Annotated[str | None, flag("only report on these labels", "FILE")] = None
     edge_labels: Annotated[str | None, flag("only report on this vertex cut (.npy)", "FILE")] = None
@@ -145,6 +156,7 @@ def _check_names(options: Options) -> None:
             "--method libra balances nonzeros; it takes no --refine-from, --objective or --balance"
         )
     check_nodes(options.nodes, options.parts, "--nodes")
+    levels_of(options.machine, options.parts, options.nodes)
 
 
 def _check_outputs(options: Options) -> None:
@@ -155,6 +167,7 @@ def _check_outputs(options: Options) -> None:
         ("--labels", options.labels),
         ("--edge-labels", options.edge_labels),
         ("--refine-from", options.refine_from),
+        ("--machine", options.machine),
     ]
     taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
     for named, path in options.outputs().items():
@@ -190,6 +203,7 @@ def _results(
 ) -> tuple[Int32Array, list[Report], Int32Array | None]:
     """Labels, the reports of them and of what is compared, and edge labels if they matter."""
     parts, vertices = options.parts, matrix.shape[0]
+    nodes, _ = levels_of(options.machine, parts, options.nodes)
     shared: dict[str, Any] = {"threads": options.threads, "progress": progress}
     counting = {"minimum": options.minimum, **shared}
     numbers: dict[str, Any] = {"imbalance": options.imbalance, "seed": options.seed}
@@ -199,8 +213,8 @@ def _results(
             chosen |= {"objective": options.objective}
         if name == MORTON and options.positions is not None:
             chosen |= {"positions": read_positions(options.positions)}
-        chosen |= {"preset": options.preset, "train_mask": train_mask, "nodes": options.nodes}
-        chosen |= {**numbers, **counting}
+        chosen |= {"preset": options.preset, "train_mask": train_mask}
+        chosen |= {"nodes": options.nodes, "machine": options.machine, **numbers, **counting}
         return partition(matrix, parts, name, **chosen)
 
     def cut(labels: Int32Array | None) -> VertexCut:
@@ -213,15 +227,15 @@ def _results(
     vertex_cut = None
     if options.labels is not None:
         labels = read_labels(options.labels, vertices, parts)
-        if options.nodes is not None and options.output is not None:
-            labels = place(matrix, labels, parts, nodes=options.nodes)
-        first = report(matrix, labels, parts, nodes=options.nodes, **counting)
+        if nodes is not None and options.output is not None:
+            labels = place(matrix, labels, parts, nodes=nodes)
+        first = report(matrix, labels, parts, nodes=nodes, **counting)
     elif options.method == LIBRA or options.edge_labels is not None:
         started = time.perf_counter()
         vertex_cut = cut(None)
         seconds = time.perf_counter() - started
         labels = vertex_cut.owners
-        first = report(matrix, labels, parts, nodes=options.nodes, **counting)
+        first = report(matrix, labels, parts, nodes=nodes, **counting)
         if options.edge_labels is None:
             first["method"], first["seconds"] = LIBRA, seconds
     else:

@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
+from spgnn.files import AnyPath
 from spgnn.layout import Int32Array, Int64Array, RowLayout
+from spgnn.machine import Machine, read_machine
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
@@ -44,8 +46,9 @@ Objective = Literal["both", "send", "cover"]
 Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 BALANCES = ("nnz", "vertices", "train")
-# What a row to another node counts beside one inside: the ratio of a rank's bandwidths.
+# What a row to another node counts beside one inside, where no machine file says.
 OUTSIDE = 2
+_MOST_OUTSIDE = 64
 
 
 def partition(
@@ -62,6 +65,7 @@ def partition(
     weights: Int64Array | None = None,
     initial: npt.ArrayLike | None = None,
     nodes: int | None = None,
+    machine: Machine | AnyPath | None = None,
     minimum: bool | None = None,
     threads: int | None = None,
     positions: npt.ArrayLike | None = None,
@@ -98,9 +102,12 @@ def partition(
         A partition to refine (gvb and stream). Its parts keep their numbers, without `nodes`.
     nodes : int, optional
         Partition for as many nodes of k / nodes parts each, which are neighbours in number. gvb
-        minimises what the busiest part moves, rows to other nodes counted as `OUTSIDE` each, and
-        what the busiest node does; parts of other methods are put on nodes by `place`. The report
-        says what moves between nodes, and inside.
+        minimises what the busiest part moves, a row to another node counted as two, and what the
+        busiest node does; parts of other methods are put on nodes by `place`. The report says what
+        moves between nodes, and inside.
+    machine : machine file of ``spgnn machine``, optional
+        Its bandwidths say what a row to another node counts beside one inside, and its ranks a
+        node how many nodes there are, unless `nodes` does.
     minimum : bool, optional
         Whether the report counts minimum covers; see `spgnn.partition.volume.count_volumes`.
     threads : int, optional
@@ -131,7 +138,7 @@ def partition(
     check_choice("preset", preset, PRESETS)
     adjacency = Adjacency.of(A)
     n, parts = adjacency.vertices, check_parts(k, adjacency.vertices)
-    nodes = check_nodes(nodes, parts)
+    nodes, outside = levels_of(machine, parts, nodes)
     start = None if initial is None else check_labels(initial, n, k)[0]
     if start is not None and nodes is not None:
         start = _in_places(adjacency, start, parts, nodes)
@@ -153,6 +160,7 @@ def partition(
         threads=check_threads(threads),
         progress=progress,
         nodes=nodes,
+        outside=outside,
     )
     if method != "gvb" and objective != "both":
         raise InputError(f"only method gvb takes objective {objective}, not {method}")
@@ -216,6 +224,37 @@ def place(
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, k)
     return _in_places(adjacency, checked, parts, check_nodes(nodes, parts))
+
+
+def levels_of(
+    machine: Machine | AnyPath | None, parts: int, nodes: int | None = None
+) -> tuple[int | None, int]:
+    """The number of nodes, and what a row to another counts beside one inside.
+
+    Raises
+    ------
+    InputError
+        If the machine's nodes do not fit the parts, or it does not know links between nodes.
+    """
+    nodes = check_nodes(nodes, parts)
+    if machine is None:
+        return nodes, OUTSIDE
+    if not isinstance(machine, Machine):
+        machine = read_machine(machine)
+    size, links = machine.ranks_a_node, machine.levels
+    if links.between is None:
+        if nodes is not None and nodes > 1:
+            raise InputError(f"machine {machine.name}: knows no links between nodes; leave it out")
+        return nodes, OUTSIDE
+    if nodes is None:
+        if parts > size and parts % size:
+            raise InputError(
+                f"machine {machine.name}: its {size} ranks a node do not divide the number of "
+                f"parts, which is {parts}; give nodes"
+            )
+        nodes = max(1, parts // size)
+    ratio = links.inside.alltoallv.bandwidth / links.between.alltoallv.bandwidth
+    return nodes, int(np.clip(round(ratio), 1, _MOST_OUTSIDE))
 
 
 # Methods whose parts keep their numbers: runs of vertices, and parts that share what they need.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spgnn.machine import Machine, read_machine, write_machine
 from spgnn.plan.choose import Choice, Planner, PricedPlan
-from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.predict import Prediction, predict
 
 __all__ = [

@@ -22,12 +22,12 @@ from spgnn.exchange import Algorithm
 from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.needs import COVERS
 from spgnn.layout import Int32Array
+from spgnn.machine import Machine
 from spgnn.partition.methods import Objective
 from spgnn.plan.counts import LEVELS, MatrixCounts
 from spgnn.plan.disk import Disk
 from spgnn.plan.epoch import Epoch, trace
 from spgnn.plan.graphs import Dataset, Partitions, cache_directory
-from spgnn.plan.machine import Machine
 from spgnn.plan.predict import Prediction, codec_of, price
 from spgnn.plan.ranks import EXACT, ModelCounts, VirtualRanks, can_be_estimated
 from spgnn.progress import Progress

@@ -18,6 +18,7 @@ from spgnn.config import Job, Storage, TrainConfig
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import atomic_file, check_writable
+from spgnn.machine import Machine, read_machine, write_machine
 from spgnn.memory import resident_bytes
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition import METHODS
@@ -25,7 +26,6 @@ from spgnn.partition.plot import check_plot
 from spgnn.plan.choose import Choice, Planner
 from spgnn.plan.disk import Disk, speed_of
 from spgnn.plan.epoch import edges_of
-from spgnn.plan.machine import Machine, read_machine, write_machine
 from spgnn.plan.measure import EDGES, measure
 from spgnn.plan.predict import codec_of
 from spgnn.plan.show import plot_choices, show_choice, show_machine

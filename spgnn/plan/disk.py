@@ -36,8 +36,8 @@ from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
+from spgnn.machine import Machine
 from spgnn.plan.epoch import Epoch
-from spgnn.plan.machine import Machine
 from spgnn.plan.predict import Prediction
 from spgnn.plan.ranks import VirtualRanks
 from spgnn.sparse import CSR

@@ -32,17 +32,7 @@ from spgnn.graph.matrices import normalised
 from spgnn.kernels.attention import AttentionDropout, finish, head_products
 from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.gemm import times_transposed, transposed_times
-from spgnn.memory import freed_is_kept, memory_limit, processors
-from spgnn.nn import (
-    DropoutKeys,
-    propagate_,
-)
-from spgnn.nn.loss import count_labelled, masked_cross_entropy
-from spgnn.nn.metrics import accuracies
-from spgnn.pattern import Pattern
-from spgnn.plan.counts import Product
-from spgnn.plan.epoch import trace
-from spgnn.plan.machine import (
+from spgnn.machine import (
     Conditions,
     EdgeRates,
     Edges,
@@ -56,6 +46,16 @@ from spgnn.plan.machine import (
     Spmm,
     Streams,
 )
+from spgnn.memory import freed_is_kept, memory_limit, processors
+from spgnn.nn import (
+    DropoutKeys,
+    propagate_,
+)
+from spgnn.nn.loss import count_labelled, masked_cross_entropy
+from spgnn.nn.metrics import accuracies
+from spgnn.pattern import Pattern
+from spgnn.plan.counts import Product
+from spgnn.plan.epoch import trace
 from spgnn.sparse import CSR
 
 # Every figure is repeated for about so long, but so often at least and at most.

@@ -14,11 +14,11 @@ from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange import Codec
 from spgnn.layout import Int64Array
+from spgnn.machine import Machine
 from spgnn.nn.rowwise import dtype_of
 from spgnn.plan.counts import LEVELS, MatrixCounts, Moved, Product, total_of
 from spgnn.plan.epoch import Epoch, trace
 from spgnn.plan.graphs import Dataset
-from spgnn.plan.machine import Machine
 from spgnn.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.plan.seconds import cut_and_bound, epoch_seconds
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from spgnn.exchange import Codec
 from spgnn.layout import Int64Array
+from spgnn.machine import Link, Machine
 from spgnn.plan.counts import (
     AttentionCounts,
     Float64Array,
@@ -22,7 +23,6 @@ from spgnn.plan.counts import (
     total_of,
 )
 from spgnn.plan.epoch import Dense, Epoch, Pass, Sparse
-from spgnn.plan.machine import Link, Machine
 from spgnn.plan.ranks import ModelCounts
 from spgnn.sparse import SUM_DTYPE
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from spgnn.command import plural, say, show_table
+from spgnn.machine import Level, Machine
 from spgnn.partition.plot import check_plot, write_figure
 from spgnn.plan.choose import Choice
-from spgnn.plan.machine import Level, Machine
 
 _WIDTH = 140  # of tables that go into a file
 

@@ -39,12 +39,7 @@ from paper.volumes import objective_of, read_cells, volumes
 from spgnn import InputError
 from spgnn.comm.slow_link import RepeatedWork
 from spgnn.data import load_dataset
-from spgnn.plan import (
-    Machine,
-    write_machine,
-)
-from spgnn.plan.graphs import Partitions
-from spgnn.plan.machine import (
+from spgnn.machine import (
     Conditions,
     Gather,
     Gemm,
@@ -55,6 +50,11 @@ from spgnn.plan.machine import (
     Spmm,
     Streams,
 )
+from spgnn.plan import (
+    Machine,
+    write_machine,
+)
+from spgnn.plan.graphs import Partitions
 from spgnn.plan.ranks import VirtualRanks
 from spgnn.progress import ProgressBar
 from tests.comm.jobs import wait_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from spgnn import CSR, InputError, _native
 from spgnn.data import Graph, open_shards, write_shards
 from spgnn.data.generators import generate_block_model
+from spgnn.machine import Levels, Link, read_machine, write_machine
 from spgnn.partition import (
     METHODS,
     cut_vertices,
@@ -37,6 +38,7 @@ from tests.partition.oracle import (
     random_pattern,
     uneven_communities,
 )
+from tests.plan.configurations import EXAMPLE
 
 DETERMINISTIC = set(METHODS) - {"mtkahypar", "kaminpar"}
 
@@ -527,6 +529,31 @@ def test_parts_of_every_method_find_their_nodes(method):
     assert found["levels"]["between"]["total"] == 0
     # And without nodes, neighbours in number exchange most.
     assert report(A, partition(A, 16, method)[0], 16, nodes=8)["levels"]["between"]["total"] == 0
+
+
+def test_a_machine_says_what_nodes_are_and_what_leaving_one_costs(tmp_path):
+    """Four ranks a node, whose links inside are 6 times as fast."""
+    machine = read_machine(EXAMPLE)
+    slow = replace(machine.levels.inside, alltoallv=Link(0, 0, 1e9))
+    fast = replace(slow, alltoallv=Link(0, 0, 6e9))
+    machine = replace(machine, ranks_a_node=4, levels=Levels(fast, slow))
+    path = tmp_path / "machine.json"
+    write_machine(machine, path)
+    assert methods.levels_of(path, 12) == methods.levels_of(machine, 12) == (3, 6)
+    assert methods.levels_of(path, 12, 2) == (2, 6)
+    assert methods.levels_of(path, 3) == (1, 6)
+    A = uneven_communities(1200, seed=3)
+    options = {"preset": "fast", "seed": 1, "threads": 1}
+    _, found = partition(A, 12, machine=path, **options)
+    assert found["levels"]["nodes"] == 3
+    _, usual = partition(A, 12, nodes=3, **options)
+    assert found["levels"]["between_flat"]["total"] < usual["levels"]["between_flat"]["total"]
+    with pytest.raises(InputError, match=r"its 4 ranks a node do not divide .* 6; give nodes"):
+        partition(A, 6, machine=path)
+    alike = replace(machine, levels=Levels(fast))
+    assert methods.levels_of(alike, 6) == (None, methods.OUTSIDE)
+    with pytest.raises(InputError, match="knows no links between nodes"):
+        partition(A, 6, machine=alike, nodes=2)
 
 
 @pytest.mark.parametrize("nodes", [1, 4])

@@ -13,12 +13,12 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
+from spgnn.machine import EdgeRates, Spmm, between
 from spgnn.plan import (
     Machine,
     read_machine,
     write_machine,
 )
-from spgnn.plan.machine import EdgeRates, Spmm, between
 from spgnn.plan.measure import groups_by_node, measure
 from spgnn.testing import run_ranks
 from tests.plan.configurations import EXAMPLE

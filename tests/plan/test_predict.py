@@ -18,6 +18,7 @@ from spgnn.exchange import Algorithm, build_all
 from spgnn.exchange.needs import COVERS
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products
+from spgnn.machine import Level, Levels, Link, Overhead
 from spgnn.plan import (
     Prediction,
     predict,
@@ -26,7 +27,6 @@ from spgnn.plan import (
 from spgnn.plan.counts import Product, count
 from spgnn.plan.epoch import trace
 from spgnn.plan.graphs import Dataset
-from spgnn.plan.machine import Level, Levels, Link, Overhead
 from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
 from spgnn.train import (
