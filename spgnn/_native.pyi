@@ -393,8 +393,9 @@ def stream_partition(
     column_indptr: _Int64,
     column_indices: _Int32,
     weights: _Int64,
-    parts: int,
-    imbalance: float,
+    max_weight: list[int],
+    fixed: _Int32 | None,
+    receive: bool,
     seed: int,
     cluster_passes: int,
     refine_passes: int,
@@ -427,7 +428,7 @@ def count_levels(
     parts_per_node: int,
     threads: int,
 ) -> tuple[_Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
-def parse_labels(text: bytes, parts: int, labels: _Int32) -> None: ...
+def parse_labels(text: bytes, lowest: int, parts: int, labels: _Int32) -> None: ...
 def format_labels(labels: _Array) -> bytes: ...
 
 # partition/gvb.py
@@ -435,6 +436,7 @@ def format_labels(labels: _Array) -> bytes: ...
 class GvbOptions:
     parts: int
     max_weight: list[int]
+    kinds: list[int]
     seed: int
     receive: bool
     node_size: int
@@ -460,6 +462,7 @@ def gvb_partition(
     weights: _Int64,
     options: GvbOptions,
     cover: bool,
+    fixed: _Int32 | None,
     initial: _Int32 | None,
     progress: Callable[[str, float], None] | None,
 ) -> _Int32: ...

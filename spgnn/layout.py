@@ -14,6 +14,7 @@ from spgnn.errors import InputError, unknown
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
 # The axis along which all ranks are peers; every arrangement has it.
 EVERYONE = "everyone"
 # The axes between nodes, and inside a node.
@@ -89,23 +90,33 @@ class RowLayout:
             raise InputError(f"{self.parts} parts cannot be grouped by {size}")
         return RowLayout(self.offsets[::size])
 
-    def split(self, pieces: int, weights: npt.ArrayLike | None = None) -> RowLayout:
+    def split(
+        self,
+        pieces: int,
+        weights: npt.ArrayLike | None = None,
+        shares: Float64Array | None = None,
+    ) -> RowLayout:
         """The finer layout in which every part is cut into `pieces` of about equal weight.
 
-        Weights [rows] are not negative; by default every row weighs the same.
+        Weights [rows] are not negative; by default every row weighs the same. With `shares`
+        [pieces], positive, the weights of the pieces are in their proportion.
         """
-        if weights is None:
+        if weights is None and shares is None:
             size, rest = np.divmod(self.sizes[:, None], pieces)
             number = np.arange(pieces)
             cuts = self.offsets[:-1, None] + number * size + np.minimum(number, rest)
             return RowLayout(np.append(cuts.ravel(), self.rows))
         # A hair for every row, so that rows without weight are shared out as well.
-        weight = np.asarray(weights, np.float64) + 1e-3
+        weight = np.ones(self.rows) if weights is None else np.asarray(weights, np.float64) + 1e-3
         before = np.concatenate(([0], np.cumsum(weight)))
         begin, end = before[self.offsets[:-1]], before[self.offsets[1:]]
-        shares = begin[:, None] + (end - begin)[:, None] * np.arange(pieces) / pieces
+        if shares is None:
+            targets = begin[:, None] + (end - begin)[:, None] * np.arange(pieces) / pieces
+        else:
+            first = np.concatenate(([0], np.cumsum(shares)[:-1])) / np.sum(shares)
+            targets = begin[:, None] + (end - begin)[:, None] * first
         # The row whose middle lies at a cut goes to the side that has more of it.
-        cuts = np.searchsorted((before[1:] + before[:-1]) / 2, shares)
+        cuts = np.searchsorted((before[1:] + before[:-1]) / 2, targets)
         cuts = np.clip(cuts, self.offsets[:-1, None], self.offsets[1:, None])
         cuts[:, 0] = self.offsets[:-1]
         return RowLayout(np.append(cuts.ravel(), self.rows))

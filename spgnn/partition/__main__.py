@@ -33,6 +33,7 @@ from spgnn.partition.labels import (
     permutation,
     read_edge_labels,
     read_labels,
+    read_shares,
     write_edge_labels,
     write_labels,
 )
@@ -75,7 +76,8 @@ class Options(Record):
         str | None, flag("of morton: numbers [vertices, 2 or 3] (.npy)", "FILE")
     ] = None
     objective: Annotated[
-        Objective, flag("of gvb: the busiest part, both ways, by rows sent, or by minimum covers")
+        Objective,
+        flag("gvb: the busiest part, both ways, by rows sent, or by covers; stream: no covers"),
     ] = "both"
     imbalance: Annotated[float, flag("of the parts", high=LARGEST_IMBALANCE)] = 0.05
     seed: Annotated[int, flag("of the method", high=LARGEST_SEED)] = 0
@@ -84,6 +86,10 @@ class Options(Record):
     nodes: Annotated[int | None, flag("K/N parts on each of N nodes", "N", low=1)] = None
     machine: Annotated[
         str | None, flag("of spgnn machine: what its nodes are, and how fast their links", "FILE")
+    ] = None
+    shares: Annotated[str | None, flag("each part's share of the work, one a line", "FILE")] = None
+    fixed: Annotated[
+        str | None, flag("the part that each vertex must be in, -1: any, one a line", "FILE")
     ] = None
     refine_from: Annotated[str | None, flag("start from these labels (gvb, stream)", "FILE")] = None
     labels: Annotated[str | None, flag("only report on these labels", "FILE")] = None
@@ -150,10 +156,13 @@ def _check_names(options: Options) -> None:
         raise InputError("--labels only reports on labels, --refine-from refines them: give one")
     if options.edge_labels is not None and options.refine_from is not None:
         raise InputError("--edge-labels only reports on a vertex cut; leave out --refine-from")
+    if options.fixed is not None and (options.labels or options.edge_labels) is not None:
+        raise InputError("--labels and --edge-labels only report on labels; leave out --fixed")
     refused = options.refine_from or options.objective != "both" or options.balance != "nnz"
-    if options.method == LIBRA and refused:
+    if options.method == LIBRA and (refused or options.shares or options.fixed):
         raise InputError(
-            "--method libra balances nonzeros; it takes no --refine-from, --objective or --balance"
+            "--method libra balances nonzeros; it takes no --refine-from, --objective, --balance, "
+            "--shares or --fixed"
         )
     check_nodes(options.nodes, options.parts, "--nodes")
     levels_of(options.machine, options.parts, options.nodes)
@@ -168,6 +177,8 @@ def _check_outputs(options: Options) -> None:
         ("--edge-labels", options.edge_labels),
         ("--refine-from", options.refine_from),
         ("--machine", options.machine),
+        ("--shares", options.shares),
+        ("--fixed", options.fixed),
     ]
     taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
     for named, path in options.outputs().items():
@@ -205,7 +216,11 @@ def _results(
     parts, vertices = options.parts, matrix.shape[0]
     nodes, _ = levels_of(options.machine, parts, options.nodes)
     shared: dict[str, Any] = {"threads": options.threads, "progress": progress}
-    counting = {"minimum": options.minimum, **shared}
+    shares = None if options.shares is None else read_shares(options.shares, parts)
+    fixed = None
+    if options.fixed is not None:
+        fixed = read_labels(options.fixed, vertices, parts, lowest=-1)
+    counting = {"minimum": options.minimum, "shares": shares, **shared}
     numbers: dict[str, Any] = {"imbalance": options.imbalance, "seed": options.seed}
 
     def by_method(name: str, **chosen: Any) -> tuple[Int32Array, Report]:
@@ -213,7 +228,7 @@ def _results(
             chosen |= {"objective": options.objective}
         if name == MORTON and options.positions is not None:
             chosen |= {"positions": read_positions(options.positions)}
-        chosen |= {"preset": options.preset, "train_mask": train_mask}
+        chosen |= {"preset": options.preset, "train_mask": train_mask, "fixed": fixed}
         chosen |= {"nodes": options.nodes, "machine": options.machine, **numbers, **counting}
         return partition(matrix, parts, name, **chosen)
 

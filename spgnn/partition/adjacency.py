@@ -54,15 +54,18 @@ def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     return array
 
 
-def part_bounds(totals: npt.ArrayLike, parts: int, imbalance: npt.ArrayLike) -> Int64Array:
+def part_bounds(
+    totals: npt.ArrayLike, parts: npt.ArrayLike, imbalance: npt.ArrayLike
+) -> Int64Array:
     """The most that a part may have of each total, never less than its share rounded up.
 
-    A single row above a bound makes it impossible for the part that has this row, and for no other.
+    Its share is one of `parts`, which broadcast with the totals: 3.0 stands for a third. A single
+    row above a bound makes it impossible for the part that has this row, and for no other.
     """
-    totals = np.asarray(totals, np.int64)
-    share = np.floor(np.minimum(totals * (1 + np.asarray(imbalance)) / parts, 2.0**62))
-    bounds: Int64Array = np.maximum(share.astype(np.int64), -(-totals // parts))
-    return bounds
+    totals, parts = np.asarray(totals, np.int64), np.asarray(parts)
+    allowed = np.floor(np.minimum(totals * (1 + np.asarray(imbalance)) / parts, 2.0**62))
+    bounds: Int64Array = np.maximum(allowed, np.ceil(totals / parts * (1 - 1e-12)))
+    return bounds.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

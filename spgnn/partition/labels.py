@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy.typing as npt
 from spgnn import _native
 from spgnn.data.arrays import header_bytes, read_header
 from spgnn.data.reading import check_regular, errors_of, reading
-from spgnn.errors import InputError
+from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, write_file
-from spgnn.layout import Int32Array, Int64Array
+from spgnn.layout import Float64Array, Int32Array, Int64Array
 from spgnn.partition.adjacency import check_parts, integers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
+_LEAST_SHARE = 1e-100  # of the largest
 _EDGE_DTYPES = tuple(map(np.dtype, ("|u1", "<i2", "<i4")))
 
 
@@ -37,6 +39,47 @@ def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tup
     return np.ascontiguousarray(array, dtype=np.int32), parts
 
 
+def check_fixed(fixed: npt.ArrayLike, vertices: int, parts: int) -> Int32Array | None:
+    """The part that each vertex must be in, −1 for any; None where no vertex is fixed.
+
+    Raises
+    ------
+    InputError
+        If they are not integers, not one per vertex, or not in [−1, parts).
+    """
+    array = integers(fixed, "fixed")
+    _check_range(array, vertices, parts, "fixed label", "vertex", "vertices", lowest=-1)
+    return array.astype(np.int32) if (array >= 0).any() else None
+
+
+def check_shares(shares: npt.ArrayLike, parts: int, name: str = "shares") -> Float64Array | None:
+    """Shares of the work, float64 [parts], beside the largest; None where all are equal.
+
+    Raises
+    ------
+    InputError
+        If they are not real numbers, not one per part, or not positive and finite.
+    """
+    try:
+        array = np.asarray(shares)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be a vector of numbers: {error}") from None
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise InputError(
+            f"{name} must be a vector of numbers, got {array.dtype} {list(array.shape)}"
+        )
+    if len(array) != parts:
+        raise InputError(f"{len(array)} {name} for {parts} parts; there must be one for each")
+    bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+    if len(bad):
+        raise InputError(
+            f"the share {array[bad[0]]} of part {bad[0]} is not positive; a part that should stay "
+            "empty needs no number of its own"
+        )
+    relative = np.maximum(array.astype(np.float64) / float(array.max()), _LEAST_SHARE)
+    return None if (relative == 1).all() else relative
+
+
 def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Array:
     """Labels of nonzeros as a copy, int32 [nnz]."""
     array = integers(labels, "edge labels")
@@ -45,13 +88,20 @@ def check_edge_labels(labels: npt.ArrayLike, edges: int, parts: int) -> Int32Arr
 
 
 def _check_range(
-    array: npt.NDArray[Any], count: int, parts: int, label: str, one: str, several: str
+    array: npt.NDArray[Any],
+    count: int,
+    parts: int,
+    label: str,
+    one: str,
+    several: str,
+    lowest: int = 0,
 ) -> None:
     if len(array) != count:
         raise InputError(f"{len(array)} {label}s for {count} {several}; there must be one for each")
-    bad = np.flatnonzero((array < 0) | (array >= parts))
+    bad = np.flatnonzero((array < lowest) | (array >= parts))
     if len(bad):
-        raise InputError(f"{label} {array[bad[0]]} of {one} {bad[0]} is outside [0, {parts})")
+        outside = f"is outside [{lowest}, {parts})"
+        raise InputError(f"{label} {array[bad[0]]} of {one} {bad[0]} {outside}")
 
 
 def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:
@@ -74,27 +124,57 @@ def permutation(labels: npt.ArrayLike) -> Int64Array:
     return np.argsort(integers(labels, "labels"), kind="stable").astype(np.int64)
 
 
-def read_labels(path: AnyPath, vertices: int, parts: int) -> Int32Array:
+def read_labels(path: AnyPath, vertices: int, parts: int, *, lowest: int = 0) -> Int32Array:
     """Read one label a line (METIS's format), int32 [vertices].
+
+    With a `lowest` of −1 that is hMETIS's file of fixed vertices, where −1 is a free one.
 
     Raises
     ------
     InputError
-        Naming file and line: not an integer, outside [0, parts), or a wrong number of lines.
+        Naming file and line: not an integer, outside [lowest, parts), or a wrong number of lines.
     """
     parts = check_parts(parts, vertices)
-    check_regular(path)
-    try:
-        text = Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # the latter for names with a zero byte
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {said}") from None
+    text = _read_bytes(path)
     labels = np.empty(vertices, np.int32)
     try:
-        _native.parse_labels(text, parts, labels)
+        _native.parse_labels(text, lowest, parts, labels)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return labels
+
+
+def read_shares(path: AnyPath, parts: int) -> Float64Array:
+    """Read the share of each part, one positive number a line, float64 [parts].
+
+    Raises
+    ------
+    InputError
+        Naming file and line: not a positive number, or a wrong number of lines.
+    """
+    shares = []
+    for line, field in enumerate(_read_bytes(path).decode("latin-1").rstrip().split("\n"), 1):
+        try:
+            share = float(field)
+        except ValueError:
+            share = math.nan
+        if not 0 < share < math.inf:
+            raise InputError(
+                f"{path}: line {line}: {shortened(repr(field), 40)} is no positive number"
+            )
+        shares.append(share)
+    if len(shares) != parts:
+        raise InputError(f"{path}: {len(shares)} shares for {parts} parts; one a line for each")
+    return np.array(shares)
+
+
+def _read_bytes(path: AnyPath) -> bytes:
+    check_regular(path)
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:  # the latter for names with a zero byte
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {said}") from None
 
 
 def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) -> None:

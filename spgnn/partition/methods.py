@@ -6,7 +6,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from spgnn import _native
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for
 from spgnn.files import AnyPath
-from spgnn.layout import Int32Array, Int64Array, RowLayout
+from spgnn.layout import Float64Array, Int32Array, Int64Array, RowLayout
 from spgnn.machine import Machine, read_machine
 from spgnn.partition.adjacency import (
     LARGEST_IMBALANCE,
@@ -31,7 +31,7 @@ from spgnn.partition.adjacency import (
     part_bounds,
     without_duplicates,
 )
-from spgnn.partition.labels import check_labels
+from spgnn.partition.labels import check_fixed, check_labels, check_shares
 from spgnn.partition.morton import MORTON, morton
 from spgnn.partition.volume import (
     Report,
@@ -49,6 +49,9 @@ BALANCES = ("nnz", "vertices", "train")
 # What a row to another node counts beside one inside, where no machine file says.
 OUTSIDE = 2
 _MOST_OUTSIDE = 64
+OURS = {"gvb": get_args(Objective), "stream": ("both", "send")}  # and their objectives
+# The methods that take fixed vertices.
+FIXING = (*OURS, "kahypar", "mtkahypar", "mtkahypar-deterministic", "block", "random")
 
 
 def partition(
@@ -63,6 +66,8 @@ def partition(
     balance: Sequence[str] = ("nnz",),
     train_mask: npt.NDArray[np.bool_] | None = None,
     weights: Int64Array | None = None,
+    shares: npt.ArrayLike | None = None,
+    fixed: npt.ArrayLike | None = None,
     initial: npt.ArrayLike | None = None,
     nodes: int | None = None,
     machine: Machine | AnyPath | None = None,
@@ -81,6 +86,7 @@ def partition(
         METIS sees A + Aᵀ.
     k : int
         Parts stay empty where k > n. At most 65,536, or four times as many as vertices.
+        gvb takes at most 1,048,576.
     method : str
         One of `METHODS`, or ``"morton"``; docs/partition.md says which when.
     objective : {"both", "send", "cover"}
@@ -98,6 +104,12 @@ def partition(
         The training vertices, for ``balance="train"`` and method pagraph.
     weights : int64 [n], optional
         What every part gets an equal share of, in place of `balance`; not negative.
+    shares : positive numbers [k], optional
+        A part's share of the work, beside those of the others: METIS's target weights. Equal by
+        default. Not with pagraph.
+    fixed : integers in [−1, k), [n], optional
+        The part that a vertex must be in, −1 where any will do: hMETIS's fixed vertices. With gvb,
+        stream, kahypar, mtkahypar, block and random. What they make too heavy stays so.
     initial : integers in [0, k), [n], optional
         A partition to refine (gvb and stream). Its parts keep their numbers, without `nodes`.
     nodes : int, optional
@@ -140,8 +152,9 @@ def partition(
     n, parts = adjacency.vertices, check_parts(k, adjacency.vertices)
     nodes, outside = levels_of(machine, parts, nodes)
     start = None if initial is None else check_labels(initial, n, k)[0]
-    if start is not None and nodes is not None:
-        start = _in_places(adjacency, start, parts, nodes)
+    pinned = None if fixed is None else check_fixed(fixed, n, parts)
+    if start is not None and pinned is not None:
+        start = np.where(pinned >= 0, pinned, start)
     problem = Problem(
         adjacency,
         parts=parts,
@@ -156,23 +169,32 @@ def partition(
         if method == "pagraph" and train_mask is not None
         else np.arange(n),
         hops=check_integer("hops", hops, 1, 100),
+        shares=None if shares is None else check_shares(shares, parts),
+        fixed=pinned,
         initial=start,
         threads=check_threads(threads),
         progress=progress,
         nodes=nodes,
         outside=outside,
     )
-    if method != "gvb" and objective != "both":
-        raise InputError(f"only method gvb takes objective {objective}, not {method}")
-    if initial is not None and method not in ("gvb", "stream"):
+    if objective not in OURS.get(method, ("both",)):
+        raise InputError(f"method {method} takes no objective {objective}; use gvb")
+    if problem.shares is not None and method == "pagraph":
+        raise InputError("method pagraph makes parts equal and takes no shares; use gvb")
+    if pinned is not None and method not in FIXING:
+        raise InputError(f"method {method} takes no fixed vertices; use one of {', '.join(FIXING)}")
+    if initial is not None and method not in OURS:
         raise InputError(f"method {method} cannot refine labels; use gvb or stream")
     if (positions is None) == (method == MORTON):
         raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
     if positions is not None and len(np.asarray(positions)) != n:
         raise InputError(f"positions of {len(np.asarray(positions))} vertices for a graph of {n}")
     started = time.perf_counter()
+    if start is not None and nodes is not None:
+        start = _in_places(adjacency, start, parts, nodes, problem.threads, problem.kinds)
+        problem = replace(problem, initial=start)
     if positions is not None:
-        labels = morton(positions, parts, problem.weight)
+        labels = morton(positions, parts, problem.weight, problem.shares)
     elif parts == 1 or parts >= n or adjacency.edges == 0:
         # Nothing can be chosen, so that no library has to cope with it.
         labels = random(problem) if method == "random" else block(problem)
@@ -182,13 +204,13 @@ def partition(
             # gvb puts parts on nodes itself, and refined labels keep their numbers.
             stays = problem.node_size > 1 if method == "gvb" else method in _NUMBERED
             if not stays and (nodes is not None or initial is None):
-                labels = _in_places(adjacency, labels, parts, nodes, problem.threads)
+                labels = _in_places(adjacency, labels, parts, nodes, problem.threads, problem.kinds)
     seconds = time.perf_counter() - started
-    result = report(
-        adjacency, labels, k, nodes=nodes, minimum=minimum, threads=threads, progress=progress
-    )
+    counting: dict[str, Any] = {"minimum": minimum, "threads": threads, "progress": progress}
+    result = report(adjacency, labels, k, shares=problem.shares, nodes=nodes, **counting)
     loads = [part_weights(weights, labels, parts) for weights in problem.weights.T]
-    met = max(map(excess_of_maximum, loads)) <= problem.imbalance + 1e-9
+    excess = max(excess_of_maximum(load, problem.shares) for load in loads)
+    met = excess <= problem.imbalance + 1e-9
     result |= {"method": method, "seconds": seconds}
     result |= {"imbalance_asked": problem.imbalance, "imbalance_met": met}
     return labels, result
@@ -266,7 +288,8 @@ class Problem:
     """A graph to be partitioned, and the options; checked by `partition`.
 
     `weights` is int64 [vertices, constraints]: what each part's share of must be balanced;
-    `targets` are the training vertices, or all.
+    `targets` are the training vertices, or all. `shares` and `fixed` are None where parts are equal
+    and vertices free.
     """
 
     adjacency: Adjacency
@@ -278,6 +301,8 @@ class Problem:
     objective: Objective
     targets: Int64Array
     hops: int
+    shares: Float64Array | None
+    fixed: Int32Array | None
     initial: Int32Array | None
     threads: int
     progress: Progress | None
@@ -295,6 +320,26 @@ class Problem:
         if self.weights.shape[1] != 1:
             raise InputError("this method balances one weight only; use method gvb for more")
         return self.weights[:, 0]
+
+    @property
+    def portions(self) -> Float64Array:
+        """What each part is one of, float64 [parts]: 3 for a third of the work."""
+        shares = np.ones(self.parts) if self.shares is None else self.shares
+        portions: Float64Array = shares.sum() / shares
+        return portions
+
+    @property
+    def kinds(self) -> Int32Array:
+        """Parts of one kind may change numbers: of equal shares, with no vertex fixed."""
+        _, kinds = np.unique(self.portions, return_inverse=True)
+        fixed = np.unique([] if self.fixed is None else self.fixed[self.fixed >= 0]).astype(int)
+        kinds[fixed] = self.parts + np.arange(len(fixed))
+        return kinds.astype(np.int32)
+
+    def bounds(self, weight: Int64Array) -> list[int]:
+        """The most that each part may have of a weight of the vertices."""
+        bounds: list[int] = part_bounds(weight.sum(), self.portions, self.imbalance).tolist()
+        return bounds
 
 
 def _balanced_weights(
@@ -330,17 +375,43 @@ def _checked_mask(
 
 
 def block(problem: Problem) -> Int32Array:
-    """Runs of equally many consecutive vertices."""
-    return _even(problem.adjacency.vertices, problem.parts)
+    """Runs of equally many consecutive vertices, or as many as the shares say."""
+    return _with_fixed(problem, _runs(problem))
+
+
+def random(problem: Problem) -> Int32Array:
+    """Equally many vertices each, drawn at random, or as many as the shares say."""
+    return _with_fixed(problem, np.random.default_rng(problem.seed).permutation(_runs(problem)))
 
 
 def _even(vertices: int, parts: int) -> Int32Array:
     return np.repeat(np.arange(parts, dtype=np.int32), RowLayout.even(vertices, parts).sizes)
 
 
-def random(problem: Problem) -> Int32Array:
-    """Equally many vertices each, drawn at random."""
-    return np.random.default_rng(problem.seed).permutation(block(problem))
+def _runs(problem: Problem) -> Int32Array:
+    """Labels of the free vertices, rising: what fixed ones leave of each part's share."""
+    n, parts, shares, fixed = (
+        problem.adjacency.vertices,
+        problem.parts,
+        problem.shares,
+        problem.fixed,
+    )
+    if fixed is not None:
+        taken = np.bincount(fixed[fixed >= 0], minlength=parts)
+        shares = np.maximum(n / problem.portions - taken, 0)
+        n -= int(taken.sum())
+    if shares is None:
+        return _even(n, parts)
+    sizes = RowLayout(np.array([0, n])).split(parts, shares=shares).sizes if n else 0
+    return np.repeat(np.arange(parts, dtype=np.int32), sizes)
+
+
+def _with_fixed(problem: Problem, free: Int32Array) -> Int32Array:
+    if problem.fixed is None:
+        return free
+    labels = problem.fixed.copy()
+    labels[labels < 0] = free
+    return labels
 
 
 def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
@@ -359,6 +430,7 @@ def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
         problem.parts,
         adjacency=pymetis.CSRAdjacency(indptr.astype(index), indices.astype(index)),
         vweights=problem.weight.astype(index),
+        tpwgts=None if problem.shares is None else (1 / problem.portions).tolist(),
         recursive=False if volume else None,
         options=options,
     )
@@ -372,6 +444,7 @@ def kahypar(problem: Problem) -> Int32Array:
     if len(pins) == 0:  # KaHyPar crashes without nets
         return block(problem)
     # Rows without nonzeros weigh 0, and KaHyPar wants weights of at least 1, as does Mt-KaHyPar.
+    weight = np.maximum(problem.weight, 1)
     hypergraph = library.Hypergraph(
         problem.adjacency.vertices,
         len(nets) - 1,
@@ -379,13 +452,18 @@ def kahypar(problem: Problem) -> Int32Array:
         pins.tolist(),
         problem.parts,
         [1] * (len(nets) - 1),
-        np.maximum(problem.weight, 1).tolist(),
+        weight.tolist(),
     )
     context = library.Context()
     context.loadINIconfiguration(str(Path(__file__).with_name("kahypar_km1.ini")))
     context.setK(problem.parts)
     context.setEpsilon(problem.imbalance)
     context.setSeed(problem.seed)
+    if problem.shares is not None:
+        context.setCustomTargetBlockWeights(problem.bounds(weight))
+    for v, part in enumerate([] if problem.fixed is None else problem.fixed.tolist()):
+        if part >= 0:
+            hypergraph.fixNodeToBlock(v, part)
     context.suppressOutput(True)
     library.partition(hypergraph, context)
     blocks = (hypergraph.blockID(v) for v in range(problem.adjacency.vertices))
@@ -402,7 +480,10 @@ def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
     name = "QUALITY" if problem.preset == "strong" else "" if deterministic else "DEFAULT"
     name = "_".join(filter(None, ("DETERMINISTIC" if deterministic else "", name)))
     context = initializer.context_from_preset(getattr(library.PresetType, name))
+    weight = np.maximum(problem.weight, 1)
     context.set_partitioning_parameters(problem.parts, problem.imbalance, library.Objective.KM1)
+    if problem.shares is not None:
+        context.set_individual_target_block_weights(problem.bounds(weight))
     context.logging = False
     library.set_seed(problem.seed)
     hypergraph = initializer.create_hypergraph(
@@ -410,9 +491,11 @@ def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
         problem.adjacency.vertices,
         len(nets) - 1,
         [net.tolist() for net in np.split(pins, nets[1:-1])],
-        np.maximum(problem.weight, 1).tolist(),
+        weight.tolist(),
         [1] * (len(nets) - 1),
     )
+    if problem.fixed is not None:
+        hypergraph.add_fixed_vertices(problem.fixed.tolist(), problem.parts)
     return np.asarray(hypergraph.partition(context).get_partition(), dtype=np.int32)
 
 
@@ -433,8 +516,7 @@ def kaminpar(problem: Problem) -> Int32Array:
     context = library.context_by_name(problem.preset)
     solver = library.KaMinPar(problem.threads, context)
     # An imbalance of 0 would mean none given to it.
-    most = part_bounds(weight.sum(keepdims=True), problem.parts, problem.imbalance)
-    labels = solver.compute_partition(graph, most.tolist() * problem.parts)
+    labels = solver.compute_partition(graph, problem.bounds(weight))
     return np.asarray(labels, dtype=np.int32)
 
 
@@ -472,8 +554,9 @@ def stream(problem: Problem) -> Int32Array:
         *rows,
         *columns,
         np.ascontiguousarray(problem.weight),
-        problem.parts,
-        problem.imbalance,
+        problem.bounds(problem.weight),
+        problem.fixed,
+        problem.objective != "send",
         problem.seed,
         *effort,
         problem.initial,
@@ -484,7 +567,7 @@ def stream(problem: Problem) -> Int32Array:
 
 # gvb --------------------------------------------------------------------------------------------
 
-MAX_PARTS = 1 << 16
+MAX_PARTS = 1 << 20
 # What is not named has the default of Options in cut_partition.hpp.
 _EFFORT: dict[Preset, dict[str, float | list[int]]] = {
     "fast": {
@@ -531,17 +614,17 @@ def gvb(problem: Problem) -> Int32Array:
     if not _native.is_canonical(indptr, indices):
         begin, columns = without_duplicates(indptr, indices)
         indptr, indices = begin.astype(np.int64), columns.astype(np.int32, copy=False)
-    limits = part_bounds(problem.weights.sum(axis=0), problem.parts, problem.imbalance)
+    limits = part_bounds(problem.weights.sum(axis=0), problem.portions[:, None], problem.imbalance)
     options = _native.GvbOptions()
     options.parts = check_integer("parts of gvb", problem.parts, 1, MAX_PARTS)
-    options.max_weight = limits.tolist()
+    options.max_weight, options.kinds = limits.ravel().tolist(), problem.kinds.tolist()
     options.seed, options.receive = problem.seed, problem.objective != "send"
     options.threads = problem.threads
     options.node_size, options.outside = problem.node_size, problem.outside
     for name, value in _EFFORT[problem.preset].items():
         setattr(options, name, value)
-    # A row heavier than a part may be fills one alone; the others keep the bound.
-    capped = np.minimum(problem.weights, limits).ravel()
+    # A row heavier than any part may be fills one alone; the others keep the bound.
+    capped = np.minimum(problem.weights, limits.max(axis=0)).ravel()
     progress = problem.progress
 
     def in_thousandths(what: str, share: float) -> None:
@@ -555,6 +638,7 @@ def gvb(problem: Problem) -> Int32Array:
             capped,
             options,
             problem.objective == "cover",
+            problem.fixed,
             problem.initial,
             None if progress is None else in_thousandths,
         )
@@ -567,10 +651,11 @@ def _in_places(
     parts: int,
     nodes: int | None,
     threads: int | None = None,
+    kinds: Int32Array | None = None,
 ) -> Int32Array:
     """The same parts by place; as they are where a graph on disk has more than 1024."""
     size = 1 if nodes is None else parts // nodes
-    kinds = np.zeros(parts, np.int32)
+    kinds = np.zeros(parts, np.int32) if kinds is None else kinds
     if adjacency.on_disk:
         blocks = count_volumes(adjacency, labels, parts, threads=threads).column.blocks
         if blocks is None:

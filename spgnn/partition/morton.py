@@ -12,12 +12,18 @@ from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
 from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition.adjacency import check_parts
+from spgnn.partition.labels import check_shares
 
 MORTON = "morton"  # a method that needs positions, not a graph
 _BITS = 16  # of a coordinate: cells along an edge of the box
 
 
-def morton(positions: npt.ArrayLike, k: int, weights: npt.ArrayLike | None = None) -> Int32Array:
+def morton(
+    positions: npt.ArrayLike,
+    k: int,
+    weights: npt.ArrayLike | None = None,
+    shares: npt.ArrayLike | None = None,
+) -> Int32Array:
     """Give points to k parts along a space-filling curve (Morton 1966); O(n log n), no graph.
 
     For meshes and for neighbour lists that change at every step. On a graph of neighbours, method
@@ -30,6 +36,8 @@ def morton(positions: npt.ArrayLike, k: int, weights: npt.ArrayLike | None = Non
         Number of parts.
     weights : real numbers [n], optional
         Not negative; every part gets an equal share, up to one point. By default, of points.
+    shares : positive numbers [k], optional
+        A part's share, beside those of the others.
 
     Returns
     -------
@@ -48,15 +56,16 @@ def morton(positions: npt.ArrayLike, k: int, weights: npt.ArrayLike | None = Non
         )
     n, dimensions = points.shape
     parts = check_parts(k, n)
-    shares = np.ones(n) if weights is None else np.asarray(weights)
-    if shares.shape != (n,) or shares.dtype.kind not in "biuf":
-        raise InputError(f"weights must be numbers [{n}], got {shares.dtype} {list(shares.shape)}")
-    points, shares = points.astype(np.float64), shares.astype(np.float64)
-    for name, array in (("positions", points), ("weights", shares)):
+    loads = np.ones(n) if weights is None else np.asarray(weights)
+    if loads.shape != (n,) or loads.dtype.kind not in "biuf":
+        raise InputError(f"weights must be numbers [{n}], got {loads.dtype} {list(loads.shape)}")
+    relative = None if shares is None else check_shares(shares, parts)
+    points, loads = points.astype(np.float64), loads.astype(np.float64)
+    for name, array in (("positions", points), ("weights", loads)):
         if not np.isfinite(array).all():
             raise InputError(f"{name} must be finite; row {_first(~np.isfinite(array))} is not")
-    if (shares < 0).any():
-        raise InputError(f"weights must not be negative; that of row {_first(shares < 0)} is")
+    if (loads < 0).any():
+        raise InputError(f"weights must not be negative; that of row {_first(loads < 0)} is")
     if not n:
         return np.zeros(0, np.int32)
     corner = points.min(axis=0)
@@ -71,7 +80,7 @@ def morton(positions: npt.ArrayLike, k: int, weights: npt.ArrayLike | None = Non
     for axis in range(dimensions):
         key |= apart[cells[:, axis]] << axis
     order = np.argsort(key, kind="stable")
-    pieces = RowLayout(np.array([0, n])).split(parts, shares[order])
+    pieces = RowLayout(np.array([0, n])).split(parts, loads[order], relative)
     labels = np.empty(n, np.int32)
     labels[order] = np.repeat(np.arange(parts, dtype=np.int32), pieces.sizes)
     return labels

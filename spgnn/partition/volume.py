@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.errors import memory_for
-from spgnn.layout import Int64Array
+from spgnn.layout import Float64Array, Int64Array
 from spgnn.memory import peak_bytes
 from spgnn.partition.adjacency import Adjacency, check_nodes, check_threads
-from spgnn.partition.labels import check_labels, part_sizes
+from spgnn.partition.labels import check_labels, check_shares, part_sizes
 from spgnn.progress import Progress, stage
 
 # Figures by name, as docs/partition.md lists them; every volume in rows.
@@ -126,6 +126,7 @@ def report(
     labels: npt.ArrayLike,
     parts: int | None = None,
     *,
+    shares: npt.ArrayLike | None = None,
     nodes: int | None = None,
     minimum: bool | None = None,
     threads: int | None = None,
@@ -134,7 +135,8 @@ def report(
     """The figures of a partition, for labels from anywhere.
 
     Other parameters are those of `spgnn.partition.volume.count_volumes`. With `nodes` also what
-    moves between as many nodes of neighbouring parts, and inside them.
+    moves between as many nodes of neighbouring parts, and inside them. With `shares` [parts], a
+    part's share of the work, imbalances are those of the largest part beside its share.
 
     Returns
     -------
@@ -146,6 +148,7 @@ def report(
     """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
+    relative = None if shares is None else check_shares(shares, parts)
     volumes = count_volumes(
         adjacency, checked, parts, minimum=minimum, threads=threads, progress=progress
     )
@@ -172,8 +175,10 @@ def report(
         "total_volume": column["total"],
         **{name: column[name] for name in of_column},
         "edge_cut": volumes.edge_cut,
-        "nnz_imbalance": excess_of_maximum(part_weights(adjacency.row_lengths, checked, parts)),
-        "vertex_imbalance": excess_of_maximum(sizes),
+        "nnz_imbalance": excess_of_maximum(
+            part_weights(adjacency.row_lengths, checked, parts), relative
+        ),
+        "vertex_imbalance": excess_of_maximum(sizes, relative),
         "empty_parts": int((sizes == 0).sum()),
         "cover_volume": totals,
         "covers": covers,
@@ -199,7 +204,14 @@ def part_weights(weights: Int64Array, labels: npt.ArrayLike, parts: int) -> Int6
     return np.bincount(labels, weights=weights, minlength=parts).astype(np.int64)
 
 
-def excess_of_maximum(values: Int64Array) -> float:
-    """Maximum / average − 1, 0 where all are 0."""
+def excess_of_maximum(values: Int64Array, shares: Float64Array | None = None) -> float:
+    """Maximum / average − 1, or with `shares` of each the largest value / its share − 1.
+
+    0 where all are 0.
+    """
     total = int(values.sum())
-    return int(values.max()) * len(values) / total - 1 if total else 0.0
+    if not total:
+        return 0.0
+    if shares is None:
+        return int(values.max()) * len(values) / total - 1
+    return float((values / (total * (shares / shares.sum()))).max()) - 1

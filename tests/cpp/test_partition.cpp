@@ -150,7 +150,7 @@ std::vector<Part> test_gvb(const Matrix& matrix, int parts, const Options& chose
   options.parts = parts;
   const auto lengths = row_lengths(matrix.adjacency());
   const auto total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  options.max_weight = {total * 110 / 100 / parts};
+  options.max_weight.assign(parts, total * 110 / 100 / parts);
   options.progress = [](const char*, double) {};
   std::vector<Part> first;
   for (int threads : {1, 4}) {
@@ -169,7 +169,9 @@ void test_stream(const Matrix& matrix, int parts) {
   const auto weights = row_lengths(matrix.adjacency());
   std::vector<std::int32_t> first;
   for (int threads : {1, 4}) {
-    const spgnn::StreamOptions options{parts, 0.05, 1, 3, 3, threads};
+    const auto total = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
+    const spgnn::gvb::Bound bounds(parts, total * 21 / 20 / parts + 1);
+    const spgnn::StreamOptions options{parts, bounds, {}, 1, 3, 3, threads, true};
     auto found =
         spgnn::StreamPartitioner(matrix.adjacency(), columns, weights, options, {}).partition();
     std::vector<std::int32_t> labels(found.begin(), found.end());

@@ -160,7 +160,7 @@ WRONG = [
     ("--parts 4 --labels nowhere", "nowhere: cannot be read: No such file"),
     ("--parts 4 --labels .", ".: cannot be read: Is a directory"),
     ("--parts 4 --labels LABELS --refine-from LABELS", "give one"),
-    ("--parts 4 --method metis --objective cover", "only method gvb"),
+    ("--parts 4 --method metis --objective cover", "method metis takes no objective cover"),
     ("--parts 4 --method metis --refine-from LABELS", "cannot refine"),
     ("--parts 2 --labels LABELS", "line 4: label 3 is outside"),
     ("--parts 4 --nodes 3", "--nodes 3 must divide the number of parts, which is 4"),

@@ -203,10 +203,10 @@ def send_with(A, k, **changed):
     """Rows sent with other constants than those of a preset."""
     weights = (np.diff(A.indptr) + 1).astype(np.int64)
     options = _native.GvbOptions()
-    options.parts, options.max_weight = k, [int(part_bounds(weights.sum(), k, 0.03))]
+    options.parts, options.max_weight = k, [int(part_bounds(weights.sum(), k, 0.03))] * k
     for name, value in changed.items():
         setattr(options, name, value)
-    labels = _native.gvb_partition(begins(A), A.indices, weights, options, False, None, None)
+    labels = _native.gvb_partition(begins(A), A.indices, weights, options, False, None, None, None)
     return column_volumes(A, labels, k)[0]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import CSR, InputError, _native
@@ -30,8 +30,10 @@ from spgnn.partition import (
 )
 from spgnn.partition.adjacency import Adjacency, check_parts
 from spgnn.partition.labels import part_sizes
+from spgnn.partition.methods import FIXING, OURS
 from tests.data.graphs import rewrite
 from tests.partition.oracle import (
+    column_volumes,
     community_graph,
     dense_blocks,
     matrices,
@@ -136,6 +138,112 @@ def test_more_parts_than_vertices_stay_empty():
         check_parts(80_001, 20_000)
 
 
+# Shares of parts, and vertices that are fixed to a part.
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"pagraph", "mtkahypar-deterministic"}))
+def test_parts_follow_their_shares(method):
+    A = community_graph(600, 12, seed=5)
+    shares = np.array([1, 4, 2, 1, 3.0])
+    labels, result = partition(A, 5, method, shares=shares, threads=2)
+    loads = np.bincount(labels, weights=np.diff(A.indptr), minlength=5)
+    excess = (loads / loads.sum() / (shares / shares.sum())).max() - 1
+    assert excess <= (0.05 if method in OURS else 0.15)
+    assert result["nnz_imbalance"] == pytest.approx(excess)
+    assert result["imbalance_met"] == (excess <= 0.05)
+    assert report(A, labels, shares=7 * shares)["nnz_imbalance"] == pytest.approx(excess)
+    if method in DETERMINISTIC:
+        np.testing.assert_array_equal(
+            partition(A, 5, method, shares=np.full(5, 0.1), threads=2)[0],
+            partition(A, 5, method, threads=1)[0],
+        )
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_shares_and_fixed_vertices_whatever_the_graph(data):
+    n, k = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 7))
+    rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
+    A = sp.random_array((n, n), density=0.1, rng=rng).astype(bool).tocsr()
+    fixed = np.where(
+        rng.random(n) < data.draw(st.sampled_from([0.1, 0.6, 1])), rng.integers(k, size=n), -1
+    )
+    weights, shares = rng.integers(1, 5, n), rng.choice([1e-3, 1, 2, 50], k)
+    for method in ("gvb", "stream", "block", "random"):
+        chosen = {"shares": shares, "fixed": fixed, "weights": weights, "imbalance": 0.3}
+        labels, result = partition(A, k, method, **chosen, threads=2)
+        assert ((labels == fixed) | (fixed < 0)).all()
+        assert set(labels) <= set(range(k))
+        np.testing.assert_array_equal(partition(A, k, method, **chosen, threads=1)[0], labels)
+        loads = np.bincount(labels, weights=weights, minlength=k)
+        assert (
+            result["imbalance_met"]
+            == (loads <= 1.3 * loads.sum() * shares / shares.sum() + 1e-6).all()
+        )
+        if method in ("gvb", "stream"):
+            again = partition(A, k, method, initial=rng.integers(k, size=n), **chosen)[0]
+            assert ((again == fixed) | (fixed < 0)).all()
+
+
+def test_only_parts_that_are_alike_change_nodes():
+    A = community_graph(800, 8, seed=4)
+    shares, fixed = np.array([1, 2] * 4), np.full(800, -1)
+    fixed[:3] = [3, 3, 6]
+    for method in ("gvb", "stream"):
+        labels, result = partition(A, 8, method, nodes=2, shares=shares, fixed=fixed)
+        assert labels[:3].tolist() == [3, 3, 6]
+        assert result["imbalance_met"]
+    assert partition(A, 8, "metis", nodes=2, shares=shares)[1]["nnz_imbalance"] < 0.3
+
+
+@pytest.mark.parametrize("objective", ["both", "cover"])
+def test_fixed_vertices_pull_their_communities_along(objective):
+    # Three vertices of each of eight communities are fixed to another part than chance gives it.
+    k, order = 8, np.random.default_rng(2).permutation(8)
+    A = community_graph(1600, k, seed=3)
+    community, _ = partition(A, k)
+    fixed = np.full(1600, -1)
+    for part in range(k):
+        fixed[np.flatnonzero(community == part)[:3]] = order[part]
+    for method in ("gvb", "stream") if objective == "both" else ("gvb",):
+        labels, result = partition(A, k, method, objective=objective, fixed=fixed, imbalance=0.1)
+        assert (labels == order[community]).mean() > 0.95
+        assert result["imbalance_met"]
+
+
+@pytest.mark.parametrize("method", FIXING)
+def test_fixed_vertices_stay_where_no_balance_is_possible(method):
+    A = community_graph(300, 3, seed=6)
+    fixed = np.where(np.arange(300) % 2, 0, -1)
+    labels, result = partition(A, 3, method, fixed=fixed, threads=2)
+    assert (labels[1::2] == 0).all()
+    assert set(labels[::2]) >= {1, 2}
+    assert not result["imbalance_met"]
+
+
+def brute_force(A, k, fixed, bounds):
+    """The least total volume of all partitions within the bounds."""
+    lengths, best = np.diff(A.indptr), np.inf
+    for free in itertools.product(range(k), repeat=int((fixed < 0).sum())):
+        labels = fixed.copy()
+        labels[fixed < 0] = free
+        if (np.bincount(labels, weights=lengths, minlength=k) <= bounds).all():
+            best = min(best, column_volumes(A, labels, k)[0].sum())
+    return best
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_small_problems_are_solved_exactly(seed):
+    rng = np.random.default_rng(seed)
+    A = sp.random_array((11, 11), density=0.2, rng=rng) + sp.eye_array(11)
+    A = sp.csr_array(A + A.T).astype(bool)
+    shares, fixed = np.array([2.0, 1.0]), np.full(11, -1)
+    fixed[rng.choice(11, 3, replace=False)] = [0, 1, 1]
+    _, result = partition(A, 2, "gvb", shares=shares, fixed=fixed, imbalance=0.2, preset="strong")
+    assert result["imbalance_met"]
+    assert result["total"] == brute_force(A, 2, fixed, 1.2 * A.nnz * shares / 3)
+
+
 def test_out_of_memory_says_for_what(monkeypatch):
     def too_much(problem):
         raise MemoryError("std::bad_alloc")
@@ -180,7 +288,7 @@ def test_training_vertices_can_be_balanced():
 
 DENSE = sp.csr_array(np.ones((30, 30)))
 EYE = sp.eye_array(3, dtype=bool).tocsr()
-MANY = sp.eye_array(70_000, dtype=bool).tocsr()
+MANY = sp.eye_array(1_050_000, dtype=bool).tocsr()
 PARTITION = [
     ({"k": 0}, r"k must be an integer in \[1, 65536\], got int 0"),
     ({"k": 65537}, r"k must be an integer in \[1, 65536\]"),
@@ -188,7 +296,7 @@ PARTITION = [
     ({"k": True}, "k must be an integer"),
     ({"k": None}, "k must be an integer"),
     ({"k": 10**5000}, "k must be an integer"),
-    ({"A": MANY, "k": 65537}, r"parts of gvb must be an integer in \[1, 65536\]"),
+    ({"A": MANY, "k": 1 << 20 | 1}, r"parts of gvb must be an integer in \[1, 1048576\]"),
     ({"threads": 0}, r"threads must be an integer in \[1, 1024\]"),
     ({"threads": 10**9}, "threads must be an integer"),
     ({"method": "magic"}, "method magic: choose one of block, random, metis"),
@@ -202,7 +310,7 @@ PARTITION = [
     ({"imbalance": "a"}, "imbalance must be a number in .*, got str 'a'"),
     ({"seed": -1}, "seed must be an integer"),
     ({"seed": 2**31}, "seed must be an integer"),
-    ({"objective": "cover", "method": "metis"}, "only method gvb takes objective cover"),
+    ({"objective": "cover", "method": "metis"}, "method metis takes no objective cover"),
     ({"initial": np.zeros(30, int), "method": "metis"}, "cannot refine labels"),
     ({"initial": np.zeros(3, int)}, "3 labels for 30 vertices"),
     ({"initial": np.zeros(30)}, "labels must be a vector of integers"),
@@ -214,6 +322,21 @@ PARTITION = [
     ({"balance": "train"}, "needs a train mask, .* has none"),
     ({"balance": "train", "train_mask": np.ones(30)}, r"bool \[30\]; the graph has float64 \[30\]"),
     ({"balance": ("nnz", "vertices"), "method": "metis"}, "one weight only"),
+    ({"shares": [1.0]}, "1 shares for 2 parts; there must be one for each"),
+    ({"shares": [1, 0]}, "the share 0 of part 1 is not positive"),
+    ({"shares": [1, -1.0]}, "the share -1.0 of part 1 is not positive"),
+    ({"shares": [np.nan, 1]}, "the share nan of part 0 is not positive"),
+    ({"shares": [1, np.inf]}, "the share inf of part 1 is not positive"),
+    ({"shares": ["a", "b"]}, "shares must be a vector of numbers"),
+    ({"shares": [1, 2], "method": "pagraph"}, "pagraph .* takes no shares"),
+    ({"fixed": np.zeros(3, int)}, "3 fixed labels for 30 vertices"),
+    ({"fixed": np.full(30, 2)}, r"fixed label 2 of vertex 0 is outside \[-1, 2\)"),
+    ({"fixed": np.full(30, -2)}, r"fixed label -2 of vertex 0 is outside \[-1, 2\)"),
+    ({"fixed": np.zeros(30)}, "fixed must be a vector of integers"),
+    (
+        {"fixed": np.zeros(30, int), "method": "metis"},
+        "metis takes no fixed vertices; use one of gvb",
+    ),
     ({"k": 4, "nodes": 3}, "nodes 3 must divide the number of parts, which is 4"),
     ({"k": 4, "nodes": 0}, "nodes must be an integer of at least 1"),
 ]

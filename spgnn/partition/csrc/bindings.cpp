@@ -1,4 +1,5 @@
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
 #include "label_file.hpp"
@@ -51,12 +52,14 @@ nb::tuple derived(Pattern indptr, Indices indices) {
 }
 
 nb::object stream_partition(Pattern indptr, Indices indices, Pattern column_indptr,
-                            Indices column_indices, Array<std::int64_t> weights, std::int64_t parts,
-                            double imbalance, std::uint64_t seed, int cluster_passes,
-                            int refine_passes, std::optional<Indices> initial, int threads,
-                            nb::object progress) {
+                            Indices column_indices, Array<std::int64_t> weights,
+                            std::vector<std::int64_t> max_weight, std::optional<Indices> fixed,
+                            bool receive, std::uint64_t seed, int cluster_passes, int refine_passes,
+                            std::optional<Indices> initial, int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  spgnn::StreamOptions options{parts, imbalance, seed, cluster_passes, refine_passes, threads};
+  spgnn::StreamOptions options{
+      std::ssize(max_weight), std::move(max_weight), span_of(fixed), seed,
+      cluster_passes,         refine_passes,         threads,        receive};
   return to_numpy(unlocked([&] {
     spgnn::StreamPartitioner partitioner(adjacency_of(indptr, indices),
                                          adjacency_of(column_indptr, column_indices),
@@ -114,8 +117,9 @@ nb::tuple count_levels(Pattern indptr, Indices indices, Indices labels, std::int
       to_numpy(std::move(count.inside_send)), to_numpy(std::move(count.inside_receive)));
 }
 
-void parse_labels(nb::bytes text, std::int64_t parts, Output<std::int32_t> labels) {
-  spgnn::parse_labels({text.c_str(), text.size()}, parts, span_of(labels));
+void parse_labels(nb::bytes text, std::int64_t lowest, std::int64_t parts,
+                  Output<std::int32_t> labels) {
+  spgnn::parse_labels({text.c_str(), text.size()}, lowest, parts, span_of(labels));
 }
 
 nb::bytes format_labels(Indices labels) {
@@ -137,8 +141,8 @@ void bind_partition(nb::module_& m) {
   m.def("symmetrize", &derived<spgnn::symmetrize>, "indptr"_a, "indices"_a,
         "(indptr, indices) of A + Aᵀ without the diagonal.");
   m.def("stream_partition", &stream_partition, "indptr"_a, "indices"_a, "column_indptr"_a,
-        "column_indices"_a, "weights"_a, "parts"_a, "imbalance"_a, "seed"_a, "cluster_passes"_a,
-        "refine_passes"_a, "initial"_a.none(), "threads"_a, "progress"_a.none(),
+        "column_indices"_a, "weights"_a, "max_weight"_a, "fixed"_a.none(), "receive"_a, "seed"_a,
+        "cluster_passes"_a, "refine_passes"_a, "initial"_a.none(), "threads"_a, "progress"_a.none(),
         "Labels, int32, in O(vertices) memory. The columns of a symmetric matrix are its rows.");
   nb::class_<spgnn::Libra>(m, "Libra")
       .def(nb::init<std::int64_t, std::int64_t, std::int64_t, std::uint64_t>(), "vertices"_a,
@@ -153,7 +157,7 @@ void bind_partition(nb::module_& m) {
   m.def("count_levels", &count_levels, "indptr"_a, "indices"_a, "labels"_a, "parts"_a,
         "parts_per_node"_a, "threads"_a,
         "Sent and received: between nodes flat, once a node, and inside nodes.");
-  m.def("parse_labels", &parse_labels, "text"_a, "parts"_a, "labels"_a,
+  m.def("parse_labels", &parse_labels, "text"_a, "lowest"_a, "parts"_a, "labels"_a,
         "Fill labels from METIS's format; ValueError names the line.");
   m.def("format_labels", &format_labels, "labels"_a, "One label a line, as bytes.");
 }

@@ -26,7 +26,7 @@ inline std::string quoted(std::string_view field) {
 }
 
 // Fills `labels`; throws std::invalid_argument "line N: what is wrong" (line 1 is the first).
-inline void parse_labels(std::string_view text, std::int64_t parts,
+inline void parse_labels(std::string_view text, std::int64_t lowest, std::int64_t parts,
                          std::span<std::int32_t> labels) {
   auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
   auto wrong = [](std::size_t line, const std::string& what) {
@@ -49,9 +49,9 @@ inline void parse_labels(std::string_view text, std::int64_t parts,
     if (error != std::errc() || end != line.data() + line.size()) {
       wrong(count + 1, quoted(line) + " is not a label (an integer)");
     }
-    if (label < 0 || label >= parts) {
-      wrong(count + 1,
-            "label " + std::to_string(label) + " is outside [0, " + std::to_string(parts) + ")");
+    if (label < lowest || label >= parts) {
+      wrong(count + 1, "label " + std::to_string(label) + " is outside [" + std::to_string(lowest) +
+                           ", " + std::to_string(parts) + ")");
     }
     labels[count++] = static_cast<std::int32_t>(label);
   }

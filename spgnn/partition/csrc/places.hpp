@@ -178,8 +178,8 @@ class Places {
     const std::int64_t left = std::int64_t{count} / unit / 2 * unit;
     Random random(static_cast<std::uint64_t>(first) << 32 | static_cast<std::uint32_t>(count));
     // Where both sides are full, nothing moves: one part more is allowed at first.
-    const Bounds loose{Bound{left + 1}, Bound{count - left + 1}};
-    const Bounds exact{Bound{left}, Bound{count - left}};
+    const Bound loose{left + 1, count - left + 1};
+    const Bound exact{left, count - left};
     const BisectionOptions options{count > 1024 ? 4 : 20, 6, 100};
     Sides side = bisect(graph, loose, {left}, options, random);
     TwoWayRefiner<EdgeCut>(graph, exact, side, random).run(2, 100);

@@ -22,9 +22,13 @@ namespace spgnn {
 
 struct StreamOptions {
   std::int64_t parts;
-  double imbalance;
+  gvb::Bound max_weight;
+  std::span<const std::int32_t> fixed;  // the part of each vertex, -1: any; or empty
   std::uint64_t seed;
   int cluster_passes, refine_passes, threads;
+  bool receive;  // whether parts that receive much cost more as well
+
+  bool is_fixed(std::int64_t v) const { return !fixed.empty() && fixed[v] >= 0; }
 };
 
 // Size-constrained label propagation (Raghavan et al. 2007; Meyerhenke, Sanders, Schulz 2014):
@@ -179,7 +183,8 @@ class Passes {
   std::int64_t batch_rows_, passes_ = 0;
 };
 
-// Clusters of at most max_weight each; labels are ids of vertices.
+// Clusters of at most max_weight each; labels are ids of vertices. All vertices of a cluster are
+// fixed to the same part, or none is.
 inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
                     std::int64_t max_weight, const StreamOptions& options, const Tick& tick) {
   std::int64_t n = graph.vertices();
@@ -212,6 +217,7 @@ inline void cluster(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
       for (auto [label, votes_for] : votes.finish()) {
         if (votes_for < best_votes) continue;
         if (label != labels[v] && weight[label] > room) continue;
+        if (!options.fixed.empty() && options.fixed[label] != options.fixed[v]) continue;
         // Ties at random, or else the smallest id would grow without reason.
         if (votes_for == best_votes && order(label, v) < order(best, v)) continue;
         best = label;
@@ -408,7 +414,7 @@ class BitCounters {
   std::size_t digits_ = 0;
 };
 
-// Greedy k-way refinement by send volume under a limit on the weight of each part.
+// Greedy k-way refinement by volume, sent and received, under a limit on the weight of each part.
 //
 // Row v of H is needed by v and its neighbours. Of each such set a sketch says which parts it
 // touches, and which more than once; beyond 64 parts they share bits. Moving v to part b saves a
@@ -418,29 +424,32 @@ class Refinement {
   Refinement(const AdjacencyEdges& graph, BigArray<std::int32_t>& labels,
              const StreamOptions& options, Tick tick)
       : graph_(graph),
+        options_(options),
         labels_(labels),
         load_(options.parts),
         send_(options.parts),
+        receive_(options.parts),
+        counted_(options.threads, std::vector<std::int64_t>(options.parts)),
         rows_(graph.vertices()),
         sketch_(graph.vertices()),
         votes_(options.threads),
         passes_(graph.vertices(), options.threads, std::move(tick)),
         choice_(passes_.batch_rows()) {
-    std::int64_t total = 0;
-    for (std::int64_t v = 0; v < graph.vertices(); ++v) {
-      load_[labels[v]] += graph.weight_of(v);
-      total += graph.weight_of(v);
-    }
-    double average = static_cast<double>(total) / static_cast<double>(options.parts);
-    limit_ = static_cast<std::int64_t>(average * (1 + options.imbalance));
+    for (std::int64_t v = 0; v < graph.vertices(); ++v) load_[labels[v]] += graph.weight_of(v);
   }
 
   void operator()(int passes) {
     for (int pass = 0; pass <= passes; ++pass) {  // the first only takes stock
       moved_ = 0;
-      passes_([&](auto v, auto place,
-                  int thread) { choice_[place] = decide(v, votes_[thread], pass > 0); },
-              [&](auto v, auto place) { move(v, choice_[place]); });
+      passes_(
+          [&](auto v, auto place, int thread) { choice_[place] = decide(v, thread, pass > 0); },
+          [&](auto v, auto place) { move(v, choice_[place], v - place + passes_.batch_rows()); });
+      std::fill(receive_.begin(), receive_.end(), 0);
+      for (auto& counted : counted_) {
+        for (std::size_t p = 0; p < receive_.size(); ++p) {
+          receive_[p] += std::exchange(counted[p], 0);
+        }
+      }
       double total = std::accumulate(send_.begin(), send_.end(), 0.0);
       level_ = static_cast<float>(static_cast<double>(send_.size()) / std::max(1.0, total));
       if (pass > 0 && moved_ < graph_.vertices() / 2000) break;
@@ -448,7 +457,7 @@ class Refinement {
   }
 
  private:
-  // How strongly a part that sends more than the average repels vertices.
+  // How strongly a part that sends, or receives, more than the average repels vertices.
   static constexpr float kPrice = 1;
   // Rows that joining all neighbours is worth: most single moves save none, but gather what later
   // ones save.
@@ -464,12 +473,14 @@ class Refinement {
   };
   struct Choice {
     std::int32_t label;
-    std::int32_t rows;  // that v sends
-    bool forced;        // v leaves at a loss, as its part is too heavy
+    std::int32_t rows;            // that v sends
+    bool forced;                  // v leaves at a loss, as its part is too heavy
+    bool own_needs, label_needs;  // whether others there need the row of v
     Sketch sketch;
   };
 
-  Choice decide(std::int64_t v, Votes& votes, bool may_move) {
+  Choice decide(std::int64_t v, int thread, bool may_move) {
+    Votes& votes = votes_[thread];
     std::int32_t own = labels_[v];
     votes.start(graph_.most_neighbours(v));
     Sketch sketch;
@@ -502,30 +513,36 @@ class Refinement {
     std::int32_t others = static_cast<std::int32_t>(needing);
     bool own_needs = false;
     for (std::size_t i = 0; i < entries.size(); ++i) {
-      if (entries[i].label != own) continue;
-      votes_for_own = entries[i].weight;
-      own_needs = i < needing;
+      if (entries[i].label == own) {
+        votes_for_own = entries[i].weight;
+        own_needs = i < needing;
+      } else if (i < needing) {
+        ++counted_[thread][entries[i].label];
+      }
     }
     others -= own_needs;
-    Choice choice{own, others, false, sketch};
-    const bool must_leave = load_[own] > limit_;
+    Choice choice{own, others, false, own_needs, false, sketch};
+    const bool must_leave = load_[own] > limit(own);
     const bool at_border = entries.size() > static_cast<std::size_t>(votes_for_own > 0);
-    if (!may_move || (!at_border && !must_leave)) return choice;
-    const std::int64_t room = limit_ - graph_.weight_of(v);
-    const float rows = static_cast<float>(others), price_own = price(own);
+    if (!may_move || (!at_border && !must_leave) || options_.is_fixed(v)) return choice;
+    const float rows = static_cast<float>(others), price_own = price(send_[own]);
+    const float receive_price_own = receive_price(own);
     float best_gain = must_leave ? -std::numeric_limits<float>::infinity() : kLeastGain;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const auto [label, votes_for] = entries[i];
-      if (label == own || load_[label] > room) continue;
+      if (label == own || load_[label] + graph_.weight_of(v) > limit(label)) continue;
       // Rows that the old part no longer needs, less those that the new one does; and v's own row,
       // which the new part may have needed, and the old one may need now.
-      const int saved =
-          alone + touching.count(label % 64) - asked + (i < needing) - static_cast<int>(own_needs);
-      const float gain = static_cast<float>(saved) + kVote * (votes_for - votes_for_own) +
-                         rows * (price_own - price(label));
+      const int spared = alone - static_cast<int>(own_needs);
+      const int added = asked - touching.count(label % 64) - static_cast<int>(i < needing);
+      const float gain = static_cast<float>(spared - added) + kVote * (votes_for - votes_for_own) +
+                         rows * (price_own - price(send_[label])) +
+                         static_cast<float>(spared) * receive_price_own -
+                         static_cast<float>(added) * receive_price(label);
       if (gain > best_gain) {
         best_gain = gain;
         choice.label = label;
+        choice.label_needs = i < needing;
       }
     }
     if (must_leave && choice.label == own) choice.label = lightest();
@@ -533,15 +550,17 @@ class Refinement {
     return choice;
   }
 
-  void move(std::int64_t v, const Choice& choice) {
+  // Vertices before `decided` have decided in this pass.
+  void move(std::int64_t v, const Choice& choice, std::int64_t decided) {
     const std::int64_t weight = graph_.weight_of(v);
     const std::int32_t own = labels_[v], label = choice.label;
     const auto rows = static_cast<std::uint16_t>(std::min(choice.rows, std::int32_t{UINT16_MAX}));
     sketch_[v] = choice.sketch;
     send_[own] += rows - rows_[v];
     rows_[v] = rows;
-    if (label == own || (choice.forced && load_[own] <= limit_)) return;
-    if (load_[label] + weight > limit_ && load_[label] + weight >= load_[own]) return;
+    if (label == own || (choice.forced && load_[own] <= limit(own))) return;
+    const std::int64_t above = load_[label] + weight - limit(label);
+    if (above > 0 && above >= load_[own] - limit(own)) return;
     load_[own] -= weight;
     load_[label] += weight;
     send_[own] -= rows;
@@ -554,31 +573,58 @@ class Refinement {
       sketch.add(label);
     };
     update(sketch_[v]);
+    std::vector<std::int64_t>& counted = counted_[0];
+    const auto receive = [&](std::int64_t own_rows, std::int64_t label_rows, bool was_counted) {
+      receive_[own] += own_rows;
+      receive_[label] += label_rows;
+      counted[own] += was_counted ? own_rows : 0;
+      counted[label] += was_counted ? label_rows : 0;
+    };
+    receive(choice.own_needs, -static_cast<std::int64_t>(choice.label_needs), true);
     for_neighbours(
         graph_.rows(), v, [&](auto u) { __builtin_prefetch(&sketch_[u]); },
-        [&](auto u) { update(sketch_[u]); });
+        [&](auto u) {
+          Sketch& sketch = sketch_[u];
+          const std::int64_t spared = ~sketch.many >> (own % 64) & 1;
+          const std::int64_t added = ~sketch.any >> (label % 64) & 1;
+          receive(-spared, added, u < decided);
+          update(sketch);
+        });
   }
 
+  std::int64_t limit(std::int32_t part) const { return options_.max_weight[part]; }
+
+  // The part with most room.
   std::int32_t lightest() const {
-    return static_cast<std::int32_t>(std::min_element(load_.begin(), load_.end()) - load_.begin());
+    std::int32_t best = 0;
+    for (std::int32_t p = 1; p < std::ssize(load_); ++p) {
+      if (limit(p) - load_[p] > limit(best) - load_[best]) best = p;
+    }
+    return best;
   }
 
-  float price(std::int32_t part) const {
-    return kPrice * std::clamp(static_cast<float>(send_[part]) * level_ - 1, -0.5f, 4.0f);
+  // What a row costs beyond itself in a part that sends, or receives, so many.
+  float price(std::int64_t volume) const {
+    return kPrice * std::clamp(static_cast<float>(volume) * level_ - 1, -0.5f, 4.0f);
+  }
+  float receive_price(std::int32_t part) const {
+    return options_.receive ? price(receive_[part]) : 0;
   }
 
   static constexpr float kLeastGain = 1e-6f;
 
   const AdjacencyEdges& graph_;
+  const StreamOptions& options_;
   BigArray<std::int32_t>& labels_;
-  std::vector<std::int64_t> load_, send_;
-  float level_ = 0;               // 1 / the average of send_
-  BigArray<std::uint16_t> rows_;  // that v sends, as of its last visit or move
+  std::vector<std::int64_t> load_, send_, receive_;
+  std::vector<std::vector<std::int64_t>> counted_;  // rows received, by each thread in this pass
+  float level_ = 0;                                 // 1 / the average of send_
+  BigArray<std::uint16_t> rows_;                    // that v sends, as of its last visit or move
   BigArray<Sketch> sketch_;
   std::vector<Votes> votes_;
   Passes passes_;
   std::vector<Choice> choice_;
-  std::int64_t limit_ = 0, moved_ = 0;
+  std::int64_t moved_ = 0;
 };
 
 class StreamPartitioner {
@@ -616,20 +662,23 @@ class StreamPartitioner {
                                             int all) const {
     const std::int64_t count = number_in_order(clusters);
     const std::int64_t most_pairs = std::max<std::int64_t>(graph_.vertices(), 1 << 22);
-    const gvb::CutGraph graph = Contraction(graph_, clusters, count, most_pairs, options_.threads,
-                                            part_of_work(before, all))();
+    gvb::CutGraph graph = Contraction(graph_, clusters, count, most_pairs, options_.threads,
+                                      part_of_work(before, all))();
     const Tick tick = part_of_work(before + 1, all);
+    if (!options_.fixed.empty()) {
+      graph.fixed.resize(count);
+      for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
+        graph.fixed[clusters[v]] = options_.fixed[v];
+      }
+    }
     gvb::CutOptions cut;
     cut.slack = 0;  // single vertices would repair the balance at the price of whole clusters
-    const double average =
-        static_cast<double>(graph.total_weight()[0]) / static_cast<double>(options_.parts);
-    const auto limit = static_cast<std::int64_t>(average * (1 + options_.imbalance));
     gvb::Random random(options_.seed);
     tick(0, 2);
     const std::vector<gvb::Part> communities = gvb::Communities(random)(graph);
     tick(1, 2);
-    return gvb::cut_partition(graph, static_cast<gvb::Part>(options_.parts), {limit}, communities,
-                              cut, random);
+    return gvb::cut_partition(graph, static_cast<gvb::Part>(options_.parts), options_.max_weight,
+                              communities, cut, random);
   }
 
   // Shows a stage's (done, all) as a part of `passes` passes, after `before` of them.

@@ -31,7 +31,8 @@ std::vector<Part> run(const spgnn::Adjacency& adjacency, const WeightedVertices&
 
 nb::object partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
                      Array<std::int64_t> weights, const Options& options, bool cover,
-                     std::optional<Array<Part>> initial, nb::object progress) {
+                     std::optional<Array<Part>> fixed_parts, std::optional<Array<Part>> initial,
+                     nb::object progress) {
   Options watched = options;
   watched.progress = [&](const char* stage, double fraction) {
     nb::gil_scoped_acquire acquired;
@@ -39,9 +40,11 @@ nb::object partition(Array<std::int64_t> indptr, Array<std::int32_t> indices,
     if (!progress.is_none()) progress(stage, fraction);
   };
   return to_numpy(unlocked([&] {
+    const auto fixed = span_of(fixed_parts);
     const WeightedVertices vertices{static_cast<Vertex>(indptr.size() - 1),
-                                    static_cast<int>(options.max_weight.size()),
-                                    {weights.data(), weights.data() + weights.size()}};
+                                    static_cast<int>(options.max_weight.size() / options.parts),
+                                    {weights.data(), weights.data() + weights.size()},
+                                    {fixed.begin(), fixed.end()}};
     std::vector<Part> start;
     if (initial) start.assign(initial->data(), initial->data() + initial->size());
     return run(adjacency_of(indptr, indices), vertices, watched, cover, initial ? &start : nullptr);
@@ -60,7 +63,7 @@ nb::tuple replay(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<
   Hypergraph h = split_hypergraph(adjacency_of(indptr, indices),
                                   Split(split.data(), split.data() + split.size()));
   h.vertex_weight.assign(h.num_vertices, 1);
-  const Bound max_weight{h.num_vertices};
+  const Bound max_weight(parts, h.num_vertices);
   VolumeState state(h, {labels.data(), labels.data() + labels.size()}, parts, {node_size, outside});
   MoveFinder finder(state, max_weight);
   double error = 0;
@@ -111,6 +114,7 @@ void bind_gvb(nb::module_& m) {
       .def(nb::init<>())
       .def_rw("parts", &Options::parts)
       .def_rw("max_weight", &Options::max_weight)
+      .def_rw("kinds", &Options::kinds)
       .def_rw("seed", &Options::seed)
       .def_rw("receive", &Options::receive)
       .def_prop_rw(
@@ -144,7 +148,7 @@ void bind_gvb(nb::module_& m) {
       .def_rw("alpha_fine", &Options::alpha_fine)
       .def_rw("alpha_last", &Options::alpha_last);
   m.def("gvb_partition", &partition, "indptr"_a, "indices"_a, "weights"_a, "options"_a, "cover"_a,
-        "initial"_a.none(), "progress"_a.none());
+        "fixed"_a.none(), "initial"_a.none(), "progress"_a.none());
   m.def("place_parts", &place_parts, "indptr"_a, "indices"_a, "labels"_a, "node_size"_a, "kinds"_a);
   m.def("place_blocks", &place_blocks, "blocks"_a, "node_size"_a, "kinds"_a);
   m.def("is_canonical", &canonical, "indptr"_a, "indices"_a);

@@ -27,6 +27,12 @@ inline WeightedVertices contract_weights(const WeightedVertices& fine,
     const auto weight = fine.weight_of(v);
     for (std::int64_t c = 0; c < m; ++c) coarse.vertex_weight[coarse_of[v] * m + c] += weight[c];
   }
+  if (!fine.fixed.empty()) {
+    coarse.fixed.assign(count, -1);
+    for (Vertex v = 0; v < fine.num_vertices; ++v) {
+      if (fine.is_fixed(v)) coarse.fixed[coarse_of[v]] = fine.fixed[v];
+    }
+  }
   return coarse;
 }
 
@@ -128,10 +134,11 @@ inline Hypergraph contract(const Hypergraph& fine, const std::vector<Vertex>& co
 // Clusters in the making: every vertex begins as one of its own, and singletons join others.
 
 struct CoarsenOptions {
-  Bound max_weight;              // of a cluster
-  std::int32_t max_members = 2;  // vertices that become one in one step
+  std::vector<std::int64_t> max_weight;  // of a cluster, per constraint
+  std::int32_t max_members = 2;          // vertices that become one in one step
   // Clusters may not span two of these groups (labels of a partition to be kept).
   const std::vector<Part>* groups = nullptr;
+  bool join_fixed = false;  // whether free vertices may join fixed ones, which fixes them too
   // Of hypergraphs only:
   std::int64_t pair_budget = 16;  // rated pairs per pin: bounds which nets are rated in full
   bool rooted = true;             // false: roots do not matter (only λ counts)
@@ -144,6 +151,7 @@ class Clusters {
       : num_vertices_(vertices.num_vertices),
         constraints_(vertices.constraints),
         options_(options),
+        fixed_(vertices.fixed),
         leader_(vertices.num_vertices),
         members_(vertices.num_vertices, 1),
         weight_(vertices.vertex_weight) {
@@ -164,11 +172,15 @@ class Clusters {
         return false;
       }
     }
+    if (!fixed_.empty() && fixed_[u] != fixed_[cluster]) {
+      if (!options_.join_fixed || (fixed_[u] >= 0 && fixed_[cluster] >= 0)) return false;
+    }
     return options_.groups == nullptr || (*options_.groups)[u] == (*options_.groups)[cluster];
   }
 
   void join(Vertex u, Vertex cluster) {
     leader_[u] = cluster;
+    if (!fixed_.empty()) fixed_[cluster] = std::max(fixed_[cluster], fixed_[u]);
     ++members_[cluster];
     members_[u] = 0;
     for (std::int64_t c = 0; c < constraints_; ++c) {
@@ -205,6 +217,7 @@ class Clusters {
   Vertex num_vertices_;
   std::int64_t constraints_;
   const CoarsenOptions& options_;
+  std::vector<Part> fixed_;  // of a leader's cluster
   std::vector<Vertex> leader_;
   std::vector<std::int32_t> members_;  // of a leader's cluster; 0 for those who joined one
   std::vector<std::int64_t> weight_;   // [vertices × constraints], of a leader's cluster

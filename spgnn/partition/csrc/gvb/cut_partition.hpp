@@ -97,6 +97,7 @@ class CutMoves {
   bool end_round() const { return true; }
 
   Part try_move(Vertex v) {
+    if (graph_.is_fixed(v)) return -1;
     touched_.clear();
     for (const auto [u, w] : graph_.edges_of(v)) {
       if (joined_[labels_[u]] == 0) touched_.push_back(labels_[u]);
@@ -195,6 +196,12 @@ inline std::vector<Part> partition_coarsest(const CutGraph& graph, Part parts,
   return best;
 }
 
+// Where coarsening stops: so many vertices a part, which may be more than numbers of vertices hold.
+inline Vertex vertices_of_parts(Vertex per_part, Part parts) {
+  constexpr std::int64_t kMost = std::numeric_limits<Vertex>::max();
+  return static_cast<Vertex>(std::clamp<std::int64_t>(std::int64_t{per_part} * parts, 200, kMost));
+}
+
 // Coarsens, splits the coarsest graph by recursive bisection, and refines on the way back: the
 // scheme of METIS's k-way method (Karypis & Kumar 1998).
 inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound max_weight,
@@ -203,7 +210,7 @@ inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound 
   for (std::int64_t& bound : max_weight) {
     bound += static_cast<std::int64_t>(options.slack * static_cast<double>(bound));
   }
-  const Vertex stop_at = std::max<Vertex>(200, options.vertices_per_part * parts);
+  const Vertex stop_at = vertices_of_parts(options.vertices_per_part, parts);
   CoarsenOptions coarsening;
   for (std::int64_t total : graph.total_weight()) {
     coarsening.max_weight.push_back(std::max<std::int64_t>(1, total * 3 / 2 / stop_at));
@@ -219,7 +226,8 @@ inline std::vector<Part> cut_partition(const CutGraph& graph, Part parts, Bound 
 
 struct Options {
   Part parts = 1;
-  std::vector<std::int64_t> max_weight;  // of a part, per constraint
+  Bound max_weight;
+  std::vector<Part> kinds;  // where nodes matter, parts of one kind may change numbers
   std::uint64_t seed = 0;
   Nodes nodes;
   bool receive = false;  // the maximum is that of rows sent or received, else of rows sent

@@ -61,12 +61,15 @@ class Random {
 
 using Vertex = std::int32_t;
 using Part = std::int32_t;
-using Bound = std::vector<std::int64_t>;  // largest weight, per constraint
+using Bound = std::vector<std::int64_t>;  // largest weights, [parts × constraints]
 
 struct WeightedVertices {
   Vertex num_vertices = 0;
   int constraints = 1;
   std::vector<std::int64_t> vertex_weight{};  // [vertices × constraints]
+  std::vector<Part> fixed{};  // the part that a vertex must be in, -1: any; or empty
+
+  bool is_fixed(Vertex v) const { return !fixed.empty() && fixed[v] >= 0; }
 
   std::span<const std::int64_t> weight_of(Vertex v) const {
     return {vertex_weight.data() + static_cast<std::int64_t>(v) * constraints,
@@ -110,13 +113,13 @@ class PartWeights {
   bool fits(Vertex v, Part p, const Bound& bound) const {
     const auto weight = vertices_.weight_of(v);
     for (std::int64_t c = 0; c < constraints_; ++c) {
-      if (weight_[p * constraints_ + c] + weight[c] > bound[c]) return false;
+      if (weight_[p * constraints_ + c] + weight[c] > bound[p * constraints_ + c]) return false;
     }
     return true;
   }
   bool within(Part p, const Bound& bound) const {
     for (std::int64_t c = 0; c < constraints_; ++c) {
-      if (weight_[p * constraints_ + c] > bound[c]) return false;
+      if (weight_[p * constraints_ + c] > bound[p * constraints_ + c]) return false;
     }
     return true;
   }
@@ -124,7 +127,7 @@ class PartWeights {
   std::int64_t overload(const Bound& bound) const {
     std::int64_t sum = 0;
     for (std::size_t i = 0; i < weight_.size(); ++i) {
-      sum += std::max<std::int64_t>(0, weight_[i] - bound[i % constraints_]);
+      sum += std::max<std::int64_t>(0, weight_[i] - bound[i]);
     }
     return sum;
   }

@@ -145,7 +145,7 @@ class Multilevel {
   // 2017), else it would join what only looks close.
   std::vector<Part> start_from_nets(std::uint64_t start) {
     Random random = random_.split(start);
-    const Vertex stop_at = std::max<Vertex>(200, options_.net_vertices_per_part * options_.parts);
+    const Vertex stop_at = vertices_of_parts(options_.net_vertices_per_part, options_.parts);
     std::vector<Level<Hypergraph>> levels;
     coarsen_further(levels, stop_at, &communities_, random);
     coarsen_further(levels, stop_at, nullptr, random);
@@ -160,8 +160,8 @@ class Multilevel {
   // The same parts, numbered by place where nodes matter.
   std::vector<Part> placed(std::vector<Part> labels) const {
     if (!options_.nodes.matter()) return labels;
-    const std::vector<Part> alike(options_.parts, 0);
-    const auto place = Places(part_graph(h_, labels, options_.parts), options_.nodes.size, alike)();
+    const PartGraph graph = part_graph(h_, labels, options_.parts);
+    const auto place = Places(graph, options_.nodes.size, options_.kinds)();
     for (Part& label : labels) label = place[label];
     return labels;
   }
@@ -198,7 +198,7 @@ class Multilevel {
   std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, bool last,
                             Random& random) {
     const double slack = options_.slack * cut_share(labels);
-    const Vertex stop_at = std::max<Vertex>(200, options_.vertices_per_part * options_.parts);
+    const Vertex stop_at = vertices_of_parts(options_.vertices_per_part, options_.parts);
     std::vector<Level<Hypergraph>> levels;
     coarsen_further(levels, stop_at, &groups, random);
     for (const auto& level : levels) labels = on_coarse(level, labels);

@@ -75,8 +75,14 @@ class Rebalancer {
   }
 
   double load(Part p, int c) const {
-    const auto bound = static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
-    return static_cast<double>(state_.weights()(p, c)) / bound;
+    return static_cast<double>(state_.weights()(p, c)) / bound_of(p, c);
+  }
+
+  double bound_of(Part p, int c) const {
+    return static_cast<double>(std::max<std::int64_t>(1, most(p, c)));
+  }
+  std::int64_t most(Part p, int c) const {
+    return max_weight_[p * static_cast<std::size_t>(state_.hypergraph().constraints) + c];
   }
 
   // Sends members of p on until it keeps its bounds: those that cost least per weight first, and
@@ -141,7 +147,7 @@ class Rebalancer {
     std::vector<std::pair<double, Vertex>> keys;
     for (Vertex v : members) {
       const double share = relief(p, v);
-      if (state_.part(v) != p || share <= 0) continue;
+      if (state_.part(v) != p || share <= 0 || state_.hypergraph().is_fixed(v)) continue;
       keys.push_back({pack ? share : key_of(p, v, {finder_.gain(v, lightest(v)), 0}), v});
     }
     std::stable_sort(keys.begin(), keys.end(),
@@ -157,7 +163,8 @@ class Rebalancer {
     if (overload(p) <= 0) return;
     Vertex heaviest = -1;
     for (Vertex v : members) {
-      if (state_.part(v) == p && (heaviest < 0 || relief(p, v) > relief(p, heaviest))) heaviest = v;
+      if (state_.part(v) != p || state_.hypergraph().is_fixed(v)) continue;
+      if (heaviest < 0 || relief(p, v) > relief(p, heaviest)) heaviest = v;
     }
     if (heaviest < 0) return;
     const Part q = lightest(heaviest);
@@ -174,12 +181,12 @@ class Rebalancer {
   bool room_for(Vertex v, Part q) const {
     const auto weight = state_.hypergraph().weight_of(v);
     for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      std::int64_t room = max_weight_[c] - state_.weights()(q, c) - weight[c];
+      std::int64_t room = most(q, c) - state_.weights()(q, c) - weight[c];
       for (Part p = 0; p < state_.parts(); ++p) {
         const std::int64_t left = state_.weights()(p, c) - (p == state_.part(v) ? weight[c] : 0);
-        if (p != q) room += std::max<std::int64_t>(0, max_weight_[c] - left);
+        if (p != q) room += std::max<std::int64_t>(0, most(p, c) - left);
       }
-      if (weight[c] > max_weight_[c] || room < 0) return false;
+      if (weight[c] > most(q, c) || room < 0) return false;
     }
     return true;
   }
@@ -189,9 +196,9 @@ class Rebalancer {
     double sum = 0;
     const auto weight = state_.hypergraph().weight_of(v);
     for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      if (state_.weights()(p, c) <= max_weight_[c]) continue;
-      sum += static_cast<double>(weight[c]) /
-             static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
+      if (state_.weights()(p, c) > most(p, c)) {
+        sum += static_cast<double>(weight[c]) / bound_of(p, c);
+      }
     }
     return sum;
   }
@@ -215,8 +222,7 @@ class Rebalancer {
     double worst = 0;
     const auto weight = state_.hypergraph().weight_of(v);
     for (int c = 0; c < state_.hypergraph().constraints; ++c) {
-      const auto bound = static_cast<double>(std::max<std::int64_t>(1, max_weight_[c]));
-      worst = std::max(worst, load(p, c) + static_cast<double>(weight[c]) / bound);
+      worst = std::max(worst, load(p, c) + static_cast<double>(weight[c]) / bound_of(p, c));
     }
     return worst;
   }
@@ -469,7 +475,7 @@ class Reliever {
     std::vector<Candidate> leaving;
     for (Vertex u : members(q)) {
       const Move move = finder_.best(u);
-      const double share = share_of(u);
+      const double share = share_of(u, q);
       if (u == newcomer || move.to < 0 || share <= 0) continue;
       leaving.push_back({move.gain >= 0 ? move.gain : move.gain / share, u, move.to});
     }
@@ -495,11 +501,14 @@ class Reliever {
 
   bool within(Part p) const { return state_.weights().within(p, max_weight_); }
 
-  double share_of(Vertex v) const {
+  // How much of the bounds of part q the weight of v takes up, summed.
+  double share_of(Vertex v, Part q) const {
     double sum = 0;
-    for (int c = 0; std::int64_t weight : state_.hypergraph().weight_of(v)) {
-      sum += static_cast<double>(weight) /
-             static_cast<double>(std::max<std::int64_t>(1, max_weight_[c++]));
+    const auto weight = state_.hypergraph().weight_of(v);
+    const std::int64_t* most = max_weight_.data() + q * weight.size();
+    for (std::size_t c = 0; c < weight.size(); ++c) {
+      sum +=
+          static_cast<double>(weight[c]) / static_cast<double>(std::max<std::int64_t>(1, most[c]));
     }
     return sum;
   }

@@ -16,7 +16,6 @@
 namespace spgnn::gvb {
 
 using Sides = std::vector<std::uint8_t>;
-using Bounds = std::array<Bound, 2>;  // of either side
 
 struct BisectionOptions {
   int tries = 20;               // growths on the coarsest level
@@ -40,21 +39,30 @@ inline WeightedVertices vertices_of_side(const WeightedVertices& vertices, const
 }
 
 // Bounds of the two sides, and the weight side 0 aims at, where side 0 will be cut into `left` of
-// `parts` parts. Each further bisection may use up an equal share of the imbalance that is left
-// (Schlag 2016).
-inline std::pair<Bounds, std::vector<std::int64_t>> bounds_of_sides(
-    const std::vector<std::int64_t>& total_weight, const Bound& max_weight, Part left, Part parts) {
-  Bounds bounds;
+// the parts [first, first + parts), whose shares are those of their bounds. Each further bisection
+// may use up an equal share of the imbalance that is left (Schlag 2016).
+inline std::pair<Bound, std::vector<std::int64_t>> bounds_of_sides(
+    const std::vector<std::int64_t>& total_weight, const Bound& max_weight, Part first, Part left,
+    Part parts) {
+  const std::size_t m = total_weight.size();
+  Bound bounds(2 * m);
   std::vector<std::int64_t> target;
   const double depth = std::ceil(std::log2(parts));
-  for (std::size_t c = 0; c < total_weight.size(); ++c) {
-    const auto weight = static_cast<double>(total_weight[c]);
-    const double room = static_cast<double>(max_weight[c]) * parts / std::max(weight, 1.0);
+  for (std::size_t c = 0; c < m; ++c) {
+    const auto sum = [&](Part begin, Part count) {
+      double all = 0;
+      for (Part p = begin; p < begin + count; ++p) {
+        all += static_cast<double>(max_weight[p * m + c]);
+      }
+      return all;
+    };
+    const double weight = static_cast<double>(total_weight[c]), all = sum(first, parts);
+    const double room = all / std::max(weight, 1.0);
     const double factor = std::max(1.0, std::pow(room, 1 / depth));
-    const double left_weight = weight * left / parts;
+    const double left_weight = weight * sum(first, left) / std::max(all, 1.0);
     target.push_back(static_cast<std::int64_t>(left_weight));
-    bounds[0].push_back(static_cast<std::int64_t>(std::ceil(left_weight * factor)));
-    bounds[1].push_back(static_cast<std::int64_t>(std::ceil((weight - left_weight) * factor)));
+    bounds[c] = static_cast<std::int64_t>(std::ceil(left_weight * factor));
+    bounds[m + c] = static_cast<std::int64_t>(std::ceil((weight - left_weight) * factor));
   }
   return {bounds, target};
 }
@@ -62,11 +70,11 @@ inline std::pair<Bounds, std::vector<std::int64_t>> bounds_of_sides(
 // The weights of the two sides against their bounds.
 class SideWeights {
  public:
-  SideWeights(const WeightedVertices& vertices, const Bounds& bounds, const Sides& side)
+  SideWeights(const WeightedVertices& vertices, const Bound& bounds, const Sides& side)
       : constraints_(vertices.constraints), bounds_(bounds), weight_(vertices, side, 2) {}
 
   void move(Vertex v, int from) { weight_.move(v, from, 1 - from); }
-  bool fits(Vertex v, int s) const { return weight_.fits(v, s, bounds_[s]); }
+  bool fits(Vertex v, int s) const { return weight_.fits(v, s, bounds_); }
 
   bool reaches(int s, const std::vector<std::int64_t>& target) const {
     for (int c = 0; c < constraints_; ++c) {
@@ -89,8 +97,9 @@ class SideWeights {
 
  private:
   double excess(int s, int c) const {
-    return static_cast<double>(weight_(s, c) - bounds_[s][c]) /
-           static_cast<double>(std::max<std::int64_t>(1, bounds_[s][c]));
+    const std::int64_t bound = bounds_[s * constraints_ + c];
+    return static_cast<double>(weight_(s, c) - bound) /
+           static_cast<double>(std::max<std::int64_t>(1, bound));
   }
 
   double worst_excess(int s) const {
@@ -100,11 +109,12 @@ class SideWeights {
   }
 
   int constraints_;
-  const Bounds& bounds_;
+  const Bound& bounds_;
   PartWeights weight_;
 };
 
-// Moves vertices across to lower the cut, within the bounds. A Cut, made from a graph and its
+// Moves vertices across to lower the cut, within the bounds; fixed ones, whose side `fixed` says,
+// stay. A Cut, made from a graph and its
 // sides, has
 //   bool kStartFits               whether growth must start from a vertex that side 0 can take
 //   std::int64_t measure(gain)    fills in what moving each vertex would take off the cut; returns
@@ -117,8 +127,9 @@ class TwoWayRefiner {
  public:
   using Graph = typename Cut::Graph;
 
-  TwoWayRefiner(const Graph& graph, const Bounds& bounds, Sides& side, Random& random)
-      : num_vertices_(graph.num_vertices),
+  TwoWayRefiner(const Graph& graph, const Bound& bounds, Sides& side, Random& random)
+      : graph_(graph),
+        num_vertices_(graph.num_vertices),
         side_(side),
         random_(random),
         weights_(graph, bounds, side),
@@ -126,7 +137,9 @@ class TwoWayRefiner {
         gain_(num_vertices_, 0),
         locked_(num_vertices_, 0),
         heap_{VertexHeap<Key>(num_vertices_), VertexHeap<Key>(num_vertices_)},
-        cut_weight_(cut_.measure(gain_)) {}
+        cut_weight_(cut_.measure(gain_)) {
+    unlock();
+  }
 
   // How good the sides are, less is better: first the overload, then the cut.
   using Score = std::pair<double, std::int64_t>;
@@ -141,7 +154,11 @@ class TwoWayRefiner {
   // Moves vertices from side 1 to side 0, best gain first, until side 0 has its share.
   void grow(const std::vector<std::int64_t>& target) {
     auto& heap = heap_[1];
-    for (Vertex v = any_for_growth(Cut::kStartFits); v >= 0;) {
+    if (!graph_.fixed.empty()) {
+      if (weights_.reaches(0, target)) return;
+      queue_boundary();
+    }
+    for (Vertex v = heap.empty() ? any_for_growth(Cut::kStartFits) : heap.top(); v >= 0;) {
       lock_and_move(v);
       if (weights_.reaches(0, target)) break;
       while (!heap.empty() && !weights_.fits(heap.top(), 0)) heap.remove(heap.top());
@@ -155,7 +172,7 @@ class TwoWayRefiner {
 
   void unlock() {
     for (auto& heap : heap_) heap.clear();
-    std::fill(locked_.begin(), locked_.end(), 0);
+    for (Vertex v = 0; v < num_vertices_; ++v) locked_[v] = graph_.is_fixed(v);
   }
 
   // The first vertex of side 1, and if it must fit one that side 0 can take, counted from a random
@@ -181,7 +198,7 @@ class TwoWayRefiner {
   void queue_boundary() {
     const bool all = weights_.overload() > 0;
     for (Vertex v = 0; v < num_vertices_; ++v) {
-      if (all || cut_.on_boundary(v)) queue(v);
+      if (!locked_[v] && (all || cut_.on_boundary(v))) queue(v);
     }
   }
 
@@ -247,6 +264,7 @@ class TwoWayRefiner {
     return best < first;
   }
 
+  const Graph& graph_;
   const Vertex num_vertices_;
   Sides& side_;
   Random& random_;
@@ -260,13 +278,14 @@ class TwoWayRefiner {
 
 // Grows side 0 from random vertices, refines, and keeps the best of several tries.
 template <class Cut>
-Sides bisect_coarsest(const typename Cut::Graph& graph, const Bounds& bounds,
+Sides bisect_coarsest(const typename Cut::Graph& graph, const Bound& bounds,
                       const std::vector<std::int64_t>& target, const BisectionOptions& options,
                       Random& random) {
   Sides best;
   typename TwoWayRefiner<Cut>::Score best_score{std::numeric_limits<double>::max(), 0};
   for (int attempt = 0; attempt < options.tries; ++attempt) {
     Sides side(graph.num_vertices, 1);
+    for (Vertex v = 0; v < std::ssize(graph.fixed); ++v) side[v] = graph.fixed[v] != 0;
     TwoWayRefiner<Cut> refiner(graph, bounds, side, random);
     refiner.grow(target);
     refiner.run(options.passes, options.patience);
@@ -281,9 +300,11 @@ Sides bisect_coarsest(const typename Cut::Graph& graph, const Bounds& bounds,
 // Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`: bisects the
 // coarsest level, and refines on the way back.
 template <class Cut>
-Sides bisect_levels(const typename Cut::Graph& graph, const CoarsenOptions& coarsening,
-                    Vertex stop_at, const Bounds& bounds, const std::vector<std::int64_t>& target,
+Sides bisect_levels(const typename Cut::Graph& graph, CoarsenOptions coarsening, Vertex stop_at,
+                    const Bound& bounds, const std::vector<std::int64_t>& target,
                     const BisectionOptions& options, Random& random) {
+  // What is around a fixed vertex goes where that is, and not only its own edges.
+  coarsening.join_fixed = true;
   const auto levels = coarsen(graph, coarsening, stop_at, random);
   Sides side = bisect_coarsest<Cut>(coarsest(graph, levels), bounds, target, options, random);
   return uncoarsen(graph, levels, std::move(side), [&](const auto& finer, Sides& sides) {
@@ -331,7 +352,7 @@ class EdgeCut {
 };
 
 // Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`.
-inline Sides bisect(const CutGraph& graph, const Bounds& bounds,
+inline Sides bisect(const CutGraph& graph, const Bound& bounds,
                     const std::vector<std::int64_t>& target, const BisectionOptions& options,
                     Random& random) {
   constexpr Vertex kCoarsest = 80;
@@ -436,7 +457,7 @@ class NetCut {
 };
 
 // Splits h in two sides of at most `bounds`, side 0 aiming at weight `target`.
-inline Sides bisect(const Hypergraph& h, const Bounds& bounds,
+inline Sides bisect(const Hypergraph& h, const Bound& bounds,
                     const std::vector<std::int64_t>& target, const BisectionOptions& options,
                     Random& random) {
   constexpr Vertex kCoarsest = 120;
@@ -468,24 +489,25 @@ inline Hypergraph induced(const Hypergraph& h, const Sides& side, int s) {
 template <class Graph>
 class RecursiveBisection {
  public:
-  // max_weight: bound of a part per constraint. options.tries are those of the first bisection; the
+  // max_weight: bounds of the parts. options.tries are those of the first bisection; the
   // later ones are many and decide less, so they get fewer: as many as the root of their share.
-  RecursiveBisection(std::vector<std::int64_t> max_weight, BisectionOptions options)
+  RecursiveBisection(Bound max_weight, BisectionOptions options)
       : max_weight_(std::move(max_weight)), options_(options) {}
 
   std::vector<Part> operator()(const Graph& graph, Part parts, const Random& random) {
     labels_.assign(graph.num_vertices, 0);
+    fixed_ = graph.fixed;
     whole_ = parts;
     std::vector<Vertex> all(graph.num_vertices);
     std::iota(all.begin(), all.end(), 0);
-    split(graph, all, 0, parts, random, options_.threads);
+    split(Graph(graph), all, 0, parts, random, options_.threads);
     return std::move(labels_);
   }
 
  private:
   // Labels `vertices` (vertex i of the graph is vertices[i] of the whole) with
   // [first, first + parts). Halves are cut side by side.
-  void split(const Graph& graph, const std::vector<Vertex>& vertices, Part first, Part parts,
+  void split(Graph graph, const std::vector<Vertex>& vertices, Part first, Part parts,
              const Random& random, int threads) {
     if (parts == 1 || graph.num_vertices == 0) {
       for (Vertex v : vertices) labels_[v] = first;
@@ -493,7 +515,9 @@ class RecursiveBisection {
     }
     const Part left = parts / 2;
     Random own = random.split(static_cast<std::uint64_t>(first) << 20 | parts);
-    const auto [bounds, target] = bounds_of_sides(graph.total_weight(), max_weight_, left, parts);
+    const auto [bounds, target] =
+        bounds_of_sides(graph.total_weight(), max_weight_, first, left, parts);
+    graph.fixed = fixed_sides(vertices, first + left);
     const Sides side = bisect(graph, bounds, target, options_for(parts), own);
     parallel_chunks(2, threads, [&](std::int64_t s, int) {
       std::vector<Vertex> members;
@@ -505,6 +529,14 @@ class RecursiveBisection {
     });
   }
 
+  // The side of each vertex that is fixed to a part, where parts from `middle` on are side 1.
+  std::vector<Part> fixed_sides(const std::vector<Vertex>& vertices, Part middle) const {
+    std::vector<Part> sides;
+    if (fixed_.empty()) return sides;
+    for (Vertex v : vertices) sides.push_back(fixed_[v] < 0 ? -1 : fixed_[v] >= middle);
+    return sides;
+  }
+
   BisectionOptions options_for(Part parts) const {
     constexpr int kLeast = 6;
     const double share = std::sqrt(static_cast<double>(parts) / whole_);
@@ -514,8 +546,9 @@ class RecursiveBisection {
     return options;
   }
 
-  std::vector<std::int64_t> max_weight_;
+  Bound max_weight_;
   BisectionOptions options_;
+  std::vector<Part> fixed_;  // of the whole graph
   Part whole_ = 1;
   std::vector<Part> labels_;
 };

@@ -18,10 +18,11 @@ namespace spgnn::gvb {
 
 // Everything a move looks up about a net lies in one record. A net with at least k pins holds a bit
 // per part, set where the count is positive, and k counters; a smaller one a short list of
-// (part, count) packed in 32 bits: its counts fit in 16 bits as k does.
+// (part, count) packed in 32 bits: 16 for either up to 65,536 parts. Of more parts, the count has
+// the bits that are left, and a net with more pins than they count has k counters as well.
 class PinCounts {
  public:
-  static constexpr Part kMaxParts = 1 << 16;
+  static constexpr Part kMaxParts = 1 << 20;
 
   struct Record {
     std::int64_t begin;
@@ -34,11 +35,13 @@ class PinCounts {
   PinCounts(const Hypergraph& h, const std::vector<Part>& part, Part parts)
       : parts_(parts),
         words_((parts + 31) / 32),
+        shift_(std::min(16, std::countl_zero(static_cast<std::uint32_t>(parts - 1)))),
         record_(static_cast<std::size_t>(h.num_nets()) + 1) {
+    const std::int64_t most_listed = std::min<std::int64_t>(parts, 1 << shift_);
     std::int64_t begin = 0;
     for (Net e = 0; e < h.num_nets(); ++e) {
       record_[e] = {begin, 0, h.net_weight[e], h.root(e), part[h.root(e)]};
-      begin += h.size(e) < parts ? h.size(e) : words_ + parts;
+      begin += h.size(e) < most_listed ? h.size(e) : words_ + parts;
     }
     record_[h.num_nets()].begin = begin;
     pool_.assign(begin, 0);
@@ -65,7 +68,7 @@ class PinCounts {
       return before;
     }
     for (std::int32_t i = 0; i < lambda; ++i) {
-      if (list[i] >> 16 == static_cast<std::uint32_t>(p)) return list[i]++ & 0xffff;
+      if (list[i] >> shift_ == static_cast<std::uint32_t>(p)) return count_in(list[i]++);
     }
     list[lambda++] = one_pin_in(p);
     return 0;
@@ -83,8 +86,8 @@ class PinCounts {
       return before;
     }
     std::int32_t i = 0;
-    while (list[i] >> 16 != static_cast<std::uint32_t>(p)) ++i;
-    const std::uint32_t before = list[i]-- & 0xffff;
+    while (list[i] >> shift_ != static_cast<std::uint32_t>(p)) ++i;
+    const std::uint32_t before = count_in(list[i]--);
     if (before == 1) list[i] = list[--lambda];
     return before;
   }
@@ -122,15 +125,17 @@ class PinCounts {
     for (const std::uint32_t *entry = list, *end = list + record_[e].lambda; entry != end;
          ++entry) {
       lone |= *entry == one_pin_in(own);
-      f(static_cast<Part>(*entry >> 16));
+      f(static_cast<Part>(*entry >> shift_));
     }
     return lone;
   }
 
  private:
-  static std::uint32_t one_pin_in(Part p) { return static_cast<std::uint32_t>(p) << 16 | 1; }
+  std::uint32_t one_pin_in(Part p) const { return static_cast<std::uint32_t>(p) << shift_ | 1; }
+  std::uint32_t count_in(std::uint32_t entry) const { return entry & ((1u << shift_) - 1); }
 
   Part parts_, words_;
+  int shift_;                   // bits of a count in a list
   std::vector<Record> record_;  // one more than nets
   std::vector<std::uint32_t> pool_;
 };
@@ -246,6 +251,7 @@ class VolumeState {
     node_potential_ = of_nodes;
     cost_ = 0;
     bounds_.clear();
+    priced_ = 0;
     lowest_price_ = lowest_receive_price_ = std::numeric_limits<double>::max();
     highest_price_ = highest_receive_price_ = 0;
     for (Part p = 0; p < parts_; ++p) {
@@ -264,8 +270,9 @@ class VolumeState {
   // those that send much keep all the room, where nothing wants to go.
   void price_weights(const Bound& bounds, double rows) {
     bounds_ = bounds;
+    priced_ = bounds.size() / parts_;
     rows_ = rows;
-    load_price_.assign(parts_ * bounds.size(), 0.0);
+    load_price_.assign(bounds.size(), 0.0);
     for (Part p = 0; p < parts_; ++p) {
       cost_ += load_cost(p);
       set_load_prices(p);
@@ -275,7 +282,7 @@ class VolumeState {
   // What the weight of v costs in part p, at present prices.
   double load_price(Vertex v, Part p) const {
     double price = 0;
-    const std::size_t m = bounds_.size();  // none where weight has no price
+    const std::size_t m = priced_;
     for (std::size_t c = 0; c < m; ++c) {
       price += load_price_[p * m + c] * static_cast<double>(h_.vertex_weight[v * m + c]);
     }
@@ -472,23 +479,25 @@ class VolumeState {
 
   static constexpr double kPricedLoad = 0.06;  // share of a bound below it that has a price
 
+  double bound_of(Part p, std::size_t c) const {
+    return static_cast<double>(std::max<std::int64_t>(1, bounds_[p * priced_ + c]));
+  }
   // How far the weight of a part is between where it begins to cost and the bound.
   double fullness(Part p, std::size_t c) const {
-    const auto bound = static_cast<double>(std::max<std::int64_t>(1, bounds_[c]));
+    const double bound = bound_of(p, c);
     const double free = bound - static_cast<double>(weights_(p, static_cast<int>(c)));
     return std::max(0.0, 1 - free / (kPricedLoad * bound));
   }
   double load_cost(Part p) const {
     double cost = 0;
-    for (std::size_t c = 0; c < bounds_.size(); ++c) {
+    for (std::size_t c = 0; c < priced_; ++c) {
       cost += rows_ * kPricedLoad / 2 * fullness(p, c) * fullness(p, c);
     }
     return cost;
   }
   void set_load_prices(Part p) {
-    for (std::size_t c = 0; c < bounds_.size(); ++c) {
-      const auto bound = static_cast<double>(std::max<std::int64_t>(1, bounds_[c]));
-      load_price_[p * bounds_.size() + c] = rows_ / bound * fullness(p, c);
+    for (std::size_t c = 0; c < priced_; ++c) {
+      load_price_[p * priced_ + c] = rows_ / bound_of(p, c) * fullness(p, c);
     }
   }
 
@@ -515,7 +524,8 @@ class VolumeState {
   std::vector<std::int64_t> send_, receive_;
   std::vector<double> price_, receive_price_;
   PartWeights weights_;
-  Bound bounds_;  // none where weight has no price
+  Bound bounds_;            // none where weight has no price
+  std::size_t priced_ = 0;  // constraints whose weight has a price
   double rows_ = 0;
   std::vector<double> load_price_;  // [parts × constraints]
   std::vector<Change> send_delta_, receive_delta_;
@@ -559,6 +569,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   // wholly inside it cost their row wherever v goes, and only nets that v alone holds there save
   // one. Cheap, and true of most vertices.
   bool hopeless(Vertex v) {
+    if (state_.hypergraph().is_fixed(v)) return true;
     const PinCounts& counts = state_.counts();
     const Part from = state_.part(v);
     double bound = state_.load_price(v, from);
@@ -614,6 +625,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
  private:
   template <class Allowed>
   Move best_of(Vertex v, Allowed&& allowed) {
+    if (state_.hypergraph().is_fixed(v)) return {};
     const Terms terms = collect(v);
     Move move;
     const Part from = state_.part(v);
