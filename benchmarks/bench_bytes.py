@@ -39,7 +39,7 @@ SETS = (
 
 def schemes(ranks: int) -> dict[str, tuple[TrainConfig, str, str]]:
     """Name to configuration, partitioner and its objective."""
-    base = TrainConfig.of(layers=len(WIDTHS) - 1, hidden=WIDTHS[1], prune=False)
+    base = TrainConfig.of(layers=len(WIDTHS) - 1, hidden=WIDTHS[1], prune=False, cover="column")
     alone = base.but(algo="feature", c=ranks) if ranks > 1 else base
     covered = base.but(cover="minimum")
     halo = covered.but(recompute_halo=True)
@@ -70,7 +70,7 @@ def measure(name: str, ranks: int, cache: Path) -> dict[str, int]:
     with ProgressBar() as progress:
         partitions = Partitions(dataset, cache, progress=progress)
         for scheme, (config, method, objective) in schemes(ranks).items():
-            parts = config.algorithm.distribution.parts(ranks)
+            parts = config.distribution.parts(ranks)
             labels = partitions.labels(method, objective, parts) if parts > 1 else None
             price = predict(dataset, labels, config, ranks)
             most = [price.volume[key] for key in ("max_send_bytes", "max_recv_bytes")]

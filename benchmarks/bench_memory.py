@@ -103,7 +103,7 @@ def predicted(rank: int, config: TrainConfig, ranks: int, runtime: float, file: 
     The partition goes into a file, for training.
     """
     dataset, how = Dataset.of(open_source(config.data.dataset), config), config.algorithm
-    labels, _ = partition(dataset.looped, how.distribution.parts(ranks), how.partition)
+    labels, _ = partition(dataset.looped, config.distribution.parts(ranks), how.partition)
     np.savetxt(file, labels, "%d")
     machine = read_machine(MACHINE)  # of which only the memory of libraries is looked at
     overhead = replace(machine.overhead, memory=runtime)

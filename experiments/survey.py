@@ -30,14 +30,14 @@ HERE = Path(__file__).parent
 DISK = "--store disk --set storage.store-dir=DIR"
 SYSTEMS = {
     "neugraph": ("gcn", "--nproc {P} --chunks 2"),
-    "roc": ("gcn", "--nproc {P} --set algorithm.rebalance=3"),
+    "roc": ("gcn", "--nproc {P} --cover column --set algorithm.rebalance=3"),
     "cagnet": ("gcn", "--nproc {P} --algo 2d --exchange oblivious"),
-    "dgcl": ("gcn", "--nproc {P} --hierarchy 2,{P}"),
+    "dgcl": ("gcn", "--nproc {P} --cover column --hierarchy 2,{P}"),
     "flexgraph": ("gcn", "--nproc {P} --cover row"),
     "dorylus": ("gcn", "--nproc {P} --delay 1"),
     "distgnn": ("gcn", "--nproc {P} --algo vertex-cut --partition libra --delay 5 --delay-bins 5"),
     "sar": ("gcn", "--nproc {P} --schedule peers --buffer 1MB"),
-    "mg-gcn": ("gcn", "--nproc {P}"),
+    "mg-gcn": ("gcn", "--nproc {P} --cover column"),
     "salient": ("minibatch", "--set sampling.workers=2"),
     "agl": ("minibatch", DISK + " --set storage.pack=1GB --set sampling.fixed=true"),
     "pagraph": ("minibatch", "--nproc {P} --distributed replicated --partition pagraph"),

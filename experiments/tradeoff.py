@@ -123,6 +123,8 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
     report, data, of_data = Report(), None, list[object]()
     for name, given in comparison.settings.items():
         config = resolved(given.but(json=None), comm)
+        if config.algorithm.cover == "auto":  # approximate messages are rows: so are exact ones
+            config = config.but(cover="column")
         training = config.training.seed, config.training.dtype
         parts: list[object] = [config.data, config.algorithm, config.clones, config.model]
         parts += [config.aim, *training]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from spgnn.attention.pieces import check_attention
 from spgnn.comm.place import BACKENDS
@@ -14,7 +14,7 @@ from spgnn.exchange import Algorithm as Distribution
 from spgnn.exchange import Codec
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.codec import BITS
-from spgnn.exchange.needs import Cover
+from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
 from spgnn.nn import (
@@ -23,9 +23,11 @@ from spgnn.nn import (
 from spgnn.nn.models import MODELS, Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
+from spgnn.partition.methods import Objective
 
 Number = TypeVar("Number", int, float)
 NEVER = "never"
+ObjectiveChoice = Literal[Objective, "auto"]
 RESIDUALS = ("mse", "l1", "huber")
 # Scores of each loss.
 METRICS_OF = {
@@ -111,7 +113,10 @@ class Algorithm(Record):
     exchange: Annotated[Strategy, rare("rows that are needed, or whole block rows")] = (
         "sparsity-aware"
     )
-    cover: Annotated[Cover, flag("rows of H, partial sums, or whichever are fewer")] = "column"
+    cover: Annotated[
+        CoverChoice,
+        flag("rows of H, partial sums, or whichever are fewer; auto: these, where a model sums"),
+    ] = "auto"
     hierarchy: Annotated[
         str,
         flag(
@@ -133,6 +138,9 @@ class Algorithm(Record):
             "with --delay, where the model sums"
         ),
     ] = None
+    objective: Annotated[
+        ObjectiveChoice, rare("of the partition; auto: what is exchanged under the cover")
+    ] = "auto"
     imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
     rebalance: Annotated[
         int, key("move the cuts of the partition by the seconds of E epochs, twice", "E")
@@ -158,21 +166,6 @@ class Algorithm(Record):
     def __post_init__(self) -> None:
         super().__post_init__()
         _ = self.group_sizes
-
-    @property
-    def distribution(self) -> Distribution:
-        """The same for the exchange."""
-        return Distribution(
-            self.algo,
-            self.c,
-            self.exchange,
-            self.cover,
-            self.node_size,
-            self.schedule,
-            self.buffer,
-            self.group_sizes[:-1],
-            self.relays,
-        )
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
@@ -592,6 +585,56 @@ class TrainConfig(Configuration):
     training: Training = field(default_factory=Training)
     job: Job = field(default_factory=Job)
 
+    @property
+    def distribution(self) -> Distribution:
+        """The scheme; where the cover is left open, with the one that moves less."""
+        how = self.algorithm
+        is_open = how.cover == "auto" and self.whole_rows is None
+        return self._by_rows.for_products if is_open else self._by_rows
+
+    @property
+    def _by_rows(self) -> Distribution:
+        """The scheme, with whole rows where the cover is left open."""
+        how = self.algorithm
+        return Distribution(
+            how.algo,
+            how.c,
+            how.exchange,
+            "column" if how.cover == "auto" else how.cover,
+            how.node_size,
+            how.schedule,
+            how.buffer,
+            how.group_sizes[:-1],
+            how.relays,
+        )
+
+    @property
+    def whole_rows(self) -> str | None:
+        """Why whole rows travel where the cover is left open; ``None``: minimum covers do."""
+        how, model, scheme = self.algorithm, self.model, self._by_rows
+        reasons = {
+            f"--exchange {how.exchange} with --schedule {how.schedule}": (
+                scheme.for_products == scheme
+            ),
+            f"--model {model.model}: attention weighs rows": model.attends,
+            "messages are approximate": not self.messages.codec.exact,
+            "--recompute-halo": how.recompute_halo,
+        }
+        covered = replace(self, algorithm=replace(how, cover="minimum"))
+        return next((why for why, holds in reasons.items() if holds), next(refused(covered), None))
+
+    @property
+    def objective(self) -> Objective:
+        """What the partition minimises: unless it is said, what is exchanged."""
+        how = self.algorithm
+        return objective_for(self.distribution.cover, how.partition, how.objective)
+
+    def decided(self) -> Self:
+        """The same with the cover and the objective that were left open."""
+        takes_one = self.algorithm.partition in ("gvb", "stream")
+        objective = self.objective if takes_one else self.algorithm.objective
+        return self.but(cover=self.distribution.cover, objective=objective)
+
     def widths(self, features: int, outputs: int) -> list[int]:
         """Features, widths of the hidden layers, outputs of the last one."""
         return [features, *[self.model.hidden] * (self.model.layers - 1), outputs]
@@ -625,7 +668,8 @@ class TrainConfig(Configuration):
         how, asked = self.algorithm, self.algorithm.clones
         if asked is not None or how.algo != "vertex-cut" or self.messages.epochs_late == 0:
             return bool(asked)
-        apart = how.recompute_halo or how.cover != "column" or self.aim.label_propagation > 0
+        covered = self.distribution.cover != "column"
+        apart = how.recompute_halo or covered or self.aim.label_propagation > 0
         return self.model.propagates and not apart
 
     def check(self, ranks: int) -> None:
@@ -636,23 +680,30 @@ class TrainConfig(Configuration):
         InputError
             Names the option and what would be right.
         """
-        self.algorithm.distribution.check(ranks)
+        self.distribution.check(ranks)
         self.aim.check()
         self.training.check()
         for message in refused(self):
             raise InputError(message)
 
 
+def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Objective:
+    """The objective of a partition for exchanges under a cover: only gvb knows minimum covers."""
+    if objective != "auto":
+        return objective
+    return "cover" if cover == "minimum" and partition == "gvb" else "both"
+
+
 def refused(config: TrainConfig) -> Iterator[str]:
     """Say what cannot be had together, however many ranks there are."""
     how, model, aim = config.algorithm, config.model, config.aim
-    storage = config.storage
+    storage, cover = config.storage, config.distribution.cover
     if how.edges is not None and how.algo != "vertex-cut":
         yield "algorithm.edges needs --algo vertex-cut"
     if how.partition == "libra" and (how.algo != "vertex-cut" or how.edges is not None or how.plan):
         yield "--partition libra needs --algo vertex-cut, and neither algorithm.edges nor --plan"
     if config.clones:
-        if how.algo != "vertex-cut" or how.cover != "column" or how.schedule != "overlap":
+        if how.algo != "vertex-cut" or cover != "column" or how.schedule != "overlap":
             yield (
                 "algorithm.clones needs --algo vertex-cut, --cover column and --schedule overlap: "
                 "clones hold the rows, so sums alone travel"
@@ -694,7 +745,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
         yield "--model gine needs the width of the edges' features: --set model.edge-dim=K"
     if model.uses_edges:
         named = f"--model {model.model} with features of edges"
-        if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
+        if (how.algo, cover, how.exchange) != ("1d", "column", "sparsity-aware"):
             yield f"{named} needs --algo 1d and --cover column: whole rows"
         if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
             yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
@@ -703,7 +754,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
     yield from refused_models(model, aim)
     if model.reduces_rows:
         named = f"--aggregate {model.aggregate}"
-        if (how.algo, how.cover, how.exchange) != ("1d", "column", "sparsity-aware"):
+        if (how.algo, cover, how.exchange) != ("1d", "column", "sparsity-aware"):
             yield f"{named} needs --algo 1d and --cover column: whole rows"
         if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
             yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
@@ -711,7 +762,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
             yield f"{named} needs data.normalisation auto: weights do not count"
     if model.attends:
         named = f"--model {model.model}"
-        check_attention(how.distribution, named)
+        check_attention(config.distribution, named)
         if how.recompute_halo:
             yield f"{named} cannot begin with A·X: no --recompute-halo"
         if config.data.normalisation not in ("auto", "none"):
@@ -820,7 +871,7 @@ def _refused_chunks(config: TrainConfig) -> Iterator[str]:
             "give more, with a unit as in 20GB"
         )
     asked = how.order != "auto" or how.recompute_halo or how.plan
-    if how.distribution != Distribution() or asked:
+    if config.distribution != Distribution() or asked:
         yield (
             f"{named} need --algo 1d, --cover column, --order auto, no --recompute-halo and no "
             "--hierarchy, --relays, --schedule or --plan: the disk is what they plan for"

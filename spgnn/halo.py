@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -222,18 +223,29 @@ class Halo:
         """The edges as a distributed matrix, under any cover or hierarchy. Collective.
 
         ``halo.matrix(values) @ x`` adds ``values[e] · x[source of e]`` at the target of each edge:
-        [own, f] to [own_targets, f]. Under ``cover="minimum"`` partial sums travel where they are
-        fewer than rows.
+        [own, f] to [own_targets, f]. Partial sums travel where they are fewer than rows, unless
+        ``cover="column"`` is named.
 
         Parameters
         ----------
         values : Tensor [e], optional
             By default, ones.
         **how
-            Fields of :class:`spgnn.exchange.Algorithm`, as ``cover``, ``node_size``, ``c``.
+            Fields of :class:`spgnn.exchange.Algorithm`, as ``cover``, ``node_size``, ``c``; a cover
+            may be ``"auto"``, as by default.
         """
-        comm, algorithm = self.comm, Algorithm(**how)
-        starts, ends = self.local_edge_index.cpu()
+        is_open = how.get("cover", "auto") == "auto"
+        algorithm = Algorithm(**({**how, "cover": "column"} if is_open else how))
+        products = algorithm.for_products if is_open and self.comm.size > 1 else algorithm
+        A = self._matrix(values, products)
+        if products != algorithm:
+            # What these edges and values are now, should its halo be asked for.
+            now = copy.copy(self), None if values is None else values.clone()
+            A.build_with_halo = cache(lambda: now[0]._matrix(now[1], algorithm))
+        return A
+
+    def _matrix(self, values: Tensor | None, algorithm: Algorithm) -> DistMatrix:
+        comm, (starts, ends) = self.comm, self.local_edge_index.cpu()
 
         def block() -> CSR:
             algorithm.check(comm.size)

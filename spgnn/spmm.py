@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,6 +82,7 @@ class DistMatrix:
         self.schedule, self.buffer = schedule, buffer
         self.rows, self.columns = plan.shape
         self.handle = named(self)
+        self.build_with_halo: Callable[[], DistMatrix] | None = None
         self._arrange(plan, setting, workspace)
 
     def _arrange(
@@ -121,6 +122,8 @@ class DistMatrix:
             for, or values require a gradient.
         """
         plan = self.plan
+        if self.build_with_halo is not None:
+            self.with_halo.set_codec(setting, ids)
         if setting is not None and self._learnt:
             raise InputError(f"{LEARNT} need exact messages, and no codec")
         if setting is not None and any(hop.names is None for hop in plan.hops):
@@ -290,6 +293,14 @@ class DistMatrix:
         numpy_dtype = torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
         return LinearOperator(self.shape, there, back, there, numpy_dtype, back)
 
+    @property
+    def with_halo(self) -> DistMatrix:
+        """The same matrix whose rows travel whole: another one, if this is for products alone.
+
+        Collective, if that has to be built.
+        """
+        return self if self.build_with_halo is None else self.build_with_halo()
+
     def halo(self, H_local: Tensor, *, exact: bool = False) -> Tensor:
         """Own rows of H, then the rows of others that this rank's rows of A need. Collective.
 
@@ -346,10 +357,14 @@ class DistMatrix:
             If rows take a way on which they are added up, or are cut into columns; or its codec
             does something to rows that attention cannot have.
         """
+        if self.build_with_halo is not None:
+            return self.with_halo.attention
         return Attention(self.plan, self.mesh, self.executor.workspace, self.codecs)
 
     @cached_property
     def _halo(self) -> HaloMap:
+        if self.build_with_halo is not None:
+            return self.with_halo._halo
         return HaloMap(self.executor, self.operands, self.codecs)
 
     @cached_property
@@ -377,6 +392,8 @@ class DistMatrix:
 
     @property
     def _unscaled(self) -> CSR:
+        if self.build_with_halo is not None:
+            return self.with_halo._unscaled
         # Values that require a gradient are put together anew, with a history of their own.
         stage, learnt = self._halo.stage, self._learnt
         return side_by_side(stage.local, stage.remote) if learnt else self._constant
@@ -440,7 +457,10 @@ class DistMatrix:
         """
         if self.codecs is not None:
             self.codecs.land()
-        return self._with(self.plan.to(target).ready())
+        matrix, build = self._with(self.plan.to(target).ready()), self.build_with_halo
+        if build is not None:
+            matrix.build_with_halo = cache(lambda: build().to(target))
+        return matrix
 
     def another(self, plan: Plan) -> DistMatrix:
         """A matrix of another plan on the same ranks, run in the same way, without a codec.
@@ -460,7 +480,9 @@ class DistMatrix:
         return how | {"row_layout": self.row_layout}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistMatrix:
-        return self._with(self.plan)
+        matrix = self._with(self.plan)
+        matrix.build_with_halo = self.build_with_halo
+        return matrix
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What is pickled has no codec.

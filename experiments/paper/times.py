@@ -75,7 +75,7 @@ class Scheme:
         """Method, objective, parts and nodes of its partition; ``None`` for even blocks."""
         if self.method is None:
             return None
-        parts, nodes = config.algorithm.distribution.parts(ranks), ranks // ranks_a_node
+        parts, nodes = config.distribution.parts(ranks), ranks // ranks_a_node
         fits = ranks % ranks_a_node == 0 and parts % nodes == 0
         return self.method, self.objective, parts, nodes if self.nodes and fits else None
 

@@ -136,6 +136,15 @@ class Algorithm:
         if self.algo in ("feature", "3d"):
             raise InputError("--schedule peers needs --algo 1d, 1.5d, 2d or vertex-cut")
 
+    @property
+    def for_products(self) -> Algorithm:
+        """The same where rows are multiplied and added up alone: with minimum covers, if it can.
+
+        Whole block rows have none, and peers in turns have room for rows.
+        """
+        fixed = self.exchange == "oblivious" or self.schedule == "peers"
+        return self if fixed else replace(self, cover="minimum")
+
     def axes(self, ranks: int) -> Axes:
         """The mesh of the ranks."""
         if self.node_size > 1:

@@ -40,6 +40,8 @@ from spgnn.torch_internals import on_cpu, recorder
 
 Cover = Literal["column", "row", "minimum"]
 COVERS: tuple[str, ...] = get_args(Cover)
+# Of a matrix or a model; "auto" is decided before there is an `Algorithm`.
+CoverChoice = Literal[Cover, "auto"]
 
 
 class Communicators(Protocol):

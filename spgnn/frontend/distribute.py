@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy.typing as npt
 from torch import Tensor, nn
@@ -15,14 +15,14 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
-from spgnn.config import TrainConfig
+from spgnn.config import ObjectiveChoice, TrainConfig
 from spgnn.data.adapters import EdgeList, of_own_rows
 from spgnn.data.distribute import RankShare
 from spgnn.data.source import GraphSource
-from spgnn.errors import InputError, check_integer, check_number, memory_for, unknown
+from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.algorithm import Algo
-from spgnn.exchange.needs import Cover
+from spgnn.exchange.needs import Cover, CoverChoice
 from spgnn.exchange.schemes import Strategy
 from spgnn.frontend.hetero_data import distribute_types
 from spgnn.frontend.planned import AUTO, planned_model, planned_placement
@@ -53,7 +53,8 @@ def distribute(
     algo: Algo = "1d",
     c: int = 1,
     exchange: Strategy = "sparsity-aware",
-    cover: Cover = "column",
+    cover: CoverChoice = "auto",
+    objective: ObjectiveChoice = "auto",
     node_size: int = 1,
     groups: tuple[int, ...] = (),
     relays: bool = False,
@@ -99,8 +100,13 @@ def distribute(
         A method of ``spgnn.partition``, a file of labels, or the labels themselves, by vertex type
         where there are several. Rank 0's counts.
     algo, c, exchange, cover, node_size, groups, relays
-        Who computes what: see :class:`spgnn.exchange.Algorithm`. Only ``"1d"`` with whole rows, as
-        by default, has a halo.
+        Who computes what: see :class:`spgnn.exchange.Algorithm`. Under cover ``"auto"``, products
+        with A move what minimum covers ask for, and whole rows travel for halos, attention and
+        codecs; each has a plan of its own, which is made when it is first needed. Only ``"1d"``
+        with whole rows has a halo.
+    objective : {"auto", "both", "send", "cover"}
+        What the partition minimises, see :func:`spgnn.partition.partition`; ``"auto"`` is
+        ``"cover"`` under cover ``"minimum"``, and else ``"both"``.
     imbalance : float
         Of the partition.
     seed : int
@@ -152,10 +158,12 @@ def distribute(
     if comm is not None and group is not None:
         raise InputError("comm= and group=: give one of them")
     comm = comm or connect(backend, device, group)
-    algorithm = Algorithm(algo, c, exchange, cover, node_size, groups=tuple(groups), relays=relays)
+    rows: Cover = "column" if cover == "auto" else cover
+    algorithm = Algorithm(algo, c, exchange, rows, node_size, groups=tuple(groups), relays=relays)
     how = Placement(
         algorithm,
         partition,
+        objective=objective,
         imbalance=imbalance,
         seed=seed,
         symmetrise=symmetrise,
@@ -184,7 +192,7 @@ def distribute(
         halo=halo,
         memory=memory,
     )
-    kind = _agreed_kind(data, how, comm)
+    kind = _agreed_kind(data, how, cover, comm)
     if kind == "hetero":
         several = {"plan": plan, "symmetrise": symmetrise or None, **apart}
         check = partial(_check_types, algorithm, checked, several)
@@ -194,6 +202,7 @@ def distribute(
             comm,
             algorithm=algorithm,
             how=partition,
+            objective=objective,
             imbalance=imbalance,
             seed=seed,
             split=split,
@@ -231,8 +240,10 @@ def distribute(
             how, record = planned_placement(opened, how, comm, config, most_bytes, halo=halo)
         share, more = _scattered(opened, how, comm, name)
         more["plan"] = record
-    codecs = GraphCodecs(checked, comm, seed)
-    graph = DistGraph(share, comm, how.algorithm, codecs=codecs, **more)
+    codecs, products = GraphCodecs(checked, comm, seed), None
+    if cover == "auto" and checked.exact and plan is None and comm.size > 1:
+        products = algorithm.for_products
+    graph = DistGraph(share, comm, how.algorithm, products=products, codecs=codecs, **more)
     if model is not None:
         graph.synchronise(model)
     return graph
@@ -257,7 +268,7 @@ _SHOWN = {
 }
 
 
-def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
+def _agreed_kind(data: Any, how: Placement, cover: CoverChoice, comm: Communicator) -> str:
     """The kind of rank 0's data, once options are valid and equal on all ranks. Collective."""
 
     def checked() -> str:
@@ -265,13 +276,16 @@ def _agreed_kind(data: Any, how: Placement, comm: Communicator) -> str:
         check_number("imbalance", how.imbalance, 0, 1000)
         if how.split is not None:
             check_integer("split", how.split, 0)
+        check_choice("cover", cover, get_args(CoverChoice))
+        check_choice("objective", how.objective, get_args(ObjectiveChoice))
         how.algorithm.check(comm.size)
         return kind_of(data)
 
     mine = comm.on_every_rank(checked)
     comm.check_agreement(
         "distribute",
-        **vars(how.algorithm),
+        **{**vars(how.algorithm), "cover": cover},
+        objective=how.objective,
         imbalance=how.imbalance,
         seed=how.seed,
         symmetrise=how.symmetrise,

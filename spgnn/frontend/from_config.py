@@ -86,7 +86,7 @@ def training_graph(
     )
     share = replace(share, meta=meta, data=VertexData(y=y, **dict(zip(MASKS, masks, strict=True))))
     how = config.algorithm
-    graph = DistGraph(share, comm, how.distribution, report=report, links=links)
+    graph = DistGraph(share, comm, config.distribution, report=report, links=links)
     graph.to(weights_of(config.training.dtype))
     kind, sub = matrix_of(config), None
     # A norm over all vertices needs all of them.
@@ -177,9 +177,10 @@ def share_of(
     """
     data, how = config.data, config.algorithm
     placement = Placement(
-        how.distribution,
+        config.distribution,
         how.partition if labels is None else labels,
         edges=how.edges,
+        objective=how.objective if labels is None else "auto",
         imbalance=how.imbalance,
         balance=tuple(balance),
         seed=config.training.seed,
@@ -187,7 +188,7 @@ def share_of(
         split=data.split,
         hops=config.model.layers,
     )
-    parts = how.distribution.parts(comm.size)
+    parts = config.distribution.parts(comm.size)
     if comm.from_rank_zero(lambda: is_cut(data.dataset, parts)):
         if data.graph_split is not None:
             raise InputError("data.graph-split: shards are one graph, whose masks are made before")

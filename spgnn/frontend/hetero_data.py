@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.config import ObjectiveChoice, objective_for
 from spgnn.data.adapters import (
     is_said_of_all,
     lists_of_vertices,
@@ -32,6 +33,7 @@ from spgnn.graph.vertices import check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order
 from spgnn.partition import METHODS, partition
 from spgnn.partition.labels import check_labels
+from spgnn.partition.methods import Objective
 from spgnn.pattern import described
 from spgnn.progress import ProgressBar
 
@@ -178,12 +180,12 @@ class HeteroArrays:
                 absent[key] = described(value)
 
     def labels(
-        self, how: Any, parts: int, imbalance: float, seed: int, *, rows: bool
+        self, how: Any, parts: int, imbalance: float, seed: int, *, objective: Objective
     ) -> tuple[dict[str, Int64Array], dict[str, Any] | None]:
         """The part of each vertex of each type, and what the partitioner predicts of all.
 
         All types are partitioned as one graph, of the edges of all relations. Parts have equal
-        shares of the work: in-edges, and the widths of features. `rows`: whether whole rows travel.
+        shares of the work: in-edges, and the widths of features.
         """
         if not isinstance(how, str):
             if not isinstance(how, Mapping) or set(how) != set(self.sizes):
@@ -214,7 +216,7 @@ class HeteroArrays:
                 A,
                 parts,
                 method=how,
-                objective="both" if rows or how != "gvb" else "cover",
+                objective=objective,
                 imbalance=imbalance,
                 seed=seed,
                 weights=weights,
@@ -243,6 +245,7 @@ def distribute_types(
     *,
     algorithm: Algorithm,
     how: Any,
+    objective: ObjectiveChoice,
     imbalance: float,
     seed: int,
     split: int | None,
@@ -259,8 +262,10 @@ def distribute_types(
     def opened() -> tuple[HeteroArrays, dict[str, Int64Array], dict[str, Any] | None]:
         with memory_for("the HeteroData"):
             arrays = HeteroArrays.read(data, split)
-            rows = algorithm.cover == "column"
-            return arrays, *arrays.labels(how, comm.size, imbalance, seed, rows=rows)
+            if objective != "auto" and not isinstance(how, str):
+                raise InputError(f"--objective {objective}: partition says the parts already")
+            minimised = objective_for(algorithm.cover, how, objective)
+            return arrays, *arrays.labels(how, comm.size, imbalance, seed, objective=minimised)
 
     arrays, labels, report = comm.on_rank_zero(opened) or (None, None, None)
     names = comm.from_rank_zero(

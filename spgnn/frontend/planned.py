@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from spgnn.frontend.sources import Opened, Placement
 from spgnn.layout import Int32Array
 from spgnn.nn.models import MODELS
 from spgnn.partition import METHODS, read_labels
+from spgnn.partition.methods import Objective
 from spgnn.plan import (
     Choice,
     Machine,
@@ -125,8 +126,10 @@ def planned_placement(
             seed=how.seed,
             symmetrise=how.symmetrise,
             partition=method,
+            objective=how.objective,
             imbalance=how.imbalance,
             prune=False,
+            cover="column",
         )
         given = ["partition", "prune", "recompute_halo", "order"]
         given += ["algo", "cover", "hierarchy"] if halo else []
@@ -136,7 +139,7 @@ def planned_placement(
         plan = choice.plans[0]
         record = {**plan.record, "why": choice.why(plan)}
         del record["command"]  # of the training command, which this is not
-        return planner.labels(plan), asdict(plan.config.algorithm.distribution), record
+        return planner.labels(plan), asdict(plan.config.distribution), record
 
     chosen = comm.on_rank_zero(best)
     algorithm, record = comm.from_rank_zero(lambda: None if chosen is None else chosen[1:])
@@ -171,13 +174,15 @@ def fill_in(
 
     def announce(what: str, flags: dict[str, Any], why: str = "") -> None:
         if comm.rank == 0:
-            known = {name: value for name, value in flags.items() if value is not None}
+            known = {name: value for name, value in flags.items() if value not in (None, "auto")}
             shown = (f"--{name.replace('_', '-')} {value}" for name, value in known.items())
             say(f"{what}: {'  '.join(shown)}{why}")
 
     if path != AUTO:
         entry = comm.from_rank_zero(lambda: _entry(path, comm.size))
         flags = {name: entry[name] for name in CHOSEN if name not in fixed}
+        if "objective" not in given and entry.get("objective") in get_args(Objective):
+            flags["objective"] = entry["objective"]
         announce(f"plan of {path}", flags)
         return filled(flags), {**entry, "source": path}
     _ = codec_of(config)  # before anything is measured
@@ -227,7 +232,7 @@ def ranked_for(
             return source, (np.repeat(np.arange(meta.parts, dtype=np.int32), sizes), meta.parts)
         if method in METHODS:
             return source, None
-        parts = config.algorithm.distribution.parts(ranks)
+        parts = config.distribution.parts(ranks)
         return source, (read_labels(method, meta.vertices, parts), parts)
 
     with memory_for(data.dataset):
@@ -237,7 +242,7 @@ def ranked_for(
 def flags_of(planner: Planner, plan: PricedPlan) -> dict[str, Any]:
     """Flags of a plan; its labels need not be computed again."""
     flags, file = plan.flags, planner.partition_file(plan)
-    return flags if file is None else {**flags, "partition": str(file)}
+    return flags if file is None else {**flags, "partition": str(file), "objective": "auto"}
 
 
 def _entry(path: str, ranks: int) -> dict[str, Any]:

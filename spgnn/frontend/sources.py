@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 from spgnn.comm import (
     Communicator,
 )
+from spgnn.config import ObjectiveChoice, objective_for
 from spgnn.data import (
     Graph,
     GraphBlock,
@@ -46,7 +47,6 @@ from spgnn.graph.vertices import check_sent
 from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition import METHODS, cut_vertices, partition, read_labels
 from spgnn.partition.labels import check_labels, read_edge_labels
-from spgnn.partition.methods import Objective
 from spgnn.partition.vertex_cut import LIBRA
 from spgnn.progress import ProgressBar
 from spgnn.sparse import CSR
@@ -218,7 +218,8 @@ class Placement:
     """Assignment of vertices to ranks.
 
     `partition` is a method, a file of labels, or on rank 0 the labels [n]; `edges` a file with the
-    part of each nonzero, for a vertex cut; `balance` says what every part gets an equal share of;
+    part of each nonzero, for a vertex cut; `objective` says what the method minimises, "auto" what
+    is exchanged under the cover; `balance` what every part gets an equal share of;
     `symmetrise` makes a directed graph undirected before it is partitioned; `split` keeps one
     column of masks; `hops` are layers of the model, for method pagraph.
     """
@@ -226,12 +227,18 @@ class Placement:
     algorithm: Algorithm
     partition: str | npt.ArrayLike = "gvb"
     edges: str | None = None
+    objective: ObjectiveChoice = "auto"
     imbalance: float = 0.05
     balance: tuple[str, ...] = ("nnz",)
     seed: int = 0
     symmetrise: bool = False
     split: int | None = 0
     hops: int = 2
+
+    def check_ready(self, what: str) -> None:
+        """Refuse an objective where `what` says the parts already."""
+        if self.objective != "auto":
+            raise InputError(f"--objective {self.objective}: {what} says the parts already")
 
 
 def is_cut(name: str, parts: int) -> bool:
@@ -251,6 +258,7 @@ def opened_share(name: str, how: Placement, comm: Communicator) -> RankShare:
         raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
     if how.edges is not None:
         raise InputError("--edges: shards hold vertices by part; give the graph as one file")
+    how.check_ready(name)
     parts, (_, shares) = how.algorithm.parts(comm.size), how.algorithm.copies(comm.size)
     shards = comm.on_every_rank(lambda: open_shards(name))
     comm.check_agreement(f"{name}/meta.json", **asdict(shards.meta))
@@ -294,6 +302,8 @@ def _opened(
         if method == LIBRA:
             if how.algorithm.algo != "vertex-cut":
                 raise InputError("--partition libra cuts vertices: it needs --algo vertex-cut")
+            if how.objective != "auto":
+                raise InputError(f"--objective {how.objective} needs --partition gvb, not libra")
             with ProgressBar() as progress:
                 cut = cut_vertices(
                     structure, parts, imbalance=how.imbalance, seed=how.seed, progress=progress
@@ -325,17 +335,17 @@ def _labels(
 ) -> tuple[Int32Array, dict[str, Any] | None]:
     method = how.partition
     if not isinstance(method, str):
+        how.check_ready("partition")
         return check_labels(method, A.shape[0], parts)[0], None
     if method not in METHODS:
         if os.path.exists(method):
+            how.check_ready(f"--partition {method}")
             return read_labels(method, A.shape[0], parts), None
         known = ", ".join(METHODS)
         raise InputError(
             f"--partition {method}: neither a file nor one of {known}{suggestion(method, METHODS)}"
         )
-    # Only gvb knows what is sent where the cheaper of rows and columns is.
-    minimum = how.algorithm.cover == "minimum" and method == "gvb"
-    objective: Objective = "cover" if minimum else "both"
+    objective = objective_for(how.algorithm.cover, method, how.objective)
     with ProgressBar() as progress:
         labels, report = partition(
             add_self_loops(A),
@@ -434,6 +444,7 @@ def _check(
         raise InputError(f"{refused[0]}= belongs to a SciPy matrix; a block has its own")
     if how.symmetrise:
         raise InputError("symmetrise: blocks are ready-made; symmetrise before cutting")
+    how.check_ready("a GraphBlock")
     if not layout.rows:
         raise InputError("blocks without vertices")
     first = layout.range(rank)[0]

@@ -48,13 +48,17 @@ class DistVertices(ABC):
     def A(self) -> DistMatrix:
         """A matrix whose columns are these vertices, and whose halo they have. Collective."""
 
+    def halo_matrix(self) -> DistMatrix:
+        """The matrix whose halo is that of these vertices. Collective when first used."""
+        return self.A
+
     @abstractmethod
     def exact(self) -> AbstractContextManager[None]:
         """Inside, rows arrive as they were sent."""
 
     @property
     def _has_halo(self) -> bool:
-        """True if A is built already."""
+        """True if that is built already."""
         return True
 
     @property
@@ -88,9 +92,10 @@ class DistVertices(ABC):
         Raises
         ------
         InputError
-            If the graph was not distributed with ``algo="1d"`` and ``cover="column"``.
+            If the graph was distributed with another algorithm than ``"1d"``, or a cover was named
+            that is not ``"column"``.
         """
-        rows = self._exchanged(self.A.halo, H_local, self.own_rows)
+        rows = self._exchanged(self.halo_matrix().halo, H_local, self.own_rows)
         if self._padding:
             rows = F.pad(rows, (0, 0, 0, 1))
         return rows.reshape(self.halo_rows, *H_local.shape[1:])
@@ -104,7 +109,7 @@ class DistVertices(ABC):
             given = "a scalar" if isinstance(t, Tensor) else type(t).__name__
             wrong = f"a halo is of a tensor [{rows_here}, …], got {given}"
         if not torch.compiler.is_compiling():
-            self.A.operands.check(rows, rows_here, wrong=wrong, **as_given(t))
+            self.halo_matrix().operands.check(rows, rows_here, wrong=wrong, **as_given(t))
         if rows.is_floating_point():
             return exchange(rows.float() if rows.dtype == torch.float16 else rows).to(rows.dtype)
         with self.exact():
@@ -113,7 +118,7 @@ class DistVertices(ABC):
     @property
     def halo_rows(self) -> int:
         """Rows of a halo, own ones included. Collective when first used."""
-        return self.own_rows + self.A.volume.receive + self._padding
+        return self.own_rows + self.halo_matrix().volume.receive + self._padding
 
     def _received(self, rows: Tensor) -> Tensor:
         """A halo without padding. Collective."""
@@ -121,7 +126,7 @@ class DistVertices(ABC):
 
     @property
     def _padding(self) -> int:
-        return int(self.comm.size > 1 and not self.A.volume.receive)
+        return int(self.comm.size > 1 and not self.halo_matrix().volume.receive)
 
     def looked_up(self, rows: Tensor) -> Tensor:
         """Rows of a halo, as a look-up at sources returns them."""
@@ -140,7 +145,7 @@ class DistVertices(ABC):
         Tensor [own rows, …]
         """
         rows = self.halo_rows - self._padding
-        own = self._exchanged(self.A.halo_sum, G_halo[:rows], rows)
+        own = self._exchanged(self.halo_matrix().halo_sum, G_halo[:rows], rows)
         return own.reshape(self.own_rows, *G_halo.shape[1:])
 
     def sum(self, t: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -53,6 +53,8 @@ class DistGraph(Named, Trained, DistVertices, Graph):
     comm : Communicator
         All ranks.
     algorithm : Algorithm
+    products : Algorithm, optional
+        Of products alone, where these may move less than halos and attention do.
     report : dict, optional
         What the partitioner predicted (rank 0).
     plan : dict, optional
@@ -96,6 +98,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         comm: Communicator,
         algorithm: Algorithm,
         *,
+        products: Algorithm | None = None,
         report: dict[str, Any] | None = None,
         plan: dict[str, Any] | None = None,
         edges: Edges | None = None,
@@ -111,10 +114,15 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         self._share = share
         self._given_edges = edges
         self.comm: Communicator = comm
-        self.algorithm = algorithm
+        self.algorithm, self._products = algorithm, products
         self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
         self._matrices = GraphMatrices(
-            share, comm, algorithm, repeated=edges if repeated else None, codecs=self._codecs
+            share,
+            comm,
+            algorithm,
+            products,
+            repeated=edges if repeated else None,
+            codecs=self._codecs,
         )
         self.mesh = self._matrices.mesh
         self.partition_report = report
@@ -320,6 +328,18 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         return self._matrices.get(normalisation)
 
     @on_cpu
+    def halo_matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
+        """The same for halos and attention, whose rows travel whole. Collective when it is built.
+
+        Raises
+        ------
+        InputError
+            As `matrix`.
+        """
+        self._settle()
+        return self._matrices.with_halo(normalisation)
+
+    @on_cpu
     def normalised_rows(self, normalisation: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, normalised: what a matrix is built from. Collective."""
         self._settle()
@@ -340,7 +360,12 @@ class DistGraph(Named, Trained, DistVertices, Graph):
             each = induced(share, keep.cpu(), self.comm)
             some, edges = replace(some, meta=each.meta), edges_of_rows(each, self.comm.rank)
         return DistGraph(
-            some, self.comm, self.algorithm, edges=edges, repeated=repeated is not None
+            some,
+            self.comm,
+            self.algorithm,
+            products=self._products,
+            edges=edges,
+            repeated=repeated is not None,
         )
 
     @on_cpu
@@ -517,7 +542,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
             return edges.on_halo(self._received, self.layout.range(self.comm.rank))
         own = self.layout.range(self.comm.rank)
         attr = self._share.edge_attr
-        return edges_of_pattern(self.A, attr, self.vertex_ids, self._received, own)
+        return edges_of_pattern(self.halo_matrix(), attr, self.vertex_ids, self._received, own)
 
     @property
     def edge_attributes(self) -> dict[str, Tensor]:

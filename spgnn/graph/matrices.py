@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -147,6 +148,9 @@ def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
 class GraphMatrices:
     """Builds each matrix of a graph when it is first asked for, and keeps it.
 
+    With an algorithm of `products` of their own, a kind has two matrices: one that multiplies, and
+    one for halos and attention. Each is built where it is needed.
+
     The share is in memory of the CPU, with its adjacency. Where a pair of vertices has several
     edges, that counts them, or sums their weights, and `repeated` are all edges one by one.
     """
@@ -156,37 +160,65 @@ class GraphMatrices:
         share: RankShare,
         comm: Communicator,
         algorithm: Algorithm,
+        products: Algorithm | None = None,
         *,
         repeated: Edges | None,
         codecs: GraphCodecs,
     ) -> None:
-        self._share, self._comm, self._algorithm = share, comm, algorithm
+        self._share, self._comm = share, comm
+        self._algorithm, self._products = algorithm, products
         self.repeated, self._codecs = repeated, codecs
-        self._built: dict[Normalisation, DistMatrix] = {}
+        self._built: dict[Normalisation, DistMatrix] = {}  # those with a halo
+        self._multiplied: dict[Normalisation, DistMatrix] = {}
         self._device, self._dtype = torch.device("cpu"), torch.float32
         self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
 
     def __contains__(self, kind: str) -> bool:
-        """True if the matrix of this kind is built already."""
+        """True if the matrix of this kind that has a halo is built already."""
         return kind in self._built
 
     def get(self, kind: Normalisation) -> DistMatrix:
-        """The matrix of a kind. Collective when it is built.
+        """The matrix of a kind, to multiply with. Collective when it is built.
 
         Raises
         ------
         InputError
             If ranks ask for different ones, there is no such thing, or a degree is negative.
         """
+        if self._products is None:
+            return self.with_halo(kind)
+        if kind not in self._multiplied:
+            A = self._multiplied[kind] = self._build(kind, self._products)
+            A.build_with_halo = self._halo_of(kind)
+        return self._multiplied[kind]
+
+    def with_halo(self, kind: Normalisation) -> DistMatrix:
+        """The same for halos and attention. Collective when it is built.
+
+        Raises
+        ------
+        InputError
+            As `get`.
+        """
         if kind not in self._built:
-            check_choice("matrix", kind, tuple(RECIPES))
-            self._comm.check_agreement("graph.matrix", normalisation=kind)
-            rows = self.rows(kind)
-            built = rows.matrix(self._share.layout, self.mesh, self._algorithm)
-            A = self._built[kind] = built.to(self._device)
+            A = self._built[kind] = self._build(kind, self._algorithm)
             ids = self._share.vertex_ids.to(self._device)
             self._codecs.put(A, kind, list(RECIPES).index(kind), ids)
         return self._built[kind]
+
+    def _build(self, kind: Normalisation, algorithm: Algorithm) -> DistMatrix:
+        check_choice("matrix", kind, tuple(RECIPES))
+        self._comm.check_agreement(
+            "graph.matrix", normalisation=kind, multiplied=algorithm is self._products
+        )
+        rows = self.rows(kind)
+        return rows.matrix(self._share.layout, self.mesh, algorithm).to(self._device)
+
+    def _halo_of(self, kind: Normalisation) -> Callable[[], DistMatrix]:
+        """`with_halo` for a matrix that outlives this, or is of a graph before an update."""
+        alone = copy(self)
+        alone._multiplied = {}  # so that no matrix knows itself
+        return partial(alone.with_halo, kind)
 
     def rows(self, kind: Normalisation) -> NormalisedRows:
         """Own rows of the adjacency, as the matrix of a kind is built from them. Collective."""
@@ -199,12 +231,16 @@ class GraphMatrices:
     def of(self, share: RankShare) -> GraphMatrices:
         """The same of another share, none of them built; these stay what they are."""
         other = copy(self)
-        other._share, other._built = share, {}
+        other._share, other._built, other._multiplied = share, {}, {}
         return other
 
     def release(self) -> None:
-        """Let go of the adjacency; what is built stays, and nothing else can be."""
-        self._share = replace(self._share, adjacency=None)
+        """Let go of the adjacency; what is built stays, and nothing else can be.
+
+        It stays for the halos of matrices that are built for products alone.
+        """
+        if not self._multiplied:
+            self._share = replace(self._share, adjacency=None)
 
     def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
         """Codecs go on from a state. Collective."""
@@ -212,16 +248,20 @@ class GraphMatrices:
 
     def to(self, target: torch.device | torch.dtype) -> None:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
-        if target == torch.float64 != self._dtype and self._share.adjacency is not None:
-            # Scalings were rounded to float32: they are made again where they are asked for.
-            self._built = {k: A for k, A in self._built.items() if RECIPES[k][1] == "none"}
-        self._built = {kind: A.to(target) for kind, A in self._built.items()}
+        again = target == torch.float64 != self._dtype and self._share.adjacency is not None
+        # Scalings were rounded to float32: they are made again where they are asked for.
+        self._built, self._multiplied = (
+            {k: A.to(target) for k, A in built.items() if not again or RECIPES[k][1] == "none"}
+            for built in (self._built, self._multiplied)
+        )
         for kind, A in self._built.items():
             self._codecs.replace(kind, A)
         if isinstance(target, torch.dtype):
             self._dtype = target
         else:
             self._device = target
+        for kind, A in self._multiplied.items():
+            A.build_with_halo = self._halo_of(kind)
 
     def _share_for(self, kind: Normalisation) -> RankShare:
         """The share that a matrix of a kind is built from.

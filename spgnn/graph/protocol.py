@@ -257,6 +257,10 @@ class Graph(ABC):
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """A, normalised. Collective when it is asked for first."""
 
+    def halo_matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """A whose rows travel whole, for halos, attention and edges one by one. Collective."""
+        return self.matrix(normalisation)
+
     def linear(self, normalisation: Normalisation) -> Linear:
         """A as sums need it. Collective when it is asked for first."""
         return self.matrix(normalisation)
@@ -372,7 +376,7 @@ class Graph(ABC):
         InputError
             If rows do not travel whole: a graph must be 1D with column covers.
         """
-        A = self.matrix("none")
+        A = self.halo_matrix()
         pattern = A.local_pattern
         rows = torch.arange(pattern.shape[0], device=pattern.device)
         rows = rows.repeat_interleave(pattern.row_lengths)
@@ -389,7 +393,7 @@ class Graph(ABC):
 
         Made when it is first asked for, and kept while ``edge_order`` is the same.
         """
-        index, A = self.edge_order, self.matrix("none")
+        index, A = self.edge_order, self.halo_matrix()
         if index is None:
             return A.local_pattern
         if self._edge_pattern is None or self._edge_pattern[0] is not index:
@@ -413,7 +417,7 @@ class Graph(ABC):
         The same as of attention: a function of an edge's two vertices and the head. Collective.
         """
         ends = self.edge_dropout(dropped)
-        sources = _ids_of_halo(self.matrix("none"), ends.sources)
+        sources = _ids_of_halo(self.halo_matrix(), ends.sources)
         targets = ends.sources if ends.targets is None else ends.sources[ends.targets]
         rule = AttentionDropout(dropped.key, dropped.p, targets, sources)
         factors = dropout_factors(self.edge_pattern, Rules(dropout=rule), weights)
@@ -424,17 +428,17 @@ class Graph(ABC):
         if request.edge is not None:
             return self._of_edges(request.edge, request.reduce, operand)
         if request.reduce == "sum" and request.dropped is not None:
-            A = self.matrix(request.normalisation)
+            A = self.halo_matrix(request.normalisation)
             ids = self.edge_dropout(request.dropped).sources
             return product_with_dropout(A, operand, ids, request.dropped)
         if request.reduce != "attention":
             # Of equal elements the first among `local_pattern`'s columns gets the gradient.
-            A = self.matrix("none")
+            A = self.halo_matrix()
             largest: Tensor = kernels.spmm(
                 CSR(A.local_pattern), A.halo(operand), reduce=request.reduce
             )
             return largest
-        A, scores = self.matrix(request.normalisation), request.scores
+        A, scores = self.halo_matrix(request.normalisation), request.scores
         assert scores is not None
         dropout = None if request.dropped is None else self.edge_dropout(request.dropped)
         return attend(
@@ -458,7 +462,7 @@ class Graph(ABC):
             )
         rows = None
         if edge.op != "copy":
-            rows = self.matrix("none").halo(autocast(operand))
+            rows = self.halo_matrix().halo(autocast(operand))
             values = values.to(rows.dtype)
             if edge.op == "outer" or values.shape[1:] == rows.shape[1:]:
                 pass

@@ -80,7 +80,7 @@ class InferConfig(TrainConfig):
                 f"--layer {self.inference.layer}: the model has --layers {self.model.layers}"
             )
         settled = self.settled(1)
-        settled.algorithm.distribution.check(ranks)
+        settled.distribution.check(ranks)
         if self.storage.asked:
             TrainConfig.check(settled, ranks)  # its own would ask for this again
             if self.inference.layer not in (0, self.model.layers):

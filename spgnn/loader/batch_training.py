@@ -248,7 +248,8 @@ class VertexBatches(BatchTask):
         self.loader = NeighborLoader(source, config.sampling.fanouts, dataset.seeds, **options)
 
     def _on_parts(self, config: MiniBatchConfig, comm: Communicator) -> None:
-        whole, how = config.of_whole_graph(), config.distribution
+        # Whole rows are fetched, whatever full-graph training exchanges.
+        whole, how = config.of_whole_graph().but(cover="column"), config.distribution
         share, self.partition_report = share_of(whole, comm, how.balance.split(","))
         check_weights_of(whole, share, comm)
         y, self.classes = comm.on_every_rank(lambda: labels_of(whole, share))

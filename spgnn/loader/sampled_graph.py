@@ -192,7 +192,7 @@ def _of_dist_graph(graph: DistGraph) -> SampledGraph:
     tables = {name: None if table is None else table.cpu() for name, table in tables.items()}
     x = None if graph.x is None else graph.x.to("cpu")
     return _of_tables(
-        graph.meta.name, graph.A.local_matrix().to("cpu"), x, tables, graph.vertex_ids
+        graph.meta.name, graph.halo_matrix().local_matrix().to("cpu"), x, tables, graph.vertex_ids
     )
 
 

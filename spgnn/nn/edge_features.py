@@ -79,7 +79,7 @@ def meet(
     of_edges: Tensor | None,
 ) -> Tensor:
     """``W_t h_i + W_s h_j + b + of_edges`` for each edge [edges, f], of which W_s h_j travels."""
-    there = graph.matrix("none").halo(times_transposed(H, to_source))
+    there = graph.halo_matrix().halo(times_transposed(H, to_source))
     here = times_transposed(graph.own(H), to_target)
     here = here if bias is None else here + bias
     pattern = graph.edge_pattern
@@ -367,7 +367,7 @@ class TransformerConv(Convolution):
     ) -> Tensor:
         """H_local [columns, in_channels] to [rows, out]; see `Convolution`. Collective."""
         H, on, heads = dense(H_local, "TransformerConv"), as_graph(graph), self.heads
-        own, fetch, pattern = on.own(H), on.matrix("none").halo, on.edge_pattern
+        own, fetch, pattern = on.own(H), on.halo_matrix().halo, on.edge_pattern
         if H.shape[1] <= 2 * heads * self.out_channels:
             there = fetch(H)
             key, value = self.lin_key(there), self.lin_value(there)

@@ -171,7 +171,7 @@ class AttentionConv(Convolution):
         if edge_attr is not None and self.lin_edge is not None:
             fill, A = (
                 self.fill_value if self.add_self_loops else None,
-                graph.matrix(self.normalisation),
+                graph.halo_matrix(self.normalisation),
             )
             edges = self.lin_edge(self._edge_order.features(graph, A, edge_attr, fill))
         operand, scores = self._scored(H, graph, edges, keys)

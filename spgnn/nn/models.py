@@ -554,7 +554,7 @@ class GAT(Stack):
             dropped = layer.dropped(on, keys)
             if dropped is not None:
                 ids = on.edge_dropout(dropped)
-                on.matrix(layer.normalisation).attention.ids(ids.sources, ids.targets)
+                on.halo_matrix(layer.normalisation).attention.ids(ids.sources, ids.targets)
 
     def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
         """A layer of these widths."""

@@ -122,7 +122,7 @@ class PricedPlan:
         return {
             "ranks": self.ranks,
             **{name: flags[name] for name in (*CHOSEN, "schedule")},
-            "objective": objective_of(self.config),
+            "objective": self.config.objective,
             "bytes": volume["total_bytes"],
             "max_send_bytes": volume["max_send_bytes"],
             "max_recv_bytes": volume["max_recv_bytes"],
@@ -180,12 +180,6 @@ class Choice:
             "plans": [{**one.record, "why": self.why(one)} for one in self.plans],
             "dropped": [one.record for one in self.dropped],
         }
-
-
-def objective_of(config: TrainConfig) -> Objective:
-    """Objective of the partition, as training has it: gvb knows what minimum covers move."""
-    covered = config.algorithm.partition == "gvb" and config.algorithm.cover == "minimum"
-    return "cover" if covered else "both"
 
 
 def algorithms(
@@ -271,6 +265,8 @@ def candidates(
         fixed.pop("prune", None)
     if fixed.get("hierarchy") == "auto":
         del fixed["hierarchy"]  # the machine says what a node is
+    if fixed.get("cover") == "auto":
+        del fixed["cover"]
     sizes = {"group_sizes": how.group_sizes} if "hierarchy" in fixed else {}
     methods = [name for name in methods if name == fixed.get("partition", name)]
     most = MOST_REPLICAS if thorough else 4
@@ -414,7 +410,7 @@ class Planner:
                 thorough=self._thorough or bool(self._given),
             )
             if only(one)
-            and (parts is None or one.algorithm.distribution.parts(ranks) == parts)
+            and (parts is None or one.distribution.parts(ranks) == parts)
             and (not self.estimates or can_be_estimated(one))
         ]
         priced = list(self._priced(possible, ranks))
@@ -463,13 +459,13 @@ class Planner:
         """
 
         def arrangement(one: TrainConfig) -> tuple[object, ...]:
-            how = one.algorithm.distribution
+            how = one.distribution
             method, objective, parts, nodes = _partition_of(one, ranks)
             return method, objective, parts, how.copies(ranks), nodes or 1
 
         groups: dict[_Group, list[TrainConfig]] = {}
         for one in sorted(possible, key=arrangement):  # sorting is stable
-            group = one.algorithm.partition, one.algorithm.distribution
+            group = one.algorithm.partition, one.distribution
             groups.setdefault(group, []).append(one)
         seconds: dict[_Group, float] = {}
         shortlist = _SHORTLIST
@@ -529,7 +525,7 @@ class Planner:
 
     def _virtual(self, config: TrainConfig, ranks: int) -> VirtualRanks:
         """The graph arranged for a configuration; the last one again, if that fits."""
-        key = ranks, _partition_of(config, ranks), config.algorithm.distribution.copies(ranks)
+        key = ranks, _partition_of(config, ranks), config.distribution.copies(ranks)
         if self._last is None or self._last[0] != key:
             labels = self._labels_of(config, ranks)
             node = self.machine.ranks_a_node
@@ -559,6 +555,8 @@ class Planner:
         found, defaults = list[PricedPlan](), AlgorithmOptions()
         chosen = {name: getattr(defaults, name) for name in CHOSEN} | {"prune": not self.estimates}
         chosen |= {n: getattr(config.algorithm, n) for n in self._given}
+        if chosen["cover"] == "auto":
+            chosen["cover"] = "column"
         for method in self._methods:
             chosen |= {"partition": method, "plan": None, "machine": None}
             how = replace(config.algorithm, **chosen)
@@ -577,6 +575,6 @@ class Planner:
 
 def _partition_of(config: TrainConfig, ranks: int) -> tuple[str, Objective, int, int | None]:
     """Method, objective, parts and nodes of the partition, as training makes it."""
-    how, method = config.algorithm.distribution, config.algorithm.partition
+    how, method = config.distribution, config.algorithm.partition
     parts = how.parts(ranks)
-    return method, objective_of(config), parts, how.nodes(parts) if method == "gvb" else None
+    return method, config.objective, parts, how.nodes(parts) if method == "gvb" else None

@@ -138,7 +138,7 @@ class VirtualRanks:
         ranks_a_node: int,
         known: dict[Algorithm, MatrixCounts] | None = None,
     ) -> None:
-        algorithm = config.algorithm.distribution
+        algorithm = config.distribution
         parts, (_, shares) = algorithm.parts(ranks), algorithm.copies(ranks)
         self.dataset, self.ranks, self.ranks_a_node = dataset, ranks, ranks_a_node
         self.arranged = Arrangement.of(
@@ -169,7 +169,10 @@ class VirtualRanks:
     def counted(self, config: TrainConfig) -> ModelCounts:
         """Counts of the plans of all layers, as the training command makes them."""
         how, layers, layout = config.algorithm, config.model.layers, self.layout
-        algorithm, propagated = how.distribution, config.propagates_once(sparse=self.dataset.sparse)
+        algorithm, propagated = (
+            config.distribution,
+            config.propagates_once(sparse=self.dataset.sparse),
+        )
         whole, own = self.whole(algorithm), layout.sizes
         pairs = self._graph[1] if config.aim.task == "links" else None
         nonzeros = self.dataset.feature_nonzeros

@@ -51,6 +51,7 @@ def train(
     watch = watch or Stopwatch()
     read = (config.data.dataset, config.algorithm.partition)
     check_run(config, comm, lambda: check_targets(config.job, config.training, read))
+    config = config.but(cover=config.distribution.cover)
     idle, spills = resident_bytes(), config.storage.spill is not None
     watch.lap("start")
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm as Scheme
 from spgnn.exchange.algorithm import Algo
-from spgnn.exchange.needs import Cover
+from spgnn.exchange.needs import CoverChoice
 from spgnn.options import Configuration, Record, flag, key, rare
 from spgnn.recommend.pairs import Draw, PairLoss
 from spgnn.recommend.readers import Form
@@ -74,14 +74,11 @@ class Algorithm(Record):
 
     algo: Annotated[Algo, rare("how the matrix is distributed over ranks")] = "1d"
     c: Annotated[int, rare("copies of a block row", low=1)] = 1
-    cover: Annotated[Cover, rare("rows of H, partial sums, or whichever are fewer")] = "column"
+    cover: Annotated[
+        CoverChoice, rare("rows of H, partial sums, or whichever are fewer; auto: these, in memory")
+    ] = "auto"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
-
-    @property
-    def distribution(self) -> Scheme:
-        """The same for the exchange."""
-        return Scheme(self.algo, self.c, cover=self.cover)
 
 
 @dataclass(frozen=True)
@@ -181,9 +178,18 @@ class RecommendConfig(Configuration):
         recipe = RECIPES.get(values.get("recipe", "none"))
         return values if recipe is None else {**recipe.options, **values}
 
+    @property
+    def distribution(self) -> Scheme:
+        """The scheme; where the cover is left open, with minimum covers, from a disk whole rows."""
+        how = self.algorithm
+        if how.cover != "auto":
+            return Scheme(how.algo, how.c, cover=how.cover)
+        scheme = Scheme(how.algo, how.c)
+        return scheme if self.storage.spill is not None else scheme.for_products
+
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
-        self.algorithm.distribution.check(ranks)
+        self.distribution.check(ranks)
         self.training.check()
         _ = self.model.of_layers
         self.check_fixed()
@@ -199,7 +205,7 @@ class RecommendConfig(Configuration):
     def _check_spill(self) -> None:
         if self.sampling.loss == "in-batch":
             raise InputError("--spill needs --loss bpr or softmax: steps are larger than memory")
-        if self.algorithm.distribution != Algorithm().distribution:
+        if self.distribution != Scheme():
             raise InputError("--spill needs --algo 1d and --cover column")
         if self.training.checkpoint is not None:
             raise InputError("--spill: embeddings on a disk are not copied: no --checkpoint")

@@ -74,7 +74,9 @@ class PairTask(Task):
             return MemorySource(read().graph())
 
         users = int(comm.from_rank_zero(lambda: read().shape[0]))
-        placement = Placement(how.distribution, how.partition, imbalance=how.imbalance, seed=seed)
+        placement = Placement(
+            config.distribution, how.partition, imbalance=how.imbalance, seed=seed
+        )
         rows, self.partition_report = scattered_share(data.dataset, source, placement, comm)
         self.name, self.vertex_ids = rows.meta.name, rows.vertex_ids
         share, places = Share.of(rows.layout, rows.vertex_ids, users, lambda: read().test, comm)
@@ -167,7 +169,7 @@ class Recommendation(PairTask):
         assert rows.adjacency is not None
         block = take_rows(rows.adjacency, self.share.user_rows)
         self.share = self.share.of_users(0, len(self.share.user_rows), block, places)
-        graph = DistGraph(rows, comm, config.algorithm.distribution)
+        graph = DistGraph(rows, comm, config.distribution)
         del rows, block, places
         self.propagation = Propagation(graph, config.model.of_layers)
         graph.release()

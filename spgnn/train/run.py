@@ -100,6 +100,8 @@ def train(
     plan = None
     if config.algorithm.plan is not None:
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
+    whole_rows = config.whole_rows if config.algorithm.cover == "auto" else None
+    config = config.decided()
     idle = resident_bytes()
     watch.lap("start")
     chunked = config.storage.asked
@@ -142,7 +144,7 @@ def train(
             **({} if moved is None else {"rebalance": moved}),
             **reporting.of_runs(config, trainers),
         }
-    return {**report, "failure": trainers[-1].failure}
+    return {**report, "whole_rows": whole_rows, "failure": trainers[-1].failure}
 
 
 def check_run(config: Configuration, comm: Communicator, check: Callable[[], None]) -> None:

@@ -105,7 +105,7 @@ def random_configurations(
 
 def predicted(config: TrainConfig, ranks: int) -> Prediction:
     """What planning says of a run, with the partition that the run will make."""
-    how, algorithm = config.algorithm, config.algorithm.distribution
+    how, algorithm = config.algorithm, config.distribution
     dataset = Dataset.of(open_source(config.data.dataset), config)
     parts, gvb = algorithm.parts(ranks), how.partition == "gvb"
     labels, _ = partition(

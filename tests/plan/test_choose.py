@@ -91,7 +91,7 @@ def test_of_a_large_graph_little_is_tried_but_for_the_best(tmp_path, monkeypatch
     assert few.items() < whole.items()
 
     def algorithms_of(chosen) -> set[Algorithm]:
-        return {one.algorithm.distribution for one in few if chosen(one.algorithm)}
+        return {one.distribution for one in few if chosen(one.algorithm)}
 
     assert 1 <= len(algorithms_of(lambda how: how.node_size > 1)) <= 2
     assert 1 <= len(algorithms_of(lambda how: how.prune or how.recompute_halo)) <= 2

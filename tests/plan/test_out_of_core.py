@@ -55,7 +55,7 @@ def from_disk(graph, spill, ranks, *, memory: int = 0, **options) -> PricedPlan:
         memory=memory or None,
         cache=str(spill / "cache"),
     )
-    plans = planner.choose(ranks, lambda one: one.algorithm.distribution == Algorithm()).plans
+    plans = planner.choose(ranks, lambda one: one.distribution == Algorithm()).plans
     (found,) = [one for one in plans if one.storage is not None]
     return found
 
