@@ -588,8 +588,7 @@ class TrainConfig(Configuration):
     @property
     def distribution(self) -> Distribution:
         """The scheme; where the cover is left open, with the one that moves less."""
-        how = self.algorithm
-        is_open = how.cover == "auto" and self.whole_rows is None
+        is_open = self.algorithm.cover == "auto" and self.whole_rows is None
         return self._by_rows.for_products if is_open else self._by_rows
 
     @property
@@ -610,11 +609,13 @@ class TrainConfig(Configuration):
 
     @property
     def whole_rows(self) -> str | None:
-        """Why whole rows travel where the cover is left open; ``None``: minimum covers do."""
-        how, model, scheme = self.algorithm, self.model, self._by_rows
+        """Why whole rows travel where the cover is left open; ``None``: sums may, too."""
+        how, model = self.algorithm, self.model
+        if how.cover != "auto":
+            return None
         reasons = {
             f"--exchange {how.exchange} with --schedule {how.schedule}": (
-                scheme.for_products == scheme
+                self._by_rows.for_products == self._by_rows
             ),
             f"--model {model.model}: attention weighs rows": model.attends,
             "messages are approximate": not self.messages.codec.exact,
@@ -630,10 +631,8 @@ class TrainConfig(Configuration):
         return objective_for(self.distribution.cover, how.partition, how.objective)
 
     def decided(self) -> Self:
-        """The same with the cover and the objective that were left open."""
-        takes_one = self.algorithm.partition in ("gvb", "stream")
-        objective = self.objective if takes_one else self.algorithm.objective
-        return self.but(cover=self.distribution.cover, objective=objective)
+        """The same with the cover that was left open."""
+        return self.but(cover=self.distribution.cover)
 
     def widths(self, features: int, outputs: int) -> list[int]:
         """Features, widths of the hidden layers, outputs of the last one."""

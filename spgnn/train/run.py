@@ -100,8 +100,7 @@ def train(
     plan = None
     if config.algorithm.plan is not None:
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
-    whole_rows = config.whole_rows if config.algorithm.cover == "auto" else None
-    config = config.decided()
+    whole_rows, config = config.whole_rows, config.decided()
     idle = resident_bytes()
     watch.lap("start")
     chunked = config.storage.asked

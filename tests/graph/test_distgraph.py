@@ -153,7 +153,7 @@ def check_halo(rank: int) -> None:
     ids = graph.vertex_ids
     around = graph.halo(ids)
     assert len(around) == graph.halo_rows > graph.own_rows
-    received = graph.own_rows + graph.A.volume.receive
+    received = graph.own_rows + graph.halo_matrix().volume.receive
     for shape in ((), (4,), (2, 3), (0,), (1, 2, 2)):
         for dtype in (torch.float32, torch.float64, torch.int64, torch.bool, torch.uint8):
             whole = (100 * torch.rand(N, *shape, generator=seeded())).to(dtype)
@@ -338,6 +338,66 @@ def check_gradients(rank: int) -> None:
 
 def test_gradients_are_averaged_and_models_compared():
     run_ranks(check_gradients, 3)
+
+
+def check_open_cover(rank: int) -> None:
+    """Products and halos of one graph, each by a plan that is built where it is asked for."""
+    data = multigraph(weighted=True, repeated=False)
+    labels = np.arange(N) % 4
+    graph, by_rows = (
+        spgnn.distribute(data, partition=labels, cover=cover) for cover in ("auto", "column")
+    )
+    ids, comm, H = graph.vertex_ids, graph.comm, torch.randn(N, 3, generator=seeded())
+    ends, matrices = H[ids], graph._matrices
+
+    def check(A: Any, dense: Tensor) -> None:
+        expected = (dense @ H.to(dense.dtype))[ids]
+        mine = ends.to(dense.dtype)
+        rows = torch.from_numpy(A.local_matrix().to_scipy().toarray())
+        for made in (A @ mine, rows @ A.halo(mine)):
+            torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
+
+    layer, attends = snn.GCNConv(3, 2), snn.GATConv(3, 2)
+    for one in (layer, attends):
+        graph.replicate(one)
+        torch.testing.assert_close(one(ends, graph), one(ends, by_rows), rtol=1e-4, atol=1e-5)
+    assert set(matrices._multiplied) == {"sym"}
+    assert set(matrices._built) == {"loops"}  # of attention
+    assert torch.equal(graph.halo(ids), by_rows.halo(ids))
+    assert set(matrices._multiplied) == {"sym"}
+    A = graph.matrix("sym")
+    check(A, dense_of(data, "sym"))
+    rows = by_rows.matrix("sym")
+    assert A.with_halo is graph.halo_matrix("sym")
+    assert A.with_halo.volume.send == rows.volume.send
+    assert comm.agree(A.volume.send, "sum") < comm.agree(rows.volume.send, "sum")
+    assert graph.halo_rows == by_rows.halo_rows
+    assert torch.equal(graph.local_edge_index, by_rows.local_edge_index)
+    assert torch.equal(graph.edge_attr, by_rows.edge_attr)
+    check(copy.deepcopy(A), dense_of(data, "sym"))
+    double = A.to(torch.float64)
+    check(double, dense_of(data, "sym").double())
+    some = ids % 3 > 0
+    sub, subrows = graph.subgraph(some), by_rows.subgraph(some)
+    torch.testing.assert_close(sub.A @ ends[some], subrows.A @ ends[some], rtol=1e-4, atol=1e-5)
+    assert torch.equal(sub.halo(ends[some]), subrows.halo(ends[some]))
+    before = graph.A  # its halo is not built yet
+    for one in (graph, by_rows):
+        new = 1 if rank == 0 else 0
+        attributes = {"edge_weight": torch.ones(new), "edge_attr": torch.ones(new, 2)}
+        one.update(torch.tensor([[0], [39]])[:, :new], **attributes)
+    check(before, dense_of(data, "none"))
+    torch.testing.assert_close(graph.A @ ends, by_rows.A @ ends, rtol=1e-4, atol=1e-5)
+    assert torch.equal(graph.local_edge_index, by_rows.local_edge_index)
+    graph.to(torch.float64)
+    graph.release()
+    assert torch.equal(graph.A.halo(ends.double()), by_rows.A.halo(ends).double())
+    mean = graph.matrix("none").to(torch.float32)
+    assert torch.equal(mean.halo(ends), by_rows.halo(ends))
+
+
+def test_products_and_halos_have_plans_of_their_own():
+    run_ranks(check_open_cover, 4)
 
 
 def check_no_halo(rank: int) -> None:

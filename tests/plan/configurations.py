@@ -112,7 +112,7 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
         dataset.looped,
         parts,
         how.partition,
-        objective="cover" if how.cover == "minimum" and gvb else "both",
+        objective=config.objective,
         imbalance=how.imbalance,
         seed=config.training.seed,
         nodes=algorithm.nodes(parts) if gvb else None,

@@ -199,7 +199,9 @@ def test_partitions_are_kept_and_damaged_ones_made_again(tmp_path):
 def test_a_sample_of_everything_is_the_truth(tmp_path, monkeypatch, ranks, c, model):
     """Of an undirected graph; its loops are added where it is estimated."""
     dataset = Dataset.of(open_source(write_graphs(tmp_path)[1]))
-    config = BASE.but(algo="1d" if c == 1 else "1.5d", c=c, prune=False, model=model)
+    config = BASE.but(
+        algo="1d" if c == 1 else "1.5d", c=c, cover="column", prune=False, model=model
+    )
 
     def counted():
         return VirtualRanks(dataset, None, config, ranks, 2).counted(config).whole

@@ -193,7 +193,10 @@ def test_yaml_is_an_extra(tmp_path, monkeypatch):
         (["--set", "model.act=rleu"], "--set: .*rleu.*relu"),
         (["--epochs"], "--epochs requires an argument"),
         (["--epochs", "x"], "--epochs: 'x' is no integer"),
-        (["--cover", "colunm"], 'Choose from: "column", "row", "minimum". Did you mean "column"'),
+        (
+            ["--cover", "colunm"],
+            'Choose from: "column", "row", "minimum", "auto". Did you mean "column"',
+        ),
         (["--metric", "f1-macor"], 'Did you mean "f1-macro"'),
         (["cora"], "cora"),
     ],
@@ -459,6 +462,43 @@ def test_records_are_values():
     assert issubclass(Training, Record)
     assert Training(epochs=3) == Training(epochs=3)
     assert hash(Training(epochs=3)) == hash(Training(epochs=3))
+
+
+OPEN_COVERS = [
+    ({}, "minimum", "cover", None),
+    ({"model": "sage"}, "minimum", "cover", None),
+    ({"model": "gin", "hierarchy": 2}, "minimum", "cover", None),
+    ({"algo": "1.5d", "c": 2, "partition": "metis"}, "minimum", "both", None),
+    ({"objective": "send"}, "minimum", "send", None),
+    ({"cover": "minimum", "partition": "stream"}, "minimum", "both", None),
+    ({"cover": "minimum", "model": "gat"}, "minimum", "cover", None),
+    ({"cover": "column"}, "column", "both", None),
+    ({"cover": "column", "objective": "cover"}, "column", "cover", None),
+    ({"model": "gat"}, "column", "both", "attention"),
+    ({"model": "gatv2", "algo": "1.5d", "c": 2}, "column", "both", "attention"),
+    ({"model": "sage", "aggregate": "max"}, "column", "both", "--aggregate max"),
+    ({"model": "gine", "edge_dim": 2}, "column", "both", "features of edges"),
+    ({"bits": 8}, "column", "both", "approximate"),
+    ({"delay": 1, "algo": "vertex-cut"}, "column", "both", "approximate"),
+    ({"boundary_sampling": 0.5}, "column", "both", "approximate"),
+    ({"recompute_halo": True}, "column", "both", "--recompute-halo"),
+    ({"exchange": "oblivious"}, "column", "both", "--exchange oblivious"),
+    ({"schedule": "peers", "buffer": 100}, "column", "both", "--schedule peers"),
+    ({"algo": "vertex-cut", "clones": True}, "column", "both", "clones"),
+    ({"chunks": 2}, "column", "both", "--chunks"),
+]
+
+
+@pytest.mark.parametrize(("options", "cover", "objective", "why"), OPEN_COVERS)
+def test_an_open_cover_is_minimum_where_sums_may_travel(options, cover, objective, why):
+    config = TrainConfig.of(**options)
+    config.check(4)
+    assert (config.distribution.cover, config.objective) == (cover, objective)
+    assert config.whole_rows is None if why is None else why in config.whole_rows
+    decided = config.decided()
+    assert decided.algorithm.cover == cover
+    assert (decided.distribution, decided.objective) == (config.distribution, objective)
+    assert decided.clones == config.clones
 
 
 def test_the_page_lists_all_options():

@@ -21,6 +21,7 @@ from spgnn.testing import run_ranks
 from spgnn.train import (
     TrainConfig,
 )
+from spgnn.train import run as command
 from spgnn.train.measure import CATEGORIES
 from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended
 from tests.data.graphs import rewrite
@@ -54,7 +55,7 @@ def test_keys_and_types(tmp_path, ranks):
     contract = {"config", "world_size", "graph", "history", "epoch_seconds", "breakdown_seconds"}
     contract |= {"volume", "planned_volume", "volume_by_level", "planned_volume_by_level"}
     contract |= {"best", "work", "recomputed_halo", "memory", "partition", "failure", "plan"}
-    contract |= {"runs", "mean", "std", "seconds", "seconds_to", "approximation"}
+    contract |= {"runs", "mean", "std", "seconds", "seconds_to", "approximation", "whole_rows"}
     assert set(found) == contract
     assert found["world_size"] == ranks
     parts = ["start", "reading", "plan", "features", "model", "training", "evaluation", "rest"]
@@ -168,6 +169,30 @@ def test_minimum_covers_are_trained_on_a_partition_for_them(tmp_path):
         assert made["partition"]["objective"] == objective
         for name in ("total_volume", "max_send", "cover_volume"):
             assert made["partition"][name] == expected[name]
+
+
+def test_an_open_cover_changes_bytes_and_no_losses(tmp_path):
+    """Of each kind of model: planned bytes are counted, and those of products are fewer."""
+    path = write_dataset(tmp_path / "graph.npz")
+    base = TrainConfig.of(dataset=path, epochs=3, hidden=HIDDEN, seed=2)
+    kinds = [{}, {"model": "sage", "algo": "1.5d", "c": 2}, {"model": "gin", "hierarchy": 2}]
+    kinds += [{"algo": "vertex-cut"}, {"model": "gat", "heads": 2}, {"bits": 4}, {"delay": 1}]
+    kinds += [{"model": "sage", "aggregate": "max"}, {"recompute_halo": True}]
+    configs = [base.but(**kind, cover=cover) for kind in kinds for cover in ("auto", "column")]
+    found = run_ranks(lambda rank: [command.train(one, connect()) for one in configs], 4)[0]
+    for number, (made, by_rows) in enumerate(zip(found[::2], found[1::2], strict=True)):
+        losses, expected = ([e["loss"] for e in one["history"]] for one in (made, by_rows))
+        assert losses == pytest.approx(expected, rel=TOLERANCE)
+        assert made["volume"] == made["planned_volume"]
+        assert by_rows["whole_rows"] is None
+        sums = number < 4
+        assert (made["whole_rows"] is None) == sums
+        assert made["config"]["cover"] == ("minimum" if sums else "column")
+        assert made["partition"]["objective"] == ("cover" if sums else "both")
+        if sums:
+            assert made["volume"]["total_bytes"] < by_rows["volume"]["total_bytes"]
+        else:
+            assert made["volume"] == by_rows["volume"]
 
 
 def test_the_seed_does_not_change_the_graph():
