@@ -34,4 +34,5 @@ def problem() -> Any:
 
 
 def graph_on(codec: Any, model: nn.Module | None = None, **way: Any) -> DistGraph:
-    return spgnn.distribute(problem(), codec=codec, model=model, **way)
+    # Whole rows without a codec, too, so that sums have the same order, and bits can be compared.
+    return spgnn.distribute(problem(), codec=codec, model=model, **{"cover": "column"} | way)

@@ -219,7 +219,7 @@ def test_busiest_ranks_are_those_of_the_partition_report(tmp_path):
         arrays = dict(file) | {"y": np.arange(61) % 13}
     np.savez(path, **arrays)
     flags = ["--dataset", path, "--nproc", 4, "--layers", 1, "--dropout", 0.1, "--seed", 3]
-    flags += ["--no-prune"]
+    flags += ["--no-prune", "--cover", "column"]
     found = report_of(tmp_path, *flags)
     A = add_self_loops(load_dataset(path).adjacency)
     _, predicted = partition(A, 4, method="random", seed=3)
