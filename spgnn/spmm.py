@@ -63,6 +63,11 @@ class DistMatrix:
         Buffers shared with other matrices, which may not be multiplied at the same time.
     setting : CodecSetting, optional
         Of its codec; the rows of the plan have names then. See :meth:`set_codec`.
+
+    Attributes
+    ----------
+    build_with_halo : callable or None
+        Makes the same matrix with whole rows, where this one is for products alone.
     """
 
     def __init__(
