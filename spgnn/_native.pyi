@@ -471,12 +471,19 @@ def place_parts(
 ) -> _Int32: ...
 def place_blocks(blocks: _Int64, node_size: int, kinds: _Int32) -> _Int32: ...
 def is_canonical(indptr: _Int64, indices: _Int32) -> bool: ...
-def cover_send(
+def gvb_cover_moves(
     indptr: _Int64,
     indices: _Int32,
+    column_indptr: _Int64,
+    column_indices: _Int32,
+    symmetric: bool,
     labels: _Int32,
     parts: int,
-) -> _Int64: ...
+    vertices: _Int32,
+    targets: _Int32,
+    node_size: int,
+    outside: int,
+) -> tuple[_Bytes, _Bytes, _Bytes, _Int64]: ...
 def gvb_replay(
     indptr: _Int64,
     indices: _Int32,

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "adjacency.hpp"
-#include "gvb/multilevel.hpp"
+#include "gvb/cover.hpp"
 #include "stream.hpp"
 #include "vertex_cut.hpp"
 #include "volume.hpp"
@@ -87,9 +87,16 @@ void test_report(const Matrix& matrix, const std::vector<Part>& labels, int part
     expect(std::accumulate(by_row.begin(), by_row.end(), std::int64_t{0}) == std::ssize(rows),
            "partial sums", matrix.name, parts);
     const auto minimum = spgnn::count_minimum_covers(adjacency, labels, parts, threads, {});
-    spgnn::gvb::Split split(matrix.indices.size(), 0);
-    expect(minimum.send == spgnn::gvb::cover_blocks(adjacency, labels, parts, split),
-           "minimum covers", matrix.name, parts);
+    const auto columns = spgnn::transpose(adjacency);
+    const auto n = static_cast<Vertex>(adjacency.vertices());
+    const spgnn::gvb::WeightedVertices vertices{n, 1, row_lengths(adjacency)};
+    Options options;
+    options.parts = parts;
+    options.threads = threads;
+    const spgnn::gvb::CoverState state(adjacency, {columns.indptr, columns.indices}, vertices,
+                                       labels, options);
+    expect(minimum.send == state.send() && minimum.receive == state.receive(), "minimum covers",
+           matrix.name, parts);
   }
 }
 

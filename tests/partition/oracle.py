@@ -30,6 +30,14 @@ def dense_blocks(A: sp.csr_array, labels: np.ndarray, parts: int, cover: str) ->
     return blocks
 
 
+def cover_of_blocks_without(A, labels, parts, v, side):
+    """Minimum covers of the blocks of v's row (or column) if v had none, int [parts]."""
+    A = A.tolil(copy=True)
+    A[[v] if side == "row" else slice(None), slice(None) if side == "row" else [v]] = False
+    blocks = dense_blocks(sp.csr_array(A.tocsr()), labels, parts, "minimum")
+    return blocks[:, labels[v]] if side == "row" else blocks[labels[v]]
+
+
 @st.composite
 def matrices(draw: st.DrawFn, most: int = 24) -> sp.csr_array:
     """A directed square 0/1 pattern, empty, dense, or with a hub."""

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from spgnn import _native
 from spgnn.partition.adjacency import part_bounds
 from spgnn.partition.methods import PRESETS
+from spgnn.partition.volume import count_volumes
 from tests.comm.jobs import names_of_threads
 from tests.partition.oracle import (
     column_volumes,
     community_graph,
+    cover_of_blocks_without,
     dense_blocks,
     partition,
     random_pattern,
@@ -80,8 +82,44 @@ def test_incremental_volumes_equal_recomputation(A, data):
 @settings(max_examples=40)
 def test_cover_volume_is_a_maximum_matching_per_block(A, k, seed):
     labels = np.random.default_rng(seed).integers(0, k, A.shape[0], dtype=np.int32)
-    send = _native.cover_send(begins(A), A.indices, labels, k)
-    np.testing.assert_array_equal(send, dense_blocks(A, labels, k, "minimum").sum(axis=1))
+    wanted = dense_blocks(A, labels, k, "minimum")
+    minimum = count_volumes(A, labels, k, minimum=True, threads=2).minimum
+    np.testing.assert_array_equal(minimum.blocks, wanted)
+
+
+@given(graphs, st.data())
+@settings(max_examples=30)
+def test_covers_know_what_a_move_changes(A, data):
+    """A vertex is in a minimum cover exactly if the block without it has a smaller one."""
+    if data.draw(st.booleans()):
+        A = symmetric(A)
+    n, k = A.shape[0], data.draw(st.sampled_from([2, 4, 6]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    labels = rng.integers(0, k, n, dtype=np.int32)
+    vertices, targets = (rng.integers(0, most, 12, dtype=np.int32) for most in (n, k))
+    node = data.draw(st.integers(1, 2))  # parts of one; a row between nodes counts as three
+    counts = np.where((node > 1) & (np.arange(k)[:, None] // node != np.arange(k) // node), 3, 1)
+    blocks = dense_blocks(A, labels, k, "minimum")
+    T = sp.csr_array(A.T)
+    mirrored = (A != T).nnz == 0
+    *covering, lowered, total = _native.gvb_cover_moves(
+        begins(A), A.indices, begins(T), T.indices, mirrored, labels, k, vertices, targets,
+        node, 3,
+    )  # fmt: skip
+    for v in set(vertices[:6].tolist()):
+        shrinks = [cover_of_blocks_without(A, labels, k, v, side) for side in ("row", "column")]
+        expected = [blocks[:, labels[v]] - shrinks[0], blocks[labels[v]] - shrinks[1]]
+        for bits, change in zip(covering, expected, strict=True):
+            np.testing.assert_array_equal(bits.reshape(n, k)[v], change)
+    for v, to, lower, after in zip(vertices, targets, lowered, total, strict=True):
+        near = labels[A[[v]].indices], labels[T[[v]].indices]
+        if to == labels[v] or to in near[0] or to in near[1]:
+            continue  # where both ends change, only recounting is exact
+        moved = labels.copy()
+        moved[v] = to
+        exact, before = (dense_blocks(A, moved, k, "minimum") * counts).sum(), blocks * counts
+        assert lower == (exact < before.sum())
+        assert after == min(exact, before.sum())
 
 
 @given(graphs, st.data())
@@ -101,14 +139,18 @@ def test_labels_are_valid_and_parts_within_bounds(A, data):
     assert np.bincount(labels, minlength=k).max() <= bounds(ones, k, imbalance)[0]
 
 
-@given(graphs, st.data())
+@pytest.mark.parametrize("objective", ["both", "cover"])
+@given(A=graphs, data=st.data())
 @settings(max_examples=30)
-def test_refinement_is_never_worse_than_its_start(A, data):
+def test_refinement_is_never_worse_than_its_start(objective, A, data):
     n = A.shape[0]
     k = data.draw(st.integers(1, min(n, 8)))
     initial = np.random.default_rng(0).permutation(np.arange(n) % k).astype(np.int32)
-    refined = partition(A, k, weights=np.ones(n), imbalance=0.1, initial=initial)
-    assert score(A, refined, k) <= score(A, initial, k)
+    refined = partition(
+        A, k, weights=np.ones(n), imbalance=0.1, initial=initial, objective=objective
+    )
+    judge = cover_score if objective == "cover" else score
+    assert judge(A, refined, k) <= judge(A, initial, k)
 
 
 def test_several_constraints_hold_together():
@@ -210,6 +252,12 @@ def send_with(A, k, **changed):
     return column_volumes(A, labels, k)[0]
 
 
+def cover_score(A, labels, k):
+    """Total and maximum together, under minimum covers."""
+    minimum = count_volumes(A, labels, k, minimum=True).minimum
+    return minimum.total + k * max(minimum.send.max(), minimum.receive.max())
+
+
 def symmetric(A):
     return sp.csr_array(A + A.T).astype(bool)
 
@@ -224,7 +272,10 @@ def test_planted_parts_are_found(objective):
     A = sp.csr_array((inside + across) > 0)[order][:, order].tocsr()
     planted = (order // size).astype(np.int32)
     labels = partition(A, k, objective=objective)
-    assert column_volumes(A, labels, k)[0].sum() <= column_volumes(A, planted, k)[0].sum()
+    if objective == "cover":
+        assert cover_score(A, labels, k) <= cover_score(A, planted, k)
+    else:
+        assert column_volumes(A, labels, k)[0].sum() <= column_volumes(A, planted, k)[0].sum()
 
 
 def test_grid_is_cut_about_as_well_as_squares_would():
@@ -259,7 +310,7 @@ def test_cover_objective_lowers_the_cover_volume_of_a_skewed_graph():
     """Hubs are paid for by partial sums; the medium-grain start finds the parts for that."""
     A = symmetric(random_pattern(2000, 6, seed=3, skew=4.0))
     column, cover = (
-        _native.cover_send(begins(A), A.indices, partition(A, 8, objective=o), 8).sum()
+        count_volumes(A, partition(A, 8, objective=o), 8, minimum=True).minimum.total
         for o in ("both", "cover")
     )
     assert cover < 0.9 * column

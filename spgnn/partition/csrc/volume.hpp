@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "adjacency.hpp"
@@ -197,21 +198,29 @@ class BlockCovers {
               const Members& members, bool keep_places)
       : adjacency_(adjacency),
         labels_(labels),
-        parts_(parts),
         members_(members),
         keep_places_(keep_places),
-        slot_(adjacency.vertices()) {
+        slot_(adjacency.vertices()),
+        block_begin_(parts),
+        block_end_(parts) {
     std::fill(slot_.begin(), slot_.end(), -1);
   }
 
   // Calls visit(q, size of the cover) for every block of part p's rows that is not empty.
   template <class Visit>
   void of_rows(std::int64_t p, const Visit& visit) {
-    if (members_.of(p).empty()) return;
     gather(p);
-    for (std::int64_t q = 0; q < parts_; ++q) {
+    for (const std::int32_t q : near_) {
       first_ = block_begin_[q];
-      if (first_ < block_begin_[q + 1]) visit(q, cover_block(block_begin_[q + 1]));
+      visit(q, cover_block(std::exchange(block_end_[q], 0)));
+    }
+  }
+
+  // Calls visit(row) for each row of the block at hand that is in a minimum cover.
+  template <class Visit>
+  void for_each_covered_row(const Visit& visit) const {
+    for (std::size_t row = 0; row < row_cover_.size(); ++row) {
+      if (row_cover_[row]) visit(nonzeros_[first_ + row_begin_[row]].row);
     }
   }
 
@@ -232,15 +241,21 @@ class BlockCovers {
 
   // The nonzeros of the part's rows that lie in other parts' columns, grouped by that part.
   void gather(std::int64_t p) {
-    block_begin_.assign(parts_ + 1, 0);
-    for_each_cut(p, [&](std::int64_t q, Nonzero, std::int64_t) { ++block_begin_[q + 1]; });
-    std::partial_sum(block_begin_.begin(), block_begin_.end(), block_begin_.begin());
-    nonzeros_.resize(block_begin_.back());
-    if (keep_places_) places_.resize(block_begin_.back());
-    next_.assign(block_begin_.begin(), block_begin_.end() - 1);
-    for_each_cut(p, [&](std::int64_t q, Nonzero nonzero, std::int64_t place) {
-      if (keep_places_) places_[next_[q]] = place;
-      nonzeros_[next_[q]++] = nonzero;
+    near_.clear();
+    for_each_cut(p, [&](std::int32_t q, Nonzero, std::int64_t) {
+      if (block_end_[q]++ == 0) near_.push_back(q);
+    });
+    std::sort(near_.begin(), near_.end());
+    std::int64_t count = 0;
+    for (const std::int32_t q : near_) {
+      block_begin_[q] = count;
+      count += std::exchange(block_end_[q], count);
+    }
+    nonzeros_.resize(count);
+    if (keep_places_) places_.resize(count);
+    for_each_cut(p, [&](std::int32_t q, Nonzero nonzero, std::int64_t place) {
+      if (keep_places_) places_[block_end_[q]] = place;
+      nonzeros_[block_end_[q]++] = nonzero;
     });
   }
 
@@ -274,14 +289,15 @@ class BlockCovers {
 
   Adjacency adjacency_;
   std::span<const std::int32_t> labels_;
-  std::int64_t parts_;
   const Members& members_;
   bool keep_places_;
   BigArray<std::int32_t> slot_;  // column -> its number inside the block, -1 outside
   std::vector<Nonzero> nonzeros_;
-  std::vector<std::int64_t> places_;  // of the nonzeros in the matrix
-  std::int64_t first_ = 0;            // nonzero of the block at hand
-  std::vector<std::int64_t> block_begin_, next_, row_begin_;
+  std::vector<std::int64_t> places_;                   // of the nonzeros in the matrix
+  std::int64_t first_ = 0;                             // nonzero of the block at hand
+  std::vector<std::int32_t> near_;                     // parts whose blocks are not empty
+  std::vector<std::int64_t> block_begin_, block_end_;  // of each part; the latter 0 in between
+  std::vector<std::int64_t> row_begin_;
   std::vector<std::int32_t> columns_;
   std::vector<std::uint8_t> row_cover_, column_cover_;
   MinimumVertexCover<std::int32_t> cover_;

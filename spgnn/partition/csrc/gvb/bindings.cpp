@@ -2,7 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "arrays.hpp"
-#include "multilevel.hpp"
+#include "cover.hpp"
 #include "places.hpp"
 
 namespace nb = nanobind;
@@ -99,12 +99,38 @@ nb::object place_blocks(Array<std::int64_t> blocks, Part node_size, Array<Part> 
   }));
 }
 
-// Rows that each part sends under minimum vertex covers.
-nb::object cover_send(Array<std::int64_t> indptr, Array<std::int32_t> indices, Array<Part> labels,
-                      Part parts) {
-  const std::vector<Part> part(labels.data(), labels.data() + labels.size());
-  Split split(indices.size(), 0);
-  return to_numpy(cover_blocks(adjacency_of(indptr, indices), part, parts, split));
+// For tests: whether each vertex is in a minimum cover of its row's (column's) block with each
+// part, uint8 [vertices × parts], and for moves each made alone, whether it is found to lower the
+// volume and the total it is found to lead to.
+nb::tuple cover_moves(Array<std::int64_t> indptr, Array<std::int32_t> indices,
+                      Array<std::int64_t> column_indptr, Array<std::int32_t> column_indices,
+                      bool symmetric, Array<Part> labels, Part parts, Array<Vertex> vertices,
+                      Array<Part> targets, Part node_size, std::int32_t outside) {
+  const spgnn::Adjacency rows = adjacency_of(indptr, indices);
+  const auto n = static_cast<Vertex>(rows.vertices());
+  const WeightedVertices weights{n, 1, std::vector<std::int64_t>(n, 1)};
+  Options options;
+  options.parts = parts;
+  options.nodes = {node_size, outside};
+  const CoverState state(rows, symmetric ? rows : adjacency_of(column_indptr, column_indices),
+                         weights, {labels.data(), labels.data() + labels.size()}, options);
+  std::vector<std::vector<std::uint8_t>> covering;
+  for (int side = 0; side < state.sides(); ++side) {
+    covering.emplace_back(static_cast<std::size_t>(n) * parts);
+    for (Vertex v = 0; v < n; ++v) {
+      for (Part p : state.covering(side).of(v)) covering[side][v * parts + p] = 1;
+    }
+  }
+  std::vector<std::uint8_t> lowered;
+  std::vector<std::int64_t> total;
+  for (std::size_t i = 0; i < vertices.size(); ++i) {
+    CoverState moved = state;
+    lowered.push_back(moved.try_move(vertices(i), targets(i)));
+    total.push_back(moved.total());
+  }
+  return nb::make_tuple(to_numpy(std::vector(covering.front())),
+                        to_numpy(std::vector(covering.back())), to_numpy(std::move(lowered)),
+                        to_numpy(std::move(total)));
 }
 
 }  // namespace
@@ -154,5 +180,7 @@ void bind_gvb(nb::module_& m) {
   m.def("is_canonical", &canonical, "indptr"_a, "indices"_a);
   m.def("gvb_replay", &replay, "indptr"_a, "indices"_a, "split"_a, "labels"_a, "parts"_a,
         "vertices"_a, "targets"_a, "node_size"_a = 1, "outside"_a = 1);
-  m.def("cover_send", &cover_send, "indptr"_a, "indices"_a, "labels"_a, "parts"_a);
+  m.def("gvb_cover_moves", &cover_moves, "indptr"_a, "indices"_a, "column_indptr"_a,
+        "column_indices"_a, "symmetric"_a, "labels"_a, "parts"_a, "vertices"_a, "targets"_a,
+        "node_size"_a, "outside"_a);
 }

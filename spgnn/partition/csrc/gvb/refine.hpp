@@ -594,8 +594,9 @@ using Score = std::pair<std::int64_t, double>;  // overload first, then volume
 
 // The volume is total + weight · k · maximum, this counted up to `most` averages. With nodes, the
 // maximum is a mean of that over parts and that over nodes.
-inline Score score(const VolumeState& state, const Options& options, double weight = kOnTheWay,
-                   double most = std::numeric_limits<double>::infinity()) {
+template <class State>
+Score score(const State& state, const Options& options, double weight = kOnTheWay,
+            double most = std::numeric_limits<double>::infinity()) {
   const auto total = static_cast<double>(state.total());
   auto highest = static_cast<double>(state.busiest(options.receive)) * options.parts;
   if (options.nodes.matter()) {
@@ -614,8 +615,8 @@ inline std::int64_t search_budget(const Hypergraph& h, const Options& options) {
 
 // Parts pay more than their rows from about the average on; where the maximum is far above that,
 // only from its neighbourhood on, since then few parts can be kept from paying.
-inline void price_volumes(VolumeState& state, const Bound& bounds, const Options& options,
-                          double alpha) {
+template <class State>
+void price_volumes(State& state, const Bound& bounds, const Options& options, double alpha) {
   constexpr double kReach = 1.25;
   const auto priced = [&](const std::vector<std::int64_t>& sends, std::int64_t busiest,
                           double share) {
@@ -636,7 +637,8 @@ inline void price_volumes(VolumeState& state, const Bound& bounds, const Options
 
 // The price of the score itself: rows of the parts close to the maximum cost more, one row of each
 // kPress · k together, and those of a part well below it next to nothing.
-inline void price_peaks(VolumeState& state, const Options& options) {
+template <class State>
+void price_peaks(State& state, const Options& options) {
   constexpr double kPress = 3;
   const auto priced = [&](const std::vector<std::int64_t>& sends,
                           const std::vector<std::int64_t>& receives, std::int64_t busiest,

@@ -188,6 +188,74 @@ struct Potential {
   }
 };
 
+// Weights of parts with a price, from a little below the bounds on: what fills a part to a bound
+// costs as much per unit as if the whole part cost `rows`. Otherwise parts that send little fill
+// up, and those that send much keep all the room, where nothing wants to go.
+class PricedWeights : public PartWeights {
+ public:
+  PricedWeights(const WeightedVertices& vertices, const std::vector<Part>& part, Part parts)
+      : PartWeights(vertices, part, parts), vertices_(vertices), parts_(parts) {}
+
+  // Without bounds weight costs nothing.
+  void set_price(const Bound& bounds, double rows) {
+    bounds_ = bounds;
+    priced_ = bounds.size() / parts_;
+    rows_ = rows;
+    price_.assign(bounds.size(), 0.0);
+    for (Part p = 0; p < parts_; ++p) set_prices(p);
+  }
+
+  // What the weight of v costs in part p, at present prices.
+  double price(Vertex v, Part p) const {
+    double price = 0;
+    const std::size_t m = priced_;
+    for (std::size_t c = 0; c < m; ++c) {
+      price += price_[p * m + c] * static_cast<double>(vertices_.vertex_weight[v * m + c]);
+    }
+    return price;
+  }
+
+  double cost(Part p) const {
+    double cost = 0;
+    for (std::size_t c = 0; c < priced_; ++c) {
+      cost += rows_ * kPriced / 2 * fullness(p, c) * fullness(p, c);
+    }
+    return cost;
+  }
+
+  void move(Vertex v, Part from, Part to) {
+    PartWeights::move(v, from, to);
+    set_prices(from);
+    set_prices(to);
+  }
+
+ private:
+  static constexpr double kPriced = 0.06;  // share of a bound below it that has a price
+
+  double bound_of(Part p, std::size_t c) const {
+    return static_cast<double>(std::max<std::int64_t>(1, bounds_[p * priced_ + c]));
+  }
+  // How far the weight of a part is between where it begins to cost and the bound.
+  double fullness(Part p, std::size_t c) const {
+    const double bound = bound_of(p, c);
+    const double free = bound - static_cast<double>((*this)(p, static_cast<int>(c)));
+    return std::max(0.0, 1 - free / (kPriced * bound));
+  }
+
+  void set_prices(Part p) {
+    for (std::size_t c = 0; c < priced_; ++c) {
+      price_[p * priced_ + c] = rows_ / bound_of(p, c) * fullness(p, c);
+    }
+  }
+
+  const WeightedVertices& vertices_;
+  Part parts_;
+  Bound bounds_;
+  std::size_t priced_ = 0;  // constraints whose weight has a price
+  double rows_ = 0;
+  std::vector<double> price_;  // [parts × constraints]
+};
+
 class VolumeState {
  public:
   VolumeState(const Hypergraph& h, std::vector<Part> part, Part parts, Nodes nodes = {})
@@ -250,8 +318,7 @@ class VolumeState {
     potential_ = potential;
     node_potential_ = of_nodes;
     cost_ = 0;
-    bounds_.clear();
-    priced_ = 0;
+    weights_.set_price({}, 0);
     lowest_price_ = lowest_receive_price_ = std::numeric_limits<double>::max();
     highest_price_ = highest_receive_price_ = 0;
     for (Part p = 0; p < parts_; ++p) {
@@ -265,29 +332,14 @@ class VolumeState {
   }
   const Potential& potential() const { return potential_; }
 
-  // Weight costs as well, from a little below the bounds on: what fills a part to a bound costs as
-  // much per unit as if the whole part cost `rows`. Otherwise parts that send little fill up, and
-  // those that send much keep all the room, where nothing wants to go.
+  // Weight costs as well; see PricedWeights.
   void price_weights(const Bound& bounds, double rows) {
-    bounds_ = bounds;
-    priced_ = bounds.size() / parts_;
-    rows_ = rows;
-    load_price_.assign(bounds.size(), 0.0);
-    for (Part p = 0; p < parts_; ++p) {
-      cost_ += load_cost(p);
-      set_load_prices(p);
-    }
+    weights_.set_price(bounds, rows);
+    for (Part p = 0; p < parts_; ++p) cost_ += weights_.cost(p);
   }
 
   // What the weight of v costs in part p, at present prices.
-  double load_price(Vertex v, Part p) const {
-    double price = 0;
-    const std::size_t m = priced_;
-    for (std::size_t c = 0; c < m; ++c) {
-      price += load_price_[p * m + c] * static_cast<double>(h_.vertex_weight[v * m + c]);
-    }
-    return price;
-  }
+  double load_price(Vertex v, Part p) const { return weights_.price(v, p); }
 
   double cost() const { return cost_; }
   // What one more row sent (received) by a part costs now.
@@ -347,15 +399,9 @@ class VolumeState {
       }
     }
     part_[v] = to;
-    if (bounds_.empty()) {
-      weights_.move(v, from, to);
-    } else {
-      cost_ -= load_cost(from) + load_cost(to);
-      weights_.move(v, from, to);
-      cost_ += load_cost(from) + load_cost(to);
-      set_load_prices(from);
-      set_load_prices(to);
-    }
+    cost_ -= weights_.cost(from) + weights_.cost(to);
+    weights_.move(v, from, to);
+    cost_ += weights_.cost(from) + weights_.cost(to);
     if (nodes_.matter()) collect_changes();
     settle();
   }
@@ -477,30 +523,6 @@ class VolumeState {
     for (Part p : touched_) set_prices(p);
   }
 
-  static constexpr double kPricedLoad = 0.06;  // share of a bound below it that has a price
-
-  double bound_of(Part p, std::size_t c) const {
-    return static_cast<double>(std::max<std::int64_t>(1, bounds_[p * priced_ + c]));
-  }
-  // How far the weight of a part is between where it begins to cost and the bound.
-  double fullness(Part p, std::size_t c) const {
-    const double bound = bound_of(p, c);
-    const double free = bound - static_cast<double>(weights_(p, static_cast<int>(c)));
-    return std::max(0.0, 1 - free / (kPricedLoad * bound));
-  }
-  double load_cost(Part p) const {
-    double cost = 0;
-    for (std::size_t c = 0; c < priced_; ++c) {
-      cost += rows_ * kPricedLoad / 2 * fullness(p, c) * fullness(p, c);
-    }
-    return cost;
-  }
-  void set_load_prices(Part p) {
-    for (std::size_t c = 0; c < priced_; ++c) {
-      load_price_[p * priced_ + c] = rows_ / bound_of(p, c) * fullness(p, c);
-    }
-  }
-
   void set_prices(Part p) {
     price_[p] = potential_.send_price(send_[p]);
     receive_price_[p] = potential_.receive_price(receive_[p]);
@@ -523,11 +545,7 @@ class VolumeState {
   Potential node_potential_;
   std::vector<std::int64_t> send_, receive_;
   std::vector<double> price_, receive_price_;
-  PartWeights weights_;
-  Bound bounds_;            // none where weight has no price
-  std::size_t priced_ = 0;  // constraints whose weight has a price
-  double rows_ = 0;
-  std::vector<double> load_price_;  // [parts × constraints]
+  PricedWeights weights_;
   std::vector<Change> send_delta_, receive_delta_;
   std::vector<Part> touched_;
   Potential potential_;
