@@ -100,7 +100,7 @@ def measure(A: sp.csr_array, task: Task, seed: int, labels_file: Path) -> Row:
     row |= figures(volumes.column)
     if volumes.minimum is not None:
         row |= {f"cover_{key}": value for key, value in figures(volumes.minimum).items()}
-    if parts >= RELAYS_FROM and method in RELAYED and hasattr(Algorithm, "relays"):
+    if parts >= RELAYS_FROM and method in RELAYED:
         row |= relayed(A, labels, parts, RELAYED[method])
     return row
 

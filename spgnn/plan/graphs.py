@@ -26,7 +26,7 @@ from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
 # Part of every key: labels of a partitioner that has changed are others.
-_GENERATION = "2"
+_GENERATION = "3"
 
 
 @dataclass(frozen=True, eq=False)
