@@ -110,6 +110,8 @@ class RowCounts:
 
 
 def _frozen(counts: Sequence[int] | Int64Array) -> Int64Array:
+    if isinstance(counts, np.ndarray) and counts.dtype == np.int64 and not counts.flags.writeable:
+        return counts
     array = np.array(counts, dtype=np.int64)
     array.setflags(write=False)
     return array

@@ -33,7 +33,16 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.needs import Arrays, Cover, Needs, Received, Scheme, Swap, needs_of
+from spgnn.exchange.needs import (
+    Arrays,
+    Cover,
+    Needs,
+    Received,
+    Scheme,
+    Swap,
+    needs_of,
+    stretches,
+)
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import fold, of_block_row
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
@@ -215,14 +224,6 @@ def paid_by_rows(row: Int64Array, column: Int64Array, cover: Cover) -> npt.NDArr
     _, chosen = _native.minimum_vertex_cover(begin, number.astype(np.int64), len(known))
     by_row: npt.NDArray[np.bool_] = chosen[number] == 0
     return by_row
-
-
-def stretches(lengths: Int64Array, order: Int64Array) -> Int64Array:
-    """Places of the elements of some stretches, stretch after stretch in the order given."""
-    begin = np.cumsum(lengths) - lengths
-    taken = lengths[order]
-    shift = begin[order] - (np.cumsum(taken) - taken)
-    return np.repeat(shift, taken) + np.arange(int(taken.sum()))
 
 
 def summed(group: Int64Array, numbers: Int64Array, groups: int) -> Int64Array:

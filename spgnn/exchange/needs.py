@@ -10,16 +10,17 @@ its column needs that row of H; those covered by a row are summed at the owner a
 partial sum. The cheapest choice is a minimum vertex cover of the block's bipartite graph (Hopcroft
 & Karp 1973; König 1931), as in SuperGNN and SHIRO.
 
-A *scheme* is a generator of one rank: it yields a request (`Swap`, `Gather`), is sent the response
-of its peers along an axis, and returns a plan. `build` drives one with the communicators of this
-rank; `build_all` drives those of all ranks in lockstep and needs none, so the plans of ranks that
-do not exist are made by the same code.
+A *scheme* is a generator of one rank: it yields a request (`Swap`, `Gather`, `Tell`), is sent the
+response of its peers along an axis, and returns a plan. `build` drives one with the communicators
+of this rank; `build_all` drives those of all ranks in lockstep and needs none, so the plans of
+ranks that do not exist are made by the same code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
@@ -33,7 +34,7 @@ from spgnn.comm import (
 )
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.plan import Carried
-from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout
+from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
 from spgnn.pattern import Pattern, Selection
 from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu, recorder
@@ -90,12 +91,25 @@ class Swap(NamedTuple):
         for number, group in enumerate(requests[0].arrays):
             sent = np.stack([one.counts[number] for one in requests])
             largest = int(sent.max(initial=0))
-            moved = [
-                by_receiver([one.arrays[number][place] for one in requests], sent)
-                for place in range(len(group))
-            ]
+            # Only pairs that have something to say: far fewer than there are pairs of ranks.
+            sender, receiver = sent.nonzero()
+            received = np.zeros_like(sent)
+            received[receiver, sender] = lengths = sent[sender, receiver]
+            order = stretches(lengths, grouped_order(receiver, len(requests)))
+            sizes = received.sum(axis=1).tolist()
+            for ends in (sent, received):
+                ends.setflags(write=False)
+            moved: list[Sequence[Tensor | None]] = []
+            for place in range(len(group)):
+                whole = [
+                    array for one in requests if (array := one.arrays[number][place]) is not None
+                ]
+                if len(whole) < len(requests):
+                    moved.append([None] * len(requests))
+                else:
+                    moved.append(torch.cat(whole)[torch.from_numpy(order)].split(sizes))
             for rank in range(len(requests)):
-                counts[rank].append(RowCounts(sent[rank], sent[:, rank], largest))
+                counts[rank].append(RowCounts(sent[rank], received[rank], largest))
                 arrays[rank].append(tuple(array[rank] for array in moved))
         return [Received(tuple(c), tuple(a)) for c, a in zip(counts, arrays, strict=True)]
 
@@ -132,8 +146,41 @@ class Gather(NamedTuple):
         return [tuple(torch.cat(arrays) if arrays else None for arrays in gathered)] * len(requests)
 
 
+class Tell(NamedTuple):
+    """A scheme's request to tell some peers along an axis a number each, which is not 0.
+
+    The response are the peers that told this rank a number, rising, and their numbers.
+    """
+
+    axis: str
+    peers: Int64Array  # rising
+    numbers: Int64Array
+
+    def over(self, comm: Communicator) -> tuple[Int64Array, Int64Array]:
+        """What real peers tell. Collective."""
+        mine = torch.zeros(comm.size, 1, dtype=torch.int64)
+        mine[torch.from_numpy(self.peers), 0] = torch.from_numpy(self.numbers)
+        theirs = torch.empty_like(mine)
+        ones = RowCounts((1,) * comm.size, (1,) * comm.size, 1)
+        comm.alltoallv(mine, theirs, ones).wait()
+        numbers = theirs[:, 0].numpy()
+        peers = np.flatnonzero(numbers)
+        return peers, numbers[peers]
+
+    @staticmethod
+    def in_one_process(requests: Sequence[Tell]) -> list[tuple[Int64Array, Int64Array]]:
+        """What the ranks of a group tell each other."""
+        sender = np.repeat(np.arange(len(requests)), [len(one.peers) for one in requests])
+        receiver = np.concatenate([one.peers for one in requests])
+        numbers = np.concatenate([one.numbers for one in requests])
+        order = grouped_order(receiver, len(requests))
+        sender, numbers = sender[order], numbers[order]
+        ends = np.searchsorted(receiver[order], np.arange(len(requests) + 1)).tolist()
+        return [(sender[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
+
+
 Made = TypeVar("Made")
-Scheme = Generator[Swap | Gather, Any, Made]
+Scheme = Generator[Swap | Gather | Tell, Any, Made]
 
 
 def gather_number(axis: str, number: int) -> Scheme[Int64Array]:
@@ -348,23 +395,12 @@ def swap_rows(comm: Communicator, array: Tensor, counts: RowCounts) -> Tensor:
     return received
 
 
-def by_receiver(arrays: Sequence[Tensor | None], counts: Int64Array) -> list[Tensor | None]:
-    """For each peer, its stretches of all arrays; ``counts[i, k]`` of array i are peer k's."""
-    ranks = len(arrays)
-    given = [array for array in arrays if array is not None]
-    if len(given) < ranks:
-        return [None] * ranks
-    everything = torch.cat(given).numpy()
-    begins = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)[:-1]
-    by_peer = counts.T.ravel()
-    begins = begins.reshape(counts.shape).T.ravel()
-    # Only pairs that have something to say: there are far fewer of them than pairs of ranks.
-    talking = np.flatnonzero(by_peer)
-    lengths = by_peer[talking]
-    ends = np.cumsum(lengths)
-    source = np.repeat(begins[talking] - ends + lengths, lengths) + np.arange(len(everything))
-    moved = torch.from_numpy(everything[source])
-    return list(moved.split(counts.sum(axis=0).tolist()))
+def stretches(lengths: Int64Array, order: Int64Array) -> Int64Array:
+    """Places of the elements of some stretches, stretch after stretch in the order given."""
+    begin = np.cumsum(lengths) - lengths
+    taken = lengths[order]
+    shift = begin[order] - (np.cumsum(taken) - taken)
+    return np.repeat(shift, taken) + np.arange(int(taken.sum()))
 
 
 def rows_from(

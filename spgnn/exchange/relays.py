@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.needs import Gather, Scheme, Swap, rows_from
+from spgnn.exchange.needs import Gather, Scheme, Swap, Tell, rows_from
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, Turned
 from spgnn.hashing import uniform
 from spgnn.layout import EVERYONE, Axes, Int64Array, grouped_order
@@ -339,32 +339,35 @@ def _by_relays(
     moved : bool
         Whether any rank has found one.
     """
-    via, peers = np.full(len(alike), DIRECT), np.array(axes.group(axis, rank))
+    via, group = np.full(len(alike), DIRECT), axes.group(axis, rank)
+    peers = np.arange(group.start, group.stop, group.step)
     taken, first = np.zeros_like(load), load
+
+    def room(ranks: Int64Array) -> Int64Array:
+        rest = limit + (share or 0) - load[ranks] - taken[ranks]
+        most = None if share is None else share - taken[ranks]
+        return np.asarray(np.clip(rest, 0, most))
+
     for turn in range(TURNS):
         if load.max() <= limit:
             break
-        room = limit + (share or 0) - load - taken
-        room = np.clip(room, 0, None if share is None else share - taken)
-        seed = rank * TURNS + turn
-        excess = int(load[rank]) - limit
-        moving, base = _offers(alike, via, rows.peer, room[peers], excess, seed)
-        relay = rows.peer[base]
-        offers = np.bincount(relay, minlength=rows.peers)
-        some = offers > 0
-        swap = Swap(axis, (some.astype(np.int64),), ((torch.from_numpy(offers[some]),),))
-        response = yield swap
-        ((asked,),) = response.arrays
-        granted = np.diff(np.minimum(np.cumsum(asked.numpy()), int(room[rank])), prepend=0)
-        swap = Swap(axis, (response.counts[0].recv,), ((torch.from_numpy(granted),),))
-        ((answer,),) = (yield swap).arrays
-        offers[some] = answer.numpy()
-        fits = np.flatnonzero(_first_of_each(relay, offers))
-        via[moving[fits]] = base[fits]
-        via[base[fits]] = BASE
-        now = int(load[rank]) - len(fits), int(taken[rank] + granted.sum())
+        moving = base = np.zeros(0, np.int64)
+        if load[rank] > limit:
+            excess, seed = int(load[rank]) - limit, rank * TURNS + turn
+            moving, base = _offers(alike, via, rows.peer, room(peers), excess, seed)
+        relays, offers = np.unique(rows.peer[base], return_counts=True)
+        asking, offered = yield Tell(axis, relays, offers)
+        fits = np.minimum(np.cumsum(offered), int(room(np.array([rank]))[0]))
+        accepted = np.diff(fits, prepend=0)
+        some = accepted > 0
+        relays, most = yield Tell(axis, asking[some], accepted[some])
+        if len(relays):
+            fit = np.flatnonzero(_first_of_each(rows.peer[base], relays, most))
+            via[moving[fit]] = base[fit]
+            via[base[fit]] = BASE
+        now = int(load[rank] - most.sum()), int(taken[rank] + accepted.sum())
         (every,) = yield Gather(EVERYONE, (torch.tensor([now]),))
-        last, (load, taken) = load, np.ascontiguousarray(every.numpy().T)
+        last, (load, taken) = load, every.numpy().T
         if np.array_equal(last, load):
             break
     return via, not np.array_equal(first, load)
@@ -389,15 +392,19 @@ def _offers(
     moving, base = able[order], base[order]
     moves = (via[moving] == DIRECT) & (peer[moving] != peer[base])
     moving, base = moving[moves], base[moves]
-    fits = _first_of_each(peer[base], room)
+    fits = _first_of_each(peer[base], np.arange(len(room)), room)
     return moving[fits][:excess], base[fits][:excess]
 
 
-def _first_of_each(group: Int64Array, most: Int64Array) -> npt.NDArray[np.bool_]:
-    """Marks of the members of each group that come first, at most so many."""
-    order = grouped_order(group, len(most))
-    group = group[order]
-    before = np.arange(len(order)) - np.searchsorted(group, np.arange(len(most)))[group]
-    marks = np.zeros(len(order), np.bool_)
-    marks[order] = before < most[group]
+def _first_of_each(
+    group: Int64Array, groups: Int64Array, most: Int64Array
+) -> npt.NDArray[np.bool_]:
+    """Marks of the members of each of some groups that come first, at most so many."""
+    order = np.argsort(group, kind="stable")
+    rising = group[order]
+    marks = np.zeros(len(group), np.bool_)
+    begin, end = (np.searchsorted(rising, groups, side) for side in ("left", "right"))
+    lengths = np.minimum(end - begin, most)
+    shift = np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
+    marks[order[shift + np.arange(len(shift))]] = True
     return marks
