@@ -2,7 +2,7 @@
 
     SPGNN_DATA=DIR python benchmarks/bench_partition.py [--graphs NAME,…|DIR] [--held-out]
         [--parts 16,64,512] [--methods METHOD,…] [--seed 1] [--timeout 300] [--cache DIR]
-        [--output FILE.md]
+        [--cached] [--output FILE.md]
 
 Graphs are those that gvb's constants were chosen on, or with --held-out generated ones of many
 kinds and two real ones, or all .npz files of a directory. They are symmetrised and get self-loops;
@@ -38,7 +38,7 @@ import numpy as np
 import scipy.sparse as sp
 from partition_graphs import HELD_OUT, TUNED, load
 
-from spgnn import RowLayout, _native
+from spgnn import RowLayout
 from spgnn.data.structure import slice_rows
 from spgnn.exchange import Algorithm
 from spgnn.exchange.needs import Cover
@@ -168,16 +168,16 @@ def relayed(A: sp.csr_array, labels: Int32Array, parts: int, cover: Cover) -> Ro
 def collect(name: str, tasks: list[Task], options: argparse.Namespace) -> Iterator[Row]:
     """The rows of a graph, from a child process; what the cache holds is not repeated."""
     code = hashlib.sha256()
-    for file in (__file__, _native.__file__, *sorted(Path(partitioners.__file__).parent.iterdir())):
-        if Path(file).suffix in (".py", ".so"):
-            code.update(Path(file).read_bytes())
+    for file in (Path(__file__), *sorted(Path(partitioners.__file__).parent.rglob("*"))):
+        if file.suffix in (".py", ".hpp", ".cpp"):
+            code.update(file.read_bytes())
     files = {}
     for task in tasks:
         stem = ".".join(map(str, (Path(name).stem, *task[1:], options.seed)))
         ours = stem + f".{code.hexdigest()[:12]}"
         labels = ours if task[2].split("-")[0] in OURS else stem
         files[task] = options.cache / f"{labels}.npz", options.cache / f"{ours}.json"
-    missing = [task for task in tasks if not files[task][1].exists()]
+    missing = [task for task in tasks if not (options.cached or files[task][1].exists())]
     while missing:
         arguments = [(task, *map(str, files[task])) for task in missing]
         command = [sys.executable, __file__, "--one", json.dumps((name, options.seed, arguments))]
@@ -380,6 +380,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1, help="of every method")
     parser.add_argument("--timeout", type=float, default=300, help="seconds of a row, on average")
     parser.add_argument("--cache", type=Path, default=Path("build/bench_partition"))
+    parser.add_argument("--cached", action="store_true", help="tables of what the cache has")
     parser.add_argument("--output", type=Path, metavar="FILE.md")
     options = parser.parse_args()
     options.cache.mkdir(parents=True, exist_ok=True)
