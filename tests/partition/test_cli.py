@@ -117,6 +117,22 @@ def test_labels_are_refined(graph_file, tmp_path):
     assert after["total_volume"] < before["total_volume"]
 
 
+def test_shares_and_fixed_vertices_come_from_files(graph_file, tmp_path):
+    shares, fixed, labels = tmp_path / "shares", tmp_path / "fixed", tmp_path / "labels"
+    shares.write_text("1\n3e0\n2\n 1.0\r\n")
+    fixed.write_text("3\n-1\n0\n" + "-1\n" * 197)
+    common = [graph_file, "--parts", "4", "--json", str(tmp_path / "json"), "--shares", str(shares)]
+    given = ["--fixed", str(fixed), "--output", str(labels), "--imbalance", "0.1"]
+    for method in ("gvb", "stream", "random"):
+        assert main([*common, *given, "--method", method, "--objective", "both"]) == 0
+        made = json.loads((tmp_path / "json").read_text())
+        assert read_labels(labels, 200, 4)[[0, 2]].tolist() == [3, 0]
+        assert made["nnz_imbalance"] < 0.3
+    assert main([*common, "--labels", str(labels)]) == 0
+    again = json.loads((tmp_path / "json").read_text())
+    assert again["nnz_imbalance"] == made["nnz_imbalance"]
+
+
 def test_a_graph_on_disk_is_partitioned_in_place(tmp_path):
     generate_rmat(tmp_path / "g", 500, 5000)
     arguments = [str(tmp_path / "g"), "--parts", "3", "--method", "stream"]
@@ -163,6 +179,16 @@ WRONG = [
     ("--parts 4 --method metis --objective cover", "method metis takes no objective cover"),
     ("--parts 4 --method metis --refine-from LABELS", "cannot refine"),
     ("--parts 2 --labels LABELS", "line 4: label 3 is outside"),
+    ("--parts 4 --shares SHARES", "shares: line 2: '0' is no positive number"),
+    ("--parts 2 --shares LABELS", "labels: line 1: '0' is no positive number"),
+    ("--parts 4 --shares FEW", "few: 3 shares for 4 parts"),
+    ("--parts 4 --shares nowhere", "nowhere: cannot be read"),
+    ("--parts 4 --fixed FEW", "few: line 4: the file ends after 3 labels"),
+    ("--parts 2 --fixed LABELS", "labels: line 4: label 3 is outside [-1, 2)"),
+    ("--parts 4 --fixed LABELS --method metis", "metis takes no fixed vertices"),
+    ("--parts 4 --fixed LABELS --labels LABELS", "leave out --fixed"),
+    ("--parts 4 --fixed LABELS --output LABELS", "would overwrite --fixed"),
+    ("--parts 4 --shares SHARES --method libra", "--method libra balances nonzeros"),
     ("--parts 4 --nodes 3", "--nodes 3 must divide the number of parts, which is 4"),
     ("--parts 4 --method libra --objective send", "it takes no --refine-from"),
     ("--parts 4 --receive", "did you mean '--objective'"),
@@ -177,11 +203,14 @@ WRONG = [
 def test_wrong_arguments_get_one_line(graph_file, words, message, tmp_path, capsys):
     labels = tmp_path / "labels"
     labels.write_text("\n".join(str(v % 4) for v in [0, 1, 0, 3] * 50))
-    arguments = [str(labels) if a == "LABELS" else a for a in words.split()]
+    (tmp_path / "shares").write_text("1\n0\n2\n3\n")
+    (tmp_path / "few").write_text("1\n1\n2\n")
+    files = {name: str(tmp_path / name.lower()) for name in ("LABELS", "SHARES", "FEW")}
+    arguments = [files.get(word, word) for word in words.split()]
     error = _refused([graph_file, *arguments], capsys)
     assert message in error
     assert len(error) < 320
-    assert sorted(os.listdir(tmp_path)) == ["graph.npz", "labels"]
+    assert sorted(os.listdir(tmp_path)) == ["few", "graph.npz", "labels", "shares"]
 
 
 @pytest.mark.parametrize(

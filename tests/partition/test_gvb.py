@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import _native
+from spgnn.partition import partition as partition_and_report
 from spgnn.partition.adjacency import part_bounds
 from spgnn.partition.methods import PRESETS
 from spgnn.partition.volume import count_volumes
@@ -41,6 +42,39 @@ def begins(A):
 
 def bounds(weights, k, imbalance):
     return part_bounds(weights.sum(axis=0), k, imbalance)
+
+
+def test_pins_are_counted_in_more_parts_than_16_bits_name():
+    # A net of 40,000 pins, more than the 15 bits beside a part's 17 count, and nets of two.
+    n, k, rng = 40_000, 70_000, np.random.default_rng(0)
+    hub, path = np.zeros(n, np.int64), np.arange(n)
+    ends = np.concatenate((path, path[:-1])), np.concatenate((hub, path[1:]))
+    A = sp.coo_array((np.ones(2 * n - 1, bool), ends), shape=(n, n)).tocsr()
+    names = np.array([0, 5, 65_535, 65_536, 69_999], np.int32)
+    labels, targets = names[rng.integers(5, size=n)], names[rng.integers(5, size=300)]
+    vertices = np.append(rng.integers(n, size=299), 0).astype(np.int32)
+    split = np.zeros(A.nnz, np.uint8)
+    total, send, receive, *_, error = _native.gvb_replay(
+        begins(A), A.indices, split, labels, k, vertices, targets
+    )
+    for v, target in zip(vertices, targets, strict=True):
+        labels[v] = target
+    expected = column_volumes(A, labels, k)
+    np.testing.assert_array_equal((send, receive), expected)
+    assert total == expected[0].sum()
+    assert error < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["gvb", "stream"])
+def test_more_than_65_536_parts(method):
+    n, k = 70_000, 66_000
+    ring = sp.coo_array((np.ones(n, bool), (range(n), np.roll(range(n), 1))), shape=(n, n)).tocsr()
+    labels, report = partition_and_report(
+        ring, k, method, preset="fast", imbalance=1, minimum=False
+    )
+    assert report["imbalance_met"]
+    assert report["total"] == (labels != np.roll(labels, 1)).sum()
 
 
 @given(graphs, st.data())

@@ -164,6 +164,13 @@ def test_owners_are_where_least_moves(A, parts, seed):
         assert saved[cut.owners[v]] == max(saved)
 
 
+@pytest.mark.parametrize("skew", [0.0, 2.0])
+def test_no_owner_sends_or_receives_far_more_than_the_average(skew):
+    figures = cut_vertices(random_pattern(2000, 6, seed=1, skew=skew), 8).report["together"]
+    assert figures["busiest"] == max(figures["max_send"], figures["max_receive"])
+    assert figures["busiest"] <= 1.05 * figures["avg_send"]
+
+
 def test_isolated_vertices_are_spread():
     pairs = sp.coo_array((np.ones(6, bool), (range(6), [1, 0, 3, 2, 5, 4])), shape=(100, 100))
     labels = np.array([0, 0, 0, 0, 2, 2])

@@ -457,8 +457,9 @@ class Refinement {
   }
 
  private:
-  // How strongly a part that sends, or receives, more than the average repels vertices.
-  static constexpr float kPrice = 1;
+  // How strongly a part that sends, or receives, more than the average repels vertices. Received
+  // rows at full price would raise the total.
+  static constexpr float kSendPrice = 1, kReceivePrice = 0.5f;
   // Rows that joining all neighbours is worth: most single moves save none, but gather what later
   // ones save.
   static constexpr float kVote = 0.25f;
@@ -525,7 +526,7 @@ class Refinement {
     const bool must_leave = load_[own] > limit(own);
     const bool at_border = entries.size() > static_cast<std::size_t>(votes_for_own > 0);
     if (!may_move || (!at_border && !must_leave) || options_.is_fixed(v)) return choice;
-    const float rows = static_cast<float>(others), price_own = price(send_[own]);
+    const float rows = static_cast<float>(others), price_own = send_price(own);
     const float receive_price_own = receive_price(own);
     float best_gain = must_leave ? -std::numeric_limits<float>::infinity() : kLeastGain;
     for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -536,7 +537,7 @@ class Refinement {
       const int spared = alone - static_cast<int>(own_needs);
       const int added = asked - touching.count(label % 64) - static_cast<int>(i < needing);
       const float gain = static_cast<float>(spared - added) + kVote * (votes_for - votes_for_own) +
-                         rows * (price_own - price(send_[label])) +
+                         rows * (price_own - send_price(label)) +
                          static_cast<float>(spared) * receive_price_own -
                          static_cast<float>(added) * receive_price(label);
       if (gain > best_gain) {
@@ -603,12 +604,14 @@ class Refinement {
     return best;
   }
 
-  // What a row costs beyond itself in a part that sends, or receives, so many.
-  float price(std::int64_t volume) const {
-    return kPrice * std::clamp(static_cast<float>(volume) * level_ - 1, -0.5f, 4.0f);
+  // How far what a part sends, or receives, is above the average.
+  float excess(std::int64_t volume) const {
+    return std::clamp(static_cast<float>(volume) * level_ - 1, -0.5f, 4.0f);
   }
+  // What one more row sent, or received, costs beyond itself.
+  float send_price(std::int32_t part) const { return kSendPrice * excess(send_[part]); }
   float receive_price(std::int32_t part) const {
-    return options_.receive ? price(receive_[part]) : 0;
+    return options_.receive ? kReceivePrice * excess(receive_[part]) : 0;
   }
 
   static constexpr float kLeastGain = 1e-6f;

@@ -182,12 +182,18 @@ struct Touching {
 //
 // A part that touches a vertex both ways saves two rows, one that does one way saves one. Vertices
 // of one part are its own. The others follow, those in most parts first: each goes to the candidate
-// that sends least so far, among those below `limit` vertices; where all have reached it, to the
-// candidate with the fewest. Isolated vertices fill up the parts with the fewest.
+// where the larger of rows sent and received, of expand and fold together, is least so far, among
+// those below `limit` vertices; where all have reached it, to the candidate with the fewest.
+// Isolated vertices fill up the parts with the fewest.
 class Masters {
  public:
   Masters(const Touching& touching, std::int64_t vertices, std::int64_t parts, std::int64_t limit)
-      : touching_(touching), limit_(limit), size_(parts), send_(parts), owners_(vertices, -1) {}
+      : touching_(touching),
+        limit_(limit),
+        size_(parts),
+        send_(parts),
+        receive_(parts),
+        owners_(vertices, -1) {}
 
   std::vector<std::int32_t> operator()() && {
     const std::int64_t words = touching_.rows.words(), n = std::ssize(owners_);
@@ -195,6 +201,7 @@ class Masters {
     for (std::int64_t v = 0; v < n; ++v) {
       for (std::int64_t w = 0; w < words; ++w) {
         for_each_part(touching_.rows.word(v, w), w, [&](std::int64_t p) { ++send_[p]; });
+        for_each_part(touching_.columns.word(v, w), w, [&](std::int64_t p) { ++receive_[p]; });
       }
       const auto any = [&](std::int64_t w) { return touching_.any(v, w); };
       by_parts[Touching::size(any, words)].push_back(static_cast<std::int32_t>(v));
@@ -216,10 +223,15 @@ class Masters {
     std::int64_t part = best(both, true);
     if (part < 0) part = best(any, true);
     if (part < 0) part = best(any, false);
-    const auto needed = [&](std::int64_t w) { return touching_.columns.word(v, w); };
-    send_[part] += Touching::size(needed, touching_.rows.words()) - touching_.columns.has(v, part) -
-                   touching_.rows.has(v, part);
+    // What counted as sent and received by this part as if it were not the owner no longer does.
+    const std::int64_t counted = touching_.rows.has(v, part) + touching_.columns.has(v, part);
+    send_[part] += size_of(touching_.columns, v) - counted;
+    receive_[part] += size_of(touching_.rows, v) - counted;
     own(v, part);
+  }
+
+  std::int64_t size_of(const PartSets& sets, std::int64_t v) const {
+    return Touching::size([&](std::int64_t w) { return sets.word(v, w); }, sets.words());
   }
 
   template <class Set>
@@ -227,7 +239,9 @@ class Masters {
     std::int64_t found = -1;
     const auto better = [&](std::int64_t p, std::int64_t q) {
       if (!below_limit) return size_[p] < size_[q];
-      return send_[p] != send_[q] ? send_[p] < send_[q] : size_[p] < size_[q];
+      const std::int64_t moved_p = std::max(send_[p], receive_[p]);
+      const std::int64_t moved_q = std::max(send_[q], receive_[q]);
+      return moved_p != moved_q ? moved_p < moved_q : size_[p] < size_[q];
     };
     for (std::int64_t w = 0; w < touching_.rows.words(); ++w) {
       for_each_part(set(w), w, [&](std::int64_t p) {
@@ -260,7 +274,7 @@ class Masters {
 
   const Touching& touching_;
   std::int64_t limit_;
-  std::vector<std::int64_t> size_, send_;
+  std::vector<std::int64_t> size_, send_, receive_;
   std::vector<std::int32_t> owners_;
 };
 

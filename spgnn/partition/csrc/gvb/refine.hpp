@@ -2,9 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -43,19 +45,24 @@ class Rebalancer {
 
   // True if all parts are within bounds afterwards.
   bool run() {
+    for (Part p = 0; p < state_.parts() && state_.parts() > kFewParts; ++p) {
+      by_load_.insert({overload(p), p});
+    }
     for (int round = 0; round < kRounds; ++round) {
       bool balanced = true;
       for (Part p = 0; p < state_.parts(); ++p) balanced &= state_.weights().within(p, max_weight_);
       if (balanced) return true;
       std::vector<std::vector<Vertex>> members(state_.parts());
       for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
-        if (overload(state_.part(v)) > 0) members[state_.part(v)].push_back(v);
+        if (overload(state_.part(v)) > 0 || !by_load_.empty()) {
+          members[state_.part(v)].push_back(v);
+        }
       }
       // After half the rounds only the fit counts: weights are packed, heaviest first.
       const bool pack = round >= kRounds / 2;
       for (Part p = 0; p < state_.parts(); ++p) {
         relieve(p, members[p], pack);
-        if (pack) exchange(p, members[p]);
+        if (pack) exchange(p, members);
       }
     }
     return false;
@@ -63,6 +70,8 @@ class Rebalancer {
 
  private:
   static constexpr int kRounds = 8;
+  static constexpr Part kFewParts = 4096;
+  static constexpr int kLightest = 16;
   static constexpr std::size_t kFewNets = 32;  // vertices in more keep their keys, to save time
 
   // Largest share by which a part exceeds a bound.
@@ -119,7 +128,7 @@ class Rebalancer {
         move.to = lightest(v);
       }
       if (relief(p, v) <= 0 || move.to == p || !improves(v, p, move.to)) continue;
-      state_.move(v, move.to);
+      make(v, move.to);
       if (pack) continue;
       ++now_;
       for_affected(state_, v, p, [&](Vertex u) {
@@ -159,10 +168,10 @@ class Rebalancer {
 
   // Where p holds several vertices so heavy that no part has room for one, the lightest part takes
   // one and makes room by sending its own on.
-  void exchange(Part p, const std::vector<Vertex>& members) {
+  void exchange(Part p, const std::vector<std::vector<Vertex>>& members) {
     if (overload(p) <= 0) return;
     Vertex heaviest = -1;
-    for (Vertex v : members) {
+    for (Vertex v : members[p]) {
       if (state_.part(v) != p || state_.hypergraph().is_fixed(v)) continue;
       if (heaviest < 0 || relief(p, v) > relief(p, heaviest)) heaviest = v;
     }
@@ -170,10 +179,11 @@ class Rebalancer {
     const Part q = lightest(heaviest);
     if (q == p || !room_for(heaviest, q)) return;
     std::vector<Vertex> others;
-    for (Vertex v = 0; v < state_.hypergraph().num_vertices; ++v) {
+    if (!by_load_.empty()) others = members[q];  // as the round began
+    for (Vertex v = 0; by_load_.empty() && v < state_.hypergraph().num_vertices; ++v) {
       if (state_.part(v) == q) others.push_back(v);
     }
-    state_.move(heaviest, q);
+    make(heaviest, q);
     relieve(q, others, false);
   }
 
@@ -203,19 +213,37 @@ class Rebalancer {
     return sum;
   }
 
-  // The part whose fullest constraint would stay lowest with v.
+  // The part whose fullest constraint would stay lowest with v; where parts are many, of those that
+  // are lightest without it.
   Part lightest(Vertex v) const {
     Part best = 0;
     double best_load = 1e300;
-    for (Part p = 0; p < state_.parts(); ++p) {
-      if (p == state_.part(v)) continue;
+    const auto consider = [&](Part p) {
+      if (p == state_.part(v)) return;
       const double loaded = load_with(p, v);
       if (loaded < best_load) {
         best_load = loaded;
         best = p;
       }
+    };
+    if (by_load_.empty()) {
+      for (Part p = 0; p < state_.parts(); ++p) consider(p);
+    } else {
+      auto next = by_load_.begin();
+      for (int i = 0; i < kLightest; ++i) consider((next++)->second);
     }
     return best;
+  }
+
+  void make(Vertex v, Part to) {
+    const std::array<Part, 2> parts{state_.part(v), to};
+    if (!by_load_.empty()) {
+      for (Part p : parts) by_load_.erase({overload(p), p});
+    }
+    state_.move(v, to);
+    if (state_.parts() > kFewParts) {
+      for (Part p : parts) by_load_.insert({overload(p), p});
+    }
   }
 
   double load_with(Part p, Vertex v) const {
@@ -238,6 +266,7 @@ class Rebalancer {
   VertexHeap<double> heap_;
   std::vector<std::int32_t> stamp_;  // the last move that a vertex was looked at after
   std::int32_t now_ = 0;
+  std::set<std::pair<double, Part>> by_load_;  // the parts, where they are many
 };
 
 // Where refinement starts: the vertices whose move can pay.

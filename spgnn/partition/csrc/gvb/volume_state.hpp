@@ -635,7 +635,8 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   double gain(Vertex v, Part to) {
     const Terms terms = collect(v);
     const double gain = saved_[to] - cost_at(to, terms) - state_.load_price(v, to);
-    std::fill(saved_.begin(), saved_.end(), 0.0);
+    if (all_touched_) std::fill(saved_.begin(), saved_.end(), 0.0);
+    for (std::int32_t i = 0; i < num_touched_; ++i) saved_[touched_[i]] = 0.0;
     forget_nodes();
     return gain;
   }
