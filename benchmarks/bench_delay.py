@@ -116,6 +116,7 @@ def measure(
     config = TrainConfig.of(
         dataset=graph,
         partition=options.partition,
+        cover="column",
         model=options.model,
         layers=options.layers,
         hidden=hidden,

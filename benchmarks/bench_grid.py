@@ -42,6 +42,7 @@ def trainers(path: Path, partition: str) -> list[Trainer]:
         config = TrainConfig.of(
             **common,
             **how,
+            cover="column",
             random_features=128,
             random_classes=16,
             hidden=16,

@@ -72,7 +72,7 @@ def config_of(name: str, model: str, scheme: str, epochs: int) -> TrainConfig:
         random_classes=16,
         partition="gvb",
         epochs=epochs,
-        **SCHEMES[scheme],
+        **{"cover": "column", **SCHEMES[scheme]},
         **MODELS[model],
     )
 

@@ -59,6 +59,7 @@ def both(rank: int, path: Path, partition: str, share: float, epochs: int) -> li
     config = TrainConfig.of(
         dataset=path,
         partition=partition,
+        cover="column",
         symmetrise=True,
         random_features=128,
         random_classes=WIDTH,
