@@ -39,7 +39,7 @@ from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train.run import task_of
 
-SETS = "amazon-computers,crates,tolokers,soc-slashdot0902,reddit-sayit"
+SETS = "amazon-computers,coauthor-physics,crates,tolokers,soc-slashdot0902"
 EPOCHS, RANKS_A_NODE = 7, 4
 # Partitioner, its objective, whether for nodes; cover, and whether with relays.
 LINES: dict[str, tuple[str, str, bool, str, bool]] = {
