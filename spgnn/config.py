@@ -127,6 +127,9 @@ class Algorithm(Record):
     relays: Annotated[
         bool, rare("ranks that have time hand rows on, and add sums up, where others are busy")
     ] = False
+    nodes: Annotated[
+        int | None, rare("that neighbouring ranks are on; default: as launched", "N", low=1)
+    ] = None
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     edges: Annotated[
         str | None, key("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")
@@ -630,6 +633,10 @@ class TrainConfig(Configuration):
         how = self.algorithm
         return objective_for(self.distribution.cover, how.partition, how.objective)
 
+    def nodes(self, ranks: int) -> int | None:
+        """Nodes that the parts are on, neighbours on one; ``None`` if nothing says, or all are."""
+        return self.distribution.nodes(ranks, ranks // (self.algorithm.nodes or ranks))
+
     def decided(self) -> Self:
         """The same with the cover that was left open."""
         return self.but(cover=self.distribution.cover)
@@ -680,6 +687,14 @@ class TrainConfig(Configuration):
             Names the option and what would be right.
         """
         self.distribution.check(ranks)
+        nodes, size = self.algorithm.nodes, self.distribution.node_size
+        if nodes is not None and ranks % nodes:
+            raise InputError(f"--nodes {nodes} must divide the number of ranks, which is {ranks}")
+        if nodes is not None and size > 1 and nodes * size != ranks:
+            raise InputError(
+                f"--nodes {nodes} and --hierarchy {self.algorithm.hierarchy} contradict each "
+                f"other: a node has {ranks // nodes} of {ranks} ranks, or {size}"
+            )
         self.aim.check()
         self.training.check()
         for message in refused(self):

@@ -169,9 +169,15 @@ class Algorithm:
         replicas, shares = self.copies(ranks)
         return ranks // (replicas * shares)
 
-    def nodes(self, parts: int) -> int | None:
-        """Nodes that the parts are on, neighbours on one; ``None`` without a hierarchy."""
-        return parts * self.c // self.node_size if self.node_size > 1 else None
+    def nodes(self, ranks: int, launched: int = 0) -> int | None:
+        """Nodes that the parts are on, neighbours on one; ``None`` where all are on one.
+
+        A node has the ranks of the hierarchy's, or as many as were `launched` there.
+        """
+        size = self.node_size if self.node_size > 1 else launched
+        cut = size > 1 and size < ranks and ranks % size == 0
+        # Slices of one part share a node.
+        return ranks // size if cut and size % (ranks // self.parts(ranks)) == 0 else None
 
     def scheme(
         self,

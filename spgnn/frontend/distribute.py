@@ -168,6 +168,7 @@ def distribute(
         seed=seed,
         symmetrise=symmetrise,
         split=split,
+        nodes=algorithm.nodes(comm.size, comm.ranks_a_node()),
     )
     apart = dict(zip(APART, (x, y, train_mask, val_mask, test_mask), strict=True))
     checked = comm.on_every_rank(lambda: checked_codec(codec, algorithm, plan is not None))

@@ -187,6 +187,7 @@ def share_of(
         symmetrise=data.symmetrise,
         split=data.split,
         hops=config.model.layers,
+        nodes=config.nodes(comm.size),
     )
     parts = config.distribution.parts(comm.size)
     if comm.from_rank_zero(lambda: is_cut(data.dataset, parts)):

@@ -261,7 +261,7 @@ def _entry(path: str, ranks: int) -> dict[str, Any]:
         raise InputError(f"--plan {path}: not what spgnn plan --json writes") from None
     if not fits:
         raise InputError(f"--plan {path}: holds no plan for {ranks} ranks; spgnn plan makes one")
-    entry: dict[str, Any] = {"relays": False, **fits[0]}  # which older files do not name
+    entry: dict[str, Any] = {"nodes": None, "relays": False, **fits[0]}  # of older files
     missing = [name for name in CHOSEN if name not in entry]
     if missing:
         raise InputError(f"--plan {path}: its plan for {ranks} ranks lacks {missing[0]}")

@@ -221,7 +221,8 @@ class Placement:
     part of each nonzero, for a vertex cut; `objective` says what the method minimises, "auto" what
     is exchanged under the cover; `balance` what every part gets an equal share of;
     `symmetrise` makes a directed graph undirected before it is partitioned; `split` keeps one
-    column of masks; `hops` are layers of the model, for method pagraph.
+    column of masks; `hops` are layers of the model, for method pagraph; `nodes` are those that
+    the parts are on.
     """
 
     algorithm: Algorithm
@@ -234,6 +235,7 @@ class Placement:
     symmetrise: bool = False
     split: int | None = 0
     hops: int = 2
+    nodes: int | None = None
 
     def check_ready(self, what: str) -> None:
         """Refuse an objective where `what` says the parts already."""
@@ -356,8 +358,7 @@ def _labels(
             balance=how.balance,
             train_mask=mask,
             seed=how.seed,
-            # Nobody else can make a partition of two levels.
-            nodes=how.algorithm.nodes(parts) if method == "gvb" else None,
+            nodes=how.nodes,
             hops=how.hops,
             progress=progress,
         )

@@ -34,7 +34,7 @@ from spgnn.progress import Progress
 
 # Options of training that plans choose.
 CHOSEN = (
-    *("algo", "c", "exchange", "cover", "hierarchy", "relays"),
+    *("algo", "c", "exchange", "cover", "hierarchy", "nodes", "relays"),
     *("order", "recompute_halo", "prune", "partition"),
 )
 # Options that a printed command does not repeat: of planning itself, and of this run.
@@ -282,6 +282,7 @@ def candidates(
             c=algorithm.c,
             cover=algorithm.cover,
             hierarchy=str(node_size) if node_size > 1 else "none",
+            nodes=algorithm.nodes(ranks, ranks_a_node),
             relays=algorithm.relays,
             order="auto",
             recompute_halo=False,
@@ -575,6 +576,5 @@ class Planner:
 
 def _partition_of(config: TrainConfig, ranks: int) -> tuple[str, Objective, int, int | None]:
     """Method, objective, parts and nodes of the partition, as training makes it."""
-    how, method = config.distribution, config.algorithm.partition
-    parts = how.parts(ranks)
-    return method, config.objective, parts, how.nodes(parts) if method == "gvb" else None
+    parts = config.distribution.parts(ranks)
+    return config.algorithm.partition, config.objective, parts, config.nodes(ranks)

@@ -75,7 +75,11 @@ class PairTask(Task):
 
         users = int(comm.from_rank_zero(lambda: read().shape[0]))
         placement = Placement(
-            config.distribution, how.partition, imbalance=how.imbalance, seed=seed
+            config.distribution,
+            how.partition,
+            imbalance=how.imbalance,
+            seed=seed,
+            nodes=config.distribution.nodes(comm.size, comm.ranks_a_node()),
         )
         rows, self.partition_report = scattered_share(data.dataset, source, placement, comm)
         self.name, self.vertex_ids = rows.meta.name, rows.vertex_ids

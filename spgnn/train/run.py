@@ -97,6 +97,8 @@ def train(
     if given is None:
         defaults = TrainConfig().flat()
         given = {name for name, value in config.flat().items() if value != defaults[name]}
+    if config.algorithm.nodes is not None:
+        given = {*given, "nodes"}
     plan = None
     if config.algorithm.plan is not None:
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
@@ -252,14 +254,19 @@ def _is_same(path: str, name: str) -> bool:
 
 
 def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
-    """The same configuration with ``--hierarchy auto`` decided; from now on the ledger knows nodes.
+    """The same configuration with nodes known, and ``--hierarchy auto`` decided; so is the ledger.
 
-    ``auto`` is the number of ranks that the launcher has put on each node, where it has put as many
-    neighbouring ranks on all of them, and the algorithm knows nodes; else ``none``. Collective.
+    Nodes are those of the launcher, where it has put as many neighbouring ranks on all of them,
+    unless ``--nodes`` or ``--hierarchy`` says. ``auto`` is the number of ranks on each, where the
+    algorithm knows nodes; else ``none``. Collective.
     """
     launched, how = comm.ranks_a_node(), config.algorithm
+    if how.nodes is not None:
+        launched = comm.size // how.nodes
     size = how.node_size if how.node_size > 1 else launched
     comm.ledger.know(size, how.group_sizes[:-1])
+    if 1 < size < comm.size:
+        config = config.but(nodes=comm.size // size)
     if how.hierarchy != "auto":
         return config
     result = config.but(hierarchy=str(size) if 1 < size < comm.size else "none")

@@ -107,14 +107,13 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
     """What planning says of a run, with the partition that the run will make."""
     how, algorithm = config.algorithm, config.distribution
     dataset = Dataset.of(open_source(config.data.dataset), config)
-    parts, gvb = algorithm.parts(ranks), how.partition == "gvb"
     labels, _ = partition(
         dataset.looped,
-        parts,
+        algorithm.parts(ranks),
         how.partition,
         objective=config.objective,
         imbalance=how.imbalance,
         seed=config.training.seed,
-        nodes=algorithm.nodes(parts) if gvb else None,
+        nodes=config.nodes(ranks),
     )
     return predict(dataset, labels, config, ranks)

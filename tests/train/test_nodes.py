@@ -39,6 +39,7 @@ def launched_as(rank: int, sizes: list[int]) -> list[tuple[str, int]]:
         config = resolved(TrainConfig.of(**flags), comm)
         config.check(comm.size)
         found.append((config.algorithm.hierarchy, comm.ledger.node_size))
+        assert config.nodes(4) == (2 if comm.ledger.node_size == 2 else None)
     return found
 
 
@@ -123,6 +124,17 @@ def test_the_command(tmp_path):
     assert levels["nodes"] == 2
     assert 0 < levels["between"]["total"] <= levels["between_flat"]["total"]
     assert flat["partition"].get("levels") is None
+    placed = report_of(tmp_path, *flags, "--nodes", 2)
+    np.testing.assert_allclose(losses_of(placed), losses_of(flat), rtol=1e-4)
+    assert placed["partition"]["levels"]["nodes"] == placed["config"]["nodes"] == 2
+    flatly, by_level = placed["partition"]["levels"], placed["volume_by_level"]
+    assert flatly["between_flat"]["total"] == levels["between_flat"]["total"]
+    assert by_level["between"]["total_bytes"] > two["volume_by_level"]["between"]["total_bytes"]
+    assert by_level == placed["planned_volume_by_level"]
     wrong = run(tmp_path, *flags, "--hierarchy", 3)
     assert (wrong.status, wrong.err.count("\n")) == (2, 1)
     assert "--hierarchy 3 must divide the number of ranks, which is 4" in wrong.err
+    wrong = run(tmp_path, *flags, "--nodes", 3)
+    assert "--nodes 3 must divide the number of ranks, which is 4" in wrong.err
+    wrong = run(tmp_path, *flags, "--nodes", 4, "--hierarchy", 2)
+    assert "--nodes 4 and --hierarchy 2 contradict each other" in wrong.err
