@@ -46,8 +46,9 @@ Objective = Literal["both", "send", "cover"]
 Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 BALANCES = ("nnz", "vertices", "train")
-# What a row to another node counts beside one inside, where no machine file says.
-OUTSIDE = 2
+# What a row to another node counts beside one inside, where no machine file says: about what links
+# of GPUs in one node are faster than those between nodes.
+OUTSIDE = 8
 _MOST_OUTSIDE = 64
 OURS = {"gvb": get_args(Objective), "stream": ("both", "send")}  # and their objectives
 # The methods that take fixed vertices.
@@ -114,7 +115,7 @@ def partition(
         A partition to refine (gvb and stream). Its parts keep their numbers, without `nodes`.
     nodes : int, optional
         Partition for as many nodes of k / nodes parts each, which are neighbours in number. gvb
-        minimises what the busiest part moves, a row to another node counted as two, and what the
+        minimises what the busiest part moves, a row to another node counted as eight, and what the
         busiest node does; parts of other methods are put on nodes by `place`. The report says what
         moves between nodes, and inside.
     machine : machine file of ``spgnn machine``, optional

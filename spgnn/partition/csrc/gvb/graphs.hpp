@@ -138,8 +138,8 @@ class PartWeights {
   std::vector<std::int64_t> weight_;  // [parts × constraints]
 };
 
-// Nodes of neighbouring parts. A row that leaves its node counts as `outside` rows: for the parts
-// that send and receive it and, where its ranks share a link, for both nodes.
+// Nodes of neighbouring parts. A row that leaves its node counts as `outside` rows where parts and
+// nodes are compared, by what is sent and received; in the total all rows count alike.
 struct Nodes {
   Part size = 1;  // parts of a node; with 1 all rows count alike
   std::int32_t outside = 1;

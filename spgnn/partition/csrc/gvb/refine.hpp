@@ -617,9 +617,15 @@ class VolumeMoves {
 // while the total hardly falls any more.
 constexpr double kOnTheWay = 0.2, kInTheEnd = 1.0;
 // How much the busiest node counts beside the busiest part. Its rows are those of its parts anyway.
-constexpr double kNodeShare = 0.5;
+constexpr double kNodeShare = 0.3;
 
 using Score = std::pair<std::int64_t, double>;  // overload first, then volume
+
+// With nodes, volumes of parts count rows to other nodes several times.
+inline double rows_per_unit(const VolumeState& state) {
+  const double units = std::accumulate(state.send().begin(), state.send().end(), 0.0);
+  return units > 0 ? static_cast<double>(state.total()) / units : 1.0;
+}
 
 // The volume is total + weight · k · maximum, this counted up to `most` averages. With nodes, the
 // maximum is a mean of that over parts and that over nodes.
@@ -631,7 +637,7 @@ Score score(const State& state, const Options& options, double weight = kOnTheWa
   if (options.nodes.matter()) {
     const auto of_node = static_cast<double>(state.busiest_node(options.receive));
     const double all_nodes = of_node * options.parts / options.nodes.size;
-    highest = (highest + kNodeShare * all_nodes) / (1 + kNodeShare);
+    highest = (highest + kNodeShare * all_nodes) / (1 + kNodeShare) * rows_per_unit(state);
   }
   return {state.weights().overload(options.max_weight),
           total + weight * std::min(highest, most * total)};
@@ -652,7 +658,7 @@ void price_volumes(State& state, const Bound& bounds, const Options& options, do
     const double all = std::accumulate(sends.begin(), sends.end(), 0.0);
     const auto count = static_cast<double>(std::max<std::size_t>(1, sends.size()));
     Potential potential;
-    potential.alpha = share * alpha;
+    potential.alpha = share * alpha * rows_per_unit(state);
     potential.receives = options.receive;
     potential.reference = std::max({1.0, all / count, static_cast<double>(busiest) / kReach});
     potential.limit_price(count);
@@ -684,7 +690,8 @@ void price_peaks(State& state, const Options& options) {
     };
     add_slopes(sends);
     if (options.receive) add_slopes(receives);
-    potential.alpha = press * static_cast<double>(sends.size()) / std::max(1.0, slopes);
+    potential.alpha =
+        press * static_cast<double>(sends.size()) / std::max(1.0, slopes) * rows_per_unit(state);
     return potential;
   };
   state.set_potential(priced(state.send(), state.receive(), state.busiest(options.receive), kPress),

@@ -321,8 +321,9 @@ class VolumeState {
     weights_.set_price({}, 0);
     lowest_price_ = lowest_receive_price_ = std::numeric_limits<double>::max();
     highest_price_ = highest_receive_price_ = 0;
+    if (nodes_.matter()) cost_ += static_cast<double>(total_);
     for (Part p = 0; p < parts_; ++p) {
-      cost_ += potential_.send_cost(send_[p]) + potential_.receive_cost(receive_[p]);
+      cost_ += send_cost(p) + potential_.receive_cost(receive_[p]);
       set_prices(p);
     }
     for (Part node = 0; node < std::ssize(node_send()); ++node) {
@@ -353,7 +354,7 @@ class VolumeState {
   Part node(Part p) const { return node_of_[p]; }
   // Of a row that a part sends to (receives from) another node, that node's share left out.
   double outside_price(Part p) const {
-    return nodes_.outside * (price_[p] + node_send_.price[node_of_[p]]);
+    return 1 + nodes_.outside * (price_[p] - 1 + node_send_.price[node_of_[p]]);
   }
   double outside_receive_price(Part p) const {
     return nodes_.outside * (receive_price_[p] + node_receive_.price[node_of_[p]]);
@@ -441,7 +442,8 @@ class VolumeState {
       change_node(node_send_, node_of_[sender], rows);
       change_node(node_receive_, node_of_[receiver], rows);
     }
-    total_ += rows;
+    total_ += sign * count_.net(e).weight;
+    cost_ += sign * count_.net(e).weight;
     change_part(0, sender, rows);
     change_part(1, receiver, rows);
   }
@@ -496,6 +498,11 @@ class VolumeState {
     touched_nodes_.clear();
   }
 
+  // With nodes, rows themselves are counted apart: all alike.
+  double send_cost(Part p) const {
+    return nodes_.matter() ? potential_.peak_cost(send_[p]) : potential_.send_cost(send_[p]);
+  }
+
   double node_cost(Part node) const {
     return node_potential_.peak_cost(node_send_.volume[node]) +
            node_potential_.receive_cost(node_receive_.volume[node]);
@@ -507,9 +514,9 @@ class VolumeState {
 
   void settle() {
     for (auto [p, by] : send_delta_) {
-      cost_ -= potential_.send_cost(send_[p]);
+      cost_ -= send_cost(p);
       send_[p] += by;
-      cost_ += potential_.send_cost(send_[p]);
+      cost_ += send_cost(p);
       touched_.push_back(p);
     }
     for (auto [p, by] : receive_delta_) {
