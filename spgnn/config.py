@@ -124,12 +124,12 @@ class Algorithm(Record):
             "none|auto|N,…",
         ),
     ] = "none"
-    relays: Annotated[
-        bool, rare("ranks that have time hand rows on, and add sums up, where others are busy")
-    ] = False
     nodes: Annotated[
         int | None, rare("that neighbouring ranks are on; default: as launched", "N", low=1)
     ] = None
+    relays: Annotated[
+        bool, rare("ranks that have time hand rows on, and add sums up, where others are busy")
+    ] = False
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
     edges: Annotated[
         str | None, key("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")

@@ -150,7 +150,11 @@ class CoverState {
   const std::vector<std::int64_t>& send() const { return volume_.of_part[0]; }
   const std::vector<std::int64_t>& receive() const { return volume_.of_part[symmetric_ ? 0 : 1]; }
   std::int64_t total() const {
-    return std::accumulate(send().begin(), send().end(), std::int64_t{0});
+    const auto sum = [](const auto& rows) {
+      return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    };
+    const std::int64_t apart = nodes_.matter() ? sum(node_send()) / nodes_.outside : 0;
+    return sum(send()) - (nodes_.outside - 1) * apart;
   }
   std::int64_t busiest(bool) const {
     return std::max(std::ranges::max(send()), std::ranges::max(receive()));
@@ -284,7 +288,8 @@ class CoverState {
   Part node_count() const { return nodes_.matter() ? parts_ / nodes_.size : 0; }
   bool apart(Part p, Part q) const { return nodes_.matter() && node(p) != node(q); }
   double outside_price(int direction, Part p) const {
-    return nodes_.outside * (price_[direction][p] + node_price_[direction][node(p)]);
+    const int rows = direction == 0 ? 1 : 0;  // what is sent costs its rows as well
+    return rows + nodes_.outside * (price_[direction][p] - rows + node_price_[direction][node(p)]);
   }
 
   int own(int side) const { return symmetric_ ? 0 : 1 - side; }
@@ -321,6 +326,7 @@ class CoverState {
     cost_ += cost_of(direction, p) + (apart ? node_cost(direction, node(p)) : 0);
     set_price(direction, p);
     if (apart) set_node_price(direction, node(p));
+    if (nodes_.matter() && direction == 0) cost_ += by;
   }
 
   // Neighbours of v that had no other in part `from` cover nothing there any more; where v now is,
@@ -341,7 +347,9 @@ class CoverState {
 
   double cost_of(int direction, Part p) const {
     const std::int64_t rows = volume_.of_part[direction][p];
-    const double send = potential_.send_cost(rows), receive = potential_.receive_cost(rows);
+    // With nodes, rows themselves are counted apart: all alike.
+    const double send = nodes_.matter() ? potential_.peak_cost(rows) : potential_.send_cost(rows);
+    const double receive = potential_.receive_cost(rows);
     return symmetric_ ? send + receive : direction == 0 ? send : receive;
   }
   double node_cost(int direction, Part node) const {
@@ -362,7 +370,7 @@ class CoverState {
     node_price_[direction][node] = symmetric_ ? send + receive : direction == 0 ? send : receive;
   }
   void reprice() {
-    cost_ = 0;
+    cost_ = nodes_.matter() ? static_cast<double>(total()) : 0;
     for (Part p = 0; p < parts_; ++p) cost_ += weights_.cost(p);
     for (int direction = 0; direction < sides(); ++direction) {
       for (Part p = 0; p < parts_; ++p) {

@@ -622,7 +622,8 @@ constexpr double kNodeShare = 0.3;
 using Score = std::pair<std::int64_t, double>;  // overload first, then volume
 
 // With nodes, volumes of parts count rows to other nodes several times.
-inline double rows_per_unit(const VolumeState& state) {
+template <class State>
+double rows_per_unit(const State& state) {
   const double units = std::accumulate(state.send().begin(), state.send().end(), 0.0);
   return units > 0 ? static_cast<double>(state.total()) / units : 1.0;
 }
