@@ -243,7 +243,7 @@ def _results(
     if options.labels is not None:
         labels = read_labels(options.labels, vertices, parts)
         if nodes is not None and options.output is not None:
-            labels = place(matrix, labels, parts, nodes=nodes)
+            labels = place(matrix, labels, parts, nodes=nodes, shares=shares)
         first = report(matrix, labels, parts, nodes=nodes, **counting)
     elif options.method == LIBRA or options.edge_labels is not None:
         started = time.perf_counter()
@@ -308,6 +308,7 @@ def _record(options: Options, reports: list[Report]) -> bytes:
     record: dict[str, Any] = {**first, "graph": options.graph}
     if options.features is not None:
         figures = {"total": "total_volume", "max_send": "max_send", "max_recv": "max_recv"}
+        figures["busiest"] = "busiest"
         volumes = {name: first[key] * 4 * options.features for name, key in figures.items()}
         record["bytes"] = {"features": options.features, **volumes}
     if len(reports) > 1:
@@ -318,10 +319,10 @@ def _record(options: Options, reports: list[Report]) -> bytes:
 # Lines of the table: name, place in a report, form. Those whose place no report has are left out.
 _TABLE = (
     ("total volume (rows)", "total_volume", "rows"),
+    ("busiest part", "busiest", "rows"),
     ("max send", "max_send", "rows"),
     ("average send", "avg_send", "mean"),
     ("max receive", "max_receive", "rows"),
-    ("busiest part", "busiest", "rows"),
     ("largest message", "max_pair", "rows"),
     ("send imbalance", "send_imbalance", "share"),
     ("receive imbalance", "recv_imbalance", "share"),
@@ -344,13 +345,14 @@ _TABLE = (
     ("vertex cut: parts a vertex", "vertex_cut.replication", "number"),
     ("  expand (rows)", "vertex_cut.expand.total", "rows"),
     ("  fold", "vertex_cut.fold.total", "rows"),
-    ("  max send, together", "vertex_cut.together.max_send", "rows"),
+    ("  busiest part, together", "vertex_cut.together.busiest", "rows"),
     ("  send imbalance", "vertex_cut.together.send_imbalance", "share"),
     ("  nnz imbalance", "vertex_cut.nnz_imbalance", "share"),
     ("  vertex imbalance", "vertex_cut.vertex_imbalance", "share"),
 )
 _BYTES = (
     ("total bytes", "total_volume"),
+    ("busiest part's bytes", "busiest"),
     ("max send bytes", "max_send"),
     ("max receive bytes", "max_recv"),
 )

@@ -190,9 +190,10 @@ def partition(
         raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
     if positions is not None and len(np.asarray(positions)) != n:
         raise InputError(f"positions of {len(np.asarray(positions))} vertices for a graph of {n}")
+    kinds = _kinds(parts, problem.shares, pinned)
     started = time.perf_counter()
     if start is not None and nodes is not None:
-        start = _in_places(adjacency, start, parts, nodes, problem.threads, problem.kinds)
+        start = _in_places(adjacency, start, parts, nodes, problem.threads, kinds=kinds)
         problem = replace(problem, initial=start)
     if positions is not None:
         labels = morton(positions, parts, problem.weight, problem.shares)
@@ -205,7 +206,7 @@ def partition(
             # gvb puts parts on nodes itself, and refined labels keep their numbers.
             stays = problem.node_size > 1 if method == "gvb" else method in _NUMBERED
             if not stays and (nodes is not None or initial is None):
-                labels = _in_places(adjacency, labels, parts, nodes, problem.threads, problem.kinds)
+                labels = _in_places(adjacency, labels, parts, nodes, problem.threads, kinds=kinds)
     seconds = time.perf_counter() - started
     counting: dict[str, Any] = {"minimum": minimum, "threads": threads, "progress": progress}
     result = report(adjacency, labels, k, shares=problem.shares, nodes=nodes, **counting)
@@ -218,7 +219,12 @@ def partition(
 
 
 def place(
-    A: Any, labels: npt.ArrayLike, k: int | None = None, *, nodes: int | None = None
+    A: Any,
+    labels: npt.ArrayLike,
+    k: int | None = None,
+    *,
+    nodes: int | None = None,
+    shares: npt.ArrayLike | None = None,
 ) -> Int32Array:
     """Number parts by place: those that exchange many rows become neighbours in number.
 
@@ -233,6 +239,8 @@ def place(
     k : int, optional
         By default 1 + the largest label.
     nodes : int, optional
+    shares : positive numbers [k], optional
+        A part's share of the work: only parts of equal shares change numbers.
 
     Returns
     -------
@@ -246,7 +254,9 @@ def place(
     """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, k)
-    return _in_places(adjacency, checked, parts, check_nodes(nodes, parts))
+    relative = None if shares is None else check_shares(shares, parts)
+    nodes = check_nodes(nodes, parts)
+    return _in_places(adjacency, checked, parts, nodes, kinds=_kinds(parts, relative))
 
 
 def levels_of(
@@ -328,14 +338,6 @@ class Problem:
         shares = np.ones(self.parts) if self.shares is None else self.shares
         portions: Float64Array = shares.sum() / shares
         return portions
-
-    @property
-    def kinds(self) -> Int32Array:
-        """Parts of one kind may change numbers: of equal shares, with no vertex fixed."""
-        _, kinds = np.unique(self.portions, return_inverse=True)
-        fixed = np.unique([] if self.fixed is None else self.fixed[self.fixed >= 0]).astype(int)
-        kinds[fixed] = self.parts + np.arange(len(fixed))
-        return kinds.astype(np.int32)
 
     def bounds(self, weight: Int64Array) -> list[int]:
         """The most that each part may have of a weight of the vertices."""
@@ -618,7 +620,10 @@ def gvb(problem: Problem) -> Int32Array:
     limits = part_bounds(problem.weights.sum(axis=0), problem.portions[:, None], problem.imbalance)
     options = _native.GvbOptions()
     options.parts = check_integer("parts of gvb", problem.parts, 1, MAX_PARTS)
-    options.max_weight, options.kinds = limits.ravel().tolist(), problem.kinds.tolist()
+    options.max_weight, options.kinds = (
+        limits.ravel().tolist(),
+        _kinds(problem.parts, problem.shares, problem.fixed).tolist(),
+    )
     options.seed, options.receive = problem.seed, problem.objective != "send"
     options.threads = problem.threads
     options.node_size, options.outside = problem.node_size, problem.outside
@@ -646,17 +651,27 @@ def gvb(problem: Problem) -> Int32Array:
     )
 
 
+def _kinds(parts: int, shares: Float64Array | None, fixed: Int32Array | None = None) -> Int32Array:
+    """Parts of one kind may change numbers: of equal shares, with no vertex fixed."""
+    kinds = np.zeros(parts, np.int32)
+    if shares is not None:
+        kinds[:] = np.unique(shares, return_inverse=True)[1]
+    if fixed is not None:
+        kinds[np.unique(fixed[fixed >= 0])] = parts + np.arange(len(np.unique(fixed[fixed >= 0])))
+    return kinds
+
+
 def _in_places(
     adjacency: Adjacency,
     labels: Int32Array,
     parts: int,
     nodes: int | None,
     threads: int | None = None,
-    kinds: Int32Array | None = None,
+    *,
+    kinds: Int32Array,
 ) -> Int32Array:
     """The same parts by place; as they are where a graph on disk has more than 1024."""
     size = 1 if nodes is None else parts // nodes
-    kinds = np.zeros(parts, np.int32) if kinds is None else kinds
     if adjacency.on_disk:
         blocks = count_volumes(adjacency, labels, parts, threads=threads).column.blocks
         if blocks is None:

@@ -37,7 +37,8 @@ def write_figure(figure: Any, path: str, suffix: str, flag: str = "--plot") -> N
 def plot_volumes(volumes: Volumes, path: str, title: str, reports: Sequence[Report] = ()) -> None:
     """Draw send and receive volume per part and the block heat map, for the column cover.
 
-    Of several reports, the largest volumes of each method as well.
+    Of several reports, what the busiest part of each method moves as well: the larger of rows sent
+    and received, which the others wait for.
     """
     suffix = check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -65,8 +66,8 @@ def plot_volumes(volumes: Volumes, path: str, title: str, reports: Sequence[Repo
         axis.get_major_locator().set_params(integer=True)  # parts have no halves
     for axes in compared:
         places = np.arange(len(reports))
-        axes.bar(places - 0.2, [one["max_send"] for one in reports], 0.4, label="max send")
-        axes.bar(places + 0.2, [one["max_recv"] for one in reports], 0.4, label="max receive")
+        axes.bar(places - 0.2, [one["busiest"] for one in reports], 0.4, label="busiest part")
+        axes.bar(places + 0.2, [one["avg_send"] for one in reports], 0.4, label="average")
         axes.set_xticks(places, [one["method"] for one in reports], rotation=30, ha="right")
         axes.set(ylabel="rows")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)

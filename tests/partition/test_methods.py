@@ -194,6 +194,11 @@ def test_only_parts_that_are_alike_change_nodes():
         assert labels[:3].tolist() == [3, 3, 6]
         assert result["imbalance_met"]
     assert partition(A, 8, "metis", nodes=2, shares=shares)[1]["nnz_imbalance"] < 0.3
+    mixed = labels.copy()
+    mixed[labels == 1], mixed[labels == 7] = 7, 1
+    placed = place(A, mixed, nodes=2, shares=shares)
+    even = [np.bincount(one, minlength=8)[::2].sum() for one in (mixed, placed)]
+    assert even[0] == even[1]
 
 
 @pytest.mark.parametrize("objective", ["both", "cover"])
