@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <numeric>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -483,16 +485,23 @@ class alignas(64) CoverMoveFinder {
       }
       save(q, state_.own_price(side, q) + price);
       const auto group = std::span(grouped_).subspan(begin, end - begin);
-      for (std::int32_t before = 0; Vertex u : group) {
-        for (Part p : covering.of(u)) in_all_[p] += in_all_[p] == before;
-        ++before;
+      // Parts for which all of the group are in a cover; mostly there is none.
+      std::int32_t looked = 0, left = 1;
+      while (left > 0 && looked < std::ssize(group)) {
+        left = 0;
+        for (Part p : covering.of(group[looked])) {
+          const bool in_all = in_all_[p] == looked;
+          in_all_[p] += in_all;
+          left += in_all;
+        }
+        ++looked;
       }
-      for (Part p : covering.of(group.back())) {
-        if (in_all_[p] == std::ssize(group)) save(p, state_.block_price(side, p, q));
+      if (left > 0) {
+        for (Part p : covering.of(group.back())) {
+          if (in_all_[p] == looked) save(p, state_.block_price(side, p, q));
+        }
       }
-      for (Vertex u : group) {
-        for (Part p : covering.of(u)) in_all_[p] = 0;
-      }
+      for (Part p : covering.of(group[0])) in_all_[p] = 0;
       begin = end;
     }
     return others;
@@ -604,9 +613,9 @@ class CoverMoves {
   double before_ = 0;
 };
 
-// Partitions for the volume under minimum covers: one for the medium-grain split of the nonzeros is
-// refined by moves that know the covers; then V-cycles, each for the split of the covers so far,
-// and such moves again; in the end those that lower the maximum.
+// Partitions for the volume under minimum covers: some for the medium-grain split of the nonzeros
+// are refined by moves that know the covers; from the best V-cycles, each for the split of the
+// covers so far, and such moves again; in the end those that lower the maximum.
 class CoverPartitioner {
  public:
   CoverPartitioner(const Adjacency& adjacency, const WeightedVertices& vertices,
@@ -625,31 +634,61 @@ class CoverPartitioner {
     } else {
       columns_ = {transposed_.indptr, transposed_.indices};
     }
-    first_.starts = std::max(1, options.starts / 3);
+    first_.starts = 1;
     first_.cycles = 0;
     first_.peak_rounds = 0;
   }
 
-  std::vector<Part> operator()() { return improve(Multilevel(hypergraph(), first_)()); }
+  std::vector<Part> operator()() {
+    for (auto& labels : first_partitions()) refine(state_of(std::move(labels)), 1);
+    return finished(options_.cycles);
+  }
 
   // Never worse than the labels.
   std::vector<Part> improve(std::vector<Part> labels) {
-    best_ = labels;
-    best_score_ = score(state_of(std::move(labels)), options_, kInTheEnd);
-    refine();
-    for (int cycle = 0; cycle < options_.cycles; ++cycle) {
+    refine(state_of(std::move(labels)), 1);
+    return finished(std::max(1, options_.cycles));  // cycles bring parts within their bounds
+  }
+
+ private:
+  static constexpr double kWorthARound = 2e-3;
+  static constexpr int kPasses = 2;  // of moves between exact counts
+
+  // Each on a thread of its own. The calling thread alone tells of progress.
+  std::vector<std::vector<Part>> first_partitions() const {
+    const Hypergraph h = hypergraph();
+    std::vector<std::vector<Part>> labels((options_.starts + 1) / 2);
+    std::atomic<bool> interrupted = false;
+    parallel_chunks(std::ssize(labels), options_.threads, [&](std::int64_t start, int thread) {
+      Options options = first_;
+      if (start > 0) options.seed = Random(options_.seed).split(start).next();
+      if (labels.size() > 1) options.threads = 1;
+      options.progress = [&](const char* stage, double fraction) {
+        if (interrupted) throw std::runtime_error("interrupted");
+        if (thread > 0 || !options_.progress) return;
+        try {
+          options_.progress(stage, fraction);
+        } catch (...) {
+          interrupted = true;
+          throw;
+        }
+      };
+      labels[start] = Multilevel(h, options)();
+    });
+    return labels;
+  }
+
+  std::vector<Part> finished(int cycles) {
+    const int rounds = 2 * options_.greedy_rounds;
+    refine(state_of(best_), cycles > 0 ? 1 : rounds);
+    for (int cycle = 0; cycle < cycles; ++cycle) {
       split_by_covers(adjacency_, best_, options_.parts, options_.threads, split_);
-      const std::vector<Part> before = best_;
-      CoverState state = state_of(Multilevel(hypergraph(), first_).improve(before));
-      refine(std::move(state));
+      refine(state_of(Multilevel(hypergraph(), first_).improve(best_)), rounds);
     }
     lower_peaks();
     if (options_.progress) options_.progress("refinement", 1);
     return std::move(best_);
   }
-
- private:
-  static constexpr double kWorthARound = 2e-3;
 
   Hypergraph hypergraph() const {
     Hypergraph h = split_hypergraph(adjacency_, split_);
@@ -661,13 +700,12 @@ class CoverPartitioner {
     return {adjacency_, columns_, vertices_, std::move(labels), options_};
   }
 
-  void refine() { refine(state_of(best_)); }
-
-  void refine(CoverState state) {
-    for (int round = 0; round < 2 * options_.greedy_rounds; ++round) {
+  void refine(CoverState state, int rounds) {
+    keep(state);
+    for (int round = 0; round < rounds; ++round) {
       price_volumes(state, options_.max_weight, options_, options_.alpha_last);
       CoverMoves moves(state, options_.max_weight, options_.threads);
-      if (!improved(state, moves, moves.boundary(), options_.greedy_rounds)) return;
+      if (!improved(state, moves, moves.boundary(), kPasses)) return;
     }
   }
 
@@ -681,7 +719,7 @@ class CoverPartitioner {
     }
   }
 
-  // Moves vertices, counts, and keeps the best; whether that was worth it.
+  // Moves vertices and counts; whether that was worth it.
   bool improved(CoverState& state, const CoverMoves& moves, std::vector<Vertex> vertices,
                 int rounds) {
     if (options_.progress) options_.progress("refinement", 0.5);
@@ -689,12 +727,18 @@ class CoverPartitioner {
     GreedyRefiner<CoverMoves>(moves, vertices_.num_vertices, random_)
         .run(rounds, std::move(vertices));
     state.refresh();
-    const Score now = score(state, options_, kInTheEnd);
-    if (now < best_score_) {
-      best_score_ = now;
-      best_ = state.labels();
-    }
+    const Score now = keep(state);
     return now.first < before.first || now.second < before.second * (1 - kWorthARound);
+  }
+
+  // Keeps the partition if it is the best so far.
+  Score keep(const CoverState& state) {
+    const Score now = score(state, options_, kInTheEnd);
+    if (best_.empty() || now < best_score_) {
+      best_ = state.labels();
+      best_score_ = now;
+    }
+    return now;
   }
 
   Adjacency adjacency_, columns_;
@@ -705,7 +749,7 @@ class CoverPartitioner {
   Random random_;
   Split split_;
   std::vector<Part> best_;
-  Score best_score_;
+  Score best_score_{};
 };
 
 }  // namespace spgnn::gvb
