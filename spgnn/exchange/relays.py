@@ -97,8 +97,7 @@ def _split(stage: Stage, place: int, axes: Axes, rank: int, *, gathers: bool) ->
     row_of_A, entry = np.full(len(received.peer), -1), np.zeros(len(received.peer), np.int64)
     if gathers and R is not None:
         row_of_A, entry = _rows_of_A(stage, R, place)
-    along = [each.counts for each in stage.hops if each.axis == hop.axis]
-    load = sum(each.sent for each in along), sum(each.received for each in along)
+    load = [_rows_along(stage, hop.axis, way) for way in ("sent", "received")]
     least = load[0] - _movable(row_of_H), load[1] - _movable(row_of_A)
     (every,) = yield Gather(EVERYONE, (torch.tensor([[*load, *least]]),))
     loads = every.numpy()
@@ -197,8 +196,15 @@ def _in_two_hops(
     new_place[late] = len(of) + _inverse(grouped_order(sender, peers))
 
     each = [np.bincount(one, minlength=peers) for one in (to, of, to_next, sender)]
-    (largest,) = yield Gather(axis, (torch.tensor([[int(each[0].max()), int(each[2].max())]]),))
-    most = largest.amax(0).tolist()
+    # The busiest ranks of both hops, one after the other, have to take less than that of the one.
+    load = [_rows_along(stage, axis, way) for way in ("sent", "received")]
+    rest = load[0] - hop.counts.sent, load[1] - hop.counts.received
+    now = rest[0] + len(to), rest[1] + len(of), len(to_next), len(late)
+    largest = int(each[0].max()), int(each[2].max())
+    (every,) = yield Gather(EVERYONE, (torch.tensor([[*largest, *load, *now]]),))
+    most = every.amax(0).tolist()
+    if max(most[4:6]) + max(most[6:8]) >= max(most[2:4]):
+        return stage
     first = replace(
         hop,
         send=take_rows(send, torch.from_numpy(leaving)),
@@ -222,6 +228,11 @@ def _in_two_hops(
         R = _moved(R, places, more)
     hops = (*stage.hops[:place], first, second, *later)
     return replace(stage, remote=R, hops=hops)
+
+
+def _rows_along(stage: Stage, axis: str, way: str) -> int:
+    """Rows that a rank has sent, or received, in all hops of a stage along an axis."""
+    return sum(int(getattr(hop.counts, way)) for hop in stage.hops if hop.axis == axis)
 
 
 def _rows_of_H(send: CSR) -> Int64Array:
