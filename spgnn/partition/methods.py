@@ -582,7 +582,7 @@ _EFFORT: dict[Preset, dict[str, float | list[int]]] = {
         "greedy_rounds": 2,
         "cut_rounds": 3,
         "bisection": [2, 2, 40],  # tries, passes, patience
-        "alpha_fine": 0.9,  # as the last stage has it, which is left out
+        "alpha_fine": 0.9,  # no V-cycle for the maximum follows
     },
     "default": {},
     "strong": {

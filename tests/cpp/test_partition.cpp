@@ -253,6 +253,7 @@ void test_matrix(const Matrix& matrix, int parts) {
   fast.peak_rounds = 1;
   strong.starts = 8;
   strong.net_start_above = -1;  // bisect the nets, too
+  strong.net_start_below = 1;
   receive.receive = true;
   test_gvb(matrix, parts, fast, false);
   test_gvb(matrix, parts, strong, false);

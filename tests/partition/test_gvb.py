@@ -325,7 +325,7 @@ def test_grid_is_cut_about_as_well_as_squares_would():
 
 def test_pricing_lowers_the_maximum_on_a_skewed_graph():
     A = symmetric(random_pattern(3000, 8, seed=5, skew=2.0))
-    without = send_with(A, 16, alpha_coarse=0, alpha_fine=0, alpha_last=0, peak_rounds=0)
+    without = send_with(A, 16, alpha_coarse=0, alpha_fine=0, peak_rounds=0)
     send = send_with(A, 16)
     assert send.max() < 0.95 * without.max()
     assert send.max() < 1.1 * send.mean()
@@ -334,9 +334,9 @@ def test_pricing_lowers_the_maximum_on_a_skewed_graph():
 def test_the_last_stage_lowers_the_maximum_of_uneven_communities():
     A = uneven_communities(3000, seed=1)
     before, after = send_with(A, 16, peak_rounds=0), send_with(A, 16)
-    assert before.max() > 1.12 * before.mean()
+    assert before.max() > 1.05 * before.mean()
     assert after.max() < 0.99 * before.max()
-    assert after.sum() < 1.03 * before.sum()
+    assert after.sum() < 1.05 * before.sum()
 
 
 def test_cover_objective_lowers_the_cover_volume_of_a_skewed_graph():
@@ -350,11 +350,12 @@ def test_cover_objective_lowers_the_cover_volume_of_a_skewed_graph():
 
 
 def test_the_busiest_part_neither_sends_nor_receives_much():
-    A = community_graph(3000, 30, seed=0)
-    sent, both = (column_volumes(A, partition(A, 16, objective=o), 16) for o in ("send", "both"))
-    assert both[1].max() < 0.85 * sent[1].max()
-    assert np.max(both) < 0.95 * np.max(sent)
-    assert np.max(both) < 1.15 * both[0].mean()
+    graphs = [community_graph(3000, 30, seed) for seed in range(3)]
+    sent, both = (
+        sum(np.max(column_volumes(A, partition(A, 16, objective=o), 16)) for A in graphs)
+        for o in ("send", "both")
+    )
+    assert both < 0.8 * sent
 
 
 def test_refinement_repairs_what_was_spoilt():

@@ -455,15 +455,26 @@ std::optional<Level<Graph>> coarsen_once(const Graph& graph, const CoarsenOption
   }
 }
 
-// A graph that has nearly as many edges as the one it was made from need not be kept: where edges
-// are spread at random, ten such levels would take ten times the memory of the graph. Hypergraphs
-// lose pins with every level.
+// A graph with nearly as many edges (or pins) as the one it was made from need not be kept: where
+// edges are spread at random, ten such levels would take ten times the memory and time of one.
 inline bool worth_keeping(const CutGraph& graph, const CutGraph& finer) {
-  constexpr double kKept = 0.75;
-  return graph.edges.size() <=
-         static_cast<std::size_t>(kKept * static_cast<double>(finer.edges.size()));
+  return graph.edges.size() * 4 <= finer.edges.size() * 3;
 }
-inline bool worth_keeping(const Hypergraph&, const Hypergraph&) { return true; }
+inline bool worth_keeping(const Hypergraph& h, const Hypergraph& finer) {
+  return h.pins.size() * 4 <= finer.pins.size() * 3;
+}
+
+// Adds a level to those of `graph`, instead of the last one where that is not worth keeping.
+template <class Graph>
+void add_level(std::vector<Level<Graph>>& levels, Level<Graph> level, const Graph& graph) {
+  const Graph& finer = levels.size() < 2 ? graph : levels[levels.size() - 2].coarse;
+  if (levels.empty() || worth_keeping(levels.back().coarse, finer)) {
+    levels.push_back(std::move(level));
+  } else {
+    for (Vertex& v : levels.back().coarse_of) v = level.coarse_of[v];
+    levels.back().coarse = std::move(level.coarse);
+  }
+}
 
 // Coarser and coarser graphs until at most `stop_at` vertices are left or nothing shrinks. With
 // `communities` of the vertices, clusters keep inside them as long as that shrinks the graph.
@@ -481,13 +492,7 @@ std::vector<Level<Graph>> coarsen(const Graph& graph, CoarsenOptions options, Ve
     }
     if (!level) break;
     if (options.groups != nullptr) communities = on_coarse(*level, communities);
-    const Graph& finer = levels.size() < 2 ? graph : levels[levels.size() - 2].coarse;
-    if (levels.empty() || worth_keeping(levels.back().coarse, finer)) {
-      levels.push_back(std::move(*level));
-    } else {
-      for (Vertex& v : levels.back().coarse_of) v = level->coarse_of[v];
-      levels.back().coarse = std::move(level->coarse);
-    }
+    add_level(levels, std::move(*level), graph);
     finest = &levels.back().coarse;
   }
   return levels;

@@ -713,7 +713,7 @@ class CoverPartitioner {
     constexpr double kNoticed = 1.2;
     CoverState state = state_of(best_);
     for (int round = 0; round < options_.peak_rounds; ++round) {
-      price_peaks(state, options_);
+      price_peaks(state, options_.max_weight, options_);
       CoverMoves moves(state, options_.max_weight, options_.threads);
       if (!improved(state, moves, moves.boundary(2 * kNoticed), 1)) return;
     }

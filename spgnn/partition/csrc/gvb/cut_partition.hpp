@@ -141,11 +141,11 @@ class CutMoves {
 };
 
 struct CutOptions {
-  Vertex vertices_per_part = 200;  // where coarsening stops
+  Vertex vertices_per_part = 100;  // where coarsening stops
   int rounds = 8;                  // of refinement per level
   double slack = 0.03;  // a part may exceed its bound by this share: later stages repair it
   int attempts = 6;     // at a small coarsest graph, where little is cut
-  BisectionOptions bisection{10, 6, 100};
+  BisectionOptions bisection{6, 6, 100};
 };
 
 inline void lower_cut(const CutGraph& graph, std::vector<Part>& labels, Part parts,
@@ -233,11 +233,12 @@ struct Options {
   bool receive = false;  // the maximum is that of rows sent or received, else of rows sent
   int threads = 1;       // the labels do not depend on it
   int starts = 3;        // first partitions, combined into one
-  int cycles = 1;        // V-cycles from the result
+  int cycles = 1;        // V-cycles from the result, the last for the maximum
   CutOptions cut;
   // The last of several starts bisects the nets, if more than this share of pins is away from the
-  // root; -1: always, 1: never. Where fewer are, as in meshes, the cut sees all there is.
-  double net_start_above = 0.1;
+  // root (where fewer are, as in meshes, the cut sees all there is), and coarsening leaves at most
+  // this share of them.
+  double net_start_above = 0.1, net_start_below = 0.4;
   Vertex net_vertices_per_part = 100;  // of the level it does that on
   BisectionOptions net_bisection{2, 4, 400};
   Vertex vertices_per_part = 20;  // of the coarsest level of a V-cycle
@@ -248,13 +249,14 @@ struct Options {
   int greedy_rounds = 3;
   int search_passes = 2, coarse_search_passes = 0;  // of the finest level and of coarser ones
   std::int32_t patience = 30;
-  std::int64_t search_budget = 6;  // units of work per pin and level
-  double alpha_coarse = 0.15, alpha_fine = 0.4, alpha_last = 0.9;  // of the potential, by stage
-  double load = 2, peak_load = 5;  // price of weight at the bounds; see price_weights
-  int peak_rounds = 8;             // at most; in which only parts close to the maximum pay more
+  std::int64_t search_budget = 6;                // units of work per pin and level
+  double alpha_coarse = 0.15, alpha_fine = 0.4;  // of the potential, by stage
+  double alpha_last = 0.9;                       // and for covers
+  double load = 2, peak_load = 5;                // price of weight at the bounds; see price_weights
+  int peak_rounds = 16;  // at most; in which only parts close to the maximum pay more
   // The maximum is not pressed below this many averages: it would take time, and rows of the total,
   // for little.
-  double even = 1.12;
+  double even = 1.05;
   // Called between steps with a stage and the share of it that is done; may throw to interrupt.
   std::function<void(const char*, double)> progress;
 };

@@ -50,18 +50,20 @@ class Multilevel {
     options_.nodes = nodes;
     if (options_.cycles > 0) labels = placed(std::move(labels));
     for (int cycle = options_.cycles; cycle > 0; --cycle) {
-      labels = cycled(std::move(labels), cycle == 1);
+      labels = cycled(std::move(labels), cycle == 1 ? last_aim() : Aim::kVolume);
     }
     return without_peaks(std::move(labels));
   }
 
   // Returns the labels it was given where it found nothing better.
   std::vector<Part> improve(std::vector<Part> labels) {
-    std::vector<Part> improved = without_peaks(cycled(labels, true));
+    std::vector<Part> improved = without_peaks(cycled(labels, last_aim()));
     return score_of(improved, kInTheEnd) < score_of(labels, kInTheEnd) ? improved : labels;
   }
 
  private:
+  Aim last_aim() const { return options_.peak_rounds > 0 ? Aim::kMaximum : Aim::kVolume; }
+
   // Progress is told by the calling thread alone; the others end once it was interrupted.
   void report(const char* stage, double fraction) {
     if (std::this_thread::get_id() != caller_) {
@@ -88,19 +90,19 @@ class Multilevel {
       graph = CutGraph();  // refinement needs the memory
       return refined(std::move(found[0]), 0);
     }
-    // The start that takes longest first.
+    // The start that takes longest first. Where it is not worth it, there is one less.
     const bool nets = share_away(found[0]) > options_.net_start_above;
     found.emplace_back();
     parallel_chunks(std::ssize(found), options_.threads, [&](std::int64_t i, int) {
       const std::int64_t start = last - i;
-      if (start == last && nets) {
-        found[start] = start_from_nets(start);
-      } else {
-        if (start == last) found[start] = cut(graph, start);
+      if (start < last) {
         found[start] = refined(std::move(found[start]), start);
+      } else if (nets) {
+        found[start] = start_from_nets(start);
       }
     });
     graph = CutGraph();
+    std::erase_if(found, [](const std::vector<Part>& labels) { return labels.empty(); });
     for (std::uint64_t round = 1; found.size() > 1; ++round) {
       constexpr std::int64_t kTogether = 3;
       std::vector<std::vector<Part>> winners((found.size() + kTogether - 1) / kTogether);
@@ -133,26 +135,30 @@ class Multilevel {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
     labels = placed(std::move(labels));
-    return refine_volumes(h_, std::move(labels), options_.max_weight, true, false, options_,
+    return refine_volumes(h_, std::move(labels), options_.max_weight, true, Aim::kVolume, options_,
                           random);
   }
 
   // Bisections of the nets themselves, refined on every level. Where pages of a site all link to
   // the same hubs, cutting those edges costs each page one row, however many they are; the cut of
   // a graph never sees that. Coarsening keeps to communities as long as it can (Heuer & Schlag
-  // 2017), else it would join what only looks close.
+  // 2017), else it would join what only looks close. No labels where that hardly lowers the number
+  // of pins, as in social networks: there the cut is as good, and this would take longest.
   std::vector<Part> start_from_nets(std::uint64_t start) {
     Random random = random_.split(start);
     const Vertex stop_at = vertices_of_parts(options_.net_vertices_per_part, options_.parts);
     std::vector<Level<Hypergraph>> levels;
     coarsen_further(levels, stop_at, &communities_, random);
     coarsen_further(levels, stop_at, nullptr, random);
+    const auto pins = static_cast<double>(h_.pins.size());
+    const auto left = static_cast<double>(coarsest(h_, levels).pins.size());
+    if (left > options_.net_start_below * pins) return {};
     report("initial partition", 0);
     BisectionOptions bisection = options_.net_bisection;
     bisection.threads = options_.threads;  // the other starts have usually ended by now
     std::vector<Part> labels = RecursiveBisection<Hypergraph>(options_.max_weight, bisection)(
         coarsest(h_, levels), options_.parts, random.split(1));
-    return refine_upwards(levels, std::move(labels), 0.0, false, random);
+    return refine_upwards(levels, std::move(labels), 0.0, Aim::kVolume, random);
   }
 
   // The same parts, numbered by place where nodes matter.
@@ -166,41 +172,40 @@ class Multilevel {
 
   // A V-cycle from the best of several partitions that keeps together only what all of them keep
   // together: regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
-  // How far the maximum lies above 1.5 averages does not decide: refinement can lower that, hardly
-  // the total.
   std::vector<Part> combine(std::vector<std::vector<Part>> found, Random random) {
     if (found.size() == 1) return std::move(found[0]);
     std::vector<Score> scores;
-    for (const auto& labels : found) scores.push_back(score_of(labels, kOnTheWay, 1.5));
+    for (const auto& labels : found) scores.push_back(score_of(labels));
     const auto best = std::min_element(scores.begin(), scores.end()) - scores.begin();
     std::vector<Part> groups = found[0];
     for (std::size_t i = 1; i < found.size(); ++i) groups = common_parts(groups, found[i]);
-    return better_of(std::move(found[best]), std::move(groups), true, random);
+    return better_of(std::move(found[best]), std::move(groups), Aim::kVolume, random);
   }
 
   // A V-cycle that keeps the parts together.
-  std::vector<Part> cycled(std::vector<Part> labels, bool last) {
+  std::vector<Part> cycled(std::vector<Part> labels, Aim aim) {
     std::vector<Part> groups = labels;
-    return better_of(std::move(labels), std::move(groups), last, random_);
+    return better_of(std::move(labels), std::move(groups), aim, random_);
   }
 
-  std::vector<Part> better_of(std::vector<Part> labels, std::vector<Part> groups, bool last,
+  std::vector<Part> better_of(std::vector<Part> labels, std::vector<Part> groups, Aim aim,
                               Random& random) {
-    std::vector<Part> found = v_cycle(labels, std::move(groups), last, random);
-    return score_of(found) < score_of(labels) ? found : labels;
+    std::vector<Part> refined = v_cycle(labels, std::move(groups), aim, random);
+    const double weight = aim == Aim::kMaximum ? kInTheEnd : kOnTheWay;
+    return score_of(refined, weight) < score_of(labels, weight) ? refined : labels;
   }
 
   // Coarsens inside the groups, which must not span parts, and refines on the way back. On the
   // coarser levels, where vertices are heavy, bounds are loose; weight that is too much later
   // leaves at a price that is low only if most nets are cut anyway, so slack goes by their share.
-  std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, bool last,
+  std::vector<Part> v_cycle(std::vector<Part> labels, std::vector<Part> groups, Aim aim,
                             Random& random) {
     const double slack = options_.slack * cut_share(labels);
     const Vertex stop_at = vertices_of_parts(options_.vertices_per_part, options_.parts);
     std::vector<Level<Hypergraph>> levels;
     coarsen_further(levels, stop_at, &groups, random);
     for (const auto& level : levels) labels = on_coarse(level, labels);
-    return refine_upwards(levels, std::move(labels), slack, last, random);
+    return refine_upwards(levels, std::move(labels), slack, aim, random);
   }
 
   // Adds levels until at most `stop_at` vertices are left or nothing shrinks any more; clusters
@@ -217,14 +222,14 @@ class Multilevel {
       constexpr double kShrinks = 0.8;
       if (!level || level->coarse.num_vertices > kShrinks * finest.num_vertices) return;
       if (groups != nullptr) *groups = on_coarse(*level, *groups);
-      levels.push_back(std::move(*level));
+      add_level(levels, std::move(*level), h_);
     }
   }
 
   // Refines the labels of the coarsest level and of all that are finer. Bounds may be exceeded by
   // `slack` on the coarsest, on finer ones by ever less.
   std::vector<Part> refine_upwards(const std::vector<Level<Hypergraph>>& levels,
-                                   std::vector<Part> labels, double slack, bool last,
+                                   std::vector<Part> labels, double slack, Aim aim,
                                    Random& random) {
     const auto depth = static_cast<double>(levels.size());
     double done = 0;
@@ -232,7 +237,7 @@ class Multilevel {
       const bool finest = &h == &h_;
       report("refinement", done / (depth + 1));
       const Bound bounds = finest ? options_.max_weight : relaxed(slack * (depth - done) / depth);
-      found = refine_volumes(h, std::move(found), bounds, finest, last, options_, random);
+      found = refine_volumes(h, std::move(found), bounds, finest, aim, options_, random);
       ++done;
     };
     refine_level(coarsest(h_, levels), labels);
@@ -246,9 +251,8 @@ class Multilevel {
                        [this] { report("refinement", 1); });
   }
 
-  Score score_of(const std::vector<Part>& labels, double weight = kOnTheWay,
-                 double most = std::numeric_limits<double>::infinity()) const {
-    return score(VolumeState(h_, labels, options_.parts, options_.nodes), options_, weight, most);
+  Score score_of(const std::vector<Part>& labels, double weight = kOnTheWay) const {
+    return score(VolumeState(h_, labels, options_.parts, options_.nodes), options_, weight);
   }
 
   // Share of pins in another part than the root of their net.

@@ -321,6 +321,12 @@ class LocalSearch {
         status_(state.hypergraph().num_vertices, kFree),
         stamp_(state.hypergraph().num_vertices, 0) {}
 
+  // One pass from these vertices alone.
+  void run(std::vector<Vertex> seeds, std::int64_t budget) {
+    budget_ = finder_.work() + budget;
+    run_pass(std::move(seeds));
+  }
+
   // Ends early once the searches have cost `budget` units of work.
   void run(int max_passes, std::int64_t budget) {
     budget_ = finder_.work() + budget;
@@ -337,12 +343,21 @@ class LocalSearch {
   static constexpr std::int64_t kLargestNet = 128;
   static constexpr int kWidest = 32;  // vertices queued by one move
   static constexpr double kWorthAPass = 2e-3;
+  static constexpr int kSteps = 16;  // of the budget: a pass ends with one that paid too little
 
   void run_pass(std::vector<Vertex> seeds) {
     std::fill(status_.begin(), status_.end(), kFree);
     random_.shuffle(seeds);
     std::size_t next = 0;
+    double before = state_.cost();
+    const std::int64_t step = (budget_ - finder_.work()) / kSteps;
+    std::int64_t checked = finder_.work() + step;
     while (next < seeds.size() && finder_.work() < budget_) {
+      if (finder_.work() > checked) {
+        if (state_.cost() > before * (1 - kWorthAPass / kSteps)) return;
+        before = state_.cost();
+        checked += step;
+      }
       for (std::size_t found = 0; next < seeds.size() && found < kSeeds; ++next) {
         if (status_[seeds[next]] != kFree) continue;
         queue(seeds[next]);
@@ -566,7 +581,7 @@ class VolumeMoves {
 
   void begin_round() { before_ = state_.cost(); }
   bool end_round() const {
-    constexpr double kWorthARound = 1e-3;
+    constexpr double kWorthARound = 0.02;
     return state_.cost() <= before_ * (1 - kWorthARound);
   }
 
@@ -628,11 +643,10 @@ double rows_per_unit(const State& state) {
   return units > 0 ? static_cast<double>(state.total()) / units : 1.0;
 }
 
-// The volume is total + weight · k · maximum, this counted up to `most` averages. With nodes, the
-// maximum is a mean of that over parts and that over nodes.
+// The volume is total + weight · k · maximum. With nodes, the maximum is a mean of that over parts
+// and that over nodes.
 template <class State>
-Score score(const State& state, const Options& options, double weight = kOnTheWay,
-            double most = std::numeric_limits<double>::infinity()) {
+Score score(const State& state, const Options& options, double weight = kOnTheWay) {
   const auto total = static_cast<double>(state.total());
   auto highest = static_cast<double>(state.busiest(options.receive)) * options.parts;
   if (options.nodes.matter()) {
@@ -640,8 +654,7 @@ Score score(const State& state, const Options& options, double weight = kOnTheWa
     const double all_nodes = of_node * options.parts / options.nodes.size;
     highest = (highest + kNodeShare * all_nodes) / (1 + kNodeShare) * rows_per_unit(state);
   }
-  return {state.weights().overload(options.max_weight),
-          total + weight * std::min(highest, most * total)};
+  return {state.weights().overload(options.max_weight), total + weight * highest};
 }
 
 // Units of work that one search may cost.
@@ -674,7 +687,7 @@ void price_volumes(State& state, const Bound& bounds, const Options& options, do
 // The price of the score itself: rows of the parts close to the maximum cost more, one row of each
 // kPress · k together, and those of a part well below it next to nothing.
 template <class State>
-void price_peaks(State& state, const Options& options) {
+void price_peaks(State& state, const Bound& bounds, const Options& options) {
   constexpr double kPress = 3;
   const auto priced = [&](const std::vector<std::int64_t>& sends,
                           const std::vector<std::int64_t>& receives, std::int64_t busiest,
@@ -699,30 +712,30 @@ void price_peaks(State& state, const Options& options) {
                       priced(state.node_send(), state.node_receive(),
                              state.busiest_node(options.receive), kNodeShare * kPress));
   const double average = static_cast<double>(state.total()) / options.parts;
-  state.price_weights(options.max_weight, options.peak_load * average);
+  state.price_weights(bounds, options.peak_load * average);
 }
 
-// Refines the labels of one level. The closer to the finest, the more a part above average volume
-// pays; on the finest itself, vertices are also moved against their gain, and in the last V-cycle
-// volume is taken off parts above average.
+enum class Aim { kVolume, kMaximum };
+
+// Refines the labels of one level, for the volume or in the end for the maximum. For the volume, a
+// part above average pays the more the closer the level is to the finest, and only there vertices
+// are also moved against their gain; for the maximum they are on every level, where several may
+// have to leave a part together.
 inline std::vector<Part> refine_volumes(const Hypergraph& h, std::vector<Part> labels,
-                                        const Bound& bounds, bool finest, bool last,
+                                        const Bound& bounds, bool finest, Aim aim,
                                         const Options& options, Random& random) {
-  const std::int64_t budget = search_budget(h, options);
   VolumeState state(h, std::move(labels), options.parts, options.nodes);
-  const auto refine = [&](int search_passes) {
-    GreedyRefiner<VolumeMoves>({state, bounds, options.threads}, h.num_vertices, random)
-        .run(options.greedy_rounds);
-    LocalSearch(state, bounds, options.patience, random).run(search_passes, budget);
-  };
-  price_volumes(state, bounds, options, finest ? options.alpha_fine : options.alpha_coarse);
-  Rebalancer(state, bounds).run();
-  refine(finest ? options.search_passes : options.coarse_search_passes);
-  if (finest && last) {
-    price_volumes(state, bounds, options, options.alpha_last);
-    Reliever(state, bounds).run(budget);
-    refine(std::min(1, options.search_passes));
+  if (aim == Aim::kMaximum) {
+    price_peaks(state, bounds, options);
+  } else {
+    price_volumes(state, bounds, options, finest ? options.alpha_fine : options.alpha_coarse);
   }
+  Rebalancer(state, bounds).run();
+  GreedyRefiner<VolumeMoves>({state, bounds, options.threads}, h.num_vertices, random)
+      .run(options.greedy_rounds);
+  LocalSearch(state, bounds, options.patience, random)
+      .run(finest || aim == Aim::kMaximum ? options.search_passes : options.coarse_search_passes,
+           search_budget(h, options));
   return std::move(state).take_labels();
 }
 
@@ -742,19 +755,25 @@ std::vector<Part> lower_peaks(const Hypergraph& h, std::vector<Part> labels, con
                               Random& random, const BeforeRound& before_round) {
   constexpr double kNoticed = 1.2;  // a price; without a peak 1
   const std::int64_t work = 3 * search_budget(h, options);
-  constexpr double kWorthARound = 1e-3;
+  constexpr double kWorthARound = 2e-3;
+  constexpr int kInVain = 2;  // rounds
   VolumeState state(h, labels, options.parts, options.nodes);
   const Score before = score(state, options, kInTheEnd);
   const std::vector<Vertex> border = boundary(state);
   Score now = before;
+  int in_vain = 0;
   for (int round = 0; round < options.peak_rounds && !is_even(state, options); ++round) {
     before_round();
-    price_peaks(state, options);
+    price_peaks(state, options.max_weight, options);
     Reliever(state, options.max_weight).run(work);
     GreedyRefiner<VolumeMoves>({state, options.max_weight, options.threads}, h.num_vertices, random)
         .run(1, near_expensive_parts(state, border, kNoticed));
+    if (options.search_passes > 0) {
+      LocalSearch(state, options.max_weight, options.patience, random)
+          .run(near_expensive_parts(state, border, kNoticed), work);
+    }
     const Score last = std::exchange(now, score(state, options, kInTheEnd));
-    if (now.second > last.second * (1 - kWorthARound)) break;
+    if (now.second > last.second * (1 - kWorthARound) && ++in_vain == kInVain) break;
   }
   return now < before ? std::move(state).take_labels() : std::move(labels);
 }

@@ -346,6 +346,8 @@ class VolumeState {
   // What one more row sent (received) by a part costs now.
   double price(Part p) const { return price_[p]; }
   double receive_price(Part p) const { return receive_price_[p]; }
+  const double* prices() const { return price_.data(); }
+  const double* receive_prices() const { return receive_price_.data(); }
   bool only_sends_cost() const {
     return h_.num_scatter == h_.num_nets() && !potential_.prices_receive();
   }
@@ -801,20 +803,18 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   template <bool kReceives>
   bool save_all(Net e, Part from, double fixed, double w, bool scattered, Savings& savings) {
     const PinCounts& counts = state_.counts();
-    if (kReceives && !(scattered && !state_.potential().prices_receive())) {
-      return counts.visit_parts(
-          e, from, [&](Part q) { savings.add(q, fixed + w * root_price(!scattered, q)); });
-    }
+    const double* prices = scattered ? state_.receive_prices() : state_.prices();
+    const auto saves = [&](Part q) { return kReceives ? fixed + w * prices[q] : fixed; };
     if (!counts.dense(e)) {
-      return counts.visit_parts(e, from, [&](Part q) { savings.add(q, fixed); });
+      return counts.visit_parts(e, from, [&](Part q) { savings.add(q, saves(q)); });
     }
     savings.all_touched = true;
     double* saved = savings.saved;
     if (counts.lambda(e) < state_.parts() / kManyParts) {
-      return counts.visit_parts(e, from, [&](Part q) { saved[q] += fixed; });
+      return counts.visit_parts(e, from, [&](Part q) { saved[q] += saves(q); });
     }
     const std::uint32_t* count = counts.counters(e);
-    for (Part q = 0; q < state_.parts(); ++q) saved[q] += count[q] != 0 ? fixed : 0.0;
+    for (Part q = 0; q < state_.parts(); ++q) saved[q] += count[q] != 0 ? saves(q) : 0.0;
     return count[from] == 1;
   }
 
