@@ -397,7 +397,10 @@ def _offers(
     able = able[np.lexsort((score, alike[able]))]
     last = np.flatnonzero(np.append(alike[able][1:] != alike[able][:-1], True))
     size = np.diff(last, prepend=-1)
-    base = np.repeat(able[last], size)
+    # As many relays as it takes for all of them, those of most room; rows go to them in turn.
+    relays = -(-size // (int(room.max(initial=0)) + 1))
+    behind = np.repeat(last, size) - np.arange(len(able))
+    base = able[np.repeat(last, size) - behind % np.repeat(relays, size)]
     # Where many are alike first: then few relays do.
     order = np.argsort(np.repeat(-size, size), kind="stable")
     moving, base = able[order], base[order]
