@@ -266,7 +266,7 @@ def check_bytes(rank: int) -> int:
     data = graph_data("types", F_IN)
     graph = distributed(data, comm)
     _ = graph.edge_index
-    halo = graph.matrix("none").volume
+    halo = graph.halo_matrix("none").volume
     for options, width in (
         ({}, F_IN),
         ({"num_bases": 3}, 3),

@@ -188,7 +188,7 @@ def test_a_sample_is_priced_at_its_share(tmp_path):
     def total(**codec) -> float:
         return predicted(base.but(**codec), 4).volume["total_bytes"]
 
-    exact, share = total(), {"boundary_sampling": 0.25}
+    exact, share = total(cover="column"), {"boundary_sampling": 0.25}
     assert 0 < total(bits=4) < exact / 2
     assert total(**share, exact_means=False) == pytest.approx(exact / 4, abs=8)
     mean = total(delay="never", exact_means=True)
@@ -338,6 +338,7 @@ def test_the_largest_message_and_the_papers_bound(tmp_path, algo, c):
     config = TrainConfig.of(
         **{"dataset": write_graphs(tmp_path)[0], "random_features": 5, "random_classes": 3},
         **{"algo": algo, "c": c, "layers": 2, "hidden": 16, "order": "paper", "prune": False},
+        cover="column",
     )
     dataset = Dataset.of(open_source(config.data.dataset), config)
     A, n, P, parts = dataset.looped, dataset.vertices, 8, 8 // c
