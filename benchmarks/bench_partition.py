@@ -195,7 +195,7 @@ def collect(name: str, tasks: list[Task], options: argparse.Namespace) -> Iterat
 
 
 def measure_all(name: str, seed: int, tasks: list[tuple[list[Any], str, str]]) -> None:
-    """What the child does: measure, and write each row as soon as it is there."""
+    """Measure, in a process of its own, and write each row as soon as it is there."""
     A = load(name)
     for (_, parts, method), labels, file in tasks:
         row = measure(A, (name, parts, method), seed, Path(labels))
@@ -310,7 +310,7 @@ FIGURES = (
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """Of numbers above 0."""
+    """The geometric mean of positive numbers."""
     return float(np.exp(np.mean(np.log(list(values)))))
 
 

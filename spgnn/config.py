@@ -629,7 +629,7 @@ class TrainConfig(Configuration):
 
     @property
     def objective(self) -> Objective:
-        """What the partition minimises: unless it is said, what is exchanged."""
+        """The partition's objective; by default the rows that the cover exchanges."""
         how = self.algorithm
         return objective_for(self.distribution.cover, how.partition, how.objective)
 

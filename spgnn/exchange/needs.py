@@ -157,7 +157,7 @@ class Tell(NamedTuple):
     numbers: Int64Array
 
     def over(self, comm: Communicator) -> tuple[Int64Array, Int64Array]:
-        """What real peers tell. Collective."""
+        """The response of real peers. Collective."""
         mine = torch.zeros(comm.size, 1, dtype=torch.int64)
         mine[torch.from_numpy(self.peers), 0] = torch.from_numpy(self.numbers)
         theirs = torch.empty_like(mine)
@@ -169,7 +169,7 @@ class Tell(NamedTuple):
 
     @staticmethod
     def in_one_process(requests: Sequence[Tell]) -> list[tuple[Int64Array, Int64Array]]:
-        """What the ranks of a group tell each other."""
+        """The responses to all ranks of a group."""
         sender = np.repeat(np.arange(len(requests)), [len(one.peers) for one in requests])
         receiver = np.concatenate([one.peers for one in requests])
         numbers = np.concatenate([one.numbers for one in requests])

@@ -334,7 +334,7 @@ class Problem:
 
     @property
     def portions(self) -> Float64Array:
-        """What each part is one of, float64 [parts]: 3 for a third of the work."""
+        """One over the share of the work of each part, float64 [parts]: 3 for a third."""
         shares = np.ones(self.parts) if self.shares is None else self.shares
         portions: Float64Array = shares.sum() / shares
         return portions

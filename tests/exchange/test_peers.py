@@ -93,8 +93,8 @@ def products_in_groups(rank: int, every: int) -> int:
     for number, c in enumerate(c for c in range(1, comm.size + 1) if comm.size % c == 0):
         rooms = cycle((16, 4, 60, 7))
         sparse = [case for case in cases(comm.size) if case.exchange != "oblivious"]
-        for case, room in list(zip(sparse, rooms, strict=False))[number::every]:
-            case = replace(case, room=room, relays=False)  # they wait for all their peers
+        for sweep, room in list(zip(sparse, rooms, strict=False))[number::every]:
+            case = replace(sweep, room=room, relays=False)  # they wait for all their peers
             # Budgets are small, so that all groups would travel alone: here, only every other time.
             rounds_.SMALL_BUDGET = 0 if checked % 2 else 1 << 20
             check(case, comm, "1.5d", c)

@@ -15,7 +15,7 @@ from tests.exchange.test_plans import same
 
 
 def plans(A: sp.csr_array, ranks: int, **how) -> tuple[list[Plan], list[Plan]]:
-    """Of all ranks, without relays and with them."""
+    """The plans of all ranks, without relays and with them."""
     layout = RowLayout.even(A.shape[0], ranks)
     blocks = [CSR.from_scipy(A[slice(*layout.range(rank))]) for rank in range(ranks)]
     algorithm = Algorithm(**how)

@@ -632,7 +632,7 @@ def test_places_on_nodes_are_no_worse_than_the_order_alone(A, shape, seed):
 
 
 def test_swaps_find_the_best_places_of_few_parts():
-    """Of 15 ways to put six parts on three nodes, against all of them, for random graphs."""
+    """Random graphs: against all 15 ways to put six parts on three nodes."""
     exact = 0
     for seed in range(20):
         A = random_pattern(60, 3, seed, skew=1.0)

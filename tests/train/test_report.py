@@ -172,7 +172,7 @@ def test_minimum_covers_are_trained_on_a_partition_for_them(tmp_path):
 
 
 def test_an_open_cover_changes_bytes_and_no_losses(tmp_path):
-    """Of each kind of model: planned bytes are counted, and those of products are fewer."""
+    """Planned bytes are counted for each kind of model, and those of products are fewer."""
     path = write_dataset(tmp_path / "graph.npz")
     base = TrainConfig.of(dataset=path, epochs=3, hidden=HIDDEN, seed=2)
     kinds = [{}, {"model": "sage", "algo": "1.5d", "c": 2}, {"model": "gin", "hierarchy": 2}]
