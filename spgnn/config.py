@@ -624,8 +624,10 @@ class TrainConfig(Configuration):
             "messages are approximate": not self.messages.codec.exact,
             "--recompute-halo": how.recompute_halo,
         }
-        covered = replace(self, algorithm=replace(how, cover="minimum"))
-        return next((why for why, holds in reasons.items() if holds), next(refused(covered), None))
+        for why, holds in reasons.items():
+            if holds:
+                return why
+        return next(refused(replace(self, algorithm=replace(how, cover="minimum"))), None)
 
     @property
     def objective(self) -> Objective:
@@ -854,6 +856,8 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
         yield f"{named} needs rows in memory: no --memory, --spill or --chunks"
     if how.exchange != "sparsity-aware":
         yield f"{named} needs --exchange sparsity-aware: rows, not whole block rows"
+    if model.attends and how.relays:
+        yield f"{named} with --model {model.model} needs --no-relays: its rows travel once"
     if model.attends and asked.exact_means:
         yield f"--model {model.model}: messages.exact-means needs rows without scores"
     if model.attends and asked.samples and asked.delay:

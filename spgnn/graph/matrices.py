@@ -185,7 +185,8 @@ class GraphMatrices:
         InputError
             If ranks ask for different ones, there is no such thing, or a degree is negative.
         """
-        if self._products is None:
+        released = self._share.adjacency is None
+        if self._products is None or (released and kind in self._built):
             return self.with_halo(kind)
         if kind not in self._multiplied:
             A = self._multiplied[kind] = self._build(kind, self._products)

@@ -394,6 +394,10 @@ def check_open_cover(rank: int) -> None:
     assert torch.equal(graph.A.halo(ends.double()), by_rows.A.halo(ends).double())
     mean = graph.matrix("none").to(torch.float32)
     assert torch.equal(mean.halo(ends), by_rows.halo(ends))
+    again = spgnn.distribute(data, partition=labels)
+    by_halo = again.halo_matrix("sym") @ ends
+    again.release()
+    assert torch.equal(again.matrix("sym") @ ends, by_halo)  # the one that is left multiplies
 
 
 def test_products_and_halos_have_plans_of_their_own():
