@@ -197,8 +197,8 @@ def partition(
         problem = replace(problem, initial=start)
     if positions is not None:
         labels = morton(positions, parts, problem.weight, problem.shares)
-    elif parts == 1 or parts >= n or adjacency.edges == 0:
-        # Nothing can be chosen, so that no library has to cope with it.
+    elif parts == 1 or parts >= n or (adjacency.edges == 0 and method not in OURS):
+        # Nothing can be chosen but balance, so that no library has to cope with it.
         labels = random(problem) if method == "random" else block(problem)
     else:
         with memory_for(f"method {method} for {adjacency.describe(parts)}"):
@@ -433,7 +433,8 @@ def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
         problem.parts,
         adjacency=pymetis.CSRAdjacency(indptr.astype(index), indices.astype(index)),
         vweights=problem.weight.astype(index),
-        tpwgts=None if problem.shares is None else (1 / problem.portions).tolist(),
+        # METIS reads float32, and refuses a share of 0.
+        tpwgts=None if problem.shares is None else (1 / problem.portions).clip(1e-30).tolist(),
         recursive=False if volume else None,
         options=options,
     )

@@ -159,6 +159,27 @@ def test_parts_follow_their_shares(method):
         )
 
 
+@pytest.mark.parametrize("method", ["metis", "metis-volume", *OURS])
+def test_a_part_of_a_negligible_share_stays_empty(method):
+    labels, _ = partition(community_graph(60, 3, seed=5), 4, method, shares=[1, 1, 1, 1e-300])
+    assert np.bincount(labels, minlength=4)[3] == 0
+
+
+@pytest.mark.parametrize("method", OURS)
+def test_weights_are_balanced_where_no_edge_asks_for_it(method):
+    weights = np.repeat([100, 1, 100, 1], 40)
+    assert partition(sp.csr_array((160, 160)), 4, method, weights=weights)[1]["imbalance_met"]
+
+
+def test_stream_makes_initial_parts_light_enough():
+    # A star, whose vertices all begin in one part, in one batch.
+    star = sp.csr_array((np.ones(400), (np.arange(400), np.zeros(400, int))), (400, 400))
+    for parts in (8, 130):
+        initial = np.zeros(400, int)
+        _, result = partition(star, parts, "stream", initial=initial, imbalance=0.3, preset="fast")
+        assert result["imbalance_met"]
+
+
 @given(st.data())
 @settings(max_examples=25, deadline=None)
 def test_shares_and_fixed_vertices_whatever_the_graph(data):

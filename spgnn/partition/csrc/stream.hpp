@@ -454,6 +454,7 @@ class Refinement {
       level_ = static_cast<float>(static_cast<double>(send_.size()) / std::max(1.0, total));
       if (pass > 0 && moved_ < graph_.vertices() / 2000) break;
     }
+    keep_limits();
   }
 
  private:
@@ -594,6 +595,20 @@ class Refinement {
   }
 
   std::int64_t limit(std::int32_t part) const { return options_.max_weight[part]; }
+
+  // Vertices of a batch all choose the part with most room, so that passes may leave heavy parts.
+  void keep_limits() {
+    for (std::int64_t v = 0; v < graph_.vertices(); ++v) {
+      const std::int32_t own = labels_[v];
+      const std::int64_t weight = graph_.weight_of(v);
+      if (load_[own] <= limit(own) || weight == 0 || options_.is_fixed(v)) continue;
+      const std::int32_t label = lightest();
+      if (load_[label] + weight > limit(label)) continue;
+      load_[own] -= weight;
+      load_[label] += weight;
+      labels_[v] = label;
+    }
+  }
 
   // The part with most room.
   std::int32_t lightest() const {
