@@ -115,7 +115,7 @@ class Algorithm(Record):
     )
     cover: Annotated[
         CoverChoice,
-        flag("rows of H, partial sums, or whichever are fewer; auto: these, where a model sums"),
+        flag("rows of H, partial sums, or the fewest of both; auto: these where a model sums"),
     ] = "auto"
     hierarchy: Annotated[
         str,

@@ -92,7 +92,7 @@ class Options(Record):
         str | None, flag("the part that each vertex must be in, -1: any, one a line", "FILE")
     ] = None
     refine_from: Annotated[str | None, flag("start from these labels (gvb, stream)", "FILE")] = None
-    labels: Annotated[str | None, flag("only report on these labels", "FILE")] = None
+    labels: Annotated[str | None, flag("report on these labels (and place them)", "FILE")] = None
     edge_labels: Annotated[str | None, flag("only report on this vertex cut (.npy)", "FILE")] = None
     compare: Annotated[str | None, flag("further methods for the table", "M,M,…")] = None
     features: Annotated[
@@ -156,8 +156,11 @@ def _check_names(options: Options) -> None:
         raise InputError("--labels only reports on labels, --refine-from refines them: give one")
     if options.edge_labels is not None and options.refine_from is not None:
         raise InputError("--edge-labels only reports on a vertex cut; leave out --refine-from")
-    if options.fixed is not None and (options.labels or options.edge_labels) is not None:
-        raise InputError("--labels and --edge-labels only report on labels; leave out --fixed")
+    places = options.labels and options.output and (options.nodes or options.machine)
+    if options.fixed is not None and (options.labels or options.edge_labels) and not places:
+        raise InputError(
+            "--labels and --edge-labels only report; --fixed needs --nodes and --output with them"
+        )
     refused = options.refine_from or options.objective != "both" or options.balance != "nnz"
     if options.method == LIBRA and (refused or options.shares or options.fixed):
         raise InputError(
@@ -243,7 +246,7 @@ def _results(
     if options.labels is not None:
         labels = read_labels(options.labels, vertices, parts)
         if nodes is not None and options.output is not None:
-            labels = place(matrix, labels, parts, nodes=nodes, shares=shares)
+            labels = place(matrix, labels, parts, nodes=nodes, shares=shares, fixed=fixed)
         first = report(matrix, labels, parts, nodes=nodes, **counting)
     elif options.method == LIBRA or options.edge_labels is not None:
         started = time.perf_counter()

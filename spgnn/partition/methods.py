@@ -225,6 +225,7 @@ def place(
     *,
     nodes: int | None = None,
     shares: npt.ArrayLike | None = None,
+    fixed: npt.ArrayLike | None = None,
 ) -> Int32Array:
     """Number parts by place: those that exchange many rows become neighbours in number.
 
@@ -241,6 +242,8 @@ def place(
     nodes : int, optional
     shares : positive numbers [k], optional
         A part's share of the work: only parts of equal shares change numbers.
+    fixed : integers in [-1, k), [n], optional
+        The part that each vertex must be in, or −1: parts with fixed vertices keep their numbers.
 
     Returns
     -------
@@ -250,13 +253,17 @@ def place(
     Raises
     ------
     InputError
-        If an argument is wrong.
+        If an argument is wrong, or a label differs from the part that its vertex is fixed to.
     """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, k)
     relative = None if shares is None else check_shares(shares, parts)
+    stay = None if fixed is None else check_fixed(fixed, adjacency.vertices, parts)
+    if stay is not None and ((stay >= 0) & (stay != checked)).any():
+        v = int(np.argmax((stay >= 0) & (stay != checked)))
+        raise InputError(f"vertex {v} is fixed to part {stay[v]}, and its label is {checked[v]}")
     nodes = check_nodes(nodes, parts)
-    return _in_places(adjacency, checked, parts, nodes, kinds=_kinds(parts, relative))
+    return _in_places(adjacency, checked, parts, nodes, kinds=_kinds(parts, relative, stay))
 
 
 def levels_of(

@@ -186,7 +186,7 @@ WRONG = [
     ("--parts 4 --fixed FEW", "few: line 4: the file ends after 3 labels"),
     ("--parts 2 --fixed LABELS", "labels: line 4: label 3 is outside [-1, 2)"),
     ("--parts 4 --fixed LABELS --method metis", "metis takes no fixed vertices"),
-    ("--parts 4 --fixed LABELS --labels LABELS", "leave out --fixed"),
+    ("--parts 4 --fixed LABELS --labels LABELS", "--fixed needs --nodes and --output"),
     ("--parts 4 --fixed LABELS --output LABELS", "would overwrite --fixed"),
     ("--parts 4 --shares SHARES --method libra", "--method libra balances nonzeros"),
     ("--parts 4 --nodes 3", "--nodes 3 must divide the number of parts, which is 4"),

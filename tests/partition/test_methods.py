@@ -220,6 +220,11 @@ def test_only_parts_that_are_alike_change_nodes():
     placed = place(A, mixed, nodes=2, shares=shares)
     even = [np.bincount(one, minlength=8)[::2].sum() for one in (mixed, placed)]
     assert even[0] == even[1]
+    stays = np.where(np.arange(800) < 9, mixed, -1)
+    placed = place(A, mixed, nodes=2, fixed=stays)
+    assert np.array_equal(placed[:9], mixed[:9])
+    with pytest.raises(InputError, match="is fixed to part"):
+        place(A, mixed, nodes=2, fixed=(stays + 1) % 8)
 
 
 @pytest.mark.parametrize("objective", ["both", "cover"])
