@@ -106,7 +106,9 @@ def test_a_norm_made_before_stays_out_of_gin():
     """As in PyG, whose perceptrons know norms by name alone."""
     for norm in (nn.LayerNorm(5), "layer_norm"):
         theirs = geometric.GIN(4, 5, 2, 3, norm=norm)
-        ours.GIN(4, 5, 2, 3, norm=norm).load_state_dict(theirs.state_dict())
+        own = ours.GIN(4, 5, 2, 3, norm=norm)
+        own.load_state_dict(theirs.state_dict())
+        assert own.state_dict().keys() == theirs.state_dict().keys()
 
 
 def test_a_slope_below_zero_is_refused_at_once():
