@@ -45,10 +45,11 @@ Curve = list[tuple[float, float]]  # seconds since the command, test accuracy
 def of_spgnn(path: str, seed: int, epochs: int, threads: int, *, batches: bool) -> None:
     import torch
 
+    from spgnn.addons.diskbatches import minibatch
+    from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
     from spgnn.comm import connect
-    from spgnn.loader import minibatch
-    from spgnn.loader.minibatch_config import MiniBatchConfig
-    from spgnn.train import TrainConfig, train
+    from spgnn.config import TrainConfig
+    from spgnn.train import train
 
     torch.set_num_threads(threads)
     flags: dict[str, Any] = {"dataset": path, "model": "sage", "hidden": HIDDEN, "lr": RATE}

@@ -19,15 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
 
+from spgnn.addons.plan import predict
+from spgnn.addons.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.files import atomic_file
-from spgnn.plan import (
-    predict,
-)
-from spgnn.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.progress import ProgressBar
 
 WIDTHS = (300, 16, 16, 24)

@@ -25,25 +25,21 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
+from spgnn.addons.plan import PricedPlan
+from spgnn.addons.plan.epoch import edges_of
+from spgnn.addons.plan.measure import measure
+from spgnn.addons.plan.planned import flags_of, ranked_for
 from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.files import atomic_file
 from spgnn.frontend.from_config import training_graph
-from spgnn.frontend.planned import flags_of, ranked_for
 from spgnn.machine import Machine
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.plan import (
-    PricedPlan,
-)
-from spgnn.plan.epoch import edges_of
-from spgnn.plan.measure import measure
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.run import task_of
 
 ROOT = Path(__file__).parents[1]

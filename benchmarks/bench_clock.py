@@ -20,12 +20,10 @@ import torch
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed, keep_freed
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.measure import CLOCKED_EVERY, Measurements, timed
 from spgnn.train.vertices import NodeClassification
 

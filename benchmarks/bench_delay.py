@@ -44,13 +44,11 @@ from spgnn.comm import (
     guarded,
 )
 from spgnn.comm.slow_link import Throttled, throttled
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.protocol import matrices_of
 from spgnn.memory import FreedMemory, give_back_freed
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.run import task_of
 from spgnn.train.task import GraphTask
 

@@ -33,6 +33,10 @@ import torch
 import torch.nn.functional as F
 
 import spgnn
+from spgnn.addons.batches import NeighborLoader
+from spgnn.addons.diskbatches.batch_training import average_gradients
+from spgnn.addons.historical import History
+from spgnn.addons.historical.historical import hidden_widths
 from spgnn.comm import (
     connect,
 )
@@ -40,15 +44,7 @@ from spgnn.data.graph import Graph
 from spgnn.data.load import load_dataset
 from spgnn.data.normalise import row_normalise_features
 from spgnn.data.splits import with_split
-from spgnn.loader import (
-    History,
-    NeighborLoader,
-)
-from spgnn.loader.batch_training import average_gradients
-from spgnn.loader.historical import hidden_widths
-from spgnn.nn import (
-    GraphSAGE,
-)
+from spgnn.nn import GraphSAGE
 from spgnn.partition.plot import check_plot
 from spgnn.testing import run_ranks
 

@@ -25,16 +25,16 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
+from spgnn.addons.plan import measure as measuring
+from spgnn.addons.plan import predict
+from spgnn.addons.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.comm import connect
 from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.frontend.from_config import training_graph
-from spgnn.machine import Conditions, Level, Levels, Link
+from spgnn.machine import Conditions, Level, Levels, Link, Machine
 from spgnn.memory import FreedMemory
-from spgnn.plan import Machine, predict
-from spgnn.plan import measure as measuring
-from spgnn.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train.run import task_of

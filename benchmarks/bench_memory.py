@@ -22,26 +22,21 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from spgnn.addons.plan import Prediction, predict
+from spgnn.addons.plan.graphs import Dataset
+from spgnn.addons.plan.measure import runtime_bytes
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.frontend.from_config import training_graph
+from spgnn.machine import read_machine
 from spgnn.memory import give_back_freed, give_back_large, peak_bytes, resident_bytes
 from spgnn.partition import partition
-from spgnn.plan import (
-    Prediction,
-    predict,
-    read_machine,
-)
-from spgnn.plan.graphs import Dataset
-from spgnn.plan.measure import runtime_bytes
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.vertices import NodeClassification
 
 SCHEMES: dict[str, dict[str, object]] = {

@@ -22,13 +22,11 @@ import torch
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.vertices import NodeClassification
 
 TURNS = 9

@@ -23,12 +23,10 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import keep_freed
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.vertices import NodeClassification
 
 WARM_UP = 3

@@ -19,14 +19,14 @@ from statistics import median
 
 import torch
 
+from spgnn.addons.plan.counts import MatrixCounts, Product
+from spgnn.addons.plan.graphs import Dataset
+from spgnn.addons.plan.ranks import VirtualRanks
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.frontend.from_config import training_graph
 from spgnn.partition import partition
-from spgnn.plan.counts import MatrixCounts, Product
-from spgnn.plan.graphs import Dataset
-from spgnn.plan.ranks import VirtualRanks
 from spgnn.train import Trainer
 from spgnn.train.run import task_of
 

@@ -30,10 +30,8 @@ import numpy as np
 import torch
 
 from spgnn._native import ring_refusal
+from spgnn.addons.batches import DiskRows
 from spgnn.files import atomic_file
-from spgnn.loader import (
-    DiskRows,
-)
 
 WAYS = {"threads": "0", "io_uring": "1"}
 

@@ -30,18 +30,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spgnn.chunked.adjacency import Adjacency
-from spgnn.chunked.blocks import Blocks, BlockWriter
+from spgnn.addons.outofcore.adjacency import Adjacency
+from spgnn.addons.outofcore.blocks import Blocks, BlockWriter
+from spgnn.addons.recommend import Interactions, RecommendConfig
+from spgnn.addons.recommend.interactions import make_up, open_interactions
+from spgnn.addons.recommend.recommendation import PairTask, Recommendation
+from spgnn.addons.recommend.share import Share
+from spgnn.addons.recommend.spilled import SpilledRecommendation
 from spgnn.comm import connect
 from spgnn.direct import Transfers
 from spgnn.layout import RowLayout
 from spgnn.memory import FreedMemory, peak_bytes
 from spgnn.pattern import Pattern
-from spgnn.recommend import Interactions, RecommendConfig
-from spgnn.recommend.interactions import make_up, open_interactions
-from spgnn.recommend.recommendation import PairTask, Recommendation
-from spgnn.recommend.share import Share
-from spgnn.recommend.spilled import SpilledRecommendation
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer

@@ -42,17 +42,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.addons.batches import DiskRows
+from spgnn.addons.batches.sampling import Draw, NeighborSampler
+from spgnn.addons.diskbatches import CachedRows
+from spgnn.addons.diskbatches.cached_rows import PolicyName, hits
+from spgnn.addons.diskbatches.disk_pattern import degrees_of
+from spgnn.addons.diskbatches.packed_rows import PackedRows
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.files import atomic_file
-from spgnn.loader import (
-    CachedRows,
-    DiskRows,
-)
-from spgnn.loader.cached_rows import PolicyName, hits
-from spgnn.loader.disk_pattern import degrees_of
-from spgnn.loader.packed_rows import PackedRows
-from spgnn.loader.sampling import Draw, NeighborSampler
 from spgnn.sparse import CSR
 
 RULES: tuple[PolicyName, ...] = ("none", "lru", "degree", "belady")

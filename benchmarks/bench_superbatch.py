@@ -26,10 +26,11 @@ import numpy as np
 import torch
 
 from spgnn import NeighborLoader
+from spgnn.addons.batches import DiskRows
+from spgnn.addons.diskbatches import CachedRows, DiskPattern
+from spgnn.addons.diskbatches.disk_pattern import degrees_of
 from spgnn.data import open_shards, open_source, write_shards
 from spgnn.data.generators import rmat
-from spgnn.loader import CachedRows, DiskPattern, DiskRows
-from spgnn.loader.disk_pattern import degrees_of
 
 
 def measure(folder: Path, overlap: bool, part: float, policy: Any, o: argparse.Namespace) -> str:

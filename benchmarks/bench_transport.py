@@ -27,11 +27,9 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.comm.traffic import RowCounts
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 
 ROOT = Path(__file__).parents[1]
 BACKENDS = ("gloo", "shm")

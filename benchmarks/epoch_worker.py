@@ -55,12 +55,10 @@ def of_spgnn(data, path, model, hidden):
     from spgnn.comm import (
         connect,
     )
+    from spgnn.config import TrainConfig
     from spgnn.frontend.from_config import training_graph
     from spgnn.memory import give_back_freed, keep_freed
-    from spgnn.train import (
-        TrainConfig,
-        Trainer,
-    )
+    from spgnn.train import Trainer
     from spgnn.train.vertices import NodeClassification
 
     options = {"heads": HEADS} if model == "gat" else {}

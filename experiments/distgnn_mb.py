@@ -25,12 +25,12 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 from paper.output import Output, can_draw, finished, show
 
+from spgnn.addons.diskbatches.minibatch import train
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.comm import connect
 from spgnn.comm.slow_link import throttled
 from spgnn.command import run
 from spgnn.errors import InputError, check_choice
-from spgnn.loader.minibatch import train
-from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.testing import run_ranks
 from spgnn.train.report import epochs_to

@@ -15,6 +15,7 @@ import torch
 from torch_geometric.data import HeteroData
 
 import spgnn
+from spgnn.addons.hetero import HeteroConv
 
 USERS, RINGS, MEMBERS, PAYMENTS, WIDTHS = 1500, 60, 6, 6, {"user": 4, "device": 3, "transaction": 8}
 RELATIONS = [
@@ -56,9 +57,7 @@ class Detector(torch.nn.Module):
         super().__init__()
         widths = [WIDTHS, dict.fromkeys(WIDTHS, hidden)]
         self.layers = torch.nn.ModuleList(
-            spgnn.nn.HeteroConv(
-                {r: spgnn.nn.SAGEConv((at[r[0]], at[r[2]]), hidden) for r in RELATIONS}
-            )
+            HeteroConv({r: spgnn.nn.SAGEConv((at[r[0]], at[r[2]]), hidden) for r in RELATIONS})
             for at in widths
         )
         self.out = torch.nn.Linear(hidden, 2)

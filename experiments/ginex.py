@@ -24,6 +24,13 @@ from paper.output import Output, can_draw, finished, show
 from torch import Tensor
 
 from spgnn import _native
+from spgnn.addons.batches.feature_rows import Counts, DiskRows, Rows, Wait
+from spgnn.addons.batches.sampled_graph import SampledGraph, on_disk
+from spgnn.addons.diskbatches.batch_training import BatchTrainer, VertexBatches
+from spgnn.addons.diskbatches.cached_rows import CachedRows, hits
+from spgnn.addons.diskbatches.disk_pattern import DiskPattern, degrees_of
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches.minibatch_data import Dataset, open_dataset
 from spgnn.comm import SoloCommunicator
 from spgnn.command import run
 from spgnn.data import load_dataset, open_shards, write_shards
@@ -31,13 +38,6 @@ from spgnn.data.shards import ShardDirectory
 from spgnn.direct import as_bytes
 from spgnn.errors import check_choice
 from spgnn.layout import Int64Array
-from spgnn.loader.batch_training import BatchTrainer, VertexBatches
-from spgnn.loader.cached_rows import CachedRows, hits
-from spgnn.loader.disk_pattern import DiskPattern, degrees_of
-from spgnn.loader.feature_rows import Counts, DiskRows, Rows, Wait
-from spgnn.loader.minibatch_config import MiniBatchConfig
-from spgnn.loader.minibatch_data import Dataset, open_dataset
-from spgnn.loader.sampled_graph import SampledGraph, on_disk
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.progress import Progress, ProgressBar
 

@@ -20,7 +20,7 @@ from spgnn.signals import end_silently_on_interrupt
 
 end_silently_on_interrupt()  # in the seconds that importing torch takes
 
-from spgnn.recommend import main  # noqa: E402
+from spgnn.addons.recommend import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

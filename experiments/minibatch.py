@@ -22,7 +22,7 @@ from spgnn.signals import die_with_torchrun, end_silently_on_interrupt
 die_with_torchrun()
 end_silently_on_interrupt()
 
-from spgnn.loader.minibatch import main  # noqa: E402
+from spgnn.addons.diskbatches.minibatch import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

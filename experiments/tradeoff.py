@@ -39,12 +39,8 @@ from spgnn.files import check_writable, write_file
 from spgnn.frontend.from_config import training_graph
 from spgnn.options import read_options
 from spgnn.partition.plot import check_plot
-from spgnn.train import (
-    report as reporting,
-)
-from spgnn.train import (
-    train,
-)
+from spgnn.train import report as reporting
+from spgnn.train import train
 from spgnn.train.report import AT_BEST, SHARES, final_scores
 from spgnn.train.run import resolved
 

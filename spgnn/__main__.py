@@ -14,19 +14,19 @@ from typing import Annotated, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from spgnn.addons.io.through_disk import open_through_disk
+from spgnn.addons.plan.cli import run_machine, run_plan
 from spgnn.command import plural, run, say, say_version, say_wrapped
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphSource, MemorySource
-from spgnn.data.through_disk import open_through_disk
 from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.files import check_new_directory, check_writable, scratch_directory
 from spgnn.inference.cli import run_infer
 from spgnn.inference.weights import read_state, write_state
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition.plot import check_plot
-from spgnn.plan.cli import run_machine, run_plan
 from spgnn.progress import ProgressBar
 from spgnn.train.checkpoint import SUFFIX
 from spgnn.train.report import plot_history

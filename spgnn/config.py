@@ -17,9 +17,7 @@ from spgnn.exchange.codec import BITS
 from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
-from spgnn.nn import (
-    Stack,
-)
+from spgnn.nn import Stack
 from spgnn.nn.models import MODELS, Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare

@@ -12,14 +12,14 @@ from rich.table import Table
 import spgnn
 from spgnn import InputError
 from spgnn.__main__ import main as spgnn_command
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.plan.cli import PlanConfig
+from spgnn.addons.recommend.config import RecommendConfig
 from spgnn.command import nbytes, plural, run, say, show_table
 from spgnn.config import TrainConfig
 from spgnn.inference.cli import InferConfig
-from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.options import options_of
 from spgnn.partition.__main__ import Options as PartitionOptions
-from spgnn.plan.cli import PlanConfig
-from spgnn.recommend.config import RecommendConfig
 from spgnn.slips import FLAGS_OF
 from spgnn.train.run import main as train
 from tests.comm.jobs import Forked

@@ -15,19 +15,15 @@ import torch.nn.functional as F
 from spgnn.comm import (
     Communicator,
 )
+from spgnn.config import TrainConfig
 from spgnn.data.normalise import WITH_LOOPS
 from spgnn.frontend.from_config import training_graph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn.layers import EDGES
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.progress import Stopwatch
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
-from spgnn.train import (
-    report as reporting,
-)
+from spgnn.train import Trainer
+from spgnn.train import report as reporting
 from spgnn.train.run import resolved
 from spgnn.train.vertices import NodeClassification
 

@@ -20,12 +20,7 @@ from spgnn.comm import (
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.codec import CodecSetting, Errors
-from spgnn.nn import (
-    BatchNorm,
-    GraphNorm,
-    LayerNorm,
-    PairNorm,
-)
+from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.loss import CrossEntropy, count_labelled
 from spgnn.nn.metrics import (
     accuracies,

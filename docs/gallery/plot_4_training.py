@@ -9,12 +9,10 @@ every layer, and of the loss; all together they do what one does.
 import matplotlib.pyplot as plt
 
 from spgnn import connect
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.vertices import NodeClassification
 
 config = TrainConfig.of(dataset="sbm", hidden=32, epochs=40, dropout=0.3, cover="minimum")

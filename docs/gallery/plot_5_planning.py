@@ -9,13 +9,11 @@ Python, for three configurations and a machine that is made up.
 
 import matplotlib.pyplot as plt
 
+from spgnn.addons.plan import predict
+from spgnn.addons.plan.graphs import Dataset
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.partition import partition
-from spgnn.plan import (
-    predict,
-)
-from spgnn.plan.graphs import Dataset
 
 # %%
 # A configuration is that of the training command: here three layers of a GCN, and three schemes.

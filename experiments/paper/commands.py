@@ -44,15 +44,12 @@ from paper.times import (
     points,
 )
 from paper.volumes import METHODS, Row, volumes
+from spgnn.addons.plan.graphs import Partitions, cache_directory
 from spgnn.command import run
 from spgnn.errors import InputError, check_choice
+from spgnn.machine import Machine, read_machine
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.partition.methods import PRESETS
-from spgnn.plan import (
-    Machine,
-    read_machine,
-)
-from spgnn.plan.graphs import Partitions, cache_directory
 from spgnn.progress import Progress, ProgressBar
 
 MACHINE = Path(__file__).parents[1] / "machines" / "perlmutter_a100.json"

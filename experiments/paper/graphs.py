@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from spgnn.addons.plan.graphs import Dataset
 from spgnn.config import TrainConfig
 from spgnn.data.generators import STAND_INS, Shape, block_model, nested_model, stand_in
 from spgnn.data.load import open_source
 from spgnn.errors import InputError, check_choice
 from spgnn.files import atomic_file, digest
-from spgnn.plan.graphs import Dataset
 from spgnn.sparse import CSR
 
 # Scales at which a command takes minutes. Below, classes of a stand-in have fewer vertices than its

@@ -9,13 +9,13 @@ from statistics import fmean
 
 from paper.graphs import PaperGraph, shape_of
 from paper.times import AWARE, Model, Point, Scheme, predicted
+from spgnn.addons.plan.graphs import Partitions
 from spgnn.comm import connect
 from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
+from spgnn.machine import Machine
 from spgnn.memory import FreedMemory
-from spgnn.plan import Machine
-from spgnn.plan.graphs import Partitions
 from spgnn.progress import ProgressBar
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer

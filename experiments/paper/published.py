@@ -23,10 +23,8 @@ from paper.times import (
     Scheme,
     predicted,
 )
-from spgnn.plan import (
-    Machine,
-)
-from spgnn.plan.graphs import Partitions
+from spgnn.addons.plan.graphs import Partitions
+from spgnn.machine import Machine
 
 
 @dataclass(frozen=True)

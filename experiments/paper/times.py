@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from paper.graphs import PaperGraph
+from spgnn.addons.plan import Prediction
+from spgnn.addons.plan.epoch import trace
+from spgnn.addons.plan.graphs import Partitions
+from spgnn.addons.plan.predict import price
+from spgnn.addons.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.config import TrainConfig
 from spgnn.exchange.needs import Cover
+from spgnn.machine import Machine
 from spgnn.partition.methods import Objective
-from spgnn.plan import (
-    Machine,
-    Prediction,
-)
-from spgnn.plan.epoch import trace
-from spgnn.plan.graphs import Partitions
-from spgnn.plan.predict import price
-from spgnn.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.progress import Progress
 
 PartitionOf = tuple[str, Objective, int, int | None]

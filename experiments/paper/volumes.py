@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from paper.graphs import PaperGraph
+from spgnn.addons.plan.graphs import Partitions
 from spgnn.errors import InputError
 from spgnn.files import write_file
 from spgnn.memory import peak_bytes
 from spgnn.partition.methods import Objective
 from spgnn.partition.volume import count_volumes
-from spgnn.plan.graphs import Partitions
 from spgnn.progress import Progress
 from spgnn.testing import run_ranks
 

@@ -1,8 +1,5 @@
 """Attention over distributed matrices: each rank weighs what it has, and unfinished sums meet."""
 
-from __future__ import annotations
+import lazy_loader
 
-from spgnn.attention.engine import Attention
-from spgnn.attention.operators import EdgeDropout, attend
-
-__all__ = ["Attention", "EdgeDropout", "attend"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -3,22 +3,6 @@
 Nothing outside this package imports torch.distributed or mpi4py.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from spgnn.comm.communicator import Communicator, SoloCommunicator
-from spgnn.comm.connect import connect
-from spgnn.comm.failure import CommunicationError, guarded
-from spgnn.comm.launch import launch
-from spgnn.comm.mesh import Mesh
-from spgnn.comm.traffic import Ledger
-
-__all__ = [
-    "CommunicationError",
-    "Communicator",
-    "Ledger",
-    "Mesh",
-    "SoloCommunicator",
-    "connect",
-    "guarded",
-    "launch",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

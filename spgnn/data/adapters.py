@@ -17,7 +17,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from spgnn.data.downloads import labels_of
+from spgnn.addons.io.downloads import labels_of
 from spgnn.data.graph import MASKS, UNKNOWN, Graph, labels_of_table, narrow_features
 from spgnn.data.reading import errors_of
 from spgnn.data.structure import csr_from_edges, with_entries, without_ones

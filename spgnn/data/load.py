@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.data.columns import SUFFIXES as TABULAR
-from spgnn.data.downloads import FILES as PLANETOID_SETS
-from spgnn.data.downloads import SETS as OGB_SETS
-from spgnn.data.downloads import load_ogb, load_planetoid, load_reddit
-from spgnn.data.edge_files import EdgeFile, EdgeList, MatrixMarket, MetisGraph, read_edges
+from spgnn.addons.io.columns import SUFFIXES as TABULAR
+from spgnn.addons.io.downloads import FILES as PLANETOID_SETS
+from spgnn.addons.io.downloads import SETS as OGB_SETS
+from spgnn.addons.io.downloads import load_ogb, load_planetoid, load_reddit
+from spgnn.addons.io.edge_files import EdgeFile, EdgeList, MatrixMarket, MetisGraph, read_edges
+from spgnn.addons.io.parquet import BETWEEN, TabularEdges, is_tabular, names_of_several
 from spgnn.data.generators import EXPANDED, expanded, generate
 from spgnn.data.generators import NAMES as GENERATED
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.npz import NpzSource, read_npz, write_npz
-from spgnn.data.parquet import BETWEEN, TabularEdges, is_tabular, names_of_several
 from spgnn.data.reading import PACKED, check_regular, errors_of, unpacked
 from spgnn.data.shards import is_graph_directory, open_shards
 from spgnn.data.source import GraphSource, MemorySource

@@ -1,7 +1,5 @@
 """The front end: a user's data to each rank's share of a distributed graph."""
 
-from __future__ import annotations
+import lazy_loader
 
-from spgnn.frontend.distribute import distribute
-
-__all__ = ["distribute"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -11,6 +11,8 @@ from typing import Any, cast, get_args
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from spgnn.addons.hetero.data import distribute_types
+from spgnn.addons.plan.planned import AUTO, planned_model, planned_placement
 from spgnn.comm import (
     Communicator,
     connect,
@@ -24,8 +26,6 @@ from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.needs import Cover, CoverChoice
 from spgnn.exchange.schemes import Strategy
-from spgnn.frontend.hetero_data import distribute_types
-from spgnn.frontend.planned import AUTO, planned_model, planned_placement
 from spgnn.frontend.sources import (
     APART,
     Opened,
@@ -148,7 +148,7 @@ def distribute(
     Returns
     -------
     DistGraph
-        Of a ``HeteroData``, a :class:`~spgnn.graph.hetero.HeteroDistGraph`.
+        Of a ``HeteroData``, a :class:`~spgnn.addons.hetero.graph.HeteroDistGraph`.
 
     Raises
     ------

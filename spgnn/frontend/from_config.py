@@ -29,6 +29,7 @@ from spgnn.data.source import GraphSource
 from spgnn.data.splits import Pairs, held_out, seeded_split
 from spgnn.errors import InputError, memory_for
 from spgnn.frontend.sources import Placement, is_cut, opened_share, scattered_share
+from spgnn.graph import densified, propagate_
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features, Propagated
 from spgnn.graph.protocol import RECIPES, LayerGraph
@@ -37,10 +38,6 @@ from spgnn.graph.training import TrainingGraph, layer_plans, training_on
 from spgnn.hashing import uniform, uniform_rows
 from spgnn.layout import Int64Array
 from spgnn.memory import check_memory, collapse_pages
-from spgnn.nn import (
-    densified,
-    propagate_,
-)
 from spgnn.nn.loss import UNKNOWN
 from spgnn.nn.rowwise import stored_in, weights_of
 from spgnn.progress import ProgressBar, Stopwatch, working

@@ -18,13 +18,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.config import ObjectiveChoice, objective_for
-from spgnn.data import (
-    Graph,
-    GraphBlock,
-    from_scipy,
-    open_shards,
-    open_source,
-)
+from spgnn.data import Graph, GraphBlock, from_scipy, open_shards, open_source
 from spgnn.data.adapters import (
     EdgeList,
     ForeignGraph,

@@ -1,7 +1,5 @@
 """A graph distributed over ranks, and the protocol by which layers ask a graph for aggregations."""
 
-from __future__ import annotations
+import lazy_loader
 
-from spgnn.graph.protocol import Aggregation, Graph, LayerGraph
-
-__all__ = ["Aggregation", "Graph", "LayerGraph"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spgnn.addons.dynamic.updates import ChangingEdges, changes_given
 from spgnn.comm import (
     Communicator,
 )
@@ -31,7 +32,6 @@ from spgnn.graph.pairs import checked_pairs, own_pairs
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.graph.trained import Trained
-from spgnn.graph.updates import ChangingEdges, changes_given
 from spgnn.layout import RowLayout
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

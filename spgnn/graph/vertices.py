@@ -15,12 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from spgnn.addons.io.parquet import source_ids, table_writer
 from spgnn.autograd import check_strided
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.traffic import RowCounts
-from spgnn.data.parquet import source_ids, table_writer
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout

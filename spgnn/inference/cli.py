@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
+from spgnn.addons.io.columns import require_arrow
+from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.launch import run_job
 from spgnn.command import say
 from spgnn.config import DESCRIBED, Model, TrainConfig
-from spgnn.data.columns import require_arrow
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.frontend.from_config import training_graph
@@ -23,7 +24,6 @@ from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import Record, flag
-from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.run import check_run, resolved
 from spgnn.train.task import model_of
 

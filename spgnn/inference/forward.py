@@ -7,21 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spgnn.addons.dynamic.embeddings import Embeddings, evaluating
+from spgnn.addons.hetero.graph import HeteroDistGraph
+from spgnn.addons.hetero.layers import outputs_of
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.errors import InputError, check_integer
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features
-from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.outputs import plain
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
-from spgnn.inference.embeddings import Embeddings, evaluating
-from spgnn.nn import (
-    Stack,
-)
-from spgnn.nn.hetero_layers import outputs_of
+from spgnn.nn import Stack
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import default_device
 

@@ -1,71 +1,16 @@
 """Layers, models and losses on distributed graphs."""
 
-from __future__ import annotations
+from typing import Any
 
-from spgnn.graph.features import Propagated, densified, propagate_
-from spgnn.nn.convolution import Convolution
-from spgnn.nn.edge_features import (
-    CGConv,
-    GINEConv,
-    InteractionNetwork,
-    NNConv,
-    TransformerConv,
-)
-from spgnn.nn.gat import GATConv, GATv2Conv
-from spgnn.nn.hetero_layers import HANConv, HeteroConv, HGTConv
-from spgnn.nn.layers import (
-    APPNP,
-    GCN2Conv,
-    GCNConv,
-    GINConv,
-    GraphConv,
-    LGConv,
-    SAGEConv,
-    SGConv,
-    TAGConv,
-)
-from spgnn.nn.models import GAT, GCN, GIN, GINE, GATv2, GraphSAGE, Stack
-from spgnn.nn.norm import BatchNorm, GraphNorm, LayerNorm, PairNorm
-from spgnn.nn.relational import RGCNConv
-from spgnn.nn.rowwise import (
-    DropoutKeys,
-)
+import lazy_loader
 
-__all__ = [
-    "APPNP",
-    "GAT",
-    "GCN",
-    "GIN",
-    "GINE",
-    "BatchNorm",
-    "CGConv",
-    "Convolution",
-    "DropoutKeys",
-    "GATConv",
-    "GATv2",
-    "GATv2Conv",
-    "GCN2Conv",
-    "GCNConv",
-    "GINConv",
-    "GINEConv",
-    "GraphConv",
-    "GraphNorm",
-    "GraphSAGE",
-    "HANConv",
-    "HGTConv",
-    "HeteroConv",
-    "InteractionNetwork",
-    "LGConv",
-    "LayerNorm",
-    "NNConv",
-    "PairNorm",
-    "Propagated",
-    "RGCNConv",
-    "SAGEConv",
-    "SGConv",
-    "Stack",
-    "TAGConv",
-    "TransformerConv",
-    "densified",
-    "propagate_",
-]
+from spgnn.registry import LAYERS
+
+_exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> Any:
+    """An exported name, or a layer that was registered."""
+    if name not in __all__ and not name.startswith("_") and name in LAYERS:
+        return LAYERS[name]
+    return _exported(name)

@@ -26,13 +26,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, check_writable, digest
 from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.hetero import HeteroDistGraph
 
 SUFFIX = ".safetensors"
 FILE = f"checkpoint{SUFFIX}"

@@ -12,28 +12,24 @@ from statistics import median
 
 import torch
 
+from spgnn.addons.io.columns import require_arrow
+from spgnn.addons.outofcore.task import ChunkedTask
+from spgnn.addons.plan.planned import fill_in
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig, Training
-from spgnn.data.columns import require_arrow
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
-from spgnn.frontend.planned import fill_in
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.options import Configuration
 from spgnn.progress import PROCESS_BEGAN, Stopwatch
-from spgnn.train import (
-    checkpoint,
-)
-from spgnn.train import (
-    report as reporting,
-)
+from spgnn.train import checkpoint
+from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
-from spgnn.train.chunked_task import ChunkedTask
 from spgnn.train.links import LinkPrediction
 from spgnn.train.rebalance import Shared, rebalanced
 from spgnn.train.task import GraphTask, Task

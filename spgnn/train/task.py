@@ -24,11 +24,7 @@ from spgnn.graph.dry import Recorded, recorded_products
 from spgnn.graph.protocol import matrices_of
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import check_memory
-from spgnn.nn import (
-    GAT,
-    DropoutKeys,
-    Stack,
-)
+from spgnn.nn import GAT, DropoutKeys, Stack
 from spgnn.nn.models import MODELS
 from spgnn.nn.rowwise import dtype_of
 from spgnn.progress import Progress

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.command import plural
 from spgnn.config import Aim, Training
 from spgnn.errors import InputError, check_choice, memory_for, unknown
 from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.hetero import HeteroDistGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.vertices import write_npz, write_table
 from spgnn.memory import FreedMemory
@@ -27,9 +27,7 @@ from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import options_of
 from spgnn.progress import ProgressBar
 from spgnn.torch_internals import default_device, without_compiler
-from spgnn.train import (
-    checkpoint,
-)
+from spgnn.train import checkpoint
 from spgnn.train.callbacks import Callback
 from spgnn.train.measure import Measurements
 from spgnn.train.task import Scores, Task

@@ -11,6 +11,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from spgnn.addons.hetero.graph import HeteroDistGraph, VertexType
+from spgnn.addons.hetero.layers import outputs_of
 from spgnn.comm import (
     Communicator,
 )
@@ -28,16 +30,10 @@ from spgnn.data.graph import (
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.hetero import HeteroDistGraph, VertexType
 from spgnn.graph.outputs import plain
 from spgnn.graph.training import TrainingGraph
 from spgnn.hashing import uniform
-from spgnn.nn import (
-    Convolution,
-    DropoutKeys,
-    Stack,
-)
-from spgnn.nn.hetero_layers import outputs_of
+from spgnn.nn import Convolution, DropoutKeys, Stack
 from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import (
     UNKNOWN,

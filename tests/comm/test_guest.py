@@ -23,9 +23,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import spgnn
 from spgnn import InputError, memory
+from spgnn.addons.plan.measure import measure
 from spgnn.comm import CommunicationError, connect
 from spgnn.comm.failure import guests, world
-from spgnn.plan.measure import measure
 from spgnn.torch_internals import groups_made, store_of, timeout_of, unlisted_group
 from tests import products
 from tests.comm.jobs import Ended, names_of_threads, on_their_own

@@ -16,7 +16,8 @@ import torch
 from hypothesis import strategies as st
 
 from spgnn import CSR
-from spgnn.data import reading, through_disk
+from spgnn.addons.io import through_disk
+from spgnn.data import reading
 from spgnn.data.arrays import ArrayRecord, ArrayWriter
 from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData

@@ -29,11 +29,7 @@ import pytest
 import scipy.io
 import torch
 
-from spgnn.data import (
-    Graph,
-    open_shards,
-    write_shards,
-)
+from spgnn.data import Graph, open_shards, write_shards
 from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS
 from spgnn.data.load import read_graph

@@ -11,20 +11,15 @@ import pytest
 import scipy.sparse
 
 from spgnn import InputError
-from spgnn.data import (
-    load_dataset,
-    open_shards,
-    open_source,
-    write_shards,
-)
+from spgnn.addons.io.through_disk import open_through_disk
+from spgnn.addons.recommend import open_interactions
+from spgnn.data import load_dataset, open_shards, open_source, write_shards
 from spgnn.data import reading as text
 from spgnn.data.arrays import ArrayRecord, ArrayWriter
 from spgnn.data.load import EDGE_FILES, read_graph
 from spgnn.data.shards import PART, write_part
-from spgnn.data.through_disk import open_through_disk
 from spgnn.partition import read_labels
 from spgnn.partition.labels import read_edge_labels
-from spgnn.recommend import open_interactions
 from tests.data.graphs import MTX, PACK, put, restate, small_graph
 
 PIPE = "is a pipe or a device; files are read more than once, so write it to one"

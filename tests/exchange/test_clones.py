@@ -13,10 +13,11 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.exchange import build, build_all, clones
 from spgnn.exchange.clones import cloned
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, train
+from spgnn.train import train
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.training import write_dataset
 

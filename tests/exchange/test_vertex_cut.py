@@ -13,6 +13,7 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
 from spgnn.exchange import build_all
 from spgnn.exchange.plan import Volume
@@ -22,9 +23,6 @@ from spgnn.partition import cut_vertices, write_labels
 from spgnn.partition.labels import write_edge_labels
 from spgnn.partition.vertex_cut import VertexCut
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
 from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.training import reference_history, run, write_dataset
 

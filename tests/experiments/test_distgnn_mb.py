@@ -9,7 +9,7 @@ from typing import Any
 import distgnn_mb
 import pytest
 
-from spgnn.loader.batch_seconds import PARTS
+from spgnn.addons.diskbatches.batch_seconds import PARTS
 from tests.training import write_dataset
 
 SMALL = "--batch-size 6 --hidden 8 --num-neighbors 3,2 --historical 50,2,1,4,features --epochs 4"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn.loader import DiskRows
+from spgnn.addons.batches import DiskRows
 
 SMALL = "--dataset expanded-2-rmat-11-8 --width 24 --num-neighbors 4,4 --batches 4 --batch-size 8"
 

@@ -37,6 +37,8 @@ from paper.times import (
 from paper.volumes import objective_of, read_cells, volumes
 
 from spgnn import InputError
+from spgnn.addons.plan.graphs import Partitions
+from spgnn.addons.plan.ranks import VirtualRanks
 from spgnn.comm.slow_link import RepeatedWork
 from spgnn.data import load_dataset
 from spgnn.machine import (
@@ -46,16 +48,12 @@ from spgnn.machine import (
     Level,
     Levels,
     Link,
+    Machine,
     Overhead,
     Spmm,
     Streams,
-)
-from spgnn.plan import (
-    Machine,
     write_machine,
 )
-from spgnn.plan.graphs import Partitions
-from spgnn.plan.ranks import VirtualRanks
 from spgnn.progress import ProgressBar
 from tests.comm.jobs import wait_for
 

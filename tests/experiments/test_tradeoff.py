@@ -14,12 +14,10 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import write_dataset

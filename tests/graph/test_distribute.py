@@ -14,21 +14,19 @@ from torch.utils.data import Dataset
 
 import spgnn
 from spgnn import InputError
+from spgnn.addons.plan import planned
 from spgnn.comm import (
     connect,
 )
 from spgnn.data import Graph, from_scipy, write_shards
 from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm
-from spgnn.frontend import planned
 from spgnn.graph.distgraph import DistGraph
 from spgnn.layout import RowLayout
-from spgnn.plan import (
-    read_machine,
-)
+from spgnn.machine import read_machine
 from spgnn.testing import run_ranks
+from tests.addons.plan.configurations import EXAMPLE
 from tests.matrices import random_matrix
-from tests.plan.configurations import EXAMPLE
 
 N = 41
 

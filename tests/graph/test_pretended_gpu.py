@@ -16,8 +16,8 @@ from experiments.mesh import MeshGraphNet, mesh
 from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
 from spgnn.testing import run_ranks
-from tests.graph.test_hetero import BY_RELATION, MODELS, data_for, pair, trained
-from tests.inference.test_updates import Changing, models, trained_like
+from tests.addons.dynamic.test_updates import Changing, models, trained_like
+from tests.addons.hetero.test_hetero import BY_RELATION, MODELS, data_for, pair, trained
 from tests.nn.test_layers import CASES, _doubled, distributed, graph_data, made, weights
 from tests.pretended_gpu import GPU, late_group, pretended_gpu
 

@@ -15,11 +15,9 @@ from spgnn.__main__ import main
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.inference.cli import InferConfig
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, without_torch

@@ -13,9 +13,7 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.inference.weights import load_weights, read_state, save_weights
-from spgnn.nn import (
-    GCN,
-)
+from spgnn.nn import GCN
 
 
 def model(seed: int = 0) -> GCN:

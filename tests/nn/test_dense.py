@@ -20,20 +20,10 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.exchange import Algorithm, Plan, Stage, build
-from spgnn.graph import LayerGraph
+from spgnn.graph import LayerGraph, Propagated
 from spgnn.graph.dry import recorded_products
 from spgnn.kernels.torch_kernels import dropout_mask
-from spgnn.nn import (
-    GCN,
-    GIN,
-    BatchNorm,
-    DropoutKeys,
-    GCNConv,
-    GraphSAGE,
-    Propagated,
-    SAGEConv,
-    Stack,
-)
+from spgnn.nn import GCN, GIN, BatchNorm, DropoutKeys, GCNConv, GraphSAGE, SAGEConv, Stack
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout
 from tests.products import moved

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
-from spgnn.nn import (
-    DropoutKeys,
-)
+from spgnn.nn import DropoutKeys
 from spgnn.nn.rowwise import dropout
 
 ROWS, COLUMNS, P = 400, 50, 0.3

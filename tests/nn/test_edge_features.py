@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import spgnn
 import spgnn.nn as ours
 from experiments.mesh import MeshGraphNet, mesh
-from spgnn.chunked.model import ChunkedModel
+from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.comm import (
     connect,
 )
@@ -26,7 +26,7 @@ from spgnn.kernels import (
 )
 from spgnn.kernels.edge_spmm import EDGE_OPS, EDGE_REDUCTIONS
 from spgnn.testing import run_ranks
-from tests.plan.configurations import predicted
+from tests.addons.plan.configurations import predicted
 from tests.training import run
 
 F = 4

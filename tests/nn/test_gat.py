@@ -17,15 +17,9 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.exchange import Algorithm, Plan, Stage, build
-from spgnn.graph import LayerGraph
+from spgnn.graph import LayerGraph, Propagated
 from spgnn.kernels.torch_kernels import dropout_keeps
-from spgnn.nn import (
-    GAT,
-    DropoutKeys,
-    GATConv,
-    GATv2Conv,
-    Propagated,
-)
+from spgnn.nn import GAT, DropoutKeys, GATConv, GATv2Conv
 from spgnn.nn.gat import MESSAGES
 from spgnn.testing import run_ranks
 from tests.matrices import random_matrix, uneven_layout

@@ -14,10 +14,7 @@ import torch.nn.functional as F
 import spgnn
 from spgnn import CSR
 from spgnn.data.normalise import row_normalise_features
-from spgnn.nn import (
-    GAT,
-    DropoutKeys,
-)
+from spgnn.nn import GAT, DropoutKeys
 
 SEEDS = range(10)
 PATIENCE, MOST_EPOCHS = 100, 1000

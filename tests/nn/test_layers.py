@@ -20,13 +20,10 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.graph import Propagated, propagate_
 from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask
-from spgnn.nn import (
-    DropoutKeys,
-    Propagated,
-    propagate_,
-)
+from spgnn.nn import DropoutKeys
 from spgnn.testing import run_ranks
 from tests.products import moved
 

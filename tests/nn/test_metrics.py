@@ -12,9 +12,7 @@ from spgnn import RowLayout
 from spgnn.comm import (
     connect,
 )
-from spgnn.nn import (
-    metrics,
-)
+from spgnn.nn import metrics
 from spgnn.nn.metrics import Score
 from spgnn.testing import run_ranks
 

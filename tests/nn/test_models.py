@@ -20,16 +20,12 @@ from spgnn import nn as ours
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products
 from spgnn.graph.training import layer_plans, training_on
-from spgnn.nn import (
-    Stack,
-)
+from spgnn.nn import Stack
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
 from tests.training import write_dataset
 
 geometric = pytest.importorskip("torch_geometric.nn")

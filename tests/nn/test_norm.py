@@ -16,12 +16,7 @@ from spgnn.comm import (
 )
 from spgnn.graph import LayerGraph
 from spgnn.graph.moments import moments
-from spgnn.nn import (
-    BatchNorm,
-    GraphNorm,
-    LayerNorm,
-    PairNorm,
-)
+from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm
 from spgnn.nn.norm import Norm
 from spgnn.testing import run_ranks
 from tests.matrices import uneven_layout

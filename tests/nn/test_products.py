@@ -18,20 +18,13 @@ from spgnn.comm import (
     Communicator,
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
+from spgnn.graph import densified, propagate_
 from spgnn.graph.dry import recorded_products
-from spgnn.nn import (
-    GCN,
-    GIN,
-    DropoutKeys,
-    GCNConv,
-    GraphSAGE,
-    Stack,
-    densified,
-    propagate_,
-)
+from spgnn.nn import GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
 from spgnn.nn.convolution import Linear
-from spgnn.train import TrainConfig, Trainer
+from spgnn.train import Trainer
 from spgnn.train.run import task_of
 from tests.matrices import block_row, random_matrix, uneven_layout
 

@@ -12,22 +12,14 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from spgnn import CSR
+from spgnn.addons.plan.epoch import Pass, trace
 from spgnn.autograd import product, product_beside_itself
 from spgnn.config import TrainConfig
 from spgnn.graph.block import Block, LocalMatrix, block_pattern
 from spgnn.kernels import gemm
-from spgnn.nn import (
-    GAT,
-    GCN,
-    GIN,
-    DropoutKeys,
-    GCNConv,
-    GraphSAGE,
-    Stack,
-)
+from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
 from spgnn.nn.convolution import Linear
 from spgnn.nn.mlp import MLP
-from spgnn.plan.epoch import Pass, trace
 from tests.matrices import random_matrix
 
 N, F_IN, HIDDEN, CLASSES = 40, 5, 6, 4

@@ -31,6 +31,7 @@ from spgnn.partition import (
 from spgnn.partition.adjacency import Adjacency, check_parts
 from spgnn.partition.labels import part_sizes
 from spgnn.partition.methods import FIXING, OURS
+from tests.addons.plan.configurations import EXAMPLE
 from tests.data.graphs import rewrite
 from tests.partition.oracle import (
     column_volumes,
@@ -40,7 +41,6 @@ from tests.partition.oracle import (
     random_pattern,
     uneven_communities,
 )
-from tests.plan.configurations import EXAMPLE
 
 DETERMINISTIC = set(METHODS) - {"mtkahypar", "kaminpar"}
 

@@ -17,12 +17,9 @@ from spgnn import memory
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-    train,
-)
+from spgnn.train import Trainer, train
 
 _PR_SET_THP_DISABLE = 41
 

@@ -11,12 +11,10 @@ import pytest
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.vertices import NodeClassification
 
 needs_data = pytest.mark.skipif("SPGNN_DATA" not in os.environ, reason="needs the real graphs")

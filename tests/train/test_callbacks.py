@@ -13,13 +13,9 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
-from spgnn.config import Training
+from spgnn.config import TrainConfig, Training
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-    train,
-)
+from spgnn.train import Trainer, train
 from spgnn.train.callbacks import CSVLog, TensorBoardLog, logs_in
 from tests.train.command import check_refused, run
 from tests.train.test_task import Line

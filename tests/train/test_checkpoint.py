@@ -22,17 +22,11 @@ from spgnn.comm import (
     SoloCommunicator,
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.inference import load_weights, save_weights
-from spgnn.nn import (
-    GCN,
-    DropoutKeys,
-    GraphSAGE,
-)
+from spgnn.nn import GCN, DropoutKeys, GraphSAGE
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    checkpoint,
-)
+from spgnn.train import checkpoint
 from tests.train.command import check_refused, run
 from tests.training import TOLERANCE, write_dataset
 from tests.training import run as train

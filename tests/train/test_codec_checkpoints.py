@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    checkpoint,
-)
+from spgnn.train import checkpoint
 from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
 from tests.train.command import check_refused, run, without_torch

@@ -11,18 +11,13 @@ import pytest
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.training import TrainingGraph
 from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-    train,
-)
-from spgnn.train import (
-    report as reporting,
-)
+from spgnn.train import Trainer, train
+from spgnn.train import report as reporting
 from spgnn.train.run import of_run, resolved, task_of
 from tests.training import write_dataset
 

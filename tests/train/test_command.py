@@ -15,9 +15,7 @@ import pytest
 from spgnn.comm import (
     launch,
 )
-from spgnn.train import (
-    checkpoint,
-)
+from spgnn.train import checkpoint
 from spgnn.train.checkpoint import FILE
 from spgnn.train.run import main
 from tests.comm.jobs import PATIENCE, Ended, Forked, wait_for

@@ -12,23 +12,19 @@ import pytest
 import torch
 
 from spgnn import InputError
+from spgnn.addons.diskbatches.minibatch import train as train_batches
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.plan.cli import PlanConfig
+from spgnn.addons.recommend.config import RecommendConfig
 from spgnn.comm import (
     connect,
 )
-from spgnn.config import Record, Training, options_of
+from spgnn.config import Record, TrainConfig, Training, options_of
 from spgnn.exchange import Codec
 from spgnn.frontend.from_config import training_graph
 from spgnn.inference.cli import InferConfig, infer_to_file
-from spgnn.loader.minibatch import train as train_batches
-from spgnn.loader.minibatch_config import MiniBatchConfig
-from spgnn.plan.cli import PlanConfig
-from spgnn.recommend.config import RecommendConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-    train,
-)
+from spgnn.train import Trainer, train
 from spgnn.train.run import main
 from tests.comm.jobs import Ended
 from tests.train.command import check_refused

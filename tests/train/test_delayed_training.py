@@ -18,14 +18,12 @@ import torch.nn.functional as F
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.partition import cut_vertices
 from spgnn.partition.labels import write_edge_labels
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 from tests.training import dense_matrix, initial_parameters, write_dataset
 
 EPOCHS, RANKS, HIDDEN = 12, 3, 8

@@ -11,10 +11,8 @@ import scipy.sparse as sp
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
 from tests.training import (
     attending,
     check_history,

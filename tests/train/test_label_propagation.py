@@ -13,16 +13,14 @@ import torch.nn.functional as F
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph
 from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
 from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.report import assemble
 from spgnn.train.vertices import LabelPropagation
 from tests.training import (

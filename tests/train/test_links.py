@@ -14,6 +14,7 @@ from spgnn import CSR, RowLayout
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.distribute import scatter
 from spgnn.data.splits import Directory, held_out
@@ -23,10 +24,7 @@ from spgnn.hashing import uniform
 from spgnn.nn.convolution import glorot_
 from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.links import LinkPrediction
 from spgnn.train.report import assemble
 from tests.training import EPOCHS, TOLERANCE, dense_layer, dense_matrix, initial_parameters

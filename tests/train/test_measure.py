@@ -25,12 +25,8 @@ from spgnn.kernels import (
     spmm,
 )
 from spgnn.spmm import product as distributed
-from spgnn.train import (
-    measure,
-)
-from spgnn.train import (
-    measure as clocks,
-)
+from spgnn.train import measure
+from spgnn.train import measure as clocks
 from spgnn.train.measure import CATEGORIES, Measurements, OperatorClock, timed
 
 CPU = torch.device("cpu")

@@ -18,11 +18,9 @@ from spgnn import memory as limits
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 from tests.comm.jobs import ROOT
 from tests.train.command import check_refused, run
 from tests.training import write_dataset

@@ -14,12 +14,10 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.run import task_of
 from spgnn.train.task import model_of
 from tests.train.command import check_refused

@@ -12,25 +12,20 @@ import torch
 import spgnn
 from spgnn import InputError, NeighborLoader
 from spgnn.__main__ import main as spgnn_main
+from spgnn.addons.diskbatches.batch_training import VertexBatches
+from spgnn.addons.diskbatches.minibatch import main as minibatch
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches.minibatch_data import open_dataset
+from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.frontend.from_config import training_graph
-from spgnn.loader.batch_training import VertexBatches
-from spgnn.loader.minibatch import main as minibatch
-from spgnn.loader.minibatch_config import MiniBatchConfig
-from spgnn.loader.minibatch_data import open_dataset
-from spgnn.nn import (
-    GCNConv,
-    SGConv,
-)
+from spgnn.nn import GCNConv, SGConv
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
-from spgnn.train.chunked_task import ChunkedTask
 from tests.comm.jobs import Forked
 from tests.train.command import check_refused, without_torch
 from tests.training import write_dataset

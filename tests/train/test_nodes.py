@@ -10,10 +10,8 @@ import pytest
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
 from spgnn.train.run import resolved
 from tests.train.command import losses_of, report_of, run
 from tests.training import run as train

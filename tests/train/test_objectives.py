@@ -10,19 +10,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from spgnn.addons.diskbatches.minibatch import train as train_batches
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph
-from spgnn.loader.minibatch import train as train_batches
-from spgnn.loader.minibatch_config import MiniBatchConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-    train,
-)
+from spgnn.train import Trainer, train
 from spgnn.train.report import best as best_of
 from spgnn.train.vertices import NodeClassification
 from tests.training import EPOCHS, TOLERANCE, reference_history, run, write_dataset

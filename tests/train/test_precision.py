@@ -11,12 +11,10 @@ import torch
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
+from spgnn.train import Trainer
 from spgnn.train.vertices import NodeClassification
 from tests.training import reference_history, run, variants, write_dataset
 

@@ -14,16 +14,11 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
-from spgnn.config import Training
+from spgnn.config import TrainConfig, Training
 from spgnn.data.load import load_dataset
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    Trainer,
-)
-from spgnn.train import (
-    train as command,
-)
+from spgnn.train import Trainer
+from spgnn.train import train as command
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.train.command import check_refused, run
 from tests.train.test_task import Line

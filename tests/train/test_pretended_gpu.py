@@ -15,9 +15,10 @@ import pytest
 import torch
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig, Trainer
+from spgnn.train import Trainer
 from spgnn.train.run import resolved, task_of
 from tests.kernels.conftest import EMULATION
 from tests.kernels.cuda_emulation import EmulatedDevice

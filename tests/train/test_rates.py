@@ -12,11 +12,8 @@ from spgnn import InputError
 from spgnn.comm import (
     connect,
 )
-from spgnn.config import Training
+from spgnn.config import TrainConfig, Training
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
 from spgnn.train.trainer import apply_rates, rate_factor
 from tests.training import reference_history, write_dataset
 from tests.training import run as train

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.testing import run_ranks
-from spgnn.train import TrainConfig
 from spgnn.train import run as running
 from spgnn.train.rebalance import fitted
 

@@ -14,13 +14,11 @@ from spgnn.__main__ import main as spgnn_command
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.data import load_dataset, write_shards
 from spgnn.data.normalise import add_self_loops
 from spgnn.partition import partition, read_labels, report, write_labels
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-)
 from spgnn.train import run as command
 from spgnn.train.measure import CATEGORIES
 from tests.comm.jobs import MPIEXEC, NEEDS_MPI, PATIENCE, ROOT, Ended

@@ -11,12 +11,10 @@ import pytest
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 from spgnn.train.report import final_scores
 from tests.train.command import check_refused, run
 from tests.training import write_dataset

@@ -16,10 +16,7 @@ from spgnn.comm import (
 )
 from spgnn.config import Training
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    Task,
-    Trainer,
-)
+from spgnn.train import Task, Trainer
 from spgnn.train.report import measurements
 from tests.training import write_dataset
 

@@ -10,11 +10,9 @@ import pytest
 from spgnn.comm import (
     connect,
 )
+from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
-from spgnn.train import (
-    TrainConfig,
-    train,
-)
+from spgnn.train import train
 from tests.train.command import check_refused, run
 from tests.training import write_dataset
 

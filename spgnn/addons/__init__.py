@@ -1,0 +1,1 @@
+"""What some users need, on top of the engine; the engine imports none of it."""

@@ -1,0 +1,292 @@
+"""Steps in which every rank of a distributed graph gets a batch of its own, sampled together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.addons.batches.batch import Batch
+from spgnn.addons.batches.growth import ClusterGrowth
+from spgnn.addons.batches.rank_graph import Boundary, Metadata, RankGraph, mask_of
+from spgnn.addons.batches.rank_sampler import RankSampler, Sampled
+from spgnn.addons.batches.remote_rows import take
+from spgnn.addons.batches.sampled_graph import GraphTables
+from spgnn.addons.batches.sampling import Draw, Place, Sample, SampleCounts, union_of
+from spgnn.addons.batches.threads import in_turns, last
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.data import RankShare
+from spgnn.errors import InputError, check_integer
+from spgnn.hashing import uniform
+from spgnn.nn import UNKNOWN
+from spgnn.partition import partition
+from spgnn.sparse import CSR
+
+Inputs = tuple[Tensor, Tensor]
+"""Seeds of a batch, rows of the whole graph, and what the batch calls them."""
+Finish = Callable[[], list[Batch | None]]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Batches of whole clusters of each rank's part of the graph, with their boundary.
+
+    Cluster-GCN (Chiang et al., KDD 2019) has no boundary; with one (GraphTheta, Liu et al. 2021) of
+    as many hops as the model has layers, the rows of the clusters are exact. Seeds are all vertices
+    of the clusters; only training vertices have labels.
+    """
+
+    count: int = 16  # of each rank's part
+    each: int = 1  # clusters of a batch
+    boundary: int = 1  # hops around the clusters
+
+    def __post_init__(self) -> None:
+        check_integer("clusters", self.count, 1)
+        check_integer("clusters a batch", self.each, 1)
+        check_integer("boundary", self.boundary, 0)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A loader's arguments of these names that every mode takes."""
+
+    batch_size: int = 1
+    shuffle: bool = False
+    drop_last: bool = False
+    sampler: str = "neighbor"
+    replace: bool = False
+    resample: bool = False
+    of_graph: bool = True
+    superbatch: int = 1
+    prefetch: int = 0
+    seed: int = 0
+
+
+def seed_order(ids: Tensor, seed: int, epoch: int, clusters: Tensor | None = None) -> Tensor:
+    """Places of some vertices in the order of an epoch, which original ids alone decide.
+
+    With `clusters`, an int64 of each, vertices of one follow each other.
+    """
+    keys = [ids.numpy(), uniform(ids.numpy(), seed, f"order of epoch {epoch}")]
+    if clusters is not None:
+        keys += [clusters.numpy(), uniform(clusters.numpy(), seed, f"clusters of epoch {epoch}")]
+    return torch.from_numpy(np.lexsort(keys))
+
+
+def steps_of(inputs: int, batch_size: int, ranks: int, *, drop_last: bool) -> int:
+    """Steps of an epoch; each is a batch of every rank (the last perhaps not)."""
+    full, rest = divmod(inputs, batch_size * ranks)
+    return full + (rest > 0 and not drop_last)
+
+
+@dataclass(eq=False)
+class RankBatches:
+    """Batches of a graph whose ranks hold their own rows alone; calls are collective.
+
+    Several steps are sampled at once, hop by hop; features, labels and ids of all their vertices
+    come in one exchange, each row once. With prefetching the next steps are sampled before these
+    are handed over: their dense features travel in the meantime, and this rank's own part of
+    sampling runs in a thread. As many superbatches are under way as sampling has steps, two a hop.
+    """
+
+    ranks: RankGraph
+    sampler: RankSampler
+    steps: int  # of an epoch, the same on all ranks
+    inputs: Callable[[int], list[Inputs | None]]  # of this rank, of each step of an epoch
+    options: Options
+    sampled: SampleCounts = field(default_factory=SampleCounts)
+
+    def epoch(self, epoch: int) -> Iterator[Batch | None]:
+        """Batches of this rank; ``None`` in a step that has none for it."""
+        inputs, size = self.inputs(epoch), self.options.superbatch
+        everything = range(self.steps)
+        groups = [everything[first : first + size] for first in everything[::size]]
+        if not self.options.prefetch:
+            for steps in groups:
+                yield from last(self._work(epoch, steps, inputs, None))()
+            return
+        with ThreadPoolExecutor(1, "spgnn-sample") as thread:
+            works = (self._work(epoch, steps, inputs, thread) for steps in groups)
+            # What is under way writes into memory of ours.
+            with closing(in_turns(works, lambda finish: finish())) as ready:
+                for finish in ready:
+                    yield from finish()
+
+    def batch(self, epoch: int, step: int) -> Batch | None:
+        """The batch of this rank in any step."""
+        (one,) = last(self._work(epoch, range(step, step + 1), self.inputs(epoch), None))()
+        return one
+
+    def _work(
+        self,
+        epoch: int,
+        steps: Sequence[int],
+        inputs: Sequence[Inputs | None],
+        thread: Executor | None,
+    ) -> Generator[None, None, Finish]:
+        """The batches of some steps, in steps that are collective, until features are under way."""
+        seed = self.options.seed
+        chosen = [(step, one) for step in steps if (one := inputs[step]) is not None]
+        sampling = self.sampler.sampling(
+            [seeds for _, (seeds, _) in chosen],
+            [Draw(seed, epoch, step) for step, _ in chosen],
+            thread,
+        )
+        seconds, started = 0.0, perf_counter()
+        while True:
+            try:
+                next(sampling)
+            except StopIteration as done:
+                samples = done.value
+                break
+            seconds += perf_counter() - started
+            yield
+            started = perf_counter()
+        made = [one for one, _ in samples if one.seeds]
+        self.sampled.add(made, seconds + perf_counter() - started)
+        return self._completed(epoch, steps, chosen, samples)
+
+    def _completed(
+        self,
+        epoch: int,
+        steps: Sequence[int],
+        chosen: Sequence[tuple[int, Inputs]],
+        samples: Sampled,
+    ) -> Finish:
+        """Fetch what the vertices of some steps' samples are; the result waits. Collective."""
+        union, places = union_of([sample.nodes for sample, _ in samples])
+        arrive, metadata = self.ranks.fetch(union)
+
+        def finish() -> list[Batch | None]:
+            x, batches = arrive(), dict.fromkeys(steps)
+            for (step, (_, input_id)), drawn, mine in zip(chosen, samples, places, strict=True):
+                known = metadata.of(mine)
+                batches[step] = self._batch(epoch, step, input_id, drawn, known, take(x, mine))
+            return list(batches.values())
+
+        return finish
+
+    def _batch(
+        self,
+        epoch: int,
+        step: int,
+        input_id: Tensor,
+        drawn: tuple[Sample, Tensor | None],
+        known: Metadata,
+        x: Tensor | CSR | None,
+    ) -> Batch:
+        """A batch of a sample, and of what is known of its vertices."""
+        sample, edges = drawn
+        tables = GraphTables(
+            vertices={} if known.y is None else {"y": known.y},
+            edges={} if edges is None else {"edge_weight": edges},
+            vertex_ids=known.ids,
+            known_degrees=known.degrees,
+        )
+        number = step * self.ranks.comm.size + self.ranks.comm.rank
+        place = Place(self.options.seed, epoch, number, epoch * self.steps + step)
+        numbered = replace(sample, nodes=torch.arange(len(sample.nodes)))
+        batch = Batch(tables, numbered, x, input_id, place, of_graph=self.options.of_graph)
+        batch.n_id = known.ids
+        return batch
+
+
+def exact_batches(
+    share: RankShare,
+    comm: Communicator,
+    num_neighbors: Sequence[int],
+    input_nodes: Tensor | str | None,
+    options: Options,
+    *,
+    own_seeds: bool = False,
+) -> RankBatches:
+    """The batches that `NeighborLoader` makes of the whole graph on one process. Collective.
+
+    Or those that it makes of each rank's own input nodes: their neighbourhoods lie on all ranks.
+    """
+    comm.check_agreement(
+        "NeighborLoader",
+        num_neighbors=tuple(num_neighbors),
+        own_seeds=own_seeds,
+        options=tuple(vars(options).items()),
+    )
+    own = mask_of(share, input_nodes, comm)
+    ranks = RankGraph.build(share, comm)
+    sampler = RankSampler(
+        ranks,
+        options.sampler,
+        num_neighbors,
+        replace=options.replace,
+        resample=options.resample,
+    )
+    size = options.batch_size
+    if own_seeds:
+        rows, ids = own.nonzero()[:, 0] + ranks.boundary.first, ranks.metadata.ids[own]
+        steps = comm.agree(steps_of(len(rows), size, 1, drop_last=options.drop_last))
+    else:
+        rows, ids = ranks.inputs(own)
+        steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
+
+    def inputs(epoch: int) -> list[Inputs | None]:
+        order = torch.arange(len(rows))
+        if options.shuffle:
+            order = seed_order(ids, options.seed, epoch)
+        parts = []
+        for step in range(steps):
+            number = step if own_seeds else step * comm.size + comm.rank
+            mine = order[number * size : (number + 1) * size]
+            full = len(mine) == size or not options.drop_last
+            parts.append((rows[mine], ids[mine]) if len(mine) and full else None)
+        return parts
+
+    return RankBatches(ranks, sampler, steps, inputs, options)
+
+
+def cluster_batches(
+    share: RankShare, comm: Communicator, layers: int, clusters: Clusters, options: Options
+) -> RankBatches:
+    """Batches of whole clusters; steps that have none for a rank are its last. Collective."""
+    comm.check_agreement(
+        "NeighborLoader", layers=layers, clusters=clusters, options=tuple(vars(options).items())
+    )
+    mask, y = share.data.train_mask, share.data.y
+    if mask is None or y is None:
+        raise InputError(f"{share.meta.name}: cluster batches need labels and a training mask")
+    y = y.clone()
+    y[~mask] = float("nan") if y.is_floating_point() else UNKNOWN
+    ranks = RankGraph.build(replace(share, data=replace(share.data, y=y)), comm)
+    growth = partial(ClusterGrowth, hops=clusters.boundary + 1, layers=layers)
+    sampler = RankSampler(ranks, "neighbor", [-1] * (clusters.boundary + 1), growth=growth)
+    labels = cluster_labels(ranks.block, ranks.boundary, clusters.count, options.seed)
+    sizes = torch.bincount(labels).tolist()
+    members = [part for part in labels.argsort(stable=True).split(sizes) if len(part)]
+    steps = comm.agree(-(-len(members) // clusters.each))
+
+    def inputs(epoch: int) -> list[Inputs | None]:
+        numbers = np.arange(len(members), dtype=np.int64)
+        order = uniform(numbers, options.seed, f"clusters {epoch}").argsort(kind="stable").tolist()
+        parts: list[Inputs | None] = [None] * steps
+        for step, first in enumerate(range(0, len(order), clusters.each)):
+            own = torch.cat([members[one] for one in order[first : first + clusters.each]])
+            parts[step] = own + ranks.boundary.first, own
+        return parts
+
+    return RankBatches(ranks, sampler, steps, inputs, replace(options, superbatch=1))
+
+
+def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) -> Tensor:
+    """Clusters, int64 [own rows], of a rank's own vertices, without communication."""
+    if not boundary.own:
+        return torch.zeros(0, dtype=torch.int64)
+    compact = CSR(boundary.compact(block)).to_scipy()[:, : boundary.own]
+    labels, _ = partition(compact, count, seed=seed, balance=("vertices",), minimum=False)
+    return torch.from_numpy(labels).long()

@@ -1,0 +1,710 @@
+"""Training on batches: what is learnt of them, and a trainer with a step a batch of every rank."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn import kernels
+from spgnn.addons.batches import (
+    Batch,
+    Clusters,
+    CopyAhead,
+    Counts,
+    LinkNeighborLoader,
+    MemoryRows,
+    Mode,
+    NeighborLoader,
+    RankBatches,
+    Rows,
+    SampledGraph,
+    SplitBlock,
+    features_of,
+    relabel,
+)
+from spgnn.addons.diskbatches.batch_seconds import BatchSeconds
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches.minibatch_data import Dataset
+from spgnn.addons.diskbatches.replicas import ReplicatedLoader
+from spgnn.addons.historical import History, PartBatches, PartialBatch, hidden_widths
+from spgnn.comm import (
+    Communicator,
+    SoloCommunicator,
+)
+from spgnn.command import plural
+from spgnn.config import Training
+from spgnn.data import GraphMeta, Pairs, inverse_permutation, labelled
+from spgnn.errors import InputError, check_integer, memory_for
+from spgnn.exchange import Algorithm
+from spgnn.frontend import check_weights_of, dense_for_reduction, labels_of, masks_of, share_of
+from spgnn.frontend import features_of as features_of_share
+from spgnn.graph import Block, DistGraph, block_pattern
+from spgnn.nn import MODELS, BatchNorm, Stack, pairs_cross_entropy
+from spgnn.partition import partition
+from spgnn.pattern import Pattern
+from spgnn.progress import working
+from spgnn.sparse import CSR
+from spgnn.train import (
+    HELD_OUT,
+    OPTIMIZERS,
+    Callback,
+    LinkModel,
+    LinkScores,
+    Objective,
+    Predictions,
+    Scores,
+    Task,
+    Trainer,
+    as_taken,
+    decaying_first,
+    purpose_of,
+    set_optimizer,
+)
+
+AnyBatch = Batch | PartialBatch
+_PIECE = 1 << 16  # rows, or pairs, that are worked on at once
+
+
+def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
+    """A model's outputs for all vertices of a graph, exact, [n, columns].
+
+    Layer by layer, without jumping knowledge, where graph or features are not in memory, or the
+    model is on a GPU, which need not have room for all rows.
+    """
+    x, weight, device = graph.x, graph.edge_weight, next(model.parameters()).device
+    in_memory = isinstance(x, MemoryRows | CSR) and isinstance(graph.pattern, Pattern)
+    if in_memory and device.type == "cpu":
+        assert isinstance(x, MemoryRows | CSR)
+        assert isinstance(graph.pattern, Pattern)
+        everybody = torch.arange(graph.rows)
+        block = Block(
+            graph.pattern,
+            graph.ids_of(everybody),
+            edge_weight=weight,
+            degrees=partial(graph.degrees, everybody),
+        )
+        out: Tensor = model(x.table if isinstance(x, MemoryRows) else x, block)
+        return out
+    H, ends = torch.empty(0), graph.pattern.indptr
+    for layer in range(model.num_layers):
+        parts = []
+        for first in range(0, graph.rows, _PIECE):
+            targets = torch.arange(first, min(first + _PIECE, graph.rows))
+            begin, end = int(ends[first]), int(ends[first + len(targets)])
+            indptr = ends[first : first + len(targets) + 1] - begin
+            nodes, indices = relabel(targets, indptr, graph.pattern.indices[begin:end])
+            block = Block(
+                block_pattern(indptr, indices, len(nodes)),
+                graph.ids_of(nodes),
+                edge_weight=None if weight is None else weight[begin:end],
+                degrees=partial(graph.degrees, nodes),
+            )
+            rows = (
+                kernels.gather_rows(H, nodes) if layer else next(features_of(x, [nodes], Counts()))
+            )
+            assert rows is not None
+            parts.append(model.run_layer(layer, rows.to(device), block.to(device)).cpu())
+        H = torch.cat(parts)
+    return H
+
+
+class BatchTask(Task):
+    """A model that is learnt batch by batch; of a graph on every rank, or of each rank's part."""
+
+    loader: NeighborLoader
+
+    def __init__(
+        self,
+        config: MiniBatchConfig,
+        comm: Communicator,
+        meta: GraphMeta,
+        features: int,
+        outputs: int,
+        dataset: Dataset | None = None,
+    ) -> None:
+        self.config, self.comm, self.meta, self.features = config, comm, meta, features
+        self.dataset = dataset
+        how = config.model
+        widths = [features, *[how.hidden] * (how.layers - 1), outputs]
+        self.layers: Stack = MODELS[how.model].of(
+            widths,
+            dropout=how.dropout,
+            input_dropout=how.input_dropout,
+            seed=config.training.seed,
+            **how.options,
+        )
+        for module in self.layers.modules():
+            if isinstance(module, BatchNorm):
+                # The last batch of an epoch may be one vertex without neighbours.
+                module.allow_single_element = True
+        self.layers.to(comm.device)
+        self.model: nn.Module = self.layers
+        self.copies = None if comm.device.type == "cpu" else CopyAhead(comm.device)
+        self._signature = {
+            **how.described,
+            "layers": "→".join(map(str, widths)),
+            "seed": config.training.seed,
+            "a graph of": f"{meta.vertices} vertices and {meta.edges} edges",
+            "batches of": _batches_of(config, comm.size),
+        }
+
+    def loss(self, epoch: int) -> Tensor:
+        """Of the first batch of an epoch."""
+        self.loader.epoch = epoch
+        loss, _ = self.loss_of(next(iter(self.loader)))
+        assert loss is not None
+        return loss
+
+    @abstractmethod
+    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+        """The mean over the seeds of a batch, and their weight; nothing of no batch."""
+
+    def outputs(self) -> Tensor:
+        """The layers' outputs for every vertex, of all of its neighbours."""
+        assert self.dataset is not None
+        return outputs_of(self.layers, self.dataset.graph)
+
+    def own_share(self, arrays: Mapping[str, Tensor]) -> Predictions:
+        """The share of this rank of arrays of every vertex, which all ranks hold."""
+        assert self.dataset is not None
+        source = self.dataset.graph
+        mine = torch.arange(source.rows).tensor_split(self.comm.size)[self.comm.rank]
+        return Predictions(source.ids_of(mine), {name: a[mine] for name, a in arrays.items()})
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The first layer decays, as in full-graph training."""
+        return decaying_first(self.layers, self.model, self.config.training.weight_decay)
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, size of the graph, and the batches."""
+        return self._signature
+
+    def state(self) -> dict[str, Any]:
+        """Stale rows, where batches have any. Collective."""
+        strategy = self.loader.strategy
+        return strategy.state() if isinstance(strategy, PartBatches) else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`. Collective."""
+        strategy = self.loader.strategy
+        assert isinstance(strategy, PartBatches)
+        strategy.load_state(state)
+
+    def close(self) -> None:
+        """Wait for what the loader has under way, when training is over. Collective."""
+
+
+class VertexBatches(BatchTask):
+    """Learns what labels say of each vertex; seeds are training vertices. Collective."""
+
+    def __init__(
+        self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset | None = None
+    ) -> None:
+        self.partition_report: Any = None
+        if dataset is None:
+            self._on_parts(config, comm)
+            return
+        solo = SoloCommunicator()  # rank 0 evaluates for all
+        self.classes = dataset.classes
+        super().__init__(config, comm, dataset.meta, dataset.features, self.classes, dataset)
+        self.objective = Objective.of(
+            config.aim,
+            dataset.meta.name,
+            dataset.y,
+            dataset.masks,
+            classes=self.classes,
+            comm=solo,
+        )
+        self.criterion = self.objective.criterion
+        y = as_taken(self.objective.kind, dataset.y)
+        source = replace(dataset.graph, vertices={"y": y})
+        options = loader_options(config, comm, dataset)
+        if config.sampling.seed_clusters:
+            count = config.sampling.seed_clusters
+            with working(f"finding {plural(count, 'cluster')}", shown=comm.rank == 0):
+                labels, _ = partition(
+                    CSR(source.structure),
+                    count,
+                    seed=config.training.seed,
+                    preset="fast",
+                    balance=("vertices",),
+                    minimum=False,
+                )
+            options["seed_clusters"] = torch.from_numpy(labels).long()[dataset.seeds]
+        if self.copies is not None:
+            options["transform"] = self.copies
+            if isinstance(source.x, Rows):
+                source.x.pinned = True
+        self.loader = NeighborLoader(source, config.sampling.fanouts, dataset.seeds, **options)
+
+    def _on_parts(self, config: MiniBatchConfig, comm: Communicator) -> None:
+        # Whole rows are fetched, whatever full-graph training exchanges.
+        whole, how = config.of_whole_graph().but(cover="column"), config.distribution
+        share, self.partition_report = share_of(whole, comm, how.balance.split(","))
+        check_weights_of(whole, share, comm)
+        y, self.classes = comm.on_every_rank(lambda: labels_of(whole, share))
+        masks = masks_of(share.data, share.vertex_ids, y, config.training.seed)
+        self.objective = Objective.of(
+            config.aim, share.meta.name, y, masks, classes=self.classes, comm=comm
+        )
+        self.criterion = self.objective.criterion
+        with memory_for(f"the features of {share.meta.name}"):
+            x = comm.on_every_rank(
+                lambda: dense_for_reduction(whole, features_of_share(whole, share))
+            )
+        y = as_taken(self.objective.kind, y)
+        data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
+        self.share = replace(share, data=data)
+        super().__init__(config, comm, share.meta, int(x.shape[1]), self.classes)
+        if how.distributed == "replicated":
+            options = loader_options(config, comm) | {"rank": 0, "ranks": 1}
+            self.loader = ReplicatedLoader(
+                self.share, comm, config.sampling.fanouts, "train_mask", **options
+            )
+            return
+        mode: Mode = "own" if how.seeds == "own" else "exact"
+        if how.distributed == "local":
+            mode = "local"
+        elif how.distributed == "columns":
+            mode = "columns"
+        elif how.distributed == "cluster":
+            mode = Clusters(how.clusters, how.clusters_a_batch, how.boundary)
+        elif how.distributed == "historical":
+            dtype = torch.bfloat16 if how.past == "bfloat16" else torch.float32
+            mode = History.parse(str(how.historical), how.misses, dtype)
+        self.loader = self._part_loader(mode)
+
+    def _part_loader(self, mode: Mode) -> NeighborLoader:
+        options = loader_options(self.config, self.comm)
+        for name in ("rank", "ranks", "pack_epochs", "num_workers"):
+            del options[name]
+        widths = hidden_widths(self.layers) if isinstance(mode, History) else ()
+        options |= {"mode": mode, "comm": self.comm, "widths": widths}
+        return NeighborLoader(self.share, self.config.sampling.fanouts, "train_mask", **options)
+
+    def exact_batches(self) -> RankBatches:
+        """Exact batches of all ranks' parts. Collective."""
+        strategy = self._part_loader("exact").strategy
+        assert isinstance(strategy, RankBatches)
+        return strategy
+
+    @cached_property
+    def graph(self) -> DistGraph:
+        """The whole graph of all ranks' parts, for evaluation. Collective when first asked for."""
+        return DistGraph(self.share, self.comm, Algorithm())
+
+    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+        if batch is None:
+            return None, 0.0
+        first = batch.layers[0]
+        if not batch.batch_size:
+            if not isinstance(first, SplitBlock):
+                return None, 0.0
+            # The other ranks need this one's columns.
+            assert isinstance(batch.x, Tensor)
+            request = self.layers.convolutions[0].aggregation(batch.x, first, None, None)
+            return first.aggregate(request).sum(), 0.0
+        there = batch
+        if self.copies is not None:
+            assert isinstance(batch, Batch)
+            there = self.copies.arrived(batch)
+        # Few rows: the loss is the host's, as labels are.
+        out = self.model(there.x, there.layers, there.keys).cpu()
+        y: Tensor = batch.y[: batch.batch_size]  # type: ignore[index]  # a task has labels
+        everybody = torch.ones(batch.batch_size, dtype=torch.bool)
+        loss = self.objective.loss
+        weight = float(loss.weight_of(y, everybody))
+        if not weight and self.dataset is None:
+            return (out.sum() if isinstance(first, SplitBlock) else None), 0.0
+        return loss.share(out, y, everybody, weight), weight
+
+    def scores(self) -> Scores:
+        """Validation loss and scores of the exact model on the whole graph. Collective."""
+        if self.dataset is None:
+            return self.objective.scores(self.outputs(), self.comm)
+        scores: Scores = self.comm.from_rank_zero(
+            lambda: self.objective.scores(self.outputs(), SoloCommunicator())
+        )
+        return scores
+
+    def outputs(self) -> Tensor:
+        if self.dataset is not None:
+            return super().outputs()
+        out: Tensor = self.model(self.share.data.x, self.graph)
+        return out
+
+    def predictions(self) -> Predictions:
+        """Scores of every vertex, or every own one, and what follows."""
+        scores = self.outputs().float()
+        arrays = self.objective.decided(scores) | {"scores": scores}
+        if self.dataset is not None:
+            return self.own_share(arrays)
+        return Predictions(self.share.vertex_ids, arrays)
+
+    def close(self) -> None:
+        drain = getattr(self.loader.strategy, "drain", None)
+        if drain is not None:
+            drain()
+
+
+class LinkBatches(BatchTask):
+    """Learns to tell links from made-up pairs; seeds are ends of training links.
+
+    The pairs that are held out, and those they are ranked among, are those of full-graph training
+    (`train/links.py`). A training link meets other sources at its target that have no edge to it,
+    drawn anew in each epoch. The graph has no links but those for training.
+    """
+
+    def __init__(self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset) -> None:
+        assert dataset.links is not None
+        training, *self.held_out = dataset.links
+        if not len(training.targets):
+            raise InputError(f"{dataset.meta.name}: no link is left to train on")
+        aim, width, seed = config.aim, config.model.hidden, config.training.seed
+        super().__init__(config, comm, dataset.meta, dataset.features, width, dataset)
+        self.classes = 0
+        model = LinkModel.of(aim, self.layers, width, seed)
+        self.model, self.decoder = model, model.decoder
+        self.link_scores, self.aim, self.seed = LinkScores.of(aim), aim, seed
+        self.criterion = self.link_scores.criterion
+        self._signature |= {"task": "links", "decoder": aim.decoder}
+        self.loader = LinkNeighborLoader(
+            replace(dataset.graph, vertices={}),
+            config.sampling.fanouts,
+            torch.stack((training.sources, training.targets)),
+            neg_sampling_ratio=aim.negatives,
+            **loader_options(config, comm, dataset),
+        )
+
+    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+        """The mean over the links of a batch and over as many made-up ones each."""
+        if batch is None:
+            return None, 0.0
+        assert isinstance(batch, Batch)
+        Z = self.layers(batch.x, batch.layers, batch.keys)
+        source, target = batch.edge_label_index
+        scores = self.decoder(Z[source], Z[target])
+        links = len(batch.input_id)
+        loss = pairs_cross_entropy(scores[:links], scores[links:]) / len(scores)
+        return loss, float(len(scores))
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on links for validation and for testing. Collective."""
+        scores: Scores = self.comm.from_rank_zero(self._scores_here)
+        return scores
+
+    def _scores_here(self) -> Scores:
+        Z, scores = self.outputs(), Scores()
+        for split, pairs in zip(HELD_OUT, self.held_out, strict=True):
+            parts, total = self._score(Z, pairs, purpose_of(split)), len(pairs.targets)
+            scores |= self.link_scores.of_split(split, *parts, total, SoloCommunicator())
+        return scores
+
+    def predictions(self) -> Predictions:
+        """The embedding of every vertex."""
+        return self.own_share({"embedding": self.outputs().float()})
+
+    def _score(self, Z: Tensor, pairs: Pairs, purpose: str) -> tuple[Tensor, Tensor]:
+        """Of links [pairs], and of made-up ones [pairs, count], so many of them at once."""
+        assert self.dataset is not None
+        source, count = self.dataset.graph, self.aim.eval_negatives
+        others = pairs.drawn(source.rows, count, self.seed, purpose)
+        if source.vertex_ids is not None:
+            others = inverse_permutation(source.vertex_ids)[others]
+        every = torch.cat((pairs.sources[:, None], others), dim=1)
+        step = max(1, _PIECE // (1 + count))
+        parts = [
+            self.decoder(Z[some], Z[targets][:, None])
+            for some, targets in zip(every.split(step), pairs.targets.split(step), strict=True)
+        ]
+        scores = torch.cat(parts) if parts else Z.new_empty(0, 1 + count)
+        return scores[:, 0], scores[:, 1:]
+
+
+def loader_options(
+    config: MiniBatchConfig, comm: Communicator, dataset: Dataset | None = None
+) -> dict[str, Any]:
+    """The flags as arguments of a loader."""
+    how = config.sampling
+    return {
+        "batch_size": how.batch_size,
+        "shuffle": True,
+        "replace": how.replace,
+        "sampler": how.sampler,
+        "resample": how.resample,
+        "normalise": how.degrees,
+        "superbatch": config.superbatch or 1,
+        "samples_dir": None if dataset is None else dataset.scratch,
+        "overlap": how.overlap,
+        "fixed": how.fixed,
+        "pack_epochs": config.storage.pack_epochs,
+        "prefetch": how.prefetch,
+        "num_workers": how.workers,
+        "seed": config.training.seed,
+        "rank": comm.rank,
+        "ranks": comm.size,
+    }
+
+
+def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
+    """Options that decide which batches there are, in words; the usual is left out."""
+    how, where = config.sampling, config.distribution
+    if where.distributed == "cluster":
+        return (
+            f"{where.clusters_a_batch} of {where.clusters} clusters × {ranks} and {where.boundary} "
+            "hops around them"
+        )
+    text = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
+    text += f" by {how.sampler}" if how.sampler != "neighbor" else ""
+    text += f", in {how.seed_clusters} clusters" if how.seed_clusters else ""
+    text += (
+        ", the same in each epoch" * how.fixed
+        + ", replaced" * how.replace
+        + ", drawn anew in each layer" * how.resample
+    )
+    # Exact ones are those of ranks that hold the whole graph.
+    parts = where.distributed in ("replicated", "local", "historical")
+    text += " of their own" * (where.seeds == "own")
+    if where.correct_every:
+        text += f", corrected by {where.correct_steps} after {where.correct_every}"
+    if where.distributed == "historical":
+        text += f", stale rows {where.historical}, {where.misses}, {where.past}"
+    return text + f" ({where.distributed})" if parts else text
+
+
+class BatchTrainer(Trainer):
+    """A step for a batch of every rank, gradients averaged; or local steps, corrected."""
+
+    task: BatchTask
+
+    def __init__(
+        self,
+        task: BatchTask,
+        config: MiniBatchConfig,
+        comm: Communicator,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        super().__init__(task, options=config.training, callbacks=callbacks)
+        self.steps_per_epoch = task.loader.steps
+        self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "reads", "hits"), 0)
+        strategy = task.loader.strategy
+        self.clock = BatchSeconds(comm, lambda: getattr(strategy, "pushed", (0.0, 0.0)))
+        how = config.distribution
+        # Steps of the others are not of the same size.
+        self._by_weight = how.distributed not in ("none", "exact", "columns") or how.seeds == "own"
+        # Gradients of the first layer are those of all ranks' batches.
+        self._is_shared = how.distributed == "columns"
+        self._correction: Correction | None = None
+        if how.correct_every:
+            assert isinstance(task, VertexBatches)
+            every, steps = how.correct_every, how.correct_steps
+            self._correction = Correction(
+                task, task.exact_batches(), config.training, every=every, steps=steps
+            )
+            self._steps_agree = False
+
+    def _state(self) -> dict[str, Any]:
+        state = super()._state()
+        if self._correction is not None:
+            state |= {
+                "optimizer": self.optimizer.state_dict()["state"],
+                "correction": self._correction.state(),
+            }
+        return state
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        if self._correction is None:
+            super()._load_state(state)
+            return
+        set_optimizer(self.optimizer, state["optimizer"])
+        self._correction.load_state(state["correction"])
+
+    def train_epoch(self, epoch: int) -> Tensor:
+        """All steps; the mean of their losses. Collective."""
+        model, loader, correction = self.task.model.train(), self.task.loader, self._correction
+        loader.epoch, totals, own, clock = epoch, torch.zeros(2), 0, self.clock
+        before = self._counts()
+        clock.begin()
+        batches: Iterator[AnyBatch | None] = iter(loader)
+        try:
+            for step in range(self.steps_per_epoch):
+                batch = next(batches, None)
+                clock.lap("sampling")
+                with self._precision():
+                    loss, weight = self.task.loss_of(batch)
+                clock.lap("forward")
+                if loss is not None:
+                    own += weight > 0
+                    (loss * weight if self._is_shared else loss).backward()
+                clock.lap("backward")
+                if correction is None:
+                    mean, total = average_gradients(
+                        model, self.comm, weight, loss, weighted=self._is_shared
+                    )
+                    clock.lap("allreduce")
+                    self._step()
+                    total = total if self._by_weight else torch.ones(())
+                    totals += torch.stack((mean * total, total))
+                    clock.lap("other")
+                    continue
+                if loss is not None:
+                    self._step()
+                    totals += torch.stack((loss.detach() * weight, loss.new_tensor(weight)))
+                clock.lap("other")
+                rate = self.optimizer.param_groups[0]["lr"]
+                correction.after(step, self.steps_per_epoch, rate, clock)
+            next(batches, None)  # historical: pushes follow the last batch as well
+        finally:
+            batches.close()  # type: ignore[attr-defined]  # a generator
+            for name, count in self._counts().items():
+                self.rows_read[name] += count - before[name]
+        clock.lap("sampling")
+        average_buffers(model, self.comm, own)
+        if correction is not None:
+            self.comm.all_reduce(totals).wait()
+        clock.lap("allreduce")
+        return totals[0] / totals[1].clamp(min=1e-30)
+
+    def _step(self) -> None:
+        if self.options.clip:
+            nn.utils.clip_grad_norm_(self._parameters, self.options.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def _counts(self) -> dict[str, int]:
+        """Of the table of features so far; evaluation reads it as well."""
+        whole = self.task.dataset
+        if whole is None or not isinstance(whole.graph.x, Rows):
+            return dict.fromkeys(self.rows_read, 0)
+        counts = whole.graph.x.counts
+        return {name: getattr(counts, name) for name in self.rows_read}
+
+
+class Correction:
+    """Averages and corrects models that ranks train on their own.
+
+    Learn Locally, Correct Globally (Ramezani et al., ICLR 2022). After so many local steps,
+    parameters become their mean over all ranks, and some steps follow on exact batches, whose
+    neighbourhoods lie on all ranks: they take out the bias of gradients that knew of no other
+    rank's vertices. In the paper a server takes them; here all ranks do, each on a batch of its
+    own. Averages and corrections also end each epoch, so that all ranks evaluate one model.
+    """
+
+    def __init__(
+        self, task: BatchTask, exact: RankBatches, options: Training, *, every: int, steps: int = 1
+    ) -> None:
+        self.every = check_integer("correct_every", every, 1)
+        self.steps = check_integer("correct_steps", steps, 0)
+        self._task, self._exact, self._round = task, exact, 0
+        self._optimizer = OPTIMIZERS[options.optimizer](task.parameter_groups(), lr=options.lr)
+
+    def state(self) -> dict[str, Any]:
+        """Its next batch, and what its optimiser keeps."""
+        return {"round": self._round, "optimizer": self._optimizer.state_dict()["state"]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        self._round = state["round"]
+        set_optimizer(self._optimizer, state["optimizer"])
+
+    def after(self, step: int, steps: int, lr: float, clock: BatchSeconds) -> bool:
+        """Follows a local step of an epoch; whether models were averaged. Collective if so."""
+        if (step + 1) % self.every and step + 1 < steps:
+            return False
+        model, comm = self._task.model, self._task.comm
+        average_parameters(model, comm)
+        clock.lap("allreduce")
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        for _ in range(self.steps):
+            batch = self._exact.batch(*divmod(self._round, self._exact.steps))
+            self._round += 1
+            clock.lap("sampling")
+            loss, weight = self._task.loss_of(batch)
+            clock.lap("forward")
+            if loss is not None:
+                loss.backward()
+            clock.lap("backward")
+            average_gradients(model, comm, weight)
+            clock.lap("allreduce")
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+            clock.lap("other")
+        return True
+
+
+def average_gradients(
+    model: nn.Module,
+    comm: Communicator,
+    weight: float,
+    loss: Tensor | None = None,
+    *,
+    weighted: bool = False,
+) -> Tensor:
+    """Make every gradient the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    With `weighted`, gradients are multiplied by weights already, and count on all ranks.
+
+    Returns the mean of the losses and the sum of the weights, [2].
+    """
+    learning = [p for p in model.parameters() if p.requires_grad]
+    counts = weighted or weight
+    gradients = [torch.zeros_like(p) if p.grad is None or not counts else p.grad for p in learning]
+    if comm.size == 1 and weight and loss is not None and not weighted:  # no rounding
+        for parameter, gradient in zip(learning, gradients, strict=True):
+            parameter.grad = gradient
+        return torch.stack((loss.detach(), loss.new_tensor(weight)))
+    own = gradients[0].new_zeros(()) if loss is None or not weight else loss.detach()
+    own = own.to(gradients[0].device)
+    sums = [*gradients, own * weight] if weighted else [t * weight for t in (*gradients, own)]
+    (*means, mean), total = _means(sums, weight, comm)
+    for parameter, gradient in zip(learning, means, strict=True):
+        parameter.grad = gradient.clone()
+    return torch.stack((mean, total)).cpu()
+
+
+def average_parameters(model: nn.Module, comm: Communicator) -> None:
+    """Make every parameter its mean over all ranks. Collective; one all-reduce."""
+    if comm.size == 1:
+        return
+    parameters = [p.detach() for p in model.parameters()]
+    for parameter, mean in zip(parameters, _means(parameters, 1, comm)[0], strict=True):
+        parameter.copy_(mean)
+
+
+def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None:
+    """Make running moments the weighted mean of those of all ranks. Collective; one all-reduce.
+
+    Ranks that see batches of their own remember moments of their own; a model is evaluated, and
+    kept in a checkpoint, with one of them. A weight of 0 on all ranks changes nothing.
+    """
+    moments = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if comm.size == 1 or not moments:
+        return
+    means, total = _means([moment.double() * weight for moment in moments], weight, comm)
+    if not total:
+        return
+    for moment, mean in zip(moments, means, strict=True):
+        moment.copy_(mean)
+    for buffer in model.buffers():
+        if not buffer.is_floating_point():
+            buffer.fill_(comm.agree(int(buffer)))
+
+
+def _means(
+    tensors: Sequence[Tensor], weight: float, comm: Communicator
+) -> tuple[list[Tensor], Tensor]:
+    """The sum of each over all ranks, over that of the weights; and the latter."""
+    flat = torch.cat([*(t.reshape(-1) for t in tensors), tensors[0].new_tensor([weight])])
+    comm.all_reduce(flat).wait()
+    total = flat[-1].clone()
+    flat /= total.clamp(min=torch.finfo(flat.dtype).tiny)
+    parts = flat[:-1].split([t.numel() for t in tensors])
+    return [part.view_as(t) for part, t in zip(parts, tensors, strict=True)], total

@@ -1,0 +1,139 @@
+"""Parts with replicas: a rank holds all that batches of its own training vertices can ask for.
+
+PaGraph (Lin et al., SoCC 2020): the in-neighbourhoods of a rank's training vertices, of as many
+hops as the model has layers, are fetched once. From then on ranks sample, and gather features,
+without each other; only gradients travel. Batches are those of the whole graph with these seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn.addons.batches import (
+    MemoryRows,
+    NeighborLoader,
+    RankGraph,
+    Requests,
+    SampledGraph,
+    mask_of,
+    offsets_of,
+)
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.data import RankShare
+from spgnn.pattern import Pattern, index_dtype
+from spgnn.sparse import CSR, take_rows
+
+
+class ReplicatedLoader(NeighborLoader):
+    """Batches of a rank's own training vertices, from all that they can reach. Collective to make.
+
+    Ranks may have different numbers of batches; `steps` are the most. In a step all draw alike, so
+    a vertex that two of them reach has the same neighbours.
+
+    Parameters
+    ----------
+    share : RankShare
+    comm : Communicator
+    num_neighbors, options
+        As of `NeighborLoader` on one process.
+    input_nodes : Tensor bool [own rows], or the name of a mask
+
+    Attributes
+    ----------
+    replicas : dict
+        Vertices that each rank holds; their number over that of the graph, ``factor``; bytes of
+        their rows and features on all ranks, and of those that others sent.
+    """
+
+    def __init__(
+        self,
+        share: RankShare,
+        comm: Communicator,
+        num_neighbors: Sequence[int],
+        input_nodes: Tensor | str | None,
+        **options: Any,
+    ) -> None:
+        own = mask_of(share, input_nodes, comm)
+        graph, seeds, self.replicas = replicated(share, own, comm, len(num_neighbors))
+        super().__init__(graph, num_neighbors, seeds, **options)
+        self._steps, self._all_batches = (comm.agree(self.batches, op) for op in ("max", "sum"))
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch: batches of the rank that has most."""
+        return self._steps
+
+    @property
+    def all_batches(self) -> int:
+        """Batches of an epoch, those of all ranks."""
+        return self._all_batches
+
+
+def replicated(
+    share: RankShare, seeds: Tensor, comm: Communicator, hops: int
+) -> tuple[SampledGraph, Tensor, dict[str, Any]]:
+    """The graph that these own vertices, bool [own rows], reach; their numbers in it. Collective.
+
+    Rows of the outermost vertices are not there; their degrees are those of the whole graph.
+    """
+    ranks = RankGraph.build(share, comm)
+    own = seeds.nonzero()[:, 0] + ranks.boundary.first
+    nodes, frontier = own, own
+    rows, received = [], 0
+    for _ in range(hops):
+        before = comm.ledger.of("alltoall").received_bytes
+        requests = Requests(frontier, ranks.layout, comm)
+        block = requests.respond(take_rows(ranks.block, requests.requested))
+        received += comm.ledger.of("alltoall").received_bytes - before
+        assert isinstance(block, CSR)
+        rows.append((frontier, block))
+        reached = block.indices.long().unique()
+        frontier = reached[~torch.isin(reached, nodes)]
+        nodes = torch.cat((nodes, frontier))
+    nodes = nodes.sort().values
+    arrive, known = ranks.fetch(nodes)
+    x = arrive()
+    A = _rows_of(nodes, rows, weighted=ranks.block.values is not None)
+    vertices = {"n_id": known.ids} | ({} if known.y is None else {"y": known.y})
+    graph = SampledGraph(
+        name=share.meta.name,
+        pattern=A.pattern,
+        x=x if isinstance(x, CSR) else MemoryRows(x),
+        vertices=vertices,
+        edges={} if A.values is None else {"edge_weight": A.values},
+        vertex_ids=known.ids,
+        known_degrees=known.degrees,
+    )
+    counts = torch.zeros(comm.size, dtype=torch.int64)
+    counts[comm.rank] = len(nodes)
+    comm.all_reduce(counts).wait()
+    report = {
+        "vertices": counts.tolist(),
+        "factor": int(counts.sum()) / share.layout.rows,
+        "bytes": comm.agree(A.nbytes + x.nbytes, "sum"),
+        "received_bytes": comm.agree(received + ranks.counts.bytes_read, "sum"),
+    }
+    return graph, torch.searchsorted(nodes, own), report
+
+
+def _rows_of(nodes: Tensor, rows: Sequence[tuple[Tensor, CSR]], *, weighted: bool) -> CSR:
+    """A square matrix of some vertices, rising, of rows of some of them; others are empty."""
+    lengths = torch.zeros(len(nodes), dtype=torch.int64)
+    places = torch.cat([torch.searchsorted(nodes, some) for some, _ in rows])
+    own = torch.cat([block.row_lengths for _, block in rows])
+    lengths[places] = own
+    # Entries in the order of their rows.
+    order = places.repeat_interleave(own).argsort(stable=True)
+    columns = torch.searchsorted(nodes, torch.cat([block.indices.long() for _, block in rows]))
+    n = len(nodes)
+    pattern = Pattern.trusted(offsets_of(lengths), columns[order].to(index_dtype(n)), (n, n))
+    if not weighted:
+        return CSR(pattern)
+    values = torch.cat([block.values for _, block in rows if block.values is not None])
+    return CSR(pattern, values[order])

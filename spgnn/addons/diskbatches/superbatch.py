@@ -1,0 +1,251 @@
+"""Superbatches whose samples lie on a disk, and are streamed back when their turn comes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.addons.batches import Hop, Place, Sample, in_background
+from spgnn.direct import DirectFile, Transfers, as_bytes, nameless_file, padded, page_buffer
+from spgnn.layout import Int32Array, Int64Array
+
+Ready = TypeVar("Ready")
+_LINE = 64  # bytes at whose multiples arrays begin
+_DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+
+
+class Drawn(NamedTuple):
+    """A sample on its way to become a batch."""
+
+    sample: Sample
+    places: Tensor
+    place: Place
+    extra: dict[str, Tensor]
+
+
+class SampleFile(Sequence[Drawn]):
+    """The samples of a superbatch, in a file without a name, which the system removes.
+
+    In memory are 48 bytes a sample, whatever its size. Samples may be written in any order and
+    from any thread. The vertices of each can be read alone, and a list beside them written: the
+    batches of their next uses, from which a cache learns what to keep.
+
+    Parameters
+    ----------
+    directory : path
+        On a disk with room.
+    count : int
+        Samples.
+
+    Raises
+    ------
+    InputError
+        If nothing can be written there; later if the disk is full.
+    """
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.transfers = Transfers()
+        with nameless_file(directory, self.transfers) as file:
+            self._file: DirectFile = file
+        # Of each sample: where it begins, its vertices, bytes of its header, its bytes; and where
+        # the next uses begin, and how many there are.
+        self._index = np.zeros((count, 6), np.int64)
+        self._end, self._lock = 0, threading.Lock()
+        self.nodes = NodesOnDisk(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file so far."""
+        return self._end
+
+    @property
+    def vertices(self) -> Int64Array:
+        """The number of vertices of each sample."""
+        return self._index[:, 1]
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def put(self, number: int, drawn: Drawn) -> None:
+        """Write a sample: its vertices, a header that says what follows, and its other arrays."""
+        sample, arrays = drawn.sample, {"places": drawn.places, "batch": drawn.sample.batch}
+        for h, hop in enumerate(sample.hops):
+            for name in ("indptr", "indices", "edge_ids", "weights"):
+                arrays[f"{h} {name}"] = getattr(hop, name)
+        arrays |= {f"+{name}": tensor for name, tensor in drawn.extra.items()}
+        given = {name: t.contiguous() for name, t in arrays.items() if t is not None}
+        header = json.dumps(
+            {
+                "arrays": [[name, str(t.dtype), list(t.shape)] for name, t in given.items()],
+                "seeds": sample.seeds,
+                "sources": [hop.sources for hop in sample.hops],
+                "place": list(vars(drawn.place).values()),
+            }
+        ).encode()
+        parts = [as_bytes(sample.nodes), np.frombuffer(header, np.uint8)]
+        offset, nbytes = self._append([*parts, *map(as_bytes, given.values())])
+        self._index[number, :4] = offset, len(sample.nodes), len(header), nbytes
+
+    def __getitem__(self, number: int) -> Drawn:  # type: ignore[override]
+        offset, vertices, length, nbytes = map(int, self._index[number, :4])
+        data = self._file.read(offset, nbytes)
+        nodes = torch.from_numpy(data[: 8 * vertices].view(np.int64))
+        at = _aligned(8 * vertices)
+        header = json.loads(data[at : at + length].tobytes())
+        at += _aligned(length)
+        arrays: dict[str, Tensor] = {}
+        for name, kind, shape in header["arrays"]:
+            dtype = _DTYPES[kind]
+            size = prod(shape) * dtype.itemsize
+            flat = torch.from_numpy(data[at : at + size]).view(dtype)
+            arrays[name], at = flat.reshape(shape), at + _aligned(size)
+        hops = [
+            Hop(
+                arrays[f"{h} indptr"],
+                arrays[f"{h} indices"],
+                arrays.get(f"{h} edge_ids"),
+                arrays.get(f"{h} weights"),
+                sources,
+            )
+            for h, sources in enumerate(header["sources"])
+        ]
+        return Drawn(
+            Sample(nodes, header["seeds"], hops, arrays.get("batch")),
+            arrays["places"],
+            Place(*header["place"]),
+            {name[1:]: tensor for name, tensor in arrays.items() if name.startswith("+")},
+        )
+
+    def read_nodes(self, number: int) -> Int64Array:
+        """The vertices of one sample."""
+        offset, vertices = map(int, self._index[number, :2])
+        return self._file.read(offset, 8 * vertices).view(np.int64)
+
+    def put_uses(self, number: int, uses: Int32Array) -> None:
+        """Write a list beside a sample."""
+        offset, _ = self._append([uses.view(np.uint8)])
+        self._index[number, 4:] = offset, len(uses)
+
+    def read_uses(self, number: int) -> Int32Array:
+        """That list."""
+        offset, count = map(int, self._index[number, 4:])
+        return self._file.read(offset, 4 * count).view(np.int32)
+
+    def close(self) -> None:
+        """Give the disk back."""
+        self._file.close()
+
+    def _append(self, parts: Sequence[np.ndarray[Any, Any]]) -> tuple[int, int]:
+        """Write some bytes, each part at a multiple of a line: where, and how many."""
+        nbytes = sum(_aligned(len(part)) for part in parts)
+        pages, at = page_buffer(padded(max(nbytes, 1))), 0
+        for part in parts:
+            pages[at : at + len(part)] = part
+            at += _aligned(len(part))
+        with self._lock:
+            offset, self._end = self._end, self._end + padded(nbytes)
+        self._file.write_pages(offset, pages, nbytes)
+        return offset, nbytes
+
+
+class NodesOnDisk(Sequence[Tensor]):
+    """The vertices of each sample of a file; no more than one list of them is in memory."""
+
+    def __init__(self, file: SampleFile) -> None:
+        self.file = file
+
+    @property
+    def total(self) -> int:
+        """Vertices of all samples."""
+        return int(self.file.vertices.sum())
+
+    def __len__(self) -> int:
+        return len(self.file)
+
+    def __getitem__(self, number: int) -> Tensor:  # type: ignore[override]
+        return torch.from_numpy(self.file.read_nodes(number))
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _LINE) * _LINE
+
+
+def through_a_disk(
+    make: Callable[[int], Drawn],
+    finish: Callable[[Sequence[Drawn]], Generator[Ready, None, None]],
+    count: int,
+    *,
+    directory: Path,
+    size: int,
+    threads: int,
+    ahead: int,
+    overlap: bool,
+    stage: Callable[[str], None],
+) -> Generator[Ready, None, None]:
+    """Results for the numbers 0 … count − 1, in order, superbatch after superbatch.
+
+    All numbers of a superbatch are made by some threads, which write what they made to a disk; then
+    one more thread finishes them, `ahead` of whoever iterates. With `overlap` the next superbatch
+    is made meanwhile. `stage` is called with the name of each stage that begins alone, ``"sample"``
+    or ``"gather"``.
+    Without threads, whoever iterates does everything. Closing the iterator ends all threads, and
+    removes the files.
+    """
+    stop = threading.Event()
+    makers = ThreadPoolExecutor(threads, "spgnn-sample") if threads else None
+    groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
+    files: deque[tuple[SampleFile, list[Future[None]]]] = deque()
+
+    def write(file: SampleFile, group: range, numbers: Iterator[int]) -> None:
+        try:
+            for number in numbers:
+                if stop.is_set():
+                    return
+                file.put(number - group[0], make(number))
+        except BaseException:
+            stop.set()
+            raise
+
+    def begin(group: range) -> None:
+        file, numbers = SampleFile(directory, len(group)), iter(group)
+        files.append((file, []))
+        if makers is None:
+            write(file, group, numbers)
+        else:
+            files[-1][1].extend(makers.submit(write, file, group, numbers) for _ in range(threads))
+
+    try:
+        for number, group in enumerate(groups):
+            if not files:
+                if not overlap:
+                    stage("sample")
+                begin(group)
+            file, futures = files[0]
+            for future in futures:
+                future.result()
+            if overlap and number + 1 < len(groups):
+                begin(groups[number + 1])
+            elif not overlap:
+                stage("gather")
+            work = finish(file)
+            with closing(in_background(work, ahead) if makers else work) as results:
+                yield from results
+            file.close()
+            files.popleft()
+    finally:
+        stop.set()
+        if makers is not None:
+            makers.shutdown(wait=True, cancel_futures=True)
+        for file, _ in files:
+            file.close()

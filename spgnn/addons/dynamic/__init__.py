@@ -1,0 +1,5 @@
+"""Graphs that change: edges that come and go, and embeddings that follow."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

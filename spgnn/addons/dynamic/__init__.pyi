@@ -1,0 +1,3 @@
+from .embeddings import (
+    Embeddings as Embeddings,
+)

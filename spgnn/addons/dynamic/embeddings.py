@@ -1,0 +1,396 @@
+"""Results of all layers of a model on a graph that changes, kept up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from spgnn import kernels
+from spgnn.addons.dynamic.neighbours import Int64
+from spgnn.addons.dynamic.updates import ChangingEdges
+from spgnn.attention import attend
+from spgnn.data import POWERS
+from spgnn.errors import InputError
+from spgnn.exchange import swap_rows
+from spgnn.graph import (
+    RECIPES,
+    Aggregation,
+    DistGraph,
+    Features,
+    Graph,
+    LocalMatrix,
+    Matrix,
+    Normalisation,
+    check_replicated,
+    times,
+)
+from spgnn.nn import AttentionConv, Norm, Stack, find_widths, lazy_parts, run_stages
+from spgnn.pattern import Pattern, index_dtype
+from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
+from spgnn.torch_internals import has_hooks, on_cpu
+
+
+class _Rows(Graph):
+    """Some rows of a graph, as the functions of a layer that treat rows independently take it."""
+
+    def __init__(self, weights: Tensor | None) -> None:
+        self._weights = weights
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Not ``None`` where edges have weights."""
+        return self._weights
+
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """None of them."""
+        raise InputError(
+            "infer(since=…): a layer looks at its edges one by one; call infer without since"
+        )
+
+    def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
+        """Always: so few rows are multiplied as changed."""
+        return True
+
+
+@dataclass(eq=False)
+class _Layer:
+    """State of a layer: of each row of its input, what it hands to those it is a neighbour of.
+
+    Attributes
+    ----------
+    operand : Tensor [columns, f]
+        H Wᵀ, or H; of all columns, scaled as the columns of the matrix are.
+    root : Tensor [own rows, f_out], optional
+        H Rᵀ.
+    destinations : Tensor [own rows, …], optional
+        Of attention.
+    output : Tensor [own rows, …]
+        Its result.
+    scaled : bool
+        Whether operands are scaled by degrees, so that they change where these do.
+    """
+
+    operand: Tensor | None = None
+    root: Tensor | None = None
+    destinations: Tensor | None = None
+    output: Tensor | None = None
+    scaled: bool = False
+
+
+class Embeddings:
+    """Outputs of all layers of a model on a graph, brought up to date after updates. Collective.
+
+    All layers are computed once. After :meth:`spgnn.DistGraph.update`,
+    ``spgnn.infer(model, graph, since=embeddings)`` computes those rows again that an update
+    reaches, layer by layer, from their neighbours' rows: what is left is never added to, so errors
+    do not grow. Rows of other ranks travel where they changed.
+
+    Parameters
+    ----------
+    model : Stack
+        A model of `spgnn.nn` whose layers aggregate once.
+    graph : DistGraph
+        With features.
+
+    Attributes
+    ----------
+    outputs : Tensor [own rows, …]
+        What the model returns; overwritten when it is brought up to date.
+    changed : Tensor int64 [k]
+        Own rows whose outputs the last call changed.
+    layers : list of Tensor [own rows, …]
+        What each layer hands to the next one; the last, what it makes.
+    version : int
+        Of the graph.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if the model does anything but aggregate once a layer, takes statistics over
+        all vertices, or features of edges; or the graph cannot be updated.
+    """
+
+    outputs: Tensor
+    changed: Tensor
+    _receivers: Int64
+
+    @on_cpu
+    def __init__(self, model: Stack, graph: DistGraph) -> None:
+        given: object = graph
+        if not isinstance(given, DistGraph):
+            kind = type(given).__name__
+            raise InputError(
+                f"Embeddings: give a graph that spgnn.distribute returns, not a {kind}"
+            )
+        graph.comm.on_every_rank(lambda: _check(model, graph))
+        self.model, self.graph, self.version = model, graph, -1
+        self._edges: ChangingEdges = graph.changing_edges()
+        self._parameters: list[Tensor] = []
+        self._cast: torch.dtype | None = None
+        self._begin()
+        self._edges.watchers.add(self)
+        self.update()
+
+    @property
+    def layers(self) -> list[Tensor]:
+        """Output of each layer."""
+        return [layer.output for layer in self._layers if layer.output is not None]
+
+    def edges_changed(self, targets: Int64, receivers: Int64) -> None:
+        """Note rows whose neighbours an update changed, and rows that other ranks ask for."""
+        self._features |= not self._knows_features()
+        self._structure[targets] = True
+        self._receivers = np.concatenate((self._receivers, receivers), axis=1)
+
+    def features_changed(self, rows: Int64) -> None:
+        """Note rows whose features an update changed."""
+        self._features[rows] = True
+        self._x = self._seen()
+
+    def _seen(self) -> tuple[object, int]:
+        """The features, and how often torch wrote to them."""
+        x = self.graph.x
+        return x, x._version if isinstance(x, Tensor) else 0
+
+    def _knows_features(self) -> bool:
+        """False if somebody else wrote to the features, or put others in their place."""
+        x, version = self._seen()
+        return x is self._x[0] and version == self._x[1]
+
+    @on_cpu
+    def update(self) -> None:
+        """Compute again what changed since the last time. Collective."""
+        self.graph.comm.check_agreement("infer(since=…)", version=self.graph.version)
+        with evaluating(self.model), torch.no_grad():
+            self._update()
+
+    def _update(self) -> None:
+        comm, model = self.graph.comm, self.model
+        device = self.graph.device.type
+        cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        state = [*model.parameters(), *model.buffers()]
+        same = len(state) == len(self._parameters) and cast == self._cast
+        same = same and self._knows_features() and all(map(_equal, state, self._parameters))
+        if comm.agree(int(not same)):
+            check_replicated(model, comm)
+            self._begin()
+            self._parameters, self._cast = [t.detach().clone() for t in state], cast
+        weights = self._edges.sources.weights
+        self._on = _Rows(None if weights is None else torch.from_numpy(weights))
+        H: Features | None = self.graph.x
+        assert H is not None
+        changed, structure = np.flatnonzero(self._features), np.flatnonzero(self._structure)
+        joined = changed[:0]
+        # If anything fails half-way, all of it is computed the next time.
+        parameters, self._parameters = self._parameters, []
+        for number, layer in enumerate(self._layers):
+            changed = self._run(number, H, changed, structure)
+            if model.jk_mode is not None:
+                joined = np.union1d(joined, changed)
+            assert layer.output is not None
+            H = layer.output
+        self.outputs = self.layers[-1]
+        if model.jk_mode is not None:
+            self.outputs, changed = self._joined(joined), joined
+        self.changed, self._parameters = torch.from_numpy(changed), parameters
+        self._features[:], self._structure[:] = False, False
+        self._receivers = self._receivers[:, :0]
+        self.version = self.graph.version
+
+    def _begin(self) -> None:
+        """Everything is out of date."""
+        own, edges = self._edges.own_rows, self._edges
+        self._layers = [_Layer() for _ in self.model.convs]
+        self._features, self._structure = np.ones((2, own), np.bool_)
+        _, ranks, _ = edges.receivers.take(np.arange(own))
+        rows = np.repeat(np.arange(own), edges.receivers.lengths)
+        self._receivers = np.stack((rows, ranks.numpy().astype(np.int64)))
+        self._joint: Tensor | None = None
+        self._x = self._seen()
+
+    def _run(self, number: int, H: Features, changed: Int64, structure: Int64) -> Int64:
+        """Run a layer on what changed of its input H; the rows of its result that did."""
+        layer, kept, edges = self.model.convolutions[number], self._layers[number], self._edges
+        inputs = np.union1d(changed, structure) if kept.scaled else changed
+        at = torch.from_numpy(inputs).to(self.graph.device)
+        some = _rows_of(H, at)
+        request = layer.aggregation(some, self._on, None, None)
+        loops, scaling = RECIPES[request.normalisation]
+        if edges.sources.weights is not None and scaling != "none":
+            ids = self.graph.vertex_ids.cpu()[torch.from_numpy(structure)]
+            degrees = self._degrees(structure, loops)
+            self.graph.comm.on_every_rank(lambda: check_degrees(degrees, ids))
+        rows, _ = self._on.operand(request)
+        assert isinstance(rows, Tensor)
+        if kept.operand is None:
+            kept.scaled = request.reduce == "sum" and scaling == "sym"
+        if kept.scaled:
+            rows = rows * self._scale(inputs, loops, POWERS[scaling], rows)[:, None]
+        kept.operand = _written(kept.operand, at, rows, edges.columns)
+        if request.root is not None:
+            root = self._on.add_root(rows.new_zeros(len(at), len(request.root)), some, request.root)
+            kept.root = _written(kept.root, at, root, edges.own_rows)
+        if request.scores is not None:
+            destinations = request.scores.destinations
+            kept.destinations = _written(kept.destinations, at, destinations, edges.own_rows)
+        received = self._exchange(inputs, kept.operand)
+        reached = np.zeros(edges.own_rows, np.bool_)
+        _, targets, _ = edges.targets.take(np.concatenate((inputs, received)))
+        for places in (targets.numpy(), inputs, structure):
+            reached[places] = True
+        return self._computed(number, request, H, np.flatnonzero(reached))
+
+    def _exchange(self, inputs: Int64, operand: Tensor) -> Int64:
+        """Send rows that changed to the ranks that have them; the columns that arrived here."""
+        edges, comm = self._edges, self.graph.comm
+        if comm.size == 1:
+            return inputs[:0]
+        indptr, ranks, _ = edges.receivers.take(inputs)
+        rows = np.repeat(inputs, np.diff(indptr.numpy()))
+        rows, ranks_of = np.concatenate((np.stack((rows, ranks.numpy())), self._receivers), axis=1)
+        # By rank, each pair once.
+        ranks_of, rows = np.divmod(np.unique(ranks_of * edges.own_rows + rows), edges.own_rows)
+        counts = comm.exchange_counts(np.bincount(ranks_of, minlength=comm.size).tolist())
+        first = self.graph.layout.range(comm.rank)[0]
+        columns = edges.columns_of(swap_rows(comm, torch.from_numpy(rows + first), counts).numpy())
+        sent = operand.index_select(0, torch.from_numpy(rows).to(operand.device))
+        at = torch.from_numpy(columns).to(operand.device)
+        operand.index_copy_(0, at, swap_rows(comm, sent, counts))
+        return columns
+
+    def _computed(self, number: int, request: Aggregation, H: Features, reached: Int64) -> Int64:
+        """Compute rows of a layer's result; those that are others than before."""
+        layer, kept, model = self.model.convolutions[number], self._layers[number], self.model
+        at = torch.from_numpy(reached).to(self.graph.device)
+        Z = self._reduced(request, kept, reached, at)
+        # Where own rows are part of the sum already, nobody looks at them again.
+        summed = request.root is not None or request.self_loop is not None
+        looks = layer.uses_own_rows and not summed
+        own = _rows_of(H, at) if looks or len(model.residuals) else Z[:0]
+        Z = layer.update(Z, own, self._on)
+        stages = [*layer.tail(), *model.stages(number, own, self._on)]
+        Z = run_stages(stages, Z, self._on, layer.shift)
+        if kept.output is not None:
+            differs = (kept.output.index_select(0, at) != Z).flatten(1).any(1)
+            reached = reached[differs.cpu().numpy()]
+        kept.output = _written(kept.output, at, Z, self._edges.own_rows)
+        return reached
+
+    def _reduced(self, request: Aggregation, kept: _Layer, rows: Int64, at: Tensor) -> Tensor:
+        """Rows of an aggregation, of all their neighbours' operands."""
+        operand, edges, loops = kept.operand, self._edges, RECIPES[request.normalisation][0]
+        assert operand is not None
+        bare = ~edges.looped[rows] & bool(loops)
+        indptr, columns, values = edges.sources.take(rows, ~bare)
+        if loops > 1:
+            values = torch.ones(len(columns)) if values is None else values
+            values[indptr[:-1][torch.from_numpy(bare)]] = loops
+        indices = columns.to(index_dtype(len(operand)))
+        pattern = Pattern.trusted(indptr, indices, (len(rows), len(operand))).to(operand.device)
+        if request.reduce == "attention":
+            scores = request.scores
+            assert scores is not None
+            assert kept.destinations is not None
+            Z = attend(
+                LocalMatrix(CSR(pattern)),
+                operand,
+                scores.vector,
+                kept.destinations.index_select(0, at),
+                joint=scores.joint,
+                slope=scores.slope,
+            )
+        elif request.reduce != "sum":
+            Z = kernels.spmm(CSR(pattern), operand, reduce=request.reduce)
+            Z = Z if request.weight is None else times(Z, request.weight)
+        else:
+            scaling = RECIPES[request.normalisation][1]
+            scale = None
+            if scaling != "none":
+                scale = self._scale(rows, loops, POWERS[scaling], operand)
+            values = None if values is None else values.to(operand.device)
+            Z = kernels.spmm(CSR(pattern, values, scale).to(operand.dtype), operand)
+            if request.self_loop is not None:
+                Z = Z.addcmul_(operand.index_select(0, at), request.self_loop)
+        return Z if kept.root is None else Z.add_(kept.root.index_select(0, at))
+
+    def _degrees(self, rows: Int64, loops: int) -> npt.NDArray[np.float64]:
+        return self._edges.degrees[rows] + loops * ~self._edges.looped[rows]
+
+    def _scale(self, rows: Int64, loops: int, power: float, like: Tensor) -> Tensor:
+        """Powers of the degrees of own rows, 0 of 0, as sums of rows like these need them."""
+        degree = self._degrees(rows, loops)
+        scale = np.zeros_like(degree)
+        np.power(degree, power, out=scale, where=degree > 0)
+        return torch.from_numpy(scale).to(like.device, SUM_DTYPE[like.dtype])
+
+    def _joined(self, changed: Int64) -> Tensor:
+        """Compute rows of the output of all layers together."""
+        at = torch.from_numpy(changed).to(self.graph.device)
+        rows = self.model.jk([layer.index_select(0, at) for layer in self.layers])
+        self._joint = _written(self._joint, at, self.model.lin(rows), self._edges.own_rows)
+        return self._joint
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
+def _rows_of(H: Features, at: Tensor) -> Tensor | CSR:
+    assert isinstance(H, Tensor | CSR)
+    return take_rows(H, at) if isinstance(H, CSR) else H.index_select(0, at)
+
+
+def _written(array: Tensor | None, at: Tensor, rows: Tensor, count: int) -> Tensor:
+    """An array of at least so many rows, these among them."""
+    if array is None or len(array) < count:
+        larger = rows.new_zeros(count if array is None else count + count // 8, *rows.shape[1:])
+        if array is not None:
+            larger[: len(array)] = array
+        array = larger
+    return array.index_copy_(0, at, rows.to(array.dtype))
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every part is as it was afterwards."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+def _check(model: object, graph: DistGraph) -> None:
+    """Refuse what cannot be brought up to date row by row."""
+    if graph.x is None:
+        raise InputError("Embeddings: the graph has no features")
+    if not isinstance(model, Stack):
+        raise InputError(
+            f"Embeddings: the model must be one of spgnn.nn (GCN, GraphSAGE, GIN, GAT, …), got a "
+            f"{type(model).__name__}: spgnn.infer(model, graph) computes all of it"
+        )
+    if any(lazy_parts(model)):
+        raise InputError("Embeddings: the model does not know its widths: call it once before")
+    for layer in model.convolutions:
+        plain = isinstance(layer, AttentionConv) and layer.lin_edge is None
+        looks_at_edges = layer.uses_edges and not plain
+        if not layer.aggregates_once or has_hooks(layer, find_widths) or looks_at_edges:
+            raise InputError(
+                f"Embeddings: {type(layer).__name__} does more than one aggregation of its "
+                "neighbours' rows: spgnn.infer(model, graph) computes all of it"
+            )
+    with evaluating(model):
+        for part in model.modules():
+            if isinstance(part, Norm) and part.needs_moments:
+                raise InputError(
+                    f"Embeddings: {type(part).__name__} looks at all vertices, so a change reaches "
+                    "all of them: spgnn.infer(model, graph) computes all of it"
+                )

@@ -1,0 +1,416 @@
+"""Graphs that change: edges are added and dropped in place, in work proportional to the change.
+
+Three kinds of lists grow and shrink: in-neighbours of each own vertex; the own vertices that edges
+of a column end at, whether it is an own vertex or a remote one; and the ranks that need an own row.
+Whoever keeps results of the graph is told which rows an update touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.addons.dynamic.neighbours import Float32, Int64, Neighbours
+from spgnn.comm import (
+    Communicator,
+    RowCounts,
+)
+from spgnn.data import RankShare
+from spgnn.errors import InputError
+from spgnn.exchange import swap_rows
+from spgnn.pattern import described, index_dtype
+from spgnn.sparse import CSR
+
+ADDED, DROPPED = 0, 1
+
+
+class Watcher(Protocol):
+    """Whoever keeps results of a graph that changes."""
+
+    def edges_changed(self, targets: Int64, receivers: Int64) -> None:
+        """In-edges of these own vertices changed; rows [2, k] are asked for, (row, rank)."""
+
+    def features_changed(self, rows: Int64) -> None:
+        """Features of these own vertices changed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """The changes of one update that a rank was given, by original ids.
+
+    Attributes
+    ----------
+    edges : int64 [k, 3]
+        Source, target, and whether the edge is added or dropped.
+    attributes : dict of Tensor [k, …]
+        Of edges that are added, by name; zeros for others.
+    rows : dict of (int64 [m], Tensor [m, …])
+        Vertices and their new rows, by the name of what they are rows of.
+    """
+
+    edges: Int64
+    attributes: dict[str, Tensor]
+    rows: dict[str, tuple[Int64, Tensor]] = field(default_factory=dict)
+
+
+class ChangingEdges:
+    """The edges of own vertices of a graph that changes. Collective.
+
+    Columns are own vertices, and then remote ones that are or were a source of an own vertex's
+    edge, in the order in which they came.
+
+    Attributes
+    ----------
+    sources : Neighbours [own rows]
+        The vertex itself, and then the columns of its in-edges.
+    targets : Neighbours [columns]
+        Own vertices that an edge of a column ends at.
+    receivers : Neighbours [own rows]
+        Ranks that have the row among their columns.
+    degrees : float64 [own rows]
+        Sums of the weights of in-edges.
+    looped : bool [own rows]
+        Whether one of them is a self-loop.
+    halo : int64 [remote columns]
+        Their numbers among the rows of all ranks.
+    watchers : WeakSet of Watcher
+    """
+
+    def __init__(self, share: RankShare, comm: Communicator) -> None:
+        assert share.adjacency is not None
+        A, self._comm, self._layout = share.adjacency, comm, share.layout
+        self._ids = share.vertex_ids.numpy()
+        self._first, last = share.layout.range(comm.rank)
+        self.own_rows = own = last - self._first
+        columns = A.indices.numpy().astype(np.int64)
+        inside = (columns >= self._first) & (columns < last)
+        self.halo = np.unique(columns[~inside])
+        self._sorted, self._slots = self.halo, np.arange(len(self.halo))
+        columns[~inside] = own + np.searchsorted(self.halo, columns[~inside])
+        columns[inside] -= self._first
+        lengths = A.row_lengths.numpy()
+        rows = np.repeat(np.arange(own), lengths)
+        self.targets = Neighbours.grouped(columns, rows, own + len(self.halo))
+        self.looped = np.bincount(rows[columns == rows], minlength=own) > 0
+        begins = A.indptr.numpy()[:-1]
+        weights = None if A.values is None else np.insert(A.values.numpy(), begins, 1)
+        listed = np.insert(columns.astype(np.int32), begins, np.arange(own, dtype=np.int32))
+        self.sources = Neighbours(lengths + 1, listed, weights)
+        self.degrees = np.zeros(own)
+        self._sum_degrees(np.arange(own))
+        self._subscribed = np.zeros(len(self.halo), np.bool_)
+        self.receivers = Neighbours(np.zeros(own, np.int64), np.empty(0, np.int32))
+        self._subscribe(np.arange(len(self.halo)))
+        # Rank r knows the rows of every P-th original id, from r on.
+        ids, P = self._ids, comm.size
+        numbers = np.arange(self._first, last)
+        self._limit = comm.agree(int(ids.max(initial=-1)) + 1)
+        (placed, rows_there), _, _ = self._routed(ids % P, ids, numbers)
+        self._row_of = np.full(-(-self._limit // P), -1)
+        self._row_of[placed // P] = rows_there
+        self.watchers: WeakSet[Watcher] = WeakSet()
+
+    @property
+    def columns(self) -> int:
+        """Own vertices and remote ones."""
+        return self.own_rows + len(self.halo)
+
+    def adjacency(self) -> CSR:
+        """Own rows [own rows, n], columns rising, as a share has them."""
+        rows = np.arange(self.own_rows)
+        indptr, columns, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
+        numbers = np.concatenate((np.arange(self._first, self._first + len(rows)), self.halo))
+        found = numbers[columns.numpy()]
+        order = torch.from_numpy(np.lexsort((found, np.repeat(rows, np.diff(indptr.numpy())))))
+        indices = torch.from_numpy(found)[order].to(index_dtype(self._layout.rows))
+        values = None if weights is None else weights[order]
+        return CSR.of(indptr, indices, (len(rows), self._layout.rows), values)
+
+    def apply(self, changes: Changes) -> Changes:
+        """Carry an update out. Collective.
+
+        Returns
+        -------
+        Changes
+            Those of own vertices: numbers of rows of all ranks in the place of ids of edges, and
+            of own rows in that of other ids.
+
+        Raises
+        ------
+        InputError
+            On all ranks, if there is no such vertex, an edge that is added is there, one that is
+            dropped is not, or something is there twice; then nothing is changed.
+        """
+        asked = np.concatenate(
+            (changes.edges[:, :2].ravel(), *(ids for ids, _ in changes.rows.values()))
+        )
+        numbers = self._numbers(asked)
+        ends, given = np.split(numbers, [changes.edges[:, :2].size])
+        source, target = ends.reshape(-1, 2).T
+        owner = self._layout.owner(target)
+        # The source's id, for messages, is with the edge; the target's is its owner's.
+        edges = np.column_stack((source, target, changes.edges[:, 2], changes.edges[:, 0]))
+        (edges,), counts, order = self._routed(owner, edges)
+        attributes = {
+            name: swap_rows(self._comm, values[torch.from_numpy(order)].contiguous(), counts)
+            for name, values in changes.attributes.items()
+        }
+        rows = {}
+        for name, (ids, values) in changes.rows.items():
+            mine, given = np.split(given, [len(ids)])
+            (at,), counts, order = self._routed(self._layout.owner(mine), mine)
+            sent = values[torch.from_numpy(order)].contiguous()
+            rows[name] = at - self._first, swap_rows(self._comm, sent, counts)
+        own_rows = {name: at for name, (at, _) in rows.items()}
+        places = self._comm.on_every_rank(lambda: self._check(edges, own_rows))
+        weights = attributes.get("edge_weight", torch.ones(len(edges)))
+        self._change(edges, weights.reshape(-1).float().numpy(), places)
+        return Changes(edges, attributes, rows)
+
+    def symmetric(self, changes: Changes) -> bool:
+        """True if all ranks together change both directions of each edge alike. Collective."""
+        source, target, kind = changes.edges.T
+        weights = changes.attributes.get("edge_weight", torch.zeros(len(kind)))
+        label = 2 * weights.reshape(-1).double().numpy().view(np.int64) + kind
+        with np.errstate(over="ignore"):
+            forth = _mixed(_mixed(_mixed(source) + target) + label)
+            back = _mixed(_mixed(_mixed(target) + source) + label)
+            difference = torch.tensor([int((forth - back).sum())])
+        self._comm.all_reduce(difference).wait()
+        return int(difference) == 0
+
+    def _check(self, edges: Int64, rows: dict[str, Int64]) -> Int64:
+        """Refuse changes that contradict each other, or the graph; the places of dropped edges."""
+        keys = (edges[:, 1] - self._first) * self._layout.rows + edges[:, 0]
+        _, first, times = np.unique(keys, return_index=True, return_counts=True)
+        for place in first[times > 1][:1]:
+            kinds = set(edges[keys == keys[place], 2].tolist())
+            what = "added and dropped" if len(kinds) > 1 else "given twice"
+            raise InputError(f"update: edge {self._shown(edges[place])} is {what}")
+        for name, at in rows.items():
+            found, times = np.unique(at, return_counts=True)
+            for row in found[times > 1][:1]:
+                raise InputError(f"update: {name} of vertex {self._ids[row]} is given twice")
+        there = self.columns_of(edges[:, 0])
+        places = np.full(len(edges), -1)
+        known = np.flatnonzero(there >= 0)
+        targets = edges[known, 1] - self._first
+        places[known] = self.sources.find(targets, there[known], 1)
+        for edge in edges[(places >= 0) == (edges[:, 2] == ADDED)][:1]:
+            what = "there already" if edge[2] == ADDED else "not there to be dropped"
+            raise InputError(f"update: edge {self._shown(edge)} is {what}")
+        dropped: Int64 = places[edges[:, 2] == DROPPED]
+        return dropped
+
+    def _change(self, edges: Int64, weights: Float32, places: Int64) -> None:
+        """Add and drop edges of own vertices, and tell whoever watches. Collective."""
+        self._take_in(edges[:, 0])
+        columns = self.columns_of(edges[:, 0])
+        rows = edges[:, 1] - self._first
+        added = edges[:, 2] == ADDED
+        row, column = rows[~added], columns[~added]
+        self.sources.drop(row, places)
+        self.targets.drop(column, self.targets.find(column, row))
+        self.sources.add(rows[added], columns[added], weights[added])
+        self.targets.add(columns[added], rows[added])
+        loops = rows == columns
+        self.looped[rows[loops]] = added[loops]
+        touched = np.unique(rows)
+        self._sum_degrees(touched)
+        receivers = self._subscribe(np.unique(columns[columns >= self.own_rows]) - self.own_rows)
+        for watcher in self.watchers:
+            watcher.edges_changed(touched, receivers)
+
+    def _take_in(self, numbers: Int64) -> None:
+        """Make columns of remote vertices that were none."""
+        last = self._first + self.own_rows
+        remote = np.unique(numbers[(numbers < self._first) | (numbers >= last)])
+        new = remote[self.columns_of(remote) < 0]
+        if len(new):
+            self.halo = np.concatenate((self.halo, new))
+            self._slots = np.argsort(self.halo)
+            self._sorted = self.halo[self._slots]
+            self._subscribed = np.concatenate((self._subscribed, np.zeros(len(new), np.bool_)))
+            self.targets.extend(len(new))
+
+    def _subscribe(self, slots: Int64) -> Int64:
+        """Tell owners of remote columns who has them, and who no longer. Collective.
+
+        Returns
+        -------
+        int64 [2, k]
+            Own rows that other ranks have from now on, and these ranks.
+        """
+        needed = self.targets.lengths[self.own_rows + slots] > 0
+        slots = slots[needed != self._subscribed[slots]]
+        begins = ~self._subscribed[slots]
+        self._subscribed[slots] = begins
+        numbers = self.halo[slots]
+        sent = np.column_stack((numbers, begins.astype(np.int64)))
+        (received,), counts, _ = self._routed(self._layout.owner(numbers), sent)
+        ranks = np.repeat(np.arange(self._comm.size), counts.recv)
+        rows, begins = received[:, 0] - self._first, received[:, 1] > 0
+        self.receivers.add(rows[begins], ranks[begins])
+        self.receivers.drop(rows[~begins], self.receivers.find(rows[~begins], ranks[~begins]))
+        return np.stack((rows[begins], ranks[begins]))
+
+    def columns_of(self, numbers: Int64) -> Int64:
+        """Columns of rows of all ranks; −1 where there is none."""
+        own = (numbers >= self._first) & (numbers < self._first + self.own_rows)
+        place = np.searchsorted(self._sorted, numbers)
+        place[place == len(self._sorted)] = 0
+        found = np.full(len(numbers), -1)
+        if len(self._sorted):
+            found = np.where(self._sorted[place] == numbers, self.own_rows + self._slots[place], -1)
+        return np.where(own, numbers - self._first, found)
+
+    def _numbers(self, ids: Int64) -> Int64:
+        """Rows of all ranks, of original ids. Collective."""
+
+        def check() -> None:
+            for wrong in ids[(ids < 0) | (ids >= self._limit)][:1]:
+                raise InputError(f"update: vertex {wrong} is outside [0, {self._limit})")
+
+        self._comm.on_every_rank(check)
+        (asked,), counts, order = self._routed(ids % self._comm.size, ids)
+        answers = torch.from_numpy(self._row_of[asked // self._comm.size])
+        numbers = np.empty_like(ids)
+        numbers[order] = swap_rows(self._comm, answers, counts.reversed()).numpy()
+
+        def check_found() -> None:
+            for wrong in ids[numbers < 0][:1]:
+                raise InputError(f"update: the graph has no vertex {wrong}")
+
+        self._comm.on_every_rank(check_found)
+        return numbers
+
+    def _routed(self, ranks: Int64, *arrays: Int64) -> tuple[list[Int64], RowCounts, Int64]:
+        """Rows of arrays to these ranks: what arrives, the counts, and the order. Collective."""
+        order = np.argsort(ranks, kind="stable")
+        counts = self._comm.exchange_counts(np.bincount(ranks, minlength=self._comm.size).tolist())
+        arrived = [
+            swap_rows(self._comm, torch.from_numpy(array[order]), counts).numpy()
+            for array in arrays
+        ]
+        return arrived, counts, order
+
+    def _sum_degrees(self, rows: Int64) -> None:
+        """Add up the weights of some rows, all of them: so no rounding stays behind."""
+        lengths = self.sources.lengths[rows] - 1
+        _, _, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
+        row = np.repeat(np.arange(len(rows)), lengths)
+        given = None if weights is None else weights.numpy()
+        self.degrees[rows] = np.bincount(row, given, minlength=len(rows))
+
+    def _shown(self, edge: Int64) -> str:
+        return f"{edge[3]} → {self._ids[edge[1] - self._first]}"
+
+
+def _mixed(numbers: Int64) -> Int64:
+    """Numbers whose sums are equal by accident only."""
+    mixed = (numbers + 1) * np.int64(-7046029254386353131)
+    mixed ^= mixed >> 29
+    return mixed * np.int64(-4658895280553007687)
+
+
+def changes_given(
+    add_edges: object,
+    drop_edges: object,
+    of_edges: Mapping[str, object],
+    known: Mapping[str, Tensor],
+    rows: Mapping[str, tuple[object, Tensor | CSR | None]],
+    classes: int,
+) -> Changes:
+    """The arguments of an update, checked as far as one rank can.
+
+    `of_edges` are given for new edges, `known` what the graph knows of its edges; `rows` are
+    (given, known) by name.
+
+    Raises
+    ------
+    InputError
+    """
+    added, dropped = _edges("add_edges", add_edges), _edges("drop_edges", drop_edges)
+    kinds = np.repeat((ADDED, DROPPED), (len(added), len(dropped)))
+    edges = np.column_stack((np.concatenate((added, dropped)), kinds))
+    attributes = {}
+    for name in of_edges:
+        if of_edges[name] is not None and name not in known:
+            raise InputError(f"update: {name}: the edges of this graph have none")
+    for name, like in known.items():
+        values = attributes[name] = like.new_zeros((len(edges), *like.shape[1:]), device="cpu")
+        given = of_edges.get(name)
+        if given is None and len(added):
+            raise InputError(f"update: {name} of new edges is missing, {list(like.shape[1:])} each")
+        if given is not None:
+            new = _tensor(given)
+            wanted = [len(added), *like.shape[1:]]
+            if new.is_floating_point() != like.is_floating_point() or list(new.shape) != wanted:
+                what = f"{str(like.dtype).removeprefix('torch.')} {wanted}"
+                raise InputError(f"update: {name} must be {what}, got {described(new)}")
+            if new.is_floating_point() and not bool(new.isfinite().all()):
+                raise InputError(f"update: {name} must be finite")
+            values[: len(added)] = new
+    result = {}
+    for name, (given_rows, known_rows) in rows.items():
+        if given_rows is not None:
+            result[name] = _rows(name, given_rows, known_rows, classes)
+    return Changes(edges, attributes, result)
+
+
+def _tensor(given: object) -> Tensor:
+    try:
+        return torch.as_tensor(given).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"update: numbers are given as a tensor, got {described(given)}"
+        ) from error
+
+
+def _edges(name: str, edges: object) -> Int64:
+    """Edges [2, e] as a user gives them, as int64 [e, 2]: original ids of sources and targets."""
+    if edges is None:
+        return np.empty((0, 2), np.int64)
+    array = _integers(name, "[2, edges]", edges)
+    if not array.numel():
+        return np.empty((0, 2), np.int64)
+    if array.dim() != 2 or len(array) != 2:
+        raise InputError(f"update: {name} must be integers [2, edges], got {described(array)}")
+    return array.T.numpy()
+
+
+def _integers(name: str, shape: str, given: object) -> Tensor:
+    array = _tensor(given)
+    if array.numel() == 0:
+        array = array.long()  # an empty list is one of floating numbers
+    if array.dtype not in (torch.int32, torch.int64):
+        raise InputError(f"update: {name} must be integers {shape}, got {described(array)}")
+    return array.long()
+
+
+def _rows(
+    name: str, given: object, known: Tensor | CSR | None, classes: int
+) -> tuple[Int64, Tensor]:
+    """Ids and rows (ids, rows) of vertices as a user gives them."""
+    if not isinstance(known, Tensor):
+        there = "sparse features, whose rows stay" if isinstance(known, CSR) else f"no {name}"
+        raise InputError(f"update: the graph has {there}")
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        raise InputError(f"update: {name} must be (ids, rows), got {described(given)}")
+    ids = _integers(f"ids of {name}", "[vertices]", given[0])
+    rows = _tensor(given[1])
+    wanted = (len(ids), *known.shape[1:]), known.dtype
+    if ids.dim() != 1 or (tuple(rows.shape), rows.dtype) != wanted:
+        what = f"{str(known.dtype).removeprefix('torch.')} {list(wanted[0])}"
+        raise InputError(f"update: {name} must be {what}, one row an id, got {described(rows)}")
+    if rows.is_floating_point() and name == "x" and not bool(rows.isfinite().all()):
+        raise InputError("update: x must be finite")
+    if name == "y" and classes and len(rows) and int(rows.max()) >= classes:
+        raise InputError(f"update: y is {int(rows.max())}, the graph has {classes} classes")
+    return ids.numpy(), rows

@@ -1,0 +1,11 @@
+"""Graphs of several vertex types: their distribution, their relations, layers for them."""
+
+import lazy_loader
+
+from spgnn.registry import LAYERS
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+for _layer in ("HANConv", "HGTConv", "HeteroConv"):
+    LAYERS.add(_layer, f"spgnn.addons.hetero.layers:{_layer}")
+LAYERS.add("RGCNConv", "spgnn.addons.hetero.relational:RGCNConv")

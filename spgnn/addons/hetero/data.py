@@ -1,0 +1,312 @@
+"""From a PyG ``HeteroData`` on rank 0 to every rank's part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+
+from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType
+from spgnn.comm import Communicator
+from spgnn.config import ObjectiveChoice, objective_for
+from spgnn.data import (
+    MASKS,
+    inverse_permutation,
+    is_said_of_all,
+    lists_of_vertices,
+    masks_of_lists,
+    numbers_vertices,
+    of_own_rows,
+    rows_of_vertices,
+    with_edge_index,
+)
+from spgnn.errors import InputError, memory_for, unknown
+from spgnn.exchange import Algorithm
+from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
+from spgnn.layout import Int64Array, RowLayout, grouped_order
+from spgnn.partition import METHODS, Objective, check_labels, partition
+from spgnn.pattern import described
+from spgnn.progress import ProgressBar
+
+_ROWS, _IDS, _ENDS = ("x", "y", *MASKS), "vertex_ids", "edge_index"
+# A nonzero of a product costs as much as so many columns of a vertex's features in a dense one.
+_COLUMNS_A_NONZERO = 8
+
+
+@dataclass(frozen=True, eq=False)
+class HeteroArrays:
+    """All of a ``HeteroData``: what each vertex type and each relation has, in memory of the CPU.
+
+    `sizes` are the vertices of each type; `listed` are lists of them (`lists_of_vertices`); `edges`
+    int64 [2, edges] sources and targets. `said` is what is said of the whole graph (``None``), of
+    each type and each relation, and the names of what has a row for no vertex and no edge.
+    """
+
+    sizes: dict[str, int]
+    vertices: dict[str, dict[str, Tensor]]
+    listed: dict[str, dict[str, Tensor]]
+    edges: dict[EdgeType, Tensor]
+    attributes: dict[EdgeType, dict[str, Tensor]]
+    said: dict[str | EdgeType | None, tuple[dict[str, Any], dict[str, str]]]
+
+    @classmethod
+    def read(cls, data: Any, split: int | None) -> HeteroArrays:
+        """Everything in some data that has a row for each vertex or each edge.
+
+        Raises
+        ------
+        InputError
+            If a type has no number of vertices, or an edge ends nowhere.
+        """
+        arrays = cls({}, {}, {}, {}, {}, {})
+        if not hasattr(data, "node_stores"):
+            raise InputError(f"a {type(data).__name__} is distributed already; give a HeteroData")
+        arrays._say(None, dict(data.stores[0].items()))
+        for name in data.node_types:
+            arrays._read_vertices(str(name), dict(data[name].items()), split)
+        if not sum(arrays.sizes.values()):
+            raise InputError("this HeteroData has no vertices")
+        for relation in data.edge_types:
+            arrays._read_edges(tuple(map(str, relation)), data[relation])  # type: ignore[arg-type]
+        return arrays
+
+    def _read_vertices(self, name: str, named: dict[str, Any], split: int | None) -> None:
+        stated = named.pop("num_nodes", None)
+        arrays = {key: value for key, value in named.items() if hasattr(value, "shape")}
+        if stated is None:
+            known = next((arrays[key] for key in (*_ROWS, "pos") if key in arrays), None)
+            if known is None:
+                raise InputError(
+                    f"vertex type {name!r} has neither x nor num_nodes: one of them must say how "
+                    "many vertices there are"
+                )
+            stated = len(known)
+        size = self.sizes[name] = int(stated)
+        lists = self.listed[name] = {} if size < 0 else lists_of_vertices(named, size)
+        fixed = {key: value for key, value in arrays.items() if key in _ROWS}
+        fixed = masks_of_lists(lists) | fixed
+        others = {
+            key: value
+            for key, value in arrays.items()
+            if key not in (*fixed, *lists)
+            and value.shape[:1] == (size,)
+            and not numbers_vertices(key, value, named)
+        }
+        rest = {key: value for key, value in named.items() if key not in (*fixed, *lists, *others)}
+        self._say(name, rest, size)
+        with _about(f"vertex type {name!r}"):
+            if size < 0:
+                raise InputError(f"num_nodes is {size}")
+            attributes = rows_of_vertices({**fixed, **others}, size)
+            for key in MASKS:
+                mask = attributes.get(key)
+                if mask is None:
+                    continue
+                if mask.dtype != torch.bool:
+                    raise InputError(f"{key} must be bool, got {described(mask)}")
+                if mask.dim() == 2 and split is not None:
+                    if split >= mask.shape[1]:
+                        raise InputError(f"{key} has {mask.shape[1]} splits, asked for {split}")
+                    attributes[key] = mask[:, split].contiguous()
+            for key, value in (attributes | lists).items():
+                check_sent(key, value)
+        self.vertices[name] = attributes
+
+    def _read_edges(self, relation: EdgeType, store: Any) -> None:
+        shown = " ".join(relation)
+        for name in (relation[0], relation[2]):
+            if name not in self.sizes:
+                raise unknown(
+                    f"relation {shown!r} names a vertex type that is missing,", name, self.sizes
+                )
+        with _about(f"relation {shown!r}"):
+            store = with_edge_index(store)
+            named = dict(store.items())
+            ends = named.pop(_ENDS, None)
+            named.pop("adj_t", None)
+            if not isinstance(ends, Tensor | np.ndarray):
+                raise InputError("it has no edge_index")
+            ends = torch.as_tensor(ends).detach().cpu()
+            kind = ends.dtype
+            integers = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
+            if ends.dim() != 2 or len(ends) != 2 or not (integers or not ends.numel()):
+                raise InputError(f"edge_index must be integers [2, edges], got {described(ends)}")
+            ends = ends.long()
+            for row, side, name in ((0, "source", relation[0]), (1, "target", relation[2])):
+                wrong = (ends[row] < 0) | (ends[row] >= self.sizes[name])
+                if bool(wrong.any()):
+                    column = int(wrong.nonzero()[0])
+                    raise InputError(
+                        f"edge_index[{row}, {column}], a {side}, is {int(ends[row, column])}; "
+                        f"{name!r} has vertices 0 to {self.sizes[name] - 1}"
+                    )
+            edges = ends.shape[1]
+            attributes: dict[str, Tensor] = {}
+            for key, value in named.items():
+                fixed = key in ("edge_attr", "edge_weight")
+                if fixed and (not hasattr(value, "shape") or value.shape[:1] != (edges,)):
+                    raise InputError(f"{key} must have a row for each of the {edges} edges")
+                if key == "edge_weight" and value.shape not in ((edges,), (edges, 1)):
+                    raise InputError(f"edge_weight must be [{edges}], got {list(value.shape)}")
+                has_rows = hasattr(value, "shape") and value.shape[:1] == (edges,)
+                if fixed or (has_rows and not numbers_vertices(key, value, named)):
+                    check_sent(key, torch.as_tensor(value))
+                    attributes[key] = torch.as_tensor(value).cpu()
+            self._say(relation, {k: v for k, v in named.items() if k not in attributes}, edges)
+        self.edges[relation], self.attributes[relation] = ends, attributes
+
+    def _say(self, owner: str | EdgeType | None, named: dict[str, Any], *rows: int) -> None:
+        """Sort what has no row for each of so many vertices or edges."""
+        shared, absent = self.said[owner] = {}, {}
+        for key, given in named.items():
+            numbers = isinstance(given, np.ndarray) and given.dtype.kind in "biuf"
+            value = torch.from_numpy(given) if numbers else given
+            one = isinstance(value, Tensor) and value.shape[:1] in ((), (1,))
+            if is_said_of_all(value, *rows):
+                shared[key] = value
+            elif one and not numbers_vertices(key, value, named):
+                check_sent(key, value)
+                shared[key] = value.detach().cpu()
+            elif value is not None:
+                absent[key] = described(value)
+
+    def labels(
+        self, how: Any, parts: int, imbalance: float, seed: int, *, objective: Objective
+    ) -> tuple[dict[str, Int64Array], dict[str, Any] | None]:
+        """The part of each vertex of each type, and what the partitioner predicts of all.
+
+        All types are partitioned as one graph, of the edges of all relations. Parts have equal
+        shares of the work: in-edges, and the widths of features.
+        """
+        if not isinstance(how, str):
+            if not isinstance(how, Mapping) or set(how) != set(self.sizes):
+                raise InputError(
+                    "partition: labels of several vertex types are a dictionary that has each of "
+                    f"{', '.join(self.sizes)}"
+                )
+            given = {}
+            for name, size in self.sizes.items():
+                with _about(f"partition of {name!r}"):
+                    given[name] = check_labels(how[name], size, parts)[0].astype(np.int64)
+            return given, None
+        if how not in METHODS:
+            raise unknown("partition", how, METHODS)
+        offsets = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
+        n = sum(self.sizes.values())
+        sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for relation, ends in self.edges.items():
+            sources.append(ends[0].numpy() + offsets[relation[0]])
+            targets.append(ends[1].numpy() + offsets[relation[2]])
+        source, target = np.concatenate(sources), np.concatenate(targets)
+        A = scipy.sparse.csr_array((np.ones(len(source), np.bool_), (target, source)), shape=(n, n))
+        widths = [_width(self.vertices[name].get("x")) for name in self.sizes]
+        weights = np.repeat(widths, list(self.sizes.values())) // _COLUMNS_A_NONZERO + 1
+        weights += np.bincount(target, minlength=n)
+        with ProgressBar() as progress:
+            labels, report = partition(
+                A,
+                parts,
+                method=how,
+                objective=objective,
+                imbalance=imbalance,
+                seed=seed,
+                weights=weights,
+                progress=progress,
+            )
+        cuts = np.split(labels.astype(np.int64), np.cumsum([*self.sizes.values()])[:-1])
+        return dict(zip(self.sizes, cuts, strict=True)), report
+
+
+@contextmanager
+def _about(what: str) -> Iterator[None]:
+    """Errors inside begin with what they are about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+
+
+def _width(x: Tensor | None) -> int:
+    return 0 if x is None else 1 if x.dim() == 1 else int(x.shape[-1])
+
+
+def distribute_types(
+    data: Any,
+    comm: Communicator,
+    *,
+    algorithm: Algorithm,
+    how: Any,
+    objective: ObjectiveChoice,
+    imbalance: float,
+    seed: int,
+    split: int | None,
+    codecs: GraphCodecs,
+) -> HeteroDistGraph:
+    """Partition rank 0's ``HeteroData`` and give every rank its part. Collective.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if anything is wrong with the data, or the algorithm is not 1D.
+    """
+
+    def opened() -> tuple[HeteroArrays, dict[str, Int64Array], dict[str, Any] | None]:
+        with memory_for("the HeteroData"):
+            arrays = HeteroArrays.read(data, split)
+            if objective != "auto" and not isinstance(how, str):
+                raise InputError(f"--objective {objective}: partition says the parts already")
+            minimised = objective_for(algorithm.cover, how, objective)
+            return arrays, *arrays.labels(how, comm.size, imbalance, seed, objective=minimised)
+
+    arrays, labels, report = comm.on_rank_zero(opened) or (None, None, None)
+    names = comm.from_rank_zero(
+        lambda: {
+            "sizes": arrays and arrays.sizes,
+            "relations": [list(relation) for relation in arrays.edges] if arrays else [],
+            "absent": [absent for _, absent in arrays.said.values()] if arrays else [],
+        }
+    )
+    owners = [None, *names["sizes"], *map(tuple, names["relations"])]
+    said = {}
+    for owner, absent in zip(owners, names["absent"], strict=True):
+        shared = arrays.said[owner][0] if arrays is not None else None
+        said[owner] = copied_from_rank_zero(shared, comm), absent
+    types: dict[str, OwnType] = {}
+    positions: dict[str, Int64Array] = {}
+    for name in names["sizes"]:
+        rows: dict[str, Tensor] = {}
+        lists: dict[str, Tensor] = {}
+        offsets = None
+        if arrays is not None and labels is not None:
+            order = grouped_order(labels[name], comm.size)
+            positions[name] = inverse_permutation(torch.from_numpy(order)).numpy()
+            taken = torch.from_numpy(order)
+            rows = {k: t[taken] for k, t in arrays.vertices[name].items()}
+            lists = {_IDS: taken, **{k: t[taken] for k, t in arrays.listed[name].items()}}
+            offsets = RowLayout.from_labels(labels[name], comm.size).offsets.tolist()
+        layout = RowLayout(np.array(comm.broadcast_value(offsets), np.int64))
+        own = dealt(lists, layout.sizes, comm)
+        ids, (shared, absent) = own.pop(_IDS), said[name]
+        shared |= of_own_rows(own)
+        types[name] = OwnType(layout, ids, dealt(rows, layout.sizes, comm), shared, absent)
+    relations: dict[EdgeType, Edges] = {}
+    for relation in map(tuple, names["relations"]):
+        sent: dict[str, Tensor] = {}
+        counts = np.zeros(comm.size, np.int64)
+        if arrays is not None:
+            source, target = arrays.edges[relation].numpy()
+            source, target = positions[relation[0]][source], positions[relation[2]][target]
+            by_target = np.argsort(target, kind="stable")  # those of one target stay in order
+            counts = np.bincount(types[relation[2]].layout.owner(target), minlength=comm.size)
+            taken = torch.from_numpy(by_target)
+            sent = {key: t[taken] for key, t in arrays.attributes[relation].items()}
+            sent[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[by_target])
+        own = dealt(sent, counts, comm)
+        relations[relation] = Edges(own.pop(_ENDS).T.contiguous(), own)
+    return HeteroDistGraph(types, relations, said, comm, algorithm, report, codecs)

@@ -1,0 +1,786 @@
+"""A graph of several vertex types on one rank: types with layouts of their own, and relations.
+
+A relation is a rectangular block, rows are own targets and columns are the vertices of its source
+type. Under column covers all relations of a source type share one halo, so a row travels once,
+whatever the number of relations and layers that look at it. Under other covers each relation has a
+plan of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from spgnn.comm import Communicator, Mesh
+from spgnn.data import classes_of
+from spgnn.errors import InputError, suggestion
+from spgnn.exchange import Algorithm, Codec
+from spgnn.graph import (
+    RECIPES,
+    Aggregation,
+    Block,
+    Degrees,
+    DistVertices,
+    DroppedEdges,
+    Edges,
+    Graph,
+    GraphCodecs,
+    Named,
+    Normalisation,
+    Trained,
+    as_rows,
+    block_pattern,
+    matrix_of_sources,
+    times,
+    tracked,
+)
+from spgnn.kernels.library import transformed
+from spgnn.layout import Int64Array, RowLayout
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import on_cpu
+
+EdgeType = tuple[str, str, str]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, eq=False)
+class OwnType:
+    """One rank's vertices of one type: their layout, ids, and attributes [own rows, …].
+
+    `shared` is said of all of them; `absent` names what the source had and ranks do not have.
+    """
+
+    layout: RowLayout
+    vertex_ids: Tensor
+    attributes: dict[str, Tensor]
+    shared: dict[str, Any] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+
+class VertexType(Named, DistVertices):
+    """One rank's vertices of one type: ``graph["paper"]``.
+
+    Attributes
+    ----------
+    name : str
+    x, y, train_mask, … : Tensor [own rows, …]
+        Whatever the source has a row of for each vertex; also in `attributes`.
+    vertex_ids : Tensor int64 [own rows]
+        Where these vertices stood in the source.
+    """
+
+    def __init__(self, name: str, comm: Communicator, own: OwnType, codecs: GraphCodecs) -> None:
+        self.name, self.comm, self.device = name, comm, comm.device
+        self.attributes = _on(self.device, own.attributes)
+        self._shared, self._absent = _on(self.device, own.shared), own.absent
+        self.vertex_ids = own.vertex_ids.to(self.device)
+        self._layout, self._codecs = own.layout, codecs
+        self._matrix: DistMatrix | None = None
+        # Of rows that are looked up by several relations: how they were, and their halo.
+        self._halos: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+    def __repr__(self) -> str:
+        where = f"rank {self.comm.rank} of {self.comm.size}"
+        return f"VertexType({self.name}: {self.own_rows} of {self.num_nodes} vertices, {where})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _named(self, name, f"vertices of type {self.name!r} have")
+
+    def keys(self) -> list[str]:
+        """Names of its attributes, and of what is said of all its vertices."""
+        return [*self.attributes, *self._shared]
+
+    def _value(self, name: str) -> Any:
+        return self.attributes[name] if name in self.attributes else self._shared[name]
+
+    @property
+    def layout(self) -> RowLayout:
+        """The layout of this type's rows over ranks."""
+        return self._layout
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices of this type in the whole graph."""
+        return self._layout.rows
+
+    @property
+    def num_features(self) -> int:
+        """Width of x, 0 without."""
+        x = self.attributes.get("x")
+        return 0 if x is None else 1 if x.dim() == 1 else int(x.shape[-1])
+
+    @property
+    def num_classes(self) -> int:
+        """Largest class + 1 over all vertices, 0 without labels. Collective."""
+        y = self.attributes.get("y")
+        return self.comm.agree(0 if y is None else classes_of(y))
+
+    @property
+    def A(self) -> DistMatrix:
+        """A row that names every vertex whose row this rank needs: what the halo is of.
+
+        Raises
+        ------
+        InputError
+            If whole rows do not travel.
+        """
+        if self._matrix is None:
+            raise InputError(
+                "a halo, and edge_index, need whole rows of all sources: distribute the graph with "
+                'cover="column"'
+            )
+        return self._matrix
+
+    @property
+    def _has_halo(self) -> bool:
+        return self._matrix is not None
+
+    def exact(self) -> AbstractContextManager[None]:
+        """Everything is exact."""
+        return self._codecs.policy.exact()
+
+    def build_halo(self, sources: Int64Array) -> None:
+        """Plan the exchange of the rows that relations of this rank start at. Collective.
+
+        Parameters
+        ----------
+        sources : int64 [any]
+            Rows of all vertices of this type.
+        """
+        built = matrix_of_sources(sources, self.layout, self.comm)
+        self._matrix = built.to(self.device)
+
+    def halo(self, H_local: Tensor) -> Tensor:
+        """Own rows of H, then the rows of others that some relation starts at. Collective.
+
+        As :meth:`DistGraph.halo`; but rows that travelled once are not sent again, as long as the
+        same tensor is looked up, unchanged. Do not write to the result.
+        """
+        if self.comm.size == 1 and isinstance(H_local, Tensor) and len(H_local) == self.own_rows:
+            return H_local
+        if (
+            not isinstance(H_local, Tensor)
+            or transformed()
+            or H_local.is_inference()
+            # A parameter may be changed where torch does not see it (``p.data``).
+            or (H_local.requires_grad and H_local.is_leaf)
+        ):
+            return super().halo(H_local)
+        if not self._is_at_hand(H_local):
+            halo = super().halo(H_local)
+            self._halos[H_local] = self._state_of(H_local), halo, halo._version
+        result: Tensor = self._halos[H_local][1]
+        return result
+
+    def _state_of(self, H_local: Tensor) -> tuple[Any, ...]:
+        """Key of a halo besides its rows: where a codec is used, a halo is of one epoch."""
+        device = H_local.device.type
+        cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        recorded = H_local.requires_grad and torch.is_grad_enabled()
+        epoch = self._codecs.policy.epochs_begun if self._is_lossy(H_local) else None
+        return H_local._version, recorded, cast, epoch
+
+    def _is_lossy(self, H_local: Tensor) -> bool:
+        codecs = self._codecs
+        return not codecs.codec.exact and codecs.policy.approximates(as_rows(H_local))
+
+    def _is_at_hand(self, H_local: Tensor) -> bool:
+        """True if the halo of these rows was fetched, and neither has changed since."""
+        known = self._halos.get(H_local)
+        return (
+            known is not None
+            and known[0] == self._state_of(H_local)
+            and known[1]._version == known[2]
+        )
+
+    def is_narrower(self, H_local: Tensor, width: int) -> bool:
+        """True if so many columns, computed of H, move fewer bytes than H; both ways in training.
+
+        Rows that need no gradient travel once and for all epochs.
+        """
+        training = torch.is_grad_enabled()
+        if self.comm.size == 1 or self._is_at_hand(H_local):
+            return False
+        if training and not H_local.requires_grad and not self._is_lossy(H_local):
+            return False
+        both_ways = training and H_local.requires_grad
+        return width * (1 + training) < H_local.shape[1] * (1 + both_ways)
+
+
+class _OtherType:
+    """Sources whose targets are of another type: the numbers of both have nothing in common."""
+
+    bipartite = True
+
+    def __init__(self, sources: VertexType) -> None:
+        self.own_rows, self.halo_rows = sources.own_rows, sources.halo_rows
+        self.halo, self.halo_sum = sources.halo, sources.halo_sum
+        self.looked_up = sources.looked_up
+
+
+class _Relation(Named, Graph):
+    """The edges of one relation that end at own vertices, as layers take a graph."""
+
+    edge_type_name: EdgeType
+    sources: VertexType
+    attributes: dict[str, Tensor]
+    _given: Tensor | None = None
+    _shared: Mapping[str, Any] = MappingProxyType({})  # said of all its edges
+    _absent: Mapping[str, str] = MappingProxyType({})  # what the source had besides
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _named(self, name, f"relation {self.edge_type_name} has")
+
+    def keys(self) -> list[str]:
+        """Names of its attributes, and of what is said of all its edges."""
+        return ["edge_index", *self.attributes, *self._shared]
+
+    def _value(self, name: str) -> Any:
+        if name == "edge_index":
+            return self.edge_index
+        return self.attributes[name] if name in self.attributes else self._shared[name]
+
+    def __repr__(self) -> str:
+        where = f"rank {self.sources.comm.rank} of {self.sources.comm.size}"
+        return f"{type(self).__name__}({' '.join(self.edge_type_name)}; {where})"
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Weights of its edges, [edges] or [edges, 1], if there are any."""
+        return self.attributes.get("edge_weight")
+
+    @property
+    def bipartite(self) -> bool:
+        """True if its targets are of another type than its sources."""
+        return self.edge_type_name[0] != self.edge_type_name[2]
+
+    def between(self, H: Tensor, targets: Tensor) -> Graph:
+        """The graph of a layer that is given these rows of sources, and own rows of targets."""
+        if not self.bipartite:
+            return self
+        relation = copy.copy(self)
+        relation._given, relation.target_features = H, targets
+        return relation
+
+    def own(self, H: Any) -> Any:
+        """Rows of the targets, of the very rows that the layer was given.
+
+        Raises
+        ------
+        InputError
+            If the layer takes its targets from rows that it has computed from its sources.
+        """
+        if not self.bipartite:
+            return super().own(H)
+        if H is not self._given or self.target_features is None:
+            raise self._needs_one_type()
+        return self.target_features
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """As any graph; but between two types, no row is its own neighbour."""
+        if self.bipartite and request.self_loop is not None:
+            raise self._needs_one_type()
+        return super().aggregate(request)
+
+    def _needs_one_type(self) -> InputError:
+        return InputError(
+            f"this layer takes the rows of targets from those of sources, and {self._name} is "
+            "between two types: SAGEConv, GraphConv, GATConv, GATv2Conv, TransformerConv, NNConv "
+            "and CGConv work there"
+        )
+
+    def edge_dropout(self, dropped: DroppedEdges) -> Any:
+        """Refuse between two types, whose vertex ids have nothing in common."""
+        if self.bipartite:
+            raise InputError(f"dropout of edges of {self._name}: its two types share no ids")
+        return super().edge_dropout(dropped)
+
+    def _fused(self, *given: Any) -> Tensor | None:
+        return None if self.bipartite else super()._fused(*given)
+
+    @property
+    def _name(self) -> str:
+        return f"relation {self.edge_type_name}"
+
+    def _check(self, kind: Normalisation, *known: str) -> None:
+        if kind not in known:
+            raise InputError(
+                f'matrix("{kind}"): {self._name} has no self-loops and no degrees on both sides; '
+                'layers take "none" (sums) or "row" (means) there, and add_self_loops=False'
+            )
+
+
+class Relation(_Relation, Block):
+    """One rank's edges of one relation: ``graph["author", "writes", "paper"]``.
+
+    As a graph for layers, its columns are the rows of the halo of its source type.
+
+    Attributes
+    ----------
+    edge_index : Tensor int64 [2, local edges]
+        Sources, which number rows of the halo of the source type and fetch it where rows are
+        looked up (see :attr:`DistGraph.edge_index`), and targets, which number own rows.
+    edge_attr, … : Tensor [local edges, …]
+    """
+
+    def __init__(
+        self, name: EdgeType, edges: Edges, sources: VertexType, targets: VertexType, ids: Tensor
+    ) -> None:
+        lengths = torch.bincount(edges.index[1], minlength=targets.own_rows)
+        indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+        self.edge_type_name, self.sources = name, sources
+        self.comm, self.attributes = sources.comm, edges.attributes
+        super().__init__(
+            block_pattern(indptr, edges.index[0], sources.halo_rows),
+            ids,
+            degrees=None if self.bipartite else self._degrees_of_columns,
+            attributes=edges.attributes,
+        )
+        self.local_edge_index = edges.index
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """Edges that know their sources; plain numbers on one process."""
+        if self.sources.comm.size == 1:
+            return self.local_edge_index
+        halo = _OtherType(self.sources) if self.bipartite else self.sources
+        return tracked(self.local_edge_index, halo)
+
+    def operand(self, request: Aggregation) -> tuple[Tensor, bool]:
+        """As any block; of own rows, those that are multiplied before they travel. Collective."""
+        H, W = request.operand, request.weight
+        if isinstance(H, Tensor) and W is not None and len(H) != self.columns:
+            return self.sources.halo(times(H, W)), True
+        return super().operand(request)
+
+    def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
+        return super()._fused(request, H, W, R) if len(H) == self.columns else None
+
+    def matrix(self, normalisation: Normalisation = "none") -> Any:
+        """As :meth:`Block.matrix`; between two types "none" and "row"."""
+        if self.bipartite:
+            self._check(normalisation, "none", "row")
+        elif RECIPES.get(normalisation, (0,))[0] and self._single is not self:
+            return self._single.matrix(normalisation)
+        return super().matrix(normalisation)
+
+    @cached_property
+    def _single(self) -> Relation:
+        """The same edges, but of several self-loops of a vertex the last, as in PyG. Collective."""
+        index = self.local_edge_index
+        target, keep = index[1], torch.ones_like(index[1], dtype=torch.bool)
+        (at,) = self._is_loop.nonzero(as_tuple=True)
+        keep[at[:-1][target[at[:-1]] == target[at[1:]]]] = False
+        if not self.sources.comm.agree(int(not keep.all())):
+            return self
+        edges = Edges(index[:, keep], {k: rows[keep] for k, rows in self.attributes.items()})
+        ends = self.sources, self.sources
+        return Relation(self.edge_type_name, edges, *ends, self.vertex_ids)
+
+    # Sums are divided in double precision, and cast to that of what is multiplied.
+
+    @cached_property
+    def _values(self) -> Tensor | None:
+        weight = self.edge_weight
+        return None if weight is None else weight.reshape(-1).double()
+
+    @cached_property
+    def _drawn(self) -> Tensor:
+        return self.pattern.row_lengths.double()
+
+    def _degrees_of_columns(self) -> Degrees:
+        """Degrees of the halo's vertices in this relation. Collective."""
+        loops = torch.ones_like(self._row_sums)
+        loops[self._row_of_each[self._is_loop]] = 0
+        own = torch.stack((self._drawn, self._row_sums, loops), 1)
+        with self.sources.exact():
+            edges, weight, bare = self.sources.halo(own).unbind(1)
+        return Degrees(edges.long(), weight.contiguous(), bare.contiguous())
+
+
+class CoveredRelation(_Relation):
+    """One rank's edges of one relation with a plan of its own: partial sums travel, or rows.
+
+    As a graph for layers, its columns are own rows of its source type.
+    """
+
+    def __init__(
+        self,
+        name: EdgeType,
+        edges: Edges,
+        sources: VertexType,
+        targets: VertexType,
+        algorithm: Algorithm,
+        mesh: Mesh,
+    ) -> None:
+        self.edge_type_name, self.sources = name, sources
+        self.comm, self.attributes = sources.comm, edges.attributes
+        self._targets, self._algorithm, self._mesh = targets, algorithm, mesh
+        weight = edges.attributes.get("edge_weight")
+        source, target = edges.index.cpu().numpy()
+        values = (
+            np.ones(len(source)) if weight is None else weight.reshape(-1).double().cpu().numpy()
+        )
+        shape = (targets.own_rows, sources.num_nodes)
+        # In double precision until it is known what is multiplied.
+        self._rows = CSR.from_scipy(scipy.sparse.csr_array((values, (target, source)), shape=shape))
+        if not sources.comm.agree(int(weight is not None or self._rows.nnz < len(source))):
+            self._rows = self._rows.with_values(None)
+        self._dtype = torch.float32
+        self._matrices: dict[tuple[str, torch.dtype], DistMatrix] = {}
+
+    @property
+    def pattern(self) -> Pattern:
+        """Refused, as `edge_index`: sources are not at hand."""
+        return self.sources.A.local_pattern  # which raises
+
+    edge_index = edge_pattern = pattern
+
+    def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
+        """A or D^-1 A. Collective when it is asked for first."""
+        self._check(normalisation, "none", "row")
+        kind = normalisation, self._dtype
+        if kind not in self._matrices:
+            block = self._rows
+            if normalisation == "row":
+                sums = torch.from_numpy(np.asarray(block.to_scipy().sum(1), np.float64))
+                scale = torch.where(sums > 0, sums, torch.inf).reciprocal()
+                block = block.with_scales(scale, None)
+            built = DistMatrix.build(
+                block.to(self._dtype),
+                self.sources.layout,
+                self._mesh,
+                row_layout=self._targets.layout,
+                algorithm=self._algorithm,
+            )
+            self._matrices[kind] = built.to(self.sources.device)
+        return self._matrices[kind]
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """As any graph, with a matrix for operands of this dtype. Collective.
+
+        Raises
+        ------
+        InputError
+            If it is no sum.
+        """
+        if request.reduce != "sum":
+            raise InputError(
+                f"{self._name}: only sums and means can be covered, {request.reduce} needs whole "
+                'rows: distribute the graph with cover="column"'
+            )
+        double = request.dense.dtype == torch.float64
+        self._dtype = torch.float64 if double else torch.float32
+        return super().aggregate(request)
+
+
+class HeteroDistGraph(Trained):
+    """One rank's part of a graph of several vertex types, distributed over all ranks.
+
+    Made by :func:`spgnn.distribute` of a PyG ``HeteroData``. ``graph["paper"]`` is a
+    :class:`VertexType`, ``graph["author", "writes", "paper"]`` a :class:`Relation`;
+    ``graph.x_dict``, ``graph.edge_index_dict`` and any other ``NAME_dict`` are dictionaries of what
+    these have, as in PyG. So ``model(graph.x_dict, graph.edge_index_dict)`` is exact for models of
+    PyG, and ``layer(graph.x_dict, graph)`` is how layers of spgnn.nn are called. Losses are
+    ``graph["paper"].mean(loss, mask)``.
+
+    Parameters
+    ----------
+    types : dict of OwnType
+    relations : dict of Edges
+        In rows of the whole graph, sorted by target; of own targets.
+    said : dict of (dict, dict)
+        Of the whole graph (``None``) and of each relation: values, and the names of what ranks do
+        not have of the source, and what it is.
+    comm : Communicator
+    algorithm : Algorithm
+        1D.
+    report : dict, optional
+        What the partitioner predicted, of all types together (rank 0).
+    codecs : GraphCodecs, optional
+        By default, all rows are exact.
+
+    Attributes
+    ----------
+    attributes : dict
+        What the source says of the whole graph; ``graph.name`` is ``graph.attributes["name"]``.
+    covered : bool
+        Whether each relation has a plan of its own, and there is no halo.
+    num_edges : int
+        Of all relations in the whole graph.
+    """
+
+    version = 0  # it cannot be updated
+
+    @on_cpu
+    def __init__(
+        self,
+        types: Mapping[str, OwnType],
+        relations: Mapping[EdgeType, Edges],
+        said: Mapping[Any, tuple[dict[str, Any], dict[str, str]]],
+        comm: Communicator,
+        algorithm: Algorithm,
+        report: dict[str, Any] | None = None,
+        codecs: GraphCodecs | None = None,
+    ) -> None:
+        self.comm, self.algorithm, self.partition_report = comm, algorithm, report
+        self.device = comm.device
+        self.mesh = Mesh.build(comm, algorithm.axes(comm.size))
+        self._codecs = GraphCodecs(Codec(), comm, 0) if codecs is None else codecs
+        self.vertices = {
+            name: VertexType(name, comm, own, self._codecs) for name, own in types.items()
+        }
+        self.attributes, self._absent = _on(self.device, said[None][0]), said[None][1]
+        self.covered = algorithm.cover != "column"
+        edges_here = sum(edges.index.shape[1] for edges in relations.values())
+        self.num_edges = comm.agree(edges_here, "sum")
+        self.relations: dict[EdgeType, Any] = {}
+        self._joint: dict[tuple[EdgeType, ...], tuple[Pattern, Tensor, Tensor]] = {}
+        if not self.covered:
+            none = [np.zeros(0, np.int64)]
+            for number, (name, source) in enumerate(self.vertices.items()):
+                starts = [edges.index[0].numpy() for r, edges in relations.items() if r[0] == name]
+                source.build_halo(np.concatenate(starts or none))
+                self._codecs.put(source.A, name.replace(".", "#"), number, source.vertex_ids)
+        for relation, edges in relations.items():
+            source, target = self.vertices[relation[0]], self.vertices[relation[2]]
+            if self.covered:
+                first = target.layout.range(comm.rank)[0]
+                index = torch.stack((edges.index[0], edges.index[1] - first))
+                own = Edges(index, edges.attributes).to(self.device)
+                self.relations[relation] = CoveredRelation(
+                    relation, own, source, target, algorithm, self.mesh
+                )
+            else:
+                own = self._on_halo(edges.to(self.device), source, target)
+                ids = source.halo(source.vertex_ids)
+                self.relations[relation] = Relation(relation, own, source, target, ids)
+            shared, absent = said[relation]
+            self.relations[relation]._shared = _on(self.device, shared)
+            self.relations[relation]._absent = absent
+
+    def __repr__(self) -> str:
+        own = ", ".join(f"{name}: {one.own_rows}" for name, one in self.vertices.items())
+        return f"HeteroDistGraph({own}; rank {self.comm.rank} of {self.comm.size})"
+
+    def _on_halo(self, edges: Edges, source: VertexType, target: VertexType) -> Edges:
+        """From rows of all vertices to rows of the halo and own rows. Collective."""
+        first = source.layout.range(self.comm.rank)[0]
+        rows = source.halo(torch.arange(first, first + source.own_rows, device=self.device))
+        if source.A.volume.receive == 0:
+            rows = rows[: source.own_rows]
+        order = rows.argsort()
+        place = order[torch.searchsorted(rows[order], edges.index[0])]
+        own = edges.index[1] - target.layout.range(self.comm.rank)[0]
+        return Edges(torch.stack((place, own)), edges.attributes)
+
+    def rows(self, name: str, H_local: Tensor, widths: Sequence[int] = ()) -> Tensor:
+        """The rows of a source type that its relations read: their halo, or own ones. Collective.
+
+        Own rows where each relation fetches what it needs: by a plan of its own; or, if all can
+        multiply first, to rows of these widths, which are narrower together.
+        """
+        source: VertexType = self[name]
+        if self.covered or (widths and source.is_narrower(H_local, sum(widths))):
+            return H_local
+        return source.halo(H_local)
+
+    def joint(self, names: tuple[EdgeType, ...]) -> tuple[Pattern, Tensor, Tensor]:
+        """The edges of several relations of one target type, row by row.
+
+        Returns
+        -------
+        pattern : Pattern [own targets, 1]
+            Without columns.
+        order : Tensor int64 [edges]
+            Where each stands among those of one relation after another.
+        place : Tensor int64 [edges]
+            The reverse.
+        """
+        if names not in self._joint:
+            index = torch.cat([self.relation(name).local_edge_index[1] for name in names])
+            targets = self.vertices[names[0][2]].own_rows
+            order = index.argsort(stable=True)
+            place = torch.empty_like(order)
+            place[order] = torch.arange(len(order), device=order.device)
+            lengths = torch.bincount(index, minlength=targets)
+            indptr = torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))
+            columns = torch.zeros(len(order), dtype=torch.int32, device=order.device)
+            self._joint[names] = Pattern.trusted(indptr, columns, (targets, 1)), order, place
+        return self._joint[names]
+
+    @property
+    def node_types(self) -> list[str]:
+        """Names of the vertex types."""
+        return list(self.vertices)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """Relations: source type, name, target type."""
+        return list(self.relations)
+
+    def metadata(self) -> tuple[list[str], list[EdgeType]]:
+        """Both, as ``HeteroData.metadata()``."""
+        return self.node_types, self.edge_types
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices of all types in the whole graph."""
+        return sum(one.num_nodes for one in self.vertices.values())
+
+    @property
+    def own_rows(self) -> int:
+        """Vertices of all types of this rank."""
+        return sum(one.own_rows for one in self.vertices.values())
+
+    @property
+    def row_counts(self) -> frozenset[int]:
+        """The numbers of rows that tensors of own vertices may have."""
+        return frozenset(one.own_rows for one in self.vertices.values())
+
+    def __getitem__(self, key: str | EdgeType) -> Any:
+        """A vertex type, or a relation.
+
+        Raises
+        ------
+        InputError
+            If there is no such type or relation.
+        """
+        if isinstance(key, str):
+            if key in self.attributes and key not in self.vertices:
+                return self.attributes[key]
+            return _of(self.vertices, key, "vertex type", key)
+        return self.relation(tuple(key))  # type: ignore[arg-type]
+
+    def relation(self, name: EdgeType) -> Any:
+        """A relation by its three names.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        return _of(self.relations, name, "relation", " ".join(map(str, name)))
+
+    def labelled(self, name: str | None) -> VertexType:
+        """The vertex type of a name; without one, the only type that has labels y.
+
+        Raises
+        ------
+        InputError
+            If there is no such type, or several have labels, or none.
+        """
+        if name is not None:
+            return _of(self.vertices, name, "vertex type", name)
+        known = [one for one in self.vertices.values() if "y" in one.attributes]
+        if len(known) != 1:
+            names = ", ".join(one.name for one in known) or "none"
+            raise InputError(f"vertex types with labels y are {names}: target= names one")
+        return known[0]
+
+    def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
+        """As of a graph of one type. Collective."""
+        self._codecs.load(state, self.device)
+
+    def collect(self, name: str) -> dict[Any, Tensor]:
+        """An attribute of all types or relations that have it, as ``HeteroData.collect``.
+
+        Raises
+        ------
+        AttributeError
+            If none has it.
+        """
+        if name == "edge_index":
+            return {key: one.edge_index for key, one in self.relations.items()}
+        stores = [*self.vertices.items(), *self.relations.items()]
+        found = {key: one[name] for key, one in stores if name in one}
+        if name == "vertex_ids" or (name == "num_nodes" and not found):
+            found = {key: getattr(one, name) for key, one in self.vertices.items()}
+        if not found and name not in ("x", "edge_attr", "edge_weight"):
+            raise AttributeError(f"no vertex type and no relation has an attribute {name!r}")
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        """``x_dict`` is ``collect("x")``, and so on; what is said of the whole graph."""
+        if name.startswith("_"):
+            raise AttributeError(f"'HeteroDistGraph' object has no attribute '{name}'")
+        known = vars(self)
+        if name.endswith("_dict") and name not in known.get("attributes", {}):
+            return self.collect(name.removesuffix("_dict"))
+        return _named(self, name, "the whole HeteroData has")
+
+    def keys(self) -> list[str]:
+        """Names of what the whole graph and any type or relation has."""
+        stores = [*self.vertices.values(), *self.relations.values()]
+        return list(dict.fromkeys([*self.attributes, *(key for one in stores for key in one)]))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def node_items(self) -> list[tuple[str, VertexType]]:
+        """Vertex types by name."""
+        return list(self.vertices.items())
+
+    def edge_items(self) -> list[tuple[EdgeType, Any]]:
+        """Relations by name."""
+        return list(self.relations.items())
+
+    @property
+    def num_node_features(self) -> dict[str, int]:
+        """Width of x of each vertex type, 0 without."""
+        return {name: one.num_features for name, one in self.vertices.items()}
+
+    num_features = num_node_features
+
+
+def _on(device: torch.device, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with tensors on a device."""
+    return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in values.items()}
+
+
+def _named(store: Any, name: str, what: str) -> Any:
+    """A value of a store by its name.
+
+    Raises
+    ------
+    AttributeError
+        If it has none; says why, where the source had one.
+    """
+    known = vars(store)
+    for values in (known.get("attributes", {}), known.get("_shared", {})):
+        if name in values:
+            return values[name]
+    absent = known.get("_absent", {})
+    if name in absent:
+        raise AttributeError(
+            f"{what} no {name!r} on ranks: {absent[name]} has no row for each vertex or each edge"
+        )
+    there = ", ".join(store.keys() if "attributes" in known else ()) or "none"
+    raise AttributeError(f"{what} no {name!r}; their attributes: {there}")
+
+
+def _of(stores: Mapping[Any, Value], key: Any, what: str, shown: str) -> Value:
+    if key not in stores:
+        names = [one if isinstance(one, str) else " ".join(one) for one in stores]
+        raise InputError(
+            f"no {what} {shown!r} in the graph; it has {', '.join(names) or 'none'}"
+            f"{suggestion(shown, names)}"
+        )
+    return stores[key]

@@ -1,0 +1,5 @@
+"""Batches of a rank's own part, with stale embeddings of the others' vertices (DistGNN-MB)."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,673 @@
+"""Graphs in Parquet and Arrow files: tables of edges, and of vertices, read a batch at a time."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from spgnn.addons.io.columns import (
+    SUFFIXES,
+    WORDS,
+    Batch,
+    ColumnFiles,
+    Ids,
+    column_for,
+    integers_of,
+    is_text,
+    require_arrow,
+    words_around,
+)
+from spgnn.addons.io.edge_files import SPARSE_IDS, EdgeFile, Edges
+from spgnn.data import (
+    IDS,
+    LABEL_GAPS,
+    MASKS,
+    PIECE_BYTES,
+    UNKNOWN,
+    WEIGHT,
+    GraphMeta,
+    VertexData,
+    check_vertices,
+    errors_of,
+    fits_float32,
+    is_bag_of_words,
+    is_graph_directory,
+    labels_of_table,
+    name_in,
+    shown_name,
+)
+from spgnn.errors import InputError, shortened, unknown
+from spgnn.files import AnyPath, atomic_file
+from spgnn.pattern import numpy_index_dtype
+from spgnn.progress import Progress
+from spgnn.sparse import EXACT, exact_in_float32
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+Int64 = npt.NDArray[np.int64]
+_LOGGER = logging.getLogger(__name__)
+_VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
+_EDGES = re.compile(r"edges?\b", re.IGNORECASE)
+BETWEEN = "+"  # the names of several data sets
+_PAIR = r"[a-z_]+=[^,=]+"
+_GIVEN = re.compile(rf"(?P<path>.+)@(?P<columns>{_PAIR}(?:,{_PAIR})*)", re.DOTALL)
+
+
+class Place(NamedTuple):
+    """Files of edges and of vertices, and the columns that the user named for something."""
+
+    edges: list[Path]
+    vertices: list[Path]
+    columns: dict[str, str]
+
+
+def is_tabular(path: AnyPath) -> bool:
+    """True if a path leads to Parquet or Arrow: a file, a folder or a pattern of such files."""
+    return place_of(path) is not None
+
+
+def place_of(path: AnyPath) -> Place | None:
+    """The files that a path means: a file, a folder of them, or a pattern such as ``e-*.parquet``.
+
+    ``PATH@source=from_id,target=to_id`` names columns. In a folder, files and folders whose name
+    begins with ``vertices`` or ``nodes`` hold vertices; those that begin with ``edges``, or where
+    there are none all others, hold edges.
+    """
+    text, columns = os.fspath(path), dict[str, str]()
+    match = None if os.path.exists(text) else _GIVEN.fullmatch(text)
+    if match:
+        text = match["path"]
+        columns = dict(pair.split("=") for pair in match["columns"].split(","))
+        tabular = os.path.isdir(text) or Path(text).suffix.lower() in SUFFIXES
+        for role in columns if tabular else ():  # others are of another kind: sbm@seed=3
+            if role not in WORDS:
+                raise unknown(f"{text}@", role, WORDS)
+    if os.path.isdir(text):
+        parts = _tables_in(Path(text))
+        vertices = [part for part in parts if _VERTICES.match(part.name)]
+        edges = [part for part in parts if _EDGES.match(part.name)]
+        edges = edges or [part for part in parts if part not in vertices]
+        place = Place(_files(edges), _files(vertices), columns)
+        return place if place.edges or place.vertices else None
+    if Path(text).suffix.lower() not in SUFFIXES:
+        return None
+    pattern = not os.path.exists(text) and glob.has_magic(text)
+    files = sorted(map(Path, glob.glob(text))) if pattern else [Path(text)]
+    if not files:
+        raise InputError(f"{text}: no such files")
+    return Place(files, [], columns)
+
+
+def names_of_several(text: str) -> list[str]:
+    """The data sets that a text joins by ``+``; none, if it names one: a path may hold it too."""
+    match = _GIVEN.fullmatch(text)
+    path = match["path"] if match else text
+    names, folder = text.split(BETWEEN), os.path.dirname(path)
+    if len(names) == 1 or "" in names or os.path.exists(text):
+        return []
+    one = BETWEEN in path and (
+        os.path.exists(path)
+        or (BETWEEN in folder and os.path.isdir(folder))
+        or (glob.has_magic(path) and bool(glob.glob(path)))
+    )
+    return [] if one else names
+
+
+def _tables_in(folder: Path) -> list[Path]:
+    """Files of tables in a folder, and folders; none that begin with a dot or an underscore."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name[0] not in "._" and (path.suffix.lower() in SUFFIXES or path.is_dir())
+    ]
+
+
+def _files(parts: Iterable[Path]) -> list[Path]:
+    """The files, those in folders included."""
+    files: list[Path] = []
+    for part in parts:
+        files += _files(_tables_in(part)) if part.is_dir() else [part]
+    return files
+
+
+class _Columns:
+    """The columns of a table by what they are for."""
+
+    def __init__(self, files: ColumnFiles, given: Mapping[str, str]) -> None:
+        self.files, self._given = files, given
+
+    def find(self, role: str) -> str | None:
+        """The column that is named for a role, or whose name has a word for it; there is one."""
+        if role in self._given:
+            self.files.check([self._given[role]])
+            return self._given[role]
+        where, remedy = self.files.paths[0], f"name one: FILE@{role}="
+        # Columns that the first file lacks are refused once they are read.
+        for columns in (self.files.columns, list(self.files.types)):
+            names = [name for name in columns if name not in MASKS]
+            if name := column_for(role, names, where, remedy):
+                return name
+        return None
+
+    def pair(self, first: str, second: str, *others: str) -> tuple[str, str]:
+        """Two columns of ids, by their names, or the only two; `others` are of other roles.
+
+        A name with other words around (``From Bank``) counts where no third column may be ids.
+        """
+        types, where = self.files.types, self.files.paths[0]
+        names = [self.find(role) for role in (first, second)]
+        columns = [name for name in types if name not in self.files.index]
+        if names == [None, None] and len(columns) == 2:
+            names = list(columns)
+        remedy = f"ame two: FILE@{first}=COLUMN,{second}=COLUMN"
+        for role, name in zip((first, second), names, strict=True):
+            if name is None:
+                known = shortened(", ".join(types), 80)
+                raise InputError(
+                    f"{where}: no column is named {role}; it has {known or 'none'}. N{remedy}"
+                )
+            rivals = [
+                other
+                for other in columns
+                if other not in (*names, *others)
+                and (is_text(types[other]) or require_arrow(where).types.is_integer(types[other]))
+            ]
+            if role not in self._given and words_around(role, name) and rivals:
+                said = f"columns '{name}' and '{rivals[0]}' may both be the {role}"
+                raise InputError(f"{where}: {said}; n{remedy}")
+        return str(names[0]), str(names[1])
+
+    def only_time(self) -> str | None:
+        """The column of dates or timestamps, if there are any."""
+        where, types = self.files.paths[0], self.files.types
+        names = [name for name in types if require_arrow(where).types.is_temporal(types[name])]
+        if len(names) > 1:
+            said = f"columns '{names[0]}' and '{names[1]}' may both be the time"
+            raise InputError(f"{where}: {said}; name one: FILE@time={names[0]}")
+        return names[0] if names else None
+
+
+class TabularEdges(EdgeFile):
+    """Rows of two ids, source and target, and of a weight if there is one.
+
+    Ids that are integers are vertex numbers and stay what they are, as in an `EdgeList`; strings,
+    and integers of which few occur, are numbered in rising order. With a table of vertices, they
+    are numbered as its rows are, and each id of an edge must occur there.
+    """
+
+    directed = True
+    vertex_table: VertexTable | None = None
+
+    def __init__(self, path: Path) -> None:
+        place = place_of(path)
+        assert place is not None
+        if not place.edges:
+            raise InputError(f"{path}: a table of vertices alone; there is none of edges")
+        self.path, self._files = path, ColumnFiles(place.edges)
+        columns = _Columns(self._files, place.columns)
+        self._weight, self._attr = columns.find("weight"), columns.find("edge_attr")
+        self._ends = columns.pair("source", "target", str(self._weight), str(self._attr))
+        types = self._files.types
+        wheres = [f"{place.edges[0]}: column '{name}'" for name in self._ends]
+        self._ids, other = (
+            Ids(types[name], where) for name, where in zip(self._ends, wheres, strict=True)
+        )
+        if self._ids.text != other.text:
+            kinds = (f"'{name}' is {types[name]}" for name in self._ends)
+            raise InputError(f"{place.edges[0]}: {', '.join(kinds)}; ids are of one kind")
+        self.integers = self._weight is not None and "int" in str(types[self._weight])
+        self._largest, self._edges, self._width = -1, 0, 0
+        if place.vertices:
+            self.vertex_table = VertexTable(
+                path, place.vertices, place.columns, text=self._ids.text
+            )
+            self._ids = self.vertex_table.ids or self._ids
+        used = {*self._ends, self._weight, self._attr}
+        self.not_read = [name for name in types if name not in used]
+        if self.vertex_table is not None:
+            self.not_read += self.vertex_table.not_read
+        if self.not_read:
+            _LOGGER.warning("%s: not read: columns %s", path, ", ".join(self.not_read))
+
+    def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
+        """All edges; the numbers of ids that are strings change once all are known: `ranks`."""
+        table, known = self.vertex_table, ""
+        if table is not None:
+            known = str(table.files.paths[0])
+        names = [name for name in (*self._ends, self._weight, self._attr) if name is not None]
+        for batch in self._files.batches(names, progress):
+            if self._ids.text or (table is not None and table.ids is not None):
+                source, target = (self._ids.number(batch, name, known) for name in self._ends)
+                vertices = len(self._ids)
+            else:
+                source, target = (integers_of(batch, name) for name in self._ends)
+                for name, end in zip(self._ends, (source, target), strict=True):
+                    if table is not None:
+                        rule = f"a vertex of {known}, in [0, {table.meta.vertices})"
+                        batch.refuse(name, end < table.meta.vertices, end.__getitem__, rule)
+                    self._largest = max(self._largest, int(end.max(initial=-1)))
+                vertices = self._largest + 1
+            index = numpy_index_dtype(max(vertices, 1))
+            self._edges += len(source)
+            weights = None if self._weight is None else _weights(batch, self._weight)
+            features = None
+            if self._attr is not None:
+                features = float32_of(batch, self._attr)
+                width = self._width = self._width or features.shape[1]
+                if features.shape[1] != width:
+                    where = f"{batch.path}, row {batch.first}, column '{self._attr}'"
+                    raise InputError(f"{where}: a list of {features.shape[1]} is not {width}")
+            yield Edges(source.astype(index), target.astype(index), weights, features)
+        if not self._edges:
+            raise InputError(f"{self.path}: holds no edges")
+        if self._ids.text and table is None:
+            self.ranks, _ = self._ids.ranks()
+
+    def vertices(self) -> int | None:
+        """Rows of the table of vertices, ids, or as many as integers reach, unless few occur."""
+        if self.vertex_table is not None:
+            return self.vertex_table.meta.vertices
+        if self._ids.text:
+            return len(self._ids)
+        if self._largest >= 2 * self._edges * SPARSE_IDS:
+            return None
+        check_vertices(self.path, self._largest + 1)
+        return self._largest + 1
+
+    def decided(self) -> dict[str, str]:
+        """Columns, and reasons for numbers."""
+        if self.vertex_table is not None:
+            vertices = f"rows of {self.vertex_table.files.paths[0].name}"
+        elif self._ids.text or self.vertices() is None:
+            vertices = "ids are names, and numbered in rising order"
+        else:
+            vertices = f"ids reach {self._largest}"
+        weight = f"column '{self._weight}', unless all are 1"
+        reasons = {
+            "direction by": "'{}' → '{}'".format(*self._ends),
+            "vertices by": vertices,
+            "weights by": weight if self._weight else "there is no such column",
+        }
+        if self.vertex_table is not None and self.vertex_table.labels_by:
+            reasons["labels by"] = self.vertex_table.labels_by
+        if self.not_read:
+            reasons["not read"] = shortened(", ".join(self.not_read), 80)
+        return reasons
+
+    def _strings(self) -> Iterator[pa.Array]:
+        """The strings of all vertices in the order of their numbers, a stretch at a time."""
+        order = np.arange(len(self._ids))
+        if self.ranks is not None:
+            order[self.ranks] = order.copy()
+        return self._ids.arrays(order)
+
+    def write_ids(self, path: AnyPath) -> None:
+        """Write the ids of all vertices in the order of their numbers, if they are strings."""
+        if self._ids.text:
+            with table_writer(path, str(path)) as table:
+                for ids in self._strings():
+                    table.write({"id": ids})
+
+    def ids(self) -> pa.ChunkedArray | None:
+        """The same in memory, read for this alone."""
+        if not self._ids.text:
+            return None
+        if self.vertex_table is None:
+            for _ in self.pieces():
+                pass
+        return require_arrow(self.path).chunked_array(list(self._strings()))
+
+
+def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
+    stored = batch.numbers(name)
+    if stored.ndim != 1:
+        raise InputError(f"{batch.path}: column '{name}' holds lists; a weight is one number")
+    weights = stored.astype(np.float64)
+    batch.refuse(name, np.isfinite(weights), weights.__getitem__, "a finite number")
+    batch.refuse(name, fits_float32(weights), weights.__getitem__, WEIGHT)
+    if stored.dtype.kind != "f":
+        batch.refuse(name, exact_in_float32(stored), stored.__getitem__, EXACT)
+    return weights
+
+
+class VertexTable:
+    """Features, labels and masks, a row a vertex; labels and masks are in memory.
+
+    Attributes
+    ----------
+    files : ColumnFiles
+    meta : GraphMeta
+        Its edges are not counted.
+    ids : Ids or None
+        ``None`` if row i is vertex i.
+    vertex_ids : Tensor int64 [n] or None
+        Ids that are integers, where they are not the numbers of the rows.
+    """
+
+    def __init__(
+        self, path: Path, files: Sequence[Path], given: Mapping[str, str], *, text: bool
+    ) -> None:
+        self.files = ColumnFiles(files)
+        self.ids: Ids | None = None
+        self.vertex_ids: Tensor | None = None
+        columns = _Columns(self.files, given)
+        identity, label = columns.find("id"), columns.find("label")
+        types, self.labels_by = self.files.types, ""
+        if identity is None:
+            self.files.check_row_numbers()
+        if text and (identity is None or not is_text(types[identity])):
+            raise InputError(f"{files[0]}: no column 'id' of strings, which edges name vertices by")
+        if not text and identity is not None and is_text(types[identity]):
+            kind = types[identity]
+            raise InputError(f"{files[0]}: column '{identity}' is {kind}, but edges name integers")
+        masks = [name for name in MASKS if name in types]
+        rest = [name for name in types if name not in (identity, label, *masks)]
+        numeric = [n for n in rest if n not in self.files.index and self.files.has_numbers(n)]
+        self._features = ["x"] if "x" in rest else numeric
+        self.not_read = [name for name in rest if name not in self._features]
+        read = [name for name in (identity, label, *masks) if name is not None]
+        self._data = self._read(read, identity, label, text=text)
+        self._width = 0
+        self._cursor: Iterator[Array] = iter(())
+        self._at, self._rest = -1, np.empty((0, 0), np.float32)
+        name, n = shown_name(name_in(path)), sum(self.files.rows)
+        data, splits = self._data, max((m.splits for m in [self._data]), default=0)
+        classes = 0
+        if data.y is not None:
+            if data.y.dim() == 2:
+                classes = int(data.y.shape[1])
+            elif len(data.y):
+                classes = max(int(data.y.max()) + 1, 0)
+        if self._features and n:
+            self._width = next(self._feature_rows()).shape[1]
+        words = (torch.from_numpy(rows) for rows in self._feature_rows())
+        self.meta = GraphMeta(
+            name=name,
+            vertices=n,
+            edges=0,
+            features=self._width,
+            classes=classes,
+            directed=True,
+            weighted=False,
+            offsets=(0, n),
+            bag_of_words=bool(self._width) and is_bag_of_words(words),
+            labelled=data.y is not None,
+            splits=splits,
+        )
+
+    def _read(
+        self, read: list[str], identity: str | None, label: str | None, *, text: bool
+    ) -> VertexData:
+        """Labels and masks; ids are numbered."""
+        parts: dict[str, list[Array]] = {name: [] for name in read}
+        ids = None
+        if identity is not None:
+            ids = Ids(self.files.types[identity], f"{self.files.paths[0]}: column '{identity}'")
+        for batch in self.files.batches(read) if read else ():
+            for name in read:
+                if name == identity:
+                    assert ids is not None
+                    before = len(ids)
+                    numbers = ids.number(batch, name)
+                    new = numbers == before + np.arange(len(numbers))
+                    column = batch.columns[name]
+                    rule = "an id that no row before it has"
+                    batch.refuse(name, new, lambda row, c=column: f"'{c[row].as_py()}'", rule)
+                    if not text:
+                        parts[name].append(integers_of(batch, name))
+                elif name == label:
+                    parts[name].append(batch.numbers(name, missing=-1))
+                else:
+                    mask = batch.numbers(name)
+                    if mask.dtype != np.bool_:
+                        raise InputError(f"{batch.path}: column '{name}' must be bool")
+                    parts[name].append(mask)
+        data: dict[str, Tensor] = {}
+        for name, arrays in parts.items():
+            array = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+            if name == label:
+                with errors_of(f"{self.files.paths[0]}: column '{name}'"):
+                    data["y"] = _labels(array)
+                if array.dtype.kind == "f" and data["y"].dtype == torch.int64:
+                    self.labels_by = f"'{name}' is whole where it is not missing: classes"
+            elif name == identity:
+                if text:
+                    self.ids = ids
+                elif not np.array_equal(array, np.arange(len(array))):
+                    self.ids, self.vertex_ids = ids, torch.from_numpy(array)
+            else:
+                data[name] = torch.from_numpy(array)
+        return VertexData(**data)
+
+    @property
+    def piece_rows(self) -> int:
+        """Rows that are read at once, as the width of features suggests."""
+        return max(1, PIECE_BYTES // (4 * self._width + 16))
+
+    def rows(self, rows: slice) -> VertexData:
+        """The data of neighbouring vertices; cheap if they follow those of the call before."""
+        first, last, _ = rows.indices(self.meta.vertices)
+        data = self._data.take(slice(first, last))
+        if self._width:
+            if first != self._at:
+                self._cursor, self._at = self._feature_rows(), 0
+                self._rest = np.empty((0, self._width), np.float32)
+                self._next(first)
+            data["x"] = torch.from_numpy(self._next(last - first))
+        return VertexData(**data)
+
+    def _next(self, count: int) -> Array:
+        """The next rows of features."""
+        pieces, missing = [self._rest[:0]], count
+        while missing:
+            if not len(self._rest):
+                self._rest = next(self._cursor)
+            pieces.append(self._rest[:missing])
+            self._rest = self._rest[missing:]
+            missing -= len(pieces[-1])
+        self._at += count
+        return np.concatenate(pieces)
+
+    def _feature_rows(self) -> Iterator[Array]:
+        """Features of all vertices, float32 [rows, width] a batch."""
+        for batch in self.files.batches(self._features) if self._features else ():
+            columns = []
+            for name in self._features:
+                columns.append(float32_of(batch, name))
+            table = np.concatenate(columns, axis=1)
+            if self._width and table.shape[1] != self._width:
+                where = f"{batch.path}, row {batch.first}, column '{self._features[0]}'"
+                raise InputError(
+                    f"{where}: a list of {table.shape[1]} is not {self._width}, as in the first row"
+                )
+            yield table
+
+
+def float32_of(batch: Batch, name: str) -> npt.NDArray[np.float32]:
+    """A column of features, [rows, width]; what float32 cannot hold is refused."""
+    values = batch.numbers(name)
+    floating = values.dtype.kind == "f"
+    with np.errstate(over="ignore", under="ignore"):
+        single = values.astype(np.float32)
+    good = np.isfinite(single) if floating else exact_in_float32(values)
+    each = np.asarray(good if values.ndim == 1 else np.all(good, axis=1))
+    batch.refuse(name, each, values.__getitem__, f"finite in float32, or {EXACT}")
+    return single[:, None] if single.ndim == 1 else single
+
+
+def _labels(labels: Array) -> Tensor:
+    """Classes, of integers; numbers; or several labels a vertex."""
+    if labels.ndim == 1 and labels.dtype.kind == "f":
+        # Integers of which some are missing: pandas stores them so.
+        missing = np.isnan(labels)
+        whole = np.where(missing, UNKNOWN, labels)
+        good, _ = _are_classes(whole)
+        if missing.any() and not missing.all() and (good & (whole == np.rint(whole))).all():
+            labels = whole.astype(np.int64)
+    if labels.ndim == 2 or labels.dtype.kind == "f":
+        return torch.from_numpy(labels_of_table(labels))
+    y = labels.astype(np.int64)
+    good, classes = _are_classes(y)
+    if not good.all():
+        row = int(np.argmin(good))
+        rule = f"a class, or null where it is not known, must be in [0, {classes})"
+        raise InputError(f"row {row} is {y[row]}; {rule}")
+    return torch.from_numpy(y)
+
+
+def _are_classes(y: Array) -> tuple[Array, int]:
+    """Which numbers are unknown or below the most classes that are plausible, and how many."""
+    classes = LABEL_GAPS * len(np.unique(y[y >= 0])) + 8
+    return (y >= UNKNOWN) & (y < classes), classes
+
+
+# What is written --------------------------------------------------------------------------------
+
+
+class TableWriter:
+    """Writes rows to a Parquet file."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.rows, self._file = 0, file
+        self._writer: Any = None
+
+    def write(self, columns: Mapping[str, Any]) -> None:
+        """Append rows: arrays of NumPy or pyarrow, [rows] or [rows, width], by name."""
+        arrow = require_arrow("a table")
+        arrays = {
+            name: arrow.FixedSizeListArray.from_arrays(array.ravel(), array.shape[1])
+            if getattr(array, "ndim", 1) == 2
+            else array
+            for name, array in columns.items()
+        }
+        table = arrow.table(arrays)
+        if self._writer is None:
+            self._writer = arrow.parquet.ParquetWriter(self._file, table.schema)
+        self._writer.write_table(table)
+        self.rows += table.num_rows
+
+    def close(self) -> None:
+        """Complete the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+@contextmanager
+def table_writer(path: AnyPath, what: str) -> Iterator[TableWriter]:
+    """A Parquet file to write, which appears when the block ends well."""
+    require_arrow(what)
+    with atomic_file(path, what) as file:
+        writer = TableWriter(file)
+        yield writer
+        writer.close()
+
+
+def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
+    """The ids of a graph's vertices in the order of their numbers, if they are strings.
+
+    Of a file or folder of tables, or a directory that was made of one; reads the ids once more.
+    """
+    if is_graph_directory(name_or_path):
+        kept = Path(name_or_path) / IDS
+        return require_arrow(kept).parquet.read_table(kept)["id"] if kept.exists() else None
+    if names_of_several(os.fspath(name_or_path)) or not is_tabular(name_or_path):
+        return None  # graphs that are joined have numbers of their own
+    return TabularEdges(Path(name_or_path)).ids()
+
+
+# Pairs of two sides -----------------------------------------------------------------------------
+
+
+class Pairs(NamedTuple):
+    """Pairs of ids of two sides, such as users and items.
+
+    `first` and `second` are numbers, int64 [n], in rising order of the ids of their side, which
+    `first_ids` and `second_ids` have, strings or int64. `times` are integers or floating numbers.
+    """
+
+    first: Int64
+    second: Int64
+    weights: npt.NDArray[np.float64] | None
+    first_ids: pa.Array
+    second_ids: pa.Array
+    times: Array | None = None
+
+
+def read_pairs(
+    path: AnyPath,
+    columns: tuple[str, str, str] = ("user", "item", "rating"),
+    known: tuple[pa.Array, pa.Array] | None = None,
+    progress: Progress | None = None,
+) -> Pairs:
+    """Read pairs from Parquet or Arrow: a file, a folder or a pattern.
+
+    Parameters
+    ----------
+    path : path
+        ``FILE@user=COLUMN,item=COLUMN,rating=COLUMN,time=COLUMN`` names columns. Of times, it
+        may also be the only column of dates or timestamps.
+    columns : three str
+        What the columns of both sides and of weights are for; of the last there may be none.
+    known : two arrays, optional
+        Ids of both sides, in the order of their numbers. Others are then refused.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, no such column or no pair; names the row of an id or a weight that
+        is missing, or wrong, or not known.
+    """
+    place = place_of(path)
+    if place is None or not place.edges:
+        shown = ", ".join(SUFFIXES)
+        raise InputError(f"{path}: neither a {shown} file, nor a folder or a pattern of such files")
+    files = ColumnFiles(place.edges)
+    roles = _Columns(files, place.columns)
+    weight, time = roles.find(columns[2]), roles.find("time") or roles.only_time()
+    names = roles.pair(*columns[:2], str(weight), str(time))
+    sides = [Ids(files.types[name], f"{place.edges[0]}: column '{name}'") for name in names]
+    where = ""
+    if known is not None:
+        where = "the ids that are known"
+        for side, ids in zip(sides, known, strict=True):
+            side.add(ids, where)
+    numbers: tuple[list[Int64], list[Int64]] = ([], [])
+    weights: list[npt.NDArray[np.float64]] = []
+    times: list[Array] = []
+    read = [name for name in (*names, weight, time) if name is not None]
+    if unread := [name for name in files.types if name not in read]:
+        _LOGGER.info("%s: not read: columns %s", path, ", ".join(unread))
+    for batch in files.batches(read, progress):
+        for side, name, parts in zip(sides, names, numbers, strict=True):
+            parts.append(side.number(batch, name, where))
+        if weight is not None:
+            weights.append(_weights(batch, weight))
+        if time is not None:
+            times.append(batch.times(time))
+    if not any(map(len, numbers[0])):
+        raise InputError(f"{path}: holds no pairs")
+    arrow = require_arrow(path)
+    first, second = (np.concatenate(parts) for parts in numbers)
+    listed = np.concatenate(weights) if weights else None
+    when = np.concatenate(times) if times else None
+    if known is not None:
+        return Pairs(first, second, listed, known[0], known[1], when)
+    (ranks, order), (others, of_others) = (side.ranks() for side in sides)
+    ids = [
+        arrow.concat_arrays(list(side.arrays(rising)))
+        for side, rising in zip(sides, (order, of_others), strict=True)
+    ]
+    return Pairs(ranks[first], others[second], listed, ids[0], ids[1], when)

@@ -1,0 +1,5 @@
+"""Full graphs larger than memory: rows and columns in turn, from a disk."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

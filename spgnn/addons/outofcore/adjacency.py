@@ -1,0 +1,376 @@
+"""Own rows of the adjacency, prepared for products chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+import torch
+from torch import Tensor
+
+from spgnn.addons.outofcore.blocks import Blocks, BlockWriter, MemoryBlocks, rows_of
+from spgnn.addons.outofcore.matrix import ChunkMatrix
+from spgnn.addons.outofcore.sizes import OWN_MATRIX, OWN_ON_DISK
+from spgnn.comm import (
+    Communicator,
+    Mesh,
+)
+from spgnn.data import POWERS, Normalisation, first_not_below, row_sums
+from spgnn.direct import Transfers
+from spgnn.exchange import Algorithm, build
+from spgnn.layout import RowLayout
+from spgnn.pattern import Pattern, index_dtype
+from spgnn.sparse import CSR, check_degrees, take_rows
+from spgnn.spmm import DistMatrix
+
+
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """Own rows of the adjacency, as they are in memory or in files.
+
+    Attributes
+    ----------
+    blocks : Blocks [own rows, n]
+        Global columns, by chunks.
+    layout : RowLayout
+        Who owns which rows.
+    symmetric : bool
+        Whether the whole adjacency is its own transpose, weights included.
+    weighted : bool
+    """
+
+    blocks: Blocks
+    layout: RowLayout
+    symmetric: bool
+    weighted: bool
+
+
+@dataclass(frozen=True, eq=False)
+class RowStatistics:
+    """Results of one pass over the rows of the adjacency.
+
+    Attributes
+    ----------
+    loops : Tensor float32 [own rows], optional
+        1 for each row that needs a self-loop added; ``None`` if no row does.
+    row_scale, column_scale : Tensor [own rows], optional
+        Scalings that normalise the matrix.
+    needed : Tensor int64
+        Rows of other ranks that own rows need, rising.
+    """
+
+    loops: Tensor | None
+    row_scale: Tensor | None
+    column_scale: Tensor | None
+    needed: Tensor
+
+
+def statistics_of(
+    adjacency: Adjacency,
+    comm: Communicator,
+    kind: Normalisation,
+    *,
+    loops: bool,
+    ids: Tensor | int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> RowStatistics:
+    """Look through all rows once. Collective.
+
+    Parameters
+    ----------
+    adjacency : Adjacency
+    comm : Communicator
+    kind : {"sym", "row", "none"}
+    loops : bool
+        Whether every vertex is to have a self-loop.
+    ids : Tensor int64 [own rows], or int
+        Original ids, or that of the first row, for messages.
+    dtype : torch.float32 or torch.float64
+        Of the scalings.
+
+    Raises
+    ------
+    InputError
+        On all ranks, if a degree is negative.
+    """
+    first, last = adjacency.layout.range(comm.rank)
+    degree = np.zeros(last - first)
+    missing = np.zeros(last - first, np.float32)
+    wanted = np.zeros(adjacency.layout.rows if comm.size > 1 else 0, bool)
+    for chunk, block in adjacency.blocks.stream():
+        begin, end = adjacency.blocks.bounds[chunk : chunk + 2]
+        indptr, indices = block.indptr.numpy(), block.indices.numpy()
+        if loops:
+            missing[begin:end] = _without_loop(indptr, indices, first + begin)
+        degree[begin:end] = row_sums(block)
+        if len(wanted):
+            wanted[indices] = True
+    wanted[first:last] = False
+    degree += missing
+    scale = None
+    if kind != "none":
+        comm.on_every_rank(lambda: check_degrees(degree, ids))
+        powers = np.zeros(last - first)
+        np.power(degree, POWERS[kind], out=powers, where=degree > 0)
+        scale = torch.from_numpy(powers).to(dtype)
+    return RowStatistics(
+        torch.from_numpy(missing) if loops and missing.any() else None,
+        scale,
+        scale if kind == "sym" else None,
+        torch.from_numpy(np.flatnonzero(wanted)),
+    )
+
+
+def _without_loop(
+    indptr: npt.NDArray[Any], indices: npt.NDArray[Any], first: int
+) -> npt.NDArray[Any]:
+    """Mask of the rows of a block without an entry on the diagonal."""
+    diagonal = np.arange(first, first + len(indptr) - 1)
+    place = first_not_below(indptr, indices, diagonal)
+    missing: npt.NDArray[Any] = place == indptr[1:]
+    missing[~missing] = indices[place[~missing]] != diagonal[~missing]
+    return missing
+
+
+@dataclass(frozen=True)
+class MatrixStorage:
+    """The directory of matrices (``None``: memory), and memory for building a transpose."""
+
+    directory: Path | None
+    sort_bytes: int
+    counts: Transfers
+
+    def writer(self, name: str, columns: int, *, weighted: bool) -> BlockWriter:
+        return BlockWriter(
+            name, columns, weighted=weighted, directory=self.directory, counts=self.counts
+        )
+
+
+def whole_matrix(
+    adjacency: Adjacency,
+    statistics: RowStatistics,
+    mesh: Mesh,
+    storage: MatrixStorage,
+    *,
+    multiplied: bool = True,
+) -> ChunkMatrix:
+    """All own rows, with columns numbered as own and received ones. Collective.
+
+    Parameters
+    ----------
+    adjacency : Adjacency
+    statistics : RowStatistics
+    mesh : Mesh
+    storage : MatrixStorage
+    multiplied : bool
+        Whether gradients are multiplied with its transpose.
+    """
+    blocks, bounds, layout = adjacency.blocks, adjacency.blocks.bounds, adjacency.layout
+    rows, needed, halo = bounds[-1], statistics.needed, None
+    columns = rows + len(needed)
+    if mesh.everyone.size > 1:
+        # The matrix that picks the rows of others.
+        indices = needed.to(index_dtype(layout.rows))
+        S = CSR.of(torch.arange(len(needed) + 1), indices, (len(needed), layout.rows))
+        plan = build(Algorithm("1d").scheme(S, layout, mesh.rank, None), mesh).ready()
+        halo = DistMatrix(plan, layout, mesh)
+        number = torch.empty(layout.rows, dtype=index_dtype(columns))
+        number[slice(*layout.range(mesh.rank))] = torch.arange(rows, dtype=number.dtype)
+        number[needed] = torch.arange(rows, columns, dtype=number.dtype)
+        writer = storage.writer("A", columns, weighted=adjacency.weighted)
+        for _, block in blocks.stream():
+            pattern = Pattern.trusted(
+                block.indptr, number[block.indices.long()], (block.shape[0], columns)
+            )
+            writer.add(CSR(pattern, block.values))
+        blocks = writer.finish()
+    elif isinstance(blocks, MemoryBlocks) == (storage.directory is not None):
+        writer = storage.writer("A", rows, weighted=adjacency.weighted)
+        for _, block in blocks.stream():
+            writer.add(block)
+        blocks = writer.finish()
+    transposed = to_others = None
+    if multiplied and not adjacency.symmetric:
+        transposed = _transposed(blocks, bounds, storage, "AT", adjacency.weighted)
+        if len(needed):
+            to_others = _transposed(blocks, (rows, columns), storage, "AH", adjacency.weighted)
+    return ChunkMatrix(
+        blocks, bounds, statistics.loops, transposed=transposed, to_others=to_others, halo=halo
+    )
+
+
+def _transposed(
+    blocks: Blocks, bounds: Sequence[int], storage: MatrixStorage, name: str, weighted: bool
+) -> Blocks:
+    """Rows [bounds[0], bounds[-1]) of the transpose, in several passes if it is large."""
+    writer = storage.writer(name, blocks.bounds[-1], weighted=weighted)
+    chunks, passes = len(bounds) - 1, 1
+    if storage.directory is not None:
+        # Row, column, value, and the same once more while they are sorted.
+        passes = max(1, min(chunks, -(-6 * blocks.nbytes // max(storage.sort_bytes, 1))))
+    cuts = [number * chunks // passes for number in range(passes + 1)]
+    for a, b in pairwise(cuts):
+        low, high = bounds[a], bounds[b]
+        rows = _columns_as_rows(blocks, low, high, weighted)
+        for begin, end in pairwise(bounds[a : b + 1]):
+            writer.add(rows_of(rows, begin - low, end - low))
+    return writer.finish()
+
+
+def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR:
+    """Columns [low, high) of a matrix as the rows of another."""
+    rows, columns, values = list[Tensor](), list[Tensor](), list[Tensor]()
+    for number, block in blocks.stream():
+        chosen = ((block.indices >= low) & (block.indices < high)).nonzero()[:, 0]
+        row = torch.arange(*blocks.bounds[number : number + 2], dtype=torch.int32)
+        rows.append(row.repeat_interleave(block.row_lengths)[chosen])
+        columns.append(block.indices[chosen] - low)
+        if block.values is not None:
+            values.append(block.values[chosen])
+    at, of = torch.cat(rows).numpy(), torch.cat(columns).numpy()
+    weights = torch.cat(values).numpy() if weighted else np.ones(len(at), np.bool_)
+    shape = high - low, blocks.bounds[-1]
+    matrix = scipy.sparse.coo_array((weights, (of, at)), shape=shape).tocsr()
+    matrix.sort_indices()
+    indices = torch.from_numpy(matrix.indices).to(index_dtype(shape[1]))
+    indptr = torch.from_numpy(matrix.indptr.astype(np.int64))
+    values_of = torch.from_numpy(matrix.data) if weighted else None
+    return CSR(Pattern.trusted(indptr, indices, shape), values_of)
+
+
+def receptive_field(
+    whole: ChunkMatrix,
+    wanted: Tensor,
+    reads_own: Sequence[bool],
+    comm: Communicator,
+    storage: MatrixStorage | None = None,
+    *,
+    multiplied: bool = True,
+) -> list[ChunkMatrix]:
+    """Matrix of each layer, if only some rows of the last one are wanted. Collective.
+
+    A layer with few needed rows gets a matrix of these alone, with its transpose, in memory; or,
+    up to `OWN_ON_DISK`, in files. All others make all rows.
+
+    Parameters
+    ----------
+    whole : ChunkMatrix
+    wanted : Tensor bool [own rows]
+    reads_own : sequence of bool
+        Whether each layer reads its own rows as well as the product.
+    comm : Communicator
+    storage : MatrixStorage, optional
+        For matrices in files; without, there are none.
+    multiplied : bool
+        Whether gradients are multiplied with a transpose.
+    """
+    layers, memory = len(reads_own), MatrixStorage(None, 0, Transfers())
+    matrices = [whole] * layers
+    total = comm.agree(whole.blocks.nonzeros(), "sum")
+    for number in range(layers - 1, -1, -1):
+        needed = comm.agree(whole.blocks.nonzeros(wanted), "sum")
+        few = needed <= OWN_MATRIX * total
+        if not few and (storage is None or needed > OWN_ON_DISK * total):
+            if not bool(wanted.all()):
+                matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
+            break
+        sources = _sources_of(whole, wanted, reads_own[number])
+        read, rows = (comm.agree(n, "sum") for n in (int(sources.sum()), len(sources)))
+        if not few and read > OWN_ON_DISK * rows:
+            sources.fill_(True)  # to pick nearly all rows costs more than to make the others
+        # The rows of others are found by the numbers of all own ones.
+        compact = whole.halo is None and number > 0 and not bool(sources.all())
+        columns = sources if compact else None
+        place = memory if few or storage is None else storage
+        matrix = _of_rows(whole, wanted, columns, place, f"A{number}")
+        matrices[number] = _with_transpose(matrix, place, f"A{number}") if multiplied else matrix
+        wanted = sources
+    return matrices
+
+
+def _rows_in_blocks(whole: ChunkMatrix, wanted: Tensor) -> Iterator[CSR]:
+    """Of each block, the rows that are wanted, bool [own rows]."""
+    for number, block in whole.blocks.stream():
+        chosen = wanted[slice(*whole.bounds[number : number + 2])].nonzero()[:, 0]
+        yield take_rows(block, chosen)
+
+
+def _sources_of(whole: ChunkMatrix, wanted: Tensor, reads_own: bool) -> Tensor:
+    """Own rows that the products of any rank's wanted rows read, bool [own rows]. Collective."""
+    rows = whole.bounds[-1]
+    seen = torch.zeros(whole.blocks.columns, dtype=torch.bool)
+    for block in _rows_in_blocks(whole, wanted):
+        seen[block.indices.long()] = True
+    sources = seen[:rows].clone()
+    if reads_own or whole.loops is not None:
+        sources |= wanted
+    if whole.halo is not None:
+        sources |= whole.halo.adjoint(seen[rows:, None].float())[:, 0] > 0
+    return sources
+
+
+def _of_rows(
+    whole: ChunkMatrix, wanted: Tensor, sources: Tensor | None, storage: MatrixStorage, name: str
+) -> ChunkMatrix:
+    """Matrix of some own rows, with columns for these own rows alone, or for all."""
+    number, columns = None, whole.blocks.columns
+    if sources is not None:
+        number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
+        columns = int(sources.sum())
+    writer: BlockWriter | None = None
+    for block in _rows_in_blocks(whole, wanted):
+        indices = block.indices if number is None else number[block.indices.long()]
+        if writer is None:
+            writer = storage.writer(name, columns, weighted=block.values is not None)
+        pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
+        writer.add(CSR(pattern, block.values))
+    assert writer is not None
+    targets = wanted.nonzero()[:, 0]
+    return replace(
+        whole,
+        blocks=writer.finish(),
+        loops=None if whole.loops is None else whole.loops[targets],
+        targets=targets,
+        sources=None if sources is None else sources.nonzero()[:, 0],
+    )
+
+
+def _with_transpose(matrix: ChunkMatrix, storage: MatrixStorage, name: str) -> ChunkMatrix:
+    """The same with its other side."""
+    blocks, weighted = matrix.blocks, matrix.blocks.weighted
+    own = _transposed(blocks, matrix.column_bounds, storage, f"{name}T", weighted)
+    to_others = None
+    if matrix.halo_rows:
+        halo = (blocks.columns - matrix.halo_rows, blocks.columns)
+        to_others = _transposed(blocks, halo, storage, f"{name}H", weighted)
+    return replace(matrix, transposed=own, to_others=to_others)
+
+
+def even_bounds(starts: Callable[[int], int], rows: int, chunks: int) -> tuple[int, ...]:
+    """Bounds [chunks + 1] of chunks with about the same sum of nonzeros and rows each.
+
+    Parameters
+    ----------
+    starts : callable
+        Nonzeros before a row, in [0, rows].
+    rows, chunks : int
+    """
+    total = starts(rows) + rows
+    bounds = [0]
+    for chunk in range(1, chunks):
+        target, low, high = total * chunk // chunks, bounds[-1], rows
+        while low < high:
+            middle = (low + high) // 2
+            if starts(middle) + middle < target:
+                low = middle + 1
+            else:
+                high = middle
+        bounds.append(low)
+    bounds.append(rows)
+    return tuple(bounds)

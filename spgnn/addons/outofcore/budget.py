@@ -1,0 +1,281 @@
+"""Division of a rank's memory: the number of chunks, and the tables that go to the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from spgnn.addons.outofcore.sizes import Sizes, TableBytes, Traffic, epoch_traffic
+from spgnn.addons.outofcore.tables import FreedPages, Placement
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.errors import InputError
+
+Recompute = Literal["auto", "never", "always"]
+# What libraries take once they are used: thread pools, buffers, code that is loaded late.
+LIBRARIES = 96 << 20
+MOST_CHUNKS = 4096
+SPILLED_CHUNKS = 8  # where nothing says how many
+# What goes to the disk first: what is read and written least often for its size.
+ORDER = ("propagated", "gradient", "input", "matrix", "product", "operand")
+_CHUNK_SHARE = 0.25  # of the memory, for what one chunk needs during its computation
+_UNEVEN = 1.5  # the largest chunk over the average
+_COPIES = 12  # of a chunk's rows in the widest layer: forward, backward, on their way to the disk
+_FEATURE_COPIES = 4  # of a chunk's features: as they are read, the next ones, and converted
+_NORM_COPIES = 4  # more, for each norm over all vertices in a layer
+_REDUCED_COPIES = 4  # more, where largest neighbours are looked for: which, how many, shares
+_ATTENTION_COPIES = 4  # more, for attention: running sums, destination scores, gradients
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The number of chunks and the tables on the disk that a memory limit leads to.
+
+    Attributes
+    ----------
+    chunks : int
+    placement : Placement
+        The tables on the disk, and "matrix" if the matrix is there too.
+    bytes : int
+        Memory that training is predicted to need, besides that of the process itself.
+    recomputed : frozenset of int
+        Layers whose input rows are recomputed in backward, and not saved.
+    """
+
+    chunks: int
+    placement: Placement
+    bytes: int
+    recomputed: frozenset[int] = frozenset()
+
+    def traffic(self, sizes: Sizes) -> Traffic:
+        """Bytes that an epoch reads and writes; exact if the sizes are."""
+        return epoch_traffic(sizes, self.placement, self.recomputed, self.chunks)
+
+    def can_sort(self, memory: int | None) -> bool:
+        """True if memory is left for making matrices of own rows in files: they are sorted.
+
+        Parameters
+        ----------
+        memory : int, optional
+            As of `decide`.
+        """
+        return memory is None or memory - self.bytes >= self.sort_bytes
+
+    @property
+    def sort_bytes(self) -> int:
+        """Memory for sorting a matrix by columns."""
+        return self.bytes // 4
+
+    @property
+    def in_one_panel(self) -> Budget:
+        """As if all columns of every operand were in memory at once."""
+        return replace(self, placement=replace(self.placement, panel_bytes=0))
+
+
+def choose_recomputed(
+    reads_own: Sequence[bool], recompute: Recompute, decided: Callable[[frozenset[int]], Budget]
+) -> Budget:
+    """The budget, and for which layers the input rows that they read are recomputed, not saved.
+
+    ``auto`` saves them in memory. Where they would go to the disk, they are recomputed from the
+    products before them, if these are in memory; and where nothing can be saved, too. The numbers
+    are the same, to the bit.
+
+    Parameters
+    ----------
+    reads_own : sequence of bool
+        Whether each layer reads its own input rows.
+    recompute : {"auto", "never", "always"}
+    decided : callable
+        The budget for a set of layers, the same on all ranks. Collective.
+
+    Raises
+    ------
+    InputError
+        If the memory is too small.
+    """
+    readers = [number for number, reads in enumerate(reads_own) if number and reads]
+    if recompute == "always" or not readers:
+        return decided(frozenset(readers))
+    try:
+        budget = decided(frozenset())
+    except InputError:
+        if recompute == "never":
+            raise
+        return decided(frozenset(readers))
+    spilled = budget.placement.on_disk
+    if recompute == "never" or "input" not in spilled or "product" in spilled:
+        return budget
+    # The product of the first layer may be A·X, which is on the disk then.
+    return decided(frozenset(n for n in readers if n > 1 or "propagated" not in spilled))
+
+
+def keep_first(budget: Budget, decided: Callable[[], Budget]) -> Budget | None:
+    """The budget if what the first layer makes of A·X is kept for backward.
+
+    ``None`` if more would have to lie on the disk then: to multiply again costs less.
+
+    Parameters
+    ----------
+    budget : Budget
+        Without it.
+    decided : callable
+        The budget with it, the same on all ranks. Collective.
+    """
+    if "product" in budget.placement.on_disk:
+        return None
+    try:
+        kept = decided()
+    except InputError:
+        return None
+    return kept if kept.placement == budget.placement else None
+
+
+def decide(
+    sizes: Sizes,
+    memory: int | None,
+    chunks: int | None,
+    *,
+    spill: bool,
+    itself: int = 0,
+    recomputed: frozenset[int] = frozenset(),
+) -> Budget:
+    """Choose chunks, and tables to put on the disk, so that a rank fits into its memory.
+
+    Parameters
+    ----------
+    sizes : Sizes
+    memory : int, optional
+        Bytes, besides those of the process itself; ``None``: no limit, or as little as possible
+        if there is a directory to write to.
+    chunks : int, optional
+        Their number, if it is fixed.
+    spill : bool
+        Whether there is a directory to write to.
+    itself : int
+        Bytes that the process takes by itself, for messages.
+    recomputed : frozenset of int
+        Layers whose input rows are recomputed.
+
+    Raises
+    ------
+    InputError
+        If the memory is too small; the message says how much would do.
+    """
+
+    def priced(number: int, placement: Placement) -> Budget:
+        needed = memory_needed(sizes, number, placement, recomputed)
+        return Budget(number, placement, needed, recomputed)
+
+    if memory is None:
+        placement = Placement(frozenset(ORDER)) if spill else Placement()
+        return priced(chunks or (SPILLED_CHUNKS if spill else 1), placement)
+    number = chunks or _fewest_chunks(sizes, memory)
+    # More chunks cost less than what they keep off the disk.
+    more = [] if chunks else [number, 2 * number, 4 * number]
+    fits = [n for n in more if priced(n, Placement()).bytes <= memory and n <= sizes.rows]
+    number = min(fits, default=number)
+    for depth in range(len(ORDER) if spill else 1):
+        budget = priced(number, Placement(frozenset(ORDER[:depth])))
+        if budget.bytes <= memory:
+            return budget
+    if not spill:
+        raise _too_little(memory, budget.bytes, itself, "give --spill DIR, or more")
+    # The widest panel of operands that leaves space to the rest, of as few chunks as that takes.
+    placement, most = Placement(frozenset(ORDER)), chunks or min(MOST_CHUNKS, max(sizes.rows, 1))
+    while True:
+        columns = max(layer.operand for layer in sizes.layers)
+        while columns:
+            tried = priced(number, replace(placement, panel_bytes=columns * sizes.itemsize))
+            if tried.bytes <= memory:
+                return tried
+            columns = columns * 3 // 4
+        if number >= most:
+            break
+        number = min(2 * number, most)
+    least = priced(most, replace(placement, panel_bytes=sizes.itemsize)).bytes
+    what = "head" if any(layer.heads for layer in sizes.layers) else "column"
+    raise _too_little(memory, least, itself, f"one {what} of an operand must fit; give more")
+
+
+def _fewest_chunks(sizes: Sizes, memory: int) -> int:
+    """As few as leave each a share of the memory."""
+    number = 1
+    while number < MOST_CHUNKS and _chunk_bytes(sizes, number) > _CHUNK_SHARE * memory:
+        number *= 2
+    return min(number, max(sizes.rows, 1))
+
+
+def memory_needed(
+    sizes: Sizes, chunks: int, placement: Placement, recomputed: frozenset[int] = frozenset()
+) -> int:
+    """Bytes at the worst moment of an epoch, and of evaluating after it."""
+    matrix = 0 if "matrix" in placement.on_disk else sizes.matrix_bytes
+    tables = _table_bytes(sizes, placement, recomputed)
+    return sizes.fixed_bytes + matrix + tables + _chunk_bytes(sizes, chunks)
+
+
+def _table_bytes(sizes: Sizes, placement: Placement, recomputed: frozenset[int]) -> int:
+    propagated = 0 if "propagated" in placement.on_disk else sizes.propagated_bytes
+    return propagated + TableBytes(sizes, placement, recomputed).most
+
+
+def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
+    """Memory that one chunk needs during its computation, with two blocks of the matrix."""
+    layers = sizes.layers
+    # Of outputs that depend on all layers: what each of them makes, dropped, and its gradient.
+    copies = _COPIES + 3 * len(layers) * sizes.jumps
+    copies += _NORM_COPIES * max(layer.norms for layer in layers)
+    copies += _REDUCED_COPIES * all(layer.reduces for layer in layers)
+    copies += _ATTENTION_COPIES * any(layer.heads for layer in layers)
+    most = 0
+    for number, layer in enumerate(layers):
+        width = max(layer.made, layer.operand)
+        # Nothing is learnt of features, so there are fewer copies of them.
+        features = _FEATURE_COPIES * layer.given + copies * width
+        most = max(most, layer.rows * (copies * max(width, layer.given) if number else features))
+    blocks = 2 * _UNEVEN * sizes.matrix_bytes / chunks
+    # Of rows in 16 bits some copies are float32.
+    return int(blocks + max(sizes.itemsize, 4) * _UNEVEN * most / chunks)
+
+
+def freed_pages(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> FreedPages:
+    """Half of what is not needed is for tables, the other half for the computation of chunks.
+
+    Without `memory`, which is that of `decide`: as much again as tables need.
+    """
+    placement, chunks = budget.placement, budget.chunks
+    tables = _table_bytes(sizes, placement, budget.recomputed)
+    left = tables
+    if memory is not None:
+        left = max(0, memory - memory_needed(sizes, chunks, placement, budget.recomputed))
+    resident = None if memory is None else memory + itself
+    return FreedPages(tables + left // 2, _chunk_bytes(sizes, chunks), resident)
+
+
+def agreed(comm: Communicator, mine: Budget) -> Budget:
+    """The same on all ranks: the most chunks, the narrowest panels that any of them asks for."""
+    depth = comm.agree(len(mine.placement.on_disk))
+    widest = 1 << 40
+    panel = -comm.agree(-(mine.placement.panel_bytes or widest))
+    placement = Placement(frozenset(ORDER[:depth]), 0 if panel == widest else panel)
+    return Budget(comm.agree(mine.chunks), placement, mine.bytes, mine.recomputed)
+
+
+def merged(budgets: Sequence[Budget]) -> list[Budget]:
+    """As ranks agree: the most chunks, the narrowest panels, all on the disk that any has there."""
+    depth = max(len(one.placement.on_disk) for one in budgets)
+    panels = [one.placement.panel_bytes for one in budgets if one.placement.panel_bytes]
+    placement = Placement(frozenset(ORDER[:depth]), min(panels, default=0))
+    chunks = max(one.chunks for one in budgets)
+    return [replace(one, chunks=chunks, placement=placement) for one in budgets]
+
+
+def _too_little(memory: int, least: int, itself: int, advice: str) -> InputError:
+    asked, enough, taken = (-(-n // 2**20) for n in (memory + itself, least + itself, itself))
+    return InputError(
+        f"--memory: {asked} MiB are too few; about {enough} MiB are needed, {taken} of them by the "
+        f"process itself: {advice}"
+    )

@@ -1,0 +1,510 @@
+"""A sparse matrix whose blocks come in turn: sums, reductions and attention over it.
+
+Of an operand, a panel of columns is in memory: all of them, or as many as fit. The blocks stream by
+once for each panel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgnn import kernels
+from spgnn.addons.outofcore.blocks import Blocks
+from spgnn.addons.outofcore.tables import Table, memory_rows, panels_of
+from spgnn.graph import AttentionScores, DroppedEdges
+from spgnn.kernels.attention import AttentionDropout
+from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
+from spgnn.kernels.extremes import add_to_extremes_, extreme_
+from spgnn.pattern import Pattern
+from spgnn.sparse import CSR
+from spgnn.spmm import DistMatrix
+
+NewTable = Callable[..., Table]  # (bounds, width, extra=0): for an operand, or a product in panels
+ChunkStream = Iterator[tuple[int, Tensor]]  # the number of each chunk, and its rows
+_FEW_COLUMNS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkMatrix:
+    """B + diag(loops) on this rank: rows [m] of own and received columns [k + received].
+
+    Attributes
+    ----------
+    blocks : Blocks [m, k + received]; or [n, n + received] if rows are thinned out
+    bounds : tuple of int [K + 1]
+        Chunks of the rows that the rank owns, n.
+    loops : Tensor float32 [rows of the blocks], optional
+        What is added on the diagonal.
+    targets : Tensor int64 [m], optional
+        Own row that each row is, rising; ``None`` if all own rows are made, m = n.
+    thinned : bool
+        Whether the blocks make all own rows, and only `targets` among them are kept.
+    sources : Tensor int64 [k], optional
+        Own row that each column is, rising; ``None`` if all own rows are columns, k = n.
+    transposed : Blocks [k, m], optional
+        Own rows of B's transpose, by chunks. ``None`` if B is symmetric, with those of other ranks.
+    to_others : Blocks [received, m], optional
+        The other rows of B's transpose, if there are any.
+    halo : DistMatrix [received, n], optional
+        Picks the rows of other ranks that products need; ``None`` on one rank.
+    """
+
+    blocks: Blocks
+    bounds: tuple[int, ...]
+    loops: Tensor | None = None
+    targets: Tensor | None = None
+    thinned: bool = False
+    sources: Tensor | None = None
+    transposed: Blocks | None = None
+    to_others: Blocks | None = None
+    halo: DistMatrix | None = None
+
+    @property
+    def halo_rows(self) -> int:
+        """Rows of others that products need."""
+        return 0 if self.halo is None else self.halo.rows
+
+    @cached_property
+    def row_bounds(self) -> tuple[int, ...]:
+        """Chunks of the rows that are made."""
+        return _cut(self.targets, self.bounds)
+
+    @cached_property
+    def column_bounds(self) -> tuple[int, ...]:
+        """Chunks of the own rows that are columns."""
+        return _cut(self.sources, self.bounds)
+
+    @property
+    def adjoint_blocks(self) -> list[Blocks]:
+        """Blocks that the adjoint reads."""
+        if self.transposed is None:
+            return [self.blocks]
+        return [self.transposed, *([] if self.to_others is None else [self.to_others])]
+
+    def chosen(self, chunk: int) -> Tensor | None:
+        """Rows of a chunk that the product makes, counted from its first row; ``None``: all."""
+        if self.targets is None:
+            return None
+        low, high = self.row_bounds[chunk : chunk + 2]
+        return self.targets[low:high] - self.bounds[chunk]
+
+    def keep_wanted(self, chunk: int, Z: Tensor) -> Tensor:
+        """Of the rows of a block, those that are made."""
+        chosen = self.chosen(chunk) if self.thinned else None
+        return Z if chosen is None else Z[chosen]
+
+    def spread(self, chunk: int, Z: Tensor) -> Tensor:
+        """Rows that are made as rows of a block, which has zeros in the others."""
+        chosen = self.chosen(chunk) if self.thinned else None
+        if chosen is None:
+            return Z
+        begin, end = self.blocks.bounds[chunk : chunk + 2]
+        return Z.new_zeros(end - begin, Z.shape[1]).index_copy_(0, chosen, Z)
+
+    def products(self, H: Table, panel: int, new: NewTable) -> ChunkStream:
+        """The rows of ``(B + diag(loops)) H``, chunk after chunk. Collective.
+
+        Parameters
+        ----------
+        H : Table [k, f]
+        panel : int
+            So many columns of H are in memory at a time.
+        new : callable
+            Makes a table for what several panels make.
+
+        Yields
+        ------
+        chunk : int
+        Z : Tensor [rows of the chunk, f]
+            Valid until the next one is asked for.
+        """
+
+        def of(first: int, last: int) -> ChunkStream:
+            for chunk, Z in self.panel_products(H, first, last):
+                yield chunk, self.keep_wanted(chunk, Z)
+
+        return _by_panels(of, self.row_bounds, H, panel, new)
+
+    def panel_products(self, H: Table, first: int, last: int) -> ChunkStream:
+        """The same of columns [first, last) of H, with the rows of all blocks. Collective."""
+        X = self.extended(H, first, last)
+        for chunk, block in self.blocks.stream():
+            Z = _times(block, X)
+            if self.loops is not None:
+                begin, end = self.blocks.bounds[chunk : chunk + 2]
+                own = X[begin:end] if self._diagonal is None else X[self._diagonal[begin:end]]
+                Z = Z.addcmul_(own, self.loops[begin:end, None].to(Z.dtype))
+            yield chunk, Z
+
+    def adjoints(self, G: Table, panel: int, new: NewTable) -> ChunkStream:
+        """The rows of ``(B + diag(loops))ᵀ G``, chunk after chunk; G has [m, f]. Collective."""
+        if not self.thinned:
+            yield from self._adjoints(G, panel, new)
+            return
+        full = new(self.bounds, G.width, self.halo_rows)
+        try:
+            for chunk in range(G.chunks):
+                full.write_some(chunk, self.chosen(chunk), G.read(chunk))
+            whole = replace(self, targets=None, thinned=False)
+            yield from whole._adjoints(full, panel, new)
+        finally:
+            full.release()
+
+    def _adjoints(self, G: Table, panel: int, new: NewTable) -> ChunkStream:
+        transposed = self.transposed
+        if transposed is None:
+            return self.products(G, panel, new)
+
+        def of(first: int, last: int) -> ChunkStream:
+            X = G.panel(first, last)
+            returned = self._returned(X)
+            for chunk, block in transposed.stream():
+                begin, end = self.column_bounds[chunk : chunk + 2]
+                dH = _times(block, X)
+                if returned is not None:
+                    dH += returned[begin:end]
+                if self.loops is not None:
+                    low, high = self.row_bounds[chunk : chunk + 2]
+                    own = X[low:high] * self.loops[low:high, None].to(dH.dtype)
+                    if self._diagonal is None:
+                        dH.add_(own)
+                    else:
+                        dH.index_add_(0, self._diagonal[low:high] - begin, own)
+                yield chunk, dH
+
+        return _by_panels(of, self.column_bounds, G, panel, new)
+
+    def _returned(self, X: Tensor) -> Tensor | None:
+        """Products for own rows that other ranks compute in the adjoint. Collective."""
+        if self.halo is None:
+            return None
+        sent = X.new_zeros(self.halo_rows, X.shape[1])
+        if self.to_others is not None:
+            for number, block in self.to_others.stream():
+                begin, end = self.to_others.bounds[number : number + 2]
+                sent[begin:end] = _times(block, X)
+        return self.halo.adjoint(sent)
+
+    @cached_property
+    def _diagonal(self) -> Tensor | None:
+        """Column of each row's own vertex, int64 [m]; ``None`` if it has the row's number."""
+        if self.thinned or self.targets is None:
+            return None
+        return (
+            self.targets if self.sources is None else torch.searchsorted(self.sources, self.targets)
+        )
+
+    def diagonal(self, chunk: int) -> Tensor:
+        """Column of each own vertex whose row is in a block, int64 [rows of the block]."""
+        begin, end = self.blocks.bounds[chunk : chunk + 2]
+        return torch.arange(begin, end) if self._diagonal is None else self._diagonal[begin:end]
+
+    def extended(self, H: Table, first: int, last: int) -> Tensor:
+        """Columns of own rows of H, and of received ones below. Collective."""
+        X = H.panel(first, last, self.halo_rows)
+        if self.halo is not None:
+            X[H.rows :] = self.halo.forward(X[: H.rows].contiguous())
+        return X
+
+    def reductions(self, H: Table, panel: int, new: NewTable, reduction: str) -> ChunkStream:
+        """A reduction of each row's neighbours; 0 without any. Collective.
+
+        Values are ignored, and there must be no separate loops; parameters are those of `products`.
+        """
+
+        def of(first: int, last: int) -> ChunkStream:
+            X = self.extended(H, first, last)
+            for chunk, block in self.blocks.stream():
+                A = CSR(block.pattern)
+                if reduction in ("max", "min"):
+                    Z = kernels.spmm(A, X, reduce=reduction)
+                else:
+                    Z = torch.cat([kernels.spmm(A, x, reduce=reduction) for x in _pieces(X)], 1)
+                yield chunk, self.keep_wanted(chunk, Z)
+
+        return _by_panels(of, self.row_bounds, H, panel, new)
+
+    def reduction_adjoints(
+        self, H: Table, G: Table, panel: int, new: NewTable, reduction: str
+    ) -> ChunkStream:
+        """The gradient of the operand H by that of its `reductions`, G [m, f]. Collective."""
+
+        def of(first: int, last: int) -> ChunkStream:
+            X = self.extended(H, first, last)
+            dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
+            for chunk, block in self.blocks.stream():
+                here = self.spread(chunk, G.read_panel(chunk, first, last))
+                if reduction in ("max", "min"):  # of equal neighbours, the first gets it
+                    arg = extreme_(block.pattern, X, largest=reduction == "max")[1]
+                    add_to_extremes_(dX, here, arg)
+                    continue
+                for x, dx, dz in zip(_pieces(X), _pieces(dX), _pieces(here), strict=True):
+                    with torch.enable_grad():
+                        operand = x.detach().requires_grad_()
+                        z = kernels.spmm(CSR(block.pattern), operand, reduce=reduction)
+                    dx.add_(torch.autograd.grad(z, operand, dz)[0])
+            own = dX[: H.rows]
+            if self.halo is not None:
+                own += self.halo.adjoint(dX[H.rows :])
+            for chunk, (begin, end) in enumerate(pairwise(self.column_bounds)):
+                # Whoever keeps the last chunk must not keep them all.
+                yield chunk, own[begin:end].clone()
+
+        return _by_panels(of, self.column_bounds, H, panel, new)
+
+    def received_ids(self, ids: Tensor | int) -> Tensor | None:
+        """Original ids of the rows of other ranks, int64; ``None`` on one rank. Collective."""
+        if self.halo is None:
+            return None
+        if isinstance(ids, int):
+            ids = torch.arange(ids, ids + self.bounds[-1])
+        # Rows of two numbers that float64 holds exactly.
+        halves = torch.stack((ids >> 32, ids & 0xFFFFFFFF), 1).double()
+        high, low = self.halo.forward(halves).long().unbind(1)
+        return (high << 32) + low
+
+
+def _pieces(X: Tensor) -> Sequence[Tensor]:
+    """Some columns at a time: what torch makes of a reduction takes several times its operand."""
+    pieces: Sequence[Tensor] = X.split(_FEW_COLUMNS, 1)
+    return pieces
+
+
+def _times(block: CSR, X: Tensor) -> Tensor:
+    """A block times what is computed with; its values are float32 as they are kept."""
+    return kernels.spmm(block.to(X.dtype), X)
+
+
+def _cut(rows: Tensor | None, bounds: tuple[int, ...]) -> tuple[int, ...]:
+    """Bounds of the chunks among some own rows in rising order; ``None``: among all own rows."""
+    if rows is None:
+        return bounds
+    return tuple(torch.searchsorted(rows, torch.tensor(bounds)).tolist())
+
+
+def _by_panels(
+    of: Callable[[int, int], ChunkStream],
+    bounds: tuple[int, ...],
+    operand: Table,
+    panel: int,
+    new: NewTable,
+) -> ChunkStream:
+    """All columns of a product's rows, as wide as its operand, from ``of(first, last)``."""
+    panels = panels_of(operand.width, panel)
+    if len(panels) == 1:
+        yield from of(0, operand.width)
+        return
+    together = new(bounds, operand.width)
+    try:
+        for first, last in panels:
+            for chunk, Z in of(first, last):
+                together.write_panel(chunk, first, Z)
+        for chunk in range(together.chunks):
+            yield chunk, together.read(chunk)
+    finally:
+        together.release()
+
+
+class Heads(NamedTuple):
+    """Attention heads of a layer.
+
+    Attributes
+    ----------
+    number : int
+    channels : int
+        Columns of each head's messages.
+    joint : bool
+        Whether a destination's score has all channels (GATv2), not one number.
+    """
+
+    number: int
+    channels: int
+    joint: bool
+
+    @property
+    def score_width(self) -> int:
+        """Columns of one head's destination scores."""
+        return self.channels if self.joint else 1
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of all heads' destination scores."""
+        return self.number * self.score_width
+
+    def packed(self, panel: int, itemsize: int) -> int:
+        """Bytes of a source in a panel of so many columns, as kernels take it."""
+        dtype = torch.float64 if itemsize > 4 else torch.float32
+        return packed_bytes(panel // self.channels, self.channels, dtype, joint=self.joint)
+
+
+class ChunkAttention:
+    """One layer's attention over a matrix whose rows come chunk after chunk.
+
+    Parameters
+    ----------
+    matrix : ChunkMatrix
+        Its values do not count.
+    heads : Heads
+    scores : AttentionScores
+        Of them the vector, slope and kind; destinations come with the rows.
+    dropped : DroppedEdges, optional
+    ids : Tensor int64 [k + received], optional
+        Original ids of the columns, where weights are dropped.
+
+    Attributes
+    ----------
+    vector_gradient : Tensor [heads, channels] or None
+        Of the vector, once `adjoints` has yielded something.
+    """
+
+    def __init__(
+        self,
+        matrix: ChunkMatrix,
+        heads: Heads,
+        scores: AttentionScores,
+        dropped: DroppedEdges | None,
+        ids: Tensor | None,
+    ) -> None:
+        self._matrix, self._heads, self._ids = matrix, heads, ids
+        self._vector, self._slope, self._joint = scores.vector.detach(), scores.slope, scores.joint
+        self._dropped = dropped
+        self.vector_gradient: Tensor | None = None
+
+    def products(self, Z: Table, destinations: Table, panel: int, new: NewTable) -> ChunkStream:
+        """Weighted sums of each row's neighbours, chunk after chunk. Collective.
+
+        Parameters
+        ----------
+        Z : Table [k, heads · channels]
+        destinations : Table [m, heads · score columns]
+            What rows add to their own scores.
+        panel, new
+            As of ``matrix.products``; a panel has whole heads, a divisor of them all.
+        """
+        matrix = self._matrix
+
+        def of(first: int, last: int) -> ChunkStream:
+            sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
+            for chunk, block in matrix.blocks.stream():
+                rows = self._rows_of(block.pattern, chunk, destinations, ids, (first, last))
+                yield chunk, matrix.keep_wanted(chunk, sources.attend(rows))
+
+        return _by_panels(of, matrix.row_bounds, Z, panel, new)
+
+    def adjoints(
+        self,
+        Z: Table,
+        destinations: Table,
+        G: Table,
+        destination_gradients: Table,
+        panel: int,
+        new: NewTable,
+    ) -> ChunkStream:
+        """The gradient of Z by that of what `products` made, G; and that of the destinations.
+
+        The latter is written to a table. Collective.
+        """
+        matrix, channels = self._matrix, self._heads.channels
+        vector_gradient = self.vector_gradient = torch.zeros_like(self._vector)
+
+        def of(first: int, last: int) -> ChunkStream:
+            sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
+            rows, stride = sources.packed.shape
+            sums = memory_rows(rows, stride, torch.uint8).zero_()
+            of_heads = vector_gradient[first // channels : last // channels]
+            for chunk, block in matrix.blocks.stream():
+                own = self._rows_of(block.pattern, chunk, destinations, ids, (first, last))
+                here = matrix.spread(chunk, G.read_panel(chunk, first, last)).contiguous()
+                gradient, of_vector = sources.scatter(own, here, sums)
+                of_heads += of_vector
+                columns = self._score_columns(first, last)
+                gradient = matrix.keep_wanted(chunk, gradient)
+                destination_gradients.write_panel(chunk, columns[0], gradient)
+            ranges = self._source_ranges(Z)
+            if not self._joint:
+                for low, high in ranges:
+                    of_heads += sources.vector_gradient(sums, low, high)
+            back = self._sent_back(sources, sums, ranges, Z.rows)
+            for chunk, (low, high) in enumerate(pairwise(matrix.column_bounds)):
+                dZ = sources.returned(sums, low, high)
+                yield chunk, dZ if back is None else dZ.add_(back[low:high])
+
+        return _by_panels(of, matrix.column_bounds, Z, panel, new)
+
+    def _sources(self, Z: Table, first: int, last: int) -> AttentionPanel:
+        """Columns of all source rows, packed. Collective."""
+        matrix, channels = self._matrix, self._heads.channels
+        a = self._vector[first // channels : last // channels].contiguous()
+        stride = packed_bytes(a.shape[0], channels, a.dtype, joint=self._joint)
+        packed = memory_rows(Z.rows + matrix.halo_rows, stride, torch.uint8)
+        sources = AttentionPanel(packed, a, self._slope, self._joint)
+        if matrix.halo is None:
+            for chunk in range(Z.chunks):
+                sources.put(Z.bounds[chunk], Z.read_panel(chunk, first, last))
+            return sources
+        X = matrix.extended(Z, first, last)
+        for low, high in self._source_ranges(Z):
+            sources.put(low, X[low:high])
+        del X
+        Z.forget_panel()
+        return sources
+
+    def _sent_back(
+        self, sources: AttentionPanel, sums: Tensor, ranges: list[tuple[int, int]], own: int
+    ) -> Tensor | None:
+        """Gradients of own rows that other ranks computed. Collective."""
+        halo = self._matrix.halo
+        if halo is None:
+            return None
+        others = sources.a.new_empty(halo.rows, sources.a.numel())
+        for low, high in ranges:
+            if low >= own:
+                others[low - own : high - own] = sources.returned(sums, low, high)
+        return halo.adjoint(others)
+
+    def _source_ranges(self, Z: Table) -> list[tuple[int, int]]:
+        """All source rows, as many at a time as a chunk has."""
+        last, step = Z.rows + self._matrix.halo_rows, max(*Z.lengths, 1)
+        received = ((low, min(low + step, last)) for low in range(Z.rows, last, step))
+        return [*pairwise(Z.bounds), *received]
+
+    def _rows_of(
+        self,
+        pattern: Pattern,
+        chunk: int,
+        destinations: Table,
+        ids: Tensor | None,
+        columns: tuple[int, int],
+    ) -> Rows:
+        """A chunk's rows, with those nonzeros on the diagonal that are added."""
+        matrix, loops, dropout = self._matrix, None, None
+        diagonal = matrix.diagonal(chunk)
+        if matrix.loops is not None:
+            begin, end = matrix.blocks.bounds[chunk : chunk + 2]
+            loops = Loops(matrix.loops[begin:end] > 0, diagonal)
+        if ids is not None and self._ids is not None and self._dropped is not None:
+            # The kernel takes a signed key.
+            key, p = (self._dropped.key + 2**63) % 2**64 - 2**63, self._dropped.p
+            dropout = AttentionDropout(key, p, self._ids[diagonal], ids)
+        own = destinations.read_panel(chunk, *self._score_columns(*columns))
+        return Rows(pattern, matrix.spread(chunk, own).contiguous(), loops, dropout)
+
+    def _ids_of(self, first: int, last: int) -> Tensor | None:
+        """Of sources, so that dropout of some heads is that of these among all of them."""
+        heads, here = self._heads.number, (last - first) // self._heads.channels
+        if self._ids is None or here == heads:
+            return self._ids
+        # Element (id · heads + head) is (id' · here + head − first head).
+        return self._ids * (heads // here) + first // (last - first)
+
+    def _score_columns(self, first: int, last: int) -> tuple[int, int]:
+        """Columns of destination scores for columns of a panel."""
+        channels, width = self._heads.channels, self._heads.score_width
+        return first // channels * width, last // channels * width

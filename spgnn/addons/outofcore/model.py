@@ -1,0 +1,521 @@
+"""A model's layers on the rows of one chunk, with the products between them computed elsewhere.
+
+Of a layer, everything but its aggregation treats rows independently. So its request is computed
+chunk by chunk, the product streams by, and the layer goes on from it, chunk by chunk, with norms
+that are given the moments of all vertices. Autograd records both as ever, for these rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spgnn.addons.outofcore.matrix import Heads
+from spgnn.addons.outofcore.sizes import LayerSizes, Sizes
+from spgnn.autograd import with_backward
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.errors import InputError
+from spgnn.graph import (
+    Aggregation,
+    AttentionScores,
+    DroppedEdges,
+    Features,
+    Graph,
+    Matrix,
+    Moments,
+    Normalisation,
+    Propagated,
+    times,
+)
+from spgnn.kernels import bfloat16
+from spgnn.kernels.gemm import transposed_times
+from spgnn.nn import (
+    NEIGHBOURS,
+    AttentionConv,
+    Convolution,
+    DropoutKeys,
+    GATv2Conv,
+    Norm,
+    Stack,
+    Stage,
+    dropout,
+    flatten_stages,
+    layer_widths,
+    run_stages,
+    run_until,
+)
+from spgnn.sparse import CSR, SUM_DTYPE
+
+
+class Request(NamedTuple):
+    """The aggregation that a layer asks for, of some rows.
+
+    Attributes
+    ----------
+    operand : Tensor [rows, f]
+        The rows that are multiplied or weighted.
+    first : bool
+        Whether the layer's weight is in them already.
+    scores : AttentionScores, optional
+        With attention.
+    dropped : DroppedEdges, optional
+        With attention, in training.
+    """
+
+    operand: Tensor
+    first: bool = False
+    scores: AttentionScores | None = None
+    dropped: DroppedEdges | None = None
+
+
+@dataclass(eq=False)
+class VertexMoments:
+    """Mean and variance of what one norm takes, over all vertices.
+
+    Attributes
+    ----------
+    norm : Norm
+    mean, variance : Tensor float64 [f]
+    count : int
+    shift : Tensor [f], optional
+        The bias that the norm gets apart from its rows; it is no part of the mean.
+    gradient : Tensor float64 [2, f], optional
+        Of the mean and the variance, over all rows of all ranks, once it is computed: from then on
+        what is sent backward through any rows has their share of it.
+    """
+
+    norm: Norm
+    mean: Tensor
+    variance: Tensor
+    count: int
+    shift: Tensor | None = None
+    gradient: Tensor | None = None
+
+    def of(self, x: Tensor, *, leaf: bool) -> tuple[Moments, list[Tensor]]:
+        """As the norm takes them, of some rows [rows, f]; and the leaves, mean and variance.
+
+        Without `leaf` there are none.
+        """
+        centre = self.mean.to(x.dtype)
+        mean = (self.mean - centre).to(x.dtype).requires_grad_(leaf)
+        variance = self.variance.to(x.dtype).requires_grad_(leaf)
+        centred = x - centre
+        if self.gradient is not None and centred.requires_grad:
+            # Rows have a share in the gradients of mean and variance.
+            of_mean, of_variance = (self.gradient / self.count).to(centred.dtype)
+            shift, rows = of_mean - 2 * of_variance * mean.detach(), centred.detach()
+            centred.register_hook(lambda G: torch.addcmul(G + shift, rows, 2 * of_variance))
+        moments = Moments(centred, centre, mean, variance, self.count)
+        return moments, [mean, variance] if leaf else []
+
+    def update_running(self, dtype: torch.dtype) -> None:
+        """Let the norm update its running moments."""
+        if self.count > 1:
+            moments, _ = self.of(self.mean[None].to(dtype), leaf=False)
+            if self.shift is not None:
+                moments = replace(moments, centre=moments.centre + self.shift)
+            self.norm.remember(moments)
+
+
+class MomentSums:
+    """Number, mean and squared distances from it, of rows that come chunk by chunk.
+
+    Chunks are merged as Chan, Golub & LeVeque (1983) do; nothing cancels.
+    """
+
+    def __init__(self) -> None:
+        self._norm: Norm | None = None
+        self._shift: Tensor | None = None
+        self._rows = 0
+        self._mean = self._squares = torch.zeros(0, dtype=torch.float64)
+
+    def add(self, norm: Norm, x: Tensor, shift: Tensor | None = None) -> None:
+        """Rows [rows, f] that a norm takes, and the bias that it gets apart from them."""
+        if self._norm is None:
+            self._norm, self._shift = norm, None if shift is None else shift.detach().clone()
+            self._mean = self._squares = x.new_zeros(x.shape[1], dtype=torch.float64)
+        rows = len(x)
+        if not rows:
+            return
+        centre = x.mean(0)
+        variance, rest = torch.var_mean(x - centre, 0, correction=0)
+        apart = centre.double() + rest.double() - self._mean
+        total = self._rows + rows
+        self._mean = self._mean + apart * (rows / total)
+        between = apart.square() * (self._rows * rows / total)
+        self._squares = self._squares + rows * variance.double() + between
+        self._rows = total
+
+    def over_ranks(self, comm: Communicator) -> VertexMoments:
+        """Of all vertices. Collective."""
+        assert self._norm is not None
+        rows, mean, squares = self._rows, self._mean, self._squares
+        if comm.size > 1:
+            total = torch.cat((rows * mean, mean.new_tensor([rows])))
+            comm.all_reduce(total).wait()
+            count = int(total[-1])
+            middle = total[:-1] / max(count, 1)
+            squares = squares + rows * (mean - middle).square()
+            comm.all_reduce(squares).wait()
+            rows, mean = count, middle
+        return VertexMoments(self._norm, mean, squares / max(rows, 1), rows, self._shift)
+
+
+class MomentGradients:
+    """Gradients of one norm's mean and variance, added up chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._total: Tensor | None = None
+
+    def add(self, H: Tensor, dH: Tensor, leaves: list[Tensor]) -> None:
+        """Add the gradients of mean and variance that some output rows of a layer contribute."""
+        gradients = torch.autograd.grad(H, leaves, dH, allow_unused=True)
+        both = [
+            torch.zeros_like(leaf) if gradient is None else gradient
+            for gradient, leaf in zip(gradients, leaves, strict=True)
+        ]
+        here = torch.stack(both).detach().double()
+        self._total = here if self._total is None else self._total + here
+
+    def over_ranks(self, comm: Communicator) -> Tensor:
+        """Of all rows, float64 [2, f]. Collective."""
+        total = self._total
+        assert total is not None
+        if comm.size > 1:
+            comm.all_reduce(total).wait()
+        return total
+
+
+class ChunkRows(Graph):
+    """The rows of one chunk, as a layer's graph: its aggregation is a product that is given.
+
+    Parameters
+    ----------
+    vertex_ids : Tensor int64 [rows]
+        Of no rows where the layer does not read its own ones.
+    product : Tensor [rows, f], optional
+        Is overwritten. Without, features must be propagated.
+    first : bool
+        Whether the layer's weight is in the product already.
+    moments : sequence of VertexMoments
+        For the norms of the layer in their order.
+    leaf : int
+        The one whose gradients are needed; −1: none.
+    keep : callable, optional
+        Called with what the layer's weights make of A·X.
+    kept : Tensor [rows, f_out], optional
+        What `keep` was called with for these rows: then it is not computed. Is overwritten.
+
+    Attributes
+    ----------
+    leaves : list of Tensor [f]
+        Mean and variance of that one, once the norm has run.
+    gradient : Tensor or None
+        Of the product, after backward.
+    """
+
+    updates_norms = False
+
+    def __init__(
+        self,
+        vertex_ids: Tensor,
+        product: Tensor | None = None,
+        *,
+        first: bool = False,
+        moments: Sequence[VertexMoments] = (),
+        leaf: int = -1,
+        keep: Callable[[Tensor], None] | None = None,
+        kept: Tensor | None = None,
+    ) -> None:
+        self.vertex_ids = vertex_ids
+        self.leaves: list[Tensor] = []
+        self.gradient: Tensor | None = None
+        self._product, self._first = product, first
+        self._moments, self._leaf, self._norms = moments, leaf, 0
+        self._keep, self._kept = keep, kept
+
+    def matrix(self, normalisation: Normalisation = "none") -> Matrix:
+        """There is none: products are computed elsewhere."""
+        raise InputError("a layer that aggregates several times cannot be processed in chunks")
+
+    def aggregate(self, request: Aggregation) -> Tensor:
+        """The given product, with what a layer adds to it."""
+        Z, first = self._product, self._first
+        if Z is None:
+            return self._of_propagated(request)
+        self._product = None  # or autograd's graph, which knows these rows, would be a cycle
+        if torch.is_grad_enabled():
+            Z = with_backward(Z, self._keep_gradient)
+        operand = Z
+        if request.self_loop is not None and first:
+            assert request.weight is not None
+            assert not isinstance(request.operand, Propagated)
+            operand = times(request.operand, request.weight)
+        elif request.self_loop is not None:
+            operand = request.dense
+        return self.combine(request, Z, operand, first=first)
+
+    def _of_propagated(self, request: Aggregation) -> Tensor:
+        """Multiply A·X with the weights, or take the product that was kept."""
+        H, kept = request.operand, self._kept
+        if kept is None:
+            Z = super().aggregate(request)
+            if self._keep is not None:
+                self._keep(Z.detach())
+            return Z
+        assert isinstance(H, Propagated)
+        if not torch.is_grad_enabled():
+            return kept
+        operands = [(request.weight, H.AX_local), (request.root, H.X_local)]
+
+        def to_weights(G: Tensor) -> None:
+            for weight, X in operands:
+                if weight is not None and X is not None and weight.requires_grad:
+                    product = bfloat16.gradient if G.dtype == torch.bfloat16 else transposed_times
+                    torch.autograd.backward(weight, product(G, X))
+
+        return with_backward(kept, to_weights)
+
+    def _keep_gradient(self, gradient: Tensor) -> None:
+        self.gradient = gradient
+
+    def moments(self, x: Tensor) -> Moments:
+        """Moments over all vertices for the next norm, which is given these rows [rows, f]."""
+        number, self._norms = self._norms, self._norms + 1
+        moments, leaves = self._moments[number].of(x, leaf=number == self._leaf)
+        self.leaves += leaves
+        return moments
+
+
+class ChunkedModel:
+    """The layers of a model, one at a time, on the rows of any chunk.
+
+    Parameters
+    ----------
+    model : Stack
+
+    Raises
+    ------
+    InputError
+        If its rows depend on one another in other ways than products.
+    """
+
+    def __init__(self, model: Stack) -> None:
+        self.model, self.layers = model, model.num_layers
+        # True if model outputs depend on the outputs of all layers, not of the last one alone.
+        self.jumps = model.jk_mode not in (None, "last")
+        kind = type(model).__name__
+        for layer in model.convolutions:
+            if isinstance(layer, AttentionConv):
+                if layer.edge_dim is not None or layer.res is not None or not layer.add_self_loops:
+                    raise InputError(
+                        f"{kind}: --memory, --spill and --chunks know attention without edge "
+                        "features or a skip of its own, and with self-loops"
+                    )
+            elif not layer.aggregates_once or not (
+                layer.accepts_propagated or _reduction_of(layer)
+            ):
+                raise InputError(
+                    f"{kind}: --memory, --spill and --chunks need layers that are a product with "
+                    "the graph's matrix, a reduction of neighbours or attention"
+                )
+
+    def reads_own(self, number: int) -> bool:
+        """True if a layer reads its own input rows as well as the product."""
+        return self.model.convolutions[number].uses_own_rows or len(self.model.residuals) > 0
+
+    def reduction(self, number: int) -> str | None:
+        """A layer's reduction of whole rows of neighbours; ``None`` if it multiplies or attends."""
+        return _reduction_of(self.model.convolutions[number])
+
+    def heads(self, number: int) -> Heads | None:
+        """Attention heads of a layer; ``None`` if it has none."""
+        layer = self.model.convolutions[number]
+        if not isinstance(layer, AttentionConv):
+            return None
+        return Heads(layer.heads, layer.out_channels, isinstance(layer, GATv2Conv))
+
+    def head_count(self, number: int) -> int:
+        """Number of attention heads of a layer; 0 without attention."""
+        heads = self.heads(number)
+        return 0 if heads is None else heads.number
+
+    @property
+    def drops_edges(self) -> bool:
+        """True if a layer drops attention weights in training, as a function of original ids."""
+        layers = self.model.convolutions
+        return any(isinstance(layer, AttentionConv) and layer.dropout > 0 for layer in layers)
+
+    @property
+    def multiplies(self) -> bool:
+        """True if any layer multiplies with the matrix, and its adjoint with the transpose."""
+        return not all(self.reduction(n) or self.heads(n) for n in range(self.layers))
+
+    def norms(self, number: int) -> int:
+        """Norms of a layer that need moments over all vertices, as the model is now."""
+        parts = (self.model.convs[number], self.model.norms[number])
+        every = (module for part in parts for module in part.modules())
+        return sum(isinstance(module, Norm) and module.needs_moments for module in every)
+
+    def sizes(
+        self,
+        *,
+        rows: int,
+        received: int,
+        nonzeros: int,
+        weighted: bool,
+        symmetric: bool,
+        itemsize: int,
+        fixed_bytes: int,
+        sparse: bool,
+        propagates: bool,
+        propagated_itemsize: int | None = None,
+        in_files: bool = False,
+    ) -> Sizes:
+        """Sizes of training on a rank whose layers make all its rows.
+
+        Parameters
+        ----------
+        rows, received, itemsize, fixed_bytes : int
+            As of :class:`Sizes`.
+        nonzeros : int
+            Of own rows of the adjacency, which is `weighted` or `symmetric`.
+        sparse, in_files : bool
+            Features are sparse; they are read from their files.
+        propagates : bool
+            The first layer takes A·X, of `propagated_itemsize` bytes a number.
+        """
+        model = self.model
+        widths = layer_widths(
+            model.in_channels,
+            model.hidden_channels,
+            self.layers,
+            model.out_channels,
+            model.jk_mode,
+        )
+        layers, learns = list[LayerSizes](), False
+        for number, (given, made) in enumerate(pairwise(widths)):
+            operand = self._operand_without_rows(number, given, sparse=sparse)
+            learns = learns or (number == 0 and operand.requires_grad and not propagates)
+            layers.append(
+                LayerSizes(
+                    operand=0 if propagates and not number else operand.shape[1],
+                    given=given,
+                    made=made,
+                    rows=rows,
+                    columns=rows,
+                    reads_own=self.reads_own(number),
+                    norms=self.norms(number),
+                    reduces=self.reduction(number) is not None,
+                    heads=self.heads(number),
+                    kept=self._kept_columns() if propagates and number == 0 else 0,
+                )
+            )
+        sides = 2 if self.multiplies and not symmetric else 1
+        return Sizes(
+            tuple(layers),
+            rows,
+            received,
+            matrix_bytes=sides * (8 * rows + (4 + 4 * weighted) * nonzeros),
+            itemsize=itemsize,
+            fixed_bytes=fixed_bytes,
+            propagated_bytes=(propagated_itemsize or itemsize) * rows * widths[0] * propagates,
+            source_bytes=4 * rows * widths[0] * in_files,
+            sides=sides,
+            learns=learns,
+            jumps=self.jumps,
+        )
+
+    def _kept_columns(self) -> int:
+        """Columns of a first layer's product with A·X; 0 if backward has no use for it."""
+        nobody = torch.empty(0, self.model.in_channels, dtype=next(self.model.parameters()).dtype)
+        rows = ChunkRows(torch.empty(0, dtype=torch.int64))
+        request = self._aggregation(0, Propagated(nobody, nobody), rows, None)
+        if self.layers == 1 or request.weight is None or request.self_loop is not None:
+            return 0
+        return len(request.weight)
+
+    def _operand_without_rows(self, number: int, width: int, *, sparse: bool) -> Tensor:
+        """Operand of a layer in training, for its width and ``requires_grad``."""
+        dtype = next(self.model.parameters()).dtype
+        nobody = torch.empty(0, dtype=torch.int64)
+        H: Features = torch.empty(0, width, dtype=dtype).requires_grad_(number > 0)
+        if sparse and not number:
+            empty = torch.empty(0, dtype=torch.int32)
+            H = CSR.of(nobody.new_zeros(1), empty, (0, width), torch.empty(0, dtype=dtype))
+        with torch.enable_grad():
+            return self.request(number, H, nobody, None).operand
+
+    def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
+        """A layer's request for the rows that it is given [rows, f], with their ids."""
+        rows = ChunkRows(ids)
+        H = self.model.entering(number, H, rows, keys)
+        request = self._aggregation(number, H, rows, keys)
+        operand, first = rows.operand(request)
+        return Request(operand, first, request.scores, request.dropped)
+
+    def _aggregation(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
+    ) -> Aggregation:
+        layer = self.model.convolutions[number]
+        return layer.aggregation(H, rows, None, keys if layer.uses_keys else None)
+
+    def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
+        """Output rows of a layer [rows, f], of its input: no rows where it does not read them.
+
+        After backward, `rows` has the gradient of the product that it was given.
+        """
+        Z, stages = self._updated(number, H, rows, keys)
+        return run_stages(stages, Z, rows, self.model.convolutions[number].shift)
+
+    def before_norm(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None, norms: int
+    ) -> tuple[Norm, Tensor, Tensor | None]:
+        """A norm of a layer, the rows that it is given, and a bias apart.
+
+        `norms` is the number of norms before it, whose moments `rows` has.
+        """
+        Z, stages = self._updated(number, H, rows, keys)
+        places = [
+            (place, stage)
+            for place, stage in enumerate(stages)
+            if isinstance(stage, Norm) and stage.needs_moments
+        ]
+        place, norm = places[norms]
+        x, shift = run_until(place, stages, Z, rows, self.model.convolutions[number].shift)
+        return norm, x.to(SUM_DTYPE[x.dtype]), shift
+
+    def _updated(
+        self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
+    ) -> tuple[Tensor, list[Stage]]:
+        """The rows of a layer after its update, and the stages that follow."""
+        model, layer = self.model, self.model.convolutions[number]
+        H = model.entering(number, H, rows, keys)
+        Z = layer.update(rows.aggregate(self._aggregation(number, H, rows, keys)), H, rows)
+        return Z, flatten_stages([*layer.tail(), *model.stages(number, H, rows)])
+
+    def outputs(self, made: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
+        """Model outputs of some rows, from the outputs [rows, f] of all layers or of the last.
+
+        `keys` have the ids of these rows.
+        """
+        model = self.model
+        if model.jk_mode is None:
+            return made[-1]
+        # As the layer that follows drops it.
+        first = self.layers - len(made) + 1
+        dropped = [dropout(H, model.dropout, keys, number) for number, H in enumerate(made, first)]
+        logits: Tensor = model.lin(model.jk(dropped))
+        return logits
+
+
+def _reduction_of(layer: Convolution) -> str | None:
+    reduction = NEIGHBOURS.get(getattr(layer, "aggr", "sum"), ("sum", "none"))[0]
+    return None if reduction == "sum" else reduction

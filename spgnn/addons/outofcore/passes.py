@@ -1,0 +1,631 @@
+"""Forward and backward of a model over a whole graph, some rows at a time.
+
+    forward   layer by layer, chunk by chunk:  Z = A·O;  H = layer(Z);  O' = the next operand
+    the last  its loss and gradients at once, from the rows in memory:  dZ, and dW += …
+    backward  the others, in reverse:          dO = Aᵀ·dZ';  H and O' recomputed;  dZ, and dW += …
+
+Between the layers there are tables: the operand of the next product, and, from forward to backward,
+each product (the layer is recomputed from it), and the input of a layer that reads its own rows as
+well as the product. The gradient of a product overwrites the product; of the last product only the
+gradient is ever saved. A norm over all vertices adds a pass over a layer's rows for its moments,
+and one backward for their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from spgnn.addons.outofcore.graph import ChunkedGraph
+from spgnn.addons.outofcore.matrix import ChunkAttention, ChunkMatrix, ChunkStream, NewTable
+from spgnn.addons.outofcore.model import (
+    ChunkedModel,
+    ChunkRows,
+    MomentGradients,
+    MomentSums,
+    Request,
+    VertexMoments,
+)
+from spgnn.addons.outofcore.tables import Table, release
+from spgnn.graph import AttentionScores, Features, Propagated
+from spgnn.nn import DropoutKeys, keys_on
+from spgnn.sparse import CSR, SUM_DTYPE, take_rows
+
+# The share of a loss that some rows have: (chunk, rows of it or None for all, outputs).
+Share = Callable[[int, Tensor | None, Tensor], Tensor]
+# The number of each chunk, and a product's rows: None if they are saved, or features propagated.
+ChunkProducts = Iterator[tuple[int, Tensor | None]]
+
+# The tables of a layer, and for what purpose they are placed.
+_PURPOSES = {
+    "operand": "operand",  # saved, where backward looks at it again
+    "product": "product",  # or its gradient
+    "kept": "product",  # of the first layer, A·X times its weights
+    "input": "input",  # its own input rows
+    "input gradient": "gradient",
+    "scores": "input",  # destination scores of attention
+    "score gradient": "gradient",
+    "jump gradient": "gradient",  # of its output, from model outputs that depend on all layers
+    "output gradient": "gradient",  # until those of its norms' moments are computed
+}
+
+
+class ChunkedPass:
+    """A model on a graph that is processed chunk by chunk.
+
+    Parameters
+    ----------
+    graph : ChunkedGraph
+    model : ChunkedModel
+    tick : callable, optional
+        Called with (chunks done, chunks in all) during a pass over the layers.
+    """
+
+    def __init__(
+        self,
+        graph: ChunkedGraph,
+        model: ChunkedModel,
+        tick: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.graph, self.model = graph, model
+        self._tick, self._ticks, self._all_ticks = tick, 0, 0
+        self._matrices: Sequence[ChunkMatrix] = ()
+        self._keys: DropoutKeys | None = None
+        self._saves = self._learns = self._operand_learns = False
+        self._tables: dict[tuple[str, int], Table] = {}
+        self._requests: dict[int, Request] = {}  # without rows
+        self._attention: dict[int, ChunkAttention] = {}
+        self._moments: dict[int, list[VertexMoments]] = {}
+        self._widths: dict[int, int] = {}
+        self._kept = set[int]()  # the chunks whose rows are kept
+        self._moment_gradients = MomentGradients()
+        self._parameters = list(model.model.parameters())
+        self._gradients: list[Tensor | None] = [None] * len(self._parameters)
+
+    def outputs(
+        self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None = None
+    ) -> Iterator[tuple[int, Tensor | None, Tensor]]:
+        """Outputs of the model, chunk after chunk. Collective; the caller must exhaust it.
+
+        Parameters
+        ----------
+        matrices : sequence of ChunkMatrix
+            One for each layer.
+        keys : DropoutKeys, optional
+            Keys of the dropout masks; their ids are ignored.
+
+        Yields
+        ------
+        chunk : int
+        chosen : Tensor int64, optional
+            Rows of the chunk; ``None``: all.
+        outputs : Tensor [rows, columns]
+        """
+        last = self.model.layers - 1
+        for chunk, Z in self._until_last(matrices, keys, learns=False):
+            H, _ = self._layer(last, chunk, Z)
+            yield chunk, self._chosen(last, chunk), self._outputs(chunk, H)[0]
+        self.forget()
+
+    def loss(
+        self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None, share: Share
+    ) -> Tensor:
+        """A loss, and of its gradients those that the last layer has. Collective.
+
+        Parameters
+        ----------
+        matrices, keys
+            As of `outputs`.
+        share : callable
+
+        Returns
+        -------
+        Tensor
+            A number; its gradients are `backward`'s.
+        """
+        total = torch.zeros((), dtype=SUM_DTYPE[self.graph.dtype])
+        self._gradients = [None] * len(self._parameters)
+        last = self.model.layers - 1
+        for chunk, Z in self._until_last(matrices, keys, learns=True):
+            norms = len(self._moments[last])
+            with torch.enable_grad():
+                H_in = self._input(last, chunk)
+                H, rows = self._layer(last, chunk, Z, H_in, norms - 1)
+                made = H.detach().requires_grad_() if norms else H
+                outputs, earlier = self._outputs(chunk, made)
+                value = share(chunk, self._chosen(last, chunk), outputs)
+            total += value.detach()
+            with self._aside():
+                value.backward()
+            if norms:
+                self._save_before_norms(last, chunk, H, made, rows)
+            else:
+                self._save_gradients(last, chunk, rows, H_in, Z)
+            for number, one in enumerate(earlier):
+                assert one.grad is not None
+                self._table("jump gradient", number, one.shape[1]).write(chunk, one.grad)
+        with self._aside():
+            self._through_norms(last)
+        return total
+
+    def backward(self, scale: Tensor) -> None:
+        """Add the gradients of the last `loss` to those of the parameters. Collective.
+
+        Parameters
+        ----------
+        scale : Tensor
+            The gradient of the loss itself.
+        """
+        last = self.model.layers - 1
+        adjoint_of_first = self.graph.propagated is None and self._operand_learns
+        self._begin(sum(map(self._passes, range(last))) + adjoint_of_first)
+        with self._aside():
+            for number in range(last - 1, -1, -1):
+                matrix = self._matrices[number + 1]
+                for chunk, dO in self._operand_gradients(number + 1):
+                    wanted = self._chosen(number, chunk) if matrix.sources is None else None
+                    norms = len(self._moments[number])
+                    with torch.enable_grad():
+                        H_in = self._input(number, chunk)
+                        H, rows = self._layer(number, chunk, None, H_in, norms - 1)
+                        made = H.detach().requires_grad_() if norms else H
+                        ends, gradients = self._ends(number, chunk, made, _picked(dO, wanted))
+                    torch.autograd.backward(ends, gradients)
+                    if norms:
+                        self._save_before_norms(number, chunk, H, made, rows)
+                    else:
+                        self._save_gradients(number, chunk, rows, H_in)
+                    self._tell()
+                self._through_norms(number)
+                names = "product", "operand", "scores", "score gradient", "input gradient"
+                of_next = ((name, number + 1) for name in names)
+                for key in (*of_next, ("input", number), ("jump gradient", number)):
+                    release(self._tables.pop(key, None))
+            if adjoint_of_first:
+                for chunk, dO in self._operand_gradients(0):
+                    with torch.enable_grad():
+                        request = self._request(0, self.graph.features(chunk), chunk, None)
+                        chosen = self._chosen(0, chunk)
+                        ends, gradients = self._request_ends(0, chunk, request, chosen, dO)
+                    torch.autograd.backward(ends, gradients)
+                    self._tell()
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            if gradient is not None:
+                scaled = gradient * scale
+                parameter.grad = scaled if parameter.grad is None else parameter.grad + scaled
+        self.forget()
+
+    def forget(self) -> None:
+        """Give up what was saved for `backward`."""
+        while self._tables:
+            self._tables.popitem()[1].release()
+        for known in (self._moments, self._requests, self._attention, self._kept):
+            known.clear()
+        self._moment_gradients = MomentGradients()  # of an epoch that was broken off
+
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Autograd adds to gradients of this loss, apart from what parameters have already."""
+        self._swap_gradients()
+        try:
+            yield
+        finally:
+            self._swap_gradients()
+
+    def _swap_gradients(self) -> None:
+        for place, parameter in enumerate(self._parameters):
+            self._gradients[place], parameter.grad = parameter.grad, self._gradients[place]
+
+    # Forward
+
+    def _until_last(
+        self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None, *, learns: bool
+    ) -> ChunkProducts:
+        """All layers but the last, and the product of that one, chunk after chunk."""
+        self.forget()
+        self._matrices, self._keys, model = matrices, keys, self.model
+        # Outputs that depend on all layers are computed from their products.
+        self._saves = learns or model.jumps
+        self._learns = torch.is_grad_enabled()
+        last = model.layers - 1
+        passes = sum(map(self._passes, range(last + 1))) + (self.graph.propagated is None)
+        self._begin(passes + (model.norms(last) if learns else 0))
+        operand = self._first_operand()
+        for number in range(last + 1):
+            following: Table | None = None
+            for chunk, Z in self._ready(number, operand):
+                if number == last:
+                    yield chunk, Z
+                    self._tell()
+                    continue
+                H, _ = self._layer(number, chunk, Z)
+                outgoing = self._next_operand(number, chunk, H)
+                matrix = matrices[number + 1]
+                if following is None:
+                    following = self._operand_table(number + 1, outgoing.shape[1])
+                # The rows that a layer makes are the sources of the next one, if that has any.
+                chosen = self._chosen(number, chunk) if matrix.sources is None else None
+                following.write_some(chunk, chosen, outgoing)
+                self._tell()
+            # Backward reads the operand again for a reduction or for attention.
+            again = model.reduction(number) or model.heads(number)
+            learns_here = number > 0 or (self.graph.propagated is None and self._operand_learns)
+            if operand is not None and learns and learns_here and again:
+                self._tables["operand", number] = operand
+            else:
+                release(operand)
+                release(self._tables.pop(("scores", number), None))
+            operand = following
+            if not self._saves:
+                release(self._tables.pop(("input", number), None))
+                release(self._tables.pop(("product", number), None))
+
+    def _operand_table(self, number: int, width: int) -> Table:
+        matrix, heads = self._matrices[number], self.model.head_count(number)
+        return self.graph.tables.table(
+            "operand", matrix.column_bounds, width, matrix.halo_rows, heads=heads
+        )
+
+    def _first_operand(self) -> Table | None:
+        """Operand of the first layer; ``None`` if features are propagated."""
+        if self.graph.propagated is not None:
+            return None
+        operand: Table | None = None
+        for chunk in range(self._chunks):
+            request = self._request(0, self.graph.features(chunk), chunk, None)
+            self._save_scores(0, chunk, request.scores, self._chosen(0, chunk))
+            self._operand_learns = request.operand.requires_grad
+            if operand is None:
+                operand = self._operand_table(0, request.operand.shape[1])
+            operand.write(chunk, request.operand.detach())
+            self._tell()
+        return operand
+
+    def _ready(self, number: int, operand: Table | None) -> ChunkProducts:
+        """A layer's product, chunk after chunk, after the moments of its norms. Collective.
+
+        Each norm takes a pass over all rows; the first one computes the products, and saves them.
+        """
+        norms, last = self.model.norms(number), number == self.model.layers - 1
+        saves = bool(norms) or (self._saves and not last)
+        chunks = self._products(number, operand, saves=saves)
+        moments = self._moments[number] = []
+        for _ in range(norms):
+            sums = MomentSums()
+            for chunk, Z in chunks:
+                H_in = self._input(number, chunk)
+                with torch.set_grad_enabled(self._learns):
+                    rows = self._rows(number, chunk, Z)
+                    norm, x, shift = self.model.before_norm(
+                        number, H_in, rows, self._keys, len(moments)
+                    )
+                sums.add(norm, x.detach(), shift)
+                self._tell()
+            moments.append(sums.over_ranks(self.graph.comm))
+            chunks = self._saved_products()
+        if self.model.model.training:
+            for one in moments:
+                one.update_running(SUM_DTYPE[self.graph.dtype])
+        yield from chunks
+
+    def _products(self, number: int, operand: Table | None, *, saves: bool) -> ChunkProducts:
+        """A layer's product as it is computed; ``None`` if it takes A·X. Collective."""
+        if operand is None:
+            yield from self._saved_products()
+            return
+        for chunk, Z in self._multiplied(number, operand):
+            if saves:
+                self._table("product", number, Z.shape[1]).write(chunk, Z)
+            yield chunk, Z
+
+    def _saved_products(self) -> ChunkProducts:
+        return ((chunk, None) for chunk in range(self._chunks))
+
+    def _multiplied(self, number: int, operand: Table) -> ChunkStream:
+        matrix, reduction = self._matrices[number], self.model.reduction(number)
+        heads = self.model.heads(number)
+        panel, new = self._in_panels(number, operand.width)
+        if heads is not None:
+            request = self._requests[number]
+            assert request.scores is not None
+            ids = None if request.dropped is None else self.graph.ids_of_columns(matrix)
+            attention = ChunkAttention(matrix, heads, request.scores, request.dropped, ids)
+            self._attention[number] = attention
+            return attention.products(operand, self._tables["scores", number], panel, new)
+        if reduction is None:
+            return matrix.products(operand, panel, new)
+        return matrix.reductions(operand, panel, new, reduction)
+
+    def _in_panels(self, number: int, width: int) -> tuple[int, NewTable]:
+        """Columns of a layer's panels, and what makes tables of such panels."""
+        tables, heads = self.graph.tables, self.model.head_count(number)
+        return tables.panel(width, heads), partial(tables.table, "operand", heads=heads)
+
+    def _next_operand(self, number: int, chunk: int, H: Tensor) -> Tensor:
+        """Operand of the next layer; if that reads its own input rows, they are saved."""
+        following, inside = number + 1, self._inside(number, chunk)
+        self._widths[following] = H.shape[1]
+        if self.model.reads_own(following) and not self._recomputes(following):
+            own = _picked(H, inside).detach()
+            self._table("input", following, own.shape[1]).write(chunk, own)
+        request = self._request(following, H, chunk, self._chosen(number, chunk))
+        self._save_scores(following, chunk, request.scores, inside)
+        return request.operand.detach()
+
+    def _save_scores(
+        self, number: int, chunk: int, scores: AttentionScores | None, inside: Tensor | None
+    ) -> None:
+        """Save the destination scores of some rows, if the layer uses attention."""
+        if scores is not None:
+            own = _picked(scores.destinations, inside).detach()
+            self._table("scores", number, own.shape[1]).write(chunk, own)
+
+    def _request(self, number: int, H: Features, chunk: int, chosen: Tensor | None) -> Request:
+        """Scaled operand of a layer, and its attention scores, for some rows of a chunk."""
+        request = self.model.request(number, H, self.graph.ids_of(chunk, chosen), self._keys)
+        scores = request.scores
+        if scores is not None:
+            none = scores.destinations[:0].detach()
+            scores = replace(scores, destinations=none, vector=scores.vector.detach())
+        without_rows = request.operand[:0].detach()
+        self._requests[number] = request._replace(operand=without_rows, scores=scores)
+        scale = self.graph.scale_of(self.graph.column_scale, chunk, chosen)
+        return request._replace(operand=_scaled(request.operand, scale))
+
+    # A layer on the rows of a chunk
+
+    def _layer(
+        self,
+        number: int,
+        chunk: int,
+        Z: Tensor | None,
+        H_in: Features | None = None,
+        leaf: int = -1,
+    ) -> tuple[Tensor, ChunkRows]:
+        """Output of a layer, from the given product or the saved one."""
+        H_in = self._input(number, chunk) if H_in is None else H_in
+        rows = self._rows(number, chunk, Z, leaf)
+        return self.model.layer(number, H_in, rows, self._keys), rows
+
+    def _rows(self, number: int, chunk: int, Z: Tensor | None, leaf: int = -1) -> ChunkRows:
+        """A chunk's rows of a layer, with the given product or the saved one, scaled."""
+        chosen = self._chosen(number, chunk)
+        if Z is None and ("product", number) in self._tables:
+            Z = self._tables["product", number].read(chunk)
+        if Z is not None:
+            scale = self.graph.scale_of(self.graph.row_scale, chunk, chosen)
+            # A tensor of its own: layers write over it.
+            Z = Z.clone() if scale is None else _scaled(Z, scale)
+        keep = kept = None
+        if number == 0 and self._saves and self.graph.sizes.layers[0].kept:
+            if chunk in self._kept:
+                kept = self._tables["kept", 0].read(chunk).clone()
+            else:
+                keep = partial(self._keep, chunk)
+        ids = self.graph.ids_of(chunk, chosen)
+        ids = ids if self.model.reads_own(number) else ids[:0]
+        first = number in self._requests and self._requests[number].first
+        moments = self._moments[number]
+        return ChunkRows(ids, Z, first=first, moments=moments, leaf=leaf, keep=keep, kept=kept)
+
+    def _keep(self, chunk: int, Z: Tensor) -> None:
+        self._table("kept", 0, Z.shape[1]).write(chunk, Z)
+        self._kept.add(chunk)
+
+    def _input(self, number: int, chunk: int) -> Features:
+        """Input rows of a layer; no rows if it does not read them."""
+        graph, learns = self.graph, torch.is_grad_enabled()
+        if ("input", number) in self._tables:
+            return self._tables["input", number].read(chunk).clone().requires_grad_(learns)
+        if self._recomputes(number):
+            with torch.set_grad_enabled(self._learns):
+                H, _ = self._layer(number - 1, chunk, None)
+            H = _picked(H.detach(), self._inside(number - 1, chunk))
+            return H.requires_grad_(learns)
+        if number:
+            nobody = torch.empty(0, self._widths[number], dtype=graph.dtype)
+            return nobody.requires_grad_(learns)
+        X: Tensor | CSR | None = None
+        chosen = self._chosen(0, chunk)
+        if self.model.reads_own(0):
+            X = graph.features(chunk)
+            if chosen is not None:
+                X = take_rows(X, chosen) if isinstance(X, CSR) else X[chosen]
+        if graph.propagated is None:
+            return (
+                X
+                if X is not None
+                else torch.empty(0, self.model.model.in_channels, dtype=graph.dtype)
+            )
+        assert not isinstance(X, CSR)
+        AX = graph.propagated.read(chunk).to(graph.dtype)
+        return Propagated(_picked(AX, chosen), X)
+
+    def _recomputes(self, number: int) -> bool:
+        """True if a layer's input rows are recomputed from the product of the layer before."""
+        recomputed = self.graph.budget.recomputed
+        return self._saves and number in recomputed and self.model.reads_own(number)
+
+    def _outputs(self, chunk: int, H: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Model outputs from the last layer's, and the other layers' if the outputs depend on them.
+
+        The others' are recomputed from products; none is saved.
+        """
+        earlier, learns, last = list[Tensor](), torch.is_grad_enabled(), self.model.layers - 1
+        for number in range(last) if self.model.jumps else ():
+            with torch.set_grad_enabled(self._learns):
+                made, _ = self._layer(number, chunk, None)
+            earlier.append(made.detach().requires_grad_(learns))
+        ids = self.graph.ids_of(chunk, self._chosen(last, chunk))
+        return self.model.outputs([*earlier, H], keys_on(self._keys, ids)), earlier
+
+    # Backward
+
+    def _operand_gradients(self, number: int) -> ChunkStream:
+        """The gradient of a layer's operand, chunk after chunk. Collective."""
+        G, matrix = self._tables["product", number], self._matrices[number]
+        panel, new = self._in_panels(number, G.width)
+        reduction = self.model.reduction(number)
+        if number in self._attention:
+            operand, scores = self._tables["operand", number], self._tables["scores", number]
+            gradients = self._table("score gradient", number, scores.width)
+            attention = self._attention[number]
+            return attention.adjoints(operand, scores, G, gradients, panel, new)
+        if reduction is None:
+            return matrix.adjoints(G, panel, new)
+        operand = self._tables["operand", number]
+        return matrix.reduction_adjoints(operand, G, panel, new, reduction)
+
+    def _ends(
+        self, number: int, chunk: int, H: Tensor, dO: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Tensors computed from a layer's output, and their gradients."""
+        following, inside = number + 1, self._inside(number, chunk)
+        request = self._request(following, H, chunk, self._chosen(number, chunk))
+        ends, gradients = self._request_ends(following, chunk, request, inside, dO)
+        if ("input gradient", following) in self._tables:
+            ends.append(_picked(H, inside))
+            gradients.append(self._tables["input gradient", following].read(chunk))
+        if ("jump gradient", number) in self._tables:
+            ends.append(H)
+            gradients.append(self._tables["jump gradient", number].read(chunk))
+        return ends, gradients
+
+    def _request_ends(
+        self, number: int, chunk: int, request: Request, inside: Tensor | None, dO: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """A layer's operand and destination scores, and the gradients of both."""
+        ends, gradients, scores = [request.operand], [dO], request.scores
+        if scores is not None:
+            ends.append(_picked(scores.destinations, inside))
+            gradients.append(self._tables["score gradient", number].read(chunk))
+            attention = self._attention[number]
+            if attention.vector_gradient is not None:  # once, and not in every chunk
+                ends.append(scores.vector)
+                gradients.append(attention.vector_gradient)
+                attention.vector_gradient = None
+        return ends, gradients
+
+    def _save_gradients(
+        self, number: int, chunk: int, rows: ChunkRows, H_in: Features, like: Tensor | None = None
+    ) -> None:
+        """Save gradients for the layer before: the product's, over the product, and the input's.
+
+        `like` is the product of the last layer, which was not saved: it gives the table's width.
+        """
+        learns, dZ = number > 0 or self._operand_learns, rows.gradient
+        if like is not None and learns:
+            self._table("product", number, like.shape[1])
+        if ("product", number) in self._tables and learns:
+            table = self._tables["product", number]
+            if dZ is None:
+                dZ = torch.zeros(table.lengths[chunk], table.width, dtype=table.dtype)
+            chosen = self._chosen(number, chunk)
+            scale = self.graph.scale_of(self.graph.row_scale, chunk, chosen)
+            table.write(chunk, _scaled(dZ, scale))
+        if number and self.model.reads_own(number):
+            assert isinstance(H_in, Tensor)
+            dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
+            self._table("input gradient", number, dH.shape[1]).write(chunk, dH)
+
+    def _save_before_norms(
+        self, number: int, chunk: int, H: Tensor, made: Tensor, rows: ChunkRows
+    ) -> None:
+        """Save the gradient of a layer's output, until that of its last norm's moments is known.
+
+        It overwrites the gradient that the next layer sends back past its product: a summand of it.
+        """
+        dH = torch.zeros_like(H) if made.grad is None else made.grad
+        of_next = "input gradient", number + 1
+        if of_next in self._tables:
+            self._tables["output gradient", number] = self._tables[of_next]
+        self._table("output gradient", number, dH.shape[1]).write(chunk, dH)
+        self._moment_gradients.add(H, dH, rows.leaves)
+
+    def _through_norms(self, number: int) -> None:
+        """From the gradient of a layer's output to that of its product. Collective.
+
+        The gradients of the moments of its norms are needed before: a pass over all rows gives
+        those of one norm, the last one's first.
+        """
+        moments = self._moments[number]
+        for norm in range(len(moments) - 1, -1, -1):
+            moments[norm].gradient = self._moment_gradients.over_ranks(self.graph.comm)
+            self._moment_gradients = MomentGradients()
+            for chunk in range(self._chunks):
+                with torch.enable_grad():
+                    H_in = self._input(number, chunk)
+                    H, rows = self._layer(number, chunk, None, H_in, norm - 1)
+                dH = self._tables["output gradient", number].read(chunk)
+                if norm:
+                    self._moment_gradients.add(H, dH, rows.leaves)
+                else:
+                    H.backward(dH)
+                    self._save_gradients(number, chunk, rows, H_in)
+                self._tell()
+        gradient = self._tables.pop(("output gradient", number), None)
+        if gradient is not self._tables.get(("input gradient", number + 1)):
+            release(gradient)
+
+    # Tables, rows and progress
+
+    def _table(self, name: str, number: int, width: int) -> Table:
+        """A table of the rows that a layer makes, created when it is first asked for."""
+        if (name, number) not in self._tables:
+            tables, matrix, heads = self.graph.tables, self._matrices[number], 0
+            extra, panel = 0, None
+            if name == "product":
+                heads = self.model.head_count(number)
+                # Its gradient overwrites it, which a symmetric matrix is multiplied by.
+                received = not matrix.thinned and matrix.transposed is None
+                extra = matrix.halo_rows if received else 0
+            elif name in ("scores", "score gradient"):
+                # Columns for as many heads as a panel has.
+                layer = self.model.heads(number)
+                assert layer is not None
+                panel = tables.panel(layer.number * layer.channels, layer.number)
+                panel = panel // layer.channels * layer.score_width
+            self._tables[name, number] = tables.table(
+                _PURPOSES[name], matrix.row_bounds, width, extra, panel=panel, heads=heads
+            )
+        return self._tables[name, number]
+
+    @property
+    def _chunks(self) -> int:
+        return len(self.graph.bounds) - 1
+
+    def _chosen(self, number: int, chunk: int) -> Tensor | None:
+        """Rows of a chunk that a layer makes, counted from its first row; ``None``: all."""
+        return self._matrices[number].chosen(chunk)
+
+    def _inside(self, number: int, chunk: int) -> Tensor | None:
+        """Of the rows that a layer makes, those that the next one makes; ``None``: all."""
+        given, wanted = self._chosen(number, chunk), self._chosen(number + 1, chunk)
+        if wanted is None or given is None:
+            return wanted
+        return torch.searchsorted(given, wanted)
+
+    def _passes(self, number: int) -> int:
+        """Number of passes over all chunks of a layer, forward or backward."""
+        return 1 + self.model.norms(number)
+
+    def _begin(self, passes: int) -> None:
+        self._ticks, self._all_ticks = 0, passes * self._chunks
+
+    def _tell(self) -> None:
+        self._ticks += 1
+        if self._tick is not None:
+            self._tick(self._ticks, self._all_ticks)
+
+
+def _scaled(H: Tensor, scale: Tensor | None) -> Tensor:
+    return H if scale is None else (H * scale).to(H.dtype)
+
+
+def _picked(H: Tensor, inside: Tensor | None) -> Tensor:
+    return H if inside is None else H[inside]

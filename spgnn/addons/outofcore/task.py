@@ -1,0 +1,242 @@
+"""Vertices' labels learnt on a graph that is larger than memory, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spgnn.addons.outofcore.data import open_dataset
+from spgnn.addons.outofcore.graph import ChunkedGraph, Labels
+from spgnn.addons.outofcore.model import ChunkedModel
+from spgnn.addons.outofcore.passes import ChunkedPass
+from spgnn.addons.outofcore.tables import memory_rows
+from spgnn.autograd import with_backward
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.config import TrainConfig
+from spgnn.direct import Transfers, keep_pages
+from spgnn.errors import memory_for
+from spgnn.files import scratch_directory
+from spgnn.nn import DropoutKeys, multiplied_in, weights_of
+from spgnn.progress import working
+from spgnn.train import (
+    Objective,
+    Predictions,
+    Scores,
+    Task,
+    as_taken,
+    decaying_first,
+    gathered,
+    graph_section,
+    model_of,
+)
+
+
+class ChunkedTask(Task):
+    """Labels of vertices, learnt by a model whose rows are processed in chunks. Collective.
+
+    Parameters
+    ----------
+    config : TrainConfig
+    comm : Communicator
+        All ranks.
+    idle_bytes : int
+        Resident memory of this rank before it loaded any data.
+    outputs : int, optional
+        Nothing is to be learnt: the model makes so many columns.
+
+    Attributes
+    ----------
+    meta : GraphMeta
+        With the features and classes that are trained on.
+    graph : ChunkedGraph
+    counts : Transfers
+        What was read and written so far.
+    moved : Transfers
+        In the last epoch, without evaluating.
+
+    Raises
+    ------
+    InputError
+        If the data set, the model or the budget is wrong; on all ranks alike.
+    """
+
+    def __init__(
+        self, config: TrainConfig, comm: Communicator, idle_bytes: int, outputs: int | None = None
+    ) -> None:
+        self.comm, self.config = comm, config
+        self.counts, self.moved = Transfers(), Transfers()
+        self._scratch = ExitStack()
+        with memory_for(f"the rows of {config.data.dataset}"):
+            try:
+                self._open(idle_bytes, outputs)
+            except BaseException:
+                self._scratch.close()
+                keep_pages(None)
+                raise
+
+    def _open(self, idle_bytes: int, outputs: int | None) -> None:
+        config, comm = self.config, self.comm
+        directory, spill = None, config.storage.spill
+        if spill is not None:
+            scratch = scratch_directory(spill, f"--spill {spill}")
+            directory = comm.on_every_rank(lambda: self._scratch.enter_context(scratch))
+        with working(f"reading {config.data.dataset}", shown=comm.rank == 0):
+            dataset = open_dataset(config, comm, self.counts, directory, outputs)
+        self.meta = dataset.meta
+        self.model = model_of(config, self.meta.features, self.meta.classes)
+        self.model.to(weights_of(config.training.dtype)).train(outputs is None)
+        with working("building what epochs read", shown=comm.rank == 0):
+            model = ChunkedModel(self.model)
+            self.graph = ChunkedGraph(
+                dataset,
+                model,
+                config,
+                comm,
+                directory=directory,
+                counts=self.counts,
+                itself=idle_bytes,
+            )
+            self._pass = ChunkedPass(self.graph, model, self._tick)
+            if dataset.labels is not None:
+                self._learn(dataset.labels)
+
+    def _learn(self, labels: Labels) -> None:
+        """The rows of each layer, in training and in evaluation, and the objective. Collective."""
+        rows, train = self.graph.bounds[-1], labels.masks[0]
+        self._training = self.graph.matrices_for(labels.mask(rows, training=True), training=True)
+        self._evaluation = self.graph.matrices_for(
+            labels.mask(rows, training=False), training=False
+        )
+        self.objective = Objective.of(
+            self.config.aim,
+            self.meta.name,
+            labels.y,
+            labels.masks,
+            classes=self.meta.classes,
+            comm=self.comm,
+        )
+        self.criterion = self.objective.criterion
+        self._labelled = labels.rows
+        self._train_rows = labels.rows[train]
+        self._train_y = as_taken(self.objective.kind, labels.y)[train]
+
+    def loss(self, epoch: int) -> Tensor:
+        """A share of the mean over all training vertices. Collective."""
+        keys = DropoutKeys(torch.empty(0, dtype=torch.int64), self.config.training.seed, epoch)
+        before = self.counts.copy()
+        total = self._pass.loss(self._training, keys, self._share)
+
+        def backward(scale: Tensor) -> None:
+            with multiplied_in(self.config.training.dtype, "cpu"):
+                self._pass.backward(scale)
+            self.moved = self.counts.since(before)
+
+        return with_backward(total, backward)
+
+    def _share(self, chunk: int, chosen: Tensor | None, outputs: Tensor) -> Tensor:
+        """The share of the loss that some rows of a chunk have."""
+        inside, here = self._in_chunk(self._train_rows, chunk, chosen)
+        mask = torch.ones(len(inside), dtype=torch.bool)
+        return self.objective.share(outputs[inside], self._train_y[here], mask)
+
+    def _in_chunk(self, rows: Tensor, chunk: int, chosen: Tensor | None) -> tuple[Tensor, slice]:
+        """Of some own rows those in a chunk: where among its chosen rows, and which of them."""
+        first, last = self.graph.bounds[chunk : chunk + 2]
+        low, high = torch.searchsorted(rows, torch.tensor([first, last])).tolist()
+        inside = rows[low:high] - first
+        return (
+            inside if chosen is None else torch.searchsorted(chosen, inside),
+            slice(low, high),
+        )
+
+    def scores(self) -> Scores:
+        """Validation loss, then scores on train, validation and test. Collective."""
+        outputs: Tensor | None = None
+        for chunk, chosen, H in self._pass.outputs(self._evaluation):
+            inside, here = self._in_chunk(self._labelled, chunk, chosen)
+            if outputs is None:
+                outputs = memory_rows(len(self._labelled), H.shape[1], H.dtype)
+            outputs[here] = H[inside]
+        assert outputs is not None
+        return self.objective.scores(outputs, self.comm)
+
+    def all_outputs(self) -> Tensor:
+        """Outputs of all own vertices [own rows, columns]. Collective.
+
+        In a file that is mapped into memory, if there is a directory to spill to.
+        """
+        outputs: Tensor | None = None
+        with torch.no_grad():
+            for chunk, _, H in self._pass.outputs(self.graph.whole):
+                if outputs is None:
+                    outputs = self.graph.output_rows(H)
+                outputs[slice(*self.graph.bounds[chunk : chunk + 2])] = H
+                self.graph.give_back()
+        assert outputs is not None
+        return outputs
+
+    def predictions(self) -> Predictions:
+        """Scores, and what follows, of all own vertices. Collective."""
+        scores = self.all_outputs().float()
+        decided = []
+        for first, last in pairwise(self.graph.bounds):
+            decided.append(self.objective.decided(scores[first:last]))
+            self.graph.give_back()
+        arrays = {name: torch.cat([chunk[name] for chunk in decided]) for name in decided[0]}
+        arrays["scores"] = scores
+        return Predictions(self.graph.vertex_ids, arrays, self.graph.give_back)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """As Kipf & Welling (2017, section 5.2), only the first layer decays."""
+        return decaying_first(self.model, self.model, self.config.training.weight_decay)
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, layers, seed, and the size of the graph: that of training in memory."""
+        size = f"{self.meta.vertices} vertices and {self.meta.edges} edges"
+        layers = "→".join(map(str, self.config.widths(self.meta.features, self.meta.classes)))
+        seed = self.config.training.seed
+        described = self.config.model.described
+        return {**described, "layers": layers, "seed": seed, "a graph of": size}
+
+    def sections(self) -> dict[str, Any]:
+        """The graph, shares of the memory, and bytes that an epoch read and wrote. Collective.
+
+        Amplification is what was transferred, whole pages, over what would have been read if all
+        columns of every operand were in memory at once.
+        """
+        budget, moved = self.graph.budget, self.moved
+        sizes = self.graph.sizes.of_matrices(self._training)
+        least = sum(budget.in_one_panel.traffic(sizes))
+        transferred = moved.moved_in + moved.moved_out
+        mine = [*budget.traffic(sizes), moved.read, moved.written, transferred, least]
+        names = "planned_read", "planned_written", "read", "written", "transferred"
+        *totals, needed = gathered(self.comm, mine).sum(axis=0).astype(int).tolist()
+        storage = {
+            "chunks": budget.chunks,
+            "on_disk": sorted(budget.placement.on_disk),
+            "panel_bytes": budget.placement.panel_bytes,
+            "recomputed_layers": sorted(budget.recomputed),
+            **{f"{name}_bytes": total for name, total in zip(names, totals, strict=True)},
+            "amplification": totals[-1] / needed if needed else None,
+        }
+        return {"graph": graph_section(self.meta), "storage": storage}
+
+    def close(self) -> None:
+        """Remove what lies on the disk, and give up the memory of tables."""
+        self._pass.forget()
+        self.graph.close()
+        self._scratch.close()
+
+    def _tick(self, done: int, total: int) -> None:
+        if done % self.graph.budget.chunks == 0:
+            self.graph.make_room()
+        if self.progress is not None:
+            self.progress("chunks of this epoch", done, total)

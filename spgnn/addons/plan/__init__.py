@@ -1,0 +1,5 @@
+"""Plans for ranks that do not exist: what a configuration would cost, and which is best."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,433 @@
+"""Plans of one matrix on all ranks, in numbers: what remains of them once they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spgnn.attention import Partials, Pieces, pieces
+from spgnn.exchange import LEAST_WITH_FEEDBACK, Codec, Hop, Plan, Stage, Turn, Turned
+from spgnn.kernels.quantise import packed_bytes
+from spgnn.layout import Axes, Int64Array
+from spgnn.sparse import SUM_DTYPE
+
+LEVELS = ("inside", "between")
+# Rows for which a layer of attention keeps data, besides its input and output rows: rows of sources
+# that are received; softmaxes that others request; rows before a fold, and the same where there is
+# one; partial softmaxes that are merged; own rows where others request softmaxes. And edges, where
+# these have features.
+EXTRA_ROWS = ("received", "requested", "partial", "gathered", "merged", "shared", "edges")
+
+Moved = npt.NDArray[Any]
+"""Bytes sent, bytes received and messages, inside nodes and between them: [3, levels, P]."""
+# Columns of an operand, or of each rank's share of it.
+Width = int | Int64Array
+Float64Array = npt.NDArray[np.float64]
+
+
+class Product(NamedTuple):
+    """A product with the matrix of a layer, or its adjoint; or attention over its nonzeros."""
+
+    layer: int
+    width: int  # columns of the rows that travel: under attention heads × channels
+    dtype: torch.dtype = torch.float32
+    adjoint: bool = False
+    heads: int = 0  # of attention; 0 for a product
+    joint: bool = False  # scores need the destination's whole row (GATv2), not a number a head
+    drops: bool = False  # attention weights are dropped
+    largest: bool = False  # of the neighbours, for which the same rows travel
+
+    @property
+    def words(self) -> float:
+        """Width of an operand of float32 that has as many bytes."""
+        return self.width * self.dtype.itemsize / torch.float32.itemsize
+
+
+class MeanRowBytes(NamedTuple):
+    """Effect of a codec on a row in a mean epoch of the run.
+
+    Bits, delays and bins are functions of the epoch, so the bytes of a row are known for every
+    epoch in advance; of a sample, the share that is drawn is.
+    """
+
+    row: Any  # bytes of a row: a number, or one for each rank
+    mean: Any = 0  # bytes of a message's mean, if it travels apart
+    messages: Any = 1  # to a peer that gets any
+
+    @classmethod
+    def of(cls, codec: Codec | None, width: Width, dtype: torch.dtype) -> MeanRowBytes:
+        """Of rows of one width, or of a width on each rank; without a codec they are exact."""
+        itemsize = dtype.itemsize
+        if codec is None:
+            return cls(width * itemsize)
+        widths, place = np.unique(width, return_inverse=True)
+        each = np.array([_row_bytes(codec, int(one), itemsize) for one in widths])
+        epochs = range(codec.epochs)
+        exact = sum(map(codec.is_exact, epochs)) / codec.epochs
+        apart = 1 - sum(map(codec.passes, epochs)) / codec.epochs if codec.sends_means else 0.0
+        carrying = exact if codec.delay is None else 1.0
+        row = each[place].reshape(np.shape(width))
+        return cls(row, apart * np.asarray(width) * itemsize, apart + carrying)
+
+
+@cache
+def _row_bytes(codec: Codec, width: int, itemsize: int) -> float:
+    total = 0.0
+    for epoch in range(codec.epochs if width else 0):
+        if codec.delay is None and not codec.is_exact(epoch):
+            continue
+        bits = max(codec.bits_at(epoch), LEAST_WITH_FEEDBACK if codec.feedback else 1)
+        packed = bits < min(32, 8 * itemsize)
+        nbytes = packed_bytes(width, bits) if packed else width * itemsize
+        # The first epoch of a delay is exact; its bins take turns from then on.
+        late = bool(epoch and codec.delay and codec.delay_at(epoch))
+        total += nbytes * codec.sampling_at(epoch) / (codec.bins if late else 1)
+    return total / codec.epochs
+
+
+@dataclass(frozen=True, eq=False)
+class HopCounts:
+    """One exchange of all ranks; rows and peers by level and rank, [levels, P]."""
+
+    sent: Any
+    received: Any
+    messages: Any  # peers that get any
+    returned: Any  # the same in the adjoint
+    entries: Int64Array  # nonzeros of the send matrix, [P]
+    sums: bool = False  # some rank sends partial sums, and not rows as they are
+    axis: str = "row"
+    broadcast: bool = False  # rows leave their owner once, whoever receives them
+    largest: Int64Array | None = None  # rows of each rank's largest message, [P], if counted
+    few: bool = False  # what relays send, when they have what they send it of
+
+    def moved(
+        self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
+    ) -> Moved:
+        """Traffic of rows of some width, forward or in the adjoint; with a codec in the mean."""
+        row, mean, messages = MeanRowBytes.of(codec, width, dtype)
+        sent = self.sent * row + self.messages * mean
+        received = self.received * row + self.returned * mean
+        messages = messages * (np.asarray(width) > 0)
+        if adjoint:
+            return np.stack((received, sent, self.returned * messages))
+        return np.stack((sent, received, self.messages * messages))
+
+    @property
+    def sent_rows(self) -> Int64Array:
+        """Rows to both levels, int64 [P]."""
+        return np.asarray(self.sent.sum(axis=0))
+
+    @property
+    def received_rows(self) -> Int64Array:
+        """Rows from both levels, int64 [P]."""
+        return np.asarray(self.received.sum(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
+class StageCounts:
+    """One stage of all ranks, int64 [P] each."""
+
+    rows: Int64Array  # of L
+    columns: Int64Array
+    local: Int64Array  # nonzeros of L
+    remote: Int64Array  # nonzeros of R
+    kept: Int64Array  # rows in buffers from one product to the next
+    hops: tuple[HopCounts, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCounts:
+    """The pieces of a plan (:class:`~spgnn.attention.pieces.Pieces`), int64 [P] each."""
+
+    rows: Int64Array
+    columns: Int64Array
+    partial: Int64Array  # rows before the fold
+    fetched: Int64Array  # rows of sources that are received
+    requested: Int64Array  # softmaxes that other ranks request
+    local: Int64Array  # nonzeros of each piece
+    remote: Int64Array
+    summed: Int64Array
+    kept: Int64Array  # rows in buffers from one layer to the next
+    fetch: tuple[HopCounts, ...]  # of rows of sources
+    sums: HopCounts | None  # of partial softmaxes to the destinations
+    fold: HopCounts | None  # of rows that are folded there
+
+    @property
+    def ways(self) -> list[HopCounts]:
+        """Those of partial softmaxes."""
+        return [way for way in (self.sums, self.fold) if way is not None]
+
+    @property
+    def merged(self) -> Int64Array:
+        """Partial softmaxes that arrive and are merged."""
+        return np.asarray(sum((way.received_rows for way in self.ways), 0 * self.rows), np.int64)
+
+    def exchanges(self, step: Product, codec: Codec | None) -> Iterator[Moved]:
+        """Traffic of each exchange, in their order."""
+        ways = self.ways
+        for way in reversed(ways):
+            yield _partials_moved(way, step, codec, back=True)
+        for hop in self.fetch[:: -1 if step.adjoint else 1]:
+            yield hop.moved(step.width, step.dtype, codec, adjoint=step.adjoint)
+        for way in ways:
+            yield _partials_moved(way, step, codec, back=False)
+
+
+def _partials_moved(hop: HopCounts, step: Product, codec: Codec | None, *, back: bool) -> Moved:
+    """One exchange of partial softmaxes, as :meth:`spgnn.attention.passes.Way.carried` has it."""
+    weighted = back == step.adjoint  # rows that a codec approximates, and the scores with them
+    scores = SUM_DTYPE[step.dtype]
+    rows = step.width if weighted or step.joint else 0
+    now = step.heads if weighted or not step.joint else 0
+    late = step.heads if weighted and step.adjoint else 0
+    exact = late_codec = None
+    if codec is not None:
+        # Scores are exact and of the same sample; some are as late as the rows they belong to.
+        never = {"delay": None} if codec.delay is None else {}
+        kept = {"sampling": codec.sampling, "exact_last": codec.exact_last, "epochs": codec.epochs}
+        exact = Codec(**kept, exact_means=False, **never)  # type: ignore[arg-type]
+        late_codec = replace(codec, bits=((0, 32),), feedback=False)
+    parts = [
+        hop.moved(rows, step.dtype, codec, adjoint=back),
+        hop.moved(now, scores, exact, adjoint=back),
+        hop.moved(late, scores, late_codec, adjoint=back),
+    ]
+    total = np.sum(parts, axis=0)
+    total[2] = np.max([part[2] for part in parts], axis=0)
+    return np.asarray(total)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixCounts:
+    """The plan of one matrix on all ranks."""
+
+    stages: tuple[StageCounts, ...]
+    matrix: Int64Array  # bytes of L, R and S, [P]
+    transpose: Int64Array  # bytes of their other sides
+    # Of all ranks, where stages multiply a share of the columns between a turn and the turn back;
+    # and peers of a turn that are on other nodes, bool [P, peers].
+    turns: tuple[list[Turn], list[Turn]] | None = None
+    away: npt.NDArray[np.bool_] | None = None
+    attention: AttentionCounts | None = None
+
+    @property
+    def columns(self) -> Int64Array:
+        """Rows of the operand that each rank holds."""
+        if self.turns is not None:
+            return np.array([turn.own for turn in self.turns[0]])
+        return self.stages[0].columns
+
+    @property
+    def rows(self) -> Int64Array:
+        """Rows that each rank makes."""
+        if self.turns is not None:
+            return np.array([turn.own for turn in self.turns[1]])
+        return self.stages[-1].rows
+
+    @property
+    def hops(self) -> list[HopCounts]:
+        """Of all stages."""
+        return [hop for stage in self.stages for hop in stage.hops]
+
+    @property
+    def nonzeros(self) -> dict[str, Int64Array]:
+        """Of L and of R."""
+        return {
+            "local": total_of([stage.local for stage in self.stages]),
+            "remote": total_of([stage.remote for stage in self.stages]),
+        }
+
+    def share(self, width: int) -> Width:
+        """Columns that each rank multiplies."""
+        if self.turns is None:
+            return width
+        return np.array([turn.share(width) for turn in self.turns[0]])
+
+    def buffers(self, width: int) -> Int64Array:
+        """Elements kept from one product of some width to the next, int64 [P]."""
+        share = self.share(width)
+        found = total_of([stage.kept * share for stage in self.stages])
+        if self.turns is None:
+            between = [stage.rows * width for stage in self.stages[:-1]]
+            return np.asarray(total_of([found, *between]), np.int64)
+        own, group = (
+            np.max([[getattr(turn, name) for turn in turns] for turns in self.turns], axis=0)
+            for name in ("own", "all")
+        )
+        return np.asarray(found + width * own + share * group, np.int64)
+
+    def exchanges(self, step: Product, codec: Codec | None = None) -> list[list[Moved]]:
+        """Traffic of a step in its order, by what is under way together."""
+        if step.heads:
+            assert self.attention is not None
+            return [[moved] for moved in self.attention.exchanges(step, codec)]
+        share, dtype, adjoint = self.share(step.width), step.dtype, step.adjoint
+        found = [
+            [hop.moved(share, dtype, codec, adjoint=adjoint) for hop in stage.hops]
+            for stage in self.stages
+            if stage.hops
+        ]
+        if self.turns is not None:
+            before, after = self.turns_moved(step)
+            found = [[before], *found, [after]]
+        return found[::-1] if adjoint else found
+
+    def turns_moved(self, step: Product) -> list[Moved]:
+        """Traffic of the turn and of the turn back, where there are any."""
+        found = list[Moved]()
+        for turns, back in zip(self.turns or (), (step.adjoint, not step.adjoint), strict=False):
+            carried = [turn.carried(step.width, step.dtype, back=back) for turn in turns]
+            send, receive = (
+                [getattr(each, way) for each in carried] for way in ("sent", "received")
+            )
+            nbytes = count_hop(send, receive, self.away, np.zeros(len(turns), np.int64))
+            found.append(np.stack((nbytes.sent, nbytes.received, nbytes.messages)))
+        return found
+
+    def moved(self, step: Product, codec: Codec | None = None) -> Moved:
+        """Traffic of a step."""
+        nothing = np.zeros((3, len(LEVELS), len(self.matrix)), np.int64)
+        each = [moved for together in self.exchanges(step, codec) for moved in together]
+        return np.asarray(total_of([nothing, *each]))
+
+
+def total_of(arrays: Sequence[Any]) -> Any:
+    """Sum of arrays, one at least."""
+    return np.sum(np.stack(arrays), axis=0)
+
+
+def count(
+    plans: Sequence[Plan], axes: Axes, ranks_a_node: int, *, attends: bool = False
+) -> MatrixCounts:
+    """Count the plans of one matrix on all ranks, of which r is on node r // ranks_a_node.
+
+    Raises
+    ------
+    InputError
+        If attention cannot be had of these plans.
+    """
+    nodes = np.arange(axes.ranks) // ranks_a_node
+
+    @cache
+    def away(axis: str) -> npt.NDArray[np.bool_]:
+        groups = axes.groups(axis)
+        found = np.zeros((axes.ranks, len(groups[0])), np.bool_)
+        for group in groups if nodes[-1] else ():
+            ranks = np.array(group)
+            found[ranks] = nodes[ranks] != nodes[ranks][:, None]
+        return found
+
+    def hop(
+        hops: Sequence[Hop | Partials],
+        entries: Sequence[int],
+        *,
+        sums: bool,
+        whole: bool = False,
+        few: bool = False,
+    ) -> HopCounts:
+        send, receive = [h.counts.send for h in hops], [h.counts.recv for h in hops]
+        axis = hops[0].axis
+        counted = count_hop(
+            send, receive, away(axis), entries, sums=sums, axis=axis, broadcast=whole
+        )
+        return replace(counted, few=few)
+
+    def entries(hops: Sequence[Hop]) -> list[int]:
+        return [h.send.nnz + (h.relay.nnz if h.relay is not None else 0) for h in hops]
+
+    def stage(stages: Sequence[Stage]) -> StageCounts:
+        figures = [
+            (*s.local.shape, s.local.nnz, s.remote.nnz if s.remote else 0, s.buffers(1))
+            for s in stages
+        ]
+        hops = [
+            hop(
+                each,
+                entries(each),
+                sums=not all(one.sends_rows for one in each),
+                whole=each[0].broadcast,
+                few=each[0].few,
+            )
+            for each in zip(*(s.hops for s in stages), strict=True)
+        ]
+        rows, columns, local, remote, kept = np.array(figures, np.int64).T
+        return StageCounts(rows, columns, local, remote, kept, tuple(hops))
+
+    def attention(made: Sequence[Pieces]) -> AttentionCounts:
+        figures = [
+            (
+                *plan.shape,
+                each.partial_rows,
+                each.fetched,
+                each.requested,
+                each.local.nnz,
+                0 if each.remote is None else each.remote.nnz,
+                0 if each.summed is None else each.summed.nnz,
+                0 if each.fetch is None else each.fetch.buffers(1),
+            )
+            for plan, each in zip(plans, made, strict=True)
+        ]
+        fetches = zip(*(each.fetch.hops for each in made if each.fetch is not None), strict=True)
+        ways = [[way for each in made if (way := getattr(each, n))] for n in ("sums", "fold")]
+        sums, fold = (
+            hop(way, [partials.counts.sent for partials in way], sums=True) if way else None
+            for way in ways
+        )
+        fetch = tuple(hop(each, entries(each), sums=False) for each in fetches)
+        numbers: Any = np.array(figures, np.int64).T
+        hops: Any = fetch, sums, fold
+        return AttentionCounts(*numbers, *hops)
+
+    memory = [plan.memory(1) for plan in plans]
+    matrix, transpose = (
+        np.array([m[name] for m in memory], np.int64) for name in ("matrix", "transpose")
+    )
+    factors: list[Any] = [plan.stages for plan in plans]
+    turns = None
+    if isinstance(factors[0][0], Turned):
+        # A plan that shares columns out is one factor.
+        turned = [factor for (factor,) in factors]
+        turns = [each.before for each in turned], [each.after for each in turned]
+        factors = [each.stages for each in turned]
+    return MatrixCounts(
+        tuple(map(stage, zip(*factors, strict=True))),
+        matrix,
+        transpose,
+        turns,
+        away(turns[0][0].axis) if turns else None,
+        attention([pieces(plan) for plan in plans]) if attends else None,
+    )
+
+
+def count_hop(
+    send: Sequence[Int64Array],
+    receive: Sequence[Int64Array],
+    away: Any,
+    entries: Sequence[int] | Int64Array,
+    *,
+    sums: bool = False,
+    axis: str = "row",
+    broadcast: bool = False,
+) -> HopCounts:
+    """Count one exchange of all ranks.
+
+    Of rows to and from the peers of each along the axis, [P][peers], some of which are on another
+    node (`away`, bool [P, peers]).
+    """
+    both = np.stack(send), np.stack(receive)
+
+    def by_level(rows: Int64Array) -> Int64Array:
+        between = (rows * away).sum(axis=1)
+        return np.stack((rows.sum(axis=1) - between, between))
+
+    sent, received = map(by_level, both)
+    messages, returned = (by_level((rows > 0).astype(np.int64)) for rows in both)
+    entries = np.asarray(entries, np.int64)
+    largest = both[0].max(axis=1).astype(np.int64)
+    return HopCounts(sent, received, messages, returned, entries, sums, axis, broadcast, largest)

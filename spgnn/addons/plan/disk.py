@@ -1,0 +1,310 @@
+"""Training from a disk, priced next to plans that fit into memory.
+
+The rows of each layer are counted on the graph itself, as the training command makes them; how
+memory is shared out, and what is read and written, is what that command decides and predicts
+(`spgnn.addons.outofcore`). Seconds are those of the same products in memory, of the layers that are
+recomputed in backward, and of the disk as far as these do not hide it: panels are read ahead, and
+rows written behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from spgnn.addons.outofcore import (
+    LIBRARIES,
+    OWN_MATRIX,
+    OWN_ON_DISK,
+    Budget,
+    ChunkedModel,
+    Sizes,
+    choose_recomputed,
+    decide,
+    keep_first,
+    memory_needed,
+    merged,
+)
+from spgnn.addons.plan.epoch import Epoch
+from spgnn.addons.plan.predict import Prediction
+from spgnn.addons.plan.ranks import VirtualRanks
+from spgnn.config import Storage, TrainConfig
+from spgnn.data import is_graph_directory, open_shards
+from spgnn.direct import DirectFile, Transfers
+from spgnn.errors import InputError
+from spgnn.files import scratch_directory
+from spgnn.machine import Machine
+from spgnn.sparse import CSR
+
+Mask = npt.NDArray[np.bool_]
+
+
+class LayerRows(NamedTuple):
+    """Rows that one layer makes, and rows that it reads for them: bool [n], ``None`` for all."""
+
+    made: Mask | None = None
+    sources: Mask | None = None
+    matrix: Literal["whole", "memory", "files"] = "whole"  # or one of its own rows, and where
+
+
+@dataclass(frozen=True, eq=False)
+class Disk:
+    """Training of one graph from a disk."""
+
+    dataset: str  # as the command line names it
+    storage: Storage  # without memory, everything is on the disk
+    known_speed: float  # bytes a second that the disk reads or writes; 0: not measured yet
+    idle: int  # bytes of a process that has no data
+    is_asked: bool = True  # else it comes after all plans in memory
+
+    @cached_property
+    def speed(self) -> float:
+        """Bytes a second that the disk reads or writes."""
+        assert self.storage.spill is not None
+        return self.known_speed or speed_of(self.storage.spill)
+
+    def planned(
+        self,
+        config: TrainConfig,
+        in_memory: Prediction,
+        virtual: VirtualRanks,
+        epoch: Epoch,
+        machine: Machine,
+    ) -> tuple[Storage, Prediction, dict[str, Any]] | None:
+        """Plan of training from the disk, 1D with whole columns; ``None`` if memory is too small.
+
+        Returns
+        -------
+        storage : Storage
+            Its options.
+        prediction : Prediction
+        record : dict
+            Predicted chunks, tables and traffic of the disk, as the training report names them.
+        """
+        keeping, exact_for = self._sizes(config, virtual, epoch)
+        nothing = [sizes.keeping_nothing for sizes in keeping]
+        budgets = list[Budget]()
+
+        def decided(sizes: Sequence[Sizes], recomputed: frozenset[int]) -> Budget:
+            budgets[:] = self._budgets(sizes, recomputed)
+            return budgets[0]
+
+        recompute = self.storage.recompute
+        try:
+            first = choose_recomputed(nothing[0].reads_own, recompute, partial(decided, nothing))
+        except InputError:
+            return None
+        without, kept = budgets[:], None
+        if recompute != "always":
+            kept = keep_first(first, lambda: decided(keeping, without[0].recomputed))
+        if kept is None:
+            budgets[:] = without
+        first = budgets[0]
+        memory = self._memory
+        exact = exact_for(first, all(one.can_sort(memory) for one in budgets))
+        if kept is None:
+            exact = [sizes.keeping_nothing for sizes in exact]
+        moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
+        each_row = _row_seconds(epoch, machine)
+        recomputing = max(_recomputing(sizes, first.recomputed, each_row) for sizes in exact)
+        seconds = dict(in_memory.seconds or {})
+        seconds["again"] = machine.slowdown(virtual.ranks) * recomputing
+        # All ranks of a node share its disk.
+        here = min(virtual.ranks, machine.ranks_a_node)
+        moving = here * max(map(sum, moved)) / self.speed
+        seconds["disk"] = max(0.0, moving - sum(seconds.values()))
+        needs = np.array([budget.bytes for budget in budgets])
+        record = {
+            "chunks": first.chunks,
+            "on_disk": sorted(first.placement.on_disk),
+            "panel_bytes": first.placement.panel_bytes,
+            "recomputed_layers": sorted(first.recomputed),
+            "planned_read_bytes": sum(each.read for each in moved),
+            "planned_written_bytes": sum(each.written for each in moved),
+        }
+        prediction = replace(
+            in_memory,
+            memory={"chunks": needs, "process": np.full_like(needs, self.idle + LIBRARIES)},
+            setup=np.zeros_like(in_memory.setup),
+            seconds=seconds,
+        )
+        return replace(self.storage, chunks=first.chunks), prediction, record
+
+    @property
+    def _memory(self) -> int | None:
+        """Of a rank, besides that of the process itself."""
+        itself = self.idle + LIBRARIES
+        return self.storage.memory - itself if self.storage.memory else None
+
+    def _budgets(self, sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
+        """Of all ranks, which agree on chunks and on what lies on the disk."""
+        itself = self.idle + LIBRARIES
+        options: dict[str, Any] = {"spill": True, "itself": itself, "recomputed": recomputed}
+        budgets = merged([decide(one, self._memory, None, **options) for one in sizes])
+        return [
+            replace(budget, bytes=memory_needed(one, budget.chunks, budget.placement, recomputed))
+            for one, budget in zip(sizes, budgets, strict=True)
+        ]
+
+    def _sizes(
+        self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
+    ) -> tuple[list[Sizes], Callable[[Budget, bool], list[Sizes]]]:
+        """Of each rank: as the budget takes them, at most, and as they will be with it.
+
+        The latter also by whether all ranks have memory to sort matrices of own rows.
+        """
+        dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
+        A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
+        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
+        reads_own = [model.reads_own(number) for number in range(layers)]
+        # Outputs of all layers need the same rows of each; moments are those of all rows.
+        prunes = config.algorithm.prune and not model.jumps and not config.model.makes_all_rows
+        scored = (dataset.labelled if dataset.scored is None else dataset.scored)[order]
+        # Features stay in their files: those of a graph directory with a part for each rank.
+        in_files = (
+            is_graph_directory(self.dataset)
+            and not dataset.random_features
+            and open_shards(self.dataset).meta.parts == virtual.ranks
+        )
+        # Features that were neither made up nor left in their files.
+        dense = 0 if in_files or dataset.random_features else epoch.itemsize * epoch.widths[0]
+        upper, bases = list[Sizes](), list[Sizes]()
+        for rank in range(virtual.ranks):
+            own = slice(*virtual.layout.range(rank))
+            many = own.stop - own.start
+            columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
+            here, lengths = scored[own], A.row_lengths[own]
+            known = int(here.sum())
+            base = model.sizes(
+                rows=many,
+                received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
+                nonzeros=len(columns),
+                weighted=dataset.weighted,
+                symmetric=not dataset.directed and not dataset.weighted,
+                itemsize=epoch.itemsize,
+                fixed_bytes=(16 + dense) * many,  # scales and ids
+                sparse=epoch.sparse,
+                propagates=epoch.propagated,
+                in_files=in_files,
+            ).with_labels(known, epoch.widths[-1])
+            asked = int(lengths[here].sum()), int(lengths.sum())
+            upper.append(base.at_most(known, *asked) if prunes else base)
+            bases.append(base)
+
+        def exact_for(budget: Budget, sorts: bool) -> list[Sizes]:
+            if not prunes:
+                return bases
+            wanted = dataset.labelled[order].numpy()
+            files = sorts and "matrix" in budget.placement.on_disk
+            loops, ranks = virtual.loops, virtual.ranks
+            rows = layer_rows(A, wanted, reads_own, loops=loops, ranks=ranks, files=files)
+            lengths = A.row_lengths.numpy()
+            found = list[Sizes]()
+            for rank, base in enumerate(bases):
+                own = slice(*virtual.layout.range(rank))
+                made, read = (
+                    [base.rows if mask is None else int(mask[own].sum()) for mask in masks]
+                    for masks in ([one.made for one in rows], [one.sources for one in rows])
+                )
+                matrices: list[tuple[int, int] | None] = [None] * layers
+                for number, one in enumerate(rows):
+                    if one.matrix == "memory":
+                        matrices[number] = 0, 0
+                    elif one.made is not None and one.matrix == "files":
+                        # Row offsets of each block, and of the rows of others in one more.
+                        nonzeros = int(lengths[own][one.made[own]].sum())
+                        entries = (4 + 4 * dataset.weighted) * nonzeros
+                        offsets = 8 * (read[number] + budget.chunks)
+                        offsets += 8 * (base.received + 1) * (base.received > 0)
+                        forward = 8 * (made[number] + budget.chunks) + entries
+                        back = offsets + entries if model.multiplies else forward
+                        matrices[number] = forward, back
+                found.append(base.with_rows(made, read, matrices))
+            return found
+
+        return upper, exact_for
+
+
+def speed_of(spill: str) -> float:
+    """Bytes a second of one long transfer to the disk that holds a directory, and back.
+
+    Raises
+    ------
+    InputError
+        If nothing can be written there.
+    """
+    with scratch_directory(spill, f"--spill {spill}") as directory:
+        path, values = directory / "speed", np.zeros(1 << 24, np.uint8)
+        begin = perf_counter()
+        file = DirectFile(path, Transfers(), create=True)
+        file.write(0, values)
+        file.read(0, len(values))
+        spent = perf_counter() - begin
+        file.close()
+        path.unlink()
+    return 2 * len(values) / max(spent, 1e-9)
+
+
+def layer_rows(
+    A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int, files: bool
+) -> list[LayerRows]:
+    """Rows of each layer if only some outputs are needed, bool [n], as in chunked training.
+
+    A is that of all ranks, without loops; `reads_own` says which layers read their own rows as well
+    as the product, and `files` whether matrices may lie in files.
+    """
+    indptr, indices = A.indptr.numpy(), A.indices.numpy()
+    lengths = np.diff(indptr)
+    found = [LayerRows()] * len(reads_own)
+    for number in range(len(reads_own) - 1, -1, -1):
+        share = lengths[wanted].sum() / max(len(indices), 1)
+        if share > (OWN_ON_DISK if files else OWN_MATRIX):
+            if not wanted.all():
+                found[number] = LayerRows(wanted)
+            break
+        sources = np.zeros(len(wanted), bool)
+        sources[indices[np.repeat(wanted, lengths)]] = True
+        if reads_own[number] or loops:
+            sources |= wanted
+        if share > OWN_MATRIX and sources.mean() > OWN_ON_DISK:
+            sources[:] = True
+        compact = ranks == 1 and number > 0 and not sources.all()
+        place: Literal["memory", "files"] = "files" if share > OWN_MATRIX else "memory"
+        found[number] = LayerRows(wanted, sources if compact else None, place)
+        wanted = sources
+    return found
+
+
+def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:
+    """Seconds of recomputing layers from their products: all but the last, and inputs.
+
+    Where the first layer's product with A·X is kept, little is left to recompute.
+    """
+    layers = sizes.layers
+    inputs = [0.0] * len(layers)
+    for number in sorted(recomputed):
+        # A row that the layer before makes; and the input of that, in its turn.
+        before = layers[number - 1].rows * row_seconds[number - 1]
+        inputs[number] = before + inputs[number - 1]
+    seconds = sum(sizes.passes(number) * each for number, each in enumerate(inputs))
+    again = zip(layers[:-1], row_seconds, strict=False)
+    return seconds + sum(n.rows * each for n, each in again if not n.kept)
+
+
+def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:
+    """Of each layer, at most: products with all its matrices, and a pass over what it makes."""
+    found = []
+    for number, parameters in enumerate(epoch.model.parameters_by_layer()[: epoch.layers]):
+        weights = sum(p.numel() for p in parameters if p.dim() > 1)
+        given, made = epoch.widths[number : number + 2]
+        gemm = float(machine.gemm.seconds(2 * weights, min(given, made)))
+        found.append(gemm + 2 * epoch.itemsize * (given + made) / machine.streams.elementwise)
+    return found

@@ -1,0 +1,239 @@
+"""The graph that is planned for, in its structure and a few numbers, and its partitions."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from spgnn.config import TrainConfig
+from spgnn.data import GraphSource, MemorySource, add_self_loops, labelled, seeded_split
+from spgnn.errors import InputError
+from spgnn.files import digest
+from spgnn.layout import Int32Array, Int64Array
+from spgnn.partition import Objective, Preset, partition, read_labels, write_labels
+from spgnn.progress import Progress
+from spgnn.sparse import CSR
+
+# Part of every key: labels of a partitioner that has changed are others.
+_GENERATION = "3"
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A graph that is planned for.
+
+    Attributes
+    ----------
+    name : str
+    structure : CSR [n, n]
+        As it is stored, without self-loops.
+    features, classes : int
+    labelled : Tensor bool [n]
+        Training vertices that have a label.
+    scored : Tensor bool [n], optional
+        Vertices that are trained on or evaluated; by default those that are trained on.
+    feature_nonzeros : int64 [n], optional
+        Nonzeros of each vertex's features, where those are sparse.
+    directed, weighted : bool
+    random_features : bool
+        Whether features are made up.
+    ids : Tensor int64 [n], optional
+        Original ids, where they are not the numbers of rows.
+    """
+
+    name: str
+    structure: CSR
+    features: int
+    classes: int
+    labelled: Tensor
+    scored: Tensor | None = None
+    feature_nonzeros: Int64Array | None = None
+    directed: bool = False
+    weighted: bool = False
+    random_features: bool = False
+    ids: Tensor | None = None
+
+    @classmethod
+    def of(cls, source: GraphSource, config: TrainConfig | None = None) -> Dataset:
+        """Read what planning needs of a graph; features and labels may be random ones.
+
+        Where links are learnt, there need not be labels.
+
+        Parameters
+        ----------
+        source : GraphSource
+        config : TrainConfig, optional
+            Its data, task and seed count.
+
+        Raises
+        ------
+        InputError
+            If the graph is empty, or has no features or labels and none are to be made up.
+        """
+        config = TrainConfig() if config is None else config
+        if config.data.symmetrise:
+            source = MemorySource(source.graph().symmetrised())
+        meta, data, links = source.meta, config.data, config.aim.task == "links"
+        if not meta.vertices:
+            raise InputError(f"{meta.name}: a graph without vertices")
+        features = meta.features or data.random_features
+        if not features:
+            raise InputError(f"{meta.name} has no features; --random-features F makes some up")
+        classes = meta.classes if meta.labelled else data.random_classes
+        if not classes and not links:
+            raise InputError(f"{meta.name} has no labels; --random-classes C makes some up")
+        nonzeros, trained, scored = list[Tensor](), list[Tensor](), list[Tensor]()
+        for first, piece in source.pieces():
+            rows = piece.select_split(data.split)
+            last = min(first + source.piece_rows, meta.vertices)
+            if isinstance(rows.x, CSR):
+                nonzeros.append(rows.x.row_lengths)
+            known = torch.ones(last - first, dtype=torch.bool)
+            if links:  # any vertex may be an end of a pair
+                trained.append(known)
+                continue
+            if rows.y is not None:
+                known = labelled(rows.y)
+            ids = source.vertex_ids
+            ids = torch.arange(first, last) if ids is None else ids[first:last]
+            masks = [rows.train_mask, rows.val_mask, rows.test_mask]
+            if masks[0] is None:  # as training splits it
+                masks = list(seeded_split(ids, rows.y, config.training.seed))
+            scored.append(known & torch.stack([m for m in masks if m is not None]).any(dim=0))
+            assert masks[0] is not None
+            trained.append(masks[0] & known)
+        return cls(
+            meta.name,
+            source.structure(),
+            features,
+            classes,
+            torch.cat(trained),
+            torch.cat(scored) if scored else None,
+            torch.cat(nonzeros).numpy() if nonzeros else None,
+            meta.directed,
+            meta.weighted,
+            not meta.features,
+            source.vertex_ids,
+        )
+
+    @property
+    def vertices(self) -> int:
+        """Rows."""
+        return self.structure.shape[0]
+
+    @property
+    def sparse(self) -> bool:
+        """True if features are stored sparse."""
+        return self.feature_nonzeros is not None
+
+    @cached_property
+    def looped(self) -> CSR:
+        """With self-loops, as it is partitioned."""
+        return add_self_loops(self.structure)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the structure's content."""
+        indptr, indices = self.structure.indptr.numpy(), self.structure.indices.numpy()
+        return digest(indptr.data, np.ascontiguousarray(indices).data)
+
+
+def cache_directory(given: str | None) -> Path:
+    """Directory for partitions: as given, or in ``$SPGNN_CACHE`` or ``~/.cache/spgnn``."""
+    if given is not None:
+        return Path(given)
+    home = os.environ.get("SPGNN_CACHE")
+    return (Path(home) if home else Path.home() / ".cache" / "spgnn") / "partitions"
+
+
+class Partitions:
+    """Labels of one graph, computed at the first request and kept in a directory.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    directory : Path
+        Files have METIS's format, one label a line. Their names describe the partition and have
+        a digest of the labels, so a damaged file is recomputed.
+    seed : int
+    imbalance : float
+    preset : {"fast", "default", "strong"}
+    progress : Progress, optional
+
+    Raises
+    ------
+    InputError
+        If the directory cannot be made.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        directory: Path,
+        *,
+        seed: int = 0,
+        imbalance: float = 0.05,
+        preset: Preset = "default",
+        progress: Progress | None = None,
+    ) -> None:
+        self._dataset, self._directory, self._preset = dataset, directory, preset
+        self._seed, self._imbalance, self._progress = seed, imbalance, progress
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or error
+            raise InputError(f"--cache {directory}: cannot be made: {said}") from None
+
+    def labels(
+        self, method: str, objective: Objective, parts: int, nodes: int | None = None
+    ) -> Int32Array:
+        """The part of each vertex, int32 [n]; with nodes, of a partition of two levels."""
+        return self._labels_and_file(method, objective, parts, nodes)[0]
+
+    def file(self, method: str, objective: Objective, parts: int, nodes: int | None = None) -> Path:
+        """File of the labels."""
+        return self._labels_and_file(method, objective, parts, nodes)[1]
+
+    def key(self, method: str, objective: Objective, parts: int, nodes: int | None = None) -> str:
+        """Of what labels would be: the graph, the method and its options."""
+        key: list[object] = [_GENERATION, self._dataset.digest, method, objective, parts]
+        key += [] if nodes is None else [nodes]
+        key += [self._seed, float(self._imbalance), self._preset]
+        return "/".join(map(str, key))
+
+    def _labels_and_file(
+        self, method: str, objective: Objective, parts: int, nodes: int | None
+    ) -> tuple[Int32Array, Path]:
+        name = digest(self.key(method, objective, parts, nodes).encode())
+
+        def path_of(labels: Int32Array) -> Path:
+            return self._directory / f"{name}-{digest(np.ascontiguousarray(labels).data)}.labels"
+
+        for path in sorted(self._directory.glob(f"{name}-*.labels")):
+            with suppress(InputError):
+                labels = read_labels(path, self._dataset.vertices, parts)
+                if path == path_of(labels):
+                    return labels, path
+            with suppress(OSError):
+                path.unlink()
+        labels, _ = partition(
+            self._dataset.looped,
+            parts,
+            method,
+            objective=objective,
+            imbalance=self._imbalance,
+            seed=self._seed,
+            preset=self._preset,
+            nodes=nodes,
+            minimum=False,
+            progress=self._progress,
+        )
+        write_labels(path_of(labels), labels)
+        return labels, path_of(labels)

@@ -1,0 +1,260 @@
+"""``plan="auto"`` of distribute and ``--plan`` of training: the scheme is chosen by its price."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+import numpy as np
+
+from spgnn.addons.plan import Choice, Planner, PricedPlan
+from spgnn.addons.plan.choose import CHOSEN, CLOSE
+from spgnn.addons.plan.epoch import edges_of
+from spgnn.addons.plan.measure import measure
+from spgnn.addons.plan.predict import codec_of
+from spgnn.comm import (
+    Communicator,
+)
+from spgnn.command import nbytes, say
+from spgnn.config import TrainConfig
+from spgnn.data import GraphSource, is_graph_directory, open_source
+from spgnn.errors import InputError, check_choice, check_integer, memory_for
+from spgnn.exchange import Algorithm
+from spgnn.frontend import Opened, Placement
+from spgnn.layout import Int32Array
+from spgnn.machine import Machine, read_machine
+from spgnn.nn import MODELS
+from spgnn.partition import METHODS, Objective, read_labels
+from spgnn.progress import ProgressBar
+
+AUTO = "auto"
+LARGEST_FILE = 1 << 28
+Labels = tuple[Int32Array, int]
+"""The part of each vertex, and how many parts there are."""
+
+
+def ranked(
+    open_graph: Callable[[ProgressBar], tuple[GraphSource, Labels | None]],
+    config: TrainConfig,
+    ranks: int,
+    machine: Machine,
+    given: Collection[str],
+    memory: float | None = None,
+) -> tuple[Planner, Choice]:
+    """All plans for a graph that keep the given options of a configuration, best first.
+
+    Raises
+    ------
+    InputError
+        If the graph is wrong, or nothing fits into so many bytes of memory.
+    """
+    with ProgressBar() as progress:
+        source, labels = open_graph(progress)
+        planner = Planner(
+            source,
+            config,
+            machine,
+            given=set(given),
+            labels=labels,
+            memory=memory,
+            progress=progress,
+        )
+        return planner, planner.choose(ranks)
+
+
+def planned_model(
+    kind: str, hidden_channels: int, num_layers: int, memory: float | str | None
+) -> tuple[TrainConfig, float | None]:
+    """The model that `distribute` plans for, and the bytes that each rank may use.
+
+    Raises
+    ------
+    InputError
+        If there is no such model, or this is no number of bytes.
+    """
+    check_choice("plan_for", kind, MODELS)
+    check_integer("hidden_channels", hidden_channels, 1)
+    check_integer("num_layers", num_layers, 1)
+    if isinstance(memory, str):
+        try:
+            memory = nbytes(memory)
+        except InputError as error:
+            raise InputError(f"memory: {error}") from None
+    return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
+
+
+def planned_placement(
+    opened: Opened | None,
+    how: Placement,
+    comm: Communicator,
+    config: TrainConfig,
+    memory: float | None,
+    *,
+    halo: bool,
+) -> tuple[Placement, dict[str, Any]]:
+    """The placement that the best plan makes of another, and its record. Collective.
+
+    All layers work on all own rows. With a halo, rows travel whole.
+
+    Raises
+    ------
+    InputError
+        If nothing fits into memory, or the partition is given.
+    """
+    machine = measure(comm, edges=edges_of(config))
+    method = how.partition
+
+    def best() -> tuple[Int32Array, dict[str, Any], dict[str, Any]]:
+        assert opened is not None
+        source = opened.source
+        if not isinstance(method, str) or method not in METHODS:
+            raise InputError('plan="auto" makes partitions by itself: give it a method, as "gvb"')
+        settled = config.but(
+            split=how.split or 0,
+            random_features=opened.features,
+            random_classes=opened.outputs,
+            seed=how.seed,
+            symmetrise=how.symmetrise,
+            partition=method,
+            objective=how.objective,
+            imbalance=how.imbalance,
+            prune=False,
+            cover="column",
+        )
+        given = ["partition", "prune", "recompute_halo", "order"]
+        given += ["algo", "cover", "hierarchy"] if halo else []
+        planner, choice = ranked(
+            lambda _: (source, None), settled, comm.size, machine, given, memory
+        )
+        plan = choice.plans[0]
+        record = {**plan.record, "why": choice.why(plan)}
+        del record["command"]  # of the training command, which this is not
+        return planner.labels(plan), asdict(plan.config.distribution), record
+
+    chosen = comm.on_rank_zero(best)
+    algorithm, record = comm.from_rank_zero(lambda: None if chosen is None else chosen[1:])
+    labels = method if chosen is None else chosen[0]
+    return replace(how, algorithm=Algorithm(**algorithm), partition=labels), record
+
+
+def fill_in(
+    config: TrainConfig,
+    comm: Communicator,
+    given: Collection[str],
+    attempt: Callable[[TrainConfig], float],
+) -> tuple[TrainConfig, dict[str, Any]]:
+    """Choose the options of a configuration with ``--plan`` that were not given. Collective.
+
+    The record for the report has what was predicted, why, and what was tried: `attempt` returns
+    the seconds of an epoch of a configuration.
+
+    Raises
+    ------
+    InputError
+        If the plan, the machine file or the graph is wrong, or nothing fits; on all ranks.
+    """
+    how = config.algorithm
+    path, machine_file = str(how.plan), how.machine
+    fixed = {*CHOSEN} & {*given}
+
+    def filled(flags: dict[str, Any]) -> TrainConfig:
+        result = config.but(**flags)
+        result.check(comm.size)
+        return result
+
+    def announce(what: str, flags: dict[str, Any], why: str = "") -> None:
+        if comm.rank == 0:
+            known = {name: value for name, value in flags.items() if value not in (None, "auto")}
+            shown = (f"--{name.replace('_', '-')} {value}" for name, value in known.items())
+            say(f"{what}: {'  '.join(shown)}{why}")
+
+    if path != AUTO:
+        entry = comm.from_rank_zero(lambda: _entry(path, comm.size))
+        flags = {name: entry[name] for name in CHOSEN if name not in fixed}
+        if "objective" not in given and entry.get("objective") in get_args(Objective):
+            flags["objective"] = entry["objective"]
+        announce(f"plan of {path}", flags)
+        return filled(flags), {**entry, "source": path}
+    _ = codec_of(config)  # before anything is measured
+    machine: Machine | None = None
+    if machine_file is None:
+        machine = measure(comm, edges=edges_of(config))
+    elif comm.rank == 0:
+        machine = read_machine(machine_file)
+
+    def choose() -> list[dict[str, Any]]:
+        """The first plan, and the second if it is close."""
+        assert machine is not None
+        planner, choice = ranked_for(config, comm.size, machine, fixed)
+        least = choice.plans[0].seconds
+        return [
+            {"flags": flags_of(planner, one), "why": choice.why(one), "plan": one.record}
+            for one in choice.plans[:2]
+            if one.seconds <= CLOSE * least
+        ]
+
+    plans = comm.from_rank_zero(choose)
+    tried = []
+    if len(plans) > 1:
+        for one in plans:
+            one["seconds"] = attempt(filled(one["flags"]))
+        tried = [{"flags": one["flags"], "seconds": one["seconds"]} for one in plans]
+        plans.sort(key=lambda one: float(one["seconds"]))
+    best = plans[0]
+    announce("plan", best["flags"], f": {best['why']}")
+    record = {**best["plan"], "why": best["why"], "source": AUTO, "tried": tried}
+    return filled(best["flags"]), record
+
+
+def ranked_for(
+    config: TrainConfig, ranks: int, machine: Machine, given: Collection[str]
+) -> tuple[Planner, Choice]:
+    """All plans for the data set of a configuration, on rank 0 alone; see :func:`ranked`."""
+    data, method = config.data, config.algorithm.partition
+
+    def open_graph(progress: ProgressBar) -> tuple[GraphSource, Labels | None]:
+        source = open_source(
+            data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
+        )
+        meta = source.meta
+        if is_graph_directory(data.dataset) and meta.parts > 1:  # labels that cannot be chosen
+            sizes = np.diff(np.array(meta.offsets))
+            return source, (np.repeat(np.arange(meta.parts, dtype=np.int32), sizes), meta.parts)
+        if method in METHODS:
+            return source, None
+        parts = config.distribution.parts(ranks)
+        return source, (read_labels(method, meta.vertices, parts), parts)
+
+    with memory_for(data.dataset):
+        return ranked(open_graph, config, ranks, machine, given)
+
+
+def flags_of(planner: Planner, plan: PricedPlan) -> dict[str, Any]:
+    """Flags of a plan; its labels need not be computed again."""
+    flags, file = plan.flags, planner.partition_file(plan)
+    return flags if file is None else {**flags, "partition": str(file), "objective": "auto"}
+
+
+def _entry(path: str, ranks: int) -> dict[str, Any]:
+    """The first plan of a file that is for so many ranks."""
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_FILE)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise InputError(f"--plan {path}: neither auto nor a file: {said}") from None
+    try:
+        plans = json.loads(text)["plans"]
+        # A plan from a disk is followed by the command that was printed with it.
+        fits = [plan for plan in plans if plan["ranks"] == ranks and not plan.get("storage")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise InputError(f"--plan {path}: not what spgnn plan --json writes") from None
+    if not fits:
+        raise InputError(f"--plan {path}: holds no plan for {ranks} ranks; spgnn plan makes one")
+    entry: dict[str, Any] = {"nodes": None, "relays": False, **fits[0]}  # of older files
+    missing = [name for name in CHOSEN if name not in entry]
+    if missing:
+        raise InputError(f"--plan {path}: its plan for {ranks} ranks lacks {missing[0]}")
+    return entry

@@ -1,0 +1,5 @@
+"""Recommenders on the whole graph of users and items: LightGCN and other propagations."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

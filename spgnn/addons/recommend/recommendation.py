@@ -1,0 +1,292 @@
+"""Embeddings of users and items, learnt from pairs on the whole graph."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.addons.recommend.config import RecommendConfig
+from spgnn.addons.recommend.interactions import Interactions, open_interactions
+from spgnn.addons.recommend.pairs import Pairs, PairSampler, pair_loss
+from spgnn.addons.recommend.propagation import Propagation
+from spgnn.addons.recommend.ranking import recall_and_ndcg
+from spgnn.addons.recommend.readers import Array
+from spgnn.addons.recommend.share import Share
+from spgnn.addons.recommend.tables import RowUpdate, initial_rows
+from spgnn.comm import Communicator, Mesh
+from spgnn.data import GraphSource, MemorySource, RankShare
+from spgnn.errors import InputError, memory_for
+from spgnn.exchange import Algorithm
+from spgnn.frontend import Placement, scattered_share
+from spgnn.graph import DistGraph
+from spgnn.memory import check_memory
+from spgnn.progress import working
+from spgnn.sparse import take_rows
+from spgnn.train import Criterion, Predictions, Scores, Task
+
+
+class PairTask(Task):
+    """Task of learning from pairs of users and items, wherever embeddings lie.
+
+    Attributes
+    ----------
+    sizes : dict of int
+        Users, items, and interactions for training and testing, of all ranks.
+    share : Share
+    """
+
+    sizes: dict[str, int]
+
+    def __init__(self, config: RecommendConfig, comm: Communicator) -> None:
+        self.config, self.comm, self.model = config, comm, nn.Module()
+        self.update = RowUpdate(config.training.optimizer)
+        self.mesh = Mesh.build(comm, Algorithm("1d").axes(comm.size))
+        self.partition_report: dict[str, Any] | None = None
+        self._names: dict[str, Array] = {}
+
+    def scatter(self, interactions: Interactions | None) -> tuple[RankShare, Tensor]:
+        """Own rows of the graph, which rank 0 reads, and the places of `Share.of`. Collective."""
+        config, comm = self.config, self.comm
+        opened = [] if interactions is None else [interactions]
+        data, how, seed = config.data, config.algorithm, config.training.seed
+
+        def read() -> Interactions:
+            if not opened:
+                with memory_for(data.dataset), working(f"reading {data.dataset}"):
+                    opened.append(
+                        open_interactions(
+                            data.dataset,
+                            test_share=data.test_share,
+                            seed=seed,
+                            form=data.form,
+                            least_rating=data.least_rating,
+                        )
+                    )
+            return opened[0]
+
+        def source() -> GraphSource:
+            return MemorySource(read().graph())
+
+        users = int(comm.from_rank_zero(lambda: read().shape[0]))
+        placement = Placement(
+            config.distribution,
+            how.partition,
+            imbalance=how.imbalance,
+            seed=seed,
+            nodes=config.distribution.nodes(comm.size, comm.ranks_a_node()),
+        )
+        rows, self.partition_report = scattered_share(data.dataset, source, placement, comm)
+        self.name, self.vertex_ids = rows.meta.name, rows.vertex_ids
+        share, places = Share.of(rows.layout, rows.vertex_ids, users, lambda: read().test, comm)
+        self.share = share
+        if config.job.predictions is not None and comm.rank == 0:
+            self._names = read().names()
+        return rows, places
+
+    @abstractmethod
+    def outputs(self) -> Tensor:
+        """The propagated embeddings of own rows. Collective."""
+
+    def predictions(self) -> Predictions:
+        """The embedding of every user, and then of every item, with their ids. Collective."""
+        return Predictions(self.vertex_ids, {"embedding": self.outputs()}, columns=self._names)
+
+    @abstractmethod
+    def sums(self) -> Tensor:
+        """Of this rank's users with test items: as `recall_and_ndcg`. Collective."""
+
+    def scores(self) -> Scores:
+        """Recall@K and NDCG@K over test items. Collective."""
+        k, sums = self.config.sampling.k, self.sums()
+        self.comm.all_reduce(sums).wait()
+        recall, ndcg = (float(s / sums[2]) if sums[2] else None for s in sums[:2])
+        return {f"test_recall@{k}": recall, f"test_ndcg@{k}": ndcg}
+
+    @property
+    def criterion(self) -> Criterion:  # type: ignore[override]
+        """NDCG@K."""
+        return Criterion(f"test_ndcg@{self.config.sampling.k}", higher=True)
+
+    @torch.no_grad()
+    def loss(self, epoch: int) -> Tensor:
+        """Take all steps of an epoch; the mean of their losses. Collective."""
+        losses = torch.zeros((), dtype=torch.float64)
+        for step in range(self.steps):
+            losses += self.step(epoch, step)
+        return losses / max(self.steps, 1)
+
+    @abstractmethod
+    def step(self, epoch: int, step: int) -> Tensor:
+        """Take a step at the rate `lr`; its loss on all ranks. Collective."""
+
+    @property
+    def signature(self) -> Mapping[str, Any]:
+        """Model, pairs, seed, and sizes."""
+        how, sampling = self.config.model, self.config.sampling
+        return {
+            "embeddings": f"{how.dim} wide, {how.layers} layers, weights {how.weights}",
+            "pairs": f"{sampling.loss} of {sampling.batch_size} {sampling.draw} with "
+            f"{sampling.negatives} negatives",
+            "rows by": self.config.training.optimizer,
+            "seed": self.config.training.seed,
+            "a graph of": ", ".join(f"{count} {name}" for name, count in self.sizes.items()),
+        }
+
+    def sections(self) -> dict[str, Any]:
+        """The graph of interactions. Collective."""
+        return {
+            "graph": {"name": self.name, **self.sizes},
+            "steps_per_epoch": self.steps,
+            "partition": self.partition_report,
+        }
+
+
+class Recommendation(PairTask):
+    """Embeddings of users and items, their propagation, and a loss of pairs. Collective.
+
+    Each rank owns the rows of its vertices, their gradient and their optimiser's state. A step
+    takes pairs of all ranks: one propagation forward, one back. Original ids, and nothing else,
+    decide what is drawn and where embeddings begin, so that any number of ranks has one history.
+
+    Parameters
+    ----------
+    config : RecommendConfig
+    comm : Communicator
+    interactions : Interactions, optional
+        On rank 0, in place of the data set of the configuration.
+    """
+
+    def __init__(
+        self,
+        config: RecommendConfig,
+        comm: Communicator,
+        interactions: Interactions | None = None,
+    ) -> None:
+        super().__init__(config, comm)
+        rows, places = self.scatter(interactions)
+        assert rows.adjacency is not None
+        block = take_rows(rows.adjacency, self.share.user_rows)
+        self.share = self.share.of_users(0, len(self.share.user_rows), block, places)
+        graph = DistGraph(rows, comm, config.distribution)
+        del rows, block, places
+        self.propagation = Propagation(graph, config.model.of_layers)
+        graph.release()
+        self.sampler = PairSampler(
+            self.share,
+            comm,
+            batch_size=config.sampling.batch_size,
+            negatives=0 if config.sampling.loss == "in-batch" else config.sampling.negatives,
+            seed=config.training.seed,
+            draw=config.sampling.draw,
+        )
+        width, own = config.model.dim, len(self.vertex_ids)
+        widths = self.update.widths(width)
+        what = f"{own} embeddings of {width} numbers with --optimizer {self.update.kind}"
+        comm.on_every_rank(lambda: check_memory(what, 4 * own * (4 * width + sum(widths.values()))))
+        with memory_for(what):
+            self.rows = initial_rows(self.vertex_ids, width, config.training.seed)
+            self.moments = {n: torch.zeros(own, columns) for n, columns in widths.items()}
+        self.steps = self.sampler.steps
+        self.sizes = {
+            "users": self.share.users,
+            "items": self.share.items,
+            "interactions": self.sampler.interactions,
+            "test_interactions": comm.agree(self.share.test.nnz, "sum"),
+        }
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        loss, gradient = self.gradient(self.sampler.pairs(epoch, step))
+        number = epoch * self.steps + step + 1
+        self.update.step_(self.rows, gradient, self.moments, self.lr, number)
+        return loss
+
+    @torch.no_grad()
+    def gradient(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Loss of the pairs of all ranks, and the gradient of own embeddings. Collective."""
+        E, share, how, comm = self.rows, self.share, self.config.sampling, self.comm
+        numbers, pairs, total = self._items_of(pairs)
+        fetched = share.fetch(numbers, self.mesh)
+        # Vertices of the step, and how often each occurs.
+        of_items = torch.bincount(
+            torch.cat((pairs.positives, pairs.negatives.flatten())), minlength=len(numbers)
+        )
+        often = fetched.adjoint(of_items.float()[:, None])[:, 0]
+        of_users = torch.bincount(pairs.users, minlength=len(share.user_rows))
+        users, items = of_users.nonzero()[:, 0], often.nonzero()[:, 0]
+        rows = torch.cat((share.user_rows[users], share.item_rows[items]))
+        few = self.propagation.rows_of(rows)
+        F = self.propagation.forward(E, rows, few)
+        own_items = F.new_zeros(len(share.item_rows), F.shape[1])
+        own_items[items] = F[len(users) :]
+        if how.loss == "in-batch":
+            counts = self._on_all_ranks(torch.bincount(pairs.positives, minlength=len(numbers)))
+        else:
+            counts = of_items
+        place = torch.empty_like(of_users)
+        place[users] = torch.arange(len(users))
+        pairs = pairs._replace(users=place[pairs.users])
+        loss, d_users, d_items = pair_loss(
+            how.loss,
+            F[: len(users)],
+            fetched.forward(own_items),
+            counts,
+            pairs,
+            max(total, 1),
+            how.temperature,
+        )
+        G = torch.cat((d_users, fetched.adjoint(d_items)[items]))
+        del F, own_items, d_users, d_items
+        gradient = self.propagation.adjoint(G, rows, few)
+        decay = self.config.training.weight_decay / max(total, 1)
+        if decay:
+            weight = decay * torch.cat((of_users[users].float(), often[items]))[:, None]
+            chosen = E[rows]
+            loss = loss + (weight * chosen.square()).sum().double() / 2
+            gradient.index_add_(0, rows, weight * chosen)
+        loss = loss.reshape(1)
+        comm.all_reduce(loss).wait()
+        return loss[0], gradient
+
+    def _items_of(self, pairs: Pairs) -> tuple[Tensor, Pairs, int]:
+        """Places of the items of a step, which pairs then number, and its pairs on all ranks."""
+        used = torch.zeros(self.share.items, dtype=torch.bool)
+        used[pairs.positives] = True
+        used[pairs.negatives.flatten()] = True
+        if self.config.sampling.loss == "in-batch":
+            used = self._on_all_ranks(used.int()) > 0
+        places = used.nonzero()[:, 0]
+        number = used.cumsum(0) - 1
+        numbered = Pairs(pairs.users, number[pairs.positives], number[pairs.negatives])
+        return places, numbered, self.comm.agree(len(pairs.users), "sum")
+
+    def _on_all_ranks(self, counts: Tensor) -> Tensor:
+        self.comm.all_reduce(counts).wait()
+        return counts
+
+    def outputs(self) -> Tensor:
+        return self.propagation.rounded(self.rows)
+
+    def sums(self) -> Tensor:
+        F, share = self.outputs(), self.share
+        users, items = F[share.user_rows], F[share.item_rows]
+        del F
+        return recall_and_ndcg(users, items, share, self.config.sampling.k, self.comm)
+
+    def state(self) -> dict[str, Tensor]:
+        """Own rows, their moments and the vertices that they are of."""
+        return {"rows": self.rows, "vertex_ids": self.vertex_ids, **self.moments}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from `state`. Collective."""
+
+        def check() -> None:
+            if not torch.equal(state["vertex_ids"], self.vertex_ids):
+                raise InputError("its rows are those of another partition")
+
+        self.comm.on_every_rank(check)
+        for name, table in ({"rows": self.rows} | self.moments).items():
+            table.copy_(state[name])

@@ -1,1 +1,0 @@
-"""Full graphs larger than memory: rows and columns in turn, from a disk."""

@@ -1,0 +1,78 @@
+"""Everything that can be extended from outside: names, and what they stand for.
+
+An add-on registers what it brings in its ``__init__``, by the text ``"module:name"``, which is
+imported when the name is first used. A program of a user's own does the same, with texts or with
+the things themselves.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from spgnn.errors import InputError, unknown
+
+
+class Registry:
+    """Things by their names, of one kind.
+
+    Parameters
+    ----------
+    kind : str
+        What messages call such a thing, as in ``"a command"``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._values: dict[str, Any] = {}
+
+    def add(self, name: str, value: Any) -> None:
+        """Register a thing, or ``"module:name"`` of one that is imported when it is first used.
+
+        Raises
+        ------
+        InputError
+            If the name stands for something else already.
+        """
+        if self._values.setdefault(name, value) != value:
+            raise InputError(f"{self.kind} {name}: is registered already")
+
+    def __iter__(self) -> Iterator[str]:
+        _import_addons()
+        return iter(list(self._values))
+
+    def __contains__(self, name: object) -> bool:
+        _import_addons()
+        return name in self._values
+
+    def __getitem__(self, name: str) -> Any:
+        """The thing of this name.
+
+        Raises
+        ------
+        InputError
+            If nothing has this name; says which names there are.
+        """
+        if name not in self:
+            raise unknown(self.kind, name, self)
+        value = self._values[name]
+        if isinstance(value, str):
+            module, attribute = value.split(":")
+            self._values[name] = value = getattr(import_module(module), attribute)
+        return value
+
+
+COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
+LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
+
+
+@cache
+def _import_addons() -> None:
+    """Let each add-on register what it brings."""
+    if spec := find_spec("spgnn.addons"):
+        for addon in pkgutil.iter_modules(spec.submodule_search_locations):
+            import_module(f"spgnn.addons.{addon.name}")

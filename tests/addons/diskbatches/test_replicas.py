@@ -1,0 +1,97 @@
+"""Replicated neighbourhoods: batches of the whole graph, and no message but the gradients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import spgnn
+from spgnn.addons.batches import NeighborLoader
+from spgnn.addons.diskbatches.minibatch import train
+from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches.replicas import ReplicatedLoader
+from spgnn.comm import (
+    SoloCommunicator,
+    connect,
+)
+from spgnn.testing import run_ranks
+from tests.addons.batches.graphs import N
+from tests.addons.batches.test_ranks import FANOUTS, assert_same, graph
+from tests.addons.diskbatches.test_minibatch import SHORT, numbers, trained
+from tests.training import write_dataset
+
+
+def reached(A: Any, seeds: np.ndarray, hops: int) -> np.ndarray:
+    within = np.zeros(A.shape[0])
+    within[seeds] = 1
+    for _ in range(hops):
+        within = (within + A.T @ within > 0).astype(float)
+    return np.flatnonzero(within)
+
+
+def check(rank: int, parts: int) -> None:
+    comm, labels = connect(), np.random.default_rng(0).integers(0, min(parts, 3), N)
+    for sampler, weighted in (("neighbor", False), ("labor", True), ("ladies", True)):
+        whole = graph(weighted=weighted, sparse=weighted)
+        given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
+        options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "sampler": sampler}
+        loader = ReplicatedLoader(given.share, comm, FANOUTS, "train_mask", **options)
+        seeds = np.flatnonzero(whole.train_mask.numpy() & (labels == rank))
+        one = NeighborLoader(whole, FANOUTS, torch.from_numpy(seeds), **options)
+        before = comm.ledger.copy()
+        for _ in range(2):
+            mine, wanted = list(loader), list(one)
+            assert len(mine) == len(wanted) == len(loader) <= loader.steps
+            for batch, other in zip(mine, wanted, strict=True):
+                place = replace(other.place, step=batch.place.step)
+                assert batch.place == place
+                assert batch.place.step == place.epoch * loader.steps + place.number
+                # Places of seeds are those among a rank's own vertices, by part.
+                batch.input_id = other.input_id
+                assert_same(batch, other)
+        assert comm.ledger.since(before).operations == {}
+        assert loader.counts.rows_read == 0
+
+        pattern = whole.adjacency.to_scipy().astype(bool).astype(float)
+        sizes = [
+            len(reached(pattern, np.flatnonzero(whole.train_mask.numpy() & (labels == r)), 2))
+            for r in range(parts)
+        ]
+        assert loader.replicas["vertices"] == sizes
+        assert loader.replicas["factor"] == sum(sizes) / N
+        assert loader.replicas["bytes"] > 0
+        assert (loader.replicas["received_bytes"] > 0) == (parts > 1)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_batches_are_those_of_the_whole_graph(parts):
+    run_ranks(check, parts, parts)
+
+
+def test_one_rank_trains_as_a_whole_graph_does(tmp_path):
+    path = write_dataset(tmp_path / "graph.npz")
+    wanted, made = (
+        numbers(train(MiniBatchConfig.of(dataset=str(path), **SHORT, **how), SoloCommunicator()))
+        for how in ({}, {"distributed": "replicated", "partition": "pagraph"})
+    )
+    for one, same in zip(made, wanted, strict=True):
+        # The mean over seeds, of which the last step has fewer; the other is that over steps.
+        del one["loss"], same["loss"]
+        assert one == pytest.approx(same, rel=1e-5)
+
+
+def both(rank: int, path: Path) -> tuple[Any, Any]:
+    flags = {"partition": "pagraph", "model": "gcn", "sampler": "labor"}
+    exact = trained(path, distributed="exact", seeds="own", **flags)
+    return numbers(exact), numbers(trained(path, distributed="replicated", **flags))
+
+
+def test_losses_are_those_of_exact_fetching(tmp_path):
+    for exact, replicated in run_ranks(both, 3, write_dataset(tmp_path / "graph.npz")):
+        for one, same in zip(replicated, exact, strict=True):
+            assert one == pytest.approx(same, rel=1e-5)

@@ -1,0 +1,585 @@
+"""Graphs that change: what an update makes is what distributing the new graph makes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import runpy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+import spgnn
+from spgnn import InputError
+from spgnn.addons.dynamic.neighbours import Neighbours
+from spgnn.comm import (
+    connect,
+)
+from spgnn.data import from_scipy
+from spgnn.data.npz import write_npz
+from spgnn.nn import GAT, GCN, GIN, GraphSAGE
+from spgnn.testing import run_ranks
+from tests.docs.pages import ROOT
+
+N, FEATURES, CLASSES = 60, 7, 4
+Edge = tuple[int, int]
+
+
+class Changing:
+    """A graph as a set of edges and arrays, and updates drawn for it: what ranks should have."""
+
+    def __init__(self, seed: int, *, weighted: bool = False, vertices: int = N) -> None:
+        self.rng, self.n, self.weighted = np.random.default_rng(seed), vertices, weighted
+        dense = self.rng.random((vertices, vertices)) < 0.05
+        dense[3], dense[11], dense[:, 11] = True, False, False  # a hub, and a vertex alone
+        self.x = self.rng.standard_normal((vertices, FEATURES)).astype(np.float32)
+        self.y = self.rng.integers(0, CLASSES, vertices)
+        self.weights = {(int(s), int(t)): self.weight() for t, s in np.argwhere(dense)}
+
+    def weight(self) -> float:
+        return float(np.float32(self.rng.random() + 0.1)) if self.weighted else 1.0
+
+    def matrix(self) -> sp.csr_array:
+        source, target = np.array(sorted(self.weights)).reshape(-1, 2).T
+        values = [self.weights[edge] for edge in sorted(self.weights)]
+        A = sp.csr_array((np.float32(values), (target, source)), shape=(self.n, self.n))
+        return A if self.weighted else A.astype(bool)
+
+    def graph(self, **options: object) -> spgnn.DistGraph:
+        return spgnn.distribute(self.matrix(), x=self.x.copy(), y=self.y.copy(), **options)
+
+    def batch(self, size: int, rows: int) -> dict:
+        """An update of so many edges and rows of features, which the graph takes as well."""
+        there = sorted(self.weights)
+        drop = [there[i] for i in self.rng.choice(len(there), min(size, len(there)), replace=False)]
+        add: list[Edge] = []
+        while len(add) < size:
+            edge = (int(self.rng.integers(self.n)), int(self.rng.integers(self.n)))
+            if edge not in self.weights and edge not in add:
+                add.append(edge)
+        weights = [self.weight() for _ in add]
+        ids = self.rng.choice(self.n, rows, replace=False)
+        new = self.rng.standard_normal((rows, FEATURES)).astype(np.float32)
+        for edge in drop:
+            del self.weights[edge]
+        self.weights |= dict(zip(add, weights, strict=True))
+        self.x[ids] = new
+        return {"add": add, "drop": drop, "weights": weights, "ids": ids, "rows": new}
+
+    def share(self, batch: dict, rank: int, ranks: int) -> dict:
+        """What a rank passes of an update: any of it."""
+        mine = slice(rank, None, ranks)
+        given = {
+            "add_edges": torch.tensor(batch["add"][mine]).reshape(-1, 2).T,
+            "drop_edges": np.array(batch["drop"][mine], np.int64).reshape(-1, 2).T,
+            "x": (batch["ids"][mine], torch.from_numpy(batch["rows"][mine])),
+        }
+        if self.weighted:
+            given["edge_weight"] = torch.tensor(batch["weights"][mine])
+        return given
+
+
+def models() -> dict[str, tuple[type, dict]]:
+    by_row = {"norm": "layer", "norm_kwargs": {"mode": "node"}}
+    return {
+        "sage": (GraphSAGE, {}),
+        "sage-max": (GraphSAGE, {"aggr": "max", "residual": True}),
+        "sage-project": (GraphSAGE, {"project": True, "normalize": True}),
+        "gcn": (GCN, {"jk": "cat", "norm": "batch"}),
+        "gcn-improved": (GCN, {"improved": True, "jk": "lstm"}),
+        "gcn-no-loops": (GCN, {"add_self_loops": False, "act": "elu"} | by_row),
+        "gin": (GIN, {"act": "tanh"}),
+        "gat": (GAT, {"heads": 2, "residual": True}),
+        "gatv2": (GAT, {"heads": 2, "v2": True, "add_self_loops": False}),
+    }
+
+
+def trained_like(kind: str) -> torch.nn.Module:
+    """A model whose biases and running moments are no zeros and ones."""
+    cls, options = models()[kind]
+    torch.manual_seed(0)
+    model = cls(FEATURES, 8, 3, CLASSES, **options)
+    for t in [*model.parameters(), *model.buffers()]:
+        if t.dim() == 1 and t.is_floating_point():
+            torch.nn.init.uniform_(t, 0.2, 0.8)
+    return model
+
+
+@pytest.mark.parametrize(("ranks", "weighted"), [(1, False), (3, False), (2, True)])
+def test_what_an_update_reaches_is_what_the_new_graph_makes(ranks, weighted):
+    """Every kind of layer, several updates between two calls, and parameters that change."""
+
+    def body(rank: int) -> dict:
+        ours = Changing(1, weighted=weighted)
+        graph = ours.graph(partition="random")
+        kinds = {name: trained_like(name) for name in models()}
+        served = {name: spgnn.Embeddings(model, graph) for name, model in kinds.items()}
+        found = {}
+        for step, size in enumerate((1, 4, 9)):
+            for _ in range(1 + step % 2):
+                given = ours.share(ours.batch(size, step), rank, ranks)
+                version = graph.update(**given)
+            if step == 2:
+                with torch.no_grad():
+                    next(kinds["sage"].parameters()).mul_(2)
+            new = ours.graph(partition="random")
+            assert new.num_edges == graph.num_edges == len(ours.weights)
+            for name, model in kinds.items():
+                before = graph.gather(served[name].outputs.clone())
+                rows = graph.gather(spgnn.infer(model, graph, since=served[name]))
+                assert served[name].version == version
+                changed = torch.zeros(graph.own_rows, dtype=torch.bool)
+                changed[served[name].changed] = True
+                wanted = new.gather(spgnn.infer(model, new))
+                whole = graph.gather(spgnn.infer(model, graph))
+                found[name, step] = before, rows, wanted, whole, graph.gather(changed)
+        return found
+
+    for (name, step), rows in run_ranks(body, ranks)[0].items():
+        before, kept, new, whole, changed = rows
+        torch.testing.assert_close(kept, new, rtol=1e-5, atol=1e-5, msg=f"{name} {step}")
+        torch.testing.assert_close(whole, new, rtol=1e-5, atol=1e-5)
+        # With other parameters, everything is computed.
+        wanted = torch.full_like(changed, True) if (name, step) == ("sage", 2) else before != kept
+        assert torch.equal(changed, wanted.reshape(N, -1).any(1)), name
+
+
+@pytest.mark.parametrize("options", [{}, {"algo": "1.5d", "c": 2}, {"cover": "minimum"}], ids=str)
+def test_training_goes_on_with_the_new_graph(options):
+    """Matrices, halos and edge_index are of the new graph; a step that had begun, of the old."""
+    ranks = 4 if options.get("c") else 2
+
+    def body(rank: int) -> dict:
+        ours = Changing(2)
+        graph = ours.graph(partition="random", **options)
+        model = trained_like("gcn").train()
+        old = ours.graph(partition="random", **options)
+
+        def step(on: spgnn.DistGraph, meanwhile=lambda: None) -> torch.Tensor:
+            out = model(on.x, on)
+            loss = on.mean(out.square()).sum()
+            meanwhile()
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            total = torch.cat([g.flatten() for g in grads])
+            connect().all_reduce(total).wait()
+            return total / ranks
+
+        given = ours.share(ours.batch(5, 0), rank, ranks)
+        del given["x"]
+        begun = step(graph, lambda: graph.update(**given))
+        new = ours.graph(partition="random", **options)
+        H = torch.randn(graph.own_rows, 3, generator=torch.Generator().manual_seed(rank))
+        volumes = [A.volume for A in (graph.matrix("sym"), new.matrix("sym"))]
+        assert volumes[0] == volumes[1]
+        sent = []
+        for on in (graph, new):
+            comm = connect()
+            A, before = on.matrix("row"), comm.ledger.copy()
+            _ = A @ H
+            sent.append({n: t.sent_bytes for n, t in comm.ledger.since(before).operations.items()})
+        assert sent[0] == sent[1]
+        return {
+            "begun": (begun, step(old)),
+            "next": (step(graph), step(new)),
+            "product": (graph.matrix("row") @ H, new.matrix("row") @ H),
+        }
+
+    for name, (ours, theirs) in run_ranks(body, ranks)[0].items():
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def test_rows_travel_where_they_changed():
+    """Bytes of a call are those of each layer's changed rows, to each rank that needs them."""
+    ranks = 3
+
+    def body(rank: int) -> tuple:
+        ours, comm = Changing(3), connect()
+        graph = ours.graph(partition="random")
+        model = trained_like("sage")
+        served = spgnn.Embeddings(model, graph)
+        spgnn.infer(model, graph, since=served)  # nothing changed
+        before = [graph.x.clone(), *(layer.clone() for layer in served.layers)]
+        edges = np.array(sorted(ours.weights))
+        given = ours.share(ours.batch(2, 1), rank, ranks)
+        start = comm.ledger.copy()
+        graph.update(**given)
+        middle = comm.ledger.copy()
+        spgnn.infer(model, graph, since=served)
+        counted = comm.ledger.since(middle).of("alltoall").sent_bytes
+        assert middle.since(start).of("alltoall").sent_bytes < 3000
+        changed = [
+            graph.gather((old != new).any(1))
+            for old, new in zip(before, [graph.x, *served.layers], strict=True)
+        ]
+        owner = graph.gather(torch.full((graph.own_rows,), rank))
+        return counted, changed, owner, edges, np.array(sorted(ours.weights))
+
+    results = run_ranks(body, ranks)
+    _, changed, owner, old, new = results[0]
+    holders = [{(int(s), int(owner[t])) for s, t in edges if owner[s] != owner[t]}
+               for edges in (old, new)]  # fmt: skip
+    widths = [8, 8, CLASSES]  # of H W, which travels
+    for rank, (counted, *_) in enumerate(results):
+        planned = 0
+        for rows, width in zip(changed, widths, strict=False):
+            sent = {(s, r) for s, r in holders[1] if rows[s] or (s, r) not in holders[0]}
+            planned += sum(8 + 4 * width for s, _ in sent if owner[s] == rank)
+        assert counted == planned + len(widths) * (ranks - 1) * 8  # and how many rows
+
+
+BAD = [
+    ({"add_edges": [[1], [11]]}, {"add_edges": [[1], [11]]}, "edge 1 → 11 is given twice"),
+    ({"add_edges": [[1], [11]]}, {"drop_edges": [[1], [11]]}, "edge 1 → 11 is added and dropped"),
+    ({"drop_edges": [[11], [11]]}, {}, "edge 11 → 11 is not there to be dropped"),
+    ({"add_edges": [[4], [3]]}, {}, "edge 4 → 3 is there already"),
+    ({"add_edges": [[0], [-1]]}, {}, "vertex -1 is outside [0, 60)"),
+    ({}, {"drop_edges": [[60], [0]]}, "vertex 60 is outside [0, 60)"),
+    (
+        {},
+        {"add_edges": [[0.5], [1.0]]},
+        "add_edges must be integers [2, edges], got float32 [2, 1]",
+    ),
+    ({"add_edges": [[0, 1]]}, {}, "add_edges must be integers [2, edges], got int64 [1, 2]"),
+    ({"drop_edges": object()}, {}, "numbers are given as a tensor, got object"),
+    ({"edge_weight": [1.0]}, {}, "edge_weight: the edges of this graph have none"),
+    ({"x": ([1], torch.zeros(1, 5))}, {}, "x must be float32 [1, 7], one row an id, got float32"),
+    ({"x": ([1], torch.zeros(2, 7))}, {}, "x must be float32 [1, 7]"),
+    ({"x": ([1], torch.zeros(1, 7).double())}, {}, "one row an id, got float64 [1, 7]"),
+    ({"x": ([1], torch.full((1, 7), np.nan))}, {}, "x must be finite"),
+    ({"x": torch.zeros(1, 7)}, {}, "x must be (ids, rows), got float32 [1, 7]"),
+    ({"x": ([1, 1], torch.zeros(2, 7))}, {}, "x of vertex 1 is given"),
+    ({"y": ([1], torch.tensor([4]))}, {}, "y is 4, the graph has 4 classes"),
+]
+
+
+def test_bad_updates_are_one_line_on_every_rank_and_change_nothing():
+    def body(rank: int) -> list[str]:
+        ours = Changing(4)
+        graph = ours.graph(partition="random")
+        model = trained_like("sage")
+        served = spgnn.Embeddings(model, graph)
+        before, lines = served.outputs.clone(), []
+        for first, second, _ in BAD:
+            given = second if rank else first
+            with pytest.raises(InputError) as error:
+                graph.update(**given)
+            lines.append(str(error.value))
+        assert graph.version == 0
+        assert torch.equal(spgnn.infer(model, graph, since=served), before)
+        assert not len(served.changed)
+        assert graph.num_edges == len(ours.weights)
+        return lines
+
+    for lines in run_ranks(body, 2):
+        for (*_, words), line in zip(BAD, lines, strict=True):
+            assert words in line
+            assert "\n" not in line
+
+
+def test_edges_with_features_and_an_edge_index_of_before():
+    """Other people's layers see the new edges with what is known of them; the old, the old ones."""
+    torch_geometric = pytest.importorskip("torch_geometric")
+    conv = torch_geometric.nn.GATv2Conv(FEATURES, 5, edge_dim=2, add_self_loops=False)
+
+    def body(rank: int) -> list:
+        ours = Changing(5)
+        rng = np.random.default_rng(5)
+        features = {edge: rng.random(2).tolist() for edge in sorted(ours.weights)}
+
+        def distributed() -> spgnn.DistGraph:
+            listed = sorted(features)
+            data = torch_geometric.data.Data(
+                x=torch.from_numpy(ours.x.copy()),
+                edge_index=torch.tensor(listed).T,
+                edge_attr=torch.tensor([features[edge] for edge in listed]),
+            )
+            return spgnn.distribute(data, partition="random")
+
+        def run(graph: spgnn.DistGraph, index: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return graph.gather(conv(graph.x, index, attr))
+
+        graph, found = distributed(), []
+        before, attr = graph.edge_index, graph.edge_attr
+        first = run(graph, before, attr)
+        for _ in range(2):
+            batch = ours.batch(4, 0)
+            features |= {edge: rng.random(2).tolist() for edge in batch["add"]}
+            given = ours.share(batch, rank, 2)
+            given["edge_attr"] = torch.tensor([features[edge] for edge in batch["add"][rank::2]])
+            for edge in batch["drop"]:
+                del features[edge]
+            graph.update(**given)
+            new = distributed()
+            found.append((run(graph, before, attr), first))
+            wanted = run(new, new.edge_index, new.edge_attr)
+            found.append((run(graph, graph.edge_index, graph.edge_attr), wanted))
+        with pytest.raises(InputError, match="edge_attr of new edges is missing"):
+            graph.update([[0], [11]])
+        return found
+
+    for mine, theirs in run_ranks(body, 2)[0]:
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_rounding_does_not_add_up(ranks):
+    """A thousand updates, columns that come and go among them."""
+
+    def body(rank: int) -> dict:
+        ours = Changing(14, weighted=True, vertices=24)
+        graph = ours.graph(partition="random")
+        kinds = {name: trained_like(name) for name in ("sage", "gcn", "gat", "sage-max")}
+        served = {name: spgnn.Embeddings(model, graph) for name, model in kinds.items()}
+        for step in range(1000):
+            size = len(ours.weights) // 2 if step % 50 == 0 else 2
+            graph.update(**ours.share(ours.batch(size, step % 2), rank, ranks))
+            for name, model in kinds.items():
+                spgnn.infer(model, graph, since=served[name])
+        new = ours.graph(partition="random")
+        assert torch.equal(new.share.adjacency.indices, graph.share.adjacency.indices)
+        return {
+            name: (graph.gather(served[name].outputs), new.gather(spgnn.infer(model, new)))
+            for name, model in kinds.items()
+        }
+
+    for kept, new in run_ranks(body, ranks)[0].values():
+        torch.testing.assert_close(kept, new, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "vertices"), [(1, 1), (4, 3)])
+def test_ranks_without_vertices(ranks, vertices):
+    def body(rank: int) -> tuple:
+        ours = Changing(6, vertices=12)
+        ours.n, ours.x, ours.y = vertices, ours.x[:vertices], ours.y[:vertices]
+        ours.weights = {}
+        graph = ours.graph(partition="block")
+        model = trained_like("gat")
+        served = spgnn.Embeddings(model, graph)
+        edges = [(s, t) for s in range(vertices) for t in range(vertices)]
+        for edge in edges:
+            graph.update([[edge[0]], [edge[1]]] if rank == 0 else [])
+        spgnn.infer(model, graph, since=served)
+        graph.update(drop_edges=torch.tensor(edges[::2]).T if rank == 0 else None)
+        kept = graph.gather(spgnn.infer(model, graph, since=served))
+        ours.weights = dict.fromkeys(edges[1::2], 1.0)
+        new = ours.graph(partition="block")
+        return kept, new.gather(spgnn.infer(model, new))
+
+    kept, new = run_ranks(body, ranks)[0]
+    torch.testing.assert_close(kept, new, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_be_updated_says_why():
+    ours = Changing(7)
+    graph, model = ours.graph(), trained_like("sage")
+    served = spgnn.Embeddings(model, graph)
+    coded = ours.graph(codec={"bits": 8})
+    freed = ours.graph()
+    freed.release()
+    repeated = spgnn.distribute(Repeated())
+    norm = GCN(FEATURES, 8, 2, CLASSES, norm="graph")
+    several = GCN(FEATURES, 8, 2, CLASSES)
+    of_edges = GAT(FEATURES, 8, 2, CLASSES, edge_dim=2)
+    several.convs[0].register_forward_hook(lambda *given: None)
+    for call, words in [
+        (coded.update, "has a codec"),
+        (freed.update, "has let go of its adjacency"),
+        (repeated.update, "has repeated edges"),
+        (lambda: spgnn.Embeddings(norm, graph), "GraphNorm looks at all vertices"),
+        (lambda: spgnn.Embeddings(of_edges, graph), "GATConv does more than one aggregation"),
+        (lambda: spgnn.Embeddings(several, graph), "does more than one aggregation"),
+        (lambda: spgnn.Embeddings(torch.nn.Linear(7, 4), graph), "must be one of spgnn.nn"),
+        (lambda: spgnn.Embeddings(GCN(-1, 8, 2, CLASSES), graph), "does not know its widths"),
+        (lambda: spgnn.Embeddings(model, graph.A), "not a DistMatrix"),
+        (lambda: spgnn.infer(model, graph, since=3), "since must be spgnn.Embeddings"),
+        (lambda: spgnn.infer(norm, graph, since=served), "since is of another model or graph"),
+        (lambda: spgnn.infer(model, graph, layer=1, since=served), "give neither x nor layer"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            call()
+
+
+class Repeated:
+    """Data as PyG's, of which one edge is there twice."""
+
+    edge_index = torch.tensor([[0, 0, 1], [1, 1, 0]])
+    x, num_nodes = torch.zeros(2, 1), 2
+
+
+def test_everything_is_computed_where_others_wrote():
+    """Features that somebody writes to or replaces, another dtype, autocast."""
+    ours = Changing(12)
+    graph, model = ours.graph(), trained_like("gcn")
+    served = spgnn.Embeddings(model, graph)
+
+    def check(tolerance: float = 1e-5) -> None:
+        kept, whole = spgnn.infer(model, graph, since=served), spgnn.infer(model, graph)
+        assert kept.dtype == whole.dtype
+        torch.testing.assert_close(kept, whole, rtol=tolerance, atol=tolerance)
+
+    graph.x[3] = 7
+    graph.update(x=([4], torch.ones(1, FEATURES)))
+    check()
+    graph.update([[3], [11]])
+    graph.x = graph.x * 2
+    check()
+    model.double()
+    graph.to(torch.float64)
+    check(1e-12)
+    graph.update(drop_edges=[[3], [11]])
+    check(1e-12)
+    model.float()
+    graph.to(torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        check(3e-2)
+    check()
+
+
+def test_calls_that_not_all_ranks_make():
+    def body(rank: int) -> list[str]:
+        graph, model = Changing(13).graph(partition="random"), trained_like("sage")
+        served = spgnn.Embeddings(model, graph)
+        lines = []
+        for calls in (
+            (graph.update, lambda: spgnn.infer(model, graph)),
+            (lambda: spgnn.infer(model, graph, since=served), lambda: spgnn.infer(model, graph)),
+            (lambda: graph.update([[0], [99]]), graph.update),
+        ):
+            with pytest.raises(InputError) as error:
+                calls[rank]()
+            lines.append(str(error.value))
+        return lines
+
+    for update, since, vertex in run_ranks(body, 2):
+        assert "ranks do not agree on which check comes next: graph.update on rank 0" in update
+        assert "ranks do not agree on since of infer" in since
+        assert "vertex 99 is outside [0, 60)" in vertex
+
+
+def test_a_step_that_needs_rows_of_before_is_refused_by_autograd():
+    ours = Changing(8)
+    graph, model = ours.graph(), trained_like("sage")
+    graph.update(x=([0], torch.zeros(1, FEATURES)))  # the graph's own from now on
+    loss = model(graph.x, graph).square().mean()
+    graph.update(x=([1], torch.zeros(1, FEATURES)))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_lists_are_as_sets_are(weighted):
+    """Many changes of a few lists, hubs among them, against dictionaries."""
+    rng = np.random.default_rng(9)
+    lists = [dict.fromkeys(range(size), 1.0) for size in (0, 1, 40, 3)]
+    lengths = np.array([len(one) for one in lists])
+    columns = np.concatenate([np.array(list(one), np.int32) for one in lists])
+    mine = Neighbours(lengths, columns, np.ones(len(columns), np.float32) if weighted else None)
+    for step in range(60):
+        drawn = [(r, c) for r, one in enumerate(lists) for c in one if rng.random() < 0.3]
+        rows, gone = np.array(drawn, np.int64).reshape(-1, 2).T
+        mine.drop(rows, mine.find(rows, gone))
+        for row, column in zip(rows, gone, strict=True):
+            del lists[row][column]
+        new = [
+            (int(rng.integers(len(lists))), 100 * step + 100 + k) for k in range(rng.integers(30))
+        ]
+        at, added = np.array(new, np.int64).reshape(-1, 2).T
+        weights = rng.random(len(at)).astype(np.float32)
+        mine.add(at, added, weights)
+        for row, column, weight in zip(at, added, weights, strict=True):
+            lists[row][column] = float(weight) if weighted else 1.0
+        if step % 20 == 0:
+            mine.extend(1)
+            lists.append({})
+        indptr, found, values = mine.take(np.arange(len(lists)))
+        values = torch.ones(len(found)) if values is None else values
+        for row, one in enumerate(lists):
+            part = slice(*indptr[row : row + 2].tolist())
+            pairs = zip(found[part].tolist(), values[part].tolist(), strict=True)
+            assert sorted(pairs) == sorted(one.items())
+    assert (mine.find(np.array([0]), np.array([-5])) == -1).all()
+
+
+def test_a_service_prints_what_changed(tmp_path, monkeypatch):
+    """The example: updates line by line, lines that cannot be, and the new classes."""
+    serve = SimpleNamespace(**runpy.run_path(str(ROOT / "experiments" / "serve.py")))
+    ours = Changing(10)
+    ours.y[:CLASSES] = range(CLASSES)
+    write_npz(from_scipy(ours.matrix(), x=ours.x, y=ours.y), tmp_path / "graph.npz")
+    model = GraphSAGE.of([FEATURES, 8, CLASSES])
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    edge = next(iter(ours.weights))
+    lines = [
+        f"drop {edge[0]} {edge[1]}", "add 5 11", "x 3 1 2 3 4 5 6 7", "",
+        "add 5 11", "", "", "add 5", "",
+        "x 3 0 0 0 0 0 0 0", "drop 5 11",
+    ]  # fmt: skip
+    options = argparse.Namespace(
+        graph=str(tmp_path / "graph.npz"), weights=str(tmp_path / "model.pt"), model="sage",
+        hidden=8, layers=2, classes=None, partition="random",
+    )  # fmt: skip
+
+    def body(rank: int) -> str:
+        monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            serve.serve(options, spgnn.connect())
+        return printed.getvalue()
+
+    def classes() -> torch.Tensor:
+        graph = ours.graph()
+        return spgnn.infer(model, graph).argmax(1)
+
+    start = classes()
+    del ours.weights[edge]
+    ours.weights[5, 11] = 1.0
+    ours.x[3] = np.arange(1, 8)
+    middle = classes()
+    del ours.weights[5, 11]
+    ours.x[3] = 0
+    end = classes()
+
+    def wanted(version: int, old: torch.Tensor, new: torch.Tensor) -> dict:
+        other = (old != new).nonzero()[:, 0].tolist()
+        return {"version": version, "classes": {str(v): int(new[v]) for v in other}}
+
+    printed, nothing = run_ranks(body, 2)
+    first, there, unknown, last = map(json.loads, printed.splitlines())
+    assert (first, last) == (wanted(1, start, middle), wanted(2, middle, end))
+    assert there == {"error": "update: edge 5 → 11 is there already"}
+    assert "write add SOURCE TARGET" in unknown["error"]
+    assert nothing == ""
+
+
+def test_a_trainer_follows_and_a_loader_says_that_it_does_not():
+    def body(rank: int) -> list:
+        ours = Changing(11)
+        graph = ours.graph(partition="random")
+        model = trained_like("sage")
+
+        def trainer(on: spgnn.DistGraph) -> spgnn.Trainer:
+            return spgnn.Trainer(model, on, loss="softmax")
+
+        loader = spgnn.NeighborLoader(graph, num_neighbors=[2], batch_size=8)
+        training = trainer(graph)
+        training.fit(epochs=1)
+        given = ours.share(ours.batch(3, 2), rank, 2)
+        ours.y[:9] = (ours.y[:9] + 1) % CLASSES
+        given["y"] = torch.arange(9), torch.from_numpy(ours.y[:9])
+        graph.update(**given if rank else {**given, "y": None})
+        runs = training, trainer(ours.graph(partition="random"))
+        model.eval()
+        with torch.no_grad():
+            scores = [run.task.scores() for run in runs]
+        with pytest.raises(InputError, match="make a new loader"):
+            next(iter(loader))
+        return scores
+
+    mine, new = run_ranks(body, 2)[0]
+    assert mine == pytest.approx(new, rel=1e-5)

@@ -1,0 +1,314 @@
+"""Processing rows in chunks changes nothing but where numbers lie."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+
+from spgnn.addons.outofcore import graph as chunked_graph
+from spgnn.addons.outofcore.budget import ORDER, Budget
+from spgnn.addons.outofcore.tables import Placement
+from spgnn.comm import (
+    connect,
+)
+from spgnn.data import Graph
+from spgnn.data.load import load_dataset
+from spgnn.data.npz import write_npz
+from spgnn.data.shards import write_shards
+from spgnn.direct import DirectFile
+from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.sparse import CSR
+from spgnn.testing import run_ranks
+from tests.addons.outofcore.runs import SMALL, check_equal, reports, task_of
+
+WIDE = {"dtype": "float64"}  # Adam magnifies the rounding of small gradients, as norms do
+MAX = {"model": "sage", "aggregate": "max"}
+GAT = {"model": "gat", "heads": 4, "hidden": 8}
+WEIGHTED = {"dataset": "weighted", "random_features": 0, "random_classes": 3, "layers": 3}
+SPARSE = {**WEIGHTED, "dataset": "sparse", "layers": 2, "feature_norm": "row"}
+CASES = {
+    "gcn": {},
+    "gcn, dropout": {"dropout": 0.5, "layers": 3, "hidden": 5},
+    "sage": {"dropout": 0.5, "input_dropout": False, "model": "sage", "prune": False, "layers": 4},
+    "gin": {"model": "gin", "norm": "node", "residual": True, "layers": 3, "weight_decay": 0.1},
+    "gcn, few labels": {"random_labels": 0.05, "layers": 3, "input_dropout": False, "jk": "last"},
+    "sage, few labels": {"random_labels": 0.03, "layers": 3, "model": "sage", "dropout": 0.2},
+    "sage, sum": {
+        "model": "sage",
+        "aggregate": "sum",
+        "dropout": 0.3,
+        "normalisation": "row",
+        "random_labels": 0.5,
+    },
+    "jk cat": {"jk": "cat", "hidden": 5, "dropout": 0.4, "random_labels": 0.1},
+    "jk max": {"jk": "max", "model": "sage", "layers": 3, "hidden": 5, "norm": "node"},
+    "weighted": {**WEIGHTED, "model": "sage", "normalisation": "none", "dropout": 0.2},
+    "weighted, few": {**WEIGHTED, **WIDE, "normalisation": "none", "random_labels": 0.4},
+    "sparse": {**SPARSE, "hidden": 6},
+    # One norm a layer; two, one in the last (gin); outputs that depend on all layers.
+    "batch": {"norm": "batch", "dropout": 0.5, **WIDE},
+    "graph": {"norm": "graph", "model": "sage", "dropout": 0.3, "input_dropout": False, **WIDE},
+    "pair": {"norm": "pair", "model": "sage", "random_labels": 0.05, **WIDE},
+    "layer": {"norm": "layer", "model": "gin", "residual": True, "hidden": 5, **WIDE},
+    "batch, jk": {
+        "norm": "batch",
+        "model": "gin",
+        "jk": "cat",
+        "dropout": 0.2,
+        "hidden": 5,
+        **WIDE,
+    },
+    "batch, one layer": {"norm": "batch", "model": "gin", "layers": 1, **WIDE},
+    # In float32 scores that are equal but for rounding change what is largest.
+    "max": {**MAX, "dropout": 0.5, "hidden": 7, **WIDE},
+    "max, few labels": {**MAX, "random_labels": 0.5, "dropout": 0.2, "input_dropout": False},
+    "max, batch": {**MAX, "norm": "batch", "residual": True, **WIDE},
+    "max, jk": {**MAX, "jk": "cat", "hidden": 5, "act": "tanh"},
+    "std": {**MAX, "aggregate": "std", "dropout": 0.2, "hidden": 7, **WIDE},
+    "max, sparse": {**SPARSE, **MAX, "feature_norm": "none", "dropout": 0.2},
+    "gat": {**GAT, "dropout": 0.5, "attention_dropout": 0.3},
+    "gat, relu first": {**GAT, "relu_first": True, "dropout": 0.2},
+    "gat, few labels": {**GAT, "heads": 3, "hidden": 6, "random_labels": 0.05, "dropout": 0.2},
+    "gat, batch": {**GAT, "heads": 2, "hidden": 6, "jk": "cat", "norm": "batch", **WIDE},
+    "gat, sparse": {**SPARSE, "model": "gat", "heads": 2, "hidden": 4, "dropout": 0.2},
+    "gatv2": {**GAT, "model": "gatv2", "dropout": 0.4, "residual": True, "act": "elu"},
+    "gatv2, few": {"model": "gatv2", "random_labels": 0.5, "attention_dropout": 0.5, **WIDE},
+}
+NAMES = list(CASES)
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory):
+    """Directed graphs with weights and, of some vertices, self-loops."""
+    rng, folder = np.random.default_rng(3), tmp_path_factory.mktemp("graphs")
+    A = sp.random_array((90, 90), density=0.06, rng=rng, format="lil", dtype=np.float32)
+    A[range(0, 90, 4), range(0, 90, 4)] = 1
+    A = CSR.from_scipy(A.tocsr())
+    x = torch.from_numpy(rng.normal(size=(90, 5)).astype(np.float32))
+    few = sp.random_array((90, 9), density=0.3, rng=rng, format="csr", dtype=np.float32)
+    paths = {name: folder / f"{name}.npz" for name in ("weighted", "sparse")}
+    write_npz(Graph("weighted", A, True, x=x), paths["weighted"])
+    write_npz(Graph("sparse", A, True, x=CSR.from_scipy(few)), paths["sparse"])
+    return paths
+
+
+def flags_of(name: str, datasets) -> dict[str, object]:
+    flags = {**SMALL, **CASES[name]}
+    return {**flags, "dataset": str(datasets.get(flags["dataset"], flags["dataset"]))}
+
+
+def epochs(report) -> list[dict[str, float]]:
+    return [{name: x for name, x in e.items() if name != "seconds"} for e in report["history"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        pytest.param(name, ranks, marks=[] if number % 2 + 1 == ranks else pytest.mark.slow)
+        for number, name in enumerate(NAMES)
+        for ranks in (1, 2)
+    ],
+)
+def test_history_is_that_of_memory(name, ranks, datasets, tmp_path, monkeypatch):
+    """With panels of a few columns, too; what is recomputed changes no bit."""
+    base = flags_of(name, datasets)
+    three = {**base, "chunks": 3}
+    spilled = {**three, "spill": str(tmp_path)}
+    same = [
+        {**spilled, "recompute": "never"},
+        {**spilled, "recompute": "always"},
+        {**three, "recompute": "always"},
+    ]
+    for expected, other, *others in run_ranks(reports, ranks, [base, three, *same]):
+        check_equal(expected["history"], other["history"])
+        check_equal(expected["history"], others[0]["history"])
+        assert epochs(others[1]) == epochs(others[0])
+        assert epochs(others[2]) == epochs(other)
+        check_equal(others[0]["history"], others[2]["history"])
+        saved, again = (one["storage"] for one in others[:2])
+        assert not saved["recomputed_layers"]
+        if again["recomputed_layers"]:
+            assert again["written_bytes"] < saved["written_bytes"]
+    tight = Budget(5, Placement(frozenset(ORDER), panel_bytes=40), 10**9)
+    monkeypatch.setattr(chunked_graph, "decide", lambda *args, **options: tight)
+    for (found,) in run_ranks(reports, ranks, [{**base, "memory": "4GB", "spill": str(tmp_path)}]):
+        check_equal(expected["history"], found["history"])
+        assert found["storage"]["panel_bytes"] == 40
+    assert not list(tmp_path.iterdir())
+
+
+def test_sizes_are_those_of_what_is_built(datasets, tmp_path):
+    """The sizes that choices are made of."""
+    for name in NAMES:
+        flags = {**flags_of(name, datasets), "chunks": 3, "spill": str(tmp_path), "prune": False}
+        task = task_of(**flags)
+        assert task.graph.sizes.of_matrices(task.graph.whole) == task.graph.sizes, name
+        assert isinstance(task.graph.features(0), CSR) == (name in ("sparse", "gat, sparse"))
+        task.close()
+
+
+def test_training_losses_in_float32(tmp_path):
+    """What is trained on does not depend on biases before norms, whose gradient is rounding."""
+    for name in ("batch", "batch, jk", "layer"):
+        base = {**SMALL, **CASES[name], "dtype": "float32"}
+        expected, found = reports(0, [base, {**base, "chunks": 3, "spill": str(tmp_path)}])
+        losses = [[e["loss"] for e in one["history"]] for one in (expected, found)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+
+
+def test_running_statistics_are_those_of_memory(tmp_path):
+    """Each epoch once, whatever the number of chunks; a run may go on in memory.
+
+    By plain descent: of the rounding that is the gradient of a bias before a norm, Adam makes steps
+    that grow a hundredfold from epoch to epoch, and running means have them.
+    """
+    kept = tmp_path / "kept"
+    base = {**SMALL, "norm": "batch", "model": "gin", "dtype": "float64", "epochs": 4}
+    base |= {"optimizer": "sgd", "lr": 0.05}
+    (straight,) = reports(0, [base])
+    flags = {**base, "checkpoint": str(kept), "checkpoint_every": 1}
+    spilled = {**flags, "chunks": 3, "spill": str(tmp_path / "spill")}
+    reports(0, [{**spilled, "epochs": 2}])
+    (found,) = reports(0, [{**spilled, "epochs": 3, "resume": True}])
+    check_equal(straight["history"][:3], found["history"])
+    (found,) = reports(0, [{**flags, "resume": True}])
+    check_equal(straight["history"], found["history"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_directory_is_read_in_chunks(ranks, tmp_path):
+    write_shards(load_dataset("sbm"), None, ranks, tmp_path / "graph")
+    base = {"dataset": str(tmp_path / "graph"), "epochs": 2, "dropout": 0.3}
+    flags = [base, {**base, "chunks": 4}, {**base, "chunks": 3, "spill": str(tmp_path / "spill")}]
+    for expected, *others in run_ranks(reports, ranks, flags):
+        for found in others:
+            check_equal(expected["history"], found["history"])
+
+
+def test_ranks_without_vertices(tmp_path):
+    A = sp.csr_array(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], np.float32))
+    x, y = torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 1])
+    everybody = torch.ones(3, dtype=torch.bool)
+    graph = Graph("path", CSR.from_scipy(A), False, x=x, y=y, train_mask=everybody)
+    write_npz(graph, tmp_path / "graph.npz")
+    base = {"dataset": str(tmp_path / "graph.npz"), "epochs": 3, "partition": "block"}
+    base |= {"model": "sage", "layers": 3}
+    flags = [base, {**base, "chunks": 3}, {**base, "chunks": 2, "spill": str(tmp_path / "spill")}]
+    for expected, *others in run_ranks(reports, 4, flags):
+        for found in others:
+            check_equal(expected["history"], found["history"])
+
+
+def test_bytes_of_a_slow_disk(tmp_path, monkeypatch):
+    """What is on its way there when an epoch begins is not of that epoch."""
+    real = DirectFile.write_pages
+
+    def slowly(*arguments):
+        time.sleep(0.02)
+        real(*arguments)
+
+    monkeypatch.setattr(DirectFile, "write_pages", slowly)
+    given = {**SMALL, "model": "sage", "epochs": 1, "chunks": 3, "spill": str(tmp_path)}
+    run_ranks(reports, 2, [given])
+
+
+def infer(rank, config):
+    infer_to_file(config, connect("gloo"))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "model"),
+    [
+        (1, {}),
+        (2, {"model": "gin", "norm": "batch"}),  # with running moments
+        (1, {"model": "gin", "norm": "graph"}),  # with those of the vertices it is shown
+        (1, MAX),
+        (2, {"model": "gatv2", "heads": 2, "hidden": 6}),
+    ],
+)
+def test_inference(model, ranks, tmp_path):
+    kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
+    flags = {**SMALL, **model, "checkpoint": str(kept), "predictions": str(scores), "chunks": 3}
+    run_ranks(reports, ranks, [{**flags, "spill": str(tmp_path / "spill")}])
+    with np.load(scores) as file:
+        expected = file["scores"]
+    assert np.isfinite(expected).all()
+    base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept), **model}
+    more = {"chunks": 5, "spill": str(tmp_path / "more")}
+    for number, storage in enumerate(({}, {"chunks": 3}, more)):
+        output = str(tmp_path / f"{number}.npy")
+        run_ranks(infer, ranks, InferConfig.of(**base, **storage, output=output))
+        np.testing.assert_allclose(np.load(output), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_inference_saves_nothing_to_recompute(tmp_path):
+    flags = {"model": "sage", "chunks": 2, "spill": str(tmp_path), "recompute": "always"}
+    task = task_of(**flags, outputs=4)
+    assert not task.graph.budget.recomputed
+    assert torch.isfinite(task.all_outputs()).all()
+    task.close()
+
+
+HALVES = {
+    "gcn": {"layers": 3, "hidden": 5, "dropout": 0.5},
+    "sage": {"model": "sage", "layers": 3, "random_labels": 0.1, "input_dropout": False},
+    "batch": {"model": "gin", "norm": "batch", "jk": "cat", "hidden": 6, "residual": True},
+    "sparse": {**SPARSE, "hidden": 6},
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_of_the_bytes(name, datasets, tmp_path):
+    """Tables in bfloat16, sums and weights in float32: near float32, the same on the disk."""
+    base = {**SMALL, **HALVES[name], "epochs": 3}
+    base |= {"dataset": str(datasets.get(base["dataset"], base["dataset"])), "spill": str(tmp_path)}
+    narrow = {**base, "dtype": "bfloat16"}
+    runs = [base, narrow, {**narrow, "chunks": 3}]
+    runs += [{name: value for name, value in narrow.items() if name != "spill"}]
+    for wide, half, three, memory in run_ranks(reports, 1, runs):
+        for found in (half, three, memory):
+            losses = [[e["loss"] for e in one["history"]] for one in (found, wide)]
+            np.testing.assert_allclose(*losses, rtol=0.02)
+        for way in ("read", "written"):
+            both = [one["storage"][f"{way}_bytes"] for one in (half, wide)]
+            assert both[0] < both[1]
+
+
+def test_chunks_without_rows_in_bfloat16(tmp_path):
+    """One row has most nonzeros, so that bounds of chunks fall together."""
+    n = 40
+    star = sp.lil_array((n, n), dtype=np.float32)
+    star[0, 1:] = star[1:, 0] = 1
+    x, y = torch.arange(3.0 * n).view(n, 3) / n, torch.arange(n) % 2
+    everybody = torch.ones(n, dtype=torch.bool)
+    A = CSR.from_scipy(sp.csr_array(star))
+    write_npz(Graph("star", A, False, x=x, y=y, train_mask=everybody), tmp_path / "star.npz")
+    base = {"dataset": str(tmp_path / "star.npz"), "epochs": 2, "layers": 2, "hidden": 4}
+    base |= {"dtype": "bfloat16"}
+    memory, chunks = run_ranks(reports, 1, [base, {**base, "chunks": 16}])[0]
+    losses = [[e["loss"] for e in one["history"]] for one in (memory, chunks)]
+    np.testing.assert_allclose(*losses, rtol=0.02)
+
+
+def dense(blocks):
+    return np.concatenate([block.to_scipy().toarray() for _, block in blocks.stream()])
+
+
+def test_a_layer_reads_its_own_rows_alone(tmp_path):
+    """From files of its own, for training, where the whole matrix lies on the disk."""
+    flags = {"random_labels": 0.5, "layers": 2, "chunks": 3}
+    task = task_of(**flags, spill=str(tmp_path))
+    try:
+        own, whole = task._training[1], dense(task.graph.matrix.blocks)
+        assert 0 < own.blocks.nbytes < task.graph.matrix.blocks.nbytes
+        found = dense(own.blocks)
+        columns = slice(None) if own.sources is None else own.sources
+        np.testing.assert_array_equal(found, whole[own.targets][:, columns])
+        np.testing.assert_array_equal(found.T, dense(own.transposed))
+        assert all(matrix.blocks is task.graph.matrix.blocks for matrix in task._evaluation)
+    finally:
+        task.close()

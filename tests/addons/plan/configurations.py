@@ -1,0 +1,114 @@
+"""Random configurations of the training command, and what is predicted for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from spgnn.addons.plan import Prediction, predict
+from spgnn.addons.plan.graphs import Dataset
+from spgnn.config import TrainConfig
+from spgnn.data import open_source
+from spgnn.errors import InputError
+from spgnn.exchange.algorithm import ALGOS
+from spgnn.exchange.needs import COVERS
+from spgnn.exchange.schemes import STRATEGIES
+from spgnn.partition import partition
+
+EXAMPLE = Path(__file__).parents[3] / "experiments" / "machines" / "perlmutter_a100.json"
+
+
+def write_graphs(directory: Path) -> list[Path]:
+    """Directed and undirected, weighted or not, hubs, features dense and sparse."""
+    found = []
+    for seed, (n, density) in enumerate([(47, 0.1), (90, 0.03), (61, 0.3), (5, 0.4)]):
+        rng = np.random.default_rng(seed)
+        pattern = rng.random((n, n)) < density
+        pattern[n // 3] = True
+        directed = seed % 2 == 0
+        if not directed:
+            pattern |= pattern.T
+        A = sp.csr_array(pattern)
+        y = rng.integers(0, 3, n)
+        y[:3] = [0, 1, 2]
+        arrays = {
+            "indptr": A.indptr.astype(np.int64),
+            "indices": A.indices.astype(np.int32),
+            "shape": np.array(A.shape),
+            "directed": np.array(directed),
+            "y": y,
+            "train_mask": np.arange(n) % (10 if seed % 2 else 3) == 0,
+        }
+        if seed == 2:
+            arrays["data"] = rng.random(A.nnz, dtype=np.float32) + 0.5
+        x = (rng.random((n, 11)) < 0.4).astype(np.float32)
+        if seed in (1, 2):
+            X = sp.csr_array(x)
+            arrays |= {"x_indptr": X.indptr.astype(np.int64), "x_data": X.data}
+            arrays |= {"x_indices": X.indices.astype(np.int32), "x_shape": np.array(X.shape)}
+        else:
+            arrays["x"] = x
+        found.append(directory / f"graph{seed}.npz")
+        np.savez(found[-1], **arrays)
+    return found
+
+
+# Values that an option may have; those that stand there twice are drawn twice as often.
+CHOICES: dict[str, tuple[object, ...]] = {
+    "algo": ALGOS,
+    "exchange": (*STRATEGIES, "sparsity-aware"),
+    "cover": COVERS,
+    "partition": ("random", "block", "gvb", "stream"),
+    "order": ("auto", "auto", "paper"),
+    "dropout": (0.0, 0.5),
+    "input_dropout": (True, False),
+    "recompute_halo": (False, True),
+    "prune": (True, True, False),
+    "hierarchy": ("none", "none", "2"),
+    "relays": (False, True),
+    "layers": (1, 2, 3),
+    "hidden": (2, 7, 16),
+    "normalisation": ("auto", "sym", "row", "none"),
+    "model": ("gcn", "gcn", "sage", "gin"),
+    "norm": ("none", "none", "batch", "layer", "node", "graph", "pair"),
+    "residual": (False, False, True),
+    "jk": ("none", "none", "last", "cat", "max"),
+    "imbalance": (0.3,),
+    "epochs": (1,),
+}
+
+
+def random_configurations(
+    graphs: list[Path], ranks: int, count: int, seed: int, **given: tuple[object, ...]
+) -> list[TrainConfig]:
+    """So many that the command takes on that many ranks; of what is given, one each time."""
+    rng = np.random.default_rng(seed)
+    choices = {**CHOICES, "dataset": tuple(map(str, graphs)), "c": (1, 1, 2, 3, ranks), **given}
+    found: list[TrainConfig] = []
+    while len(found) < count:
+        values = {name: all_[int(rng.integers(len(all_)))] for name, all_ in choices.items()}
+        try:
+            config = TrainConfig.of(**values, seed=int(rng.integers(100)))
+            config.check(ranks)
+        except InputError:
+            continue
+        found.append(config)
+    return found
+
+
+def predicted(config: TrainConfig, ranks: int) -> Prediction:
+    """What planning says of a run, with the partition that the run will make."""
+    how, algorithm = config.algorithm, config.distribution
+    dataset = Dataset.of(open_source(config.data.dataset), config)
+    labels, _ = partition(
+        dataset.looped,
+        algorithm.parts(ranks),
+        how.partition,
+        objective=config.objective,
+        imbalance=how.imbalance,
+        seed=config.training.seed,
+        nodes=config.nodes(ranks),
+    )
+    return predict(dataset, labels, config, ranks)
