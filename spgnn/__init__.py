@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         return _exported(name)
     if not name.startswith("_"):
-        for module in (f"spgnn.{name}", f"spgnn.addons.{name}"):
+        for module in (f"spgnn.addons.{name}", f"spgnn.{name}"):
             if find_spec(module):
                 return import_module(module)
     raise AttributeError(f"module 'spgnn' has no attribute '{name}'")
