@@ -31,6 +31,18 @@ def grouped_order(group: npt.NDArray[np.integer], groups: int) -> Int64Array:
     return np.argsort(group.astype(narrow, copy=False), kind="stable")
 
 
+def inverse_permutation(order: Int64Array) -> Int64Array:
+    """The new place of each old index; ``InputError`` if `order` is no permutation of [0, n)."""
+    n = len(order)
+    inverse = np.full(n, -1)
+    if n and (order.min() < 0 or order.max() >= n):
+        raise InputError(f"order must be a permutation of [0, {n})")
+    inverse[order] = np.arange(n)
+    if n and inverse.min() < 0:
+        raise InputError(f"order must be a permutation of [0, {n}); some vertex is named twice")
+    return inverse
+
+
 @dataclass(frozen=True, eq=False)
 class RowLayout:
     """Contiguous rows per part: part p owns rows [offsets[p], offsets[p + 1]).

@@ -74,9 +74,6 @@ from .graph import (
     fits_float32 as fits_float32,
 )
 from .graph import (
-    inverse_permutation as inverse_permutation,
-)
-from .graph import (
     labelled as labelled,
 )
 from .graph import (

@@ -20,7 +20,6 @@ from spgnn.data.graph import (
     Graph,
     GraphBlock,
     VertexData,
-    inverse_permutation,
     moved_edges,
 )
 from spgnn.data.shards import ShardDirectory, partition_order
@@ -29,7 +28,7 @@ from spgnn.data.structure import rename_columns, slice_rows, stack_rows, with_co
 from spgnn.errors import InputError
 from spgnn.exchange import needs_of, swap_rows
 from spgnn.exchange.needs import exchange_needs
-from spgnn.layout import Int64Array, RowLayout, grouped_order
+from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
 from spgnn.pattern import index_dtype
 from spgnn.sparse import CSR, take_rows
 from spgnn.torch_internals import on_cpu
@@ -112,7 +111,7 @@ class Arrangement:
         if slices.weighted:
             entries = torch.bincount(structure.indices, minlength=n)[order].numpy()
         moves = not torch.equal(order, torch.arange(n))
-        position = inverse_permutation(order) if moves else None
+        position = torch.from_numpy(inverse_permutation(order.numpy())) if moves else None
         return cls(order, position, layout, slices.cut(layout, entries))
 
     def rows(self, structure: CSR, first: int, last: int) -> CSR:

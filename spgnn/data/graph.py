@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spgnn.data.structure import rename_columns, select_rows, slice_rows, union, with_entries
 from spgnn.errors import InputError
+from spgnn.layout import inverse_permutation
 from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32, take_rows
 
 Array = npt.NDArray[Any]
@@ -173,7 +174,7 @@ class Graph(VertexData):
 
     def relabel(self, order: Tensor) -> Graph:
         """The same graph in another order: new vertex i is old vertex ``order[i]``."""
-        position = inverse_permutation(order)
+        position = torch.from_numpy(inverse_permutation(order.numpy()))
 
         def moved(A: CSR) -> CSR:
             return rename_columns(take_rows(A, order), position)
@@ -275,18 +276,6 @@ def vertex_ids_of(record: Graph | GraphBlock) -> Tensor:
     if record.vertex_ids is None:
         return torch.arange(record.adjacency.shape[0])
     return record.vertex_ids
-
-
-def inverse_permutation(order: Tensor) -> Tensor:
-    """The new place of each old index; ``InputError`` if `order` is no permutation of [0, n)."""
-    n = order.shape[0]
-    inverse = torch.full((n,), -1, dtype=torch.int64)
-    if n and (int(order.min()) < 0 or int(order.max()) >= n):
-        raise InputError(f"order must be a permutation of [0, {n})")
-    inverse[order] = torch.arange(n)
-    if n and int(inverse.min()) < 0:
-        raise InputError(f"order must be a permutation of [0, {n}); some vertex is named twice")
-    return inverse
 
 
 UNKNOWN = -1

@@ -33,7 +33,6 @@ from spgnn.data.graph import (
     Graph,
     GraphBlock,
     VertexData,
-    inverse_permutation,
     labels_in_files,
     labels_of_table,
 )
@@ -42,7 +41,7 @@ from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_c
 from spgnn.data.structure import block_of, rename_columns, select_rows, stack_rows
 from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, atomic_directory, digest
-from spgnn.layout import RowLayout, grouped_order
+from spgnn.layout import RowLayout, grouped_order, inverse_permutation
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import CSR
@@ -475,7 +474,9 @@ def write_shards(
         source = MemorySource(source.graph())
     check_parts(parts, source.meta.vertices)
     layout, order = partition_order(labels, source.meta.vertices, parts)
-    position = None if labels is None else inverse_permutation(order)
+    position = None
+    if labels is not None:
+        position = torch.from_numpy(inverse_permutation(order.numpy()))
     original = source.vertex_ids
     entries = max(source.meta.edges // max(source.meta.vertices, 1), 1)
     step = max(1, min(source.piece_rows, _PIECE_ENTRIES // entries))

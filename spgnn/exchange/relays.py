@@ -22,7 +22,7 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.needs import Gather, Scheme, Swap, Tell, rows_from
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, Turned
 from spgnn.hashing import uniform
-from spgnn.layout import EVERYONE, Axes, Int64Array, grouped_order
+from spgnn.layout import EVERYONE, Axes, Int64Array, grouped_order, inverse_permutation
 from spgnn.pattern import Selection, index_dtype
 from spgnn.sparse import CSR, take_rows
 
@@ -168,14 +168,16 @@ def _in_two_hops(
     leaving = np.concatenate((direct, fetched))[grouped_order(to, peers)]
     direct = np.flatnonzero((takes.relay < 0) & (takes.via == DIRECT))
     of = np.concatenate((takes.rows.peer[direct], source[others]))
-    place_of_direct, place_of_others = np.split(_inverse(grouped_order(of, peers)), [len(direct)])
+    place_of_direct, place_of_others = np.split(
+        inverse_permutation(grouped_order(of, peers)), [len(direct)]
+    )
     new_place = np.full(len(takes.via), -1)
     new_place[direct] = place_of_direct
 
     # Then what relays hand on, and sums: to each rank in the order of who sent them at first.
     to_next = np.concatenate((handed.numpy()[:, 1], maker_of_row[own]))
     before = np.concatenate((owner, np.full(len(own), me)))
-    row = _inverse(np.lexsort((before, to_next)))
+    row = inverse_permutation(np.lexsort((before, to_next)))
     row_of_sum = np.full(len(sends.via), -1)
     row_of_sum[sum_row[own]] = row[len(owner) :]
     relay = _matrix(
@@ -193,7 +195,7 @@ def _in_two_hops(
     )
     late = np.flatnonzero((takes.relay >= 0) | (takes.via == BASE))
     sender = np.where(takes.relay >= 0, takes.relay, takes.rows.peer)[late]
-    new_place[late] = len(of) + _inverse(grouped_order(sender, peers))
+    new_place[late] = len(of) + inverse_permutation(grouped_order(sender, peers))
 
     each = [np.bincount(one, minlength=peers) for one in (to, of, to_next, sender)]
     # The busiest ranks of both hops, one after the other, have to take less than that of the one.
@@ -268,13 +270,6 @@ def _movable(alike: Int64Array) -> int:
     """Rows that relays can take, of those with the same number all but one."""
     some = alike[alike >= 0]
     return len(some) - len(np.unique(some))
-
-
-def _inverse(order: Int64Array) -> Int64Array:
-    """The place of each element in an order."""
-    places = np.empty_like(order)
-    places[order] = np.arange(len(order))
-    return places
 
 
 def _sums_sent(

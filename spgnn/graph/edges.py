@@ -13,9 +13,8 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.data.adapters import EdgeList
-from spgnn.data.graph import inverse_permutation
 from spgnn.graph.vertices import collected, dealt
-from spgnn.layout import Int64Array, RowLayout
+from spgnn.layout import Int64Array, RowLayout, inverse_permutation
 from spgnn.spmm import DistMatrix
 
 _ENDS = "edge_index"  # which no attribute is called
@@ -97,7 +96,7 @@ def scattered_edges(
     arrays: dict[str, Tensor] = {}
     counts = np.zeros(comm.size, np.int64)
     if listed is not None and comm.rank == 0:
-        position = inverse_permutation(ids).numpy()
+        position = inverse_permutation(ids.numpy())
         source, target = position[listed.source], position[listed.target]
         order = np.argsort(target, kind="stable")
         counts = np.bincount(layout.owner(target), minlength=comm.size)
@@ -131,8 +130,6 @@ def edges_of_pattern(
         attributes["edge_weight"] = local.values.cpu()[torch.from_numpy(order)]
     if edge_attr is not None:
         numbers = halo(torch.arange(*own, device=vertex_ids.device)).cpu().numpy()
-        rising = np.lexsort((numbers[columns], rows))
-        place = np.empty_like(rising)
-        place[rising] = np.arange(len(rising))
+        place = inverse_permutation(np.lexsort((numbers[columns], rows)))
         attributes["edge_attr"] = edge_attr[torch.from_numpy(place[order])]
     return Edges(torch.from_numpy(index), attributes).to(vertex_ids.device)

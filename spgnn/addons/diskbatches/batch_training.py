@@ -39,12 +39,13 @@ from spgnn.comm import (
 )
 from spgnn.command import plural
 from spgnn.config import Training
-from spgnn.data import GraphMeta, Pairs, inverse_permutation, labelled
+from spgnn.data import GraphMeta, Pairs, labelled
 from spgnn.errors import InputError, check_integer, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend import check_weights_of, dense_for_reduction, labels_of, masks_of, share_of
 from spgnn.frontend import features_of as features_of_share
 from spgnn.graph import Block, DistGraph, block_pattern
+from spgnn.layout import inverse_permutation
 from spgnn.nn import MODELS, BatchNorm, Stack, pairs_cross_entropy
 from spgnn.partition import partition
 from spgnn.pattern import Pattern
@@ -417,7 +418,8 @@ class LinkBatches(BatchTask):
         source, count = self.dataset.graph, self.aim.eval_negatives
         others = pairs.drawn(source.rows, count, self.seed, purpose)
         if source.vertex_ids is not None:
-            others = inverse_permutation(source.vertex_ids)[others]
+            place = inverse_permutation(source.vertex_ids.numpy())
+            others = torch.from_numpy(place)[others]
         every = torch.cat((pairs.sources[:, None], others), dim=1)
         step = max(1, _PIECE // (1 + count))
         parts = [

@@ -17,7 +17,6 @@ from spgnn.comm import Communicator
 from spgnn.config import ObjectiveChoice, objective_for
 from spgnn.data import (
     MASKS,
-    inverse_permutation,
     is_said_of_all,
     lists_of_vertices,
     masks_of_lists,
@@ -29,7 +28,7 @@ from spgnn.data import (
 from spgnn.errors import InputError, memory_for, unknown
 from spgnn.exchange import Algorithm
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
-from spgnn.layout import Int64Array, RowLayout, grouped_order
+from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
 from spgnn.partition import METHODS, Objective, check_labels, partition
 from spgnn.pattern import described
 from spgnn.progress import ProgressBar
@@ -285,7 +284,7 @@ def distribute_types(
         offsets = None
         if arrays is not None and labels is not None:
             order = grouped_order(labels[name], comm.size)
-            positions[name] = inverse_permutation(torch.from_numpy(order)).numpy()
+            positions[name] = inverse_permutation(order)
             taken = torch.from_numpy(order)
             rows = {k: t[taken] for k, t in arrays.vertices[name].items()}
             lists = {_IDS: taken, **{k: t[taken] for k, t in arrays.listed[name].items()}}

@@ -46,7 +46,7 @@ from spgnn.exchange import (
     fetch,
     layered,
 )
-from spgnn.layout import Axes, Int64Array, RowLayout
+from spgnn.layout import Axes, Int64Array, RowLayout, inverse_permutation
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
 
@@ -302,8 +302,7 @@ class VirtualRanks:
     def _of_pairs(self, pairs: Pairs, many: int, purpose: str) -> tuple[MatrixCounts, Moved]:
         """Counts of the plans that fetch sources, and bytes that ranks send to make them."""
         drawn = pairs.drawn(self.layout.rows, many, self._config.training.seed, purpose)
-        place = torch.empty_like(self._ids)
-        place[self._ids] = torch.arange(len(place))
+        place = torch.from_numpy(inverse_permutation(self._ids.numpy()))
         rows, axes = place[drawn], Axes.grid(self.ranks, 1)
         stretches = [slice(*cut) for cut in pairwise(self._cuts(pairs).tolist())]
 
