@@ -46,6 +46,7 @@ from spgnn.layout import Int32Array
 from spgnn.partition import methods as partitioners
 from spgnn.partition import partition
 from spgnn.partition.adjacency import Adjacency
+from spgnn.partition.problem import PRESETS, Problem
 from spgnn.partition.volume import CoverVolume, count_volumes, excess_of_maximum, part_weights
 from spgnn.sparse import CSR
 
@@ -69,7 +70,7 @@ def measure(A: sp.csr_array, task: Task, seed: int, labels_file: Path) -> Row:
         function = partitioners.METHODS[base]
         result: dict[str, Any] = {}
 
-        def timed(problem: partitioners.Problem) -> Any:
+        def timed(problem: Problem) -> Any:
             cpu, wall = time.process_time(), time.perf_counter()
             result["labels"] = function(problem)
             result["seconds"] = time.process_time() - cpu
@@ -113,7 +114,7 @@ def options_of(method: str, parts: int) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     objective = "both"
     for word in words:
-        if word in partitioners.PRESETS:
+        if word in PRESETS:
             options["preset"] = word
         elif word == "nodes":
             options["nodes"] = parts // RANKS_A_NODE

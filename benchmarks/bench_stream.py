@@ -26,7 +26,7 @@ from spgnn.data.generators import SHAPES, generate_block_model, generate_rmat
 from spgnn.data.shards import ShardDirectory, open_shards
 from spgnn.partition import partition
 from spgnn.partition.adjacency import Adjacency
-from spgnn.partition.methods import Preset
+from spgnn.partition.problem import Preset
 from spgnn.progress import ProgressBar
 
 GENERATORS = {"block-model": generate_block_model, "rmat": generate_rmat}

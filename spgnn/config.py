@@ -21,7 +21,7 @@ from spgnn.nn import Stack
 from spgnn.nn.models import MODELS, Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
-from spgnn.partition.methods import Objective
+from spgnn.partition.problem import Objective
 
 Number = TypeVar("Number", int, float)
 NEVER = "never"

@@ -49,7 +49,7 @@ from spgnn.command import run
 from spgnn.errors import InputError, check_choice
 from spgnn.machine import Machine, read_machine
 from spgnn.options import Record, flag, positional, read_options
-from spgnn.partition.methods import PRESETS
+from spgnn.partition.problem import PRESETS
 from spgnn.progress import Progress, ProgressBar
 
 MACHINE = Path(__file__).parents[1] / "machines" / "perlmutter_a100.json"

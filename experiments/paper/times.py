@@ -17,7 +17,7 @@ from spgnn.addons.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.config import TrainConfig
 from spgnn.exchange.needs import Cover
 from spgnn.machine import Machine
-from spgnn.partition.methods import Objective
+from spgnn.partition.problem import Objective
 from spgnn.progress import Progress
 
 PartitionOf = tuple[str, Objective, int, int | None]

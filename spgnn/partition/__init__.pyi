@@ -14,25 +14,25 @@ from .methods import (
     METHODS as METHODS,
 )
 from .methods import (
-    Objective as Objective,
-)
-from .methods import (
-    Preset as Preset,
-)
-from .methods import (
     partition as partition,
-)
-from .methods import (
-    place as place,
 )
 from .morton import (
     morton as morton,
+)
+from .places import (
+    place as place,
 )
 from .plot import (
     check_plot as check_plot,
 )
 from .plot import (
     write_figure as write_figure,
+)
+from .problem import (
+    Objective as Objective,
+)
+from .problem import (
+    Preset as Preset,
 )
 from .vertex_cut import (
     cut_vertices as cut_vertices,

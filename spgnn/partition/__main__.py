@@ -37,17 +37,11 @@ from spgnn.partition.labels import (
     write_edge_labels,
     write_labels,
 )
-from spgnn.partition.methods import (
-    BALANCES,
-    METHODS,
-    Objective,
-    Preset,
-    levels_of,
-    partition,
-    place,
-)
+from spgnn.partition.methods import METHODS, partition
 from spgnn.partition.morton import MORTON, read_positions
+from spgnn.partition.places import levels_of, place
 from spgnn.partition.plot import check_plot, plot_volumes
+from spgnn.partition.problem import BALANCES, Objective, Preset
 from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
 from spgnn.partition.volume import Report, Volumes, count_volumes, report
 from spgnn.progress import ProgressBar

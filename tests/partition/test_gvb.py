@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spgnn import _native
 from spgnn.partition import partition as partition_and_report
 from spgnn.partition.adjacency import part_bounds
-from spgnn.partition.methods import PRESETS
+from spgnn.partition.problem import PRESETS
 from spgnn.partition.volume import count_volumes
 from tests.comm.jobs import names_of_threads
 from tests.partition.oracle import (

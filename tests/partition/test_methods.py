@@ -21,7 +21,7 @@ from spgnn.machine import Levels, Link, read_machine, write_machine
 from spgnn.partition import (
     METHODS,
     cut_vertices,
-    methods,
+    packages,
     partition,
     permutation,
     place,
@@ -31,6 +31,7 @@ from spgnn.partition import (
 from spgnn.partition.adjacency import Adjacency, check_parts
 from spgnn.partition.labels import part_sizes
 from spgnn.partition.methods import FIXING, OURS
+from spgnn.partition.places import OUTSIDE, levels_of
 from tests.addons.plan.configurations import EXAMPLE
 from tests.data.graphs import rewrite
 from tests.partition.oracle import (
@@ -293,8 +294,8 @@ def test_a_missing_package_is_named_with_its_extra(method, monkeypatch):
     def missing(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(methods.importlib, "import_module", missing)
-    methods._mtkahypar_threads.cache_clear()
+    monkeypatch.setattr(packages.importlib, "import_module", missing)
+    packages._mtkahypar_threads.cache_clear()
     with pytest.raises(InputError, match=r"pip install 'spgnn\[partition\]'"):
         partition(community_graph(100, 2, 0), 2, method)
 
@@ -694,9 +695,9 @@ def test_a_machine_says_what_nodes_are_and_what_leaving_one_costs(tmp_path):
     machine = replace(machine, ranks_a_node=4, levels=Levels(fast, slow))
     path = tmp_path / "machine.json"
     write_machine(machine, path)
-    assert methods.levels_of(path, 12) == methods.levels_of(machine, 12) == (3, 6)
-    assert methods.levels_of(path, 12, 2) == (2, 6)
-    assert methods.levels_of(path, 3) == (1, 6)
+    assert levels_of(path, 12) == levels_of(machine, 12) == (3, 6)
+    assert levels_of(path, 12, 2) == (2, 6)
+    assert levels_of(path, 3) == (1, 6)
     A = uneven_communities(1200, seed=3)
     options = {"preset": "fast", "seed": 1, "threads": 1}
     _, found = partition(A, 12, machine=path, **options)
@@ -708,7 +709,7 @@ def test_a_machine_says_what_nodes_are_and_what_leaving_one_costs(tmp_path):
     with pytest.raises(InputError, match=r"its 4 ranks a node do not divide .* 6; give nodes"):
         partition(A, 6, machine=path)
     alike = replace(machine, levels=Levels(fast))
-    assert methods.levels_of(alike, 6) == (None, methods.OUTSIDE)
+    assert levels_of(alike, 6) == (None, OUTSIDE)
     with pytest.raises(InputError, match="knows no links between nodes"):
         partition(A, 6, machine=alike, nodes=2)
 
