@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import lazy_loader
@@ -20,11 +19,13 @@ _exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """An exported name, a room, or an add-on: each is imported when it is first asked for."""
+    """An exported name, an add-on, or a room: each is imported when it is first asked for."""
     if name in __all__:
         return _exported(name)
-    if not name.startswith("_"):
-        for module in (f"spgnn.addons.{name}", f"spgnn.{name}"):
-            if find_spec(module):
-                return import_module(module)
+    for module in (f"spgnn.addons.{name}", f"spgnn.{name}") if not name.startswith("_") else ():
+        try:
+            return import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name not in (module, "spgnn.addons"):
+                raise
     raise AttributeError(f"module 'spgnn' has no attribute '{name}'")

@@ -11,7 +11,6 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from spgnn.errors import InputError, unknown
@@ -73,6 +72,9 @@ LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 @cache
 def _import_addons() -> None:
     """Let each add-on register what it brings."""
-    if spec := find_spec("spgnn.addons"):
-        for addon in pkgutil.iter_modules(spec.submodule_search_locations):
-            import_module(f"spgnn.addons.{addon.name}")
+    try:
+        addons = import_module("spgnn.addons")
+    except ModuleNotFoundError:
+        return  # the engine alone
+    for addon in pkgutil.iter_modules(addons.__path__):
+        import_module(f"spgnn.addons.{addon.name}")

@@ -4,24 +4,46 @@ Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its 
 """
 
 # Modules whose operators are registered as well.
-from spgnn.kernels import cross_entropy, gemm, reductions, update  # noqa: F401
-from spgnn.kernels.attention import attention
+from spgnn.kernels import bfloat16, cross_entropy, gemm, reductions, update  # noqa: F401
+from spgnn.kernels.attention import AttentionDropout, attention, finish, head_products
+from spgnn.kernels.attention_panel import AttentionPanel, PanelLoops, PanelRows, panel_bytes
+from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.edge_spmm import edge_add, edge_spmm
-from spgnn.kernels.quantise import dequantise_rows, quantise_rows
+from spgnn.kernels.extremes import add_to_extremes_, extreme_
+from spgnn.kernels.gemm import times_transposed, transposed_times
+from spgnn.kernels.library import transformed
+from spgnn.kernels.quantise import dequantise_rows, packed_bytes, quantise_rows
+from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.rows import dropout_rows, gather_rows, scatter_add_rows
 from spgnn.kernels.softmax import edge_softmax
 from spgnn.kernels.spmm import sddmm, spmm
 
 __all__ = [
+    "AttentionDropout",
+    "AttentionPanel",
+    "PanelLoops",
+    "PanelRows",
+    "add_to_extremes_",
     "attention",
+    "bfloat16",
+    "cross_entropy_sum",
     "dequantise_rows",
     "dropout_rows",
     "edge_add",
     "edge_softmax",
     "edge_spmm",
+    "extreme_",
+    "finish",
     "gather_rows",
+    "head_products",
+    "new_rows",
+    "packed_bytes",
+    "panel_bytes",
     "quantise_rows",
     "scatter_add_rows",
     "sddmm",
     "spmm",
+    "times_transposed",
+    "transformed",
+    "transposed_times",
 ]

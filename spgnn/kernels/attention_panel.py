@@ -28,7 +28,7 @@ from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, described
 
 
-class Loops(NamedTuple):
+class PanelLoops(NamedTuple):
     """One more nonzero of some rows.
 
     Attributes
@@ -48,7 +48,7 @@ class Loops(NamedTuple):
         return Pattern.trusted(indptr, indices, of.shape)
 
 
-class Rows(NamedTuple):
+class PanelRows(NamedTuple):
     """Rows of one block.
 
     Attributes
@@ -56,18 +56,18 @@ class Rows(NamedTuple):
     pattern : Pattern [rows, sources]
     ends : Tensor [rows, heads], or [rows, heads * channels] in GATv2
         What rows say of their own scores.
-    loops : Loops, optional
+    loops : PanelLoops, optional
         Nonzeros besides those of the pattern.
     dropout : AttentionDropout, optional
     """
 
     pattern: Pattern
     ends: Tensor
-    loops: Loops | None = None
+    loops: PanelLoops | None = None
     dropout: AttentionDropout | None = None
 
 
-def packed_bytes(heads: int, channels: int, dtype: torch.dtype, *, joint: bool) -> int:
+def panel_bytes(heads: int, channels: int, dtype: torch.dtype, *, joint: bool) -> int:
     """Bytes of a source in a panel; of what rows send to it, as many."""
     return PackedShape(heads, channels).row_bytes(dtype, 1, 0 if joint else 1)
 
@@ -78,7 +78,7 @@ class AttentionPanel:
 
     Parameters
     ----------
-    packed : Tensor uint8 [sources, `packed_bytes`]
+    packed : Tensor uint8 [sources, `panel_bytes`]
         Memory for them; `put` fills it.
     a : Tensor [heads, channels], float32 or float64
     slope : float
@@ -109,7 +109,7 @@ class AttentionPanel:
             packed = self.packed[first : first + len(Z)]
             _native.attention_pack(self.shape.heads, [Z], numbers, packed)
 
-    def attend(self, rows: Rows) -> Tensor:
+    def attend(self, rows: PanelRows) -> Tensor:
         """Weighted sums of rows' neighbours [rows, heads * channels]."""
         heads, width = self.shape.heads, self.a.numel()
         count, like = rows.pattern.shape[0], self.a.new_empty(0, width)
@@ -122,7 +122,7 @@ class AttentionPanel:
         self._attend(rows, rows.loops.pattern(rows.pattern), MERGED, state.arrays)
         return finish(state)[0]
 
-    def scatter(self, rows: Rows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+    def scatter(self, rows: PanelRows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Add what rows send to their sources to `sums`.
 
         Parameters
@@ -130,7 +130,7 @@ class AttentionPanel:
         rows : Rows
         G : Tensor [rows, heads * channels]
             Gradient in what `attend` made.
-        sums : Tensor uint8 [sources, `packed_bytes`]
+        sums : Tensor uint8 [sources, `panel_bytes`]
             Zero at first.
 
         Returns
@@ -159,7 +159,7 @@ class AttentionPanel:
             by_head.addcmul_(self._numbers(sums[first:last])[:, :, None], self.a[None])
         return dZ
 
-    def _side(self, rows: Rows, pattern: Pattern, G: Tensor | None) -> _native.AttentionSide:
+    def _side(self, rows: PanelRows, pattern: Pattern, G: Tensor | None) -> _native.AttentionSide:
         return side(
             pattern,
             self.shape,
@@ -173,7 +173,7 @@ class AttentionPanel:
 
     def _attend(
         self,
-        rows: Rows,
+        rows: PanelRows,
         pattern: Pattern,
         ending: int,
         arrays: tuple[Tensor | None, ...],

@@ -19,7 +19,7 @@ from spgnn.addons.batches.sampling import union_of
 from spgnn.direct import as_bytes
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
-from spgnn.kernels.recycling import new_rows
+from spgnn.kernels import new_rows
 from spgnn.layout import Int64Array
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)

@@ -19,7 +19,7 @@ from spgnn.addons.diskbatches.cached_rows import CachedRows, PolicyName
 from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, mapped, nameless_file
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
-from spgnn.kernels.recycling import new_rows
+from spgnn.kernels import new_rows
 from spgnn.layout import Int64Array
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR

@@ -45,7 +45,7 @@ from spgnn.graph import (
     times,
     tracked,
 )
-from spgnn.kernels.library import transformed
+from spgnn.kernels import transformed
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR

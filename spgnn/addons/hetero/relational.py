@@ -14,7 +14,7 @@ from spgnn import kernels
 from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.graph import Aggregation, AnyGraph, Features, Normalisation, as_graph, dense
-from spgnn.kernels.gemm import times_transposed
+from spgnn.kernels import times_transposed
 from spgnn.nn import Convolution, DropoutKeys, check_channels, check_options, glorot_
 from spgnn.sparse import CSR
 

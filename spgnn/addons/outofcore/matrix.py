@@ -19,9 +19,15 @@ from spgnn import kernels
 from spgnn.addons.outofcore.blocks import Blocks
 from spgnn.addons.outofcore.tables import Table, memory_rows, panels_of
 from spgnn.graph import AttentionScores, DroppedEdges
-from spgnn.kernels.attention import AttentionDropout
-from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
-from spgnn.kernels.extremes import add_to_extremes_, extreme_
+from spgnn.kernels import (
+    AttentionDropout,
+    AttentionPanel,
+    PanelLoops,
+    PanelRows,
+    add_to_extremes_,
+    extreme_,
+    panel_bytes,
+)
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -341,7 +347,7 @@ class Heads(NamedTuple):
     def packed(self, panel: int, itemsize: int) -> int:
         """Bytes of a source in a panel of so many columns, as kernels take it."""
         dtype = torch.float64 if itemsize > 4 else torch.float32
-        return packed_bytes(panel // self.channels, self.channels, dtype, joint=self.joint)
+        return panel_bytes(panel // self.channels, self.channels, dtype, joint=self.joint)
 
 
 class ChunkAttention:
@@ -442,7 +448,7 @@ class ChunkAttention:
         """Columns of all source rows, packed. Collective."""
         matrix, channels = self._matrix, self._heads.channels
         a = self._vector[first // channels : last // channels].contiguous()
-        stride = packed_bytes(a.shape[0], channels, a.dtype, joint=self._joint)
+        stride = panel_bytes(a.shape[0], channels, a.dtype, joint=self._joint)
         packed = memory_rows(Z.rows + matrix.halo_rows, stride, torch.uint8)
         sources = AttentionPanel(packed, a, self._slope, self._joint)
         if matrix.halo is None:
@@ -482,19 +488,19 @@ class ChunkAttention:
         destinations: Table,
         ids: Tensor | None,
         columns: tuple[int, int],
-    ) -> Rows:
+    ) -> PanelRows:
         """A chunk's rows, with those nonzeros on the diagonal that are added."""
         matrix, loops, dropout = self._matrix, None, None
         diagonal = matrix.diagonal(chunk)
         if matrix.loops is not None:
             begin, end = matrix.blocks.bounds[chunk : chunk + 2]
-            loops = Loops(matrix.loops[begin:end] > 0, diagonal)
+            loops = PanelLoops(matrix.loops[begin:end] > 0, diagonal)
         if ids is not None and self._ids is not None and self._dropped is not None:
             # The kernel takes a signed key.
             key, p = (self._dropped.key + 2**63) % 2**64 - 2**63, self._dropped.p
             dropout = AttentionDropout(key, p, self._ids[diagonal], ids)
         own = destinations.read_panel(chunk, *self._score_columns(*columns))
-        return Rows(pattern, matrix.spread(chunk, own).contiguous(), loops, dropout)
+        return PanelRows(pattern, matrix.spread(chunk, own).contiguous(), loops, dropout)
 
     def _ids_of(self, first: int, last: int) -> Tensor | None:
         """Of sources, so that dropout of some heads is that of these among all of them."""

@@ -34,8 +34,7 @@ from spgnn.graph import (
     Propagated,
     times,
 )
-from spgnn.kernels import bfloat16
-from spgnn.kernels.gemm import transposed_times
+from spgnn.kernels import bfloat16, transposed_times
 from spgnn.nn import (
     NEIGHBOURS,
     AttentionConv,

@@ -13,7 +13,7 @@ import torch
 
 from spgnn.attention import Partials, Pieces, pieces
 from spgnn.exchange import LEAST_WITH_FEEDBACK, Codec, Hop, Plan, Stage, Turn, Turned
-from spgnn.kernels.quantise import packed_bytes
+from spgnn.kernels import packed_bytes
 from spgnn.layout import Axes, Int64Array
 from spgnn.sparse import SUM_DTYPE
 

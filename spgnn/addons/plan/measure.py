@@ -30,9 +30,14 @@ from spgnn.config import TrainConfig
 from spgnn.data import Graph, scatter
 from spgnn.exchange import Algorithm, build, layered
 from spgnn.graph import normalised, propagate_
-from spgnn.kernels.attention import AttentionDropout, finish, head_products
-from spgnn.kernels.cross_entropy import cross_entropy_sum
-from spgnn.kernels.gemm import times_transposed, transposed_times
+from spgnn.kernels import (
+    AttentionDropout,
+    cross_entropy_sum,
+    finish,
+    head_products,
+    times_transposed,
+    transposed_times,
+)
 from spgnn.machine import (
     Conditions,
     EdgeRates,

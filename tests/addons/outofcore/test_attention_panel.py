@@ -12,7 +12,7 @@ from spgnn.kernels import (
     attention,
 )
 from spgnn.kernels.attention import AttentionDropout, attention_v2
-from spgnn.kernels.attention_panel import AttentionPanel, Loops, Rows, packed_bytes
+from spgnn.kernels.attention_panel import AttentionPanel, PanelLoops, PanelRows, panel_bytes
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -79,7 +79,7 @@ def test_it_is_that_of_all_rows(joint, heads, channels, p, hub, threads):
         expected = attention(whole, ends, s, Z, slope=0.3, dropout=dropout)
     expected.backward(G)
 
-    stride = packed_bytes(heads, channels, torch.float64, joint=joint)
+    stride = panel_bytes(heads, channels, torch.float64, joint=joint)
     memory = [torch.zeros(SOURCES, stride, dtype=torch.uint8) for _ in range(3)]
     panel = AttentionPanel(memory[0], a.detach(), 0.3, joint)
     panel.put(0, Z.detach()[:33])
@@ -89,10 +89,10 @@ def test_it_is_that_of_all_rows(joint, heads, channels, p, hub, threads):
     try:
         for first, last in ((0, 20), (20, 20), (20, rows)):
             here = slice(first, last)
-            own = Rows(
+            own = PanelRows(
                 pattern_of(A[here]),
                 ends.detach()[here],
-                Loops(there[here], columns[here]),
+                PanelLoops(there[here], columns[here]),
                 dropout=AttentionDropout(7, p, ids[0][here], ids[1]),
             )
             torch.testing.assert_close(panel.attend(own), expected[here].detach())
@@ -119,11 +119,13 @@ def test_bits_do_not_depend_on_threads():
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
         for joint in (False, True):
-            stride = packed_bytes(2, 4, torch.float32, joint=joint)
+            stride = panel_bytes(2, 4, torch.float32, joint=joint)
             packed, sums = (torch.zeros(SOURCES, stride, dtype=torch.uint8) for _ in range(2))
             panel = AttentionPanel(packed, Z[:2, :4].clone(), 0.2, joint)
             panel.put(0, Z)
-            own = Rows(pattern_of(A), G if joint else G[:, :2].clone(), Loops(there, columns))
+            own = PanelRows(
+                pattern_of(A), G if joint else G[:, :2].clone(), PanelLoops(there, columns)
+            )
             found += [(threads, *panel.scatter(own, G, sums), sums)]
     torch.set_num_threads(before)
     for one, other in zip(found, found[2:], strict=False):
