@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.errors import memory_for
-from spgnn.layout import Float64Array, Int64Array
+from spgnn.layout import Float64Array, Int32Array, Int64Array
 from spgnn.memory import peak_bytes
 from spgnn.partition.adjacency import Adjacency, check_nodes, check_threads
 from spgnn.partition.labels import check_labels, check_shares, part_sizes
@@ -29,6 +29,7 @@ class CoverVolume:
     Attributes
     ----------
     send, receive : int64 [parts]
+        Rows that enter nodes once are no part's: there `receive` is by node.
     blocks : int64 [parts, parts] or None
         Rows that part p sends to part q. None beyond 1024 parts.
     """
@@ -44,13 +45,16 @@ class CoverVolume:
 
     def summary(self) -> Report:
         """The figures of one cover, as in the report; `send` and `recv` per part."""
+        by_part = len(self.receive) == len(self.send)
+        moved = np.maximum(self.send, self.receive) if by_part else self.send
         return {
             "total": self.total,
             "max_send": int(self.send.max()),
             "avg_send": self.total / len(self.send),
             "max_recv": int(self.receive.max()),
             "max_receive": int(self.receive.max()),
-            "busiest": max(int(self.send.max()), int(self.receive.max())),
+            "busiest": int(moved.max()),
+            "busiest_part": int(moved.argmax()),
             "max_pair": None if self.blocks is None else int(self.blocks.max(initial=0)),
             "send_imbalance": excess_of_maximum(self.send),
             "recv_imbalance": excess_of_maximum(self.receive),
@@ -103,17 +107,31 @@ def count_volumes(
     """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
-    arrays = (adjacency.indptr, adjacency.indices, checked, parts, check_threads(threads))
+    return _counted(adjacency, checked, parts, 1, minimum, check_threads(threads), progress)[0]
+
+
+def _counted(
+    adjacency: Adjacency,
+    labels: Int32Array,
+    parts: int,
+    nodes: int,
+    minimum: bool | None,
+    threads: int,
+    progress: Progress | None,
+) -> tuple[Volumes, CoverVolume | None]:
+    """The volumes, and of minimum covers, if they are counted, what moves between nodes."""
+    arrays = adjacency.indptr, adjacency.indices, labels, parts
+    of_all = of_nodes = None
     with memory_for(f"counting the volumes of {adjacency.describe(parts)}"):
         column, row, edge_cut = _native.count_volumes(
-            *arrays, _TABLE_BYTES, stage(progress, "counting volumes")
+            *arrays, threads, _TABLE_BYTES, stage(progress, "counting volumes")
         )
-        cover = None
         if minimum or (minimum is None and not adjacency.on_disk):
-            cover = _native.count_minimum_covers(*arrays, stage(progress, "minimum covers"))
-    return Volumes(
-        _volume(column, parts), _volume(row, parts), cover and _volume(cover, parts), edge_cut
-    )
+            each = _native.count_minimum_covers(
+                *arrays, parts // nodes, threads, stage(progress, "minimum covers")
+            )
+            of_all, of_nodes = (_volume(counts, parts) for counts in each)
+    return Volumes(_volume(column, parts), _volume(row, parts), of_all, edge_cut), of_nodes
 
 
 def _volume(counts: tuple[Int64Array, Int64Array, Int64Array], parts: int) -> CoverVolume:
@@ -149,10 +167,8 @@ def report(
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
     relative = None if shares is None else check_shares(shares, parts)
-    volumes = count_volumes(
-        adjacency, checked, parts, minimum=minimum, threads=threads, progress=progress
-    )
-    nodes = check_nodes(nodes, parts)
+    nodes, count = check_nodes(nodes, parts), check_threads(threads)
+    volumes, between = _counted(adjacency, checked, parts, nodes or 1, minimum, count, progress)
     covers = {"column": volumes.column.summary(), "row": volumes.row.summary()}
     totals: dict[str, int | None] = {name: cover["total"] for name, cover in covers.items()}
     totals["minimum"] = None
@@ -161,8 +177,8 @@ def report(
         totals["minimum"] = volumes.minimum.total
     column, sizes = covers["column"], part_sizes(checked, parts)
     of_column = (
-        *("max_send", "avg_send", "max_recv", "max_receive", "busiest", "max_pair"),
-        *("send_imbalance", "recv_imbalance"),
+        *("max_send", "avg_send", "max_recv", "max_receive", "busiest", "busiest_part"),
+        *("max_pair", "send_imbalance", "recv_imbalance"),
     )
     result: Report = {
         "method": "labels",
@@ -184,19 +200,37 @@ def report(
         "covers": covers,
     }
     if nodes is not None:
-        count, arrays = check_threads(threads), (adjacency.indptr, adjacency.indices, checked)
-        with memory_for(f"counting rows between {nodes:,} nodes"):
-            figures = _native.count_levels(*arrays, parts, parts // nodes, count)
-        flat, once, inside = (
-            CoverVolume(figures[i], figures[i + 1], None).summary() for i in (0, 2, 4)
-        )
-        for cover, sent, received in ((flat, *figures[:2]), (once, *figures[2:4])):
-            by_node = (rows.reshape(nodes, -1).sum(axis=1) for rows in (sent, received))
-            cover["busiest_node"] = int(max(rows.max() for rows in by_node))
-        once["busiest"] = once["max_send"]  # what enters a node once is no one part's
-        levels = {"nodes": nodes, "between": once, "between_flat": flat, "inside": inside}
+        levels = _by_level(adjacency, checked, parts, nodes, count)
+        if volumes.minimum is not None and between is not None:
+            every = volumes.minimum
+            inside = every.send - between.send, every.receive - between.receive
+            levels["minimum"] = {
+                "between_flat": _between_nodes(between, nodes),
+                "inside": CoverVolume(*inside, None).summary(),
+            }
         result["levels"] = levels
     return result
+
+
+def _by_level(
+    adjacency: Adjacency, labels: Int32Array, parts: int, nodes: int, threads: int
+) -> Report:
+    """Rows that move between nodes, and inside them, where columns pay."""
+    with memory_for(f"counting rows between {nodes:,} nodes"):
+        flat_send, flat_receive, *once, near_send, near_receive = _native.count_levels(
+            adjacency.indptr, adjacency.indices, labels, parts, parts // nodes, threads
+        )
+    return {
+        "nodes": nodes,
+        "between": _between_nodes(CoverVolume(*once, None), nodes),
+        "between_flat": _between_nodes(CoverVolume(flat_send, flat_receive, None), nodes),
+        "inside": CoverVolume(near_send, near_receive, None).summary(),
+    }
+
+
+def _between_nodes(rows: CoverVolume, nodes: int) -> Report:
+    by_node = (each.reshape(nodes, -1).sum(axis=1) for each in (rows.send, rows.receive))
+    return {**rows.summary(), "busiest_node": int(max(each.max() for each in by_node))}
 
 
 def part_weights(weights: Int64Array, labels: npt.ArrayLike, parts: int) -> Int64Array:

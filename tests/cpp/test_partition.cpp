@@ -86,7 +86,7 @@ void test_report(const Matrix& matrix, const std::vector<Part>& labels, int part
     const auto& by_row = volumes.row.send;
     expect(std::accumulate(by_row.begin(), by_row.end(), std::int64_t{0}) == std::ssize(rows),
            "partial sums", matrix.name, parts);
-    const auto minimum = spgnn::count_minimum_covers(adjacency, labels, parts, threads, {});
+    const auto minimum = spgnn::count_minimum_covers(adjacency, labels, parts, 1, threads, {});
     const auto columns = spgnn::transpose(adjacency);
     const auto n = static_cast<Vertex>(adjacency.vertices());
     const spgnn::gvb::WeightedVertices vertices{n, 1, row_lengths(adjacency)};
@@ -95,8 +95,9 @@ void test_report(const Matrix& matrix, const std::vector<Part>& labels, int part
     options.threads = threads;
     const spgnn::gvb::CoverState state(adjacency, {columns.indptr, columns.indices}, vertices,
                                        labels, options);
-    expect(minimum.send == state.send() && minimum.receive == state.receive(), "minimum covers",
-           matrix.name, parts);
+    expect(minimum.all.send == state.send() && minimum.all.receive == state.receive(),
+           "minimum covers", matrix.name, parts);
+    expect(minimum.between.send == minimum.all.send, "nodes of one part", matrix.name, parts);
   }
 }
 

@@ -95,7 +95,7 @@ def test_a_vertex_cut_is_written_and_read(graph_file, tmp_path, capsys):
     assert "–" in capsys.readouterr().out
 
 
-def test_edges_of_a_partition_are_written(graph_file, tmp_path):
+def test_edges_of_a_partition_are_written(graph_file, tmp_path, capsys):
     edges, labels, record = (str(tmp_path / name) for name in ("edges.npy", "labels", "json"))
     arguments = [graph_file, "--parts", "4", "--nodes", "2", "--preset", "fast"]
     assert main([*arguments, "--edges", edges, "--output", labels, "--json", record]) == 0
@@ -104,6 +104,11 @@ def test_edges_of_a_partition_are_written(graph_file, tmp_path):
     np.testing.assert_array_equal(np.load(edges), cut.edges)
     assert found["vertex_cut"] == cut.report
     assert found["levels"]["nodes"] == 2
+    minimum, total = found["levels"]["minimum"], found["cover_volume"]["minimum"]
+    assert sum(minimum[level]["total"] for level in ("between_flat", "inside")) == total > 0
+    assert f"between nodes {minimum['between_flat']['total']}" in " ".join(
+        capsys.readouterr().out.split()
+    )
 
 
 def test_labels_are_refined(graph_file, tmp_path):

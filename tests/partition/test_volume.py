@@ -76,6 +76,7 @@ def test_report_holds_the_contract():
     assert result["vertex_imbalance"] == pytest.approx(2 * 3 / 4 - 1)
     busiest = [result["covers"][cover]["busiest"] for cover in COVERS]
     assert (result["busiest"], *busiest) == (2, *(result["covers"][c]["max_send"] for c in COVERS))
+    assert result["busiest_part"] == 0
     assert result["cover_volume"] == {"column": 2, "row": 1, "minimum": 1}
     assert result["peak_rss_bytes"] > 0
     for cover in COVERS:

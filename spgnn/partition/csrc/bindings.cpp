@@ -37,12 +37,13 @@ nb::tuple count_volumes(Pattern indptr, Indices indices, Indices labels, std::in
 }
 
 nb::tuple count_minimum_covers(Pattern indptr, Indices indices, Indices labels, std::int64_t parts,
-                               int threads, nb::object progress) {
+                               std::int64_t parts_per_node, int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
-  return volume_tuple(unlocked([&] {
+  auto count = unlocked([&] {
     return spgnn::count_minimum_covers(adjacency_of(indptr, indices), span_of(labels), parts,
-                                       threads, tick);
-  }));
+                                       parts_per_node, threads, tick);
+  });
+  return nb::make_tuple(volume_tuple(std::move(count.all)), volume_tuple(std::move(count.between)));
 }
 
 template <spgnn::Graph (*Derive)(const spgnn::Adjacency&)>
@@ -134,8 +135,8 @@ void bind_partition(nb::module_& m) {
         "threads"_a, "table_bytes"_a, "progress"_a.none(),
         "(column, row, edge_cut); column and row are (send, receive, blocks), int64.");
   m.def("count_minimum_covers", &count_minimum_covers, "indptr"_a, "indices"_a, "labels"_a,
-        "parts"_a, "threads"_a, "progress"_a.none(),
-        "(send, receive, blocks) under minimum vertex covers.");
+        "parts"_a, "parts_per_node"_a, "threads"_a, "progress"_a.none(),
+        "(all, between nodes) under minimum vertex covers; both are (send, receive, blocks).");
   m.def("column_nets", &derived<spgnn::column_nets>, "indptr"_a, "indices"_a,
         "(begin, pins) of the column-net hypergraph.");
   m.def("symmetrize", &derived<spgnn::symmetrize>, "indptr"_a, "indices"_a,

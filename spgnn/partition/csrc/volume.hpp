@@ -25,8 +25,10 @@ using Labels = std::span<const std::int32_t>;
 struct CoverVolume {
   static constexpr std::int64_t kMaxBlockParts = 1024;
 
-  explicit CoverVolume(std::int64_t parts)
-      : send(parts), receive(parts), blocks(parts <= kMaxBlockParts ? parts * parts : 0) {}
+  explicit CoverVolume(std::int64_t parts, bool keep_blocks = true)
+      : send(parts),
+        receive(parts),
+        blocks(keep_blocks && parts <= kMaxBlockParts ? parts * parts : 0) {}
 
   void add(std::int64_t from, std::int64_t to, std::int64_t rows) {
     send[from] += rows;
@@ -303,27 +305,42 @@ class BlockCovers {
   MinimumVertexCover<std::int32_t> cover_;
 };
 
-inline CoverVolume count_minimum_covers(const Adjacency& adjacency, Labels labels,
-                                        std::int64_t parts, int threads, const Tick& tick) {
+// Rows that move under minimum covers: all, and those between nodes of neighbouring parts.
+struct MinimumVolume {
+  explicit MinimumVolume(std::int64_t parts) : all(parts), between(parts, false) {}
+
+  CoverVolume all, between;
+};
+
+inline MinimumVolume count_minimum_covers(const Adjacency& adjacency, Labels labels,
+                                          std::int64_t parts, std::int64_t parts_per_node,
+                                          int threads, const Tick& tick) {
   const int used = static_cast<int>(std::clamp<std::int64_t>(threads, 1, parts));
   const Members members(labels, parts);
   struct Worker {
     BlockCovers covers;
-    CoverVolume volume;
+    MinimumVolume volume;
   };
   std::vector<Worker> workers;
   for (int thread = 0; thread < used; ++thread) {
-    workers.push_back({BlockCovers(adjacency, labels, parts, members, false), CoverVolume(parts)});
+    workers.push_back(
+        {BlockCovers(adjacency, labels, parts, members, false), MinimumVolume(parts)});
   }
   parallel_chunks(
       parts, used,
       [&](std::int64_t p, int thread) {
         auto& [covers, volume] = workers[thread];
-        covers.of_rows(p, [&](std::int64_t q, std::int64_t rows) { volume.add(q, p, rows); });
+        covers.of_rows(p, [&](std::int64_t q, std::int64_t rows) {
+          volume.all.add(q, p, rows);
+          if (p / parts_per_node != q / parts_per_node) volume.between.add(q, p, rows);
+        });
       },
       tick);
-  CoverVolume total = std::move(workers[0].volume);
-  for (int thread = 1; thread < used; ++thread) total.add(workers[thread].volume);
+  MinimumVolume total = std::move(workers[0].volume);
+  for (int thread = 1; thread < used; ++thread) {
+    total.all.add(workers[thread].volume.all);
+    total.between.add(workers[thread].volume.between);
+  }
   return total;
 }
 
