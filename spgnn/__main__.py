@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from spgnn.addons.io.through_disk import open_through_disk
-from spgnn.addons.plan.cli import run_machine, run_plan
 from spgnn.command import plural, run, say, say_version, say_wrapped
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
 from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
@@ -25,14 +24,13 @@ from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.files import check_new_directory, check_writable, scratch_directory
 from spgnn.inference.cli import run_infer
 from spgnn.inference.weights import read_state, write_state
-from spgnn.options import Record, flag, positional, read_options
+from spgnn.options import Record, command_of, flag, positional
 from spgnn.partition.plot import check_plot
 from spgnn.progress import ProgressBar
+from spgnn.registry import COMMANDS
 from spgnn.train.checkpoint import SUFFIX
 from spgnn.train.report import plot_history
 from spgnn.train.run import main as train
-
-Read = TypeVar("Read", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -99,35 +97,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
 
     def body() -> int | None:
+        names = [*_OWN_COMMANDS, *COMMANDS]
         if not words:
-            raise InputError(f"COMMAND: choose one of {', '.join(_COMMANDS)}")
+            raise InputError(f"COMMAND: choose one of {', '.join(names)}")
         name, *rest = words
         if name in ("-h", "--help"):
             say("Usage: spgnn COMMAND …; spgnn COMMAND --help says more.\n")
-            say_wrapped("\n".join(f"  {name:10}{about}" for name, (about, _) in _COMMANDS.items()))
+            say_wrapped("\n".join(f"  {name:10}{_command(name)[0]}" for name in names))
             say("\nspgnn-partition GRAPH … writes a partition alone.")
             return None
         if name == "--version":
             say_version()
             return None
-        if name not in _COMMANDS:
-            raise unknown("COMMAND", name, [*_COMMANDS, "spgnn-partition"])
-        return _COMMANDS[name][1](rest)
+        if name not in names:
+            raise unknown("COMMAND", name, [*names, "spgnn-partition"])
+        return _command(name)[1](rest)
 
     return run(body)
-
-
-def _reading(
-    record: type[Read], body: Callable[[Read], None]
-) -> tuple[str, Callable[[Sequence[str]], None]]:
-    """A description of a command whose options are one record, and a function that runs it."""
-    about = str(record.__doc__)
-
-    def with_words(words: Sequence[str]) -> None:
-        program = f"spgnn {record.__name__.lower()}"
-        body(record(**read_options([record], words, program=program, about=about)))
-
-    return about, with_words
 
 
 def _info(options: Info) -> None:
@@ -287,20 +273,25 @@ def _plot(options: Plot) -> None:
     plot_history({"history": history}, options.output, Path(options.report).stem)
 
 
-_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
-    "info": _reading(Info, _info),
-    "download": _reading(Download, _download),
-    "shard": _reading(Shard, _shard),
+_OWN_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
+    "info": command_of(Info, _info),
+    "download": command_of(Download, _download),
+    "shard": command_of(Shard, _shard),
     "train": (
         "Train a graph neural network on a whole graph.",
         partial(train, program="spgnn train"),
     ),
-    "machine": ("Measure this machine.", run_machine),
-    "plan": ("Rank all configurations of training a graph by predicted seconds.", run_plan),
     "infer": ("Run a trained model on a whole graph.", run_infer),
-    "plot": _reading(Plot, _plot),
-    "weights": _reading(Weights, _weights),
+    "plot": command_of(Plot, _plot),
+    "weights": command_of(Weights, _weights),
 }
+
+
+def _command(name: str) -> tuple[str, Callable[[Sequence[str]], int | None]]:
+    """What a command does, in words, and the function of its words."""
+    command: tuple[str, Callable[[Sequence[str]], int | None]]
+    command = _OWN_COMMANDS[name] if name in _OWN_COMMANDS else COMMANDS[name]
+    return command
 
 
 if __name__ == "__main__":

@@ -14,11 +14,21 @@ import math
 import os
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter as Argument
 from inspect import Signature
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
 
 from cyclopts import (
     App,
@@ -321,6 +331,22 @@ def read_options(
         kept = _assigned(what, pairs, options)
     settings = [_setting(text, options.values()) for text in result.pop("set", [])]
     return {**kept, **_assigned("--set", settings, options), **result}
+
+
+Options = TypeVar("Options", bound=Record)
+
+
+def command_of(
+    record: type[Options], body: Callable[[Options], None]
+) -> tuple[str, Callable[[Sequence[str]], None]]:
+    """A subcommand of ``spgnn`` whose options are one record: its description, its function."""
+    about = str(record.__doc__)
+
+    def with_words(words: Sequence[str]) -> None:
+        program = f"spgnn {record.__name__.lower()}"
+        body(record(**read_options([record], words, program=program, about=about)))
+
+    return about, with_words
 
 
 def _app(options: Iterable[Option], program: str, about: str, unshown: Collection[str] = ()) -> App:

@@ -2,4 +2,9 @@
 
 import lazy_loader
 
+from spgnn.registry import COMMANDS
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+COMMANDS.add("machine", "spgnn.addons.plan.cli:MACHINE")
+COMMANDS.add("plan", "spgnn.addons.plan.cli:PLAN")

@@ -257,3 +257,7 @@ def run_plan(words: Sequence[str]) -> int:
     if options.plot is not None:
         plot_choices(choices, options.plot, f"{dataset.name} on {machine.name}")
     return 0
+
+
+MACHINE = ("Measure this machine.", run_machine)
+PLAN = ("Rank all configurations of training a graph by predicted seconds.", run_plan)
