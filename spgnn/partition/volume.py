@@ -217,14 +217,15 @@ def _by_level(
 ) -> Report:
     """Rows that move between nodes, and inside them, where columns pay."""
     with memory_for(f"counting rows between {nodes:,} nodes"):
-        flat_send, flat_receive, *once, near_send, near_receive = _native.count_levels(
+        figures = _native.count_levels(
             adjacency.indptr, adjacency.indices, labels, parts, parts // nodes, threads
         )
+    flat, once, inside = (CoverVolume(figures[i], figures[i + 1], None) for i in (0, 2, 4))
     return {
         "nodes": nodes,
-        "between": _between_nodes(CoverVolume(*once, None), nodes),
-        "between_flat": _between_nodes(CoverVolume(flat_send, flat_receive, None), nodes),
-        "inside": CoverVolume(near_send, near_receive, None).summary(),
+        "between": _between_nodes(once, nodes),
+        "between_flat": _between_nodes(flat, nodes),
+        "inside": inside.summary(),
     }
 
 
