@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,6 +30,9 @@ from typing import Any
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "experiments"))
+
+import systems  # noqa: F401
 import torch
 import torch.nn.functional as F
 

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+import systems  # noqa: F401
 from paper.output import Output, can_draw, finished, show
 
 from spgnn.addons.diskbatches.minibatch import train

@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import numpy as np
+import systems  # noqa: F401
 import torch
 from paper.output import Output, can_draw, finished, show
 from torch import Tensor
@@ -373,14 +374,14 @@ SWEEPS = {
 def sweep(which: Sweep, bench: Bench, output: Output) -> None:
     """Seconds at each value; splits are those that are fastest at the usual sizes."""
     batches = bench.options.batches // (1 if which.name == "superbatch" else 2)
-    systems = ("ginex",) if which.name == "superbatch" else ("pyg+", "ali+pg", "ginex")
-    splits = {name: bench.tuned(name) for name in systems[:-1]}
+    rivals = ("ginex",) if which.name == "superbatch" else ("pyg+", "ali+pg", "ginex")
+    splits = {name: bench.tuned(name) for name in rivals[:-1]}
     records = []
     for value in dict.fromkeys(max(1, value) for value in which.values(bench.options)):
         sizes: dict[str, Any] = {"batches": batches, which.name: value}
         found = [
             bench.run(bench.case(name, neighbours=splits.get(name, 0.0), **sizes))
-            for name in systems
+            for name in rivals
         ]
         for record in found:
             record["speedup"] = found[0]["seconds"] / record["seconds"]
@@ -396,7 +397,7 @@ def sweep(which: Sweep, bench: Bench, output: Output) -> None:
     if can_draw():
         lines = {
             name: [(r[which.name], r["speedup"]) for r in records if r["system"] == name]
-            for name in systems
+            for name in rivals
         }
         panels = {f"Figure {which.figure}": lines}
         output.draw_lines(panels, f"speedup over {base}", bench.caption, which.what)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+import systems  # noqa: F401
 from paper.commands import main
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from spgnn.signals import end_silently_on_interrupt
 
 end_silently_on_interrupt()  # in the seconds that importing torch takes
 
+import systems  # noqa: E402, F401
+
 from spgnn.addons.recommend import main  # noqa: E402
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from spgnn.signals import die_with_torchrun, end_silently_on_interrupt
 die_with_torchrun()
 end_silently_on_interrupt()
 
+import systems  # noqa: E402, F401
+
 from spgnn.addons.diskbatches.minibatch import main  # noqa: E402
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any
 # Read when torch is imported, hence before it.
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+import systems  # noqa: F401
 from rich.table import Table
 
 from spgnn import command

@@ -43,6 +43,7 @@ from cyclopts import (
 
 from spgnn.command import LARGEST, nbytes, say_version, say_wrapped
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
+from spgnn.registry import SECTIONS
 
 _SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 # What a report says of its own run: files, and how it began.
@@ -182,6 +183,8 @@ class Option(NamedTuple):
 class Record:
     """Base of records: frozen dataclasses whose fields are options, checked when one is made."""
 
+    section: ClassVar[str] = ""  # of its keys; by default, as the record is called
+
     def __post_init__(self) -> None:
         for option in options_of(type(self)):
             value = option.checked(getattr(self, option.name))
@@ -199,13 +202,19 @@ def options_of(record: type[Record]) -> tuple[Option, ...]:
     result = []
     for field in dataclasses.fields(record):  # type: ignore[arg-type]
         kind, mark = get_args(types[field.name])
-        result.append(Option(record.__name__.lower(), field.name, kind, field.default, mark))
+        section = record.section or record.__name__.lower()
+        result.append(Option(section, field.name, kind, field.default, mark))
     return _KNOWN.setdefault(record, tuple(result))
 
 
 @dataclasses.dataclass(frozen=True)
 class Configuration:
-    """Base of configurations: their fields are records, whose options all have different names."""
+    """Base of configurations: their fields are records, whose options all have different names.
+
+    `extra` are those of ``spgnn.registry.SECTIONS``, in its order.
+    """
+
+    extra: tuple[Record, ...] = dataclasses.field(default=(), kw_only=True)
 
     program: ClassVar[str]
     about: ClassVar[str]
@@ -214,8 +223,10 @@ class Configuration:
     @classmethod
     def sections(cls) -> dict[str, type[Record]]:
         """The records by name."""
-        types = get_type_hints(cls)
-        return {field.name: types[field.name] for field in dataclasses.fields(cls)}
+        types, bases = get_type_hints(cls), [base.__name__ for base in cls.__mro__]
+        names = [each.name for each in dataclasses.fields(cls) if each.name != "extra"]
+        others = [name for name in SECTIONS if name.partition(".")[0] in bases]
+        return {name: types[name] for name in names} | {name: SECTIONS[name] for name in others}
 
     @classmethod
     def of(cls, **values: Any) -> Self:
@@ -233,7 +244,14 @@ class Configuration:
         if left:
             known = (o.name for record in cls.sections().values() for o in options_of(record))
             raise unknown("option", next(iter(left)), known)
-        return cls(**sections)
+        extra = tuple(sections.pop(name) for name in list(sections) if "." in name)
+        return cls(**sections, extra=extra)
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """All records, registered ones last."""
+        own = [value for name, value in vars(self).items() if name != "extra"]
+        return (*own, *self.extra)
 
     def but(self, **values: Any) -> Self:
         """The same with some options set otherwise."""
@@ -244,7 +262,7 @@ class Configuration:
 
     def check_fixed(self) -> None:
         """Refuse `fixed` options that are not as by default."""
-        for record in vars(self).values():
+        for record in self.records:
             for option in options_of(type(record)):
                 given = getattr(record, option.name)
                 if option.name in self.fixed and given != option.default:
@@ -254,7 +272,7 @@ class Configuration:
 
     def flat(self) -> dict[str, Any]:
         """All options by name."""
-        return {k: value for record in vars(self).values() for k, value in vars(record).items()}
+        return {k: value for record in self.records for k, value in vars(record).items()}
 
     @classmethod
     def read(cls, words: Sequence[str] | None = None) -> Self:
@@ -270,7 +288,7 @@ class Configuration:
     def written(self, *leave_out: str) -> list[str]:
         """The words of a command line for all that is not as it is by default."""
         result = []
-        for record in vars(self).values():
+        for record in self.records:
             for option in options_of(type(record)):
                 value = getattr(record, option.name)
                 if option.name in leave_out or value == option.default:

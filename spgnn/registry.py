@@ -8,9 +8,10 @@ the things themselves.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from spgnn.errors import InputError, unknown
@@ -23,11 +24,13 @@ class Registry:
     ----------
     kind : str
         What messages call such a thing, as in ``"a command"``.
+    values : dict, optional
+        Those of the engine itself.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, values: Mapping[str, Any] = MappingProxyType({})) -> None:
         self.kind = kind
-        self._values: dict[str, Any] = {}
+        self._values = dict(values)
 
     def add(self, name: str, value: Any) -> None:
         """Register a thing, or ``"module:name"`` of one that is imported when it is first used.
@@ -67,6 +70,15 @@ class Registry:
 
 COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
+# Made up, by their names; capitals stand for anything: a function of the name, the directory of
+# named sets, the seed and progress, as of `load_dataset`, that returns a Graph, or `None`
+DATASETS = Registry(
+    "data set",
+    dict.fromkeys(("sbm", "rmat-SCALE-FACTOR"), "spgnn.data.generators:generate"),
+)
+# More keys of a command, by the name of its configuration and one of its own,
+# ``TrainConfig.clones``: an `options.Record`
+SECTIONS = Registry("section of the configuration")
 
 
 @cache

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from systems.stand_ins import STAND_INS, Shape, nested_model, stand_in
 
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.config import TrainConfig
-from spgnn.data.generators import STAND_INS, Shape, block_model, nested_model, stand_in
-from spgnn.data.load import open_source
+from spgnn.data import block_model, open_source
 from spgnn.errors import InputError, check_choice
 from spgnn.files import atomic_file, digest
 from spgnn.sparse import CSR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -18,8 +19,6 @@ from spgnn.addons.io.downloads import SETS as OGB_SETS
 from spgnn.addons.io.downloads import load_ogb, load_planetoid, load_reddit
 from spgnn.addons.io.edge_files import EdgeFile, EdgeList, MatrixMarket, MetisGraph, read_edges
 from spgnn.addons.io.parquet import BETWEEN, TabularEdges, is_tabular, names_of_several
-from spgnn.data.generators import EXPANDED, expanded, generate
-from spgnn.data.generators import NAMES as GENERATED
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.npz import NpzSource, read_npz, write_npz
 from spgnn.data.reading import PACKED, check_regular, errors_of, unpacked
@@ -29,6 +28,7 @@ from spgnn.data.structure import stack_rows
 from spgnn.errors import InputError, shortened, suggestion, unknown
 from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
+from spgnn.registry import DATASETS
 from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu
 
@@ -183,12 +183,11 @@ def load_dataset(
     Parameters
     ----------
     name_or_path : str or path
-        ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; a stand-in such as ``reddit-like@0.01``;
-        each of them also with a seed, ``sbm@seed=3`` or ``reddit-like@0.01,seed=3``;
-        ``expanded-COPIES-NAME``, any set made larger (`expanded`); a name that
-        can be downloaded (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that
-        `read_graph` reads; or a graph directory (`spgnn.data.open_shards`). Several,
-        joined by ``+``, are one graph without edges between them.
+        ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; either also with a seed, ``sbm@seed=3``;
+        a registered name (``spgnn.registry.DATASETS``); a name that can be downloaded
+        (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that `read_graph` reads; or
+        a graph directory (`spgnn.data.open_shards`). Several, joined by ``+``, are one graph
+        without edges between them.
     data_dir : path, optional
         Where named sets are looked for and downloads are kept: by default the directory named by
         the environment variable SPGNN_DATA, or else ``~/.cache/spgnn``.
@@ -287,13 +286,11 @@ def _find(
     text: str, data_dir: str | os.PathLike[str] | None, seed: int, progress: Progress | None
 ) -> Graph | Path:
     """A set that is generated or downloaded, or the file or directory that is meant."""
-    generated = generate(text, seed)
-    if generated is not None:
-        return generated
-    expansion = EXPANDED.fullmatch(text)
-    if expansion is not None and not os.path.exists(text):
-        copies, name = int(expansion[1]), expansion[2]
-        return expanded(load_dataset(name, data_dir, seed, progress), copies, seed=seed)
+    for pattern in DATASETS:
+        if _matches(text, pattern):
+            graph: Graph | None = DATASETS[pattern](text, data_dir, seed, progress)
+            if graph is not None:
+                return graph
     path = Path(text)
     stored = data_directory(data_dir) / f"{text}.npz"
     named = path.parent == Path() and (text in DOWNLOADS or os.path.exists(stored))
@@ -310,10 +307,16 @@ def _find(
         return stored
     if text in DOWNLOADS:
         return download(text, data_dir, progress)
-    choices = (*GENERATED, *DOWNLOADS)
+    choices = (*DATASETS, *DOWNLOADS)
     near = suggestion(text, (*choices, *(path.stem for path in stored.parent.glob("*.npz"))))
     shown = shortened(text, _SHOWN)
     raise InputError(
         f"no data set '{shown}': neither a file, nor {shortened(str(stored), _SHOWN)}, nor one of "
         f"{', '.join(choices)}{near}"
     )
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """True if a name is that of a registered set, in which capitals stand for anything."""
+    begin = re.split("[A-Z]", pattern)[0]
+    return text.startswith(begin) if begin != pattern else text.partition("@")[0] == pattern

@@ -87,7 +87,7 @@ WRONG = [
     ("info nothing", "no data set 'nothing'"),
     ("info LONG", "no data set 'xxx"),
     ("info rmat-99-1", "the scale of an R-MAT graph must be in [0, 31], got 99"),
-    ("info reddit-like@", "what follows @ must be as in reddit-like@0.01"),
+    ("info sbm@", "what follows @ must be as in sbm@seed=3"),
     ("download sbm", "to download sbm: choose one of cora"),
     ("download corra", "did you mean 'cora'?"),
     ("shard none.npz --parts 2 --output OUT", "none.npz: no such file"),

@@ -15,17 +15,11 @@ from hypothesis import strategies as st
 from spgnn import CSR, InputError
 from spgnn.data import Graph, load_dataset, open_shards, write_shards
 from spgnn.data.generators import (
-    STAND_INS,
     block_model,
-    expanded,
     generate_block_model,
     generate_rmat,
-    nested_model,
     rmat,
-    stand_in,
 )
-from spgnn.partition import partition
-from spgnn.partition.volume import count_volumes
 from tests.data.graphs import (
     assert_canonical,
     assert_same_csr,
@@ -98,31 +92,6 @@ def test_rmat_is_skewed_and_follows_its_quadrants():
     graph = rmat(1, 4096, probabilities=(0.0, 1.0, 0.0), seed=0)
     np.testing.assert_array_equal(pattern(graph.adjacency), [[False, True], [True, False]])
     assert rmat(5, 64, probabilities=(1.0, 0.0, 0.0), seed=0).edges == 0
-
-
-@pytest.mark.parametrize("name", STAND_INS)
-def test_stand_ins_have_the_shape_of_the_original(name):
-    shape = STAND_INS[name]
-    scale = 20_000 / shape.edges
-    graph = stand_in(name, scale)
-    assert graph.vertices == max(round(shape.vertices * scale), 1)
-    assert graph.features == shape.features
-    assert graph.classes <= shape.classes
-    room = graph.vertices * (graph.vertices - 1)
-    assert graph.edges >= min(0.95 * 20_000, 0.9 * room)
-
-
-def test_metis_leaves_nested_communities_unequal_boundaries():
-    """Block models of this size: an imbalance below 0.3."""
-    graph = nested_model(20_000, 320_000, features=0)
-    labels, _ = partition(graph.adjacency, 16, "metis")
-    volume = count_volumes(graph.adjacency, labels, 16, minimum=False).column
-    assert volume.send.max() > 1.4 * volume.total / 16
-    assert volume.total < 0.5 * graph.vertices
-    homophily = graph.y[graph.adjacency.indices.long()] == graph.y.repeat_interleave(
-        graph.adjacency.row_lengths
-    )
-    assert homophily.double().mean() > 0.9
 
 
 # Graphs of any size, written as a directory with one part.
@@ -240,10 +209,6 @@ TOY = {"vertices": 10, "edges": 10}
         (block_model, TOY | {"homophily": 1.5}, r"homophily in \[0, 1\]"),
         (rmat, {"scale": -1}, "scale of an R-MAT graph"),
         (rmat, {"scale": 32}, "scale of an R-MAT graph"),
-        (stand_in, {"name": "cora-like"}, "stand-in cora-like: choose one of reddit-like"),
-        (stand_in, {"name": "reddit-like", "scale": 0.0}, r"must be in \(0, 1\]"),
-        (stand_in, {"name": "reddit-like", "scale": 1.5}, r"must be in \(0, 1\]"),
-        (stand_in, {"name": "reddit-like", "scale": float("nan")}, r"must be in \(0, 1\]"),
     ],
 )
 def test_senseless_numbers_are_refused(generate, arguments, message, tmp_path):
@@ -261,48 +226,3 @@ def test_an_interrupted_run_leaves_nothing(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         generate_rmat(tmp_path / "g", 100, 1000, progress=interrupt)
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(("copies", "directed"), [(2, False), (4, True), (5, False)])
-def test_an_expanded_graph_is_a_kronecker_product(copies, directed):
-    """Of a star with loops and the graph, whole; so vertices, edges and degrees multiply."""
-    rng = np.random.default_rng(copies)
-    dense = np.triu(rng.random((37, 37)) < 0.2, 1) * rng.integers(1, 9, (37, 37))
-    dense = dense if directed else dense + dense.T
-    small = Graph(
-        "small",
-        CSR.from_scipy(sp.csr_array(dense.astype(np.float32))),
-        directed=directed,
-        y=torch.from_numpy(rng.integers(4, size=37)),
-    )
-    graph = expanded(small, copies, train=0.2, seed=3)
-    star = np.eye(copies)
-    star[0], star[:, 0] = 1, 1
-    A = graph.adjacency
-    assert_canonical(A)
-    found = sp.csr_array((A.values.numpy(), A.indices.numpy(), A.indptr.numpy()), A.shape)
-    np.testing.assert_array_equal(found.toarray(), np.kron(star, dense))
-    assert graph.vertices == copies * small.vertices
-    assert graph.edges == (3 * copies - 2) * small.edges
-    degrees = [record.adjacency.indptr.diff().numpy() for record in (graph, small)]
-    np.testing.assert_array_equal(degrees[0], np.kron(star.sum(1), degrees[1]))
-    np.testing.assert_array_equal(graph.y, np.tile(small.y.numpy(), copies))
-    shares = [int(mask.sum()) for mask in (graph.train_mask, graph.val_mask, graph.test_mask)]
-    assert shares == [
-        round(k * graph.vertices) - round(j * graph.vertices)
-        for j, k in ((0, 0.2), (0.2, 0.22), (0.22, 0.24))
-    ]
-    assert not bool((graph.train_mask & (graph.val_mask | graph.test_mask)).any())
-
-
-def test_expanded_graphs_by_name():
-    graph = load_dataset("expanded-3-rmat-5-4@seed=2")
-    small = load_dataset("rmat-5-4@seed=2")
-    assert (graph.vertices, graph.edges) == (3 * small.vertices, 7 * small.edges)
-    check_simple(graph.adjacency)
-    twice = load_dataset("expanded-2-expanded-2-rmat-5-4")
-    assert twice.edges == 16 * load_dataset("rmat-5-4").edges
-    with pytest.raises(InputError, match="at least 2 copies, got 1"):
-        load_dataset("expanded-1-sbm")
-    with pytest.raises(InputError, match="no data set 'nothing'"):
-        load_dataset("expanded-2-nothing")

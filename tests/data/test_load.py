@@ -27,41 +27,28 @@ def test_generators_by_name():
     assert 297_000 <= graph.edges <= 300_000
     assert graph.splits == 1
     assert load_dataset("rmat-6-4").vertices == 64
-    assert load_dataset("papers-like@0.00001").features == 128
-    with pytest.raises(InputError, match=r"must be in \(0, 1\]"):
-        load_dataset("reddit-like@7")
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("sbm@seed=1", "sbm"),
-        ("rmat-6-4@seed=1", "rmat-6-4"),
-        ("papers-like@0.00001,seed=1", "papers-like@0.00001"),
-        ("papers-like@seed=1,0.00001", "papers-like@0.00001"),
-    ],
-)
-def test_a_name_may_say_the_seed(name, plain):
+@pytest.mark.parametrize("plain", ["sbm", "rmat-6-4"])
+def test_a_name_may_say_the_seed(plain):
     """A seed of a run changes the graph only where a caller passes it on, and the name has none."""
+    name = f"{plain}@seed=1"
     named, zero, one = load_dataset(name), load_dataset(plain), load_dataset(plain, seed=1)
     assert_same_csr(named.adjacency, one.adjacency)
     assert_same_vertices(named, one)
     assert_same_csr(load_dataset(name, seed=7).adjacency, one.adjacency)
     assert_same_csr(load_dataset(plain, seed=0).adjacency, zero.adjacency)
     assert not torch.equal(zero.adjacency.indices[:1000], one.adjacency.indices[:1000])
-    assert named.name == f"{zero.name},seed=1" if "@0" in zero.name else f"{zero.name}@seed=1"
+    assert named.name == name
     assert_same_csr(load_dataset(named.name).adjacency, one.adjacency)
 
 
-WRONG = "@ @small @, @0.01, @0.01,0.01 @seed=1,seed=1 @seed=-1 @seed= @seed=9999999999 @0.01@seed=1"
+WRONG = "@ @0.5 @, @seed=1, @seed=1,seed=1 @seed=-1 @seed= @seed=9999999999 @seed=1@seed=1"
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *(f"reddit-like{after}" for after in WRONG.split()),
-        *("sbm@", "sbm@0.5", "rmat-6-4@7", "rmat-6-4@seed=x", "sbm@" + "x" * 5000),
-    ],
+    [*(f"sbm{after}" for after in WRONG.split()), "rmat-6-4@7", "sbm@" + "x" * 5000],
 )
 def test_what_follows_an_at_sign_is_checked(name):
     with pytest.raises(InputError, match=r"': what follows @ must be as in \S+@") as caught:
@@ -71,7 +58,7 @@ def test_what_follows_an_at_sign_is_checked(name):
 
 def test_graphs_that_could_never_fit_are_refused(monkeypatch):
     monkeypatch.setattr(memory, "memory_limit", lambda: 2**20)
-    for name in ("rmat-31-999999999", "rmat-14-16", "papers-like@1", "sbm"):
+    for name in ("rmat-31-999999999", "rmat-14-16", "sbm"):
         with pytest.raises(InputError, match=f"{name.split('@')[0]}.*: needs .* GiB of memory"):
             load_dataset(name)
 

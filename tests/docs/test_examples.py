@@ -29,7 +29,7 @@ def run(rank, sources, page):
     """The programs of a page, one after the other, with the names of those before."""
     scope = {"__name__": "__main__"}
     for source in sources:
-        exec(compile(source, page, "exec"), scope)
+        exec(compile(source, page, "exec", dont_inherit=True), scope)
 
 
 def test_programs_import_what_there_is():

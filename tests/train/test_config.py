@@ -7,6 +7,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -89,10 +90,10 @@ def test_files_equal_flags(tmp_path, suffix, nested):
     if suffix == ".yaml":
         pytest.importorskip("yaml")
     expected = TrainConfig.of(**OTHERS)
-    tables = {
-        section: {k.replace("_", "-"): v for k, v in vars(record).items() if v is not None}
-        for section, record in vars(expected).items()
-    }
+    tables = dict[str, dict[str, Any]]()
+    for record in expected.records:
+        table = tables.setdefault(options_of(type(record))[0].section, {})
+        table |= {k.replace("_", "-"): v for k, v in vars(record).items() if v is not None}
     if not nested:
         tables = {"": {k: v for table in tables.values() for k, v in table.items()}}
     if suffix == ".toml":
