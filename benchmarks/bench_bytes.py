@@ -71,8 +71,7 @@ def measure(name: str, ranks: int, cache: Path) -> dict[str, int]:
             parts = config.distribution.parts(ranks)
             labels = partitions.labels(method, objective, parts) if parts > 1 else None
             price = predict(dataset, labels, config, ranks)
-            most = [price.volume[key] for key in ("max_send_bytes", "max_recv_bytes")]
-            found[scheme] = int(max(most))
+            found[scheme] = int(price.volume["busiest_bytes"])
     return found
 
 

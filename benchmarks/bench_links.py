@@ -132,7 +132,7 @@ def rows_of(
         ended = run_ranks(epoch, ranks, config, *links, backend="shm")
         seconds = max(seconds for seconds, _, _ in ended)
         waited = sum(waited for _, waited, _ in ended) / ranks
-        moved = max(price.volume[key] for key in ("max_send_bytes", "max_recv_bytes"))
+        moved = price.volume["busiest_bytes"]
         rows[line] = [1e3 * seconds, 1e3 * waited, 1e3 * (price.epoch_seconds or 0), moved / 1e6]
         print(name, ranks, line, *(f"{value:.2f}" for value in rows[line]), flush=True)
     return rows

@@ -34,3 +34,6 @@ from .traffic import (
 from .traffic import (
     RowCounts as RowCounts,
 )
+from .traffic import (
+    bytes_of_ranks as bytes_of_ranks,
+)

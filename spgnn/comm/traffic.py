@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
@@ -191,3 +192,16 @@ class Ledger:
                 continue
             added[name] = Traffic(**{k: v - getattr(before, k) for k, v in vars(now).items()})
         return Ledger(added)
+
+
+def bytes_of_ranks(sent: npt.NDArray[Any], received: npt.NDArray[Any]) -> dict[str, int | float]:
+    """The figures of what each rank sends and receives, as reports have them."""
+    moved = np.maximum(sent, received)
+    return {
+        "total_bytes": int(sent.sum()),
+        "max_send_bytes": int(sent.max()),
+        "max_recv_bytes": int(received.max()),
+        "avg_send_bytes": float(sent.mean()),
+        "busiest_bytes": int(moved.max()),
+        "busiest_rank": int(moved.argmax()),
+    }

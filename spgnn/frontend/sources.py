@@ -356,7 +356,7 @@ def _labels(
             hops=how.hops,
             progress=progress,
         )
-    return labels, {**report, "objective": objective}
+    return labels, report
 
 
 def _check_vertices(vertices: int, name: str) -> None:

@@ -14,6 +14,9 @@ from .methods import (
     METHODS as METHODS,
 )
 from .methods import (
+    OURS as OURS,
+)
+from .methods import (
     partition as partition,
 )
 from .morton import (

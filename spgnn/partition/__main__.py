@@ -37,7 +37,7 @@ from spgnn.partition.labels import (
     write_edge_labels,
     write_labels,
 )
-from spgnn.partition.methods import METHODS, partition
+from spgnn.partition.methods import METHODS, OURS, check_method, partition
 from spgnn.partition.morton import MORTON, read_positions
 from spgnn.partition.places import levels_of, place
 from spgnn.partition.plot import check_plot, plot_volumes
@@ -109,6 +109,15 @@ class Options(Record):
         str | None, flag("draw send and receive volumes and the block heat map", "FILE")
     ] = None
 
+    @property
+    def compared(self) -> list[str]:
+        """The further methods."""
+        return [] if self.compare is None else self.compare.split(",")
+
+    def objective_of(self, compared: str) -> Objective:
+        """The objective of a further method: the same, where it has it."""
+        return self.objective if self.objective in OURS.get(compared, ()) else "both"
+
     def outputs(self) -> dict[str, str]:
         """The files to write, by flag."""
         named = {flag: getattr(self, flag.removeprefix("--")) for flag in OUTPUTS}
@@ -144,7 +153,7 @@ def _command(arguments: Sequence[str] | None) -> None:
 def _check_names(options: Options) -> None:
     for name in options.balance.split(","):
         check_choice("--balance", name, BALANCES)
-    for name in [] if options.compare is None else options.compare.split(","):
+    for name in options.compared:
         check_choice("--compare", name, (*METHODS, MORTON))
     if options.labels is not None and options.refine_from is not None:
         raise InputError("--labels only reports on labels, --refine-from refines them: give one")
@@ -161,6 +170,22 @@ def _check_names(options: Options) -> None:
             "--method libra balances nonzeros; it takes no --refine-from, --objective, --balance, "
             "--shares or --fixed"
         )
+    inputs = {"shares": options.shares is not None, "fixed": options.fixed is not None}
+    there = options.positions is not None
+    for name in options.compared:
+        positions = there and name == MORTON
+        check_method(name, options.objective_of(name), initial=False, positions=positions, **inputs)
+    if options.labels is None and options.edge_labels is None and options.method != LIBRA:
+        check_method(
+            options.method,
+            options.objective,
+            initial=options.refine_from is not None,
+            positions=there and options.method == MORTON,
+            weights=len(options.balance.split(",")),
+            **inputs,
+        )
+    if there and MORTON not in (options.method, *options.compared):
+        raise InputError("--positions needs method morton, in --method or --compare")
     check_nodes(options.nodes, options.parts, "--nodes")
     levels_of(options.machine, options.parts, options.nodes)
 
@@ -221,13 +246,12 @@ def _results(
     numbers: dict[str, Any] = {"imbalance": options.imbalance, "seed": options.seed}
 
     def by_method(name: str, **chosen: Any) -> tuple[Int32Array, Report]:
-        if chosen or name == "gvb":
-            chosen |= {"objective": options.objective}
+        objective = options.objective if chosen else options.objective_of(name)
         if name == MORTON and options.positions is not None:
             chosen |= {"positions": read_positions(options.positions)}
         chosen |= {"preset": options.preset, "train_mask": train_mask, "fixed": fixed}
         chosen |= {"nodes": options.nodes, "machine": options.machine, **numbers, **counting}
-        return partition(matrix, parts, name, **chosen)
+        return partition(matrix, parts, name, objective=objective, **chosen)
 
     def cut(labels: Int32Array | None) -> VertexCut:
         edges = None
@@ -235,7 +259,7 @@ def _results(
             edges = read_edge_labels(options.edge_labels, len(matrix.indices), parts)
         return cut_vertices(matrix, parts, labels=labels, edges=edges, **numbers, **shared)
 
-    compared = [] if options.compare is None else options.compare.split(",")
+    compared = options.compared
     vertex_cut = None
     if options.labels is not None:
         labels = read_labels(options.labels, vertices, parts)

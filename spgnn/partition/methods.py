@@ -26,7 +26,7 @@ from spgnn.partition.baselines import block, pagraph, random
 from spgnn.partition.labels import check_fixed, check_labels, check_shares
 from spgnn.partition.morton import MORTON, morton
 from spgnn.partition.ours import gvb, stream
-from spgnn.partition.packages import kahypar, kaminpar, metis, mtkahypar
+from spgnn.partition.packages import PACKAGES, imported, kahypar, kaminpar, metis, mtkahypar
 from spgnn.partition.places import in_places, kinds_of, levels_of
 from spgnn.partition.problem import (
     PRESETS,
@@ -182,16 +182,15 @@ def partition(
         nodes=nodes,
         outside=outside,
     )
-    if objective not in OURS.get(method, ("both",)):
-        raise InputError(f"method {method} takes no objective {objective}; use gvb")
-    if problem.shares is not None and method == "pagraph":
-        raise InputError("method pagraph makes parts equal and takes no shares; use gvb")
-    if pinned is not None and method not in FIXING:
-        raise InputError(f"method {method} takes no fixed vertices; use one of {', '.join(FIXING)}")
-    if initial is not None and method not in OURS:
-        raise InputError(f"method {method} cannot refine labels; use gvb or stream")
-    if (positions is None) == (method == MORTON):
-        raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
+    check_method(
+        method,
+        objective,
+        shares=shares is not None,
+        fixed=fixed is not None,
+        initial=initial is not None,
+        positions=positions is not None,
+        weights=problem.weights.shape[1],
+    )
     if positions is not None and len(np.asarray(positions)) != n:
         raise InputError(f"positions of {len(np.asarray(positions))} vertices for a graph of {n}")
     kinds = kinds_of(parts, problem.shares, pinned)
@@ -218,5 +217,39 @@ def partition(
     excess = max(excess_of_maximum(load, problem.shares) for load in loads)
     met = excess <= problem.imbalance + 1e-9
     result |= {"method": method, "seconds": seconds}
+    result |= {"objective": objective if method in OURS else None}
     result |= {"imbalance_asked": problem.imbalance, "imbalance_met": met}
     return labels, result
+
+
+def check_method(
+    method: str,
+    objective: Objective,
+    *,
+    shares: bool,
+    fixed: bool,
+    initial: bool,
+    positions: bool,
+    weights: int = 1,
+) -> None:
+    """Refuse what a method cannot do; the options are those of `partition`, given or not.
+
+    Raises
+    ------
+    InputError
+        If it cannot, or its package is missing.
+    """
+    if objective not in OURS.get(method, ("both",)):
+        raise InputError(f"method {method} takes no objective {objective}; use gvb")
+    if shares and method == "pagraph":
+        raise InputError("method pagraph makes parts equal and takes no shares; use gvb")
+    if fixed and method not in FIXING:
+        raise InputError(f"method {method} takes no fixed vertices; use one of {', '.join(FIXING)}")
+    if initial and method not in OURS:
+        raise InputError(f"method {method} cannot refine labels; use gvb or stream")
+    if positions != (method == MORTON):
+        raise InputError("method morton needs positions, [vertices, 2] or [vertices, 3]; no other")
+    if weights > 1 and method != "gvb":
+        raise InputError(f"method {method} balances one weight only; use gvb for more")
+    if method in PACKAGES:
+        imported(PACKAGES[method])

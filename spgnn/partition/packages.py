@@ -17,10 +17,29 @@ from spgnn.partition.adjacency import Adjacency
 from spgnn.partition.baselines import block
 from spgnn.partition.problem import Problem
 
+PACKAGES = {
+    "metis": "pymetis",
+    "metis-volume": "pymetis",
+    "kahypar": "kahypar",
+    "mtkahypar": "mtkahypar",
+    "mtkahypar-deterministic": "mtkahypar",
+    "kaminpar": "kaminpar",
+}
+
+
+def imported(package: str) -> ModuleType:
+    """A package of those that methods need; ``InputError`` if it is missing."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        raise InputError(
+            f"this method needs the package {package}: pip install 'spgnn[partition]'"
+        ) from None
+
 
 def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
     """METIS: least edge cut, or least total volume (k-way only, as METIS has it)."""
-    pymetis = _require("pymetis")
+    pymetis = imported("pymetis")
     indptr, indices = problem.adjacency.undirected
     # METIS counts the allowed imbalance in thousandths and takes 1 at least.
     options = pymetis.Options(ufactor=max(1, round(problem.imbalance * 1000)), seed=problem.seed)
@@ -44,7 +63,7 @@ def metis(problem: Problem, *, volume: bool = False) -> Int32Array:
 
 def kahypar(problem: Problem) -> Int32Array:
     """KaHyPar, least total volume (km1) of the column-net hypergraph; sequential."""
-    library = _require("kahypar")
+    library = imported("kahypar")
     nets, pins = _cut_nets(problem.adjacency)
     if len(pins) == 0:  # KaHyPar crashes without nets
         return block(problem)
@@ -77,7 +96,7 @@ def kahypar(problem: Problem) -> Int32Array:
 
 def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
     """Mt-KaHyPar, least total volume (km1); `strong` is its quality preset, with flows."""
-    library = _require("mtkahypar")
+    library = imported("mtkahypar")
     nets, pins = _cut_nets(problem.adjacency)
     if len(pins) == 0:
         return block(problem)
@@ -106,7 +125,7 @@ def mtkahypar(problem: Problem, *, deterministic: bool = False) -> Int32Array:
 
 def kaminpar(problem: Problem) -> Int32Array:
     """KaMinPar: least edge cut, in parallel, in little memory."""
-    library = _require("kaminpar")
+    library = imported("kaminpar")
     indptr, indices = problem.adjacency.undirected
     # It takes graphs from files: ParHIP's, all numbers of 64 bits, with weights of vertices alone.
     head = np.array([1, len(indptr) - 1, len(indices)], np.uint64)
@@ -127,7 +146,7 @@ def kaminpar(problem: Problem) -> Int32Array:
 
 @cache
 def _mtkahypar_threads(threads: int) -> Any:
-    return _require("mtkahypar").initialize(threads, False)
+    return imported("mtkahypar").initialize(threads, False)
 
 
 def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
@@ -136,12 +155,3 @@ def _cut_nets(adjacency: Adjacency) -> tuple[Int64Array, Int32Array]:
     sizes = np.diff(begin)
     keep = sizes > 1
     return np.concatenate(([0], np.cumsum(sizes[keep]))), pins[np.repeat(keep, sizes)]
-
-
-def _require(package: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError:
-        raise InputError(
-            f"this method needs the package {package}: pip install 'spgnn[partition]'"
-        ) from None

@@ -54,8 +54,6 @@ class Problem:
     @property
     def weight(self) -> Int64Array:
         """The only balanced weight, int64 [vertices]."""
-        if self.weights.shape[1] != 1:
-            raise InputError("this method balances one weight only; use method gvb for more")
         return self.weights[:, 0]
 
     @property

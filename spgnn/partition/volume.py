@@ -162,7 +162,8 @@ def report(
         It goes into JSON as it is. ``total_volume``, ``max_send``, … are those of the column cover;
         ``covers`` holds the same for each cover, per part as well. ``edge_cut`` counts nonzeros off
         the block diagonal (an undirected edge twice), out of ``edges``. ``seconds`` and ``method``
-        are those of `partition`, here 0 and "labels".
+        are those of `partition`, here 0 and "labels"; so is ``objective``, what gvb or stream
+        minimised.
     """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
@@ -182,6 +183,7 @@ def report(
     )
     result: Report = {
         "method": "labels",
+        "objective": None,
         "parts": parts,
         "seconds": 0.0,
         "peak_rss_bytes": peak_bytes(),

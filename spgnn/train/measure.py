@@ -15,6 +15,7 @@ import torch
 from spgnn.comm import (
     Communicator,
     Ledger,
+    bytes_of_ranks,
 )
 from spgnn.exchange.plan import levels_of
 from spgnn.torch_internals import DispatchMode, below_modes
@@ -99,13 +100,7 @@ def gathered(comm: Communicator, values: Any) -> np.ndarray[Any, Any]:
 def volume(comm: Communicator, sent: int, received: int) -> dict[str, int | float]:
     """Bytes of all ranks, given those of this one. Collective."""
     # float64 holds bytes exactly up to 2⁵³.
-    by_rank = gathered(comm, [sent, received])
-    return {
-        "total_bytes": int(by_rank[:, 0].sum()),
-        "max_send_bytes": int(by_rank[:, 0].max()),
-        "max_recv_bytes": int(by_rank[:, 1].max()),
-        "avg_send_bytes": float(by_rank[:, 0].mean()),
-    }
+    return bytes_of_ranks(*gathered(comm, [sent, received]).T)
 
 
 def volume_by_level(comm: Communicator, sent: int, out: Sequence[int]) -> dict[str, Any] | None:

@@ -42,12 +42,16 @@ def assemble(config: Configuration, trainer: Trainer, idle_bytes: int, watch: St
     """
     watch.lap("rest")
     slowest = gathered(trainer.comm, list(watch.seconds.values())).max(axis=0)
+    measured, sections = measurements(trainer), trainer.task.sections()
+    flags, partition = config.flat(), sections.get("partition") or {}
+    if flags.get("objective") == "auto" and partition.get("objective"):
+        flags["objective"] = partition["objective"]  # which the cover decided
     return {
-        "config": config.flat(),
+        "config": flags,
         "world_size": trainer.comm.size,
         "seconds": dict(zip(watch.seconds, slowest.tolist(), strict=True)),
-        **measurements(trainer),
-        **trainer.task.sections(),
+        **measured,
+        **sections,
         "memory": memory(trainer.comm, idle_bytes),
         "failure": trainer.failure,
     }

@@ -204,6 +204,21 @@ WRONG = [
 ]
 
 
+BEFORE_ANY_WORK = [
+    ("--fixed nowhere --compare gvb,metis", "method metis takes no fixed vertices"),
+    ("--labels nowhere --shares nowhere --compare pagraph", "pagraph makes parts equal"),
+    ("--compare metis,morton", "method morton needs positions"),
+    ("--positions nowhere --compare metis", "--positions needs method morton"),
+    ("--method stream --balance nnz,vertices", "method stream balances one weight only"),
+    ("--method metis --objective send", "method metis takes no objective send"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BEFORE_ANY_WORK)
+def test_methods_refuse_what_they_cannot_do_before_any_work(words, message, capsys):
+    assert message in _refused(["nowhere.npz", "--parts", "4", *words.split()], capsys)
+
+
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=lambda value: value[:40])
 def test_wrong_arguments_get_one_line(graph_file, words, message, tmp_path, capsys):
     labels = tmp_path / "labels"

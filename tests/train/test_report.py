@@ -103,9 +103,10 @@ def test_keys_and_types(tmp_path, ranks):
     assert spent["gemm"] > 0
     for name in ("volume", "planned_volume"):
         volume = found[name]
-        assert [type(volume[key]) for key in volume] == [int, int, int, float]
+        assert [type(volume[key]) for key in volume] == [int, int, int, float, int, int]
         assert set(volume) == {
-            *("total_bytes", "max_send_bytes", "max_recv_bytes", "avg_send_bytes")
+            *("total_bytes", "max_send_bytes", "max_recv_bytes", "avg_send_bytes"),
+            *("busiest_bytes", "busiest_rank"),
         }
         assert volume["avg_send_bytes"] == pytest.approx(volume["total_bytes"] / ranks)
         assert (volume["total_bytes"] > 0) == (ranks > 1)
@@ -157,13 +158,13 @@ def test_bytes_are_those_of_the_partition_report(tmp_path):
 def test_minimum_covers_are_trained_on_a_partition_for_them(tmp_path):
     path = write_dataset(tmp_path / "graph.npz")
     cases = [("minimum", "gvb", "cover"), ("column", "gvb", "both")]
-    cases += [("row", "gvb", "both"), ("minimum", "random", "both")]
+    cases += [("row", "gvb", "both"), ("minimum", "random", None)]
     base = TrainConfig.of(dataset=path, epochs=1, seed=2)
     configs = [base.but(cover=cover, partition=method) for cover, method, _ in cases]
     found = run_ranks(lambda rank: [train(config, connect())[1] for config in configs], 4)[0]
     A = add_self_loops(load_dataset(path).adjacency)
     for made, (_, method, objective) in zip(found, cases, strict=True):
-        _, expected = partition(A, 4, method=method, objective=objective, seed=2)
+        _, expected = partition(A, 4, method=method, objective=objective or "both", seed=2)
         assert made["partition"]["objective"] == objective
         for name in ("total_volume", "max_send", "cover_volume"):
             assert made["partition"][name] == expected[name]
@@ -186,7 +187,8 @@ def test_an_open_cover_changes_bytes_and_no_losses(tmp_path):
         sums = number < 4
         assert (made["whole_rows"] is None) == sums
         assert made["config"]["cover"] == ("minimum" if sums else "column")
-        assert made["partition"]["objective"] == ("cover" if sums else "both")
+        objective = "cover" if sums else "both"
+        assert made["config"]["objective"] == made["partition"]["objective"] == objective
         if sums:
             assert made["volume"]["total_bytes"] < by_rows["volume"]["total_bytes"]
         else:
@@ -226,6 +228,8 @@ def test_busiest_ranks_are_those_of_the_partition_report(tmp_path):
     assert found["volume"]["total_bytes"] == predicted["total_volume"] * row
     assert found["volume"]["max_send_bytes"] == predicted["max_send"] * row
     assert found["volume"]["max_recv_bytes"] == predicted["max_recv"] * row
+    assert found["volume"]["busiest_bytes"] == predicted["busiest"] * row
+    assert found["volume"]["busiest_rank"] == predicted["busiest_part"]
     assert found["partition"]["total_volume"] == predicted["total_volume"]
 
 

@@ -27,7 +27,7 @@ from spgnn.errors import InputError
 from spgnn.exchange import ALGOS, COVERS, Algorithm
 from spgnn.layout import Int32Array
 from spgnn.machine import Machine
-from spgnn.partition import Objective
+from spgnn.partition import OURS, Objective
 from spgnn.progress import Progress
 
 # Options of training that plans choose.
@@ -120,7 +120,7 @@ class PricedPlan:
         return {
             "ranks": self.ranks,
             **{name: flags[name] for name in (*CHOSEN, "schedule")},
-            "objective": self.config.objective,
+            "objective": self.config.objective if flags["partition"] in OURS else None,
             "bytes": volume["total_bytes"],
             "max_send_bytes": volume["max_send_bytes"],
             "max_recv_bytes": volume["max_recv_bytes"],

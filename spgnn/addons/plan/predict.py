@@ -15,6 +15,7 @@ from spgnn.addons.plan.epoch import Epoch, trace
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.addons.plan.ranks import ModelCounts, VirtualRanks
 from spgnn.addons.plan.seconds import cut_and_bound, epoch_seconds
+from spgnn.comm import bytes_of_ranks
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange import Codec
@@ -77,13 +78,7 @@ class Prediction:
     @property
     def volume(self) -> dict[str, int | float]:
         """Bytes an epoch, as the training report has them."""
-        sent, received = self.sent.sum(axis=0), self.received.sum(axis=0)
-        return {
-            "total_bytes": int(sent.sum()),
-            "max_send_bytes": int(sent.max()),
-            "max_recv_bytes": int(received.max()),
-            "avg_send_bytes": float(sent.mean()),
-        }
+        return bytes_of_ranks(self.sent.sum(axis=0), self.received.sum(axis=0))
 
     @property
     def volume_by_level(self) -> dict[str, dict[str, int]]:
