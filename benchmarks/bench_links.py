@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,21 +24,19 @@ from typing import Any
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "experiments"))
+
 import torch
+from paper.measured import last_epoch
 
 from spgnn.addons.plan import measure as measuring
 from spgnn.addons.plan import predict
 from spgnn.addons.plan.graphs import Dataset, Partitions, cache_directory
 from spgnn.comm import connect
-from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
-from spgnn.frontend.from_config import training_graph
 from spgnn.machine import Conditions, Level, Levels, Link, Machine
-from spgnn.memory import FreedMemory
 from spgnn.testing import run_ranks
-from spgnn.train import Trainer
-from spgnn.train.run import task_of
 
 SETS = "amazon-computers,coauthor-physics,crates,tolokers,soc-slashdot0902"
 EPOCHS, RANKS_A_NODE = 7, 4
@@ -63,28 +62,8 @@ def link_of(text: str) -> Link:
 
 def epoch(rank: int, config: TrainConfig, inside: Link, between: Link) -> tuple[float, float, int]:
     """Seconds of an epoch by the rank's clock, of these waiting for links, and bytes it sends."""
-    work = RepeatedWork()
-    comm = throttled(
-        connect(),
-        8e-9 * between.bandwidth,
-        between.latency,
-        inside=(8e-9 * inside.bandwidth, inside.latency),
-        ranks_a_node=RANKS_A_NODE,
-        clock=work,
-    )
-    trainer = Trainer(task_of(config, training_graph(config, comm)), options=config.training)
-    freed = FreedMemory(comm.size, comm.ranks_here)
-    freed.begin()
-    trainer.train_epoch(0)  # makes buffers
-    freed.after_epoch()
-    work.steps.clear()
-    for number in range(1, EPOCHS + 1):
-        work.begin()
-        comm.barrier()
-        start, waited, ledger = comm.seconds, sum(comm.waited.values()), comm.ledger.copy()
-        trainer.train_epoch(number)
-    seconds, waited = comm.seconds - start, sum(comm.waited.values()) - waited
-    return seconds, waited, comm.ledger.since(ledger).of("alltoall").sent_bytes
+    one = last_epoch(config, inside, between, RANKS_A_NODE, EPOCHS)
+    return one.seconds, sum(one.waited.values()), one.moved.of("alltoall").sent_bytes
 
 
 def machine_of(inside: Link, between: Link) -> Machine:

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import NamedTuple
 
 from paper.graphs import PaperGraph, shape_of
 from paper.times import AWARE, Model, Point, Scheme, predicted
 from spgnn.addons.plan.graphs import Partitions
-from spgnn.comm import connect
+from spgnn.comm import Ledger, connect
 from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
-from spgnn.machine import Machine
+from spgnn.machine import Link, Machine
 from spgnn.memory import FreedMemory
 from spgnn.progress import ProgressBar
 from spgnn.testing import run_ranks
@@ -25,14 +26,6 @@ EPOCHS = 5  # after one that makes buffers
 # Kinds of work as Figures 4 and 5 have them, and sums over ranks: of gradients, of partial sums.
 KINDS = ("local", "all-to-all", "broadcast", "all-reduce")
 _TINY = 8  # vertices of a rank whose local seconds are Python's alone
-
-
-@dataclass(frozen=True)
-class Link:
-    """Between ranks: bytes a second, seconds of a message."""
-
-    bandwidth: float
-    latency: float
 
 
 @dataclass(frozen=True)
@@ -117,19 +110,20 @@ def measured(
         return spent, sum(nbytes for _, nbytes in ended)
 
     # As much slower as local work is, of which links know nothing.
-    first, link = min(ranks), Link(1e12, 0.0)
+    first, link = min(ranks), Link(0.0, 0.0, 1e12)
     progress(f"{graph.dataset}: speed of a rank", 0, 1)
     spent, _ = epoch(AWARE, 1, first, Pace(1.0, link, link, machine.ranks_a_node))
     price = predicted(graph, partitions, AWARE, first, 1, machine=machine, model=model)
     slower = spent["local"] / _grouped(AWARE, price.seconds or {})["local"]
+    levels = machine.levels
     inside, between = (
-        Link(level.alltoallv.bandwidth / graph.factor / slower, level.alltoallv.latency * slower)
-        for level in (machine.levels.inside, machine.levels.between or machine.levels.inside)
+        Link(0.0, slower * link.latency, link.bandwidth / graph.factor / slower)
+        for link in (levels.inside.alltoallv, (levels.between or levels.inside).alltoallv)
     )
     pace = Pace(slower, inside, between, machine.ranks_a_node)
-    wanted = [(p, s, c) for p in ranks for s, c in schemes if p % c**2 == 0 and p // c > 1]
-    for done, (count, scheme, c) in enumerate(wanted):
-        progress(f"{graph.dataset}: {scheme.name}, c = {c}, {count} ranks", done, len(wanted))
+    cases = [(p, s, c) for p in ranks for s, c in schemes if p % c**2 == 0 and p // c > 1]
+    for done, (count, scheme, c) in enumerate(cases):
+        progress(f"{graph.dataset}: {scheme.name}, c = {c}, {count} ranks", done, len(cases))
         spent, nbytes = epoch(scheme, c, count, pace)
         price = predicted(graph, partitions, scheme, count, c, machine=machine, model=model)
         yield Measured(
@@ -145,38 +139,76 @@ def _train(
     rank: int, configs: Sequence[TrainConfig], pace: Pace, overlap: bool
 ) -> tuple[dict[str, float], int]:
     """Seconds by kind of an epoch of the last training, less the first one's; bytes it sent."""
-    steps: Sequence[float] = ()
+    idle: Sequence[float] = ()
     for config in configs:
-        work = RepeatedWork(steps)
-        comm = throttled(
-            connect(),
-            8e-9 * pace.between.bandwidth,
-            pace.between.latency,
-            inside=(8e-9 * pace.inside.bandwidth, pace.inside.latency),
-            ranks_a_node=pace.ranks_a_node,
-            clock=work,
-            overlap=overlap,
-        )
-        trainer = Trainer(task_of(config, training_graph(config, comm)), options=config.training)
-        freed = FreedMemory(comm.size, comm.ranks_here)
-        freed.begin()
-        trainer.train_epoch(0)  # makes buffers
-        freed.after_epoch()
-        work.steps.clear()
-        for number in range(1, EPOCHS + 1):
-            work.begin()
-            comm.barrier()
-            start, waited, ledger = comm.seconds, Counter(comm.waited), comm.ledger.copy()
-            trainer.train_epoch(number)
-            end = comm.seconds
-        steps = work.steps
-    spent, since = dict.fromkeys(KINDS, 0.0), comm.ledger.since(ledger)
-    for (operation, group), seconds in (Counter(comm.waited) - waited).items():
+        links = pace.inside, pace.between, pace.ranks_a_node
+        epoch = last_epoch(config, *links, EPOCHS, idle=idle, overlap=overlap)
+        idle = epoch.steps
+    spent = dict.fromkeys(KINDS, 0.0)
+    for (operation, group), seconds in epoch.waited.items():
         reduces = operation == "all_reduce" or group == "replica"
         rooted = operation in ("broadcast", "reduce")
         spent["all-reduce" if reduces else "broadcast" if rooted else "all-to-all"] += seconds
-    spent["local"] = end - start - sum(spent.values())
-    return spent, sum(since.of(one).sent_bytes for one in ("alltoall", "broadcast", "reduce"))
+    spent["local"] = epoch.seconds - sum(spent.values())
+    return spent, sum(epoch.moved.of(one).sent_bytes for one in ("alltoall", "broadcast", "reduce"))
+
+
+class Epoch(NamedTuple):
+    """An epoch by the clock of a rank, which has processor seconds and waits for links.
+
+    Attributes
+    ----------
+    seconds : float
+    waited : Counter of float
+        Of them, by operation and group.
+    moved : Ledger
+    steps : sequence of float
+        Processor seconds of each step in the fastest epoch so far.
+    """
+
+    seconds: float
+    waited: Counter[tuple[str, str]]
+    moved: Ledger
+    steps: Sequence[float]
+
+
+def last_epoch(
+    config: TrainConfig,
+    inside: Link,
+    between: Link,
+    ranks_a_node: int,
+    epochs: int,
+    *,
+    idle: Sequence[float] = (),
+    overlap: bool = True,
+) -> Epoch:
+    """Train so many epochs, after one that makes buffers, behind links of two levels. Collective.
+
+    Of each step `idle` seconds do not count.
+    """
+    work = RepeatedWork(idle)
+    comm = throttled(
+        connect(),
+        8e-9 * between.bandwidth,
+        between.latency,
+        inside=(8e-9 * inside.bandwidth, inside.latency),
+        ranks_a_node=ranks_a_node,
+        clock=work,
+        overlap=overlap,
+    )
+    trainer = Trainer(task_of(config, training_graph(config, comm)), options=config.training)
+    freed = FreedMemory(comm.size, comm.ranks_here)
+    freed.begin()
+    trainer.train_epoch(0)  # makes buffers
+    freed.after_epoch()
+    work.steps.clear()
+    for number in range(1, epochs + 1):
+        work.begin()
+        comm.barrier()
+        start, waited, ledger = comm.seconds, Counter(comm.waited), comm.ledger.copy()
+        trainer.train_epoch(number)
+        seconds = comm.seconds - start
+    return Epoch(seconds, Counter(comm.waited) - waited, comm.ledger.since(ledger), work.steps)
 
 
 def _grouped(scheme: Scheme, seconds: Mapping[str, float]) -> dict[str, float]:
