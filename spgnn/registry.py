@@ -67,6 +67,18 @@ class Registry:
             self._values[name] = value = getattr(import_module(module), attribute)
         return value
 
+    def need(self, name: str, option: str, addon: str) -> Any:
+        """The thing of this name, which an option of the engine takes from an add-on.
+
+        Raises
+        ------
+        InputError
+            If the add-on is not there.
+        """
+        if name not in self:
+            raise InputError(f"{option}: needs spgnn.addons.{addon}, which is not installed")
+        return self[name]
+
 
 COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
@@ -79,6 +91,11 @@ DATASETS = Registry(
 # More keys of a command, by the name of its configuration and one of its own,
 # ``TrainConfig.clones``: an `options.Record`
 SECTIONS = Registry("section of the configuration")
+# Tasks that open their data themselves: functions of (TrainConfig, Communicator, bytes of the
+# process before it has data, outputs or None) to a `spgnn.train.Task`.
+TASKS = Registry("task")
+# "training" fills in what a configuration leaves open, "distribute" a placement of a graph.
+PLANNERS = Registry("planner")
 
 
 @cache

@@ -12,11 +12,8 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from spgnn.addons.hetero.data import distribute_types
-from spgnn.addons.plan.planned import AUTO, planned_model, planned_placement
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
+from spgnn.command import nbytes
 from spgnn.config import ObjectiveChoice, TrainConfig
 from spgnn.data.adapters import EdgeList, of_own_rows
 from spgnn.data.distribute import RankShare
@@ -42,6 +39,8 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
+from spgnn.nn.models import MODELS
+from spgnn.registry import PLANNERS
 from spgnn.torch_internals import on_cpu
 
 
@@ -175,13 +174,15 @@ def distribute(
     comm.check_agreement("distribute", codec=repr(checked))
 
     def check_plan() -> tuple[TrainConfig, float | None]:
-        if plan not in (None, AUTO):
-            raise unknown("plan", plan, [AUTO])
+        if plan not in (None, "auto"):
+            raise unknown("plan", plan, ["auto"])
         if plan is None and memory is not None:
             raise InputError('memory= belongs to plan="auto"')
         if plan is not None and algorithm != Algorithm():
             raise InputError(f'plan="auto" chooses the algorithm, and {algorithm} was given')
-        return planned_model(plan_for, hidden_channels, num_layers, memory)
+        if plan is not None:
+            PLANNERS.need("distribute", 'plan="auto"', "plan")
+        return _planned_model(plan_for, hidden_channels, num_layers, memory)
 
     config, most_bytes = comm.on_every_rank(check_plan)
     comm.check_agreement(
@@ -238,7 +239,8 @@ def distribute(
 
         opened, record = comm.on_rank_zero(open_there), None
         if plan is not None:
-            how, record = planned_placement(opened, how, comm, config, most_bytes, halo=halo)
+            place = PLANNERS["distribute"]
+            how, record = place(opened, how, comm, config, most_bytes, halo=halo)
         share, more = _scattered(opened, how, comm, name)
         more["plan"] = record
     codecs, products = GraphCodecs(checked, comm, seed), None
@@ -248,6 +250,21 @@ def distribute(
     if model is not None:
         graph.synchronise(model)
     return graph
+
+
+def _planned_model(
+    kind: str, hidden_channels: int, num_layers: int, memory: float | str | None
+) -> tuple[TrainConfig, float | None]:
+    """The model that a plan is for, and the bytes that each rank may use."""
+    check_choice("plan_for", kind, MODELS)
+    check_integer("hidden_channels", hidden_channels, 1)
+    check_integer("num_layers", num_layers, 1)
+    if isinstance(memory, str):
+        try:
+            memory = nbytes(memory)
+        except InputError as error:
+            raise InputError(f"memory: {error}") from None
+    return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
 
 
 def _check_types(algorithm: Algorithm, codec: Codec, given: dict[str, Any]) -> None:

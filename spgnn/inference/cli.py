@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from spgnn.addons.io.columns import require_arrow
-from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import (
     Communicator,
 )
@@ -24,6 +23,7 @@ from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import Record, flag
+from spgnn.registry import TASKS
 from spgnn.train.run import check_run, resolved
 from spgnn.train.task import model_of
 
@@ -122,7 +122,8 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     give_back: Callable[[], None] | None = None
     with ExitStack() as stack:
         if config.storage.asked:
-            task = ChunkedTask(settled, comm, resident_bytes(), outputs)
+            opened = TASKS.need("chunks", "--memory, --spill and --chunks", "outofcore")
+            task = opened(settled, comm, resident_bytes(), outputs)
             stack.callback(task.close)
             deal_weights(task.model, state, weights, comm)
             comm.settled()

@@ -13,8 +13,6 @@ from statistics import median
 import torch
 
 from spgnn.addons.io.columns import require_arrow
-from spgnn.addons.outofcore.task import ChunkedTask
-from spgnn.addons.plan.planned import fill_in
 from spgnn.comm import (
     Communicator,
 )
@@ -27,6 +25,7 @@ from spgnn.graph.training import TrainingGraph
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.options import Configuration
 from spgnn.progress import PROCESS_BEGAN, Stopwatch
+from spgnn.registry import PLANNERS, TASKS
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
@@ -97,50 +96,49 @@ def train(
         given = {*given, "nodes"}
     plan = None
     if config.algorithm.plan is not None:
+        fill_in = PLANNERS.need("training", "--plan", "plan")
         config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
     whole_rows, config = config.whole_rows, config.decided()
     idle = resident_bytes()
     watch.lap("start")
-    chunked = config.storage.asked
-    moved = None
-    if not chunked and data is None:
-        shared = None
-        if config.algorithm.rebalance and comm.size > 1:
-            shared, moved = rebalanced(config, comm, lambda tried: _working(config, comm, tried))
-        data = training_graph(config, comm, shared, watch)
-        del shared
+    moved, shared = None, None
+    make: Callable[[TrainConfig], Task]
+    if config.storage.asked:
+        opened = TASKS.need("chunks", "--memory, --spill and --chunks", "outofcore")
+        make = partial(opened, comm=comm, idle_bytes=idle)
+    else:
+        if data is None:
+            if config.algorithm.rebalance and comm.size > 1:
+                working = partial(_working, config, comm)
+                shared, moved = rebalanced(config, comm, working)
+            data = training_graph(config, comm, shared, watch)
+            del shared
+        make = partial(task_of, data=data)
     trainers, freed = list[Trainer](), FreedMemory(comm.size, comm.ranks_here)
     with ExitStack() as stack:
         # Runs share the graph, and differ in what is drawn from their seeds.
         for number in range(config.training.runs):
             one = resumable(of_run(config, number), comm)
-            if data is None:
-                task: Task = stack.enter_context(closing(ChunkedTask(one, comm, idle)))
-            else:
-                task = task_of(one, data)
+            task = stack.enter_context(closing(make(one)))
             logs = callbacks_of(one.job, comm, callbacks)
             trainers.append(Trainer(task, options=one.training, callbacks=logs))
             if number == 0:
                 freed.begin()
                 comm.settled()
-            watch.lap("model" if data is not None else "reading")
-            if not chunked:  # chunks have a budget
+            watch.lap("reading" if task.has_budget else "model")
+            if not task.has_budget:
                 trainers[-1].freed = freed
             trainers[-1].run()
             watch.lap("evaluation", training=sum(trainers[-1].measured.seconds))
-            if not chunked:
+            if not task.has_budget:
                 write_predictions(one.job, trainers[-1], one.data.dataset)
             if trainers[-1].failure:
                 break
         report = reporting.assemble(config, trainers[0], idle, watch)
-        if chunked:  # outputs of all vertices are no part of what training takes
+        if task.has_budget:  # outputs of all vertices are no part of what training takes
             write_predictions(config.job, trainers[0], config.data.dataset)
-    if not chunked:
-        report |= {
-            "plan": plan,
-            **({} if moved is None else {"rebalance": moved}),
-            **reporting.of_runs(config, trainers),
-        }
+    report |= {"plan": plan, **({} if moved is None else {"rebalance": moved})}
+    report |= reporting.of_runs(config, trainers)
     return {**report, "whole_rows": whole_rows, "failure": trainers[-1].failure}
 
 

@@ -89,6 +89,9 @@ class Task(Protocol):
         trainer takes one, of the model's parameters.
     lr : float
         The trainer's learning rate in this epoch, for these steps.
+    has_budget : bool
+        Whether it keeps to a budget of memory: then nothing that epochs free is saved for the next
+        one, and predictions are made after all that is measured.
     """
 
     comm: Communicator
@@ -97,6 +100,7 @@ class Task(Protocol):
     progress: Progress | None = None
     steps: int = 0
     lr: float = 0.0
+    has_budget: bool = False
 
     @abstractmethod
     def loss(self, epoch: int) -> Tensor:
@@ -127,6 +131,10 @@ class Task(Protocol):
 
     def finish(self) -> None:
         """Called once no epoch follows, on all ranks; may be collective."""
+        return
+
+    def close(self) -> None:
+        """Let go of files and memory; called at the end on each rank, whatever happened."""
         return
 
     def parameter_groups(self) -> list[dict[str, Any]]:

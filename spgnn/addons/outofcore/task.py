@@ -67,6 +67,8 @@ class ChunkedTask(Task):
         If the data set, the model or the budget is wrong; on all ranks alike.
     """
 
+    has_budget = True
+
     def __init__(
         self, config: TrainConfig, comm: Communicator, idle_bytes: int, outputs: int | None = None
     ) -> None:

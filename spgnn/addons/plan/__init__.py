@@ -2,9 +2,11 @@
 
 import lazy_loader
 
-from spgnn.registry import COMMANDS
+from spgnn.registry import COMMANDS, PLANNERS
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 COMMANDS.add("machine", "spgnn.addons.plan.cli:MACHINE")
 COMMANDS.add("plan", "spgnn.addons.plan.cli:PLAN")
+PLANNERS.add("training", "spgnn.addons.plan.planned:fill_in")
+PLANNERS.add("distribute", "spgnn.addons.plan.planned:planned_placement")

@@ -17,19 +17,17 @@ from spgnn.addons.plan.predict import codec_of
 from spgnn.comm import (
     Communicator,
 )
-from spgnn.command import nbytes, say
+from spgnn.command import say
 from spgnn.config import TrainConfig
 from spgnn.data import GraphSource, is_graph_directory, open_source
-from spgnn.errors import InputError, check_choice, check_integer, memory_for
+from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend import Opened, Placement
 from spgnn.layout import Int32Array
 from spgnn.machine import Machine, read_machine
-from spgnn.nn import MODELS
 from spgnn.partition import METHODS, Objective, read_labels
 from spgnn.progress import ProgressBar
 
-AUTO = "auto"
 LARGEST_FILE = 1 << 28
 Labels = tuple[Int32Array, int]
 """The part of each vertex, and how many parts there are."""
@@ -62,27 +60,6 @@ def ranked(
             progress=progress,
         )
         return planner, planner.choose(ranks)
-
-
-def planned_model(
-    kind: str, hidden_channels: int, num_layers: int, memory: float | str | None
-) -> tuple[TrainConfig, float | None]:
-    """The model that `distribute` plans for, and the bytes that each rank may use.
-
-    Raises
-    ------
-    InputError
-        If there is no such model, or this is no number of bytes.
-    """
-    check_choice("plan_for", kind, MODELS)
-    check_integer("hidden_channels", hidden_channels, 1)
-    check_integer("num_layers", num_layers, 1)
-    if isinstance(memory, str):
-        try:
-            memory = nbytes(memory)
-        except InputError as error:
-            raise InputError(f"memory: {error}") from None
-    return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
 
 
 def planned_placement(
@@ -170,7 +147,7 @@ def fill_in(
             shown = (f"--{name.replace('_', '-')} {value}" for name, value in known.items())
             say(f"{what}: {'  '.join(shown)}{why}")
 
-    if path != AUTO:
+    if path != "auto":
         entry = comm.from_rank_zero(lambda: _entry(path, comm.size))
         flags = {name: entry[name] for name in CHOSEN if name not in fixed}
         if "objective" not in given and entry.get("objective") in get_args(Objective):
@@ -204,7 +181,7 @@ def fill_in(
         plans.sort(key=lambda one: float(one["seconds"]))
     best = plans[0]
     announce("plan", best["flags"], f": {best['why']}")
-    record = {**best["plan"], "why": best["why"], "source": AUTO, "tried": tried}
+    record = {**best["plan"], "why": best["why"], "source": "auto", "tried": tried}
     return filled(best["flags"]), record
 
 
