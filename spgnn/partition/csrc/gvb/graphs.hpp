@@ -317,73 +317,77 @@ inline CutGraph star_graph(const Hypergraph& h, Part parts) {
 template <class Key>
 class VertexHeap {
  public:
-  explicit VertexHeap(Vertex n) : place_(n, -1), key_(n) {}
+  explicit VertexHeap(Vertex n) : place_(n, -1) {}
 
   bool empty() const { return heap_.empty(); }
   bool contains(Vertex v) const { return place_[v] >= 0; }
-  Vertex top() const { return heap_[0]; }
-  Key key(Vertex v) const { return key_[v]; }
+  Vertex top() const { return heap_[0].vertex; }
+  Key key(Vertex v) const { return heap_[place_[v]].key; }
 
   // Inserts a vertex or changes its key.
   void set(Vertex v, Key key) {
     if (contains(v)) {
-      const bool up = key_[v] < key;
-      key_[v] = key;
+      Key& old = heap_[place_[v]].key;
+      const bool up = old < key;
+      old = key;
       up ? rise(place_[v]) : sink(place_[v]);
       return;
     }
-    key_[v] = key;
-    heap_.push_back(v);
-    place_[v] = static_cast<std::int32_t>(heap_.size()) - 1;
-    rise(place_[v]);
+    heap_.push_back({key, v});
+    rise(static_cast<std::int32_t>(heap_.size()) - 1);
   }
 
   void remove(Vertex v) {
     const std::int32_t i = place_[v];
-    const Vertex last = heap_.back();
+    const Entry last = heap_.back();
     heap_.pop_back();
     place_[v] = -1;
-    if (last == v) return;
+    if (last.vertex == v) return;
     put(last, i);
     rise(i);
-    sink(place_[last]);
+    sink(place_[last.vertex]);
   }
 
   void clear() {
-    for (Vertex v : heap_) place_[v] = -1;
+    for (const Entry& entry : heap_) place_[entry.vertex] = -1;
     heap_.clear();
   }
 
  private:
-  void put(Vertex v, std::int32_t i) {
-    heap_[i] = v;
-    place_[v] = i;
+  // Keys lie beside their vertices: those that are compared are close in memory.
+  struct Entry {
+    Key key;
+    Vertex vertex;
+  };
+
+  void put(const Entry& entry, std::int32_t i) {
+    heap_[i] = entry;
+    place_[entry.vertex] = i;
   }
 
   void rise(std::int32_t i) {
-    const Vertex v = heap_[i];
-    while (i > 0 && key_[heap_[(i - 1) / 2]] < key_[v]) {
+    const Entry entry = heap_[i];
+    while (i > 0 && heap_[(i - 1) / 2].key < entry.key) {
       put(heap_[(i - 1) / 2], i);
       i = (i - 1) / 2;
     }
-    put(v, i);
+    put(entry, i);
   }
 
   void sink(std::int32_t i) {
-    const Vertex v = heap_[i];
+    const Entry entry = heap_[i];
     const auto size = static_cast<std::int32_t>(heap_.size());
     for (std::int32_t child = 2 * i + 1; child < size; child = 2 * i + 1) {
-      if (child + 1 < size && key_[heap_[child]] < key_[heap_[child + 1]]) ++child;
-      if (!(key_[v] < key_[heap_[child]])) break;
+      if (child + 1 < size && heap_[child].key < heap_[child + 1].key) ++child;
+      if (!(entry.key < heap_[child].key)) break;
       put(heap_[child], i);
       i = child;
     }
-    put(v, i);
+    put(entry, i);
   }
 
-  std::vector<Vertex> heap_;
+  std::vector<Entry> heap_;
   std::vector<std::int32_t> place_;
-  std::vector<Key> key_;
 };
 
 }  // namespace spgnn::gvb

@@ -24,15 +24,18 @@ namespace spgnn::gvb {
 
 // Groups of vertices that share their part in both partitions, numbered from 0.
 inline std::vector<Part> common_parts(const std::vector<Part>& a, const std::vector<Part>& b) {
-  std::vector<std::pair<Part, Part>> pairs(a.size());
-  for (std::size_t v = 0; v < a.size(); ++v) pairs[v] = {a[v], b[v]};
-  std::vector<std::pair<Part, Part>> seen = pairs;
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  std::vector<Part> groups(a.size());
-  for (std::size_t v = 0; v < a.size(); ++v) {
-    const auto found = std::lower_bound(seen.begin(), seen.end(), pairs[v]);
-    groups[v] = static_cast<Part>(found - seen.begin());
+  if (a.empty()) return {};
+  const auto parts_of = [](const std::vector<Part>& labels) {
+    return 1 + *std::max_element(labels.begin(), labels.end());
+  };
+  const Members members(a, parts_of(a));
+  std::vector<Part> groups(a.size()), met_in(parts_of(b), -1), group_of(met_in.size());
+  Part count = 0;
+  for (Part p = 0; p < parts_of(a); ++p) {
+    for (Vertex v : members.of(p)) {
+      if (std::exchange(met_in[b[v]], p) != p) group_of[b[v]] = count++;
+      groups[v] = group_of[b[v]];
+    }
   }
   return groups;
 }
@@ -83,38 +86,39 @@ class Multilevel {
   std::vector<Part> first_partition() {
     CutGraph graph = star_graph(h_, options_.parts);
     const int last = std::max(0, options_.starts - 1);
-    std::vector<std::vector<Part>> found(std::max(1, last));
-    parallel_chunks(std::ssize(found), options_.threads,
-                    [&](std::int64_t i, int) { found[i] = cut(graph, i); });
-    if (last == 0) {
-      graph = CutGraph();  // refinement needs the memory
-      return refined(std::move(found[0]), 0);
-    }
-    // The start that takes longest first. Where it is not worth it, there is one less.
-    const bool nets = share_away(found[0]) > options_.net_start_above;
-    found.emplace_back();
-    parallel_chunks(std::ssize(found), options_.threads, [&](std::int64_t i, int) {
+    std::vector<std::vector<Part>> starts(std::max(1, last));
+    parallel_chunks(std::ssize(starts), options_.threads,
+                    [&](std::int64_t i, int) { starts[i] = cut(graph, i); });
+    graph = CutGraph();  // refinement needs the memory
+    if (last == 0) return refined(std::move(starts[0]), 0, options_);
+    // Where much is cut, cuts are only balanced before they are combined: refined, they would take
+    // longer and come out the same. The start that takes longest first; where it is not worth it,
+    // there is one less.
+    const bool nets = share_away(starts[0]) > options_.net_start_above;
+    Options of_cuts = options_;
+    if (nets) of_cuts.greedy_rounds = of_cuts.search_passes = 0;
+    starts.emplace_back();
+    parallel_chunks(std::ssize(starts), options_.threads, [&](std::int64_t i, int) {
       const std::int64_t start = last - i;
       if (start < last) {
-        found[start] = refined(std::move(found[start]), start);
+        starts[start] = refined(std::move(starts[start]), start, of_cuts);
       } else if (nets) {
-        found[start] = start_from_nets(start);
+        starts[start] = start_from_nets(start);
       }
     });
-    graph = CutGraph();
-    std::erase_if(found, [](const std::vector<Part>& labels) { return labels.empty(); });
-    for (std::uint64_t round = 1; found.size() > 1; ++round) {
+    std::erase_if(starts, [](const std::vector<Part>& labels) { return labels.empty(); });
+    for (std::uint64_t round = 1; round == 1 || starts.size() > 1; ++round) {
       constexpr std::int64_t kTogether = 3;
-      std::vector<std::vector<Part>> winners((found.size() + kTogether - 1) / kTogether);
+      std::vector<std::vector<Part>> winners((starts.size() + kTogether - 1) / kTogether);
       parallel_chunks(std::ssize(winners), options_.threads, [&](std::int64_t i, int) {
-        const auto first = found.begin() + i * kTogether;
-        const auto end = found.begin() + std::min(std::ssize(found), (i + 1) * kTogether);
+        const auto first = starts.begin() + i * kTogether;
+        const auto end = starts.begin() + std::min(std::ssize(starts), (i + 1) * kTogether);
         winners[i] = combine({std::make_move_iterator(first), std::make_move_iterator(end)},
                              random_.split(round * kRound + i));
       });
-      found = std::move(winners);
+      starts = std::move(winners);
     }
-    return std::move(found[0]);
+    return std::move(starts[0]);
   }
 
   // A cut of the vertices themselves. Of every two starts the first coarsens inside communities, as
@@ -131,11 +135,11 @@ class Multilevel {
     return cut_partition(graph, options_.parts, options_.max_weight, communities, options, random);
   }
 
-  std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start) {
+  std::vector<Part> refined(std::vector<Part> labels, std::uint64_t start, const Options& options) {
     report("initial partition", 0.5);
     Random random = random_.split(kRefined + start);
     labels = placed(std::move(labels));
-    return refine_volumes(h_, std::move(labels), options_.max_weight, true, Aim::kVolume, options_,
+    return refine_volumes(h_, std::move(labels), options.max_weight, true, Aim::kVolume, options,
                           random);
   }
 
@@ -172,14 +176,14 @@ class Multilevel {
 
   // A V-cycle from the best of several partitions that keeps together only what all of them keep
   // together: regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
-  std::vector<Part> combine(std::vector<std::vector<Part>> found, Random random) {
-    if (found.size() == 1) return std::move(found[0]);
-    std::vector<Score> scores;
-    for (const auto& labels : found) scores.push_back(score_of(labels));
+  std::vector<Part> combine(std::vector<std::vector<Part>> several, Random random) {
+    std::vector<Score> scores(several.size());
+    parallel_chunks(std::ssize(several), options_.threads,
+                    [&](std::int64_t i, int) { scores[i] = score_of(several[i]); });
     const auto best = std::min_element(scores.begin(), scores.end()) - scores.begin();
-    std::vector<Part> groups = found[0];
-    for (std::size_t i = 1; i < found.size(); ++i) groups = common_parts(groups, found[i]);
-    return better_of(std::move(found[best]), std::move(groups), Aim::kVolume, random);
+    std::vector<Part> groups = several[0];
+    for (std::size_t i = 1; i < several.size(); ++i) groups = common_parts(groups, several[i]);
+    return better_of(std::move(several[best]), std::move(groups), Aim::kVolume, random);
   }
 
   // A V-cycle that keeps the parts together.
@@ -233,11 +237,12 @@ class Multilevel {
                                    Random& random) {
     const auto depth = static_cast<double>(levels.size());
     double done = 0;
-    const auto refine_level = [&](const Hypergraph& h, std::vector<Part>& found) {
+    const auto refine_level = [&](const Hypergraph& h, std::vector<Part>& finer_labels) {
       const bool finest = &h == &h_;
       report("refinement", done / (depth + 1));
       const Bound bounds = finest ? options_.max_weight : relaxed(slack * (depth - done) / depth);
-      found = refine_volumes(h, std::move(found), bounds, finest, aim, options_, random);
+      finer_labels =
+          refine_volumes(h, std::move(finer_labels), bounds, finest, aim, options_, random);
       ++done;
     };
     refine_level(coarsest(h_, levels), labels);

@@ -87,7 +87,9 @@ class SideWeights {
   double overload() const {
     double sum = 0;
     for (int s = 0; s < 2; ++s) {
-      for (int c = 0; c < constraints_; ++c) sum += std::max(0.0, excess(s, c));
+      for (int c = 0; c < constraints_; ++c) {
+        if (weight_(s, c) > bounds_[s * constraints_ + c]) sum += excess(s, c);
+      }
     }
     return sum;
   }
@@ -119,7 +121,7 @@ class SideWeights {
 //   bool kStartFits               whether growth must start from a vertex that side 0 can take
 //   std::int64_t measure(gain)    fills in what moving each vertex would take off the cut; returns
 //                                 the cut
-//   bool on_boundary(v)           whether v is at a cut edge or net
+//   bool on_boundary(v, gain)     whether v, of this gain, is at a cut edge or net
 //   void move(v, to, change)      calls change(u, by) for every other vertex u whose gain changes
 //                                 as v goes to side `to`, as often as it changes
 template <class Cut>
@@ -198,19 +200,21 @@ class TwoWayRefiner {
   void queue_boundary() {
     const bool all = weights_.overload() > 0;
     for (Vertex v = 0; v < num_vertices_; ++v) {
-      if (!locked_[v] && (all || cut_.on_boundary(v))) queue(v);
+      if (!locked_[v] && (all || cut_.on_boundary(v, gain_[v]))) queue(v);
     }
   }
 
-  void move(Vertex v) {
+  // Calls changed(u) for the vertices whose gain changes.
+  template <class Changed>
+  void move(Vertex v, const Changed& changed) {
     const int from = side_[v], to = 1 - from;
     side_[v] = static_cast<std::uint8_t>(to);
     weights_.move(v, from);
     cut_weight_ -= gain_[v];
     gain_[v] = -gain_[v];
-    cut_.move(v, to, [this](Vertex u, std::int64_t by) {
+    cut_.move(v, to, [&](Vertex u, std::int64_t by) {
       gain_[u] += by;
-      if (!locked_[u]) queue(u);
+      changed(u);
     });
   }
 
@@ -218,7 +222,9 @@ class TwoWayRefiner {
     auto& heap = heap_[side_[v]];
     if (heap.contains(v)) heap.remove(v);
     locked_[v] = 1;
-    move(v);
+    move(v, [this](Vertex u) {
+      if (!locked_[u]) queue(u);
+    });
   }
 
   bool movable(int s) const { return !heap_[s].empty() && weights_.fits(heap_[s].top(), 1 - s); }
@@ -259,7 +265,7 @@ class TwoWayRefiner {
         best_length = moved.size();
       }
     }
-    for (; moved.size() > best_length; moved.pop_back()) move(moved.back());
+    for (; moved.size() > best_length; moved.pop_back()) move(moved.back(), [](Vertex) {});
     unlock();
     return best < first;
   }
@@ -320,24 +326,25 @@ class EdgeCut {
   using Graph = CutGraph;
   static constexpr bool kStartFits = true;
 
-  EdgeCut(const CutGraph& graph, const Sides& side) : graph_(graph), side_(side) {}
+  EdgeCut(const CutGraph& graph, const Sides& side)
+      : graph_(graph), side_(side), inner_gain_(graph.num_vertices, 0) {}
 
-  std::int64_t measure(std::vector<std::int64_t>& gain) const {
+  std::int64_t measure(std::vector<std::int64_t>& gain) {
     std::int64_t twice = 0;  // every edge is seen from both ends
     for (Vertex v = 0; v < graph_.num_vertices; ++v) {
+      std::int64_t all = 0, across = 0;
       for (const auto [u, w] : graph_.edges_of(v)) {
-        gain[v] += side_[u] == side_[v] ? -w : w;
-        if (side_[u] != side_[v]) twice += w;
+        all += w;
+        across += side_[u] == side_[v] ? 0 : w;
       }
+      inner_gain_[v] = -all;
+      gain[v] = 2 * across - all;
+      twice += across;
     }
     return twice / 2;
   }
 
-  bool on_boundary(Vertex v) const {
-    const auto edges = graph_.edges_of(v);
-    const auto crosses = [&](const CutGraph::Edge& edge) { return side_[edge.to] != side_[v]; };
-    return std::any_of(edges.begin(), edges.end(), crosses);
-  }
+  bool on_boundary(Vertex v, std::int64_t gain) const { return gain > inner_gain_[v]; }
 
   template <class Change>
   void move(Vertex v, int to, const Change& change) const {
@@ -349,6 +356,7 @@ class EdgeCut {
  private:
   const CutGraph& graph_;
   const Sides& side_;
+  std::vector<std::int64_t> inner_gain_;  // of a vertex with no cut edge
 };
 
 // Splits a graph in two sides of at most `bounds`, side 0 aiming at weight `target`.
@@ -406,7 +414,7 @@ class NetCut {
     return cut;
   }
 
-  bool on_boundary(Vertex v) const {
+  bool on_boundary(Vertex v, std::int64_t) const {
     const auto nets = h_.nets_of(v);
     return std::any_of(nets.begin(), nets.end(), [&](Net e) { return is_cut(e); });
   }
