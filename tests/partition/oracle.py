@@ -108,7 +108,7 @@ def partition(A, k, imbalance=0.03, weights=None, **options):
     weights = weights.astype(np.int64).reshape(len(weights), -1)
     adjacency = Adjacency(A.indptr.astype(np.int64), A.indices.astype(np.int32))
     base = dict(seed=0, preset="default", objective="both", initial=None)
-    base |= dict(shares=None, fixed=None)
+    base |= dict(shares=None, fixed=None, nodes=None, outside=1)
     base |= dict(threads=1, progress=None, targets=np.arange(len(weights)), hops=1)
     problem = Problem(adjacency, k, weights, imbalance, **base | options)
     return gvb(problem)
