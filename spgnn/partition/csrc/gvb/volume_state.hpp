@@ -41,6 +41,7 @@ class PinCounts {
     std::int64_t begin = 0;
     for (Net e = 0; e < h.num_nets(); ++e) {
       record_[e] = {begin, 0, h.net_weight[e], h.root(e), part[h.root(e)]};
+      any_dense_ |= h.size(e) >= most_listed;
       begin += h.size(e) < most_listed ? h.size(e) : words_ + parts;
     }
     record_[h.num_nets()].begin = begin;
@@ -92,9 +93,10 @@ class PinCounts {
     return before;
   }
 
+  bool any_dense() const { return any_dense_; }
   bool dense(Net e) const { return record_[e + 1].begin - record_[e].begin > parts_; }
-  // One counter per part, of a dense net.
-  const std::uint32_t* counters(Net e) const { return pool_.data() + record_[e].begin + words_; }
+  // Whether a dense net has pins in part p.
+  bool dense_in(Net e, Part p) const { return pool_[record_[e].begin + p / 32] >> p % 32 & 1; }
 
   // Whether part p holds exactly one pin of the net.
   bool lone(Net e, Part p) const {
@@ -135,6 +137,7 @@ class PinCounts {
   std::uint32_t count_in(std::uint32_t entry) const { return entry & ((1u << shift_) - 1); }
 
   Part parts_, words_;
+  bool any_dense_ = false;
   int shift_;                   // bits of a count in a list
   std::vector<Record> record_;  // one more than nets
   std::vector<std::uint32_t> pool_;
@@ -578,6 +581,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
         max_weight_(max_weight),
         saved_(state.parts(), 0.0),
         touched_(static_cast<std::size_t>(state.parts()) + 1),
+        roots_(state.parts(), 0),
         in_node_(state.nodes().matter() ? state.node_send().size() : 0) {}
 
   bool fits(Vertex v, Part to) const { return state_.weights().fits(v, to, max_weight_); }
@@ -642,9 +646,10 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
 
   // The gain of one particular move, whether it fits or not.
   double gain(Vertex v, Part to) {
+    num_likely_ = 1;
+    likely_[0] = to;
     const Terms terms = collect(v);
     const double gain = saved_[to] - cost_at(to, terms) - state_.load_price(v, to);
-    if (all_touched_) std::fill(saved_.begin(), saved_.end(), 0.0);
     for (std::int32_t i = 0; i < num_touched_; ++i) saved_[touched_[i]] = 0.0;
     forget_nodes();
     return gain;
@@ -654,6 +659,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   template <class Allowed>
   Move best_of(Vertex v, Allowed&& allowed) {
     if (state_.hypergraph().is_fixed(v)) return {};
+    list_likely(v);
     const Terms terms = collect(v);
     Move move;
     const Part from = state_.part(v);
@@ -662,13 +668,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       saved_[q] = 0;
       if (gain > move.gain && q != from && allowed(q)) move = {gain, q};
     };
-    if (all_touched_) {
-      for (Part q = 0; q < state_.parts(); ++q) {
-        if (saved_[q] != 0) consider(q);
-      }
-    } else {
-      for (std::int32_t i = 0; i < num_touched_; ++i) consider(touched_[i]);
-    }
+    for (std::int32_t i = 0; i < num_touched_; ++i) consider(touched_[i]);
     forget_nodes();
     return move;
   }
@@ -743,7 +743,6 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       }
     }
     num_touched_ = savings.num_touched;
-    all_touched_ = savings.all_touched;
     return terms;
   }
 
@@ -760,26 +759,41 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
       const bool scattered = !kReceives || state_.scattered(e);
       // A net wholly inside has no other part to save anything in, and counts need not be read.
       const bool inside = net.lambda == 1;
-      work_ += net.lambda + kWorkPerNet;
+      const bool dense = counts.dense(e);
+      work_ += (dense ? num_likely_ : net.lambda) + kWorkPerNet;
+      const auto visit = [&](const auto& saves) {
+        if (inside) return false;
+        if (!dense) {
+          return counts.visit_parts(e, from, [&](Part q) { savings.add(q, saves(q)); });
+        }
+        for (Part i = 0; i < num_likely_; ++i) {
+          likely_saved_[i] += counts.dense_in(e, likely_[i]) ? saves(likely_[i]) : 0.0;
+        }
+        return counts.lone(e, from);
+      };
       if (net.root == v) {
-        const bool leaves = !inside && counts.visit_parts(e, from, [&](Part q) {
-          savings.add(
-              q, w * (kReceives ? state_.price(q) + state_.receive_price(q) : state_.price(q)));
+        const bool leaves = visit([&](Part q) {
+          return w * (kReceives ? state_.price(q) + state_.receive_price(q) : state_.price(q));
         });
         (scattered ? terms.sends : terms.receives) += w * (net.lambda - leaves);
         terms.fixed -= w * (net.lambda - 1) * root_price(scattered, from);
         if (kReceives && !leaves) terms.fixed += w * root_price(!scattered, from);
       } else {
         const double price = root_price(scattered, net.root_part);
+        const double* prices = scattered ? state_.receive_prices() : state_.prices();
+        // What a part pays as one that is not the root, and what the root pays for it.
         const bool leaves =
-            !inside && save_all<kReceives>(e, from, w * price, w, scattered, savings);
+            visit([&](Part q) { return w * (kReceives ? price + prices[q] : price); });
         if (kReceives) (scattered ? terms.receives : terms.sends) += w;
         terms.fixed += w * price;
         if (leaves) terms.fixed -= w * (kReceives ? price + root_price(!scattered, from) : price);
       }
     }
+    for (Part i = 0; i < num_likely_; ++i) {
+      const double by = std::exchange(likely_saved_[i], 0.0);
+      if (by != 0) savings.add(likely_[i], by);
+    }
     num_touched_ = savings.num_touched;
-    all_touched_ = savings.all_touched;
     return terms;
   }
 
@@ -788,7 +802,6 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     double* saved;
     Part* touched;
     std::int32_t num_touched = 0;
-    bool all_touched = false;
 
     // Without a branch: whether a part is new here is anyone's guess.
     void add(Part q, double by) {
@@ -798,24 +811,38 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
     }
   };
 
-  // Each part of net e saves `fixed`, and what it would be paying as one that is not the root.
-  // Returns whether part `from` holds one pin of the net.
-  template <bool kReceives>
-  bool save_all(Net e, Part from, double fixed, double w, bool scattered, Savings& savings) {
+  // Large nets are in most parts, so that all parts save about the same. Of those nets, only the
+  // parts with most roots of v's nets are looked at.
+  void list_likely(Vertex v) {
     const PinCounts& counts = state_.counts();
-    const double* prices = scattered ? state_.receive_prices() : state_.prices();
-    const auto saves = [&](Part q) { return kReceives ? fixed + w * prices[q] : fixed; };
-    if (!counts.dense(e)) {
-      return counts.visit_parts(e, from, [&](Part q) { savings.add(q, saves(q)); });
+    num_likely_ = 0;
+    if (!counts.any_dense() || state_.nodes().matter()) return;
+    bool any_dense = false;
+    std::int32_t listed = 0;
+    for (Net e : state_.hypergraph().nets_of(v)) {
+      const PinCounts::Record& net = counts.net(e);
+      any_dense |= counts.dense(e);
+      touched_[listed] = net.root_part;
+      listed += roots_[net.root_part] == 0;
+      roots_[net.root_part] += net.weight;
     }
-    savings.all_touched = true;
-    double* saved = savings.saved;
-    if (counts.lambda(e) < state_.parts() / kManyParts) {
-      return counts.visit_parts(e, from, [&](Part q) { saved[q] += saves(q); });
+    const Part from = state_.part(v);
+    for (std::int32_t i = 0; i < listed; ++i) {
+      const Part p = touched_[i];
+      const std::int64_t roots = std::exchange(roots_[p], 0);
+      if (!any_dense || p == from ||
+          (num_likely_ == kLikely && roots <= likely_roots_[kLikely - 1])) {
+        continue;
+      }
+      Part place = std::min(num_likely_, kLikely - 1);
+      for (; place > 0 && likely_roots_[place - 1] < roots; --place) {
+        likely_[place] = likely_[place - 1];
+        likely_roots_[place] = likely_roots_[place - 1];
+      }
+      likely_[place] = p;
+      likely_roots_[place] = roots;
+      num_likely_ = std::min(num_likely_ + 1, kLikely);
     }
-    const std::uint32_t* count = counts.counters(e);
-    for (Part q = 0; q < state_.parts(); ++q) saved[q] += count[q] != 0 ? saves(q) : 0.0;
-    return count[from] == 1;
   }
 
   double root_price(bool scattered, Part p) const {
@@ -843,8 +870,7 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
 
   static constexpr std::int64_t kWorkPerNet = 4;
   static constexpr std::size_t kAhead = 8;  // nets whose records are on their way from memory
-  // A net in more than one of so many parts is faster read part by part than bit by bit.
-  static constexpr Part kManyParts = 3;
+  static constexpr Part kLikely = 8;        // parts
 
   const VolumeState& state_;
   const Bound& max_weight_;
@@ -852,7 +878,11 @@ class alignas(64) MoveFinder {  // aligned: threads have one each
   std::vector<double> saved_;
   std::vector<Part> touched_;
   std::int32_t num_touched_ = 0;
-  bool all_touched_ = false;
+  std::vector<std::int64_t> roots_;  // nets of a vertex with their root in each part, by weight
+  std::array<Part, kLikely> likely_{};
+  std::array<std::int64_t, kLikely> likely_roots_{};
+  std::array<double, kLikely> likely_saved_{};
+  Part num_likely_ = 0;
   std::vector<Terms> in_node_;  // of each node; none without nodes
   std::vector<Part> touched_nodes_;
 };
