@@ -22,6 +22,12 @@ void bind_store(nb::module_& m);
 NB_MODULE(_native, m) {
   // Objects that a program keeps until its interpreter ends are not leaks.
   nb::set_leak_warnings(false);
+  if (spgnn::available_isas().empty()) {
+    throw nb::import_error(
+        "this spgnn was compiled for other processors; compile it on this machine, or anywhere "
+        "with "
+        "-C cmake.define.SPGNN_SETS=all");
+  }
   nb::register_exception_translator(
       [](const std::exception_ptr& error, void* input_error) {
         try {

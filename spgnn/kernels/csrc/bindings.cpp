@@ -651,7 +651,7 @@ void advise_huge_pages([[maybe_unused]] const Tensor& memory) {
 }
 
 bool is_intel() {
-#ifdef SPGNN_X86
+#if defined(__x86_64__)
   return __builtin_cpu_is("intel");
 #else
   return false;

@@ -1,6 +1,8 @@
 // What every instruction set provides, as tables of function pointers, and the table at work.
 #pragma once
 
+#include <stdexcept>
+#include <string>
 #include <tuple>
 
 #include "instruction_sets.hpp"
@@ -146,23 +148,25 @@ struct KernelTable {
 namespace baseline {
 extern const KernelTable table;
 }
-#ifdef SPGNN_X86
 namespace avx2 {
 extern const KernelTable table;
 }
 namespace avx512 {
 extern const KernelTable table;
 }
-#endif
 
-// The kernels of an instruction set.
-
-inline const KernelTable& table_of([[maybe_unused]] Isa isa) {
-#ifdef SPGNN_X86
+// The kernels of an instruction set that this build has.
+inline const KernelTable& table_of(Isa isa) {
+#ifdef SPGNN_AVX512
   if (isa == Isa::kAvx512) return avx512::table;
+#endif
+#ifdef SPGNN_AVX2
   if (isa == Isa::kAvx2) return avx2::table;
 #endif
-  return baseline::table;
+#ifdef SPGNN_BASELINE
+  if (isa == Isa::kBaseline) return baseline::table;
+#endif
+  throw std::logic_error(std::string("no kernels for ") + name_of(isa));
 }
 
 inline const KernelTable& current_table() { return table_of(current_isa()); }

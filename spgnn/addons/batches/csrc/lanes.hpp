@@ -233,8 +233,10 @@ extern const LaneKernels lane_kernels;
 
 // Null: one draw after the other.
 inline const LaneKernels* current_lanes() {
-#ifdef SPGNN_X86
+#ifdef SPGNN_AVX512
   if (current_isa() == Isa::kAvx512) return &avx512::lane_kernels;
+#endif
+#ifdef SPGNN_AVX2
   if (current_isa() == Isa::kAvx2) return &avx2::lane_kernels;
 #endif
   return nullptr;
