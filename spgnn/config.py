@@ -493,8 +493,8 @@ class Aim(Record):
             weights = ()
         if not all(0 <= weight < math.inf for weight in weights) or not sum(weights):
             hint = suggestion(text, ("none", "balanced"))
-            wanted = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
-            raise InputError(f"aim.class-weights {text}: {wanted}{hint}")
+            form = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
+            raise InputError(f"aim.class-weights {text}: {form}{hint}")
         return weights
 
 
@@ -671,9 +671,9 @@ class TrainConfig(Configuration):
     @property
     def clones(self) -> bool:
         """True if parts of a vertex cut make rows of clones as well."""
-        how, asked = self.algorithm, self.algorithm.clones
-        if asked is not None or how.algo != "vertex-cut" or self.messages.epochs_late == 0:
-            return bool(asked)
+        how, clones = self.algorithm, self.algorithm.clones
+        if clones is not None or how.algo != "vertex-cut" or self.messages.epochs_late == 0:
+            return bool(clones)
         covered = self.distribution.cover != "column"
         apart = how.recompute_halo or covered or self.aim.label_propagation > 0
         return self.model.propagates and not apart
@@ -886,8 +886,8 @@ def _refused_chunks(config: TrainConfig) -> Iterator[str]:
             f"--memory: {memory} bytes are less than any process takes by itself; "
             "give more, with a unit as in 20GB"
         )
-    asked = how.order != "auto" or how.recompute_halo or how.plan
-    if config.distribution != Distribution() or asked:
+    differs = how.order != "auto" or how.recompute_halo or how.plan
+    if config.distribution != Distribution() or differs:
         yield (
             f"{named} need --algo 1d, --cover column, --order auto, no --recompute-halo and no "
             "--hierarchy, --relays, --schedule or --plan: the disk is what they plan for"
@@ -920,8 +920,8 @@ def check_metric(loss: str, metric: str) -> None:
     if loss in fitting or (loss == "auto" and fitting != ["links"]):
         return
     needed = " or ".join(f"--loss {name}" for name in fitting if name != "links") or "--task links"
-    known = METRICS_OF.get(loss)
-    choose = f": choose one of {', '.join(known)}" if known else ""
+    metrics = METRICS_OF.get(loss)
+    choose = f": choose one of {', '.join(metrics)}" if metrics else ""
     raise InputError(f"--metric {metric} needs {needed}, not {loss}{choose}")
 
 
@@ -932,11 +932,11 @@ def _schedule(
     result: list[tuple[int, Number]] = []
     for place, word in enumerate(text.split(",")):
         value, at, epoch = word.strip().partition("@")
-        known = read(value) if len(value) <= LONGEST_NUMBER else None
+        number = read(value) if len(value) <= LONGEST_NUMBER else None
         first = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 10 else 0
-        if known is None or bool(at) != bool(place) or (result and first <= result[-1][0]):
+        if number is None or bool(at) != bool(place) or (result and first <= result[-1][0]):
             raise InputError(f"{named} {text}: must be {wanted}")
-        result.append((first, known))
+        result.append((first, number))
     return tuple(result)
 
 

@@ -102,10 +102,12 @@ class EdgeRates:
         """Time of one layer, or of its gradient; numbers or arrays."""
         way = "backward" if adjoint else "forward"
         table: Spmm = getattr(self, way)
-        found = table.seconds(nonzeros, rows, width, operand_bytes)
+        one_head = table.seconds(nonzeros, rows, width, operand_bytes)
         of_nonzero = (heads - 1) * getattr(self, f"{way}_head")
         of_nonzero += heads * drops * getattr(self, f"{way}_drop")
-        return found + nonzeros * of_nonzero + rows * (heads - 1) * getattr(self, f"{way}_row_head")
+        return (
+            one_head + nonzeros * of_nonzero + rows * (heads - 1) * getattr(self, f"{way}_row_head")
+        )
 
 
 @dataclass(frozen=True)
@@ -210,13 +212,13 @@ class Machine:
         InputError
             If it was not measured.
         """
-        found: EdgeRates | None = getattr(self.edges, kind)
-        if found is None:
+        rates: EdgeRates | None = getattr(self.edges, kind)
+        if rates is None:
             raise InputError(
                 f"machine {self.name}: says nothing of edges.{kind}; spgnn machine --json FILE "
                 "measures it"
             )
-        return found
+        return rates
 
     def nodes(self, ranks: int) -> int:
         """Nodes that so many ranks fill."""
@@ -249,20 +251,20 @@ def _read(kind: Any, value: Any, where: str, name: str) -> Any:
     records; an `InputError` names the field.
     """
 
-    def check(fits: bool, wanted: str) -> None:
+    def check(fits: bool, form: str) -> None:
         if not fits:
-            said = shortened(repr(value), 40)
-            raise InputError(f"{where}: {name or 'the file'} must be {wanted}, got {said}")
+            shown = shortened(repr(value), 40)
+            raise InputError(f"{where}: {name or 'the file'} must be {form}, got {shown}")
 
     if get_origin(kind) in (Union, types.UnionType):
         return None if value is None else _read(get_args(kind)[0], value, where, name)
     if dataclasses.is_dataclass(kind):
         check(isinstance(value, dict), "an object")
-        hints, found = get_type_hints(kind), dict[str, Any]()
+        hints, fields = get_type_hints(kind), dict[str, Any]()
         for item in dataclasses.fields(kind):
             full = f"{name}.{item.name}" if name else item.name
             if item.name in value:
-                found[item.name] = _read(hints[item.name], value[item.name], where, full)
+                fields[item.name] = _read(hints[item.name], value[item.name], where, full)
             elif item.default is dataclasses.MISSING:
                 raise InputError(f"{where}: {full} is missing")
         for key in value:
@@ -270,7 +272,7 @@ def _read(kind: Any, value: Any, where: str, name: str) -> Any:
                 full = f"{name}.{key}" if name else str(key)
                 raise InputError(f"{where}: {full} is not known{suggestion(str(key), hints)}")
         record: Any = kind
-        return record(**found)
+        return record(**fields)
     if get_origin(kind) is tuple:
         check(isinstance(value, list), "a list")
         inner = get_args(kind)[0]
@@ -314,8 +316,8 @@ def read_machine(path: AnyPath) -> Machine:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {said}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
     try:
         record = json.loads(text) if len(text) <= LARGEST_FILE else None
     except (ValueError, RecursionError):
@@ -330,8 +332,8 @@ def read_machine(path: AnyPath) -> Machine:
             f"{path}: is a machine file of version {shortened(repr(record.get('version')), 40)}; "
             f"this program reads version {' and '.join(map(str, READ))}"
         )
-    known = {k: v for k, v in record.items() if k not in ("format", "version")}
-    machine: Machine = _read(Machine, known, str(path), "")
+    fields = {k: v for k, v in record.items() if k not in ("format", "version")}
+    machine: Machine = _read(Machine, fields, str(path), "")
     # Tables whose axes do not fit, and a share that is none.
     where = str(path)
     tables: list[tuple[str, Sequence[float], Sequence[Any]]] = [

@@ -68,16 +68,16 @@ def training_graph(
     watch = watch or Stopwatch()
     share, report = share_of(config, comm) if shared is None else shared
     watch.lap("reading")
-    given, links = share.data, list[Pairs]()
+    vertices, links = share.data, list[Pairs]()
     if aim.task == "links":
         share, links = held_out(share, (aim.val_links, aim.test_links), seed, comm)
         y, classes = torch.full((len(share.vertex_ids),), UNKNOWN), 0
         masks = [y > UNKNOWN] * 3
-        wanted = y == UNKNOWN  # any vertex may be an end of a pair
+        targets = y == UNKNOWN  # any vertex may be an end of a pair
     else:
         y, classes = labels_of(config, share)
-        masks = masks_of(given, share.vertex_ids, y, seed)
-        wanted = masks[0] & labelled(y)
+        masks = masks_of(vertices, share.vertex_ids, y, seed)
+        targets = masks[0] & labelled(y)
     meta = replace(
         share.meta, classes=classes, features=share.meta.features or config.data.random_features
     )
@@ -97,7 +97,7 @@ def training_graph(
             wanted=looked_at if prune else None,
             recompute_halo=how.recompute_halo,
             clones=config.clones and comm.size > 1,
-            propagated=config.propagates_once(sparse=isinstance(given.x, CSR)),
+            propagated=config.propagates_once(sparse=isinstance(vertices.x, CSR)),
         )
 
     building = working("building what ranks exchange", shown=comm.rank == 0)
@@ -106,17 +106,17 @@ def training_graph(
         if aim.inductive:
             sub = graph.subgraph(masks[0])
             sub.to(weights_of(config.training.dtype))
-            sub_A, plans = sub.matrix(kind), plans_of(sub, wanted[masks[0]])
+            sub_A, plans = sub.matrix(kind), plans_of(sub, targets[masks[0]])
             sub.release()
         else:
-            plans = plans_of(graph, wanted)
+            plans = plans_of(graph, targets)
     edges = _edges_of(config, graph) if model.uses_edges else None
     watch.lap("plan")
     # The adjacency has become L, S and R; it must not be in memory next to the features.
     share = replace(share, adjacency=None)
     graph.release()
     with memory_for(f"the features of {meta.name}"):
-        share = replace(share, data=given)
+        share = replace(share, data=vertices)
         X = comm.on_every_rank(lambda: features_of(config, share))
         if sub is not None:  # before A·X is written over X
             rows = masks[0].nonzero()[:, 0]
@@ -281,7 +281,7 @@ def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -
         "aim.label-propagation": config.aim.label_propagation > 0,
         "--recompute-halo": propagates,
     }
-    why = next((flag for flag, asked in needs.items() if asked), None)
+    why = next((flag for flag, needed in needs.items() if needed), None)
     if isinstance(X, CSR) and why is not None:
         rows, width = X.shape
         check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
@@ -312,8 +312,8 @@ def made_up_labels(config: TrainConfig, vertex_ids: Tensor) -> Tensor:
     draws = uniform(vertex_ids.numpy(), seed, "y")
     y = torch.from_numpy((draws * data.random_classes).astype(np.int64))
     if data.random_labels:
-        known = uniform(vertex_ids.numpy(), seed, "labelled") < data.random_labels
-        y[~torch.from_numpy(known)] = UNKNOWN
+        has_label = uniform(vertex_ids.numpy(), seed, "labelled") < data.random_labels
+        y[~torch.from_numpy(has_label)] = UNKNOWN
     return y
 
 

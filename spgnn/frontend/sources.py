@@ -137,9 +137,9 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
         If it is none, or of something that cannot be sent to ranks.
     """
     kind = kind_of(data)
-    given = {key: value for key, value in apart.items() if value is not None}
-    if given and kind != "scipy":
-        raise InputError(f"{next(iter(given))}= belongs to a SciPy matrix; this data has its own")
+    arrays = {key: value for key, value in apart.items() if value is not None}
+    if arrays and kind != "scipy":
+        raise InputError(f"{next(iter(arrays))}= belongs to a SciPy matrix; this data has its own")
     match kind:
         case "hetero":
             raise InputError(
@@ -156,8 +156,8 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
         case "source":
             return Opened(data)
         case "scipy":
-            sparse = {"x": given.pop("x")} if scipy.sparse.issparse(given.get("x")) else {}
-            tensors = rows_of_vertices(given, data.shape[0])
+            sparse = {"x": arrays.pop("x")} if scipy.sparse.issparse(arrays.get("x")) else {}
+            tensors = rows_of_vertices(arrays, data.shape[0])
             inside, attributes = unchanged(tensors)
             masks = {key: tensors.get(key) for key in MASKS}
             record = from_scipy(data, name=name, **sparse, **inside, **masks)
@@ -337,9 +337,9 @@ def _labels(
         if os.path.exists(method):
             how.check_ready(f"--partition {method}")
             return read_labels(method, A.shape[0], parts), None
-        known = ", ".join(METHODS)
+        names = ", ".join(METHODS)
         raise InputError(
-            f"--partition {method}: neither a file nor one of {known}{suggestion(method, METHODS)}"
+            f"--partition {method}: neither a file nor one of {names}{suggestion(method, METHODS)}"
         )
     objective = objective_for(how.algorithm.cover, method, how.objective)
     with ProgressBar() as progress:

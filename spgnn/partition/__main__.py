@@ -131,8 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: Sequence[str] | None) -> None:
     about = "Partition a graph and report exactly what its training would move."
-    given = read_options([Options], arguments, program="spgnn-partition", about=about)
-    options = Options(**given)
+    options = Options(**read_options([Options], arguments, program="spgnn-partition", about=about))
     _check_names(options)
     _check_outputs(options)
     volumes = None
@@ -205,13 +204,13 @@ def _check_outputs(options: Options) -> None:
     taken = [(what, path) for what, path in sources if path is not None and os.path.exists(path)]
     for named, path in options.outputs().items():
         check_writable(path, named)
-        for other, known in taken:
-            if os.path.exists(path) and os.path.exists(known):
+        for other, source in taken:
+            if os.path.exists(path) and os.path.exists(source):
                 # One file, or a file below a directory that is read.
-                same = os.path.samefile(path, known)
-                same = same or Path(path).resolve().is_relative_to(Path(known).resolve())
+                same = os.path.samefile(path, source)
+                same = same or Path(path).resolve().is_relative_to(Path(source).resolve())
             else:
-                same = os.path.realpath(path) == os.path.realpath(known)
+                same = os.path.realpath(path) == os.path.realpath(source)
             if same:
                 raise InputError(f"{named} {path}: would overwrite {other}; name another file")
         taken.append((named, path))
@@ -410,8 +409,8 @@ def _print_reports(reports: list[Report], features: int | None) -> None:
     for result in reports:
         method = result["method"]
         if not result.get("imbalance_met", True):
-            wanted = _shown(result["imbalance_asked"], "share")
-            say(f"{method}: the asked imbalance of {wanted} is not met")
+            bound = _shown(result["imbalance_asked"], "share")
+            say(f"{method}: the asked imbalance of {bound} is not met")
         if result["empty_parts"]:
             say(f"{method}: {plural(result['empty_parts'], 'empty part')}")
         if result["vertex_imbalance"] > _UNEVEN and result["nnz_imbalance"] < _UNEVEN:

@@ -60,7 +60,7 @@ def pagraph(problem: Problem) -> Int32Array:
     adjacency, k, targets = problem.adjacency, problem.parts, problem.targets
     indptr, indices, n = adjacency.indptr, adjacency.indices, adjacency.vertices
     labels = np.full(n, -1, np.int32)
-    held = np.zeros((k, n), np.bool_)
+    holds = np.zeros((k, n), np.bool_)
     trained, sizes = np.zeros(k, np.int64), np.zeros(k, np.int64)
     for turn, v in enumerate(targets):
         if problem.progress is not None and turn % 256 == 0:
@@ -79,12 +79,12 @@ def pagraph(problem: Problem) -> Int32Array:
         part = best[trained[best].argmin()]
         labels[v] = part
         trained[part] += 1
-        sizes[part] += np.count_nonzero(~held[part, reached])
-        held[part, reached] = True
+        sizes[part] += np.count_nonzero(~holds[part, reached])
+        holds[part, reached] = True
     rng, rest = np.random.default_rng(problem.seed), np.flatnonzero(labels < 0)
     largest = np.zeros(len(rest))
     for part in range(k):
-        draw = rng.random(len(rest)) * held[part, rest]
+        draw = rng.random(len(rest)) * holds[part, rest]
         labels[rest[draw > largest]] = part
         largest = np.maximum(largest, draw)
     rest = np.flatnonzero(labels < 0)

@@ -173,8 +173,8 @@ def _read_bytes(path: AnyPath) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:  # the latter for names with a zero byte
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {said}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{path}: cannot be read: {reason}") from None
 
 
 def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) -> None:

@@ -21,9 +21,11 @@ def check_plot(path: str, flag: str = "--plot") -> str:
     except ImportError:
         raise InputError(f"{flag} needs matplotlib: pip install 'spgnn[plot]'") from None
     suffix = Path(path).suffix.removeprefix(".").lower() or "png"
-    known = FigureCanvasAgg.get_supported_filetypes()
-    if suffix not in known:
-        raise InputError(f"{flag} {path}: unknown suffix .{suffix}; known are {', '.join(known)}")
+    suffixes = FigureCanvasAgg.get_supported_filetypes()
+    if suffix not in suffixes:
+        raise InputError(
+            f"{flag} {path}: unknown suffix .{suffix}; known are {', '.join(suffixes)}"
+        )
     return suffix
 
 

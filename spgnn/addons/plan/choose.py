@@ -195,7 +195,7 @@ def algorithms(
     groups = [fixed["group_sizes"]] if "group_sizes" in fixed else groups
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
     relays = [fixed["relays"]] if "relays" in fixed else [False, True]
-    known: set[tuple[bool, int, int]] = set()
+    shapes: set[tuple[bool, int, int]] = set()
     for algo in [fixed["algo"]] if "algo" in fixed else ALGOS:
         # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
         several = sorted({*copies, ranks}) if algo == "feature" else copies
@@ -205,9 +205,9 @@ def algorithms(
                 continue
             if algo != "vertex-cut":
                 shape = c > 1 and algo == "1.5d-replicated", *plain.copies(ranks)
-                if shape in known:
+                if shape in shapes:
                     continue  # the same under another name, as 2D of two replicas and 1.5D are
-                known.add(shape)
+                shapes.add(shape)
             covers: Iterable[Any] = [fixed["cover"]] if "cover" in fixed else COVERS
             for cover in covers:
                 for sizes, passes_on in product(
@@ -294,11 +294,11 @@ def candidates(
         for method in methods:
             for variant in variants:
                 # Storage: first of all rows are in memory.
-                found = replace(
+                candidate = replace(
                     config, algorithm=replace(variant, partition=method), storage=Storage()
                 )
-                if _works(found, ranks):
-                    yield found
+                if _works(candidate, ranks):
+                    yield candidate
 
 
 def _likely(algorithm: Algorithm, ranks: int) -> bool:
@@ -513,14 +513,14 @@ class Planner:
                 continue
             tell()
             virtual = self._virtual(members[0], ranks)
-            known: dict[tuple[object, ...], ModelCounts] = {}
+            counts: dict[tuple[object, ...], ModelCounts] = {}
             for one in members:
                 how = one.algorithm
                 propagated = one.propagates_once(sparse=self.dataset.sparse)
                 key = how.prune, how.recompute_halo, one.clones, propagated
-                if key not in known:
-                    known[key] = virtual.counted(one)
-                yield self._price(one, ranks, known[key])
+                if key not in counts:
+                    counts[key] = virtual.counted(one)
+                yield self._price(one, ranks, counts[key])
 
     def _virtual(self, config: TrainConfig, ranks: int) -> VirtualRanks:
         """The graph arranged for a configuration; the last one again, if that fits."""
@@ -543,15 +543,15 @@ class Planner:
         return self._epochs[key]
 
     def _price(self, config: TrainConfig, ranks: int, counted: ModelCounts) -> PricedPlan:
-        found = price(counted, self._epoch(config), self._codec, self.machine)
-        return PricedPlan(config, ranks, found, self.estimates)
+        prediction = price(counted, self._epoch(config), self._codec, self.machine)
+        return PricedPlan(config, ranks, prediction, self.estimates)
 
     def _from_disk(self, ranks: int) -> list[PricedPlan]:
         """Plans from a disk, which are of 1D and whole rows: none if what is given is another."""
         config, disk = self.config, self._disk
         if disk is None:
             return []
-        found, defaults = list[PricedPlan](), AlgorithmOptions()
+        plans, defaults = list[PricedPlan](), AlgorithmOptions()
         chosen = {name: getattr(defaults, name) for name in CHOSEN} | {"prune": not self.estimates}
         chosen |= {n: getattr(config.algorithm, n) for n in self._given}
         if chosen["cover"] == "auto":
@@ -564,12 +564,12 @@ class Planner:
                 continue
             virtual = self._virtual(one, ranks)
             in_memory = self._price(one, ranks, virtual.counted(one)).prediction
-            made = disk.planned(one, in_memory, virtual, self._epoch(one), self.machine)
-            if made is not None:
-                storage, prediction, record = made
+            planned = disk.planned(one, in_memory, virtual, self._epoch(one), self.machine)
+            if planned is not None:
+                storage, prediction, record = planned
                 full = replace(one, storage=storage)
-                found.append(PricedPlan(full, ranks, prediction, self.estimates, record))
-        return found
+                plans.append(PricedPlan(full, ranks, prediction, self.estimates, record))
+        return plans
 
 
 def _partition_of(config: TrainConfig, ranks: int) -> tuple[str, Objective, int, int | None]:

@@ -57,12 +57,12 @@ class Plan(Record):
     def numbers(self) -> list[int]:
         """The numbers of ranks, rising."""
         words = self.ranks.split(",")
-        found = {int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10}
-        if len(found) != len(set(words)) or not all(1 <= n <= MOST_RANKS for n in found):
+        numbers = {int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10}
+        if len(numbers) != len(set(words)) or not all(1 <= n <= MOST_RANKS for n in numbers):
             raise InputError(
                 f"--ranks {self.ranks}: must be numbers from 1 to {MOST_RANKS}, as in 4,16,64"
             )
-        return sorted(found)
+        return sorted(numbers)
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,12 @@ def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:
         If a rank failed.
     """
     try:
-        found = run_ranks(lambda _: measure(connect("auto", "cpu"), edges=edges), ranks, threads=0)
+        machines = run_ranks(
+            lambda _: measure(connect("auto", "cpu"), edges=edges), ranks, threads=0
+        )
     except RuntimeError as error:
         raise InputError(f"measuring this machine: {error}; use --machine") from None
-    machine: Machine = found[0]
+    machine: Machine = machines[0]
     return machine
 
 
@@ -205,9 +207,9 @@ def run_plan(words: Sequence[str]) -> int:
             )
             disk = None
             if codec_of(config) is None and (storage.spill or storage.memory):
-                known = options.disk_speed or (0.0 if storage.spill else machine.disk)
+                speed = options.disk_speed or (0.0 if storage.spill else machine.disk)
                 here = replace(storage, spill=storage.spill or ".")
-                disk = Disk(options.graph, here, known, idle, is_asked=storage.spill is not None)
+                disk = Disk(options.graph, here, speed, idle, is_asked=storage.spill is not None)
             planner = Planner(
                 source,
                 config,

@@ -188,8 +188,8 @@ class Partitions:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
-            said = getattr(error, "strerror", None) or error
-            raise InputError(f"--cache {directory}: cannot be made: {said}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"--cache {directory}: cannot be made: {reason}") from None
 
     def labels(
         self, method: str, objective: Objective, parts: int, nodes: int | None = None

@@ -412,15 +412,15 @@ def _edges(clock: Clock, kind: str) -> EdgeRates:
     every = [[costs(size, width) for width in _EDGE_WIDTHS] for size in _EDGE_OPERAND_BYTES]
     case = _EDGE_OPERAND_BYTES[-1], _EDGE_WIDTHS[1]
     many, dropped = costs(*case, heads=_HEADS), costs(*case, rate=_DROPPED)
-    found = dict[str, Any]()
+    fields = dict[str, Any]()
     for way, name in enumerate(("forward", "backward")):
         of_way = [[each[way] for each in row] for row in every]
-        found[name] = _table(of_way, _EDGE_OPERAND_BYTES, _EDGE_WIDTHS, of_way[-1])
+        fields[name] = _table(of_way, _EDGE_OPERAND_BYTES, _EDGE_WIDTHS, of_way[-1])
         (row, nonzero), (more_row, more) = every[-1][1][way], many[way]
-        found[f"{name}_row_head"] = max(0.0, more_row - row) / (_HEADS - 1)
-        found[f"{name}_head"] = max(0.0, more - nonzero) / (_HEADS - 1)
-        found[f"{name}_drop"] = max(0.0, dropped[way][1] - nonzero)
-    return EdgeRates(**found)
+        fields[f"{name}_row_head"] = max(0.0, more_row - row) / (_HEADS - 1)
+        fields[f"{name}_head"] = max(0.0, more - nonzero) / (_HEADS - 1)
+        fields[f"{name}_drop"] = max(0.0, dropped[way][1] - nonzero)
+    return EdgeRates(**fields)
 
 
 def random_matrix(columns: int, degree: int, rows: int = _ROWS) -> CSR:

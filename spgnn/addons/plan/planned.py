@@ -143,8 +143,8 @@ def fill_in(
 
     def announce(what: str, flags: dict[str, Any], why: str = "") -> None:
         if comm.rank == 0:
-            known = {name: value for name, value in flags.items() if value not in (None, "auto")}
-            shown = (f"--{name.replace('_', '-')} {value}" for name, value in known.items())
+            chosen = {name: value for name, value in flags.items() if value not in (None, "auto")}
+            shown = (f"--{name.replace('_', '-')} {value}" for name, value in chosen.items())
             say(f"{what}: {'  '.join(shown)}{why}")
 
     if path != "auto":
@@ -220,8 +220,8 @@ def _entry(path: str, ranks: int) -> dict[str, Any]:
         with open(path, "rb") as file:
             text = file.read(LARGEST_FILE)
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise InputError(f"--plan {path}: neither auto nor a file: {said}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--plan {path}: neither auto nor a file: {reason}") from None
     try:
         plans = json.loads(text)["plans"]
         # A plan from a disk is followed by the command that was printed with it.

@@ -93,16 +93,16 @@ class ModelCounts:
     def extra_rows(self, layer: int) -> Int64Array:
         """Rows of a layer other than its input and output, for each kind in `EXTRA_ROWS`."""
         matrix, nobody = self.of(layer), np.zeros_like(self.halo)
-        found = dict.fromkeys(EXTRA_ROWS, nobody)
-        found["edges"] = total_of([*matrix.nonzeros.values()])
+        rows = dict.fromkeys(EXTRA_ROWS, nobody)
+        rows["edges"] = total_of([*matrix.nonzeros.values()])
         if (parts := matrix.attention) is None:
-            found["received"] = total_of([nobody, *(hop.received_rows for hop in matrix.hops)])
+            rows["received"] = total_of([nobody, *(hop.received_rows for hop in matrix.hops)])
         else:
-            found |= {"received": parts.fetched, "requested": parts.requested}
-            found |= {"partial": parts.partial, "merged": parts.merged}
-            found["gathered"] = nobody if parts.fold is None else parts.partial
-            found["shared"] = nobody if parts.sums is None else parts.columns
-        return np.stack(list(found.values()))
+            rows |= {"received": parts.fetched, "requested": parts.requested}
+            rows |= {"partial": parts.partial, "merged": parts.merged}
+            rows["gathered"] = nobody if parts.fold is None else parts.partial
+            rows["shared"] = nobody if parts.sums is None else parts.columns
+        return np.stack(list(rows.values()))
 
     @property
     def all_rows(self) -> Int64Array:
@@ -114,10 +114,10 @@ class ModelCounts:
     @property
     def matrices(self) -> list[MatrixCounts]:
         """Each once."""
-        found = [self.whole, *(one for one in self.layers if one is not None)]
+        matrices = [self.whole, *(one for one in self.layers if one is not None)]
         if self.pairs is not None:
-            found += [self.pairs.sources, *self.pairs.scored]
-        return list({id(one): one for one in found}.values())
+            matrices += [self.pairs.sources, *self.pairs.scored]
+        return list({id(one): one for one in matrices}.values())
 
 
 class VirtualRanks:
@@ -399,8 +399,8 @@ class VirtualRanks:
 def can_be_estimated(config: TrainConfig) -> bool:
     """True if a sample predicts a configuration's traffic: whole columns, no plans of layers."""
     how = config.algorithm
-    known = how.algo in ("1d", "1.5d") and how.cover == "column" and how.node_size == 1
-    return known and not (how.relays or how.recompute_halo or how.prune)
+    plain = how.algo in ("1d", "1.5d") and how.cover == "column" and how.node_size == 1
+    return plain and not (how.relays or how.recompute_halo or how.prune)
 
 
 def _mean(matrices: Sequence[MatrixCounts]) -> MatrixCounts:

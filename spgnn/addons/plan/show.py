@@ -143,13 +143,13 @@ def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
 
 def lines(choices: Sequence[Choice]) -> dict[str, list[tuple[int, int, float]]]:
     """For each scheme: ranks, bytes and seconds; of several partitions the faster one's."""
-    found: dict[str, dict[int, tuple[int, int, float]]] = {}
+    lines: dict[str, dict[int, tuple[int, int, float]]] = {}
     best: dict[str, int] = {}
     for choice in choices:
         for place, one in enumerate(choice.plans):
             name = one.name
             point = choice.ranks, int(one.prediction.volume["total_bytes"]), one.seconds
-            found.setdefault(name, {}).setdefault(choice.ranks, point)
+            lines.setdefault(name, {}).setdefault(choice.ranks, point)
             best[name] = min(place, best.get(name, place))
-    shown = sorted(found, key=lambda name: best[name])[:_MOST_LINES]
-    return {name: list(found[name].values()) for name in shown}
+    shown = sorted(lines, key=lambda name: best[name])[:_MOST_LINES]
+    return {name: list(lines[name].values()) for name in shown}
