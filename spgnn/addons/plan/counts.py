@@ -190,8 +190,8 @@ def _partials_moved(hop: HopCounts, step: Product, codec: Codec | None, *, back:
     if codec is not None:
         # Scores are exact and of the same sample; some are as late as the rows they belong to.
         never = {"delay": None} if codec.delay is None else {}
-        kept = {"sampling": codec.sampling, "exact_last": codec.exact_last, "epochs": codec.epochs}
-        exact = Codec(**kept, exact_means=False, **never)  # type: ignore[arg-type]
+        same = {"sampling": codec.sampling, "exact_last": codec.exact_last, "epochs": codec.epochs}
+        exact = Codec(**same, exact_means=False, **never)  # type: ignore[arg-type]
         late_codec = replace(codec, bits=((0, 32),), feedback=False)
     parts = [
         hop.moved(rows, step.dtype, codec, adjoint=back),
@@ -252,15 +252,15 @@ class MatrixCounts:
     def buffers(self, width: int) -> Int64Array:
         """Elements kept from one product of some width to the next, int64 [P]."""
         share = self.share(width)
-        found = total_of([stage.kept * share for stage in self.stages])
+        between_products = total_of([stage.kept * share for stage in self.stages])
         if self.turns is None:
             between = [stage.rows * width for stage in self.stages[:-1]]
-            return np.asarray(total_of([found, *between]), np.int64)
+            return np.asarray(total_of([between_products, *between]), np.int64)
         own, group = (
             np.max([[getattr(turn, name) for turn in turns] for turns in self.turns], axis=0)
             for name in ("own", "all")
         )
-        return np.asarray(found + width * own + share * group, np.int64)
+        return np.asarray(between_products + width * own + share * group, np.int64)
 
     def exchanges(self, step: Product, codec: Codec | None = None) -> list[list[Moved]]:
         """Traffic of a step in its order, by what is under way together."""
@@ -268,27 +268,27 @@ class MatrixCounts:
             assert self.attention is not None
             return [[moved] for moved in self.attention.exchanges(step, codec)]
         share, dtype, adjoint = self.share(step.width), step.dtype, step.adjoint
-        found = [
+        under_way = [
             [hop.moved(share, dtype, codec, adjoint=adjoint) for hop in stage.hops]
             for stage in self.stages
             if stage.hops
         ]
         if self.turns is not None:
             before, after = self.turns_moved(step)
-            found = [[before], *found, [after]]
-        return found[::-1] if adjoint else found
+            under_way = [[before], *under_way, [after]]
+        return under_way[::-1] if adjoint else under_way
 
     def turns_moved(self, step: Product) -> list[Moved]:
         """Traffic of the turn and of the turn back, where there are any."""
-        found = list[Moved]()
+        moved = list[Moved]()
         for turns, back in zip(self.turns or (), (step.adjoint, not step.adjoint), strict=False):
             carried = [turn.carried(step.width, step.dtype, back=back) for turn in turns]
             send, receive = (
                 [getattr(each, way) for each in carried] for way in ("sent", "received")
             )
             nbytes = count_hop(send, receive, self.away, np.zeros(len(turns), np.int64))
-            found.append(np.stack((nbytes.sent, nbytes.received, nbytes.messages)))
-        return found
+            moved.append(np.stack((nbytes.sent, nbytes.received, nbytes.messages)))
+        return moved
 
     def moved(self, step: Product, codec: Codec | None = None) -> Moved:
         """Traffic of a step."""
@@ -317,11 +317,11 @@ def count(
     @cache
     def away(axis: str) -> npt.NDArray[np.bool_]:
         groups = axes.groups(axis)
-        found = np.zeros((axes.ranks, len(groups[0])), np.bool_)
+        leaves = np.zeros((axes.ranks, len(groups[0])), np.bool_)
         for group in groups if nodes[-1] else ():
             ranks = np.array(group)
-            found[ranks] = nodes[ranks] != nodes[ranks][:, None]
-        return found
+            leaves[ranks] = nodes[ranks] != nodes[ranks][:, None]
+        return leaves
 
     def hop(
         hops: Sequence[Hop | Partials],

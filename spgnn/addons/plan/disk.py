@@ -207,7 +207,7 @@ class Disk:
             loops, ranks = virtual.loops, virtual.ranks
             rows = layer_rows(A, wanted, reads_own, loops=loops, ranks=ranks, files=files)
             lengths = A.row_lengths.numpy()
-            found = list[Sizes]()
+            sizes = list[Sizes]()
             for rank, base in enumerate(bases):
                 own = slice(*virtual.layout.range(rank))
                 made, read = (
@@ -227,8 +227,8 @@ class Disk:
                         forward = 8 * (made[number] + budget.chunks) + entries
                         back = offsets + entries if model.multiplies else forward
                         matrices[number] = forward, back
-                found.append(base.with_rows(made, read, matrices))
-            return found
+                sizes.append(base.with_rows(made, read, matrices))
+            return sizes
 
         return upper, exact_for
 
@@ -263,12 +263,12 @@ def layer_rows(
     """
     indptr, indices = A.indptr.numpy(), A.indices.numpy()
     lengths = np.diff(indptr)
-    found = [LayerRows()] * len(reads_own)
+    layers = [LayerRows()] * len(reads_own)
     for number in range(len(reads_own) - 1, -1, -1):
         share = lengths[wanted].sum() / max(len(indices), 1)
         if share > (OWN_ON_DISK if files else OWN_MATRIX):
             if not wanted.all():
-                found[number] = LayerRows(wanted)
+                layers[number] = LayerRows(wanted)
             break
         sources = np.zeros(len(wanted), bool)
         sources[indices[np.repeat(wanted, lengths)]] = True
@@ -278,9 +278,9 @@ def layer_rows(
             sources[:] = True
         compact = ranks == 1 and number > 0 and not sources.all()
         place: Literal["memory", "files"] = "files" if share > OWN_MATRIX else "memory"
-        found[number] = LayerRows(wanted, sources if compact else None, place)
+        layers[number] = LayerRows(wanted, sources if compact else None, place)
         wanted = sources
-    return found
+    return layers
 
 
 def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:
@@ -301,10 +301,12 @@ def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence
 
 def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:
     """Of each layer, at most: products with all its matrices, and a pass over what it makes."""
-    found = []
+    seconds = []
     for number, parameters in enumerate(epoch.model.parameters_by_layer()[: epoch.layers]):
         weights = sum(p.numel() for p in parameters if p.dim() > 1)
-        given, made = epoch.widths[number : number + 2]
-        gemm = float(machine.gemm.seconds(2 * weights, min(given, made)))
-        found.append(gemm + 2 * epoch.itemsize * (given + made) / machine.streams.elementwise)
-    return found
+        width, next_width = epoch.widths[number : number + 2]
+        gemm = float(machine.gemm.seconds(2 * weights, min(width, next_width)))
+        seconds.append(
+            gemm + 2 * epoch.itemsize * (width + next_width) / machine.streams.elementwise
+        )
+    return seconds

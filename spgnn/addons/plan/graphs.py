@@ -95,20 +95,20 @@ class Dataset:
             last = min(first + source.piece_rows, meta.vertices)
             if isinstance(rows.x, CSR):
                 nonzeros.append(rows.x.row_lengths)
-            known = torch.ones(last - first, dtype=torch.bool)
+            usable = torch.ones(last - first, dtype=torch.bool)
             if links:  # any vertex may be an end of a pair
-                trained.append(known)
+                trained.append(usable)
                 continue
             if rows.y is not None:
-                known = labelled(rows.y)
+                usable = labelled(rows.y)
             ids = source.vertex_ids
             ids = torch.arange(first, last) if ids is None else ids[first:last]
             masks = [rows.train_mask, rows.val_mask, rows.test_mask]
             if masks[0] is None:  # as training splits it
                 masks = list(seeded_split(ids, rows.y, config.training.seed))
-            scored.append(known & torch.stack([m for m in masks if m is not None]).any(dim=0))
+            scored.append(usable & torch.stack([m for m in masks if m is not None]).any(dim=0))
             assert masks[0] is not None
-            trained.append(masks[0] & known)
+            trained.append(masks[0] & usable)
         return cls(
             meta.name,
             source.structure(),

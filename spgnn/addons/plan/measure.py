@@ -308,13 +308,13 @@ def _row_and_nonzero(
     A row costs what is left of rows with few nonzeros once those are paid for. Of the time with
     many nonzeros, the share `least` is theirs, whatever a noisy machine says.
     """
-    found = []
+    seconds = []
     for degree in degrees:
         A = random_matrix(size // (4 * width), degree, rows).to(clock.device)
-        found.append([clock(body) / rows for body in bodies(A, width, heads, rate)])
+        seconds.append([clock(body) / rows for body in bodies(A, width, heads, rate)])
     few, many = degrees
     costs = []
-    for shorter, longer in zip(*found, strict=True):
+    for shorter, longer in zip(*seconds, strict=True):
         nonzero = max((longer - shorter) / (many - few), least * longer / many)
         costs.append((max(shorter - few * nonzero, 0.05 * shorter), nonzero))
     return costs
@@ -322,17 +322,17 @@ def _row_and_nonzero(
 
 def _gather(clock: Clock) -> Gather:
     """Copies of random rows of an operand that fits into no cache."""
-    found = []
+    seconds = []
     for width in _WIDTHS:
         H, out = clock.ones(_OPERAND_BYTES[-1] // (4 * width), width), clock.ones(_ROWS, width)
         rows = _draws(_ROWS, H.shape[0]).to(clock.device)
-        found.append(clock(partial(kernels.gather_rows, H, rows, out=out)) / _ROWS)
-    return Gather(tuple(map(float, _WIDTHS)), tuple(found))
+        seconds.append(clock(partial(kernels.gather_rows, H, rows, out=out)) / _ROWS)
+    return Gather(tuple(map(float, _WIDTHS)), tuple(seconds))
 
 
 def _gemm(clock: Clock) -> Gemm:
     """Tall matrices times square ones, and the gradient of the square one."""
-    found = []
+    rates = []
     for width in _WIDTHS:
         rows = 16 * _MIB // width // 4
         H, W, out = clock.ones(rows, width), clock.ones(width, width), clock.ones(rows, width)
@@ -341,8 +341,8 @@ def _gemm(clock: Clock) -> Gemm:
             times_transposed(H, W)
             transposed_times(out, H)
 
-        found.append(4 * rows * width * width / clock(both))
-    return Gemm(tuple(map(float, _WIDTHS)), tuple(found))
+        rates.append(4 * rows * width * width / clock(both))
+    return Gemm(tuple(map(float, _WIDTHS)), tuple(rates))
 
 
 def _streams(clock: Clock) -> Streams:
@@ -457,12 +457,12 @@ def exercise(comm: Communicator) -> None:
 
 def _resident_bytes() -> int:
     """Without what ranks have posted for each other, which plans know."""
-    found = {"VmRSS": 0, "RssShmem": 0}
+    sizes = {"VmRSS": 0, "RssShmem": 0}
     for line in Path("/proc/self/status").read_text().splitlines():
         name, _, rest = line.partition(":")
-        if name in found:
-            found[name] = int(rest.split()[0]) * 1024
-    return found["VmRSS"] - found["RssShmem"]
+        if name in sizes:
+            sizes[name] = int(rest.split()[0]) * 1024
+    return sizes["VmRSS"] - sizes["RssShmem"]
 
 
 def _overhead(clock: Clock, level: Level) -> Overhead:
@@ -486,10 +486,10 @@ def _overhead(clock: Clock, level: Level) -> Overhead:
     moving = float(level.alltoallv.seconds(peers, peers * _FEW_ROWS * _CLASSES * 4))
     steps = trace(_MODEL, _FEATURES, _CLASSES).steps
     products = sum(isinstance(step, Product) for step in steps)
-    known = products * multiply + (len(steps) - products) * operation
+    costs = products * multiply + (len(steps) - products) * operation
     if ranks > 1:
-        known += float(level.allreduce.seconds(2 * (ranks - 1).bit_length(), 0))
-    epoch = max(0.0, clock(job.epoch) - known)
+        costs += float(level.allreduce.seconds(2 * (ranks - 1).bit_length(), 0))
+    epoch = max(0.0, clock(job.epoch) - costs)
     return Overhead(operation, max(0.0, multiply - moving), epoch, 0.0)
 
 

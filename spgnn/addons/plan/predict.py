@@ -251,18 +251,18 @@ def _edges(counted: ModelCounts, epoch: Epoch) -> Int64Array:
 
 
 def _activations(counted: ModelCounts, epoch: Epoch) -> Int64Array:
-    found, nonzeros = np.ceil(epoch.activations(counted.all_rows)), counted.feature_nonzeros
+    nbytes, nonzeros = np.ceil(epoch.activations(counted.all_rows)), counted.feature_nonzeros
     if counted.pairs is not None:
         # Of links that are scored against many negative pairs: embeddings of sources and targets,
         # their products, and what a network makes of these.
         aim = epoch.config.aim
         pairs = 2 + (2 + 2 * (aim.decoder == "mlp")) * aim.eval_negatives
         rows = counted.whole.columns + pairs * counted.pairs.scored_links.max(axis=0)
-        found = np.maximum(found, epoch.itemsize * epoch.widths[-1] * rows)
+        nbytes = np.maximum(nbytes, epoch.itemsize * epoch.widths[-1] * rows)
     if epoch.sparse and epoch.config.model.drops_features and nonzeros is not None:
         # Masks of what is stored, made with 64-bit draws; its values, and those of the transpose.
-        found = found + (3 * _OFFSET + 2 * _FLOAT) * nonzeros
-    return np.asarray(found, np.int64)
+        nbytes = nbytes + (3 * _OFFSET + 2 * _FLOAT) * nonzeros
+    return np.asarray(nbytes, np.int64)
 
 
 def _matrices_of(counted: ModelCounts, step: Product) -> list[MatrixCounts]:
@@ -278,7 +278,7 @@ def _buffers(counted: ModelCounts, epoch: Epoch) -> Int64Array:
     Evaluation makes the same products, forward, with the whole matrix.
     """
     nothing, pairs = np.zeros_like(counted.halo), counted.pairs
-    found: dict[int, Any] = {}
+    buffers: dict[int, Any] = {}
     for step in epoch.products:
         for matrix in _matrices_of(counted, step):
             if step.heads:
@@ -292,17 +292,17 @@ def _buffers(counted: ModelCounts, epoch: Epoch) -> Int64Array:
             alone = step.largest or step.layer == epoch.layers
             key = id(matrix) if alone else 0
             nbytes = step.dtype.itemsize * elements
-            found[key] = np.maximum(found.get(key, nothing), nbytes)
+            buffers[key] = np.maximum(buffers.get(key, nothing), nbytes)
     scored = () if pairs is None else pairs.scored
     others = [epoch.itemsize * matrix.buffers(epoch.widths[-1]) for matrix in scored]
-    return np.asarray(total_of([nothing, *found.values(), *others]), np.int64)
+    return np.asarray(total_of([nothing, *buffers.values(), *others]), np.int64)
 
 
 def _codecs(counted: ModelCounts, epoch: Epoch, codec: Codec | None) -> Int64Array:
     """Memory of codecs: names of all rows, and rows kept from epoch to epoch."""
-    found, named = np.zeros(len(counted.halo)), set[int]()
+    state, named = np.zeros(len(counted.halo)), set[int]()
     if codec is None:
-        return found.astype(np.int64)
+        return state.astype(np.int64)
     late = codec.delay or 0
     for step in epoch.products:
         if step.layer == epoch.layers:
@@ -318,13 +318,13 @@ def _codecs(counted: ModelCounts, epoch: Epoch, codec: Codec | None) -> Int64Arr
             leaving, arriving = hop.sent_rows, hop.received_rows
             if id(hop) not in named:
                 named.add(id(hop))
-                found += _NAME * (leaving + arriving)
+                state += _NAME * (leaving + arriving)
             if step.adjoint:
                 leaving, arriving = arriving, leaving
             kept = (late > 0) * arriving + codec.feedback * leaving
             kept = kept + late / codec.bins * (leaving + arriving)
-            found += step.dtype.itemsize * columns * kept
-    return np.ceil(found).astype(np.int64)
+            state += step.dtype.itemsize * columns * kept
+    return np.ceil(state).astype(np.int64)
 
 
 def _posted(counted: ModelCounts, epoch: Epoch) -> Int64Array:
@@ -335,16 +335,16 @@ def _posted(counted: ModelCounts, epoch: Epoch) -> Int64Array:
     """
     if not counted.one_node:
         return np.zeros_like(counted.halo)
-    found, nbytes, ranks = list[Int64Array](), epoch.weight_bytes, len(counted.halo)
+    pages, nbytes, ranks = list[Int64Array](), epoch.weight_bytes, len(counted.halo)
     for step in epoch.products:
-        found += _pages(counted.of(step.layer).exchanges(step))
+        pages += _pages(counted.of(step.layer).exchanges(step))
     # The sum of gradients: everyone sends parts of all, and then a part of the sum.
     every, others = np.ones(ranks, np.int64), ranks - 1
     received = 2 * others * nbytes // ranks * every
-    found.append(_touched(nbytes * every * (others > 0), received, 2 * others * every))
+    pages.append(_touched(nbytes * every * (others > 0), received, 2 * others * every))
     for step in epoch.products:  # evaluation
-        found += [] if step.adjoint else _pages(_matrices_of(counted, step)[-1].exchanges(step))
-    return _two_at_a_time(found)
+        pages += [] if step.adjoint else _pages(_matrices_of(counted, step)[-1].exchanges(step))
+    return _two_at_a_time(pages)
 
 
 def _posted_before(counted: ModelCounts, epoch: Epoch) -> Int64Array:
@@ -352,9 +352,9 @@ def _posted_before(counted: ModelCounts, epoch: Epoch) -> Int64Array:
     if not counted.one_node or not epoch.propagated:
         return np.zeros_like(counted.halo)
     step = Product(0, min(_CHUNK, epoch.widths[0]), dtype_of(epoch.config.training.dtype))
-    made = _pages(counted.whole.exchanges(step))
+    pages = _pages(counted.whole.exchanges(step))
     fetched = step.width * step.dtype.itemsize * counted.halo
-    return np.maximum(_two_at_a_time(made), fetched) if made else np.asarray(fetched, np.int64)
+    return np.maximum(_two_at_a_time(pages), fetched) if pages else np.asarray(fetched, np.int64)
 
 
 def _pages(exchanges: Sequence[Sequence[Moved]]) -> list[Int64Array]:

@@ -168,14 +168,14 @@ class VirtualRanks:
         """Counts of the plans of the whole matrix; known ones are not built again."""
         if algorithm not in self._known:
             if self.estimates:
-                found = self._estimated(algorithm)
+                counts = self._estimated(algorithm)
             else:
                 blocks, column_scale = self._blocks
                 plans = algorithm.plans(blocks, self.layout, column_scale)
-                found = count(
+                counts = count(
                     plans, algorithm.axes(self.ranks), self.ranks_a_node, attends=self._attends
                 )
-            self._known[algorithm] = found
+            self._known[algorithm] = counts
         return self._known[algorithm]
 
     def counted(self, config: TrainConfig) -> ModelCounts:
@@ -191,7 +191,7 @@ class VirtualRanks:
         if nonzeros is not None:
             sums = np.concatenate(([0], np.cumsum(nonzeros[self.arranged.order.numpy()])))
             nonzeros = np.diff(sums[layout.offsets])
-        found = ModelCounts(
+        counts = ModelCounts(
             whole,
             (None,) * layers,
             np.stack([own] * (layers + 1)),
@@ -203,7 +203,7 @@ class VirtualRanks:
         prunes = how.prune and not config.model.makes_all_rows
         clones = config.clones and self.ranks > 1
         if not prunes and not how.recompute_halo and not clones:
-            return found
+            return counts
         blocks, column_scale = self._blocks
         labelled, axes = self.dataset.labelled[self.arranged.order], algorithm.axes(self.ranks)
         schemes = []
@@ -220,7 +220,11 @@ class VirtualRanks:
             else:
                 asked["recompute_halo"] = how.recompute_halo
                 schemes.append(layered(algorithm, block, layout, rank, **asked))
-        made, of_layers, rows_of = build_all(schemes, axes), list[MatrixCounts | None](), found.rows
+        made, of_layers, rows_of = (
+            build_all(schemes, axes),
+            list[MatrixCounts | None](),
+            counts.rows,
+        )
         for layer in range(layers):
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
             of_layers.append(
@@ -233,7 +237,7 @@ class VirtualRanks:
         if propagated:
             rows_of[0] = rows_of[1]
         halo = np.array([0 if one.halo is None else one.halo.volume.receive for one in made])
-        return replace(found, layers=tuple(of_layers), halo=halo)
+        return replace(counts, layers=tuple(of_layers), halo=halo)
 
     @cached_property
     def _graph(self) -> tuple[CSR, PairCounts | None]:
@@ -254,12 +258,12 @@ class VirtualRanks:
         if self.loops:
             A = add_self_loops(A)
         row_scale, own_scale = degree_scales(A, self._normalisation, self._ids)
-        found = []
+        blocks = []
         for rank in range(self.ranks):
             own = slice(*self.layout.range(rank))
             scale = None if row_scale is None else row_scale[own].clone()
-            found.append(slice_rows(A, own).with_scales(scale, None))
-        return found, own_scale
+            blocks.append(slice_rows(A, own).with_scales(scale, None))
+        return blocks, own_scale
 
     def _without_pairs(self, A: CSR) -> tuple[CSR, PairCounts]:
         """The graph without the links that are held out, and the pairs of all ranks.
@@ -312,7 +316,7 @@ class VirtualRanks:
             return count(build_all(schemes, axes), axes, self.ranks_a_node)
 
         wanted = [torch.cat((pairs.sources[one], rows[one].flatten())) for one in stretches]
-        found = fetched(self.layout, wanted)
+        rows_fetched = fetched(self.layout, wanted)
         even = RowLayout.even(self.layout.rows, self.ranks)
         directory = fetched(even, [drawn[one].flatten() for one in stretches])
         # Ranks tell each other how many rows they want, and which; the directory responds.
@@ -320,11 +324,11 @@ class VirtualRanks:
         away = np.array([np.count_nonzero(nodes != node) for node in nodes])
         numbers = 2 * BYTES_OF_COUNTS * np.stack((self.ranks - 1 - away, away))
         requests = np.stack((numbers, numbers, 0 * numbers)).astype(np.float64)
-        for matrix, response in ((found, 0), (directory, _ID)):
+        for matrix, response in ((rows_fetched, 0), (directory, _ID)):
             for hop in matrix.hops:
                 requests[:2] += BYTES_OF_COLUMN * np.stack((hop.received, hop.sent))
                 requests[:2] += response * np.stack((hop.sent, hop.received))
-        return found, requests
+        return rows_fetched, requests
 
     def _cuts(self, pairs: Pairs) -> Int64Array:
         """Offset of each rank's first pair; pairs are in the order of their targets."""

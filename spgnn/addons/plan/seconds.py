@@ -232,12 +232,12 @@ class _Pricing:
         )
         if self.step.adjoint:
             touched = np.minimum(hop.entries, columns)
-            found = spmm(machine, hop.entries, touched, rows, words)
+            seconds = spmm(machine, hop.entries, touched, rows, words)
         elif hop.sums:
-            found = spmm(machine, hop.entries, rows, columns, words)
+            seconds = spmm(machine, hop.entries, rows, columns, words)
         else:
-            found = np.asarray(machine.gather.seconds(rows, words), np.float64)
-        return found + self._rounding(hop, width)
+            seconds = np.asarray(machine.gather.seconds(rows, words), np.float64)
+        return seconds + self._rounding(hop, width)
 
     def _rounding(self, hop: HopCounts, width: int) -> Float64Array:
         """Pack what is sent into fewer bits, and unpack what arrives: a pass over both."""
@@ -308,16 +308,16 @@ class _Pricing:
         scattered, and with a fold own rows are separated from those of others. Indexed rows that no
         cache holds any more take as long as twice as many contiguous ones.
         """
-        step, found = self.step, np.zeros(len(parts.rows))
+        step, seconds = self.step, np.zeros(len(parts.rows))
         for hop in parts.fetch:
-            found = found + self._packing(hop, parts.columns, step.width)
+            seconds = seconds + self._packing(hop, parts.columns, step.width)
         heads, row = step.heads * SUM_DTYPE[step.dtype].itemsize, step.width * step.dtype.itemsize
         # Rows travel with their scores one way; the other way destinations, or their gradients.
         both = row + heads + (row if step.joint else heads)
         for way in parts.ways:
             rows = 4 * (way.sent_rows + way.received_rows) + 2 * parts.rows * (way is parts.fold)
-            found = found + 2 * both * rows / self._stream + self._rounding(way, step.width)
-        return found
+            seconds = seconds + 2 * both * rows / self._stream + self._rounding(way, step.width)
+        return seconds
 
     @property
     def _stream(self) -> float:
