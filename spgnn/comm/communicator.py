@@ -521,11 +521,7 @@ class Communicator(ABC):
         return error
 
     def _staged(self, buffer: Tensor, filled: bool) -> Tensor:
-        """The buffer itself, or host memory where the transport cannot reach the device.
-
-        So too where torch has yet to negate or conjugate what lies in memory. What is only received
-        into is not copied to the host first.
-        """
+        """The buffer itself, or host memory where the transport cannot reach the device."""
         if self._reaches(buffer) and not (buffer.is_neg() or buffer.is_conj()):
             return buffer
         host = torch.empty(

@@ -196,10 +196,7 @@ def _note(place: Place, what: str) -> None:
 
 
 def _has_mpi(place: Place) -> bool:
-    """True if mpi4py is of the MPI whose launcher has started this rank.
-
-    srun sets variables of MPI whether or not the program uses it.
-    """
+    """True if mpi4py is of the MPI whose launcher has started this rank."""
     if place.launcher != "mpi" or importlib.util.find_spec("mpi4py") is None:
         return False
     from spgnn.comm.mpi import world_of
@@ -231,10 +228,7 @@ _launchers: list[Any] = []
 
 
 def meet_in(file: int) -> None:
-    """Meet the other ranks in a file without a name, which all of them inherit.
-
-    A store at a port has no password: every user of the machine could read and change it.
-    """
+    """Meet the other ranks in a file without a name, which all of them inherit."""
     _launchers[:] = [_PromptStore(FileStore(f"/proc/self/fd/{file}"))]
 
 
@@ -278,11 +272,7 @@ class _PromptStore(Store):
 
 
 def meet(place: Place, interface: str | None = None) -> Rendezvous:
-    """Connect to the job's store, or on rank 0 make it, and wait until all ranks have come.
-
-    Some rank without the `interface` that the user names is an error on all ranks. So is one that
-    does not come within ``SPGNN_START_SECONDS``, or does not fit in.
-    """
+    """Connect to the job's store, or on rank 0 make it, and wait until all ranks have come."""
     start = seconds("SPGNN_START_SECONDS", START_SECONDS)
     if _launchers:
         store, host = _launchers[0], LOCALHOST
@@ -404,11 +394,7 @@ def expand_nodes(nodes: str) -> list[str]:
 
 
 def step_hosts(place: Place) -> list[str]:
-    """Nodes of this step of SLURM where rank 0 may be; most often there is one.
-
-    The sorted list of nodes does not say which one if the user places tasks (``-m arbitrary``),
-    or if the step is heterogeneous (``srun … : …``).
-    """
+    """Nodes of this step of SLURM where rank 0 may be; most often there is one."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST", "")
     try:
         names = expand_nodes(nodes)
@@ -482,13 +468,7 @@ def _node_address(node: str) -> str:
 
 
 def _within(seconds: float, work: Callable[[], Result]) -> Result:
-    """Do something on a thread, for C++ and name servers neither notice Ctrl-C nor give up.
-
-    Raises
-    ------
-    TimeoutError
-        If it takes longer; whatever else the work raises.
-    """
+    """Do something on a thread, for C++ and name servers neither notice Ctrl-C nor give up."""
     done: list[Result] = []
     failed: list[Exception] = []
 
@@ -555,10 +535,7 @@ def _store(
 
 
 def _connected(host: str, port: int, patience: float, listener: int | None = None) -> TCPStore:
-    """A client of the store at a port, and the store itself if there is a socket for it.
-
-    What does not talk like a store is a ``TimeoutError``.
-    """
+    """A client of the store at a port, and the store itself if there is a socket for it."""
     # A longer time-out than anybody waits: the store's own complaint is a page long.
     span = timedelta(seconds=patience + 60.0)
     hosts = listener is not None
@@ -598,10 +575,7 @@ def _leads_to(listener: socket.socket, host: str, patience: float) -> bool:
 
 
 def _reach(hosts: list[str], port: int, end: float, note: str = "") -> tuple[socket.socket, str]:
-    """Connect as soon as somebody listens on one of the hosts, and say which.
-
-    Here, because Ctrl-C does not end C++. What takes long is noted once, in the words of `note`.
-    """
+    """Connect as soon as somebody listens on one of the hosts, and say which."""
     noted_at = time.monotonic() + NOTE_SECONDS
     while True:
         for host in hosts:

@@ -217,10 +217,7 @@ class Job:
         self.fail(message)
 
     def terminated(self) -> NoReturn:
-        """End because of SIGTERM: torchrun sends it when a rank dies, batch systems at the end.
-
-        All ranks get it. Rank 0 speaks first, because it knows whether a rank is lost.
-        """
+        """End because of SIGTERM: torchrun sends it when a rank dies, batch systems at the end."""
         lost = None
         if self.lifelines is not None:
             time.sleep(FIRST_SECONDS if self.rank else LOOK_SECONDS / 5)
@@ -264,13 +261,7 @@ def shown_ranks(ranks: Iterable[int]) -> str:
 
 
 class Lifelines:
-    """Connections of this rank, and the thread that reads them; see the head of this module.
-
-    Collective. Rank 0 runs on `host`, and `publish` takes its text (``None`` elsewhere) to every
-    rank: a secret that who connects to rank 0 must know, or is turned away. Within `patience`
-    seconds a launcher that sees a rank die ends the others, and says so better than they can; less
-    than 1 if there is none.
-    """
+    """Connections of this rank, and the thread that reads them; see the head of this module."""
 
     def __init__(
         self, job: Job, host: str, publish: Callable[[str | None], str], patience: float
@@ -622,11 +613,7 @@ def guarded(comm: Communicator) -> Iterator[None]:
 
 
 def join(comm: Communicator) -> None:
-    """Make `comm` this process's :func:`world`, and see to the end of a program of the user's own.
-
-    It does what `guarded` does for ours, except to wait at the end: a rank that ends early may have
-    left others in a collective; they must not wait for it, nor it for them.
-    """
+    """Make `comm` this process's :func:`world`, and see to the end of a user's program."""
     _world[os.getpid()] = comm
     if comm.size == 1:
         return

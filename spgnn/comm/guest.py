@@ -46,15 +46,7 @@ def visit_default(theirs: Any, device: str) -> Communicator:
 
 
 def visit(given: Any, device: str) -> Communicator:
-    """A communicator of a ProcessGroup, a DeviceMesh of one axis, or an MPI communicator.
-
-    Collective over it.
-
-    Raises
-    ------
-    InputError
-        If it is none, or this process is no member; on all its ranks, if they gave other groups.
-    """
+    """A communicator of a ProcessGroup, a DeviceMesh of one axis, or an MPI communicator."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and isinstance(given, mpi.Comm):
         from spgnn.comm.mpi import visit_mpi
@@ -211,12 +203,7 @@ class GuestCommunicator(TorchCommunicator):
 
 
 class _Meeting:
-    """The place where members of a group meet, in the store of all ranks of the program.
-
-    Each rank says where it is. Ranks that wait for each other in different groups, or for one that
-    was refused, know it by that; whoever does not come otherwise is waited for as long as the
-    group waits.
-    """
+    """The place where members of a group meet, in the store of all ranks of the program."""
 
     def __init__(self) -> None:
         # A fake group's store holds nothing.
@@ -273,10 +260,7 @@ class _Meeting:
         return [rank for rank in ranks if self._store.add(f"{name} {rank}", 0) < number]
 
     def _why_in_vain(self, rank: int, waiting: dict[int, Any]) -> str:
-        """The reason why a rank waits for ever: for one refused, or in a circle; else nothing.
-
-        `waiting` are the ranks that wait for it, each for the next, and where they are.
-        """
+        """The reason why a rank waits for ever: for one refused, or in a circle; else nothing."""
         if rank in waiting:
             # They were looked up one after the other: whoever is not there by now never was, since.
             next_ones = [*list(waiting)[1:], rank]

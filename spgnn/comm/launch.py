@@ -118,10 +118,7 @@ def run_job(
 
 
 def _refuse(error: InputError) -> int:
-    """Print why the job cannot start; returns the exit status.
-
-    Every rank finds the same mistake, so rank 0 speaks for all, unless it is this rank's alone.
-    """
+    """Print why the job cannot start; returns the exit status."""
     try:
         place = find_place()
     except InputError:
@@ -315,10 +312,7 @@ def _flush() -> None:
 
 
 def _supervise(ranks: dict[int, int]) -> int:
-    """Wait for all ranks; removes those that ended from `ranks`. Returns the job's status.
-
-    No descriptor of a process is needed, which older systems and some sandboxes do not have.
-    """
+    """Wait for all ranks; removes those that ended from `ranks`. Returns the job's status."""
     while True:
         ended = [(pid, status) for pid in ranks if (status := _status(pid)) is not None]
         numbers = {pid: ranks.pop(pid) for pid, _ in ended}

@@ -141,18 +141,7 @@ class CallRing:
 
 
 class MPIJob(Job):
-    """A job of MPI_COMM_WORLD, and a thread that lets MPI work while this rank computes.
-
-    MPI moves long messages only inside its calls. Any call will do; the thread makes one now and
-    then while something is under way and nobody waits for it. For what is hidden behind a product
-    it does so often; for what nobody will wait for soon rarely: every call costs the computation.
-
-    Attributes
-    ----------
-    rings : list of CallRing
-        Of each communicator. MPI never ends if something long was sent that nobody has received,
-        and may crash if it was thousands of messages.
-    """
+    """A job of MPI_COMM_WORLD, and a thread that lets MPI work while this rank computes."""
 
     lifelines: Lifelines
 
@@ -185,11 +174,7 @@ class MPIJob(Job):
         look: Callable[[], object] | None = None,
         patient: bool = False,
     ) -> None:
-        """Return as soon as `done` says so; ``TimeoutError`` if that is late, unless `patient`.
-
-        MPI's own waits keep a processor busy, which ranks that share one need for each other, and
-        never give up.
-        """
+        """Return as soon as `done` says so; ``TimeoutError`` if that is late, unless `patient`."""
         self._waits = True
         try:
             start = time.monotonic()
@@ -215,11 +200,7 @@ class MPIJob(Job):
                 self._changed.notify()
 
     def began(self, wait: Wait, blocked: AbstractContextManager[None], help_: Help) -> None:
-        """An operation is under way until `wait` has returned.
-
-        At the end of the job, `blocked` surrounds it if nobody has waited for it; `help_` is what
-        it needs to make progress.
-        """
+        """An operation is under way until `wait` has returned."""
         self._under_way[wait] = blocked
         if help_ == "none" or self.is_guest or MPI.Query_thread() != MPI.THREAD_MULTIPLE:
             return
@@ -251,10 +232,7 @@ class MPIJob(Job):
                 self._control.Iprobe(MPI.ANY_SOURCE, _NOTHING)
 
     def close(self) -> None:
-        """Leave after all ranks have come here or have ended.
-
-        Nothing may be on its way when MPI is finalised: that would never end.
-        """
+        """Leave after all ranks have come here or have ended."""
         self.lifelines.say_farewell()
         if not self._is_complete:
             self._is_complete = True
@@ -322,10 +300,7 @@ class MPIGuestJob(MPIJob):
 
 
 def visit_mpi(given: Any, device: str) -> Communicator:
-    """A communicator of the ranks of an MPI communicator, which stays as it is. Collective.
-
-    Messages go through a duplicate, which is freed after what was built on it.
-    """
+    """A communicator of the ranks of an MPI communicator, which stays as it is. Collective."""
     if given == MPI.COMM_NULL:
         raise InputError("group: this process is no member of the communicator, or it was freed")
     if not isinstance(given, MPI.Intracomm):
@@ -359,13 +334,7 @@ def visit_mpi(given: Any, device: str) -> Communicator:
 
 
 class MPICommunicator(Communicator):
-    """Ranks of an MPI communicator. CUDA tensors are staged through host memory.
-
-    MPI adds up whatever ranks reduce at the same time, and overruns buffers if sizes differ. So
-    every rank also announces each call to the next rank of the group. A reduction waits for the
-    announcement of the rank before; other calls, whose lengths MPI checks itself, compare it once
-    it has arrived.
-    """
+    """Ranks of an MPI communicator. CUDA tensors are staged through host memory."""
 
     def __init__(self, job: MPIJob, group: Group, comm: Any) -> None:
         super().__init__(comm.Get_rank(), job, group)
@@ -500,10 +469,7 @@ def _free_unused() -> None:
 
 
 def _remove_names() -> None:
-    """Remove the names of memory that MPICH shares, once all ranks have it.
-
-    It does so itself at the end, but not of a job that is killed.
-    """
+    """Remove the names of memory that MPICH shares, once all ranks have it."""
     with suppress(OSError):
         for line in Path("/proc/self/maps").read_text().splitlines():
             if _MPICH_NAME in line:

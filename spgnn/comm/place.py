@@ -45,18 +45,7 @@ NO_GPU, SHARED_GPUS, OWN_GPUS = 0, 1, 2
 
 @dataclass(frozen=True)
 class Place:
-    """One rank's place in its job.
-
-    Attributes
-    ----------
-    rank, size : int
-        Among all ranks of the job.
-    local_rank, local_size : int
-        Among the ranks on this node. Where no variable says, all ranks are taken to be here.
-    launcher : {"torch", "mpi", "slurm"}
-        Whose variables describe the job: torch's (torchrun, the local launcher, or a user),
-        those of mpiexec, or srun's.
-    """
+    """One rank's place in its job."""
 
     rank: int
     size: int
@@ -66,17 +55,7 @@ class Place:
 
 
 def find_place() -> Place | None:
-    """The place of this process if a launcher started it as a rank of a job, else ``None``.
-
-    A batch script, and a shell on a compute node, are described by SLURM like rank 0 of their
-    job, but only ``srun`` says how many tasks its step has.
-
-    Raises
-    ------
-    InputError
-        If a variable that should be a number is none, or is out of range, or if variables of two
-        launchers contradict each other: those of an earlier job may have been left.
-    """
+    """The place of this process if a launcher started it as a rank of a job, else ``None``."""
     launched = [pair for pair in _MPI if _are_set(pair)]
     steps = _number(_STEP[1], 1, default=1) if _STEP[0] in os.environ else 1
     if len(launched) == 2:
@@ -114,10 +93,7 @@ def seconds(name: str, default: float) -> float:
 
 
 def _check_nested(outer: _Pair) -> None:
-    """Check variables of torch inside a job of mpiexec or srun.
-
-    They agree, or each process of that job has started ranks of its own, as torchrun does.
-    """
+    """Check variables of torch inside a job of mpiexec or srun."""
     tasks = _number(outer[1], 1)
     if "TORCHELASTIC_RUN_ID" in os.environ:
         if tasks > 1 and tasks != _number("GROUP_WORLD_SIZE", 1, default=tasks):
@@ -199,13 +175,7 @@ def _are_set(names: _Pair) -> bool:
 
 
 def visible_gpus() -> int:
-    """CUDA devices that this process sees.
-
-    Raises
-    ------
-    InputError
-        If this process was forked from one that has used them, or only asked for them.
-    """
+    """CUDA devices that this process sees."""
     if forked_from_cuda():
         raise InputError(
             "a process that has asked for GPUs forked this one, which cannot use them: set "
@@ -221,12 +191,7 @@ def choose(
     least: Callable[[int], int],
     auto: str = "gloo",
 ) -> tuple[str, torch.device]:
-    """Choose the backend and this rank's device, of the same kind on all ranks.
-
-    With neither given, GPUs are used only if every rank has its own, through NCCL. `least` is
-    collective, the least of all ranks' numbers, and called only if `device` is not ``"cpu"``;
-    `auto` is the backend that ``"auto"`` means otherwise.
-    """
+    """Choose the backend and this rank's device, of the same kind on all ranks."""
     otherwise = auto if backend == "auto" else backend
     if device == "cpu":
         if backend == "nccl":
@@ -254,10 +219,7 @@ def choose(
 
 
 def mpi_lacks_room(place: Place) -> str:
-    """The reason why MPICH would die while it starts (SIGBUS, SIGSEGV); empty if it would not.
-
-    Its ranks on a node take shared memory by the name of /dev/shm, without a look at the limit.
-    """
+    """The reason why MPICH would die while it starts (SIGBUS, SIGSEGV); empty if it would not."""
     if "PMI_RANK" not in os.environ:
         return ""
     try:
@@ -276,13 +238,7 @@ def mpi_lacks_room(place: Place) -> str:
 
 
 def default_threads(ranks_here: int | None = None) -> int:
-    """Threads for each rank: an even share of this node's processors.
-
-    ``OMP_NUM_THREADS`` says otherwise, and so does ``SLURM_CPUS_PER_TASK`` under srun. torchrun
-    sets ``OMP_NUM_THREADS=1`` where nobody has set it, so there a 1 says nothing.
-
-    `ranks_here` are those on this node; without it, as many as the launcher has started.
-    """
+    """Threads for each rank: an even share of this node's processors."""
     place = find_place()
     threads = _positive("OMP_NUM_THREADS")
     if threads > 1 or (threads == 1 and "TORCHELASTIC_RUN_ID" not in os.environ):

@@ -68,12 +68,7 @@ class Memory:
         same: bool = False,
         then: Callable[[], None] | None = None,
     ) -> Wait:
-        """Post rows, and return a function that reads those of others.
-
-        `where` are channel, number and kind of the operation, `unit` is in bytes; `same` if
-        everyone is sent the same. `then` is called once all is read, whatever this rank waits for
-        by then.
-        """
+        """Post rows, and return a function that reads those of others."""
         begun: list[Operation] = []
 
         def is_begun() -> bool:

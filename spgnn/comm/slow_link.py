@@ -27,52 +27,7 @@ def throttled(
     clock: str | Callable[[], float] = "wall",
     overlap: bool = True,
 ) -> Throttled:
-    """The same ranks behind a slow network: operations take as long as it would need for them.
-
-    Each rank has a link to other nodes and one inside its node, which all subgroups made of the
-    result share. A link carries one operation after the other, both ways at once. With the latency
-    α and the seconds of a byte β, on P ranks, an operation ends on a rank after
-
-    =============  ==================================  ============================================
-    all-to-all     α · peers + β · bytes               the larger of those sent and those received,
-                                                       pairwise; links of both kinds work at once
-    broadcast      α · ⌈log₂ P⌉ + β · bytes            a tree, pipelined
-    reduce         as a broadcast                      the same tree upwards
-    all-gather     α · ⌈log₂ P⌉ + β · others' bytes    recursive doubling
-    all-reduce     α · 2⌈log₂ P⌉ + β · 2 bytes(P−1)/P  halving, then doubling
-    =============  ==================================  ============================================
-
-    A group on several nodes uses the links between nodes for all but its all-to-alls. A
-    reduce-scatter is an all-to-all here, after which each rank adds. The transport moves everything
-    as ever.
-
-    Parameters
-    ----------
-    comm : Communicator
-        Of any backend.
-    gigabits : float
-        Per second, in each direction.
-    latency : float
-        Seconds of a message; the link is free meanwhile.
-    inside : (float, float), optional
-        Gigabits per second and latency between ranks of one node; as between nodes if not given.
-    ranks_a_node : int
-        Rank r of the job is on node r // ranks_a_node.
-    clock : {"wall", "processor"} or callable
-        ``wall``: whoever waits sleeps. ``processor``: nobody sleeps, but each rank has a clock
-        (:attr:`Throttled.seconds`) that advances by the processor's seconds of its own work and by
-        what the network needs; an operation begins when its last rank comes. So many ranks on a
-        few cores take the time that they would take on a core each; ledger and reports have the
-        seconds of this clock. Operations are then synchronous, as far as the real clock is
-        concerned. A function counts the seconds of work in another way than `time.process_time`.
-    overlap : bool
-        If not, whoever starts an operation waits for its end.
-
-    Raises
-    ------
-    InputError
-        If there is no such link.
-    """
+    """The same ranks behind a slow network: operations take as long as it would need for them."""
     within = (gigabits, latency) if inside is None else inside
     for rate, delay in ((gigabits, latency), within):
         if not (rate > 0 and delay >= 0):
@@ -94,17 +49,7 @@ def throttled(
 
 
 class RepeatedWork:
-    """A clock of a rank's processor seconds, for epochs that repeat, step by step.
-
-    A step lies between two looks at the clock, which a throttled network takes at every operation.
-    It counts as it took in the fastest epoch so far, so that what disturbs a shared processor does
-    not count; `begin` starts each epoch.
-
-    Parameters
-    ----------
-    idle : sequence of float
-        Seconds of each step that do not count, as of the same epochs on next to no data.
-    """
+    """A clock of a rank's processor seconds, for epochs that repeat, step by step."""
 
     def __init__(self, idle: Sequence[float] = ()) -> None:
         self._idle, self.steps = idle, list[float]()
@@ -181,10 +126,7 @@ class Throttled(Communicator):
 
     @property
     def waited(self) -> dict[tuple[str, str], float]:
-        """Seconds, by its clock, that this rank waited for links and others: by operation, group.
-
-        Operations are called as above; groups as they are named, ``"row"`` or ``"replica"``.
-        """
+        """Seconds, by its clock, that this rank waited for links and others."""
         return dict(self._network.waited)
 
     def _carried(

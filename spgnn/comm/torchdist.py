@@ -85,12 +85,7 @@ class TorchJob(Job):
         self.forget()
 
     def forget(self) -> None:
-        """Let go of all process groups.
-
-        gloo's threads end with the last reference to their group. One that still releases the
-        tensors of its last operation needs the interpreter for that, and aborts the process where
-        the interpreter is already going down.
-        """
+        """Let go of all process groups."""
         for member in self.members:
             member.process_group = None
 
@@ -144,11 +139,7 @@ class TorchCommunicator(Communicator):
         return cls(job, job.everyone(), dist.group.WORLD).greeted()
 
     def greeted(self) -> Self:
-        """The same, once NCCL has connected the ranks on this one's device. Collective.
-
-        It does so in the first messages, and takes seconds: not in an epoch, and where it cannot,
-        this says so. All ranks must be there.
-        """
+        """The same, once NCCL has connected the ranks on this one's device. Collective."""
         given = torch.zeros(self.size, 1, dtype=torch.uint8, device=self.device)
         if not self.moves_cuda or not self._on_stream(given):
             return self

@@ -54,15 +54,7 @@ def training_graph(
     shared: tuple[RankShare, dict[str, Any] | None] | None = None,
     watch: Stopwatch | None = None,
 ) -> TrainingGraph:
-    """Load, partition, distribute and normalise a data set for training. Collective.
-
-    `shared` is what :func:`share_of` returns, if it is there already; `watch` times the parts.
-
-    Raises
-    ------
-    InputError
-        If flags do not go together, or anything about the data set or the partition is wrong.
-    """
+    """Load, partition, distribute and normalise a data set for training. Collective."""
     config.check(comm.size)
     model, aim, seed = config.model, config.aim, config.training.seed
     watch = watch or Stopwatch()

@@ -243,13 +243,7 @@ def is_cut(name: str, parts: int) -> bool:
 
 
 def opened_share(name: str, how: Placement, comm: Communicator) -> RankShare:
-    """Open the part of this rank of a graph that is cut already. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if anything about the directory is wrong.
-    """
+    """Open the part of this rank of a graph that is cut already. Collective."""
     if how.symmetrise:
         raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
     if how.edges is not None:
@@ -377,15 +371,7 @@ def _one_split(data: Data, split: int | None, name: str) -> Data:
 def share_of_blocks(
     block: GraphBlock, how: Placement, comm: Communicator, name: str, refused: Sequence[str]
 ) -> RankShare:
-    """Take the block that this rank brought for its share; rows stay where they are. Collective.
-
-    Blocks follow each other in the order of ranks. `refused` are other arguments that were given.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if blocks do not fit each other.
-    """
+    """Take the block that this rank brought for its share; rows stay where they are. Collective."""
     sizes = torch.zeros(comm.size, dtype=torch.int64)
     sizes[comm.rank] = block.rows
     comm.all_reduce(sizes).wait()

@@ -60,13 +60,7 @@ class AttentionDropout:
 
 
 class Gat(NamedTuple):
-    """GAT: scores LeakyReLU(d_i + s_j [+ t_ij]), sums of Z.
-
-    Attributes
-    ----------
-    d, s : Tensor [rows, heads] and [cols, heads], dtype of sums
-    Z : Tensor [cols, heads * width], float32, float64 or bfloat16
-    """
+    """GAT: scores LeakyReLU(d_i + s_j [+ t_ij]), sums of Z."""
 
     d: Tensor
     s: Tensor
@@ -103,13 +97,7 @@ class Gat(NamedTuple):
 
 
 class GatV2(NamedTuple):
-    """GATv2: scores a · LeakyReLU(x_i + y_j [+ t_ij]), sums of y.
-
-    Attributes
-    ----------
-    x, y : Tensor [rows, heads * width] and [cols, heads * width], float32, float64 or bfloat16
-    a : Tensor [heads, width], dtype of sums
-    """
+    """GATv2: scores a · LeakyReLU(x_i + y_j [+ t_ij]), sums of y."""
 
     x: Tensor
     y: Tensor
@@ -144,17 +132,7 @@ class GatV2(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """Rules by which scores and weights are computed.
-
-    Attributes
-    ----------
-    slope : float
-        Of LeakyReLU below 0; at least 0.
-    edges : Tensor [nnz, heads], dtype of sums; in GATv2 [nnz, heads * width], dtype of x; optional
-        t_ij, in the order of the pattern's nonzeros.
-    dropout : AttentionDropout, optional
-        Of weights, after the softmax.
-    """
+    """Rules by which scores and weights are computed."""
 
     slope: float = 0.2
     edges: Tensor | None = None
@@ -182,22 +160,7 @@ class Rules(NamedTuple):
 
 @dataclass(eq=False)
 class AttentionState:
-    """Partial softmax of each row: what the nonzeros seen so far give it.
-
-    In the dtype of sums. Of rows without nonzeros, m is −∞ and the others are 0.
-
-    Parameters
-    ----------
-    m : Tensor [rows, heads]
-        Largest score.
-    n : Tensor [rows, heads]
-        Sum of exp(score − m).
-    O : Tensor [rows, heads * width]
-        Sum of exp(score − m) · z, dropout applied.
-    P, pi : Tensor [rows, heads * width] and [rows, heads], optional
-        O and n over those nonzeros alone on which LeakyReLU's argument is positive: all that the
-        gradient in d needs. GATv2 has none.
-    """
+    """Partial softmax of each row: what the nonzeros seen so far give it."""
 
     m: Tensor
     n: Tensor
@@ -221,11 +184,7 @@ class AttentionState:
 
 
 class Target(NamedTuple):
-    """Destination of the rows' softmaxes.
-
-    `STORED` or `MERGED` into ``arrays`` (as `AttentionState.arrays`); or `FINISHED`: divided by n,
-    to ``out`` and ``lse``, and to P and pi of the arrays.
-    """
+    """Destination of the rows' softmaxes."""
 
     ending: int
     arrays: tuple[Tensor | None, ...]
@@ -241,23 +200,7 @@ def attend_(
     *,
     gradients: bool = True,
 ) -> AttentionState:
-    """Merge a block's nonzeros into running triples.
-
-    Parameters
-    ----------
-    pattern : Pattern [rows, cols]
-    operands, rules
-    state : AttentionState, optional
-        Changed in place. Without it a new one is made, which costs less than merging into an
-        empty one.
-    gradients : bool
-        Whether a new state of GAT has P and pi; one that is given decides for itself.
-
-    Returns
-    -------
-    AttentionState
-        ``state`` if given.
-    """
+    """Merge a block's nonzeros into running triples."""
     rules.check(pattern, operands)
     ending = STORED if state is None else MERGED
     if state is None:
@@ -271,26 +214,7 @@ def attend_(
 def attend_backward(
     pattern: Pattern, operands: Gat | GatV2, rules: Rules, G: Tensor, lse: Tensor, D: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Gradients by the nonzeros of a block.
-
-    Blocks of one matrix are independent here; what they give x and a of GATv2 adds up. The gradient
-    in d is, in exact terms and with a state's P and pi rescaled by exp(m − lse),
-    ``(1 − slope) · (<G, P> − D pi)``, summed over the states that make up a row.
-
-    Parameters
-    ----------
-    pattern, operands, rules
-        As for `attend_`; the transpose ``pattern.T`` is used.
-    G : Tensor [rows, heads * width], dtype of the features
-        Gradient in the weighted sums.
-    lse, D : Tensor [rows, heads], dtype of sums
-        Of whole rows: `finish` gives lse; D is ``head_products(G, out, heads)``.
-
-    Returns
-    -------
-    tuple of Tensor
-        Like Z and s; or like x, y and a. Then like the edges, ``None`` without any.
-    """
+    """Gradients by the nonzeros of a block."""
     rules.check(pattern, operands)
     gradients: tuple[Tensor | None, ...]
     kernels = kernels_for(operands.features)
@@ -386,32 +310,7 @@ def attention_v2(
     edge_features: Tensor | None = None,
     dropout: AttentionDropout | None = None,
 ) -> Tensor:
-    """Weighted sums over the nonzeros of each row, weights as in GATv2.
-
-    ``Y_i = Σ_j α_ij y_j`` for every head,
-    ``α_i = softmax_j a · LeakyReLU(x_i + y_j [+ t_ij])``. Otherwise as `attention`.
-
-    Parameters
-    ----------
-    pattern : Pattern [rows, cols]
-    x : Tensor [rows, heads * width], float32, float64 or bfloat16
-    y : Tensor [cols, heads * width], dtype of x
-    a : Tensor [heads, width], dtype of sums
-    slope : float
-        Of LeakyReLU below 0; at least 0.
-    edge_features : Tensor [nnz, heads * width], dtype of x, optional
-        t_ij.
-    dropout : AttentionDropout, optional
-
-    Returns
-    -------
-    Tensor [rows, heads * width], dtype of x
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
-    """
+    """Weighted sums over the nonzeros of each row, weights as in GATv2."""
     return _whole(pattern, GatV2(x, y, a), Rules(slope, edge_features, dropout))
 
 

@@ -90,10 +90,7 @@ def side(
     by_column: bool = False,
     **others: Any,
 ) -> _native.AttentionSide:
-    """One side of an attention: rows, and packed rows of the other side that they gather.
-
-    Rows are destinations, or `by_column` sources; for the others see ``_native.AttentionSide``.
-    """
+    """One side of an attention: rows, and packed rows of the other side that they gather."""
     if rules.drops is not None:
         ids = rules.drops.row_ids, rules.drops.col_ids
         others["own_ids"], others["other_ids"] = reversed(ids) if by_column else ids

@@ -103,11 +103,7 @@ def extreme(A: CSR, X: Tensor, largest: bool) -> Tensor:
 
 
 def adds_in_order(G: Tensor) -> bool:
-    """True where gradients are added row by row, as on CPUs.
-
-    Elsewhere every row of the transpose looks at who picked it: sums in a fixed order, by many
-    threads.
-    """
+    """True where gradients are added row by row, as on CPUs."""
     return not G.is_cuda
 
 

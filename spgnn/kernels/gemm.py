@@ -23,11 +23,7 @@ FEWEST_ROWS = 512
 
 
 def most_columns(instruction_set: str, *, intel: bool, mkl: bool) -> tuple[int, int]:
-    """Most rows of W for which the kernels are faster than BLAS: of the product, of its gradient.
-
-    MKL leaves AVX-512 alone where a processor is not Intel's; elsewhere it is as fast as the
-    machine once its packing is shared among many columns.
-    """
+    """Most rows of W for which the kernels are faster than BLAS."""
     if mkl and not intel and instruction_set == "avx512":
         return 1024, 1024
     return 32, 16
@@ -65,13 +61,7 @@ def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
 
 
 def sum_of_products(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
-    """``X1 W1ᵀ + X2 W2ᵀ`` [n, f_out] in one pass; differentiable at every order.
-
-    Parameters
-    ----------
-    X1, X2 : Tensor [n, f_1], [n, f_2]
-    W1, W2 : Tensor [f_out, f_1], [f_out, f_2]
-    """
+    """``X1 W1ᵀ + X2 W2ᵀ`` [n, f_out] in one pass; differentiable at every order."""
     if has_gemm(X1, W1, X2, W2):
         return _sum(X1, W1, X2, W2)
     return add_times_transposed_(times_transposed(X1, W1), X2, W2)
@@ -87,10 +77,7 @@ def two_products(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tensor, Tensor]:
-    """``G1ᵀ X1`` and ``G2ᵀ X2``, one pass where both G or both X are the same tensor.
-
-    Differentiable at every order.
-    """
+    """``G1ᵀ X1`` and ``G2ᵀ X2``, one pass where both G or both X are the same tensor."""
     shared = G1 is G2 or X1 is X2
     narrow = max(G1.shape[1], G2.shape[1]) <= _MOST_OF_GRADIENT
     kernel = shared and narrow and _has_kernel(G1, X1, G2, X2)
@@ -106,19 +93,7 @@ def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tenso
 def gradient_of(
     X: Tensor | None, relu: Any, G1: Tensor, W1: Tensor, G2: Tensor | None, W2: Tensor | None
 ) -> Tensor:
-    """``G1 W1ᵀ``, or ``G1 W1ᵀ + G2 W2ᵀ``, as the gradient of X.
-
-    Zeros where a hidden ReLU lets nothing pass, if `relu` is given and a kernel takes the operands.
-
-    Parameters
-    ----------
-    X : Tensor, optional
-        If it is known.
-    relu
-        What `relu_of` said of X: the node takes what passes through it.
-    G1, W1, G2, W2
-        Of `times_transposed` or `sum_of_products`.
-    """
+    """``G1 W1ᵀ``, or ``G1 W1ᵀ + G2 W2ᵀ``, as the gradient of X."""
     operands = [G1, W1] if G2 is None or W2 is None else [G1, W1, G2, W2]
     fits = X is not None and relu is not None and has_gemm(*operands)
     if fits and not watched(*operands):

@@ -30,12 +30,7 @@ _library: Any = torch.library.Library("spgnn", "DEF")
 
 
 def kernels_for(tensor: Tensor) -> ModuleType:
-    """The module with a function for each operation on tensors like this one.
-
-    On CPUs the C++ functions, for the instruction set at work; on GPUs those of
-    `spgnn.kernels.cuda`, imported on first use. Arguments have been checked; each function writes
-    its result into its last arguments.
-    """
+    """The module with a function for each operation on tensors like this one."""
     if tensor.is_cuda:
         module: ModuleType = importlib.import_module("spgnn.kernels.cuda").implementation()
         return module
@@ -53,23 +48,7 @@ def define(
     new: Callable[..., Any] | None = None,
     compute: Callable[..., Any] | None = None,
 ) -> Any:
-    """Register an operator.
-
-    Parameters
-    ----------
-    schema : str
-        Without the namespace.
-    new
-        Makes its results from its arguments, uninitialised: all that tracers ask for. ``None``
-        where nothing is returned.
-    compute
-        Makes what the schema says from the operator's arguments, on any device. Without it the
-        kernel of the operator's name does, which is given the results as well.
-
-    Returns
-    -------
-    OpOverload
-    """
+    """Register an operator."""
     name = schema.partition("(")[0]
     packet, _, overload = name.partition(".")
 
@@ -120,24 +99,7 @@ def transformed() -> bool:
 
 
 class Operator:
-    """An operator with derivatives of every order, in forward mode too, and batches.
-
-    Parameters
-    ----------
-    schema, new, compute
-        Of :func:`define`.
-    save, backward
-        As for :func:`torch.library.register_autograd`; ``backward`` uses operators only, so that it
-        can be differentiated itself.
-    batched : optional
-        As for :func:`torch.library.register_vmap`, after the operator itself. Without it batches
-        are refused.
-    tangent : optional
-        Makes the derivative along tangents (``None`` where there is none) from the arguments and
-        these. Without it the operator is linear in every argument that has one.
-    in_place : OpOverload, optional
-        Takes the same arguments and writes the result over the first of them.
-    """
+    """An operator with derivatives of every order, in forward mode too, and batches."""
 
     def __init__(
         self,

@@ -50,23 +50,7 @@ class _Lease:
 
 
 class Keeper:
-    """Pieces of memory that are free at the moment.
-
-    Together they are never larger than the largest piece so far, so a process needs at most the
-    memory of one more piece than it would otherwise; or, once it has a `bound`, there is as much
-    of them as fits next to those in use.
-
-    Pieces come back whenever the last user of a result forgets it: in another thread, or in the
-    middle of any line of this one, where the collector runs. So a piece that comes back is only put
-    down. Whoever gets hold of the lock, and nobody waits for it, sorts it in.
-
-    Parameters
-    ----------
-    allocate : callable, optional
-        Takes bytes from the system.
-    filled : float
-        A free piece is taken for one of at least this share of its size.
-    """
+    """Pieces of memory that are free at the moment."""
 
     def __init__(
         self, allocate: Callable[[int], Tensor] = _large_pages, filled: float = LEAST_FILLED
@@ -80,11 +64,7 @@ class Keeper:
         self._most: int | None = None
 
     def bound(self, most: int | None) -> None:
-        """Limit the bytes of all pieces, in use and free, as far as giving up free ones is enough.
-
-        ``None``, as at the beginning: free ones may have those of the largest piece from now on;
-        all that are free are given up.
-        """
+        """Limit the bytes of all pieces, as far as giving up free ones is enough."""
         with self._lock:
             self._most = most
             if most is None:

@@ -173,10 +173,7 @@ def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) ->
 
 
 def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor | None:
-    """The product where nobody watches and all fits, else ``None``: then the long way says why.
-
-    Its checks take longer than a small product, and these are one call.
-    """
+    """The product where nobody watches and all fits, else ``None``: then the long way says why."""
     values, row_scale, col_scale = A.values, A.row_scale, A.col_scale
     if (
         watched(X, out, values, row_scale, col_scale)

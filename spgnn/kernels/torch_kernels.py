@@ -29,10 +29,7 @@ GATHERED_BYTES = 2**26  # of rows that are gathered at a time, where there is no
 
 
 def as_torch(A: CSR, dtype: torch.dtype) -> Tensor:
-    """A CSR block as a torch sparse tensor, scalings multiplied in.
-
-    int32 indices where they can hold the block: the faster of torch's two.
-    """
+    """A CSR block as a torch sparse tensor, scalings multiplied in."""
     values = A.values
     if values is None:
         values = torch.ones(A.nnz, dtype=dtype, device=A.device)
@@ -216,13 +213,7 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -
 
 
 def dropout_keeps(vertex: Tensor, column: Tensor, key: int, p: float) -> Tensor:
-    """True where element (vertex, column) is kept; int64 operands of one shape, or broadcast.
-
-    With all arithmetic modulo 2⁶⁴ and golden = 0x9E3779B97F4A7C15:
-    ``stream = mix64(mix64(key) + golden · (vertex + 1))``; columns 2j and 2j + 1 take the low and
-    the high 32 bits of ``mix64(stream + golden · (j + 1))``; an element is dropped where they are
-    below ``round(p · 2³²)``.
-    """
+    """True where element (vertex, column) is kept; int64 operands of one shape, or broadcast."""
     bits = mix64(_stream(vertex, key) + _GOLDEN * (column // 2 + 1))
     half = torch.where(column % 2 == 0, bits & 0xFFFFFFFF, _shift_right(bits, 32))
     return half >= round(p * 2**32)
@@ -520,10 +511,7 @@ def logits_and_scores(
 
 
 def dropout_factors(pattern: Pattern, rules: Rules, scores: Tensor) -> Tensor | None:
-    """Factors by which dropout multiplies weights, like scores [nnz, heads], or ``None``.
-
-    That of an edge and a head is that of element (row, col · heads + head) of a matrix.
-    """
+    """Factors by which dropout multiplies weights, like scores [nnz, heads], or ``None``."""
     if rules.drops is None:
         return None
     rows, cols = _rows(pattern.indptr, pattern.nnz), pattern.indices.long()

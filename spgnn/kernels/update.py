@@ -30,40 +30,7 @@ def update_rows_(
     key: int = 0,
     p: float = 0.0,
 ) -> Tensor:
-    """``dropout(act(Z + b))`` in one pass over the rows, written over Z.
-
-    The numbers are those of the three operations one after another, each rounded to the dtype of Z
-    (exponentials to some ulps); masks are those of :func:`dropout_rows`. Differentiable at every
-    order. The gradient is one pass as well, and nothing is kept for it but the result: its sign
-    says what passed; the bias' gradient is summed in the same pass, in an order that depends on the
-    shape alone.
-
-    Parameters
-    ----------
-    Z : Tensor [n, f], float32, float64 or bfloat16
-        Nobody may need it afterwards, not even the gradient of what made it.
-    bias : Tensor [f], dtype of the sum, optional
-        Rounded to the dtype of Z; its gradient is not.
-    act : {"relu", "leaky_relu", "elu"}, optional
-    alpha : float
-        Positive: of negative numbers, LeakyReLU makes ``alpha · z`` and ELU ``alpha (exp(z) − 1)``
-        (Clevert et al. 2016). ReLU has none.
-    vertex_ids : Tensor, int64 [n], optional
-        Without, nothing is dropped.
-    key, p
-        As of :func:`dropout_rows`.
-
-    Returns
-    -------
-    Tensor [n, f]
-        Z itself, or, where a compiler or a transform looks on, another one.
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit, there is no such activation, its alpha is
-        not positive, or p is outside [0, 1).
-    """
+    """``dropout(act(Z + b))`` in one pass over the rows, written over Z."""
     check_dense("Z", Z)
     which = _number_of(act, alpha)
     if bias is not None:
@@ -78,11 +45,7 @@ def update_rows_(
 
 
 def hide_gradient(made: Tensor) -> Tensor:
-    """Say of a result of `update_rows_` that nobody looks at its gradient; the same tensor.
-
-    Products that make the gradient of such rows make zeros where a ReLU let nothing pass, which is
-    all that is left to do for it (`relu_of`).
-    """
+    """Say of a result of `update_rows_` that nobody looks at its gradient; the same tensor."""
     node: Any = None if torch.compiler.is_compiling() else made.grad_fn
     if getattr(node, "operator", None) is _update and node.act == _RELU:
         node.hidden = True
@@ -90,12 +53,7 @@ def hide_gradient(made: Tensor) -> Tensor:
 
 
 def relu_of(X: Tensor) -> Any:
-    """The node of the ReLU that X is the result of, if the gradient of X is hidden; else None.
-
-    Whoever makes that gradient with zeros where X is not positive puts it, and the sums of its
-    columns, into ``node.passed``. Added to another gradient it is not recognised again: zeros are
-    made a second time.
-    """
+    """The node of the ReLU that X is the result of, if the gradient of X is hidden; else None."""
     node = X.grad_fn
     return node if getattr(node, "hidden", False) else None
 
@@ -162,10 +120,7 @@ def _passed(
     act: int,
     alpha: float,
 ) -> Tensor:
-    """A gradient, or tangent, passed through the update, by operators that have derivatives.
-
-    Of ELU, Y has to be differentiable itself.
-    """
+    """A gradient, or tangent, passed through the update, by operators that have derivatives."""
     if act == _RELU:
         assert Y is not None
         passed = torch.where(Y.detach() <= 0, 0.0, G)

@@ -48,13 +48,7 @@ from spgnn.sparse import CSR
 def edge_rows(
     layer: nn.Module, graph: Graph, given: Tensor | None, rows: Tensor, width: int | None = None
 ) -> Tensor:
-    """Features of edges [edges, f], those given or the graph's, in the dtype of `rows`.
-
-    Raises
-    ------
-    InputError
-        If there are none, not one row for each edge, not of this width, or no floating numbers.
-    """
+    """Features of edges [edges, f], those given or the graph's, in the dtype of `rows`."""
     name, attr = type(layer).__name__, graph.edge_attr if given is None else given
     if not isinstance(attr, Tensor) or not attr.is_floating_point() or attr.dim() not in (1, 2):
         raise InputError(

@@ -383,10 +383,7 @@ class GATv2Conv(AttentionConv):
 
 @dataclass(eq=False)
 class EdgeOrder:
-    """Puts features of a graph's edges into the order of a matrix, and adds those of self-loops.
-
-    Remembers the last graph: to find its edges one by one takes longer than a layer.
-    """
+    """Puts features of a graph's edges into the order of a matrix, and adds those of self-loops."""
 
     _seen: tuple[Tensor, Matrix, Tensor] | None = field(default=None, repr=False)
 
@@ -397,23 +394,7 @@ class EdgeOrder:
         edge_attr: Tensor,
         fill: float | Tensor | str | None,
     ) -> Tensor:
-        """Features of the nonzeros of own rows, [nonzeros, f].
-
-        Parameters
-        ----------
-        graph : Graph
-            Features are those of the edges of ``graph.edge_order``, or of the nonzeros of
-            ``A.local_pattern``, in their order.
-        A : Matrix
-        edge_attr : Tensor [edges] or [edges, f]
-        fill : number, Tensor [f], or how features of a vertex's other edges are reduced; optional
-            Features of self-loops, where the layer adds them; existing ones are replaced.
-
-        Raises
-        ------
-        InputError
-            If there is not one feature vector for each edge, or A has them on several ranks.
-        """
+        """Features of the nonzeros of own rows, [nonzeros, f]."""
         A.attention.check_edges(None, wanted=True)
         attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
         index = graph.edge_order

@@ -118,21 +118,12 @@ class GCNConv(Convolution):
 
 
 class PaperGCNConv(GCNConv):
-    """GCNConv as the code of the ICPP'24 paper runs it, for comparisons.
-
-    It always computes (A H) W, and A G in backward (see :func:`spgnn.autograd.paper_layer`).
-    """
+    """GCNConv as the code of the ICPP'24 paper runs it, for comparisons."""
 
     accepts_propagated = False
 
     def forward(self, H_local: Features, graph: AnyGraph) -> Tensor:  # type: ignore[override]
-        """``(Â H) W``. Collective.
-
-        Raises
-        ------
-        InputError
-            If H is sparse: Â H fills in.
-        """
+        """``(Â H) W``. Collective."""
         A = as_graph(graph).linear("sym")
         Z = paper_layer(A, dense(H_local, "order paper"), self.lin.weight.T)
         return _shifted(Z, self.bias)

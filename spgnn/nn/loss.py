@@ -40,32 +40,12 @@ class Loss(Protocol):
 
     @abstractmethod
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """The share of the mean that is this rank's, a scalar.
-
-        Parameters
-        ----------
-        outputs : Tensor [rows, columns]
-            The loss is float32 at least.
-        y : Tensor [rows] or [rows, columns]
-        mask : Tensor bool [rows]
-        total : float
-            The weight over all ranks (:func:`label_weights`).
-        """
+        """The share of the mean that is this rank's, a scalar."""
 
 
 @dataclass(frozen=True, eq=False)
 class CrossEntropy(Loss):
-    """Softmax cross-entropy of one class a vertex, y int64 [rows], −1 where unknown.
-
-    As ``torch.nn.CrossEntropyLoss``: with weights, a mean in which a vertex weighs what its class
-    does.
-
-    Attributes
-    ----------
-    weight : Tensor [classes], optional
-    smoothing : float
-        So much of the target is spread over all classes.
-    """
+    """Softmax cross-entropy of one class a vertex, y int64 [rows], −1 where unknown."""
 
     weight: Tensor | None = None
     smoothing: float = 0.0
@@ -95,17 +75,7 @@ class CrossEntropy(Loss):
 
 @dataclass(frozen=True, eq=False)
 class BinaryCrossEntropy(Loss):
-    """Sigmoid cross-entropy of several labels a vertex, y int8 [rows, labels], −1 where unknown.
-
-    As ``torch.nn.BCEWithLogitsLoss``: the mean over all known labels.
-
-    Attributes
-    ----------
-    weight : Tensor [labels], optional
-        What a label that a vertex has weighs against one that it has not.
-    smoothing : float
-        Targets are s/2 and 1 − s/2.
-    """
+    """Sigmoid cross-entropy of several labels a vertex, y int8 [rows, labels], −1 where unknown."""
 
     weight: Tensor | None = None
     smoothing: float = 0.0
@@ -138,21 +108,7 @@ _SAMPLED, _CHECKED = 1024, 1 << 15  # vertices of all ranks, and of this one
 
 @dataclass(frozen=True, eq=False)
 class FunctionLoss(Loss):
-    """A user's function, on the vertices with a known label.
-
-    Attributes
-    ----------
-    function : callable
-        ``torch.nn.functional.cross_entropy``, say.
-    labels : Tensor [rows, …]
-        What the function takes: those of the graph, of whatever dtype and shape.
-    comm : Communicator
-    weighted : bool
-        The function returns (sum, weight), and what is minimised is the quotient of their sums over
-        all ranks. Otherwise it returns the mean of losses of vertices.
-    dtype : dtype
-        Of its losses: that of the sum on ranks without vertices, too.
-    """
+    """A user's function, on the vertices with a known label."""
 
     function: LossFunction
     labels: Tensor
@@ -180,24 +136,7 @@ class FunctionLoss(Loss):
         return share
 
     def checked(self, outputs: Tensor, mask: Tensor, ids: Tensor) -> tuple[FunctionLoss, set[str]]:
-        """The same, by what the function returns, and the torch functions it calls. Collective.
-
-        Losses of two halves of some vertices, and their gradients, must add up to those of both: a
-        rank has some of the vertices whose mean is minimised. Checked on vertices of all ranks,
-        which are the same everywhere, together with further ones of this rank.
-
-        Parameters
-        ----------
-        outputs : Tensor [rows, …]
-        mask : Tensor bool [rows]
-        ids : Tensor int64 [rows]
-            Original ids: the halves are hashes of them.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if they do not add up on one, or it returns something else.
-        """
+        """The same, by what the function returns, and the torch functions it calls. Collective."""
         rows = (mask & labelled(self.labels)).nonzero()[:, 0]
         draws = torch.from_numpy(uniform(ids[rows].cpu().numpy(), 0, "checked by loss"))
         rows = rows[draws.argsort().to(rows.device)][:_CHECKED]
@@ -387,13 +326,7 @@ def _of_all(tensors: Sequence[Tensor], comm: Communicator) -> list[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Residual(Loss):
-    """A mean over residuals of numbers, y float32 [rows, numbers], NaN where not known.
-
-    Attributes
-    ----------
-    kind : {"mse", "l1", "huber"}
-        Squares; sizes; or half the square up to 1 and the size minus a half beyond (Huber 1964).
-    """
+    """A mean over residuals of numbers, y float32 [rows, numbers], NaN where not known."""
 
     kind: str
 

@@ -23,22 +23,7 @@ MOST_COLUMNS = 1 << 30
 def areas(
     scores: Tensor, truth: Tensor, chosen: Tensor, comm: Communicator, *, rounded: bool = False
 ) -> list[float]:
-    """The area under the ROC curve of each column; NaN without positives or negatives. Collective.
-
-    That is the share of pairs of a positive and a negative in which the positive has the larger
-    score; pairs of equal scores count half (Mann & Whitney 1947).
-
-    Parameters
-    ----------
-    scores : Tensor [rows, columns]
-        Compared as float32.
-    truth : Tensor bool [rows, columns]
-    chosen : Tensor bool [rows, columns]
-        What counts.
-    comm : Communicator
-    rounded : bool
-        Scores are equal too that are no further apart than rounding may put them.
-    """
+    """The area under the ROC curve of each column."""
     columns, values = scores.shape[1], scores.detach().float().cpu()
     truth, chosen, near = truth.cpu(), chosen.cpu(), torch.zeros_like(values)
     if rounded:
@@ -60,11 +45,7 @@ def areas(
 
 
 def _sorted_keys(values: Tensor, truth: Tensor, chosen: Tensor, near: Tensor) -> Int64:
-    """Chosen predictions as sorted integers: by column, then score, then kind.
-
-    A negative is of kind 1. A positive has two keys: of kind 0 with the smallest score that counts
-    as equal, and of kind 2 with the largest one; half of it beats all negatives before either.
-    """
+    """Chosen predictions as sorted integers: by column, then score, then kind."""
     yes, no = ((chosen & which).nonzero(as_tuple=True) for which in (truth, ~truth))
     found: Int64 = np.concatenate(
         [
@@ -121,11 +102,7 @@ def _counted(keys: Int64, columns: int) -> Int64:
 
 
 def _near(scores: Tensor, means: Tensor) -> Tensor:
-    """How far apart two scores may be that rounding alone tells apart.
-
-    Of sums of products, rounding is relative to what is summed, for which the mean of |scores|
-    stands as well.
-    """
+    """How far apart two scores may be that rounding alone tells apart."""
     eps = min(torch.finfo(dtype).eps for dtype in (scores.dtype, torch.float32))
     return (8 * eps * (scores.abs() + means)).nan_to_num(0.0, 0.0)
 
@@ -133,19 +110,7 @@ def _near(scores: Tensor, means: Tensor) -> Tensor:
 def mean_reciprocal_rank(
     positive: Tensor, negative: Tensor, total: int, comm: Communicator
 ) -> float | None:
-    """The mean of 1 / rank of each positive among negatives of its own. Collective.
-
-    As OGB's evaluator of ogbl-citation2: the rank is the mean of the best and the worst one that
-    ties allow. Scores tie that are no further apart than rounding may put them.
-
-    Parameters
-    ----------
-    positive : Tensor [pairs]
-    negative : Tensor [pairs, negatives]
-    total : int
-        Pairs of all ranks.
-    comm : Communicator
-    """
+    """The mean of 1 / rank of each positive among negatives of its own. Collective."""
     positive = positive[:, None]
     near = _near(positive, negative.abs().mean(1, keepdim=True))
     equal = ((negative - positive).abs() <= near) | (negative == positive)
@@ -159,20 +124,7 @@ def mean_reciprocal_rank(
 def hits(
     positive: Tensor, negative: Tensor, ks: Sequence[int], total: int, comm: Communicator
 ) -> list[float | None]:
-    """For each K, the share of positives above the K-th largest of *all* negatives. Collective.
-
-    As OGB's evaluator of ogbl-ppa, ogbl-ddi and ogbl-collab: 1 where there are fewer than K. No
-    positive is above that ties with it, but for rounding.
-
-    Parameters
-    ----------
-    positive : Tensor [pairs]
-    negative : Tensor [any]
-    ks : sequence of int
-    total : int
-        Positives of all ranks.
-    comm : Communicator
-    """
+    """For each K, the share of positives above the K-th largest of *all* negatives. Collective."""
     most = max(ks)
     best = torch.full((most,), -torch.inf, dtype=torch.float64)
     mine = negative.double().flatten().topk(min(most, negative.numel())).values.cpu()
@@ -220,17 +172,7 @@ def accuracies(
 def confusion(
     logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> npt.NDArray[np.int64]:
-    """True positives, false positives and false negatives, int64 [masks, 3, columns]. Collective.
-
-    Parameters
-    ----------
-    logits : Tensor [rows, columns]
-    y : Tensor int64 [rows], or int8 [rows, columns]
-        Of single classes, the column with the largest logit is predicted; of several labels, all
-        with a positive one. What is not known (−1) does not count.
-    masks : sequence of Tensor bool [rows]
-    comm : Communicator
-    """
+    """True positives, false positives and false negatives, int64 [masks, 3, columns]."""
     columns = logits.shape[1]
     if y.dim() == 1:
         known = y > UNKNOWN
@@ -252,17 +194,7 @@ def confusion(
 def f1_scores(
     logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> tuple[list[Score], list[Score]]:
-    """Micro-F1 and macro-F1 of each mask.
-
-    Micro: of all columns' counts together; of single classes that is the accuracy. Macro: the mean
-    over columns, 0 for a column in which nothing is right; of single classes, over those that occur
-    or are predicted.
-
-    Parameters
-    ----------
-    logits, y, masks, comm
-        As of `confusion`.
-    """
+    """Micro-F1 and macro-F1 of each mask."""
     micro: list[Score] = []
     macro: list[Score] = []
     for right, wrong, missed in confusion(logits, y, masks, comm):
@@ -276,20 +208,7 @@ def f1_scores(
 
 
 def roc_aucs(logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator) -> list[Score]:
-    """The area under the ROC curve in each mask: the mean over columns that have both kinds.
-
-    Exact: the share of pairs of a positive and a negative that are in the right order, ties as
-    halves. As OGB's evaluator of ogbn-proteins does, columns of which only positives, or only
-    negatives, are known are left out.
-
-    Parameters
-    ----------
-    logits : Tensor [rows, columns]
-        Of single classes, a column is that class against all others, by its probability; of two
-        classes that is one column.
-    y, masks, comm
-        As of `confusion`.
-    """
+    """The area under the ROC curve in each mask: the mean over columns that have both kinds."""
     if y.dim() == 1:
         classes = logits.shape[1]
         known = y > UNKNOWN
@@ -311,20 +230,7 @@ def roc_aucs(logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communica
 def regression_scores(
     outputs: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> dict[str, list[Score]]:
-    """Errors ``mae`` and ``rmse``, and ``r2``, of each mask.
-
-    The mean absolute error and the root of the mean squared one are over all known numbers
-    together. R² is 1 − Σ(y − ŷ)² / Σ(y − ȳ)², the mean over columns; a column that does not vary
-    counts 1 if it is found exactly, and otherwise 0. Fewer than two known numbers have none.
-
-    Parameters
-    ----------
-    outputs : Tensor [rows, columns]
-    y : Tensor float32 [rows, columns]
-        NaN where not known.
-    masks : sequence of Tensor bool [rows]
-    comm : Communicator
-    """
+    """Errors ``mae`` and ``rmse``, and ``r2``, of each mask."""
     known = ~y.isnan()
     target = torch.where(known, y, 0).double()
     error = torch.where(known, outputs.double() - target, 0)

@@ -17,18 +17,7 @@ from spgnn.torch_internals import has_hooks
 
 
 class MLP(nn.Module):
-    """``lins[0]``, norm, activation, ``lins[1]``, …; parameters have the names of PyG's ``MLP``.
-
-    Parameters
-    ----------
-    widths : sequence of int
-        Of its input, then of the result of each linear layer.
-    act : callable or None
-    act_first : bool
-        Whether the activation comes before the norm.
-    norm, norm_kwargs
-        See :func:`spgnn.nn.norm.norm_of`.
-    """
+    """``lins[0]``, norm, activation, ``lins[1]``, …; parameters have the names of PyG's ``MLP``."""
 
     takes_graph = True
 

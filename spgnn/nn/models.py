@@ -49,21 +49,7 @@ JUMPS = ("none", "last", "cat", "max", "lstm")
 
 
 class JumpingKnowledge(nn.Module):
-    """All layers' rows to one; parameters and their names are those of PyG's.
-
-    Parameters
-    ----------
-    mode : {"last", "cat", "max", "lstm"}
-        The last one; side by side; the largest of each column; a sum weighted by a bidirectional
-        LSTM.
-    widths : sequence of int
-        Of the layers; all alike, but for ``last`` and ``cat``.
-
-    Attributes
-    ----------
-    width : int
-        Of its result.
-    """
+    """All layers' rows to one; parameters and their names are those of PyG's."""
 
     def __init__(self, mode: str, widths: Sequence[int]) -> None:
         super().__init__()
@@ -398,10 +384,7 @@ class Stack(nn.Module):
         return linear_of_own(layer, H, on)
 
     def _rule_after(self, number: int) -> Rule | None:
-        """The activation, if it and the dropout that follows are one pass over the rows.
-
-        Not where another activation is asked for, or a norm follows it.
-        """
+        """The activation, if it and the dropout that follows are one pass over the rows."""
         norm, last = self.norms[number], number == self.num_layers - 1 and self.jk_mode is None
         ends = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
         return rule_of(self.act) if ends and not last else None

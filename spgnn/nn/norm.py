@@ -356,23 +356,7 @@ NORMS = tuple(_NORMS)
 def norm_of(
     norm: str | nn.Module | type[nn.Module] | None, width: int, options: dict[str, Any]
 ) -> nn.Module:
-    """A norm of its name; ``Identity`` of none.
-
-    Parameters
-    ----------
-    norm : str, Module, class or None
-        ``batch``, ``layer``, ``graph``, ``pair``, or PyG's names in any spelling (``BatchNorm``,
-        ``batch_norm``). A module is copied; a class is called with the width.
-    width : int
-    options : dict
-        For the norm.
-
-    Raises
-    ------
-    InputError
-        If there is no such norm, or it does not know an option; if a module would take statistics
-        over one rank's rows.
-    """
+    """A norm of its name; ``Identity`` of none."""
     if isinstance(norm, nn.Module):
         check_local(norm)
         return copy.deepcopy(norm)
@@ -396,13 +380,7 @@ def norm_of(
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """The stage of a linear layer, whose bias the next stage adds.
-
-    Attributes
-    ----------
-    weight : Tensor [f_out, f_in]
-    bias : Tensor [f_out], optional
-    """
+    """The stage of a linear layer, whose bias the next stage adds."""
 
     weight: Tensor
     bias: Tensor | None
@@ -413,12 +391,7 @@ class Product:
 
 
 class Skip:
-    """The stage of a skip connection: it adds rows.
-
-    Parameters
-    ----------
-    rows : Tensor [rows, f]
-    """
+    """The stage of a skip connection: it adds rows."""
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
@@ -517,12 +490,7 @@ def takes_shift(stage: Stage) -> bool:
 
 
 def check_local(module: nn.Module) -> None:
-    """Refuse what takes statistics over the rows of one rank, where ours look at all.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what takes statistics over the rows of one rank, where ours look at all."""
     for part in module.modules():
         kind = type(part)
         theirs = kind.__module__.startswith("torch_geometric.nn.norm")

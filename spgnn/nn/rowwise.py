@@ -29,21 +29,7 @@ _KNOWN = {
 
 
 def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Activation | None:
-    """The activation with a name; a callable stands for itself, and ``None`` for none.
-
-    Parameters
-    ----------
-    act : str, callable or None
-        A class of ``torch.nn.modules.activation`` in any spelling (``relu``, ``LeakyReLU``,
-        ``leaky_relu``), or ``swish``.
-    options : dict
-        For that class.
-
-    Raises
-    ------
-    InputError
-        If there is no such activation, or it does not know an option.
-    """
+    """The activation with a name; a callable stands for itself, and ``None`` for none."""
     if act is None or not isinstance(act, str):
         return act
     name = act.lower().replace("_", "").replace("-", "").replace(" ", "")
@@ -76,10 +62,7 @@ class Rule:
 
 
 def rule_of(act: Activation | None) -> Rule | None:
-    """The fused update's rule for an activation.
-
-    ``None`` where the gradient needs the input, or somebody looks at the module.
-    """
+    """The fused update's rule for an activation."""
     if act is None:
         return Rule()
     if isinstance(act, nn.Module) and has_hooks(act):
@@ -94,13 +77,7 @@ def rule_of(act: Activation | None) -> Rule | None:
 
 
 def activated(act: Activation | None, Z: Tensor, *, owned: bool) -> Tensor:
-    """The activation of Z, which is overwritten where that is possible.
-
-    Parameters
-    ----------
-    owned : bool
-        Whether nobody else needs Z: not even the gradient of what made it.
-    """
+    """The activation of Z, which is overwritten where that is possible."""
     if act is None:
         return Z
     if owned and type(act) is nn.ReLU and not has_hooks(act):
@@ -161,21 +138,7 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
 
 @dataclass(frozen=True)
 class Update:
-    """``dropout(act(Z + b))``, in one pass over the rows.
-
-    Attributes
-    ----------
-    act : Rule
-        Of the activation.
-    p : float
-        Of the dropout that the next layer begins with.
-    keys : DropoutKeys, optional
-        Of the vertices of these rows; without, nothing is dropped.
-    layer : int
-        The next one.
-    hidden : bool
-        Whether nobody looks at the gradient of the result.
-    """
+    """``dropout(act(Z + b))``, in one pass over the rows."""
 
     act: Rule
     p: float = 0.0

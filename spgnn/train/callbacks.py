@@ -28,10 +28,7 @@ CSV_FILE = "history.csv"
 
 
 class CSVLog:
-    """``history.csv`` in a directory, made if need be: an epoch a line, written as it ends.
-
-    Of a file that is there, lines of earlier epochs than the first one stay: a resumed run goes on.
-    """
+    """``history.csv`` in a directory, made if need be: an epoch a line, written as it ends."""
 
     def __init__(self, directory: str) -> None:
         self._path = Path(directory) / CSV_FILE
@@ -79,13 +76,7 @@ def _lines_before(path: Path, epoch: int) -> list[Record]:
 
 
 class TensorBoardLog:
-    """Event files of TensorBoard in a directory: a scalar for each number of an epoch.
-
-    Raises
-    ------
-    InputError
-        If tensorboard is not installed.
-    """
+    """Event files of TensorBoard in a directory: a scalar for each number of an epoch."""
 
     def __init__(self, directory: str) -> None:
         try:
@@ -116,12 +107,7 @@ def logs_in(directory: str) -> list[Callback]:
 
 
 def check_log_directory(directory: str) -> None:
-    """Find out before training whether logs can be written; makes the directory.
-
-    Raises
-    ------
-    InputError
-    """
+    """Find out before training whether logs can be written; makes the directory."""
     path = Path(directory)
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -168,14 +168,7 @@ def save_run(
     comm: Communicator,
     own: Mapping[str, Any],
 ) -> None:
-    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if it cannot be written (a full disk), or weights are not finite; the previous
-        checkpoint stays.
-    """
+    """Write the checkpoint, and the files of what each rank keeps besides, if any. Collective."""
 
     def state() -> tuple[Tensors, Progress]:
         try:
@@ -198,25 +191,7 @@ def load_run(
     *,
     steps: int | None = 1,
 ) -> tuple[History, dict[str, Any]]:
-    """Read the checkpoint into model and optimiser on all ranks. Collective.
-
-    Parameters
-    ----------
-    steps : int, optional
-        Of the optimiser in an epoch, if they are the same on all ranks.
-
-    Returns
-    -------
-    history : list of dict
-    own : dict
-        What this rank kept besides.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if there is none, it is damaged, or it was made with another signature; model
-        and optimiser are then left as they were.
-    """
+    """Read the checkpoint into model and optimiser on all ranks. Collective."""
     path = Path(directory or "") / FILE
 
     def check() -> tuple[dict[str, Any], History, dict[str, Any] | None]:
@@ -232,13 +207,7 @@ def load_run(
 
 
 def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator) -> None:
-    """Refuse, before training, a state that a checkpoint could not hold. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks; it names what is neither a tensor nor a number or text.
-    """
+    """Refuse, before training, a state that a checkpoint could not hold. Collective."""
 
     def check() -> None:
         packed({"weight": model.state_dict(), "optimizer": _after_a_step(optimizer)})
@@ -247,13 +216,7 @@ def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, comm: Commun
 
 
 def packed(value: Any, name: str = "") -> tuple[Tensors, Any]:
-    """Tensors by name, and the rest as JSON: of tables, lists and tuples of tensors and numbers.
-
-    Raises
-    ------
-    InputError
-        If there is anything else in it: names it, and its type.
-    """
+    """Tensors by name, and the rest as JSON: of tables, lists and tuples of tensors and numbers."""
     tensors = Tensors()
 
     def encode(value: Any, name: str) -> Any:
@@ -315,13 +278,7 @@ def sent_to_all(value: Any, comm: Communicator) -> Any:
 
 
 def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read the weights of a checkpoint, by name in the model, and its signature.
-
-    Raises
-    ------
-    InputError
-        If there is no such file, it is damaged, or it holds several models.
-    """
+    """Read the weights of a checkpoint, by name in the model, and its signature."""
 
     def read() -> tuple[dict[str, Any], dict[str, Any]]:
         tensors, progress = _read(path, _DAMAGED)
@@ -340,12 +297,7 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def check_target(directory: str, resume: bool) -> None:
-    """Find out before training whether checkpoints can be written, or read; makes nothing.
-
-    Raises
-    ------
-    InputError
-    """
+    """Find out before training whether checkpoints can be written, or read; makes nothing."""
     path = Path(directory)
     # os.path answers where Path raises: names that are too long.
     if resume and not os.path.exists(path / FILE):

@@ -93,19 +93,7 @@ class PairRequests(NamedTuple):
 
 
 class LinkPrediction(GraphTask):
-    """A model that tells links from pairs that are made up; cross-entropy over both.
-
-    Embeddings are as wide as a hidden layer. In each epoch every training link meets other sources
-    at its target, drawn by a hash of (seed, epoch, original ids of the link, number); links for
-    validation and testing meet the same ones whenever they are scored. The graph has no links but
-    those for training.
-
-    Raises
-    ------
-    InputError
-        If there is no link to learn from, or the weights could never fit into memory; on all ranks
-        alike.
-    """
+    """A model that tells links from pairs that are made up; cross-entropy over both."""
 
     def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
         aim, width, whole = config.aim, config.model.hidden, data.whole
@@ -143,10 +131,7 @@ class LinkPrediction(GraphTask):
         return pairs_cross_entropy(*scores) / ((1 + self.negatives) * self.counts[0])
 
     def scores(self) -> Scores:
-        """Validation loss, then scores on links for validation and for testing. Collective.
-
-        The loss is over the validation links and as many made-up ones each as in training.
-        """
+        """Validation loss, then scores on links for validation and for testing. Collective."""
         Z_local = self.outputs()
         result: Scores = {}
         for split, drawn, total in zip(HELD_OUT, self._evaluated, self.counts[1:], strict=True):

@@ -26,12 +26,7 @@ CLOCKED_EVERY = 10
 
 
 def is_clocked(number: int) -> bool:
-    """True if the operator clock runs in an epoch, the `number`-th of this run.
-
-    It waits for every operator on a GPU, and costs a few microseconds for each anywhere. So it
-    runs in epochs 1, 11, 21, …, and these do not count as the time of an epoch; nor does the first,
-    which makes what all others use again.
-    """
+    """True if the operator clock runs in an epoch, the `number`-th of this run."""
     return number % CLOCKED_EVERY == 1
 
 
@@ -41,11 +36,7 @@ def timed(seconds: Sequence[float]) -> list[float]:
 
 
 class Measurements:
-    """Seconds and bytes of this rank's training epochs, by the ledger of the communicator.
-
-    `sent_out` are bytes sent out of this rank's group of each size, where the ledger knows nodes;
-    `breakdowns` seconds by category, one list for each clocked epoch.
-    """
+    """Seconds and bytes of this rank's training epochs, by the ledger of the communicator."""
 
     def __init__(self, ledger: Ledger, device: torch.device) -> None:
         self.seconds: list[float] = []
@@ -56,11 +47,7 @@ class Measurements:
         self._ledger, self._device = ledger, device
 
     def epoch(self, body: Callable[[], torch.Tensor]) -> float:
-        """Run one epoch; returns the loss that `body` computes. The host waits for it alone.
-
-        On a GPU that ends the current stream's work, and not what else is under way there: messages
-        that arrive epochs later go on.
-        """
+        """Run one epoch; returns the loss that `body` computes. The host waits for it alone."""
         clock = OperatorClock(self._device, self._ledger) if is_clocked(len(self.seconds)) else None
         before = self._ledger.copy()
         start = self._ledger.clock()
@@ -104,10 +91,7 @@ def volume(comm: Communicator, sent: int, received: int) -> dict[str, int | floa
 
 
 def volume_by_level(comm: Communicator, sent: int, out: Sequence[int]) -> dict[str, Any] | None:
-    """Bytes inside nodes and between them; ``None`` where nodes are not known. Collective.
-
-    Of the bytes that this rank sends, `out` leave its group of each size, nodes last.
-    """
+    """Bytes inside nodes and between them; ``None`` where nodes are not known. Collective."""
     if not comm.ledger.node_size:
         return None
     levels = gathered(comm, -np.diff([sent, *out, 0])).T
@@ -171,12 +155,7 @@ CATEGORIES = ("spmm", "gemm", "pack", "alltoall", "bcast", "allreduce", "other")
 
 
 class OperatorClock(DispatchMode):
-    """Seconds in each kind of torch operator that runs while this mode is active.
-
-    On a GPU every timed operator is waited for, so the parts add up, but overlap is lost: epochs
-    with this clock do not count as the time of an epoch. The ledger knows how long exchanges took,
-    and `timing_exchanges` has it know also where the transport only orders them on a stream.
-    """
+    """Seconds in each kind of torch operator that runs while this mode is active."""
 
     def __init__(self, device: torch.device, ledger: Ledger | None = None) -> None:
         super().__init__()

@@ -31,20 +31,7 @@ PRIOR = 0.1  # weight of the guess that each feature takes a third of the second
 
 
 def fitted(features: Float64Array, seconds: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Seconds of a unit of each feature, and how slow each rank of the last observations is.
-
-    Parameters
-    ----------
-    features : float64 [observations, ranks, 3]
-        Rows, nonzeros and remote rows; float64 `seconds` [observations, ranks] go with them.
-
-    Returns
-    -------
-    cost : float64 [3]
-        Not negative.
-    slowness : float64 [ranks]
-        Measured over modelled seconds.
-    """
+    """Seconds of a unit of each feature, and how slow each rank of the last observations is."""
     scale = np.maximum(features.mean(axis=(0, 1)), 1e-12)
     X, t = (features / scale).reshape(-1, 3), seconds.ravel()
     guess = np.full(3, t.mean() / 3)
@@ -57,10 +44,7 @@ def fitted(features: Float64Array, seconds: Float64Array) -> tuple[Float64Array,
 def rebalanced(
     config: TrainConfig, comm: Communicator, seconds_of: Callable[[Shared], float]
 ) -> tuple[Shared, dict[str, Any]]:
-    """A rank's part after rounds of measuring and moving cuts, and a record. Collective.
-
-    `seconds_of` says how long this rank works in an epoch with a part.
-    """
+    """A rank's part after rounds of measuring and moving cuts, and a record. Collective."""
     shared, record, seen = share_of(config, comm), list[dict[str, Any]](), list[Float64Array]()
     for _ in range(ROUNDS):
         share, _ = shared

@@ -35,11 +35,7 @@ SHARES = ("acc", "f1_micro", "f1_macro", "roc_auc")
 
 
 def assemble(config: Configuration, trainer: Trainer, idle_bytes: int, watch: Stopwatch) -> Report:
-    """The report of the training command, the same on every rank. Collective.
-
-    `idle_bytes` is the resident memory of this rank before it loaded any data. `watch` has timed
-    the same parts on every rank.
-    """
+    """The report of the training command, the same on every rank. Collective."""
     watch.lap("rest")
     slowest = gathered(trainer.comm, list(watch.seconds.values())).max(axis=0)
     measured, sections = measurements(trainer), trainer.task.sections()
@@ -81,10 +77,7 @@ def measurements(trainer: Trainer) -> Report:
 
 
 def best(trainer: Trainer) -> dict[str, Any] | None:
-    """The record of the best epoch, with the criterion's name; ``None`` if no epoch has its score.
-
-    Of equally good ones the first.
-    """
+    """The record of the best epoch, with the criterion's name."""
     criterion, first = trainer.task.criterion, None
     for record in trainer.history:
         score = record.get(criterion.name)
@@ -96,10 +89,7 @@ def best(trainer: Trainer) -> dict[str, Any] | None:
 
 
 def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
-    """Several runs, and mean and standard deviation of the scores that all have; ``None`` of one.
-
-    The deviation is that of a sample: over N − 1.
-    """
+    """Several runs, and mean and standard deviation of the scores that all have."""
     if config.training.runs == 1:
         return {"runs": None, "mean": None, "std": None}
     runs = [
@@ -122,10 +112,7 @@ def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
 
 
 def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
-    """Peak memory of the ranks, and what of it is above idle. Collective.
-
-    Rank 0 reads what the others are sent, so it says little of what a rank needs.
-    """
+    """Peak memory of the ranks, and what of it is above idle. Collective."""
     peak = peak_bytes()
     result = {}
     by_rank = gathered(comm, [peak, max(0, peak - idle_bytes)])
@@ -137,13 +124,7 @@ def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
 
 
 def write(report: Report, path: str) -> None:
-    """Write the report aside, then rename it into place.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Write the report aside, then rename it into place."""
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
     with atomic_file(path, f"--json {path}") as file:
         file.write(text.encode())
@@ -152,13 +133,7 @@ def write(report: Report, path: str) -> None:
 def publish(
     config: JobConfig, report: Report, shown: Callable[[Report], None] | None = None
 ) -> None:
-    """Write the report and print its table, or what else shows it; what went wrong is said last.
-
-    Raises
-    ------
-    InputError
-        If the report cannot be written, or training ended before it was done.
-    """
+    """Write the report and print its table, or what else shows it; what went wrong is said last."""
     trouble = report["failure"]
     if config.job.json is not None:
         try:
@@ -175,10 +150,7 @@ def _per_epoch(counts: Sequence[int]) -> int:
 
 
 def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
-    """The history, with ``None`` for the scores of epochs that were not evaluated.
-
-    An epoch takes as long as its slowest rank; those of an earlier run keep what they had.
-    """
+    """The history, with ``None`` for the scores of epochs that were not evaluated."""
     names = dict.fromkeys(name for record in trainer.history for name in record)
     result = [{**names, **record} for record in trainer.history]
     # What ended training has taken time as well, and left no record.
@@ -251,13 +223,7 @@ def show(report: Report) -> None:
 
 
 def plot_history(report: Report, path: str, title: str) -> None:
-    """Draw losses, and then the scores, of each epoch of a report.
-
-    Raises
-    ------
-    InputError
-        As `check_plot`, if there is no epoch, or the file cannot be written.
-    """
+    """Draw losses, and then the scores, of each epoch of a report."""
     suffix = check_plot(path, "--output")
     history = report["history"]
     if not history:
@@ -300,11 +266,7 @@ def _shown(name: str, value: float) -> str:
 
 
 def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds of training until a score was reached, for every whole percent above all before.
-
-    The score is that on the test set, or on the validation set without one, by what is reported
-    first; evaluation takes no time.
-    """
+    """Seconds of training until a score was reached, for every whole percent above all before."""
     followed = _followed(history)
     result: dict[str, float] = {}
     if followed is None:

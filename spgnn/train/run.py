@@ -248,12 +248,7 @@ def _is_same(path: str, name: str) -> bool:
 
 
 def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:
-    """The same configuration with nodes known, and ``--hierarchy auto`` decided; so is the ledger.
-
-    Nodes are those of the launcher, where it has put as many neighbouring ranks on all of them,
-    unless ``--nodes`` or ``--hierarchy`` says. ``auto`` is the number of ranks on each, where the
-    algorithm knows nodes; else ``none``. Collective.
-    """
+    """The same configuration with nodes known, and ``--hierarchy auto`` decided."""
     launched, how = comm.ranks_a_node(), config.algorithm
     if how.nodes is not None:
         launched = comm.size // how.nodes
@@ -298,13 +293,7 @@ def resumable(config: TrainConfig, comm: Communicator) -> TrainConfig:
 
 
 def task_of(config: TrainConfig, data: TrainingGraph) -> GraphTask:
-    """The task of a configuration. Collective.
-
-    Raises
-    ------
-    InputError
-        As the tasks do; on all ranks alike.
-    """
+    """The task of a configuration. Collective."""
     if config.aim.task == "links":
         return LinkPrediction(config, data)
     if config.aim.label_propagation:

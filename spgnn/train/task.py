@@ -187,10 +187,7 @@ class Moving(Protocol):
 def planned_bytes(
     moving: Iterable[Moving], epoch: int, group_sizes: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """Bytes that an epoch sends, receives, and sends out of groups, by plans and codecs.
-
-    Out of this rank's group of each size, if there are any; nodes are the largest.
-    """
+    """Bytes that an epoch sends, receives, and sends out of groups, by plans and codecs."""
     sent, received, levels = 0, 0, np.zeros(len(group_sizes), np.int64)
     for product in moving:
         mesh, moved = product.A.mesh, list(product.carried(epoch))
@@ -204,28 +201,7 @@ def planned_bytes(
 
 
 class GraphTask(Task):
-    """A task whose model, built from the flags, is a stack of layers on a graph.
-
-    Attributes
-    ----------
-    layers : Stack
-    network : Module
-        Called as ``network(X, graph, keys)``; its products are an epoch's traffic: the layers, or
-        these and what stands before them.
-    model : Module
-        All that is trained; here the network.
-    codecs : GraphCodecs, optional
-        Those of this run, where messages are approximate.
-    messages : list
-        Messages of this epoch's loss, forward and backward, other than the network's products.
-    planned : list of (sent, received, sent out of groups of each size)
-        Bytes of each epoch, where epochs may differ.
-
-    Raises
-    ------
-    InputError
-        If the weights could never fit into memory; on all ranks alike.
-    """
+    """A task whose model, built from the flags, is a stack of layers on a graph."""
 
     def __init__(self, config: TrainConfig, data: TrainingGraph, outputs: int) -> None:
         training, codec = config.training, config.messages.codec
@@ -309,11 +285,7 @@ class GraphTask(Task):
         self.codecs.load(state, self.data.whole.device)
 
     def planned_bytes(self, epoch: int = 0, group_sizes: Sequence[int] = ()) -> tuple[int, ...]:
-        """Bytes that this rank sends, receives, and sends out of its groups, in an epoch.
-
-        For the network's products, according to plans and codecs. Where codecs approximate, of the
-        last epoch, or of one whose bytes do not depend on data.
-        """
+        """Bytes that this rank sends, receives, and sends out of its groups, in an epoch."""
         if self.comm.size == 1:  # nothing moves, and to count it torch imports its compiler
             return 0, 0, *(0 for _ in group_sizes)
         return planned_bytes(self._products, epoch, group_sizes)

@@ -334,10 +334,7 @@ class Trainer:
             write_npz(path, arrays, ids, self.comm, what, after, columns)
 
     def _call_back(self, record: dict[str, Any]) -> None:
-        """Call the callbacks of rank 0; what one raises ends training on all ranks.
-
-        What they set of the optimiser is set on all ranks.
-        """
+        """Call the callbacks of rank 0; what one raises ends training on all ranks."""
         if not self._has_callbacks:
             return
         before = _numbers_of(self.optimizer)
@@ -393,11 +390,7 @@ class Trainer:
         return {"epoch": epoch, "loss": loss, **scores, "lr": rate, "seconds": seconds}
 
     def _should_stop(self) -> bool:
-        """Early stopping of Kipf & Welling (2017, section 5.2) and their code.
-
-        True once the newest validation loss, or what else the criterion names, is worse than the
-        mean of the `patience` before it. Scores are the same on every rank, so all stop together.
-        """
+        """Early stopping of Kipf & Welling (2017, section 5.2) and their code."""
         patience = self.options.patience
         criterion = self.task.criterion
         scores = [score for r in self.history if (score := r.get(criterion.name)) is not None]
@@ -491,13 +484,7 @@ def _optimizer_of(
     options: Training,
     set_by_hand: set[str],
 ) -> torch.optim.Optimizer:
-    """The user's optimiser, or that of a user's class or function.
-
-    Raises
-    ------
-    InputError
-        If it would not do what the arguments say.
-    """
+    """The user's optimiser, or that of a user's class or function."""
     if task.steps:
         raise InputError(f"optimizer=: {type(task).__name__} takes steps of its own")
     groups = task.parameter_groups()
@@ -592,13 +579,7 @@ def _not_finite(record: dict[str, Any]) -> str | None:
 
 
 def rate_factor(options: Training, history: Sequence[Mapping[str, Any]]) -> float:
-    """Factor of the learning rates of all groups in the epoch after that history.
-
-    Raises
-    ------
-    InputError
-        If a plateau has no validation loss to look at.
-    """
+    """Factor of the learning rates of all groups in the epoch after that history."""
     epoch = len(history)
     if epoch < options.warmup:
         return (epoch + 1) / options.warmup
@@ -629,11 +610,7 @@ def rate_factor(options: Training, history: Sequence[Mapping[str, Any]]) -> floa
 def apply_rates(
     optimizer: torch.optim.Optimizer, options: Training, history: Sequence[Mapping[str, Any]]
 ) -> float:
-    """Set the rates of the epoch after that history; returns that of groups without their own.
-
-    The groups' rates when this is first called are what all later ones are factors of. Without a
-    schedule they are left alone: another one may set them.
-    """
+    """Set the rates of the epoch after that history; returns that of groups without their own."""
     factor = rate_factor(options, history)
     if options.lr_schedule != "none" or options.warmup:
         for group in optimizer.param_groups:

@@ -221,10 +221,7 @@ class Objective:
 def objective_on(
     loss: Aim | str | LossFunction, graph: DistGraph | VertexType, seed: int = 0
 ) -> Objective:
-    """The objective of options, of a named loss or of a function, on vertices. Collective.
-
-    The seed is that of a split, where the graph has no training mask.
-    """
+    """The objective of options, of a named loss or of a function, on vertices. Collective."""
     named = isinstance(loss, Aim | str)
     aim = loss if isinstance(loss, Aim) else Aim(loss=cast(Any, loss)) if named else Aim()
     name = graph.name if isinstance(graph, VertexType) else graph.meta.name
@@ -274,10 +271,7 @@ def _are_binary(y: Tensor, comm: Communicator) -> bool:
 
 
 def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) -> None:
-    """Refuse integers that would be lost: −1 says that a label is not known, and so does −100.
-
-    `loss` is a name; ``None`` for a function, which takes integers of any size. Collective.
-    """
+    """Refuse integers that would be lost: −1 says that a label is not known, and so does −100."""
     y = y if y.dtype.is_signed else y.int()
     below = (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)
     kinds = (below, y == UNKNOWN, y == 0, y == 1, y > 1)
@@ -296,11 +290,7 @@ def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) 
 def _read(
     labels: Tensor, calls: set[str], columns: int, comm: Communicator
 ) -> tuple[str, Tensor, float]:
-    """What outputs of so many columns are: the kind, its labels, and a threshold. Collective.
-
-    The functions of torch that the loss calls say it; where they do not, labels do. Nothing is
-    scored (the kind is empty) where outputs and labels have nothing in common.
-    """
+    """What outputs of so many columns are: the kind, its labels, and a threshold. Collective."""
     y, integers = as_table(labels), not labels.is_floating_point()
     known = known_labels(y)
     binary, classes = _are_binary(y, comm), comm.agree(classes_of(y))
@@ -358,12 +348,7 @@ def _loss(
 
 
 def _balanced(y: Tensor, training: Tensor, classes: int, comm: Communicator) -> Tensor:
-    """Weights that give each class the same part in the loss, float64 [classes]. Collective.
-
-    Of classes, n / (classes × vertices of the class): 1 where all are equally frequent, 0 for one
-    that does not occur. Of labels, how many vertices have it not for one that has it; 1 where
-    either do not occur.
-    """
+    """Weights that give each class the same part in the loss, float64 [classes]. Collective."""
     if y.dim() == 1:
         counts = torch.bincount(y[training & (y > UNKNOWN)], minlength=classes).cpu()
         comm.all_reduce(counts).wait()
@@ -380,16 +365,7 @@ def _balanced(y: Tensor, training: Tensor, classes: int, comm: Communicator) -> 
 
 
 class NodeClassification(GraphTask):
-    """A model that learns what labels say of each vertex: its class, several labels, or numbers.
-
-    What is minimised, and which scores are reported, is an :class:`Objective`.
-
-    Raises
-    ------
-    InputError
-        If labels do not fit the flags, no training vertex has one, or the weights could never fit
-        into memory; on all ranks alike.
-    """
+    """A model that learns what labels say of each vertex: its class, several labels, or numbers."""
 
     def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
         self.objective = objective_on(config.aim, data.whole)
@@ -414,26 +390,12 @@ class NodeClassification(GraphTask):
         return outputs
 
     def predictions(self) -> Predictions:
-        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows.
-
-        That is the class (int64), or which labels a vertex has (bool); of numbers, nothing.
-        Collective.
-        """
+        """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows."""
         return self.objective.predictions(self.outputs(), self.data.whole.vertex_ids)
 
 
 class LabelPropagation(NodeClassification):
-    """Labels of a share of the training vertices are inputs, those of the others are learnt.
-
-    As Shi et al. (2021, UniMP): an embedding of the labels that are inputs is added to the
-    features. Which ones these are is drawn in each epoch, by a hash of (seed, epoch, original id).
-    In evaluation all training labels are inputs; so scores on training vertices say little.
-
-    Raises
-    ------
-    InputError
-        As :class:`NodeClassification`, or if labels are numbers.
-    """
+    """Labels of a share of the training vertices are inputs, those of the others are learnt."""
 
     def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
         super().__init__(config, data)

@@ -33,11 +33,7 @@ def implementation() -> ModuleType:
 
 @cache
 def trouble() -> str | None:
-    """The reason why the kernels cannot run here, a line; ``None`` if one was compiled and run.
-
-    A missing compiler, a toolkit newer than the driver and an unknown architecture all show up in
-    the same try, whatever error each of them ends in.
-    """
+    """The reason why the kernels cannot run here, a line; ``None`` if one was compiled and run."""
     ones, found = torch.ones(1, 1, device="cuda"), torch.zeros(1, 1, device="cuda")
     try:
         dropout_rows(ones, torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.0, found)

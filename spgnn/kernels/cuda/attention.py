@@ -41,10 +41,7 @@ SUM_BYTES = 64  # of a thread's running sums; more would not fit into shared mem
 
 
 class HeadShape(NamedTuple):
-    """Threads that compute a row of heads: ``group`` of them, ``lanes`` for each head.
-
-    Each has ``packs`` packs of ``vector`` columns of its head at a time.
-    """
+    """Threads that compute a row of heads: ``group`` of them, ``lanes`` for each head."""
 
     heads: int
     width: int
@@ -57,18 +54,7 @@ class HeadShape(NamedTuple):
     def of(
         cls, heads: int, matrices: Sequence[Tensor], sums: Sequence[Tensor | None], arrays: int
     ) -> HeadShape:
-        """The fewest lanes that hold a head, for each of them recomputes the score.
-
-        Parameters
-        ----------
-        heads : int
-        matrices : sequence of Tensor [rows, heads * width]
-            Of one dtype, read or written by packs.
-        sums : sequence of Tensor
-            Wider ones.
-        arrays : int
-            Of running sums.
-        """
+        """The fewest lanes that hold a head, for each of them recomputes the score."""
         width = matrices[0].shape[1] // heads
         vector = vector_width(*(matrix.unflatten(1, (heads, width)) for matrix in matrices))
         wide = max(4, matrices[0].element_size())
@@ -237,10 +223,7 @@ def _words(target: Target) -> tuple[Argument, ...]:
 def attend_backward(
     pattern: Pattern, operands: Gat | GatV2, rules: Rules, G: Tensor, lse: Tensor, D: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """Gradients in Z, s and the scores of edges; or in x, y, a and the features of edges.
-
-    Bitwise reproducible on one device.
-    """
+    """Gradients in Z, s and the scores of edges; or in x, y, a and the features of edges."""
     G, lse, D, edges = unit_stride(G), lse.contiguous(), D.contiguous(), dense(rules.edges)
     order = listed(None if edges is None else pattern.order)
     dt = None if edges is None else torch.empty_like(edges)
@@ -289,10 +272,7 @@ def _sum_over_rows(
     sums: tuple[Tensor, Tensor | None],
     others: Sequence[Tensor | None],
 ) -> None:
-    """Start a kernel that sums rows of gradients, and numbers of their heads, over nonzeros.
-
-    What rows that cross tiles have left is summed up as products are.
-    """
+    """Start a kernel that sums rows of gradients, and numbers of their heads, over nonzeros."""
     rows, numbers = sums
     if not len(rows):
         return

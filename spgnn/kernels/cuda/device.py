@@ -51,20 +51,7 @@ def finish(device: torch.device) -> None:
 
 
 def launch(kernel: str, grid: tuple[int, int], arguments: Sequence[Argument]) -> None:
-    """Start a kernel on torch's current stream.
-
-    Parameters
-    ----------
-    kernel : str
-        A template instance, say ``"spgnn::dropout_rows<float, 4, 32>"``; compiled on first use,
-        then kept on disk.
-    grid : (x, y)
-        Blocks of `THREADS` threads.
-    arguments : sequence
-        Tensors (their addresses), integers (``long long``), floats (``double``) and ``None`` (a
-        null pointer): eight bytes each. What a tensor holds must have been allocated for, or
-        recorded on, the current stream; torch's allocator then keeps it until the kernel is done.
-    """
+    """Start a kernel on torch's current stream."""
     values: list[Any] = []
     index = -1
     for a in arguments:
@@ -111,11 +98,7 @@ _remembered: Any = WeakTensorKeyDictionary()
 
 
 def remembered(tensor: Tensor, question: object, make: Callable[[], T]) -> T:
-    """The answer of ``make()`` to a question about a tensor, while it lives and is not written to.
-
-    An answer is complete on the device before anyone can find it: another stream or thread that
-    does need not wait.
-    """
+    """The answer of ``make()`` about a tensor, while it lives and is not written to."""
     answers = _answers(tensor)
     if question not in answers:
         answer = make()
@@ -155,11 +138,7 @@ class ThreadShape(NamedTuple):
 
 @cache
 def thread_shape(columns: int, vector: int, accumulators: int = ACCUMULATORS) -> ThreadShape:
-    """The fewest threads that cover all columns in as few, equal sweeps as possible.
-
-    Rows of a little more than a warp's width are better shared by half a warp: 47 columns by 16
-    threads with 3 each leave one of 48 idle, 32 threads with 2 each 17 of 64.
-    """
+    """The fewest threads that cover all columns in as few, equal sweeps as possible."""
     needed = -(-columns // vector)
     most_packs = min(MOST_PACKS, max(1, accumulators // vector))
 

@@ -148,11 +148,7 @@ def _sliced_shape(X: Tensor, columns: int, vector: int, accumulators: int) -> Th
 
 @cache
 def slice_bytes(rows: int, where: torch.device) -> int:
-    """Bytes of a row of X that all tiles read before any goes on to the next ones.
-
-    Many tiles read the same rows of X, so a narrow slice of it stays in caches; half a slice where
-    that makes X fit into the second level, or nearly.
-    """
+    """Bytes of a row of X that all tiles read before any goes on to the next ones."""
     half, whole = rows * SLICE_BYTES // 2, rows * SLICE_BYTES
     fits = half <= NEARLY * device.properties(where).L2_cache_size < whole
     return SLICE_BYTES // 2 if fits else SLICE_BYTES
@@ -277,10 +273,7 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float, out: Tensor)
 
 
 def check_range(rows: Tensor, limit: int) -> None:
-    """Look at each list once: reading its extremes waits for the device.
-
-    Of lists that :func:`spgnn.kernels.rows.known_rows` has been told of, nobody looks at any.
-    """
+    """Look at each list once: reading its extremes waits for the device."""
     if not len(rows):
         return
     low, high = remembered(rows, "extremes", lambda: torch.stack(torch.aminmax(rows)).tolist())

@@ -54,22 +54,7 @@ def bound(module: str) -> Any:
 
 @cache
 def function(kernel: str, device: int) -> tuple[Any, int]:
-    """A template instance as the driver's function, on the current device.
-
-    Parameters
-    ----------
-    kernel : str
-        Say ``"spgnn::dropout_rows<float, 4, 32>"``.
-    device : int
-        The current device: a function belongs to it.
-
-    Returns
-    -------
-    module
-        To be kept while the function is used.
-    function : int
-        The driver's handle.
-    """
+    """A template instance as the driver's function, on the current device."""
     major, minor = torch.cuda.get_device_capability(device)
     name, binary = compiled(kernel, f"sm_{major}{minor}")
     module = bound("driver").moduleLoadData(binary)
@@ -77,11 +62,7 @@ def function(kernel: str, device: int) -> tuple[Any, int]:
 
 
 def compiled(kernel: str, architecture: str) -> tuple[str, bytes]:
-    """The lowered name and the machine code of a template instance.
-
-    Compiled once for all processes of this user that see the same ``$SPGNN_CACHE`` (or
-    ``~/.cache/spgnn``). The key holds all that code depends on, so a file is never out of date.
-    """
+    """The lowered name and the machine code of a template instance."""
     key = "\n".join((source(), *FLAGS, architecture, str(bound("nvrtc").getVersion()), kernel))
     home = os.environ.get("SPGNN_CACHE")
     folder = (Path(home) if home else Path.home() / ".cache" / "spgnn") / FOLDER

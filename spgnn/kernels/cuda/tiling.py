@@ -16,23 +16,7 @@ TILES_PER_MULTIPROCESSOR = 16
 
 @dataclass(frozen=True, eq=False)
 class Tiling:
-    """The tiles of a product.
-
-    The work on a CSR block is a list of items: nonzeros and, after the last nonzero of each row,
-    that row's end. Cutting that list evenly balances any mix of long, short and empty rows (the
-    merge path of Merrill & Garland, "Merge-based parallel sparse matrix-vector multiplication",
-    SC 2016, section 3; for many columns, Yang, Buluç & Owens, "Design principles for sparse
-    matrix multiplication on the GPU", Euro-Par 2018).
-
-    Attributes
-    ----------
-    tiles : Tensor, int64 [tiles + 1, 3]
-        First row, first nonzero and first slot of carried sums of each tile; one past the end.
-    items : int
-        Most items a tile holds.
-    carried : CarriedRows, optional
-        What is left to sum up; ``None`` if no row crosses tiles.
-    """
+    """The tiles of a product."""
 
     tiles: Tensor
     items: int
@@ -41,11 +25,7 @@ class Tiling:
 
 @dataclass(frozen=True, eq=False)
 class CarriedRows:
-    """Rows that cross tiles: row ``rows[s]`` is the sum of slots ``indptr[s]`` to ``indptr[s+1]``.
-
-    Summing them up is a product with a 0/1 matrix, so it runs as one, with a tiling of its own: a
-    row of a million nonzeros is summed by many blocks in either.
-    """
+    """Rows that cross tiles."""
 
     rows: Tensor
     indptr: Tensor
@@ -54,17 +34,7 @@ class CarriedRows:
 
 
 def make_tiling(indptr: Tensor, items: int) -> Tiling:
-    """Cut a CSR block into tiles of at most ``items`` items.
-
-    Tiles start three quarters of ``items`` apart, moved back to the start of a row where that is
-    within a quarter: rows of up to ``items // 4`` nonzeros never cross tiles.
-
-    Parameters
-    ----------
-    indptr : Tensor, int64 [rows + 1], rows ≥ 1
-    items : int
-        At least 4.
-    """
+    """Cut a CSR block into tiles of at most ``items`` items."""
     rows, nnz = indptr.shape[0] - 1, int(indptr[-1])
     slack = items // 4
     row_ends = indptr[1:] + torch.arange(rows, device=indptr.device)  # place among the items
