@@ -14,10 +14,9 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.addons.io.through_disk import open_through_disk
 from spgnn.command import plural, run, say, say_version, say_wrapped
 from spgnn.data.graph import MASKS, GraphBlock, LabelKind, label_kind, labelled
-from spgnn.data.load import DOWNLOADS, data_directory, download, open_source
+from spgnn.data.load import open_source
 from spgnn.data.shards import ShardDirectory, check_parts, write_shards
 from spgnn.data.source import GraphSource, MemorySource
 from spgnn.errors import InputError, shortened, suggestion, unknown
@@ -27,7 +26,7 @@ from spgnn.inference.weights import read_state, write_state
 from spgnn.options import Record, command_of, flag, positional
 from spgnn.partition.plot import check_plot
 from spgnn.progress import ProgressBar
-from spgnn.registry import COMMANDS
+from spgnn.registry import COMMANDS, OPENERS
 from spgnn.train.checkpoint import SUFFIX
 from spgnn.train.report import plot_history
 from spgnn.train.run import main as train
@@ -40,14 +39,6 @@ class Info(Record):
     graph: Annotated[str, positional("a file, a directory or a data set's name")]
     data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
     check: Annotated[bool, flag("compare every byte of a graph directory")] = False
-
-
-@dataclass(frozen=True)
-class Download(Record):
-    """Fetch a public data set and keep it as .npz."""
-
-    name: Annotated[str, positional(", ".join(DOWNLOADS))]
-    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
 
 
 @dataclass(frozen=True)
@@ -177,12 +168,6 @@ _OF_LABELS: dict[LabelKind, str] = {
 }
 
 
-def _download(options: Download) -> None:
-    with ProgressBar() as progress:
-        graph = download(options.name, options.data_dir, progress)
-    say(str(data_directory(options.data_dir) / f"{graph.name}.npz"))
-
-
 def _shard(options: Shard) -> None:
     check_new_directory(options.output, "--output")
     with ProgressBar() as progress:
@@ -197,7 +182,7 @@ def _shard(options: Shard) -> None:
         beside = Path(options.output).absolute().parent
         with scratch_directory(beside, f"--output {options.output}") as scratch:
             uncut = scratch / "uncut"
-            source = open_through_disk(
+            source = OPENERS.need("through disk", "--memory", "io")(
                 options.graph,
                 options.data_dir,
                 directory=uncut,
@@ -275,7 +260,6 @@ def _plot(options: Plot) -> None:
 
 _OWN_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
     "info": command_of(Info, _info),
-    "download": command_of(Download, _download),
     "shard": command_of(Shard, _shard),
     "train": (
         "Train a graph neural network on a whole graph.",

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: temporary ones, flushed to the disk, then renamed."""
+"""Files: read with one kind of error, and written so that they appear whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from typing import BinaryIO
 from spgnn.errors import InputError
 
 AnyPath = str | os.PathLike[str]
+PACKED = (".gz", ".bz2", ".xz")  # suffixes of files that are unpacked while they are read
+# Arrays far larger than their file are refused, unless they are small.
+_MOST_ARRAY, _SMALL_ARRAY = 250, 1 << 26  # times the size of the file; bytes
 _LOCAL = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "overlay", "ramfs", "tmpfs"}
 _LOCAL |= {"xfs", "zfs"}
 
@@ -261,3 +264,65 @@ def _is_local(folder: Path) -> bool:
 def _unwritable(what: str, error: OSError | ValueError) -> InputError:
     reason = getattr(error, "strerror", None) or error
     return InputError(f"{what}: cannot be written: {reason}")
+
+
+# Files of others -------------------------------------------------------------------------------
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse pipes and devices before they are opened: a pipe has to be waited for."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # who opens it says why it cannot be
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise InputError(
+            f"{path}: is a pipe or a device; files are read more than once, so write it to one"
+        )
+
+
+@contextmanager
+def reading(path: Path, what: str = "truncated or damaged") -> Iterator[None]:
+    """Turn whatever a library raises in the block about the bytes of a file into an InputError.
+
+    Readers of zip, gzip and .npy raise a dozen types for damaged bytes, undocumented ones among
+    them; all mean the same. Only calls of such readers belong in the block.
+    """
+    try:
+        yield
+    except (InputError, MemoryError, Warning):
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        raise InputError(f"{path}: {what}: {str(error) or type(error).__name__}") from None
+
+
+@contextmanager
+def errors_of(what: object) -> Iterator[None]:
+    """Begin an InputError of the block with the file or array that it is about."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from None
+
+
+def check_unpacked(what: object, unpacked: int, stored: int, remedy: str) -> None:
+    """Refuse numbers that take far more memory than their file has bytes."""
+    if unpacked > max(_MOST_ARRAY * stored, _SMALL_ARRAY):
+        raise InputError(
+            f"{what}: {unpacked >> 20} MiB from a file of {stored} bytes, more than "
+            f"{_MOST_ARRAY} times as much; if that is right, {remedy}"
+        )
+
+
+def name_in(path: Path) -> str:
+    """A file's name without its suffixes."""
+    return unpacked(path).rsplit(".", 1)[0]
+
+
+def unpacked(path: Path) -> str:
+    """The name of a file without the suffix that says how it is packed."""
+    return path.stem if path.suffix.lower() in PACKED else path.name

@@ -81,6 +81,11 @@ class Registry:
 
 
 COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
+DOWNLOADS = Registry("data set to download")  # functions of (name, folder, progress): a Graph
+READERS = Registry("file format")  # classes of `spgnn.data.GraphFile`, by suffix
+WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.TableWriter`
+# Ways to open a graph that is larger than memory, as `spgnn.addons.io.open_through_disk`.
+OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 # Made up, by their names; capitals stand for anything: a function of the name, the directory of
 # named sets, the seed and progress, as of `load_dataset`, that returns a Graph, or `None`

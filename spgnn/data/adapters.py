@@ -17,11 +17,10 @@ import scipy
 import torch
 from torch import Tensor
 
-from spgnn.addons.io.downloads import labels_of
-from spgnn.data.graph import MASKS, UNKNOWN, Graph, labels_of_table, narrow_features
-from spgnn.data.reading import errors_of
+from spgnn.data.graph import MASKS, UNKNOWN, Graph, labels_of_table, narrow_features, single_labels
 from spgnn.data.structure import csr_from_edges, with_entries, without_ones
 from spgnn.errors import InputError
+from spgnn.files import errors_of
 from spgnn.pattern import described
 from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu
@@ -489,7 +488,7 @@ def _labels(y: Any) -> Tensor | None:
     if labels.ndim == 1 or labels.shape[1] == 1:
         # Classes are often kept as floating numbers, with NaN where there is none.
         if not floating or bool((np.isfinite(known) & (known == np.rint(known))).all()):
-            return torch.from_numpy(labels_of(labels).astype(np.int64))
+            return torch.from_numpy(single_labels(labels).astype(np.int64))
     elif floating and bool(((known == 0) | (known == 1)).all()):
         labels = np.where(np.isnan(labels), UNKNOWN, labels).astype(np.int8)
     return torch.from_numpy(labels_of_table(labels))

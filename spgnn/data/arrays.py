@@ -17,10 +17,9 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.reading import check_regular, check_unpacked, reading
 from spgnn.data.source import is_count
 from spgnn.errors import InputError
-from spgnn.files import digest, hasher_of_digest
+from spgnn.files import check_regular, check_unpacked, digest, hasher_of_digest, reading
 from spgnn.memory import check_memory
 
 HEADER_BYTES = 128  # of the headers written here, whatever they say

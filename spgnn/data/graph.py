@@ -335,6 +335,12 @@ def labels_in_files(dtype: str, dimensions: int, columns: int) -> tuple[str, tup
     return _LABELS["classes"][1], ()
 
 
+def single_labels(values: Array) -> npt.NDArray[np.int64]:
+    """Labels [n] or [n, 1], NaN where there is none, as int64 [n] with −1."""
+    flat = values.reshape(-1)
+    return np.where(np.isnan(flat), -1, flat).astype(np.int64) if flat.dtype.kind == "f" else flat
+
+
 def labels_of_table(table: Array) -> Array:
     """Several labels a vertex as int8 [n, labels], or numbers as float32 [n, numbers]."""
     if table.dtype.kind == "f":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,34 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.addons.io.columns import SUFFIXES as TABULAR
-from spgnn.addons.io.downloads import FILES as PLANETOID_SETS
-from spgnn.addons.io.downloads import SETS as OGB_SETS
-from spgnn.addons.io.downloads import load_ogb, load_planetoid, load_reddit
-from spgnn.addons.io.edge_files import EdgeFile, EdgeList, MatrixMarket, MetisGraph, read_edges
-from spgnn.addons.io.parquet import BETWEEN, TabularEdges, is_tabular, names_of_several
 from spgnn.data.graph import MASKS, Graph
 from spgnn.data.npz import NpzSource, read_npz, write_npz
-from spgnn.data.reading import PACKED, check_regular, errors_of, unpacked
 from spgnn.data.shards import is_graph_directory, open_shards
-from spgnn.data.source import GraphSource, MemorySource
+from spgnn.data.source import GraphFile, GraphSource, MemorySource
 from spgnn.data.structure import stack_rows
-from spgnn.errors import InputError, shortened, suggestion, unknown
+from spgnn.errors import InputError, shortened, suggestion
+from spgnn.files import PACKED, AnyPath, check_regular, errors_of, unpacked
 from spgnn.pattern import index_dtype
 from spgnn.progress import Progress
-from spgnn.registry import DATASETS
+from spgnn.registry import DATASETS, DOWNLOADS, READERS
 from spgnn.sparse import CSR
 from spgnn.torch_internals import on_cpu
 
-EDGE_FILES: dict[str, Callable[[Path], EdgeFile]] = {
-    ".mtx": MatrixMarket,
-    ".graph": MetisGraph,
-    **dict.fromkeys((".txt", ".csv", ".tsv", ".edges", ".edgelist", ".el", ".wel"), EdgeList),
-    **dict.fromkeys(TABULAR, TabularEdges),
-}
-FORMATS = (".npz", *EDGE_FILES)
+BETWEEN = "+"  # the names of several data sets
 _NOT_UNPACKED = (".zst", ".zip", ".7z", ".lz4", ".z", ".tar", ".tgz", ".tbz", ".txz", ".rar")
-_PACKED_TEXT = f"text in {', '.join(PACKED)}"
 _PICKLES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".p", ".joblib", ".bin", ".dgl")
 # Files of others, and what makes of them something that `distribute` takes.
 _READ_BY = {
@@ -52,10 +40,8 @@ _READ_BY = {
 }
 
 
-def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -> Graph:
-    """Read a graph file: .npz, .mtx, .graph (METIS), or edges in one of the other `FORMATS`.
-
-    Text may be packed, as .gz, .bz2 or .xz. Of Parquet and Arrow, it may be a folder or a pattern.
+def read_graph(path: AnyPath, progress: Progress | None = None) -> Graph:
+    """Read a graph file: .npz, or another format that has a reader (``spgnn.registry.READERS``).
 
     Raises
     ------
@@ -63,15 +49,22 @@ def read_graph(path: str | os.PathLike[str], progress: Progress | None = None) -
         One line that names the file, the line or array, and what is wrong.
     """
     path = Path(path)
-    file = edge_file(path)
+    file = graph_file(path)
     with _memory_of(path):
-        return read_npz(path) if file is None else read_edges(file, progress)
+        return read_npz(path) if file is None else file.source(progress).graph()
 
 
-def edge_file(path: Path) -> EdgeFile | None:
-    """A file of edges, opened by the reader that its suffix names; ``None`` for an .npz file."""
-    if is_tabular(path):
-        return TabularEdges(path)
+def graph_file(path: AnyPath) -> GraphFile | None:
+    """A file that a reader of its suffix opens, or a folder or pattern of such; ``None`` for .npz.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or no reader for it.
+    """
+    path = Path(path)
+    if reader := _reader_of_several(path):
+        return reader(path)
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
@@ -79,12 +72,34 @@ def edge_file(path: Path) -> EdgeFile | None:
         raise InputError(f"{path}: is a directory, not a graph file")
     check_regular(path)
     suffix = suffix_of(path)
-    packed = path.suffix.lower() in PACKED and suffix in (".npz", ".tar", *TABULAR)
+    readable = suffix in READERS
+    text = readable and READERS[suffix].is_text
+    packed = path.suffix.lower() in PACKED and not text and (readable or suffix in (".npz", ".tar"))
     if packed or path.suffix.lower() in _NOT_UNPACKED:
-        raise InputError(f"{path}: unpack it first; of packed files only {_PACKED_TEXT} are read")
-    if suffix not in FORMATS:
+        only = f"text in {', '.join(PACKED)}"
+        raise InputError(f"{path}: unpack it first; of packed files only {only} are read")
+    if suffix == ".npz":
+        return None
+    if not readable:
         raise InputError(f"{path}: {_unknown_format(suffix)}")
-    return None if suffix == ".npz" else EDGE_FILES[suffix](path)
+    file: GraphFile = READERS[suffix](path)
+    return file
+
+
+def is_graph_file(path: AnyPath) -> bool:
+    """True for what `graph_file` opens by a reader: a file, or a folder or a pattern of files."""
+    if os.path.isfile(path):
+        return suffix_of(Path(path)) in READERS
+    several = is_graph_directory(path) or names_of_several(os.fspath(path))
+    return not several and _reader_of_several(path) is not None
+
+
+def _reader_of_several(path: AnyPath) -> type[GraphFile] | None:
+    """The reader of a folder or a pattern of files, if this is one."""
+    readers: dict[type[GraphFile], None] = {}
+    if not os.path.isfile(path):
+        readers = dict.fromkeys(READERS[suffix] for suffix in READERS)
+    return next((reader for reader in readers if reader.recognises(path)), None)
 
 
 def _unknown_format(suffix: str) -> str:
@@ -96,13 +111,31 @@ def _unknown_format(suffix: str) -> str:
         )
     if suffix in _READ_BY:
         return f"is not read; {_READ_BY[suffix]}, and hand the result to spgnn.distribute(DATA)"
-    known = f"known are {', '.join(FORMATS)} (text also with {', '.join(PACKED)})"
-    return f"unknown format; {known}{suggestion(suffix, FORMATS)}"
+    formats = (".npz", *READERS)
+    known = f"known are {', '.join(formats)} (text also with {', '.join(PACKED)})"
+    if len(formats) == 1:
+        known = "known is .npz; text and tables need spgnn.addons.io, which is not installed"
+    return f"unknown format; {known}{suggestion(suffix, formats)}"
 
 
 def suffix_of(path: Path) -> str:
     """The suffix that names the format: ``.mtx`` of ``a.mtx.gz``, and of ``A.MTX``."""
     return Path(unpacked(path)).suffix.lower()
+
+
+def names_of_several(text: str) -> list[str]:
+    """The data sets that a text joins by ``+``; none, if it names one: a path may hold it too."""
+    match = re.fullmatch(r"(.+)@[a-z_]+=[^,=]+(?:,[a-z_]+=[^,=]+)*", text, re.DOTALL)
+    path = match[1] if match else text
+    names, folder = text.split(BETWEEN), os.path.dirname(path)
+    if len(names) == 1 or "" in names or os.path.exists(text):
+        return []
+    one = BETWEEN in path and (
+        os.path.exists(path)
+        or (BETWEEN in folder and os.path.isdir(folder))
+        or (glob.has_magic(path) and bool(glob.glob(path)))
+    )
+    return [] if one else names
 
 
 def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) -> Graph:
@@ -167,14 +200,13 @@ def _kind(array: Tensor | CSR | None) -> str:
     return f"{kind} of width {array.shape[1] if len(array.shape) == 2 else 1}"
 
 
-DOWNLOADS = (*PLANETOID_SETS, "reddit", *OGB_SETS)
 _SHOWN = 60
 
 
 @on_cpu
 def load_dataset(
-    name_or_path: str | os.PathLike[str],
-    data_dir: str | os.PathLike[str] | None = None,
+    name_or_path: AnyPath,
+    data_dir: AnyPath | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Graph:
@@ -221,8 +253,8 @@ def _memory_of(path: Path) -> Iterator[None]:
 
 @on_cpu
 def open_source(
-    name_or_path: str | os.PathLike[str],
-    data_dir: str | os.PathLike[str] | None = None,
+    name_or_path: AnyPath,
+    data_dir: AnyPath | None = None,
     seed: int = 0,
     progress: Progress | None = None,
     *,
@@ -244,34 +276,26 @@ def open_source(
         return MemorySource(place)
     if _is_directory(place):
         return open_shards(place)
-    file = edge_file(place)
+    file = graph_file(place)
     if file is None:
         return NpzSource(place)
     with _memory_of(place):
-        return MemorySource(read_edges(file, progress), file.decided(), file.write_ids)
+        return file.source(progress)
 
 
 def download(
     name: str,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: AnyPath | None = None,
     progress: Progress | None = None,
 ) -> Graph:
     """Fetch a public set and keep it as .npz; the files as published stay next to it."""
-    if name not in DOWNLOADS:
-        raise unknown("to download", name, DOWNLOADS)
-    home = data_directory(data_dir)
-    raw = home / "raw"
-    if name in PLANETOID_SETS:
-        graph = load_planetoid(name, raw, progress)
-    elif name == "reddit":
-        graph = load_reddit(raw, progress)
-    else:
-        graph = load_ogb(name, raw, progress)
+    fetch, home = DOWNLOADS[name], data_directory(data_dir)
+    graph: Graph = fetch(name, home / "raw", progress)
     write_npz(graph, home / f"{name}.npz", compressed=False)
     return graph
 
 
-def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
+def data_directory(data_dir: AnyPath | None = None) -> Path:
     """The directory of named sets."""
     home = data_dir or os.environ.get("SPGNN_DATA")
     return Path(home) if home else Path.home() / ".cache" / "spgnn"
@@ -279,11 +303,11 @@ def data_directory(data_dir: str | os.PathLike[str] | None = None) -> Path:
 
 def _is_directory(place: Path) -> bool:
     """True for a graph directory, or what can be no other; a folder may hold tables."""
-    return os.path.isdir(place) and (is_graph_directory(place) or not is_tabular(place))
+    return os.path.isdir(place) and (is_graph_directory(place) or not _reader_of_several(place))
 
 
 def _find(
-    text: str, data_dir: str | os.PathLike[str] | None, seed: int, progress: Progress | None
+    text: str, data_dir: AnyPath | None, seed: int, progress: Progress | None
 ) -> Graph | Path:
     """A set that is generated or downloaded, or the file or directory that is meant."""
     for pattern in DATASETS:
@@ -300,8 +324,8 @@ def _find(
             "data set of PyG or OGB, hand dataset[0] to spgnn.distribute"
         )
     # os.path answers where Path raises: names that are too long, or that hold a NUL.
-    there = os.path.isfile(path) or is_graph_directory(path) or is_tabular(path)
-    if text and (there or path.parent != Path() or suffix_of(path) in FORMATS):
+    there = os.path.isfile(path) or is_graph_directory(path) or _reader_of_several(path)
+    if text and (there or path.parent != Path() or suffix_of(path) in (".npz", *READERS)):
         return path
     if os.path.exists(stored):
         return stored

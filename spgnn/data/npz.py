@@ -17,11 +17,10 @@ from torch import Tensor
 from spgnn.data.arrays import Archive, Array, NpyHeader
 from spgnn.data.graph import MASKS, WEIGHT, Graph, VertexData, fits_float32, labels_of_table, narrow
 from spgnn.data.normalise import is_bag_of_words
-from spgnn.data.reading import errors_of, graph_of, reading
 from spgnn.data.source import GraphSource, describe, ids_of
 from spgnn.data.structure import block_of, select_rows, slice_rows, stack_rows, without_ones
 from spgnn.errors import InputError
-from spgnn.files import atomic_file
+from spgnn.files import atomic_file, errors_of, name_in, reading
 from spgnn.memory import check_memory
 from spgnn.pattern import numpy_index_dtype
 from spgnn.sparse import CSR, EXACT, exact_in_float32, take_rows
@@ -58,8 +57,13 @@ def read_npz(path: str | os.PathLike[str]) -> Graph:
         elif (shape := arrays.shape_of("x")) is not None:
             x = arrays.csr("x_", shape)
         data = {"y": arrays.labels(), **arrays.masks()}
-        graph = graph_of(path, adjacency, arrays.directed(), x=x, **data)
+        graph = _graph_of(path, adjacency, arrays.directed(), x=x, **data)
         return replace(graph, edge_attr=arrays.edge_attr(adjacency))
+
+
+def _graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
+    with errors_of(path):
+        return Graph(name_in(path), adjacency, directed, **data)
 
 
 def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = True) -> None:
@@ -413,7 +417,7 @@ class NpzSource(GraphSource):
                 self._features = _SparseFeatures(arrays, shape)
             data = {"y": arrays.labels(), **arrays.masks()}
             self._edge_attr = arrays.edge_attr(adjacency)
-        graph = graph_of(self._path, adjacency, directed, **data)
+        graph = _graph_of(self._path, adjacency, directed, **data)
         self._vertices = VertexData(**data)
         # Handed to whoever asks for all of it, who can then free it; read again for others.
         self._adjacency: CSR | None = graph.adjacency

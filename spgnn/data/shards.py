@@ -36,11 +36,10 @@ from spgnn.data.graph import (
     labels_in_files,
     labels_of_table,
 )
-from spgnn.data.reading import check_regular, errors_of, reading
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_count, json_object
 from spgnn.data.structure import block_of, rename_columns, select_rows, stack_rows
 from spgnn.errors import InputError, shortened
-from spgnn.files import AnyPath, atomic_directory, digest
+from spgnn.files import AnyPath, atomic_directory, check_regular, digest, errors_of, reading
 from spgnn.layout import RowLayout, grouped_order, inverse_permutation
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress

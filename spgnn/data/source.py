@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from spgnn.data.normalise import is_bag_of_words
 from spgnn.data.structure import select_rows
 from spgnn.errors import InputError, printable
 from spgnn.files import AnyPath
+from spgnn.progress import Progress
 from spgnn.sparse import CSR
 
 _LARGEST = 2**53  # JSON's integers are safe up to here, and no size is larger
@@ -229,6 +231,31 @@ class MemorySource(GraphSource):
     def graph(self) -> Graph:
         """The graph itself."""
         return self._graph
+
+
+class GraphFile(ABC):
+    """A file in some format, opened: a subclass stands in ``spgnn.registry.READERS`` by suffix.
+
+    Attributes
+    ----------
+    is_text : bool
+        Whether the file may be packed, as .gz, .bz2 or .xz.
+    """
+
+    is_text: ClassVar[bool] = True
+
+    @abstractmethod
+    def __init__(self, path: Path) -> None:
+        """Look at the beginning; ``InputError`` if it is no such file."""
+
+    @classmethod
+    def recognises(cls, path: AnyPath) -> bool:
+        """True for a folder or a pattern of such files."""
+        return False
+
+    @abstractmethod
+    def source(self, progress: Progress | None = None) -> GraphSource:
+        """Read the graph."""
 
 
 def ids_of(ids: Tensor | slice, vertices: int) -> Tensor:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.addons.io.parquet import source_ids, table_writer
 from spgnn.autograd import check_strided
 from spgnn.comm import (
     Communicator,
@@ -24,6 +23,7 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
+from spgnn.registry import WRITERS
 from spgnn.torch_internals import on_cpu
 
 
@@ -297,8 +297,8 @@ def write_table(
         assert table is not None
         ids, *values = (t.numpy() for t in stretches if t is not None)
         here = slice(table.rows, table.rows + len(ids))
-        if names is not None:
-            ids = names.slice(table.rows, len(ids))
+        if table.ids is not None:
+            ids = table.ids.slice(table.rows, len(ids))
         given = {name: column[here] for name, column in columns.items()}
         table.write({"id": ids, **given, **dict(zip(arrays, values, strict=True))})
 
@@ -306,14 +306,24 @@ def write_table(
     everything = [vertex_ids, *tensors]
     step = max(1, CHUNK_BYTES // sum(_row_bytes(tensor) for tensor in everything))
     with ExitStack() as stack:
-        names = comm.on_rank_zero(lambda: None if dataset is None else source_ids(dataset))
-        table = comm.on_rank_zero(lambda: stack.enter_context(table_writer(path, what)))
+        table = comm.on_rank_zero(
+            lambda: stack.enter_context(_tables(what).open(path, what, dataset))
+        )
         pieces = [in_order(tensor, vertex_ids, comm, step) for tensor in everything]
         for stretches in zip(*pieces, strict=True):
             _on_disk(comm, what, partial(write, stretches))
             if after is not None:
                 after()
         comm.on_rank_zero(stack.close)
+
+
+def check_table(what: str) -> None:
+    """Refuse a Parquet file where nothing can write one, before long work."""
+    _tables(what).check(what)
+
+
+def _tables(what: str) -> Any:
+    return WRITERS.need(".parquet", what, "io")
 
 
 def _row_bytes(rows: Tensor) -> int:

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spgnn.addons.io.columns import require_arrow
 from spgnn.comm import (
     Communicator,
 )
@@ -17,7 +16,7 @@ from spgnn.config import DESCRIBED, Model, TrainConfig
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.frontend.from_config import training_graph
-from spgnn.graph.vertices import write_npy, write_parts, write_table
+from spgnn.graph.vertices import check_table, write_npy, write_parts, write_table
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
@@ -155,7 +154,7 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
 
 def _check_output(path: str) -> None:
     if path.endswith(".parquet"):
-        require_arrow(f"--output {path}")
+        check_table(f"--output {path}")
     if path.endswith((".npy", ".parquet")):
         check_writable(path, "--output")
     else:

@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from spgnn import _native
 from spgnn.data.arrays import header_bytes, read_header
-from spgnn.data.reading import check_regular, errors_of, reading
 from spgnn.errors import InputError, shortened
-from spgnn.files import AnyPath, write_file
+from spgnn.files import AnyPath, check_regular, errors_of, reading, write_file
 from spgnn.layout import Float64Array, Int32Array, Int64Array
 from spgnn.partition.adjacency import check_parts, integers
 

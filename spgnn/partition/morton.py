@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spgnn.data.reading import check_regular, reading
 from spgnn.errors import InputError
+from spgnn.files import check_regular, reading
 from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition.adjacency import check_parts
 from spgnn.partition.labels import check_shares

@@ -12,7 +12,6 @@ from statistics import median
 
 import torch
 
-from spgnn.addons.io.columns import require_arrow
 from spgnn.comm import (
     Communicator,
 )
@@ -22,6 +21,7 @@ from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.training import TrainingGraph
+from spgnn.graph.vertices import check_table
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.options import Configuration
 from spgnn.progress import PROCESS_BEGAN, Stopwatch
@@ -230,7 +230,7 @@ def check_targets(job: Job, training: Training, read: Sequence[str | None]) -> N
             said = "its name must end in .npz or .parquet"
             raise InputError(f"--predictions {job.predictions}: {said}")
         if job.predictions.endswith(".parquet"):
-            require_arrow(f"--predictions {job.predictions}")
+            check_table(f"--predictions {job.predictions}")
         check_writable(job.predictions, "--predictions")
     written = {"--json": job.json, "--predictions": job.predictions}
     for flag, path in written.items():

@@ -6,24 +6,20 @@ import bz2
 import gzip
 import json
 import lzma
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import strategies as st
 
 from spgnn import CSR
-from spgnn.addons.io import through_disk
-from spgnn.data import reading
 from spgnn.data.arrays import ArrayRecord, ArrayWriter
 from spgnn.data.generators import block_model
 from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData
 from spgnn.data.shards import META, PART, fingerprint, write_part
 from spgnn.data.source import GraphSource
-from spgnn.data.structure import row_ranges, stack_rows
+from spgnn.data.structure import stack_rows
 from spgnn.sparse import take_rows
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -194,15 +190,6 @@ def restate(directory: Path, meta: dict) -> None:
     """Give a directory another description."""
     meta["digest"] = fingerprint(meta)
     (directory / META).write_text(json.dumps(meta))
-
-
-@contextmanager
-def small_pieces(piece: int, limit: int):
-    """Text is parsed some bytes at a time, and sorted by way of buckets of a few entries."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "PIECE", piece)
-        patch.setattr(through_disk, "row_ranges", lambda lengths, _: row_ranges(lengths, limit))
-        yield
 
 
 def small_graph():

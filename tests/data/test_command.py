@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from spgnn.__main__ import main
@@ -48,8 +49,8 @@ def test_info_says_what_a_graph_holds(graph_file, tmp_path, capsys):
 
 
 def test_symmetrise(tmp_path, capsys):
-    path = tmp_path / "g.txt"
-    path.write_text("0 1\n1 2\n")
+    path = tmp_path / "g.npz"
+    sp.save_npz(path, sp.csr_array(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0]])))
     output = tmp_path / "out"
     assert main(["shard", str(path), "--parts", "1", "--symmetrise", "--output", str(output)]) == 0
     shards = open_shards(output)
@@ -78,7 +79,7 @@ def refused(capsys, *arguments):
 SHARD = "shard GRAPH --output OUT --parts"
 WRONG = [
     ("", "COMMAND"),
-    ("inof x", "COMMAND inof: choose one of info, download, "),
+    ("inof x", "COMMAND inof: choose one of info, shard, "),
     ("partition x", "did you mean 'spgnn-partition'?"),
     ("inof x", "did you mean 'info'?"),
     ("info", "GRAPH requires an argument"),
@@ -88,8 +89,6 @@ WRONG = [
     ("info LONG", "no data set 'xxx"),
     ("info rmat-99-1", "the scale of an R-MAT graph must be in [0, 31], got 99"),
     ("info sbm@", "what follows @ must be as in sbm@seed=3"),
-    ("download sbm", "to download sbm: choose one of cora"),
-    ("download corra", "did you mean 'cora'?"),
     ("shard none.npz --parts 2 --output OUT", "none.npz: no such file"),
     ("shard GRAPH --parts 2 --out OUT", "--out"),
     (f"{SHARD} 0", "--parts must be an integer in [1,"),
@@ -173,38 +172,6 @@ def test_a_seed_is_of_the_method_alone(tmp_path, capsys):
         assert main([*arguments, "--output", str(tmp_path / seed)]) == 0
     one, other = (open_shards(tmp_path / seed).structure() for seed in "01")
     assert torch.equal(one.indices, other.indices)
-
-
-MTX_FILE = "%MatrixMarket matrix coordinate real symmetric\n2 2 1\n1 2 3\n"
-NAMED = "# Nodes: 4,039\n#Undirected graph: g\nfrom,to,weight\n0,1,2\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("g.txt", "# was undirected\n0 1 1\n", "(directed, unweighted)"),
-        ("g.txt", "0 1 1\n", "direction by  no comment begins with 'Undirected graph'"),
-        ("g.csv", NAMED, "(undirected, weighted)"),
-        ("g.csv", NAMED, "direction by  a comment begins with 'Undirected graph'"),
-        ("g.csv", NAMED, "vertices by  a comment says 'Nodes: 4039'"),
-        ("g.csv", NAMED, "weights by  third column 'weight', unless all are 1"),
-        ("g.txt", "% sym unweighted\n% 1 2 2\n1 2\n", "line 1 says 'sym', as"),
-        ("g.txt", "% sym unweighted\n% 1 2 2\n1 2\n", "(undirected, "),
-        ("g.txt", "% asym weighted\n1 2 3\n", "(directed, weighted)"),
-        ("g.txt", "% asym weighted\n1 2 3\n", "line 1 says 'asym', as"),
-        ("g.el", "0 5\n", "vertices by  ids reach 5"),
-        ("g.el", "0 5\n", "weights by  there is no third column"),
-        ("g.txt", "0 1000000\n", "vertices by  ids are names, and renumbered"),
-        ("g.mtx", MTX_FILE, "direction by  line 1: 'symmetric'"),
-        ("g.mtx", MTX_FILE, "weights by  line 1: 'real', unless all"),
-        ("g.graph", "2 1 10 0\n7 2\n7 1\n", "a METIS graph is undirected"),
-        ("g.graph", "2 1 10 0\n7 2\n7 1\n", "not read  weights and sizes of vertices, 1 each"),
-    ],
-)
-def test_info_says_what_decides(tmp_path, capsys, name, content, said):
-    (tmp_path / name).write_text(content)
-    assert main(["info", str(tmp_path / name)]) == 0
-    assert said in capsys.readouterr().out
 
 
 def test_info_says_what_of_an_archive_is_not_read(tmp_path, graph_file, capsys, caplog):

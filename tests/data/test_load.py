@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 from spgnn import CSR, InputError, memory
-from spgnn.data import load_dataset, write_shards
+from spgnn import registry as registries
+from spgnn.data import Graph, GraphFile, MemorySource, load_dataset, write_shards
 from spgnn.data.generators import block_model
 from spgnn.data.npz import write_npz
+from spgnn.graph.vertices import check_table
 from tests.data.graphs import assert_canonical, assert_same_csr, assert_same_vertices, pattern
 from tests.real import each, file_of, needs
 
@@ -74,26 +77,54 @@ def test_named_sets_come_from_the_data_directory(tmp_path, monkeypatch):
 
 
 def test_unknown_names_list_what_there_is(tmp_path):
-    with pytest.raises(InputError, match="no data set 'corra': neither a file, nor") as caught:
-        load_dataset("corra", tmp_path)
-    assert "cora, citeseer, pubmed, reddit, ogbn-arxiv" in str(caught.value)
     (tmp_path / "mine.npz").touch()
-    for near, meant in (("corra", "cora"), ("smb", "sbm"), ("ogbn-arkiv", "ogbn-arxiv")):
-        with pytest.raises(InputError, match=f"did you mean '{meant}'"):
-            load_dataset(near, tmp_path)
-    with pytest.raises(InputError, match="did you mean 'mine'"):
-        load_dataset("mien", tmp_path)
-    with pytest.raises(InputError, match=r"unknown format; .*; did you mean '\.mtx'"):
-        load_dataset(tmp_path / "mine.mtz") if (tmp_path / "mine.mtz").touch() is None else None
-    with pytest.raises(InputError, match="no such file"):
-        load_dataset(tmp_path / "none")
-    with pytest.raises(InputError, match="no such file"):
-        load_dataset("none.mtx", tmp_path)
+    (tmp_path / "mine.npy.nqz").touch()
+    for name, words in (
+        ("smm", "no data set 'smm': neither a file, nor .* one of sbm, .*did you mean 'sbm'"),
+        ("mien", "did you mean 'mine'"),
+        (tmp_path / "mine.npy.nqz", r"unknown format; known .*; did you mean '\.npz'"),
+        (tmp_path / "none", "no such file"),
+        ("none.npz", "no such file"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load_dataset(name, tmp_path)
+
+
+def test_a_reader_a_set_and_a_table_from_outside_the_package(tmp_path, monkeypatch):
+    class Empty(GraphFile):
+        def __init__(self, path):
+            self.vertices = int(path.read_text())
+
+        def source(self, progress=None):
+            return MemorySource(
+                Graph("g", CSR.from_scipy(sp.csr_array((self.vertices,) * 2)), True)
+            )
+
+    for registry in (registries.READERS, registries.DOWNLOADS):
+        monkeypatch.setattr(registry, "_values", dict(registry._values))
+    registries.READERS.add(".empty", Empty)
+    graph = block_model(7, 20, features=0, seed=0, name="seven")
+    registries.DOWNLOADS.add("seven", lambda name, folder, progress: graph)
+    (tmp_path / "g.empty.gz").write_bytes(b"")
+    (tmp_path / "g.empty").write_text("3")
+    assert load_dataset(tmp_path / "g.empty").vertices == 3
+    assert load_dataset("seven", tmp_path).edges == graph.edges
+    assert (tmp_path / "seven.npz").exists()
+
+
+def test_readers_and_tables_that_are_missing(tmp_path, monkeypatch):
+    for registry in (registries.READERS, registries.WRITERS):
+        monkeypatch.setattr(registry, "_values", {})
+    (tmp_path / "g.mtx").touch()
+    with pytest.raises(InputError, match=r"text and tables need spgnn\.addons\.io, which is not"):
+        load_dataset(tmp_path / "g.mtx")
+    with pytest.raises(InputError, match=r"^--output o: needs spgnn\.addons\.io, which is not ins"):
+        check_table("--output o")
 
 
 @pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "a\0b", "", "\x1b[31m", "\udcff", "."])
 def test_names_that_no_file_can_have(tmp_path, name):
-    for path in (name, f"{tmp_path}/{name}.mtx"):
+    for path in (name, f"{tmp_path}/{name}.npz"):
         with pytest.raises(InputError) as caught:
             load_dataset(path, tmp_path)
         assert len(str(caught.value)) <= 300

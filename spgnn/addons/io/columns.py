@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn._native import NameTable
-from spgnn.data import check_regular, check_unpacked, reading
 from spgnn.errors import InputError, shortened
+from spgnn.files import check_regular, check_unpacked, reading
 from spgnn.progress import Progress
 
 if TYPE_CHECKING:

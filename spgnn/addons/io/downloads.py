@@ -15,17 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Annotated, Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 import torch
 
-from spgnn.data import Archive, Grammar, Graph, csr_from_edges, parse_stream, reading
+from spgnn.addons.io.text import Grammar, parse_stream
+from spgnn.command import say
+from spgnn.data import Archive, Graph, csr_from_edges, data_directory, download, single_labels
 from spgnn.errors import InputError
-from spgnn.files import atomic_file
-from spgnn.progress import Progress
+from spgnn.files import atomic_file, reading
+from spgnn.options import Record, command_of, flag, positional
+from spgnn.progress import Progress, ProgressBar
+from spgnn.registry import DOWNLOADS
 
 PIECE = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
@@ -220,7 +224,7 @@ TRAIN, VAL, TEST = 1, 2, 3  # values of node_types
 
 
 def load_reddit(
-    cache: Path, progress: Progress | None = None, url: str = URL, digest: str = DIGEST
+    name: str, cache: Path, progress: Progress | None = None, url: str = URL, digest: str = DIGEST
 ) -> Graph:
     """Fetch the archive of two .npz files and put the graph together."""
     archive = fetch(url, cache / "reddit.zip", digest, progress)
@@ -232,7 +236,7 @@ def load_reddit(
             y = torch.from_numpy(data["label"].astype(np.int64, copy=False))
             kinds = torch.from_numpy(data["node_types"])
     return Graph(
-        "reddit",
+        name,
         csr_from_edges(col, row, int(shape[0]), symmetric=True, loops=False),
         directed=False,
         x=x,
@@ -313,7 +317,7 @@ def load_ogb(
             edges = _table(files, f"{root}/raw/edge.csv.gz", np.int64, 2).T
             x = _table(files, f"{root}/raw/node-feat.csv.gz", np.float32)
             labels = _table(files, f"{root}/raw/node-label.csv.gz", np.float64, 1)
-        y = torch.from_numpy(labels_of(labels))
+        y = torch.from_numpy(single_labels(labels))
         adjacency = csr_from_edges(edges[0], edges[1], len(x), symmetric=source.undirected)
         del edges
         masks = {}
@@ -322,12 +326,6 @@ def load_ogb(
             masks[mask] = _mask(len(x), rows[:, 0])
     directed = not source.undirected
     return Graph(name, adjacency, directed, x=torch.from_numpy(x), y=y, **masks)
-
-
-def labels_of(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """OGB's labels [n] or [n, 1], NaN where there is none, as int64 [n] with −1."""
-    flat = values.reshape(-1)
-    return np.where(np.isnan(flat), -1, flat).astype(np.int64) if flat.dtype.kind == "f" else flat
 
 
 def _table(
@@ -348,3 +346,20 @@ def _table(
             values = numbers.integers if kind == "i" else numbers.reals
             pieces.append(values.reshape(-1, columns).astype(dtype))
     return np.concatenate(pieces or [np.empty((0, columns or 0), dtype)])
+
+
+@dataclass(frozen=True)
+class Download(Record):
+    """Fetch a public data set and keep it as .npz."""
+
+    name: Annotated[str, positional(", ".join(DOWNLOADS))]
+    data_dir: Annotated[str | None, flag("where named sets live", "DIR")] = None
+
+
+def _download(options: Download) -> None:
+    with ProgressBar() as progress:
+        graph = download(options.name, options.data_dir, progress)
+    say(str(data_directory(options.data_dir) / f"{graph.name}.npz"))
+
+
+DOWNLOAD = command_of(Download, _download)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,29 +18,32 @@ import torch
 from torch import Tensor
 
 from spgnn.addons.io.columns import is_row_number, words_around
-from spgnn.data import (
-    WEIGHT,
+from spgnn.addons.io.text import (
     Grammar,
-    Graph,
-    GraphMeta,
     Head,
-    VertexData,
-    added,
     check_vertices,
     count,
-    fits_float32,
-    from_entries,
-    graph_of,
     open_bytes,
-    pattern_of,
     read_head,
     read_numbers,
-    reading,
     refuse_first,
+)
+from spgnn.data import (
+    WEIGHT,
+    Graph,
+    GraphFile,
+    GraphMeta,
+    GraphSource,
+    MemorySource,
+    VertexData,
+    added,
+    fits_float32,
+    from_entries,
+    pattern_of,
     without_ones,
 )
 from spgnn.errors import InputError, shortened
-from spgnn.files import AnyPath
+from spgnn.files import AnyPath, errors_of, name_in, reading
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import EXACT, exact_in_float32
@@ -80,7 +83,7 @@ class VertexRows(Protocol):
         """The data of some vertices."""
 
 
-class EdgeFile(ABC):
+class EdgeFile(GraphFile):
     """A file of edges.
 
     Attributes
@@ -107,6 +110,10 @@ class EdgeFile(ABC):
     ranks: Int64 | None = None
     vertex_table: VertexRows | None = None
 
+    def source(self, progress: Progress | None = None) -> GraphSource:
+        """The graph, in memory."""
+        return MemorySource(read_edges(self, progress), self.decided(), self.write_ids)
+
     @abstractmethod
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """All edges; what is wrong is said of a line."""
@@ -123,10 +130,10 @@ class EdgeFile(ABC):
         """The names of all vertices, given those that occur, each once and rising."""
         return names
 
-    def write_ids(self, path: AnyPath) -> None:  # noqa: B027 (most are integers)
+    def write_ids(self, path: AnyPath) -> None:
         """Write the ids of all vertices to a Parquet file, if they are strings."""
 
-    def check_entries(self, entries: int) -> None:  # noqa: B027 (most files state none)
+    def check_entries(self, entries: int) -> None:
         """Refuse another number of different entries than the file states."""
 
     def check_mirrored(
@@ -198,7 +205,9 @@ def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
         mirrored = scipy.sparse.coo_array(entries, shape=shape).tocsr()
     adjacency = from_entries(file.combined(rows, mirrored), weighted=weighted)
     file.check_entries(adjacency.nnz)
-    return graph_of(file.path, without_ones(adjacency), file.directed, vertex_ids=ids, **data)
+    with errors_of(file.path):
+        name = name_in(file.path)
+        return Graph(name, without_ones(adjacency), file.directed, vertex_ids=ids, **data)
 
 
 def order_of_entries(path: Path, rows: Array, columns: Array) -> Int64:

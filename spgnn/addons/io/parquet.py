@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from spgnn.addons.io.columns import (
     words_around,
 )
 from spgnn.addons.io.edge_files import SPARSE_IDS, EdgeFile, Edges
+from spgnn.addons.io.text import check_vertices
 from spgnn.data import (
     IDS,
     LABEL_GAPS,
@@ -38,17 +39,15 @@ from spgnn.data import (
     WEIGHT,
     GraphMeta,
     VertexData,
-    check_vertices,
-    errors_of,
     fits_float32,
     is_bag_of_words,
     is_graph_directory,
     labels_of_table,
-    name_in,
+    names_of_several,
     shown_name,
 )
 from spgnn.errors import InputError, shortened, unknown
-from spgnn.files import AnyPath, atomic_file
+from spgnn.files import AnyPath, atomic_file, errors_of, name_in
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import EXACT, exact_in_float32
@@ -61,7 +60,6 @@ Int64 = npt.NDArray[np.int64]
 _LOGGER = logging.getLogger(__name__)
 _VERTICES = re.compile(r"(vertices|vertex|nodes|node)\b", re.IGNORECASE)
 _EDGES = re.compile(r"edges?\b", re.IGNORECASE)
-BETWEEN = "+"  # the names of several data sets
 _PAIR = r"[a-z_]+=[^,=]+"
 _GIVEN = re.compile(rf"(?P<path>.+)@(?P<columns>{_PAIR}(?:,{_PAIR})*)", re.DOTALL)
 
@@ -109,21 +107,6 @@ def place_of(path: AnyPath) -> Place | None:
     if not files:
         raise InputError(f"{text}: no such files")
     return Place(files, [], columns)
-
-
-def names_of_several(text: str) -> list[str]:
-    """The data sets that a text joins by ``+``; none, if it names one: a path may hold it too."""
-    match = _GIVEN.fullmatch(text)
-    path = match["path"] if match else text
-    names, folder = text.split(BETWEEN), os.path.dirname(path)
-    if len(names) == 1 or "" in names or os.path.exists(text):
-        return []
-    one = BETWEEN in path and (
-        os.path.exists(path)
-        or (BETWEEN in folder and os.path.isdir(folder))
-        or (glob.has_magic(path) and bool(glob.glob(path)))
-    )
-    return [] if one else names
 
 
 def _tables_in(folder: Path) -> list[Path]:
@@ -209,7 +192,13 @@ class TabularEdges(EdgeFile):
     """
 
     directed = True
+    is_text = False
     vertex_table: VertexTable | None = None
+
+    @classmethod
+    def recognises(cls, path: AnyPath) -> bool:
+        """True for what `place_of` finds."""
+        return is_tabular(path)
 
     def __init__(self, path: Path) -> None:
         place = place_of(path)
@@ -317,7 +306,7 @@ class TabularEdges(EdgeFile):
     def write_ids(self, path: AnyPath) -> None:
         """Write the ids of all vertices in the order of their numbers, if they are strings."""
         if self._ids.text:
-            with table_writer(path, str(path)) as table:
+            with TableWriter.open(path, str(path)) as table:
                 for ids in self._strings():
                     table.write({"id": ids})
 
@@ -538,11 +527,36 @@ def _are_classes(y: Array) -> tuple[Array, int]:
 
 
 class TableWriter:
-    """Writes rows to a Parquet file."""
+    """Writes rows to a Parquet file.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.rows, self._file = 0, file
+    Attributes
+    ----------
+    rows : int
+        That have been written.
+    ids : ChunkedArray or None
+        The ids of all vertices of the data set, if they are strings.
+    """
+
+    def __init__(self, file: BinaryIO, ids: pa.ChunkedArray | None) -> None:
+        self.rows, self.ids, self._file = 0, ids, file
         self._writer: Any = None
+
+    @staticmethod
+    def check(what: str) -> None:
+        """Refuse to write `what` without the package pyarrow."""
+        require_arrow(what)
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: AnyPath, what: str, dataset: AnyPath | None = None) -> Iterator[Self]:
+        """A file to write, which appears when the block ends well; of vertices of a `dataset`."""
+        cls.check(what)
+        ids = None if dataset is None else source_ids(dataset)
+        with atomic_file(path, what) as file:
+            writer = cls(file, ids)
+            yield writer
+            if writer._writer is not None:
+                writer._writer.close()
 
     def write(self, columns: Mapping[str, Any]) -> None:
         """Append rows: arrays of NumPy or pyarrow, [rows] or [rows, width], by name."""
@@ -559,27 +573,9 @@ class TableWriter:
         self._writer.write_table(table)
         self.rows += table.num_rows
 
-    def close(self) -> None:
-        """Complete the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-@contextmanager
-def table_writer(path: AnyPath, what: str) -> Iterator[TableWriter]:
-    """A Parquet file to write, which appears when the block ends well."""
-    require_arrow(what)
-    with atomic_file(path, what) as file:
-        writer = TableWriter(file)
-        yield writer
-        writer.close()
-
 
 def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
-    """The ids of a graph's vertices in the order of their numbers, if they are strings.
-
-    Of a file or folder of tables, or a directory that was made of one; reads the ids once more.
-    """
+    """The ids of a graph's vertices in the order of their numbers, if they are strings."""
     if is_graph_directory(name_or_path):
         kept = Path(name_or_path) / IDS
         return require_arrow(kept).parquet.read_table(kept)["id"] if kept.exists() else None

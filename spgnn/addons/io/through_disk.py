@@ -6,7 +6,6 @@ is put in order in memory; so that takes a bucket, a piece of text and a few num
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -19,33 +18,28 @@ import scipy
 import torch
 
 from spgnn.addons.io.edge_files import EdgeFile, Edges, VertexRows, order_of_entries
-from spgnn.addons.io.parquet import is_tabular, names_of_several
+from spgnn.addons.io.text import PIECE
 from spgnn.data import (
-    EDGE_FILES,
     IDS,
-    PIECE,
     GraphMeta,
     GraphSource,
     MemorySource,
     ShardDirectory,
     VertexData,
     directory_writer,
-    edge_file,
-    errors_of,
     from_entries,
-    is_graph_directory,
-    name_in,
+    graph_file,
+    is_graph_file,
     narrow,
     open_shards,
     open_source,
     row_ranges,
     shown_name,
     slice_rows,
-    suffix_of,
     union,
 )
 from spgnn.errors import InputError
-from spgnn.files import AnyPath
+from spgnn.files import AnyPath, errors_of, name_in
 from spgnn.memory import resident_bytes
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress, stage
@@ -90,9 +84,7 @@ def open_through_disk(
         If there is nothing of that name, it cannot be read, the disk is full, or so little memory
         is not enough.
     """
-    if is_edge_file(name_or_path):
-        file = edge_file(Path(name_or_path))
-        assert file is not None
+    if is_graph_file(name_or_path) and isinstance(file := graph_file(name_or_path), EdgeFile):
         return _sorted_rows(file, None, directory, memory, symmetrise, progress)
     source = open_source(name_or_path, data_dir, progress=progress)
     attr = source.edge_attr()
@@ -125,13 +117,6 @@ def open_through_disk(
 def _refuse_symmetrising(what: object) -> NoReturn:
     raise InputError(
         f"{what}: symmetrise: edges have features, and those of reverse edges are not known"
-    )
-
-
-def is_edge_file(path: AnyPath) -> bool:
-    """True if this is a file of edges, which is read piece by piece."""
-    return (os.path.isfile(path) and suffix_of(Path(path)) in EDGE_FILES) or (
-        is_tabular(path) and not is_graph_directory(path) and not names_of_several(os.fspath(path))
     )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.addons.io import is_edge_file, open_through_disk
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
 from spgnn.addons.outofcore.graph import ChunkedDataset, Labels, ids_of
@@ -20,7 +19,7 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.config import TrainConfig
-from spgnn.data import WITH_LOOPS, ShardDirectory, VertexData, labelled, open_shards
+from spgnn.data import WITH_LOOPS, ShardDirectory, VertexData, is_graph_file, labelled, open_shards
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
 from spgnn.frontend import (
@@ -33,6 +32,7 @@ from spgnn.frontend import (
     share_of,
 )
 from spgnn.progress import ProgressBar
+from spgnn.registry import OPENERS
 from spgnn.sparse import CSR
 
 # Times the bytes of a file of edges that reading it in memory is assumed to take.
@@ -110,7 +110,7 @@ def open_dataset(
 
 def _is_large(name: str, memory: int | None) -> bool:
     """True if this is a file of edges that may take more memory to read than there is."""
-    if memory is None or not is_edge_file(name):
+    if memory is None or not is_graph_file(name):
         return False
     return _READ_IN_MEMORY * os.path.getsize(name) > memory
 
@@ -120,7 +120,7 @@ def _sorted_into(scratch: Path, config: TrainConfig) -> ShardDirectory:
     data, memory = config.data, config.storage.memory
     assert memory is not None
     with ProgressBar() as progress:
-        source = open_through_disk(
+        source = OPENERS.need("through disk", f"{data.dataset}, larger than memory", "io")(
             data.dataset,
             directory=scratch / "graph",
             memory=memory,

@@ -1,15 +1,5 @@
-from .command import (
-    main as main,
-)
-from .command import (
-    train as train,
-)
-from .config import (
-    RecommendConfig as RecommendConfig,
-)
-from .interactions import (
-    Interactions as Interactions,
-)
-from .interactions import (
-    open_interactions as open_interactions,
-)
+from .command import main as main
+from .command import train as train
+from .config import RecommendConfig as RecommendConfig
+from .interactions import Interactions as Interactions
+from .interactions import open_interactions as open_interactions

@@ -14,8 +14,9 @@ import torch
 
 from spgnn.addons.io import is_tabular
 from spgnn.addons.recommend.readers import PAIR, Array, Form, Side, read_listed
-from spgnn.data import Graph, name_in, unpacked
+from spgnn.data import Graph
 from spgnn.errors import InputError
+from spgnn.files import name_in, unpacked
 from spgnn.hashing import uniform
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR

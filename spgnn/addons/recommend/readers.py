@@ -17,23 +17,19 @@ import numpy.typing as npt
 
 from spgnn.addons.io import (
     SUFFIXES,
+    Grammar,
+    NoNumbers,
     column_for,
     is_row_number,
     is_tabular,
-    read_pairs,
-    words_around,
-)
-from spgnn.data import (
-    Grammar,
-    NoNumbers,
-    check_regular,
     open_bytes,
     read_numbers,
-    reading,
+    read_pairs,
     refuse_first,
-    unpacked,
+    words_around,
 )
 from spgnn.errors import InputError, shortened
+from spgnn.files import check_regular, reading, unpacked
 
 Array = npt.NDArray[Any]
 Form = Literal["auto", "pairs", "lists"]

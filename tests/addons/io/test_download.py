@@ -15,9 +15,10 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import InputError
+from spgnn.__main__ import main
 from spgnn.addons.io import downloads as planetoid
 from spgnn.addons.io.downloads import OgbSet, fetch, load_ogb, load_reddit
-from spgnn.data import load
+from spgnn.data.load import load_dataset
 
 
 def digest_of(path):
@@ -189,7 +190,9 @@ def test_reddit_archive_becomes_a_graph(tmp_path):
             "node_types": np.array([1, 2, 3]),
         }
         files.writestr("reddit_data.npz", npz_bytes(**data))
-    graph = load_reddit(tmp_path / "cache", url=archive.as_uri(), digest=digest_of(archive))
+    graph = load_reddit(
+        "reddit", tmp_path / "cache", url=archive.as_uri(), digest=digest_of(archive)
+    )
     expected = [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
     assert graph.adjacency.to_scipy().toarray().tolist() == expected
     assert graph.x.dtype == torch.float32
@@ -199,7 +202,7 @@ def test_reddit_archive_becomes_a_graph(tmp_path):
     with zipfile.ZipFile(archive, "w") as files:
         files.writestr("other.txt", "")
     with pytest.raises(InputError, match="not the published file"):
-        load_reddit(tmp_path / "other", url=archive.as_uri(), digest=digest_of(archive))
+        load_reddit("reddit", tmp_path / "other", url=archive.as_uri(), digest=digest_of(archive))
 
 
 def ogb_archive(path, *, binary):
@@ -258,7 +261,7 @@ def test_a_failed_download_leaves_no_directories(tmp_path, monkeypatch, name):
 
     monkeypatch.setattr("urllib.request.urlopen", unreachable)
     with pytest.raises(InputError, match=r"cannot be fetched \(no network\)"):
-        load.load_dataset(name, tmp_path / "new" / "data")
+        load_dataset(name, tmp_path / "new" / "data")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -266,10 +269,20 @@ def test_a_download_is_kept_as_npz(tmp_path, monkeypatch):
     archive = tmp_path / "toy.zip"
     ogb_archive(archive, binary=False)
     source = OgbSet(archive.as_uri(), digest_of(archive), "time", False)
-    monkeypatch.setitem(load.OGB_SETS, "ogbn-arxiv", source)
-    graph = load.load_dataset("ogbn-arxiv", tmp_path / "data")
+    monkeypatch.setitem(planetoid.SETS, "ogbn-arxiv", source)
+    graph = load_dataset("ogbn-arxiv", tmp_path / "data")
     archive.unlink()
     (tmp_path / "data" / "raw" / "toy.zip").unlink()
-    again = load.load_dataset("ogbn-arxiv", tmp_path / "data")
+    again = load_dataset("ogbn-arxiv", tmp_path / "data")
     assert torch.equal(again.x, graph.x)
     assert again.edges == graph.edges
+
+
+def test_names_that_can_be_downloaded_are_suggested(tmp_path, capsys):
+    for name, meant in (("corra", "cora"), ("ogbn-arkiv", "ogbn-arxiv")):
+        with pytest.raises(InputError, match=f"no data set '{name}'.*did you mean '{meant}'"):
+            load_dataset(name, tmp_path)
+    for words in (["download", "sbm"], ["download", "corra"]):
+        assert main(words) == 2
+        assert "data set to download" in (said := capsys.readouterr().err)
+        assert ("did you mean 'cora'" in said) == (words[1] == "corra")

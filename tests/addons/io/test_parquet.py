@@ -24,8 +24,8 @@ from spgnn.addons.io import columns
 from spgnn.addons.io.parquet import is_tabular, read_pairs
 from spgnn.addons.io.through_disk import open_through_disk
 from spgnn.data import load_dataset, open_shards, write_shards
+from tests.addons.io.pieces import small_pieces
 from tests.addons.io.test_through_disk import MEMORY, same_graph
-from tests.data.graphs import small_pieces
 
 
 def write(path, table, rows_a_group=7):

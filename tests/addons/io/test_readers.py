@@ -28,7 +28,8 @@ from spgnn.data import (
     write_shards,
 )
 from spgnn.data.load import read_graph
-from tests.data.graphs import MTX, assert_canonical, put, small_pieces
+from tests.addons.io.pieces import small_pieces
+from tests.data.graphs import MTX, assert_canonical, put
 from tests.data.graphs import pattern as pattern_of
 
 LARGE = 2**24 + 1  # the first integer that float32 rounds

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,12 +13,16 @@ import scipy.io
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn import InputError
+from spgnn import InputError, files
+from spgnn.__main__ import main
+from spgnn.addons.io import text
 from spgnn.addons.io.through_disk import open_through_disk
-from spgnn.data import reading as text
+from spgnn.addons.recommend import open_interactions
+from spgnn.data import load_dataset, open_source
 from spgnn.data.load import read_graph
-from spgnn.data.reading import Grammar
-from tests.data.graphs import MTX, adjacencies, assert_canonical, put, small_pieces
+from spgnn.registry import READERS
+from tests.addons.io.pieces import small_pieces
+from tests.data.graphs import MTX, PACK, adjacencies, assert_canonical, put
 
 NINES = "9" * 5000
 # What each file holds, and what must be said (a regular expression, in any case of letters).
@@ -282,7 +289,7 @@ def test_pieces_do_not_change_what_is_read(tmp_path_factory, piece, seed):
     path = put(tmp_path_factory.mktemp("pieces"), "g.txt", "\n".join(lines))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text, "PIECE", piece)
-        read = list(text.read_numbers(path, Grammar("", "i", blank_rows=True)))
+        read = list(text.read_numbers(path, text.Grammar("", "i", blank_rows=True)))
     integers, numbers, counts = (
         np.concatenate([getattr(piece, name) for piece in read]).tolist()
         for name in ("integers", "lines", "counts")
@@ -311,3 +318,103 @@ def test_progress_ends_with_the_whole_file(tmp_path, monkeypatch, name):
     done = [done for _, done, _ in seen]
     assert done == sorted(done)
     assert seen[-1][1:] == (path.stat().st_size, path.stat().st_size)
+
+
+# Made to do harm: one line at once.
+
+
+@pytest.mark.parametrize("suffix", [*READERS, ".txt.gz", ".mtx.xz"])
+def test_pipes_are_refused_and_not_waited_for(tmp_path, suffix):
+    path = tmp_path / f"g{suffix}"
+    os.mkfifo(path)
+    through_disk = partial(open_through_disk, directory=tmp_path / "uncut", memory=4 << 30)
+    for read in (read_graph, load_dataset, open_source, through_disk):
+        with pytest.raises(InputError, match="is a pipe or a device; files are read more than"):
+            read(path)
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize("content", [b"# " + b"x" * (1 << 20), b"0 1\n" * (1 << 18)])
+def test_text_that_unpacks_to_far_more_than_its_file(tmp_path, monkeypatch, suffix, content):
+    """One line, or many equal ones: refused before all of it is in memory."""
+    path = tmp_path / f"g.txt{suffix}"
+    path.write_bytes(PACK[suffix](b"0 1\n" + content))
+    monkeypatch.setattr(text, "_SMALL_TEXT", 1 << 19)
+    for read in (read_graph, lambda path: open_interactions(str(path))):
+        with pytest.raises(InputError, match="unpacks to more than 100 times its size; if that is"):
+            read(path)
+    monkeypatch.setattr(text, "_SMALL_TEXT", 1 << 21)
+    assert read_graph(path).edges == 1
+
+
+def test_arrays_far_larger_than_their_file(tmp_path, monkeypatch):
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    ends = {"source": np.zeros(1 << 18, np.int64), "target": np.ones(1 << 18, np.int64)}
+    pq.write_table(pa.table(ends), tmp_path / "e.parquet")
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    for name, new in (("e.feather", pa.ipc.new_file), ("e.arrow", pa.ipc.new_stream)):
+        with new(str(tmp_path / name), pa.table(ends).schema, options=options) as file:
+            file.write_table(pa.table(ends))
+    put(tmp_path, "g.mtx", MTX + "pattern general\n200000 200000 1\n1 2\n")
+    put(tmp_path, "g.txt", "# Nodes: 200000\n0 1\n")
+    names = ("e.parquet", "e.feather", "e.arrow", "g.mtx", "g.txt")
+    for name in names:
+        assert load_dataset(tmp_path / name).vertices
+    monkeypatch.setattr(files, "_SMALL_ARRAY", 1 << 20)
+    monkeypatch.setattr(files, "_MOST_ARRAY", 50)
+    for name in names:
+        with pytest.raises(InputError, match="more than 50 times as much; if that is right, "):
+            load_dataset(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["g.txt.gz", "g.mtx.gz", "g.graph.gz"])
+def test_lines_without_an_end(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(text, "PIECE", 1 << 10)
+    monkeypatch.setattr(text, "memory_limit", lambda: 1 << 16)
+    head = {"g.txt.gz": b"0 1\n", "g.graph.gz": b"2 1\n"}.get(
+        name, b"%%MatrixMarket matrix coordinate pattern general\n2 2 1\n"
+    )
+    (tmp_path / name).write_bytes(gzip.compress(head + b"1" * (1 << 20)))
+    with pytest.raises(InputError, match="has a line of more than 2048 bytes"):
+        read_graph(tmp_path / name)
+
+
+def test_comments_without_an_end_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_LONGEST_HEAD", 64)
+    lines = ["# Undirected graph", *["# nothing"] * 1000, "# Nodes: 9", "0 1"]
+    graph = read_graph(put(tmp_path, "g.txt", "\n".join(lines)))
+    assert (graph.vertices, graph.directed) == (2, False)
+
+
+MTX_FILE = "%MatrixMarket matrix coordinate real symmetric\n2 2 1\n1 2 3\n"
+NAMED = "# Nodes: 4,039\n#Undirected graph: g\nfrom,to,weight\n0,1,2\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("g.txt", "# was undirected\n0 1 1\n", "(directed, unweighted)"),
+        ("g.txt", "0 1 1\n", "direction by  no comment begins with 'Undirected graph'"),
+        ("g.csv", NAMED, "(undirected, weighted)"),
+        ("g.csv", NAMED, "direction by  a comment begins with 'Undirected graph'"),
+        ("g.csv", NAMED, "vertices by  a comment says 'Nodes: 4039'"),
+        ("g.csv", NAMED, "weights by  third column 'weight', unless all are 1"),
+        ("g.txt", "% sym unweighted\n% 1 2 2\n1 2\n", "line 1 says 'sym', as"),
+        ("g.txt", "% sym unweighted\n% 1 2 2\n1 2\n", "(undirected, "),
+        ("g.txt", "% asym weighted\n1 2 3\n", "(directed, weighted)"),
+        ("g.txt", "% asym weighted\n1 2 3\n", "line 1 says 'asym', as"),
+        ("g.el", "0 5\n", "vertices by  ids reach 5"),
+        ("g.el", "0 5\n", "weights by  there is no third column"),
+        ("g.txt", "0 1000000\n", "vertices by  ids are names, and renumbered"),
+        ("g.mtx", MTX_FILE, "direction by  line 1: 'symmetric'"),
+        ("g.mtx", MTX_FILE, "weights by  line 1: 'real', unless all"),
+        ("g.graph", "2 1 10 0\n7 2\n7 1\n", "a METIS graph is undirected"),
+        ("g.graph", "2 1 10 0\n7 2\n7 1\n", "not read  weights and sizes of vertices, 1 each"),
+    ],
+)
+def test_info_says_what_decides(tmp_path, capsys, name, content, said):
+    (tmp_path / name).write_text(content)
+    assert main(["info", str(tmp_path / name)]) == 0
+    assert said in capsys.readouterr().out

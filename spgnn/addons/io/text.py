@@ -1,4 +1,4 @@
-"""Files of others: one kind of error, and text of numbers parsed strictly, piece by piece."""
+"""Text of numbers, parsed strictly, piece by piece."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gzip
 import io
 import lzma
 import os
-import stat
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,79 +18,18 @@ import numpy as np
 import numpy.typing as npt
 
 from spgnn._native import parse_lines
-from spgnn.data.graph import Graph
 from spgnn.errors import InputError, shortened
+from spgnn.files import PACKED, check_regular, check_unpacked, reading
 from spgnn.memory import check_memory, memory_limit
 from spgnn.progress import Progress
-from spgnn.sparse import CSR
-
-PACKED = (".gz", ".bz2", ".xz")  # suffixes of files that are unpacked while they are read
-
-
-def check_regular(path: str | os.PathLike[str]) -> None:
-    """Refuse pipes and devices before they are opened: a pipe has to be waited for."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return  # who opens it says why it cannot be
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InputError(
-            f"{path}: is a pipe or a device; files are read more than once, so write it to one"
-        )
-
-
-@contextmanager
-def reading(path: Path, what: str = "truncated or damaged") -> Iterator[None]:
-    """Turn whatever a library raises in the block about the bytes of a file into an InputError.
-
-    Readers of zip, gzip and .npy raise a dozen types for damaged bytes, undocumented ones among
-    them; all mean the same. Only calls of such readers belong in the block.
-    """
-    try:
-        yield
-    except (InputError, MemoryError, Warning):
-        raise
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except Exception as error:
-        if isinstance(error, OSError) and error.strerror:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-        raise InputError(f"{path}: {what}: {str(error) or type(error).__name__}") from None
-
-
-@contextmanager
-def errors_of(what: object) -> Iterator[None]:
-    """Begin an InputError of the block with the file or array that it is about."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{what}: {error}") from None
-
-
-def graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
-    """The record of what a file holds, with the file's name without its suffixes."""
-    with errors_of(path):
-        return Graph(name_in(path), adjacency, directed, **data)
-
-
-def name_in(path: Path) -> str:
-    """A file's name without its suffixes."""
-    return unpacked(path).rsplit(".", 1)[0]
-
-
-def unpacked(path: Path) -> str:
-    """The name of a file without the suffix that says how it is packed."""
-    return path.stem if path.suffix.lower() in PACKED else path.name
-
 
 PIECE = 1 << 25  # bytes of text parsed at once; the arrays made of it take up to eight times that
 _LONGEST_HEAD = 1 << 20  # bytes of a line at a file's beginning, and of the comments there
 _OPEN: dict[str, Callable[..., Any]] = dict(
     zip(PACKED, (gzip.open, bz2.open, lzma.open), strict=True)
 )
-# What is far larger than its file is refused, unless it is small: text takes ten times its size.
-_MOST_TEXT, _MOST_ARRAY = 100, 250  # times the size of a file
-_SMALL_TEXT, _SMALL_ARRAY = 1 << 23, 1 << 26  # bytes
+# Far larger text than its file is refused, unless it is small: it takes ten times its size.
+_MOST_TEXT, _SMALL_TEXT = 100, 1 << 23  # times the size of the file; bytes
 _PARSED = 32  # times a line that is parsed in memory
 _SHOWN = 40
 _LONGEST_COUNT = 18  # digits: fits int64
@@ -164,15 +102,6 @@ class _Unpacked(io.RawIOBase):
                 "right, unpack it first"
             )
         return count
-
-
-def check_unpacked(what: object, unpacked: int, stored: int, remedy: str) -> None:
-    """Refuse numbers that take far more memory than their file has bytes."""
-    if unpacked > max(_MOST_ARRAY * stored, _SMALL_ARRAY):
-        raise InputError(
-            f"{what}: {unpacked >> 20} MiB from a file of {stored} bytes, more than "
-            f"{_MOST_ARRAY} times as much; if that is right, {remedy}"
-        )
 
 
 @contextmanager
