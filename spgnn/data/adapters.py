@@ -101,26 +101,15 @@ def from_ogb(dataset: Any) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class EdgeList:
-    """Edges one by one, in the order of their source.
-
-    Attributes
-    ----------
-    source, target : int64 [edges]
-    attributes : dict of Tensor [edges, …]
-        Of any dtype. ``edge_weight`` is [edges] or [edges, 1].
-    """
+    """Edges one by one, in the order of their source."""
 
     source: npt.NDArray[np.int64]
     target: npt.NDArray[np.int64]
-    attributes: dict[str, Tensor] = field(default_factory=dict)
+    attributes: dict[str, Tensor] = field(default_factory=dict)  # [edges, …], of any dtype
 
     @property
     def says_more(self) -> bool:
-        """True if an adjacency cannot hold all of it: attributes, repetitions, or an order.
-
-        The order of edges means something where they are sorted by target, and only among those of
-        one target (an LSTM may take them in turn).
-        """
+        """True if an adjacency cannot hold all of it: attributes, repetitions, or an order."""
         for name, t in self.attributes.items():
             if name != "edge_weight" or t.dtype != torch.float32 or t.dim() != 1:
                 return True
@@ -157,31 +146,16 @@ class EdgeList:
 
 @dataclass(frozen=True, eq=False)
 class ForeignGraph:
-    """A graph of another library: its arrays as tensors in memory of the CPU, otherwise unchanged.
-
-    Attributes
-    ----------
-    vertices : int
-    edges : EdgeList
-    attributes : dict of Tensor [n, …]
-        x, y, masks and all else that has a row for each vertex.
-    shared : dict
-        What is said of the whole graph: tensors [1, …] or [], plain values, and texts.
-    left_out : dict of str
-        The names of everything else, and what it is.
-    listed : dict of Tensor [n, …]
-        ``train_idx`` and the like as masks, and ``train_y``, a row for each vertex.
-    pairs : dict of Tensor
-        ``edge_label_index`` and the like, int64 [2, k], and ``edge_label`` [k, …].
-    """
+    """A graph of another library: its arrays as tensors on the CPU, otherwise unchanged."""
 
     vertices: int
     edges: EdgeList
-    attributes: dict[str, Tensor]
+    attributes: dict[str, Tensor]  # x, y, masks and all else that has a row for each vertex
+    # Of the whole graph: tensors [1, …] or [], plain values, and texts.
     shared: dict[str, Any] = field(default_factory=dict)
-    left_out: dict[str, str] = field(default_factory=dict)
-    listed: dict[str, Tensor] = field(default_factory=dict)
-    pairs: dict[str, Tensor] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)  # all else, described
+    listed: dict[str, Tensor] = field(default_factory=dict)  # `lists_of_vertices`
+    pairs: dict[str, Tensor] = field(default_factory=dict)  # `pairs_of_vertices`
 
     def record(self, name: str) -> Graph:
         """The adjacency with x, y and masks, in the dtypes of a `Graph`."""

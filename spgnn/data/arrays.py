@@ -42,10 +42,7 @@ class NpyHeader(NamedTuple):
 
 
 def read_header(file: BinaryIO) -> NpyHeader:
-    """Read the header that an open file begins with, of any dtype (versions 1 to 3).
-
-    Called inside `reading`: NumPy raises what it likes.
-    """
+    """Read the header that an open file begins with, of any dtype (versions 1 to 3)."""
 
     def read(size: int) -> bytes:
         content = file.read(size)

@@ -123,23 +123,7 @@ class Arrangement:
 def of_columns(
     numbers: Tensor, block: CSR, layout: RowLayout, comm: Communicator
 ) -> tuple[Tensor, RowCounts]:
-    """For each entry of a block, the number of the vertex in its column. Collective.
-
-    Every remote vertex is requested once, whatever the number of its entries.
-
-    Parameters
-    ----------
-    numbers : Tensor [own rows]
-        One for each vertex of this rank.
-    block : CSR [any rows, n]
-        With global columns, which the layout gives to ranks.
-
-    Returns
-    -------
-    numbers : Tensor [nnz]
-    counts : RowCounts
-        Numbers that were sent to each rank, and received from it.
-    """
+    """For each entry of a block, the number of the vertex in its column. Collective."""
     first, last = layout.range(comm.rank)
     _, _, needs = needs_of(CSR(block.pattern), layout, range(layout.parts), comm.rank, "column")
     send, counts = exchange_needs(needs, last - first, comm)
@@ -200,15 +184,7 @@ def renumbered(block: CSR, stays: Tensor, columns: Tensor, n: int) -> CSR:
 def from_shards(
     shards: ShardDirectory, comm: Communicator, parts: int, *, shares: int = 1
 ) -> RankShare:
-    """Open this rank's part of a sharded graph, and nothing else. Collective.
-
-    The number of ranks is a multiple of that of parts; `shares` as of `scatter`.
-
-    Raises
-    ------
-    InputError
-        If the directory has another number of parts.
-    """
+    """Open this rank's part of a sharded graph, and nothing else. Collective."""
     c = comm.size // parts
     if shards.meta.parts != parts:
         raise InputError(
@@ -241,11 +217,7 @@ def from_shards(
 def _balanced_slices(
     slices: Slices, parts: RowLayout, block: GraphBlock, order: Int64Array, comm: Communicator
 ) -> RowLayout:
-    """Slices of all block rows such that each has its share of the entries in its columns.
-
-    What a rank multiplies are the nonzeros in the columns of its slice and those like it. Every
-    rank counts the columns of some rows; the first rank of each block row adds up and cuts.
-    """
+    """Slices of all block rows such that each has its share of the entries in its columns."""
     c = slices.each
     j = comm.rank % c
     some = slice_rows(block.adjacency, slice(block.rows * j // c, block.rows * (j + 1) // c))

@@ -41,13 +41,7 @@ _READ_BY = {
 
 
 def read_graph(path: AnyPath, progress: Progress | None = None) -> Graph:
-    """Read a graph file: .npz, or another format that has a reader (``spgnn.registry.READERS``).
-
-    Raises
-    ------
-    InputError
-        One line that names the file, the line or array, and what is wrong.
-    """
+    """Read a graph file: .npz, or another format that has a reader (``spgnn.registry.READERS``)."""
     path = Path(path)
     file = graph_file(path)
     with _memory_of(path):
@@ -139,12 +133,7 @@ def names_of_several(text: str) -> list[str]:
 
 
 def disjoint_union(graphs: Sequence[Graph], split: Sequence[int] | None = None) -> Graph:
-    """One graph whose adjacency has those of several along its diagonal.
-
-    Features and labels must be of one kind and width, or all be missing. Where some graphs have a
-    mask, vertices of those that have not are not in it; with ``split``, so many graphs are for
-    training, as many next for validation, the last for testing. Weights that are missing are 1.
-    """
+    """One graph whose adjacency has those of several along its diagonal."""
     if not graphs:
         raise InputError("a union of no graphs")
     first = graphs[0]

@@ -40,10 +40,7 @@ _LARGEST = 2**62
 
 
 def read_npz(path: str | os.PathLike[str]) -> Graph:
-    """Read a graph from an .npz file, as docs/data.md describes it.
-
-    Rows that are not canonical are made so: columns sorted, duplicate weights summed.
-    """
+    """Read a graph from an .npz file, as docs/data.md describes it."""
     path = Path(path)
     with Archive(path) as archive:
         arrays = GraphArrays(archive)
@@ -67,13 +64,7 @@ def _graph_of(path: Path, adjacency: CSR, directed: bool, **data: Any) -> Graph:
 
 
 def write_npz(graph: Graph, path: str | os.PathLike[str], *, compressed: bool = True) -> None:
-    """Write a graph so that `read_npz` gives it back; the file appears whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write a graph so that `read_npz` gives it back; the file appears whole or not at all."""
     A, x = graph.adjacency, graph.x
     arrays: dict[str, Any] = {
         "indptr": A.indptr,
@@ -180,10 +171,7 @@ class GraphArrays:
             self.refuse(name, f"must be float32 [{sizes}], got {_described(array)}")
 
     def float32(self, name: str, array: Array, *, weights: bool = False, first: int = 0) -> Array:
-        """Some rows of an array, from `first`, in float32.
-
-        They are finite, weights are not rounded to 0, and integers not at all.
-        """
+        """Some rows of an array, from `first`, in float32."""
         if array.dtype.kind == "f":
             self.check(name, array, np.isfinite(array), "must be a finite number", first)
         with np.errstate(over="ignore", under="ignore"):
@@ -376,10 +364,7 @@ def canonical(
     *,
     whole: bool = False,
 ) -> CSR:
-    """The block of checked arrays: columns of a row sorted, entries named twice summed.
-
-    Sums of whole numbers stay whole, or are refused.
-    """
+    """The block of checked arrays: columns of a row sorted, entries named twice summed."""
     falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
     if (indptr[np.searchsorted(indptr, falls)] == falls).all():  # at the beginnings of rows alone
         return block_of(indptr, indices, shape, data)
@@ -396,12 +381,7 @@ def _described(array: Array | NpyHeader) -> str:
 
 
 class NpzSource(GraphSource):
-    """An .npz file, opened; labels, masks and row offsets are in memory, features are not.
-
-    Features that are stored as they are (``np.savez``) are mapped; compressed ones are decompressed
-    from their beginning, and only the rows that are wanted are kept. Opening reads every array
-    once, and with that checks it as `read_npz` does.
-    """
+    """An .npz file, opened; labels, masks and row offsets are in memory, features are not."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)

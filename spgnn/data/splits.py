@@ -116,18 +116,7 @@ def divided(
 def held_out(
     share: RankShare, shares: tuple[float, float], seed: int, comm: Communicator
 ) -> tuple[RankShare, list[Pairs]]:
-    """Take shares of the links out of a graph, for validation and for testing. Collective.
-
-    Which ones is a function of (seed, original ids of both ends): both directions go together, and
-    neither the number of ranks nor the partition makes a difference. Loops stay, and are no pairs.
-
-    Returns
-    -------
-    share : RankShare
-        Without these links.
-    pairs : list of Pairs
-        For training, validation and testing. Of an undirected link one direction, which is drawn.
-    """
+    """Take shares of the links out of a graph, for validation and for testing. Collective."""
     A = share.adjacency
     assert A is not None
     ids, directed = share.vertex_ids, share.meta.directed
@@ -162,10 +151,7 @@ def _hold_out(
 
 
 class Directory:
-    """The row of each vertex, by its original id; every rank keeps an even part. Collective.
-
-    Ids of own rows, int64, are a permutation together; ``InputError`` on all ranks if they are not.
-    """
+    """The row of each vertex, by its original id; every rank keeps an even part. Collective."""
 
     def __init__(self, vertex_ids: Tensor, layout: RowLayout, comm: Communicator) -> None:
         self._comm, self._parts = comm, RowLayout.even(layout.rows, comm.size)
@@ -185,10 +171,7 @@ class Directory:
             raise InputError(f"vertex_ids must be a permutation of [0, {layout.rows})")
 
     def rows(self, ids: Tensor) -> tuple[Tensor, tuple[Carried, Carried]]:
-        """Rows of all ranks with these original ids, int64 [ids]. Collective.
-
-        The bytes of requests and responses come with them.
-        """
+        """Rows of all ranks with these original ids, int64 [ids]. Collective."""
         requests, comm = CSR(Selection(ids, self._parts.rows)), self._comm
         rows, counts = of_columns(self._rows, requests, self._parts, comm)
         size = rows.element_size()

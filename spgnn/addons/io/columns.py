@@ -118,11 +118,7 @@ class Batch(NamedTuple):
             raise InputError(f"{where}: there is none (null); it must be {rule}")
 
     def numbers(self, name: str, missing: float | None = None) -> Array:
-        """A column of numbers, [rows], or of lists of equally many, [rows, width].
-
-        Integers, floating numbers or bool as they are stored; with `missing`, that in place of
-        nulls, in floating numbers NaN.
-        """
+        """A column of numbers, [rows], or of lists of equally many, [rows, width]."""
         arrow = require_arrow(self.path)
         column, types, width = self.columns[name], arrow.types, 0
         if types.is_fixed_size_list(column.type) or is_list(column.type):
@@ -193,20 +189,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 class ColumnFiles:
-    """Files of one table, one after another.
-
-    Attributes
-    ----------
-    paths : list of Path
-    types : dict of str to pyarrow type
-        Of the columns of all files; those that are read are the same in each.
-    rows : list of int
-        Of each file.
-    columns : list of str
-        Of the first file.
-    index : set of str
-        Columns that are the index of a table of pandas.
-    """
+    """Files of one table, one after another."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = list(paths)
@@ -375,10 +358,7 @@ def _opened(
 
 
 def _sizes(messages: Iterable[Any]) -> tuple[int, int, int]:
-    """Batches and rows of a stream of Arrow, and the bytes of what is compressed, unpacked.
-
-    Read from the FlatBuffers of `Message.fbs`, without unpacking anything.
-    """
+    """Batches and rows of a stream of Arrow, and the bytes of what is compressed, unpacked."""
     batches = rows = unpacked = 0
     for message in messages:
         if message.type not in ("record batch", "dictionary"):

@@ -136,11 +136,7 @@ FILES: dict[str, dict[str, str]] = {
 def load_planetoid(
     name: str, cache: Path, progress: Progress | None = None, home: str = PLANETOID
 ) -> Graph:
-    """Fetch the eight files of a set and put the graph together; loops are dropped.
-
-    Vertices that are in the graph but in no label file (15 of CiteSeer) have no features and
-    y = −1.
-    """
+    """Fetch the eight files of a set and put the graph together; loops are dropped."""
     paths = {}
     for kind, blob in FILES[name].items():
         file = f"ind.{name}.{kind}"
@@ -252,11 +248,7 @@ OGB = "http://snap.stanford.edu/ogb/data/nodeproppred"
 
 @dataclass(frozen=True)
 class OgbSet:
-    """The address of a set, and the layout of its archive.
-
-    ``digest`` is ``None`` where no published one is known: then only the length and the
-    checksums inside the archive are checked.
-    """
+    """The address of a set, and the layout of its archive."""
 
     url: str
     digest: str | None
@@ -287,11 +279,7 @@ SETS: dict[str, OgbSet] = {
 def load_ogb(
     name: str, cache: Path, progress: Progress | None = None, source: OgbSet | None = None
 ) -> Graph:
-    """Fetch the archive and put the graph together, in memory as a whole.
-
-    Edge (u, v) of the files is stored in row v, column u; the edges of undirected sets, which the
-    files hold once, in both directions.
-    """
+    """Fetch the archive and put the graph together, in memory as a whole."""
     source = source or SETS[name]
     archive = fetch(source.url, cache / source.url.rsplit("/", 1)[-1], source.digest, progress)
     with reading(archive, "not the published file"), zipfile.ZipFile(archive) as files:

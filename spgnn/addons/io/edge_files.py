@@ -55,10 +55,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Edges(NamedTuple):
-    """Some edges of a file, in its order: vertices from 0, and float64 weights that fit float32.
-
-    Features are float32 [edges, k]; only directed graphs have any.
-    """
+    """Some edges of a file, in its order: vertices from 0, and float64 weights that fit float32."""
 
     source: Array
     target: Array
@@ -84,31 +81,17 @@ class VertexRows(Protocol):
 
 
 class EdgeFile(GraphFile):
-    """A file of edges.
-
-    Attributes
-    ----------
-    path : Path
-    directed : bool
-    both_ends : bool
-        Whether each edge of an undirected graph is listed at both of its ends, not once.
-    integers : bool
-        Whether weights are whole numbers, which stay exact or are refused.
-    check_symmetry : bool
-        Once all pieces have been read: whether `check_mirrored` has anything to look for.
-    ranks : int64 array or None
-        Once all pieces have been read: the vertices that their numbers mean, if others.
-    vertex_table : VertexRows or None
-        Features, labels and masks that come with the edges.
-    """
+    """A file of edges."""
 
     path: Path
     directed: bool
-    both_ends: bool = False
-    integers: bool = False
+    both_ends: bool = False  # each edge of an undirected graph is listed at both, not once
+    integers: bool = False  # weights are whole numbers, which stay exact or are refused
+    # Once all pieces have been read: whether `check_mirrored` has anything to look for, and the
+    # vertices that their numbers mean, if others.
     check_symmetry: bool = False
     ranks: Int64 | None = None
-    vertex_table: VertexRows | None = None
+    vertex_table: VertexRows | None = None  # features, labels and masks that come with the edges
 
     def source(self, progress: Progress | None = None) -> GraphSource:
         """The graph, in memory."""
@@ -152,10 +135,7 @@ class EdgeFile(GraphFile):
     def combined(
         self, rows: scipy.sparse.csr_array, mirrored: scipy.sparse.csr_array | None, first: int = 0
     ) -> scipy.sparse.csr_array:
-        """Rows of the graph from `first` on: those of the listed entries and of their transpose.
-
-        Refuses sums of whole numbers that float32 rounds.
-        """
+        """Rows of the graph from `first` on: those of the listed entries and of their transpose."""
         if mirrored is not None:
             if self.check_symmetry:
                 self.check_mirrored(rows, mirrored, first)
@@ -171,10 +151,7 @@ class EdgeFile(GraphFile):
 
 
 def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
-    """The graph of a file of edges, in memory.
-
-    Weights of an edge that occurs twice are summed; those that are then all 1 are dropped.
-    """
+    """The graph of a file of edges, in memory."""
     none = np.empty(0, np.int32)
     pieces = [Edges(none, none, None), *file.pieces(progress)]
     source, target = (np.concatenate([piece[end] for piece in pieces]) for end in (0, 1))
@@ -249,16 +226,7 @@ _GROUPED = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+")
 
 
 class EdgeList(EdgeFile):
-    """Lines ``source target [weight]``: row = target, column = source.
-
-    Comment lines begin with #, % or //; blanks and tabs, or commas, or semicolons separate, and
-    fields may be quoted. A first line of words is a header. Ids are vertex numbers and stay as is;
-    only if fewer than one in 16 of [0, largest id] occurs, and no comment states as many, are they
-    renumbered in rising order, and ``vertex_ids`` keeps the names. A comment ``Nodes: N`` (SNAP's
-    word) is believed: vertices that no edge names come last. A graph is undirected if a leading
-    comment begins with ``Undirected graph`` (SNAP's words), or the first line is KONECT's
-    ``% sym``.
-    """
+    """Lines ``source target [weight]``: row = target, column = source."""
 
     def __init__(self, path: Path) -> None:
         head = read_head(path, _PLAIN)
@@ -425,15 +393,7 @@ _KINDS = {"pattern": "ii", "real": "iif", "double": "iif"} | dict.fromkeys(_INTE
 
 
 class MatrixMarket(EdgeFile):
-    """A sparse square matrix as it stands: row = destination.
-
-    The format is read as Boisvert, Pozo & Remington describe it (NISTIR 5935), with SciPy's field
-    ``unsigned-integer``, and a banner with one % in place of two (Network Repository).
-    ``symmetric`` files are undirected graphs, ``general`` and ``skew-symmetric`` ones directed.
-    Entries of a symmetric file may stand above the diagonal, too, if none is listed in both places.
-    Entries that occur twice are summed; ``pattern`` files, and those whose entries are then all 1,
-    have no weights.
-    """
+    """A sparse square matrix as it stands: row = destination."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -551,12 +511,7 @@ _MOST_CONSTRAINTS = 1000  # numbers a vertex has; more are a damaged header
 
 
 class MetisGraph(EdgeFile):
-    """A graph in METIS's format (METIS 5 manual, section 4.1.1).
-
-    The header is ``vertices edges [fmt [constraints]]``; line i then lists the neighbours of
-    vertex i, counted from 1, each edge at both its ends. Edge weights become the graph's weights;
-    vertex sizes and weights are not read, which is logged. Lines that begin with % are comments.
-    """
+    """A graph in METIS's format (METIS 5 manual, section 4.1.1)."""
 
     directed = False
     both_ends = True

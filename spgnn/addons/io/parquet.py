@@ -78,12 +78,7 @@ def is_tabular(path: AnyPath) -> bool:
 
 
 def place_of(path: AnyPath) -> Place | None:
-    """The files that a path means: a file, a folder of them, or a pattern such as ``e-*.parquet``.
-
-    ``PATH@source=from_id,target=to_id`` names columns. In a folder, files and folders whose name
-    begins with ``vertices`` or ``nodes`` hold vertices; those that begin with ``edges``, or where
-    there are none all others, hold edges.
-    """
+    """The files that a path means: one, a folder of them, or a pattern such as ``e-*.parquet``."""
     text, columns = os.fspath(path), dict[str, str]()
     match = None if os.path.exists(text) else _GIVEN.fullmatch(text)
     if match:
@@ -146,10 +141,7 @@ class _Columns:
         return None
 
     def pair(self, first: str, second: str, *others: str) -> tuple[str, str]:
-        """Two columns of ids, by their names, or the only two; `others` are of other roles.
-
-        A name with other words around (``From Bank``) counts where no third column may be ids.
-        """
+        """Two columns of ids, by their names, or the only two; `others` are of other roles."""
         types, where = self.files.types, self.files.paths[0]
         names = [self.find(role) for role in (first, second)]
         columns = [name for name in types if name not in self.files.index]
@@ -184,12 +176,7 @@ class _Columns:
 
 
 class TabularEdges(EdgeFile):
-    """Rows of two ids, source and target, and of a weight if there is one.
-
-    Ids that are integers are vertex numbers and stay what they are, as in an `EdgeList`; strings,
-    and integers of which few occur, are numbered in rising order. With a table of vertices, they
-    are numbered as its rows are, and each id of an edge must occur there.
-    """
+    """Rows of two ids, source and target, and of a weight if there is one."""
 
     directed = True
     is_text = False
@@ -333,25 +320,14 @@ def _weights(batch: Batch, name: str) -> npt.NDArray[np.float64]:
 
 
 class VertexTable:
-    """Features, labels and masks, a row a vertex; labels and masks are in memory.
-
-    Attributes
-    ----------
-    files : ColumnFiles
-    meta : GraphMeta
-        Its edges are not counted.
-    ids : Ids or None
-        ``None`` if row i is vertex i.
-    vertex_ids : Tensor int64 [n] or None
-        Ids that are integers, where they are not the numbers of the rows.
-    """
+    """Features, labels and masks, a row a vertex; labels and masks are in memory."""
 
     def __init__(
         self, path: Path, files: Sequence[Path], given: Mapping[str, str], *, text: bool
     ) -> None:
         self.files = ColumnFiles(files)
-        self.ids: Ids | None = None
-        self.vertex_ids: Tensor | None = None
+        self.ids: Ids | None = None  # None if row i is vertex i
+        self.vertex_ids: Tensor | None = None  # integers that are not the numbers of the rows
         columns = _Columns(self.files, given)
         identity, label = columns.find("id"), columns.find("label")
         types, self.labels_by = self.files.types, ""
@@ -588,11 +564,7 @@ def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
 
 
 class Pairs(NamedTuple):
-    """Pairs of ids of two sides, such as users and items.
-
-    `first` and `second` are numbers, int64 [n], in rising order of the ids of their side, which
-    `first_ids` and `second_ids` have, strings or int64. `times` are integers or floating numbers.
-    """
+    """Pairs of ids of two sides, such as users and items."""
 
     first: Int64
     second: Int64

@@ -152,10 +152,7 @@ def _sorted_rows(
     symmetrise: bool,
     progress: Progress | None,
 ) -> ShardDirectory:
-    """Sort edges into rows of a graph directory; ``source`` is what the edges are of, if any is.
-
-    The directory appears whole or not at all, and nothing else is left.
-    """
+    """Sort edges into rows of a graph directory; ``source`` is what the edges are of, if any is."""
     symmetrise = symmetrise and file.directed
 
     def left(needed: int) -> int:
@@ -307,10 +304,7 @@ class Buckets:
         loops_mirrored: bool,
         limit: int,
     ) -> None:
-        """Edge source → target is entry (target, source) of a bucket of at most `limit` entries.
-
-        The transpose has loops only if they are mirrored as well.
-        """
+        """Edge source → target is entry (target, source) of a bucket of at most `limit` entries."""
         lengths = np.zeros(self._vertices, np.int64)
         for edges in read("counting entries"):
             for rows in (edges.target, edges.source)[: 1 + mirrored]:
@@ -329,10 +323,7 @@ class Buckets:
     def rows(
         self, mirrored: bool, progress: Progress | None = None
     ) -> Iterator[tuple[int, scipy.sparse.csr_array, scipy.sparse.csr_array | None, Array]]:
-        """First row of each bucket, its rows, those of the transpose, and its entries; each once.
-
-        Entries that occur twice are summed, in the order of the edges. Files are removed.
-        """
+        """First row of each bucket, its rows, those of the transpose, and its entries."""
         tick = stage(progress, "writing rows")
         bounds = self._bounds if self._vertices else [0, 0]
         for bucket, (first, last) in enumerate(pairwise(bounds)):

@@ -155,12 +155,7 @@ def make_up(
     inside: float = 0.8,
     seed: int = 0,
 ) -> sp.csr_array:
-    """Interactions with tastes: most are with items of the user's own group, popular ones first.
-
-    Popularity of items, and the number of interactions of users, follow power laws. There are
-    exactly `count` different interactions, a share `inside` the user's group; `groups` of 0: one
-    for about 200 items.
-    """
+    """Interactions with tastes: most are with items of the user's own group, popular ones first."""
     if not users or not items or not 0 < count <= users * items // 2:
         raise InputError(
             f"interactions-{users}-{items}-{count}: at most half of all pairs can be interactions"

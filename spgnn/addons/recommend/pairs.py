@@ -25,10 +25,7 @@ _PIECE = 1 << 20  # pairs that are drawn, or scored, at once
 
 
 class Pairs(NamedTuple):
-    """Pairs of own users: numbers among own users [b], which rise, and places of items.
-
-    These are [b] and [b, negatives].
-    """
+    """Pairs of own users: numbers among own users [b], which rise, and places of items."""
 
     users: Tensor
     positives: Tensor
@@ -36,16 +33,7 @@ class Pairs(NamedTuple):
 
 
 class PairSampler:
-    """The pairs of each step; a step is the union of all ranks' pairs.
-
-    Draws are hashes of (seed, epoch, user, item, number). ``interactions``: in each epoch every
-    training interaction is in one step, a random one. ``users``: as LightGCN's authors do, each
-    pair is a random user and a random one of its items. Each pair has `negatives`, none of which
-    the user has interacted with, unless it has with almost all.
-
-    `batch_size` are the pairs of a step of all ranks together, on average; 0: all. `interactions`
-    are those of training of all ranks, if the share has not all of this rank's users.
-    """
+    """The pairs of each step; a step is the union of all ranks' pairs."""
 
     def __init__(
         self,
@@ -165,15 +153,7 @@ def pair_loss(
     total: int,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Own share of the mean loss over all pairs of a step, and its gradients.
-
-    ``bpr``: −log σ(s⁺ − s⁻), mean over negatives (Rendle et al. 2009). ``softmax``: cross-entropy
-    of the positive among it and its negatives. ``in-batch``: among the items of all pairs of the
-    step, each as often as it occurs, other occurrences of the positive left out.
-
-    Pairs number the embeddings `users` [u, d] and `items` [m, d]; `counts` [m] says of how many
-    pairs of the step, on all ranks, each is the item, and `total` how many pairs there are.
-    """
+    """Own share of the mean loss over all pairs of a step, and its gradients."""
     if kind == "in-batch":
         return _among_all(users, items, counts.to(items.dtype).log(), pairs, total, temperature)
     # Pairs are nonzeros of a matrix of users and items: nothing of pairs × d is made.

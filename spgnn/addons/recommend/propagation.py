@@ -19,13 +19,7 @@ _FEW = 0.25
 
 
 class Propagation:
-    """``Σ w_k A^k E`` with A = D^-1/2 B D^-1/2 of an undirected graph. Collective.
-
-    By Horner's rule. LightGCN (He et al. 2020) has w_k = 1 / (K + 1); w = 0, …, 0, 1 is SGC's, and
-    α (1 − α)^k a personalised PageRank. A is symmetric, so the adjoint is the same propagation:
-    nothing is kept for it. The last product forward, which is the first one backward, makes only
-    the rows that a loss reads, if these are few.
-    """
+    """``Σ w_k A^k E`` with A = D^-1/2 B D^-1/2 of an undirected graph. Collective."""
 
     def __init__(self, graph: DistGraph, weights: Sequence[float]) -> None:
         self.A, self.weights = graph.matrix("plain"), tuple(weights)
@@ -57,10 +51,7 @@ class Propagation:
         return Z.add_(E[rows], alpha=self.weights[0])
 
     def rounded(self, E: Tensor) -> Tensor:
-        """Of all own rows, summed in float64 and rounded to float32. Collective.
-
-        So rows that should be equal are, whichever ranks have them, and in whatever order they add.
-        """
+        """Of all own rows, summed in float64 and rounded to float32. Collective."""
         halves = E.chunk(2, 1)  # as much memory as float32
         return torch.cat(
             [self._horner(half.double(), self.weights, self._exact).float() for half in halves], 1

@@ -18,13 +18,7 @@ _IDS = (1 << 32) - 1
 def top_items(
     users: Tensor, items: Tensor, known: CSR, share: Share, k: int, comm: Communicator
 ) -> tuple[Tensor, Tensor]:
-    """Places and scores [u, min(k, items)] of the items with the largest scores u · i. Collective.
-
-    `users` [u, d] and `items` [own items, d] are own ones; `known` [u, items] are places of items
-    that are left out. The best come first, of equal scores the smaller id; −1 where there are no
-    more. Scores are sums in float64 that are rounded to float32: neither the ranks nor the blocks
-    decide which of them are equal.
-    """
+    """Places and scores [u, min(k, items)] of the items with the largest u · i. Collective."""
     k = min(k, share.items)
     best = torch.full((len(users), k), torch.iinfo(torch.int64).min)
     # Entries of each group of users by place, so that those of a block follow each other.
@@ -86,11 +80,7 @@ def _blocks(items: Tensor, share: Share, comm: Communicator) -> Iterator[tuple[i
 def recall_and_ndcg(
     users: Tensor, items: Tensor, share: Share, k: int, comm: Communicator
 ) -> Tensor:
-    """Sums of Recall@k and NDCG@k over own users with test items, and their number. Collective.
-
-    Recall is the share of a user's test items among its k best; NDCG weighs the i-th of these by
-    1 / log₂(i + 1), relative to the best order that there is. Training items are left out.
-    """
+    """Sums of Recall@k and NDCG@k over own users with test items, and their number. Collective."""
     lengths = share.test.row_lengths
     tested = (lengths > 0).nonzero()[:, 0]
     known, wanted = take_rows(share.train, tested), take_rows(share.test, tested)

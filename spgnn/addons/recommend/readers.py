@@ -63,10 +63,7 @@ class Listed(NamedTuple):
 def read_listed(
     path: Path, form: Form, least_rating: float | None, *, numbered: bool = True
 ) -> Listed:
-    """The interactions of a file, without those that are rated lower.
-
-    Without names of columns, rows that may be `numbered` are refused.
-    """
+    """The interactions of a file, without those that are rated lower."""
     if is_tabular(path):
         pairs = read_pairs(path)
         sides = ((pairs.first, pairs.first_ids), (pairs.second, pairs.second_ids))
@@ -242,10 +239,7 @@ def _are_names(words: Sequence[str]) -> bool:
 
 
 def _names_of(path: Path, rows: Sequence[tuple[int, list[str]]]) -> Sequence[str]:
-    """The names of columns, if the first line has any: words, where numbers follow or roles say so.
-
-    Words that do not occur again, before texts, may be either.
-    """
+    """The names of columns, if the first line has any: roles, or words before numbers."""
     (line, first), rest = rows[0], [words for _, words in rows[1:] if len(words) == len(rows[0][1])]
     if _are_names(first):
         return first

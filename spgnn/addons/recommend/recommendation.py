@@ -30,14 +30,7 @@ from spgnn.train import Criterion, Predictions, Scores, Task
 
 
 class PairTask(Task):
-    """Task of learning from pairs of users and items, wherever embeddings lie.
-
-    Attributes
-    ----------
-    sizes : dict of int
-        Users, items, and interactions for training and testing, of all ranks.
-    share : Share
-    """
+    """Task of learning from pairs of users and items, wherever embeddings lie."""
 
     sizes: dict[str, int]
 
@@ -146,19 +139,7 @@ class PairTask(Task):
 
 
 class Recommendation(PairTask):
-    """Embeddings of users and items, their propagation, and a loss of pairs. Collective.
-
-    Each rank owns the rows of its vertices, their gradient and their optimiser's state. A step
-    takes pairs of all ranks: one propagation forward, one back. Original ids, and nothing else,
-    decide what is drawn and where embeddings begin, so that any number of ranks has one history.
-
-    Parameters
-    ----------
-    config : RecommendConfig
-    comm : Communicator
-    interactions : Interactions, optional
-        On rank 0, in place of the data set of the configuration.
-    """
+    """Embeddings of users and items, their propagation, and a loss of pairs. Collective."""
 
     def __init__(
         self,

@@ -21,35 +21,17 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Own users and items of a rank. Items have *places*: their order by rank, then by row.
+    """Own users and items of a rank. Items have *places*: their order by rank, then by row."""
 
-    Attributes
-    ----------
-    user_rows, item_rows : Tensor int64
-        Own rows of the graph that are users, and items.
-    user_ids : Tensor int64 [own users]
-        Their numbers among all users.
-    item_ids : Tensor int64 [items]
-        Of the item at each place, its number among all items.
-    places : Tensor int64 [items]
-        The inverse.
-    layout : RowLayout
-        Places of each rank.
-    train, test : CSR [own users, items]
-        Columns are places, which rise.
-    users : int
-        Of all ranks.
-    """
-
-    user_rows: Tensor
+    user_rows: Tensor  # own rows of the graph, int64
     item_rows: Tensor
-    user_ids: Tensor
-    item_ids: Tensor
-    places: Tensor
-    layout: RowLayout
-    train: CSR
+    user_ids: Tensor  # numbers of own users among all users
+    item_ids: Tensor  # of the item at each place, its number among all items
+    places: Tensor  # the inverse
+    layout: RowLayout  # of the places of each rank
+    train: CSR  # [own users, items]: places, which rise
     test: CSR
-    users: int
+    users: int  # of all ranks
 
     @property
     def items(self) -> int:
@@ -65,12 +47,7 @@ class Share:
         tested: Callable[[], sp.csr_array],
         comm: Communicator,
     ) -> tuple[Share, Tensor]:
-        """The share of this rank, without anything to train on, and places of rows. Collective.
-
-        `own` are the original ids of this rank's vertices: below `users` users, the others items.
-        `tested` makes the test interactions, on rank 0. Places are int32 [all rows + 1]: that of
-        the item in each row of the graph; of a user, that of the next item.
-        """
+        """The share of this rank, without anything to train on, and places of rows. Collective."""
         ids = own.new_empty(layout.rows)
         comm.all_gather(own, ids, layout.sizes.tolist())
         is_item = ids >= users
@@ -113,10 +90,7 @@ class Share:
         return share, before.int()
 
     def of_users(self, first: int, last: int, block: CSR, places: Tensor) -> Share:
-        """The same of own users from `first` on, who train on a block [last - first, columns].
-
-        `places` has that of the item in each column.
-        """
+        """The same of own users from `first` on, who train on a block [last - first, columns]."""
         trained = places.index_select(0, block.indices)
         pattern = Pattern.trusted(block.indptr, trained, (last - first, self.items))
         return replace(

@@ -48,11 +48,7 @@ def spilled_bounds(indptr: Tensor, users: int, chunks: int) -> tuple[int, ...]:
 
 
 class SpilledRecommendation(PairTask):
-    """The same pairs, loss and steps as in memory, chunk by chunk. Collective.
-
-    In memory are the embeddings of all items and their gradient, the pairs of a chunk, and one
-    table of own rows while the matrix streams by. A step goes through everything on the disk.
-    """
+    """The same pairs, loss and steps as in memory, chunk by chunk. Collective."""
 
     def __init__(
         self,
@@ -78,10 +74,7 @@ class SpilledRecommendation(PairTask):
             raise
 
     def begin(self, adjacency: Adjacency, places: Tensor) -> None:
-        """Write matrix and tables of own rows of the graph, of chunks of users, and of items.
-
-        Collective; `places` are those of `Share.of`.
-        """
+        """Write matrix and tables of own rows of the graph, of chunks of users, and of items."""
         config, comm, mesh = self.config, self.comm, self.mesh
         self.counts, width = Transfers(), config.model.dim
         first, last = adjacency.layout.range(comm.rank)

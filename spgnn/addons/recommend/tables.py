@@ -16,10 +16,7 @@ _ROWS = 16384  # at once: what an update reads and writes stays in a cache
 
 
 def initial_rows(ids: Tensor, width: int, seed: int, std: float = 0.1) -> Tensor:
-    """The first numbers of some vertices, float32 [ids, width]: hashes of (seed, id, column).
-
-    Uniform, with mean 0 and the standard deviation `std`.
-    """
+    """The first numbers of some vertices, float32 [ids, width]: hashes of (seed, id, column)."""
     columns = [(f"embedding{column // 8 * 8}", column % 8) for column in range(width)]
     rows = torch.from_numpy(uniform_rows(ids.numpy(), seed, columns, torch.get_num_threads()))
     return rows.sub_(0.5).mul_(std * 12.0**0.5)
@@ -27,12 +24,7 @@ def initial_rows(ids: Tensor, width: int, seed: int, std: float = 0.1) -> Tensor
 
 @dataclass(frozen=True)
 class RowUpdate:
-    """An optimiser of rows: each row's step depends on that row alone.
-
-    ``adam`` is Adam (Kingma & Ba 2015). ``row-adam`` has one second moment a row, of the mean
-    square of its gradient, and ``row-adagrad`` its sum (and no first moment): n numbers where Adam
-    has n × d.
-    """
+    """An optimiser of rows: each row's step depends on that row alone."""
 
     kind: RowOptimizer
 
@@ -48,10 +40,7 @@ class RowUpdate:
     def step_(
         self, rows: Tensor, gradient: Tensor, state: dict[str, Tensor], lr: float, step: int
     ) -> None:
-        """Take the `step`-th step, from 1, of some rows [n, f], in place.
-
-        Their `state`, tables [n, …], is zeros before the first step.
-        """
+        """Take the `step`-th step, from 1, of some rows [n, f], in place."""
         b1, b2 = _BETAS
         names = list(state)
         pieces = zip(*(t.split(_ROWS) for t in (rows, gradient, *state.values())), strict=True)
