@@ -17,10 +17,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.blocks import Blocks, BlockWriter, MemoryBlocks, rows_of
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.sizes import OWN_MATRIX, OWN_ON_DISK
-from spgnn.comm import (
-    Communicator,
-    Mesh,
-)
+from spgnn.comm import Communicator, Mesh
 from spgnn.data import POWERS, Normalisation, first_not_below, row_sums
 from spgnn.direct import Transfers
 from spgnn.exchange import Algorithm, build
@@ -53,22 +50,12 @@ class Adjacency:
 
 @dataclass(frozen=True, eq=False)
 class RowStatistics:
-    """Results of one pass over the rows of the adjacency.
+    """Results of one pass over the rows of the adjacency."""
 
-    Attributes
-    ----------
-    loops : Tensor float32 [own rows], optional
-        1 for each row that needs a self-loop added; ``None`` if no row does.
-    row_scale, column_scale : Tensor [own rows], optional
-        Scalings that normalise the matrix.
-    needed : Tensor int64
-        Rows of other ranks that own rows need, rising.
-    """
-
-    loops: Tensor | None
-    row_scale: Tensor | None
+    loops: Tensor | None  # 1 for each row that needs a self-loop added; ``None`` if no row does
+    row_scale: Tensor | None  # scalings that normalise the matrix
     column_scale: Tensor | None
-    needed: Tensor
+    needed: Tensor  # rows of other ranks that own rows need, rising
 
 
 def statistics_of(
@@ -253,23 +240,7 @@ def receptive_field(
     *,
     multiplied: bool = True,
 ) -> list[ChunkMatrix]:
-    """Matrix of each layer, if only some rows of the last one are wanted. Collective.
-
-    A layer with few needed rows gets a matrix of these alone, with its transpose, in memory; or,
-    up to `OWN_ON_DISK`, in files. All others make all rows.
-
-    Parameters
-    ----------
-    whole : ChunkMatrix
-    wanted : Tensor bool [own rows]
-    reads_own : sequence of bool
-        Whether each layer reads its own rows as well as the product.
-    comm : Communicator
-    storage : MatrixStorage, optional
-        For matrices in files; without, there are none.
-    multiplied : bool
-        Whether gradients are multiplied with a transpose.
-    """
+    """Matrix of each layer, if only some rows of the last one are wanted. Collective."""
     layers, memory = len(reads_own), MatrixStorage(None, 0, Transfers())
     matrices = [whole] * layers
     total = comm.agree(whole.blocks.nonzeros(), "sum")

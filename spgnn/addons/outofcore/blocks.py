@@ -20,16 +20,7 @@ from spgnn.sparse import CSR
 
 
 class Blocks(ABC):
-    """A sparse matrix [rows, columns] in blocks of neighbouring rows.
-
-    Attributes
-    ----------
-    bounds : tuple of int [K + 1]
-        Block k has rows [bounds[k], bounds[k + 1]).
-    columns : int
-    nbytes : int
-        Bytes that are read to go through all blocks once; 0 in memory.
-    """
+    """A sparse matrix [rows, columns] in blocks of neighbouring rows."""
 
     nbytes = 0
 
@@ -122,17 +113,7 @@ class _FileArray:
 
 
 class FileBlocks(Blocks):
-    """Blocks that are read from a disk, the next one while one is worked on.
-
-    Parameters
-    ----------
-    bounds, columns
-    indptr, indices, values : FileExtent
-        Row offsets, int64, from 0; columns, int32 where they fit; float32.
-    counts : Transfers
-    checked : bool
-        Whether columns are known to be right.
-    """
+    """Blocks that are read from a disk, the next one while one is worked on."""
 
     def __init__(
         self,
@@ -205,18 +186,7 @@ class FileBlocks(Blocks):
 
 
 class BlockWriter:
-    """Collects blocks one after another: in memory, or in files of a directory.
-
-    Parameters
-    ----------
-    name : str
-        Of the matrix; the files' names begin with it.
-    columns : int
-    weighted : bool
-    directory : Path, optional
-        Without, blocks stay in memory.
-    counts : Transfers
-    """
+    """Collects blocks one after another: in memory, or in files of a directory."""
 
     def __init__(
         self,

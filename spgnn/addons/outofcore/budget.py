@@ -8,9 +8,7 @@ from typing import Literal
 
 from spgnn.addons.outofcore.sizes import Sizes, TableBytes, Traffic, epoch_traffic
 from spgnn.addons.outofcore.tables import FreedPages, Placement
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 
 Recompute = Literal["auto", "never", "always"]
@@ -242,10 +240,7 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
 
 
 def freed_pages(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> FreedPages:
-    """Half of what is not needed is for tables, the other half for the computation of chunks.
-
-    Without `memory`, which is that of `decide`: as much again as tables need.
-    """
+    """Half of what is not needed is for tables, the other half for the computation of chunks."""
     placement, chunks = budget.placement, budget.chunks
     tables = _table_bytes(sizes, placement, budget.recomputed)
     left = tables

@@ -15,9 +15,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
 from spgnn.addons.outofcore.graph import ChunkedDataset, Labels, ids_of
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import WITH_LOOPS, ShardDirectory, VertexData, is_graph_file, labelled, open_shards
 from spgnn.direct import Transfers
@@ -46,19 +44,7 @@ def open_dataset(
     scratch: Path | None,
     outputs: int | None = None,
 ) -> ChunkedDataset:
-    """Own rows of the data set: of a graph directory read later, else in memory. Collective.
-
-    A file of edges that may not fit becomes a graph directory in `scratch` first, on one rank.
-
-    Parameters
-    ----------
-    config, comm
-    counts : Transfers
-        Counts what is read from files.
-    scratch : Path, optional
-    outputs : int, optional
-        Nothing is to be learnt: so many columns are computed.
-    """
+    """Own rows of the data set: of a graph directory read later, else in memory. Collective."""
     name, data = config.data.dataset, config.data
     alone = comm.size == 1 and data.graph_split is None
     if comm.from_rank_zero(lambda: is_cut(name, comm.size)):

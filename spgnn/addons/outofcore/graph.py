@@ -41,10 +41,7 @@ from spgnn.addons.outofcore.tables import (
     panels_of,
     release,
 )
-from spgnn.comm import (
-    Communicator,
-    Mesh,
-)
+from spgnn.comm import Communicator, Mesh
 from spgnn.config import TrainConfig
 from spgnn.data import GraphMeta, Normalisation, VertexData, row_normalise_features
 from spgnn.direct import DirectFile, Transfers, keep_pages
@@ -56,20 +53,11 @@ from spgnn.sparse import CSR
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Labels and masks of the vertices that have any.
+    """Labels and masks of the vertices that have any."""
 
-    Attributes
-    ----------
-    rows : Tensor int64 [labelled]
-        Own rows, rising.
-    y : Tensor [labelled] or [labelled, columns]
-    masks : sequence of Tensor bool [labelled]
-        Train, validation, test.
-    """
-
-    rows: Tensor
+    rows: Tensor  # own rows, rising
     y: Tensor
-    masks: Sequence[Tensor]
+    masks: Sequence[Tensor]  # train, validation, test
 
     def mask(self, rows: int, *, training: bool) -> Tensor:
         """Own rows whose outputs are read in training, or scored; bool [rows]."""
@@ -80,44 +68,20 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class ChunkedDataset:
-    """The data set of a rank, in memory or in files; nobody keeps it while a graph is trained on.
+    """The data set of a rank, in memory or in files; forgotten while a graph is trained on."""
 
-    Attributes
-    ----------
-    meta : GraphMeta
-        With the features and classes that are trained on.
-    layout : RowLayout
-    blocks : callable
-        Bounds of chunks to own rows of the adjacency.
-    starts : callable
-        Nonzeros before an own row.
-    ids : Tensor int64 [own rows], or int
-        Original ids; if they are consecutive, the first one.
-    data : VertexData
-        Labels and masks of all own vertices.
-    X : Tensor or CSR, FileExtent of float32, or callable
-        Features; a function of original ids [rows] and columns [first, last) if they are drawn.
-    row_normalise : bool
-        Whether each row of features is divided by its sum.
-    normalisation : {"sym", "row", "none"}
-        Of the adjacency.
-    loops : bool
-        Whether every vertex is to have a self-loop.
-    labels : Labels, optional
-        ``None`` if nothing is to be learnt.
-    """
-
-    meta: GraphMeta
+    meta: GraphMeta  # with the features and classes that are trained on
     layout: RowLayout
-    blocks: Callable[[tuple[int, ...]], Blocks]
-    starts: Callable[[int], int]
-    ids: Tensor | int
-    data: VertexData
+    blocks: Callable[[tuple[int, ...]], Blocks]  # bounds of chunks to own rows of the adjacency
+    starts: Callable[[int], int]  # nonzeros before an own row
+    ids: Tensor | int  # original ids; if they are consecutive, the first one
+    data: VertexData  # labels and masks of all own vertices
+    # Features; drawn ones are a function of original ids [rows] and columns [first, last)
     X: Tensor | CSR | FileExtent | Callable[[Tensor, int, int], Tensor] | None
-    row_normalise: bool = False
-    normalisation: Normalisation = "none"
-    loops: bool = False
-    labels: Labels | None = None
+    row_normalise: bool = False  # whether each row of features is divided by its sum
+    normalisation: Normalisation = "none"  # of the adjacency
+    loops: bool = False  # whether every vertex is to have a self-loop
+    labels: Labels | None = None  # ``None`` if nothing is to be learnt
 
     def adjacency(self, bounds: tuple[int, ...]) -> Adjacency:
         """Own rows of the adjacency, by chunks."""
@@ -134,43 +98,7 @@ def ids_of(ids: Tensor | int, first: int, last: int) -> Tensor:
 
 
 class ChunkedGraph:
-    """Matrix, features and tables of a rank, within a budget for one model. Collective.
-
-    A model's layers are run on it by :class:`~spgnn.addons.outofcore.passes.ChunkedPass`.
-
-    Parameters
-    ----------
-    dataset : ChunkedDataset
-    model : ChunkedModel
-    config : TrainConfig
-        Of it the storage, dtype, and whether layers leave out rows that no labelled vertex needs.
-    comm : Communicator
-        All ranks.
-    directory : Path, optional
-        For what does not fit into memory.
-    counts : Transfers
-        Counts what is read and written.
-    itself : int
-        Bytes of the process before it loaded any data.
-
-    Attributes
-    ----------
-    matrix : ChunkMatrix
-    bounds : tuple of int [K + 1]
-        Chunks of the rank's rows.
-    row_scale, column_scale : Tensor [n], optional
-        The normalised matrix is diag(row_scale) · matrix · diag(column_scale).
-    propagated : Table, optional
-        A·X; without it the first layer multiplies as the others do.
-    budget : Budget
-    sizes : Sizes
-    tables : TableFactory
-
-    Raises
-    ------
-    InputError
-        If the memory is too small, or a degree negative; on all ranks alike.
-    """
+    """Matrix, features and tables of a rank, within a budget for one model. Collective."""
 
     def __init__(
         self,
@@ -268,10 +196,7 @@ class ChunkedGraph:
         self._outputs: MappedRows | None = None
 
     def matrices_for(self, wanted: Tensor, *, training: bool) -> list[ChunkMatrix]:
-        """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective.
-
-        Matrices in files take time to be built, which training alone saves again, and memory.
-        """
+        """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective."""
         if not self._prunes:
             return self.whole
         storage = self._storage if training and self._sorts else None
@@ -324,11 +249,7 @@ class ChunkedGraph:
         )
 
     def _propagate(self, stored: torch.dtype, memory: int | None) -> Table:
-        """A·X, computed a panel of columns after the other. Collective.
-
-        Features in a file of rows are written panel by panel first, so that they are read twice,
-        and not once for each panel.
-        """
+        """A·X, computed a panel of columns after the other. Collective."""
         bounds, width, sizes = self.bounds, self._width, self.sizes
         columns = 32
         if memory:
@@ -364,10 +285,7 @@ class ChunkedGraph:
         return X if scale is None else X * scale
 
     def output_rows(self, like: Tensor) -> Tensor:
-        """Uninitialised [n, width of `like`]: in a file, if there is a directory for it.
-
-        `give_back` lets go of the memory of those that lie in a file.
-        """
+        """Uninitialised [n, width of `like`]: in a file, if there is a directory for it."""
         rows, directory = self.bounds[-1], self.tables.directory
         if directory is None or not rows:
             return like.new_empty(rows, like.shape[1], dtype=self._wide)

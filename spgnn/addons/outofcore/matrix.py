@@ -39,38 +39,17 @@ _FEW_COLUMNS = 32
 
 @dataclass(frozen=True, eq=False)
 class ChunkMatrix:
-    """B + diag(loops) on this rank: rows [m] of own and received columns [k + received].
-
-    Attributes
-    ----------
-    blocks : Blocks [m, k + received]; or [n, n + received] if rows are thinned out
-    bounds : tuple of int [K + 1]
-        Chunks of the rows that the rank owns, n.
-    loops : Tensor float32 [rows of the blocks], optional
-        What is added on the diagonal.
-    targets : Tensor int64 [m], optional
-        Own row that each row is, rising; ``None`` if all own rows are made, m = n.
-    thinned : bool
-        Whether the blocks make all own rows, and only `targets` among them are kept.
-    sources : Tensor int64 [k], optional
-        Own row that each column is, rising; ``None`` if all own rows are columns, k = n.
-    transposed : Blocks [k, m], optional
-        Own rows of B's transpose, by chunks. ``None`` if B is symmetric, with those of other ranks.
-    to_others : Blocks [received, m], optional
-        The other rows of B's transpose, if there are any.
-    halo : DistMatrix [received, n], optional
-        Picks the rows of other ranks that products need; ``None`` on one rank.
-    """
+    """B + diag(loops) on this rank: rows [m] of own and received columns [k + received]."""
 
     blocks: Blocks
-    bounds: tuple[int, ...]
-    loops: Tensor | None = None
-    targets: Tensor | None = None
-    thinned: bool = False
-    sources: Tensor | None = None
-    transposed: Blocks | None = None
-    to_others: Blocks | None = None
-    halo: DistMatrix | None = None
+    bounds: tuple[int, ...]  # chunks of the rows that the rank owns, n
+    loops: Tensor | None = None  # what is added on the diagonal
+    targets: Tensor | None = None  # own row that each row is, rising; None: all own rows
+    thinned: bool = False  # blocks make all own rows, and only `targets` are wanted
+    sources: Tensor | None = None  # own row that each column is, rising; None: all
+    transposed: Blocks | None = None  # own rows of Bᵀ; None: B is symmetric
+    to_others: Blocks | None = None  # the other rows of B's transpose, if there are any
+    halo: DistMatrix | None = None  # picks the rows of other ranks; None on one rank
 
     @property
     def halo_rows(self) -> int:
@@ -115,22 +94,7 @@ class ChunkMatrix:
         return Z.new_zeros(end - begin, Z.shape[1]).index_copy_(0, chosen, Z)
 
     def products(self, H: Table, panel: int, new: NewTable) -> ChunkStream:
-        """The rows of ``(B + diag(loops)) H``, chunk after chunk. Collective.
-
-        Parameters
-        ----------
-        H : Table [k, f]
-        panel : int
-            So many columns of H are in memory at a time.
-        new : callable
-            Makes a table for what several panels make.
-
-        Yields
-        ------
-        chunk : int
-        Z : Tensor [rows of the chunk, f]
-            Valid until the next one is asked for.
-        """
+        """The rows of ``(B + diag(loops)) H``, chunk after chunk. Collective."""
 
         def of(first: int, last: int) -> ChunkStream:
             for chunk, Z in self.panel_products(H, first, last):
@@ -220,10 +184,7 @@ class ChunkMatrix:
         return X
 
     def reductions(self, H: Table, panel: int, new: NewTable, reduction: str) -> ChunkStream:
-        """A reduction of each row's neighbours; 0 without any. Collective.
-
-        Values are ignored, and there must be no separate loops; parameters are those of `products`.
-        """
+        """A reduction of each row's neighbours; 0 without any. Collective."""
 
         def of(first: int, last: int) -> ChunkStream:
             X = self.extended(H, first, last)
@@ -319,20 +280,11 @@ def _by_panels(
 
 
 class Heads(NamedTuple):
-    """Attention heads of a layer.
-
-    Attributes
-    ----------
-    number : int
-    channels : int
-        Columns of each head's messages.
-    joint : bool
-        Whether a destination's score has all channels (GATv2), not one number.
-    """
+    """Attention heads of a layer."""
 
     number: int
-    channels: int
-    joint: bool
+    channels: int  # columns of each head's messages
+    joint: bool  # whether a destination's score has all channels (GATv2), not one number
 
     @property
     def score_width(self) -> int:
@@ -351,24 +303,7 @@ class Heads(NamedTuple):
 
 
 class ChunkAttention:
-    """One layer's attention over a matrix whose rows come chunk after chunk.
-
-    Parameters
-    ----------
-    matrix : ChunkMatrix
-        Its values do not count.
-    heads : Heads
-    scores : AttentionScores
-        Of them the vector, slope and kind; destinations come with the rows.
-    dropped : DroppedEdges, optional
-    ids : Tensor int64 [k + received], optional
-        Original ids of the columns, where weights are dropped.
-
-    Attributes
-    ----------
-    vector_gradient : Tensor [heads, channels] or None
-        Of the vector, once `adjoints` has yielded something.
-    """
+    """One layer's attention over a matrix whose rows come chunk after chunk."""
 
     def __init__(
         self,
@@ -384,16 +319,7 @@ class ChunkAttention:
         self.vector_gradient: Tensor | None = None
 
     def products(self, Z: Table, destinations: Table, panel: int, new: NewTable) -> ChunkStream:
-        """Weighted sums of each row's neighbours, chunk after chunk. Collective.
-
-        Parameters
-        ----------
-        Z : Table [k, heads · channels]
-        destinations : Table [m, heads · score columns]
-            What rows add to their own scores.
-        panel, new
-            As of ``matrix.products``; a panel has whole heads, a divisor of them all.
-        """
+        """Weighted sums of each row's neighbours, chunk after chunk. Collective."""
         matrix = self._matrix
 
         def of(first: int, last: int) -> ChunkStream:
@@ -413,10 +339,7 @@ class ChunkAttention:
         panel: int,
         new: NewTable,
     ) -> ChunkStream:
-        """The gradient of Z by that of what `products` made, G; and that of the destinations.
-
-        The latter is written to a table. Collective.
-        """
+        """The gradient of Z by that of what `products` made, G; and that of the destinations."""
         matrix, channels = self._matrix, self._heads.channels
         vector_gradient = self.vector_gradient = torch.zeros_like(self._vector)
 

@@ -18,9 +18,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.matrix import Heads
 from spgnn.addons.outofcore.sizes import LayerSizes, Sizes
 from spgnn.autograd import with_backward
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph import (
     Aggregation,
@@ -54,54 +52,28 @@ from spgnn.sparse import CSR, SUM_DTYPE
 
 
 class Request(NamedTuple):
-    """The aggregation that a layer asks for, of some rows.
+    """The aggregation that a layer asks for, of some rows."""
 
-    Attributes
-    ----------
-    operand : Tensor [rows, f]
-        The rows that are multiplied or weighted.
-    first : bool
-        Whether the layer's weight is in them already.
-    scores : AttentionScores, optional
-        With attention.
-    dropped : DroppedEdges, optional
-        With attention, in training.
-    """
-
-    operand: Tensor
-    first: bool = False
-    scores: AttentionScores | None = None
-    dropped: DroppedEdges | None = None
+    operand: Tensor  # the rows that are multiplied or weighted
+    first: bool = False  # whether the layer's weight is in them already
+    scores: AttentionScores | None = None  # with attention
+    dropped: DroppedEdges | None = None  # with attention, in training
 
 
 @dataclass(eq=False)
 class VertexMoments:
-    """Mean and variance of what one norm takes, over all vertices.
-
-    Attributes
-    ----------
-    norm : Norm
-    mean, variance : Tensor float64 [f]
-    count : int
-    shift : Tensor [f], optional
-        The bias that the norm gets apart from its rows; it is no part of the mean.
-    gradient : Tensor float64 [2, f], optional
-        Of the mean and the variance, over all rows of all ranks, once it is computed: from then on
-        what is sent backward through any rows has their share of it.
-    """
+    """Mean and variance of what one norm takes, over all vertices."""
 
     norm: Norm
     mean: Tensor
     variance: Tensor
     count: int
     shift: Tensor | None = None
+    # float64 [2, f] over all ranks, once computed: rows sent backward then have their share
     gradient: Tensor | None = None
 
     def of(self, x: Tensor, *, leaf: bool) -> tuple[Moments, list[Tensor]]:
-        """As the norm takes them, of some rows [rows, f]; and the leaves, mean and variance.
-
-        Without `leaf` there are none.
-        """
+        """As the norm takes them, of some rows [rows, f]; and the leaves, mean and variance."""
         centre = self.mean.to(x.dtype)
         mean = (self.mean - centre).to(x.dtype).requires_grad_(leaf)
         variance = self.variance.to(x.dtype).requires_grad_(leaf)
@@ -124,10 +96,7 @@ class VertexMoments:
 
 
 class MomentSums:
-    """Number, mean and squared distances from it, of rows that come chunk by chunk.
-
-    Chunks are merged as Chan, Golub & LeVeque (1983) do; nothing cancels.
-    """
+    """Number, mean and squared distances from it, of rows that come chunk by chunk."""
 
     def __init__(self) -> None:
         self._norm: Norm | None = None
@@ -193,32 +162,7 @@ class MomentGradients:
 
 
 class ChunkRows(Graph):
-    """The rows of one chunk, as a layer's graph: its aggregation is a product that is given.
-
-    Parameters
-    ----------
-    vertex_ids : Tensor int64 [rows]
-        Of no rows where the layer does not read its own ones.
-    product : Tensor [rows, f], optional
-        Is overwritten. Without, features must be propagated.
-    first : bool
-        Whether the layer's weight is in the product already.
-    moments : sequence of VertexMoments
-        For the norms of the layer in their order.
-    leaf : int
-        The one whose gradients are needed; −1: none.
-    keep : callable, optional
-        Called with what the layer's weights make of A·X.
-    kept : Tensor [rows, f_out], optional
-        What `keep` was called with for these rows: then it is not computed. Is overwritten.
-
-    Attributes
-    ----------
-    leaves : list of Tensor [f]
-        Mean and variance of that one, once the norm has run.
-    gradient : Tensor or None
-        Of the product, after backward.
-    """
+    """The rows of one chunk, as a layer's graph: its aggregation is a product that is given."""
 
     updates_norms = False
 

@@ -56,15 +56,7 @@ _PURPOSES = {
 
 
 class ChunkedPass:
-    """A model on a graph that is processed chunk by chunk.
-
-    Parameters
-    ----------
-    graph : ChunkedGraph
-    model : ChunkedModel
-    tick : callable, optional
-        Called with (chunks done, chunks in all) during a pass over the layers.
-    """
+    """A model on a graph that is processed chunk by chunk."""
 
     def __init__(
         self,
@@ -90,22 +82,7 @@ class ChunkedPass:
     def outputs(
         self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None = None
     ) -> Iterator[tuple[int, Tensor | None, Tensor]]:
-        """Outputs of the model, chunk after chunk. Collective; the caller must exhaust it.
-
-        Parameters
-        ----------
-        matrices : sequence of ChunkMatrix
-            One for each layer.
-        keys : DropoutKeys, optional
-            Keys of the dropout masks; their ids are ignored.
-
-        Yields
-        ------
-        chunk : int
-        chosen : Tensor int64, optional
-            Rows of the chunk; ``None``: all.
-        outputs : Tensor [rows, columns]
-        """
+        """Outputs of the model, chunk after chunk. Collective; the caller must exhaust it."""
         last = self.model.layers - 1
         for chunk, Z in self._until_last(matrices, keys, learns=False):
             H, _ = self._layer(last, chunk, Z)
@@ -115,19 +92,7 @@ class ChunkedPass:
     def loss(
         self, matrices: Sequence[ChunkMatrix], keys: DropoutKeys | None, share: Share
     ) -> Tensor:
-        """A loss, and of its gradients those that the last layer has. Collective.
-
-        Parameters
-        ----------
-        matrices, keys
-            As of `outputs`.
-        share : callable
-
-        Returns
-        -------
-        Tensor
-            A number; its gradients are `backward`'s.
-        """
+        """A loss, and of its gradients those that the last layer has. Collective."""
         total = torch.zeros((), dtype=SUM_DTYPE[self.graph.dtype])
         self._gradients = [None] * len(self._parameters)
         last = self.model.layers - 1
@@ -154,13 +119,7 @@ class ChunkedPass:
         return total
 
     def backward(self, scale: Tensor) -> None:
-        """Add the gradients of the last `loss` to those of the parameters. Collective.
-
-        Parameters
-        ----------
-        scale : Tensor
-            The gradient of the loss itself.
-        """
+        """Add the gradients of the last `loss` to those of the parameters. Collective."""
         last = self.model.layers - 1
         adjoint_of_first = self.graph.propagated is None and self._operand_learns
         self._begin(sum(map(self._passes, range(last))) + adjoint_of_first)
@@ -287,10 +246,7 @@ class ChunkedPass:
         return operand
 
     def _ready(self, number: int, operand: Table | None) -> ChunkProducts:
-        """A layer's product, chunk after chunk, after the moments of its norms. Collective.
-
-        Each norm takes a pass over all rows; the first one computes the products, and saves them.
-        """
+        """A layer's product, chunk after chunk, after the moments of its norms. Collective."""
         norms, last = self.model.norms(number), number == self.model.layers - 1
         saves = bool(norms) or (self._saves and not last)
         chunks = self._products(number, operand, saves=saves)
@@ -452,10 +408,7 @@ class ChunkedPass:
         return self._saves and number in recomputed and self.model.reads_own(number)
 
     def _outputs(self, chunk: int, H: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Model outputs from the last layer's, and the other layers' if the outputs depend on them.
-
-        The others' are recomputed from products; none is saved.
-        """
+        """Model outputs from the last layer's, and from the recomputed other layers' if needed."""
         earlier, learns, last = list[Tensor](), torch.is_grad_enabled(), self.model.layers - 1
         for number in range(last) if self.model.jumps else ():
             with torch.set_grad_enabled(self._learns):
@@ -514,10 +467,7 @@ class ChunkedPass:
     def _save_gradients(
         self, number: int, chunk: int, rows: ChunkRows, H_in: Features, like: Tensor | None = None
     ) -> None:
-        """Save gradients for the layer before: the product's, over the product, and the input's.
-
-        `like` is the product of the last layer, which was not saved: it gives the table's width.
-        """
+        """Save gradients for the layer before: the product's, over the product, and the input's."""
         learns, dZ = number > 0 or self._operand_learns, rows.gradient
         if like is not None and learns:
             self._table("product", number, like.shape[1])
@@ -536,10 +486,7 @@ class ChunkedPass:
     def _save_before_norms(
         self, number: int, chunk: int, H: Tensor, made: Tensor, rows: ChunkRows
     ) -> None:
-        """Save the gradient of a layer's output, until that of its last norm's moments is known.
-
-        It overwrites the gradient that the next layer sends back past its product: a summand of it.
-        """
+        """Save the gradient of a layer's output, until that of its last norm's moments is known."""
         dH = torch.zeros_like(H) if made.grad is None else made.grad
         of_next = "input gradient", number + 1
         if of_next in self._tables:
@@ -548,11 +495,7 @@ class ChunkedPass:
         self._moment_gradients.add(H, dH, rows.leaves)
 
     def _through_norms(self, number: int) -> None:
-        """From the gradient of a layer's output to that of its product. Collective.
-
-        The gradients of the moments of its norms are needed before: a pass over all rows gives
-        those of one norm, the last one's first.
-        """
+        """From the gradient of a layer's output to that of its product. Collective."""
         moments = self._moments[number]
         for norm in range(len(moments) - 1, -1, -1):
             moments[norm].gradient = self._moment_gradients.over_ranks(self.graph.comm)

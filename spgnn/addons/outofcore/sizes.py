@@ -17,43 +17,20 @@ OWN_ON_DISK = 0.75
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Row counts and widths of one layer.
+    """Row counts and widths of one layer."""
 
-    Attributes
-    ----------
-    operand : int
-        Width of its operand; 0 for a first layer that takes A·X.
-    given, made : int
-        Widths of its input and of its output.
-    rows, columns : int
-        Own rows that it makes, and own rows that its product reads; before the matrices are built,
-        at most.
-    reads_own : bool
-        Whether it reads its own input rows as well as the product.
-    norms : int
-        Number of its norms that need moments over all vertices.
-    reduces : bool
-        Whether it reduces whole rows of neighbours (max, min, std) instead of a product.
-    heads : Heads, optional
-        Its attention heads, if it has any.
-    own_matrix : tuple of int, optional
-        Bytes of reading a matrix of its own rows, and its transpose; 0 if they are in memory.
-        ``None``: it has none.
-    kept : int
-        Columns of what a first layer's weights make of A·X, if backward finds it in memory.
-    """
-
-    operand: int
-    given: int
+    operand: int  # width of its operand; 0 for a first layer that takes A·X
+    given: int  # widths of its input and of its output
     made: int
-    rows: int
-    columns: int
-    reads_own: bool
-    norms: int = 0
+    rows: int  # own rows that it makes, and that its product reads; at most,
+    columns: int  # before the matrices are built
+    reads_own: bool  # whether it reads its own input rows as well as the product
+    norms: int = 0  # number of its norms that need moments over all vertices
     reduces: bool = False
-    heads: Heads | None = None
+    heads: Heads | None = None  # its attention heads, if it has any
+    # bytes of a matrix of its own rows, and of its transpose; 0: in memory
     own_matrix: tuple[int, int] | None = None
-    kept: int = 0
+    kept: int = 0  # columns of what a first layer makes of A·X, if backward reads it
 
 
 @dataclass(frozen=True)
@@ -171,15 +148,7 @@ class Sizes:
 
 
 class TableBytes:
-    """Memory of the tables and panels of an epoch, and of evaluating after it.
-
-    Parameters
-    ----------
-    sizes : Sizes
-    placement : Placement
-    recomputed : frozenset of int
-        Layers whose input rows are recomputed.
-    """
+    """Memory of the tables and panels of an epoch, and of evaluating after it."""
 
     def __init__(self, sizes: Sizes, placement: Placement, recomputed: frozenset[int]) -> None:
         self._sizes, self._placement, self._recomputed = sizes, placement, recomputed
@@ -340,16 +309,7 @@ class Traffic(NamedTuple):
 def epoch_traffic(
     sizes: Sizes, placement: Placement, recomputed: frozenset[int], chunks: int
 ) -> Traffic:
-    """Bytes that forward and backward move between memory and disk; exact if the sizes are.
-
-    Parameters
-    ----------
-    sizes : Sizes
-    placement : Placement
-    recomputed : frozenset of int
-        Layers whose input rows are recomputed.
-    chunks : int
-    """
+    """Bytes that forward and backward move between memory and disk; exact if the sizes are."""
     layers, moved = sizes.layers, {"read": 0, "written": 0}
     propagated = sizes.propagated_bytes if "propagated" in placement.on_disk else 0
 

@@ -14,14 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from spgnn.direct import (
-    DirectFile,
-    Transfers,
-    keep_pages,
-    padded,
-    page_buffer,
-    pages_held,
-)
+from spgnn.direct import DirectFile, Transfers, keep_pages, padded, page_buffer, pages_held
 from spgnn.errors import InputError
 from spgnn.memory import give_back_holes, resident_bytes
 
@@ -162,18 +155,7 @@ class MemoryTable(Table):
 
 
 class DiskTable(Table):
-    """A table in a file, written in the background; the chunk that is next is read ahead.
-
-    Parameters
-    ----------
-    bounds, width, dtype
-    panel : int
-        Columns of a panel.
-    path : Path
-        Of a file that is made, and removed when the table is released.
-    counts : Transfers
-        Counts what is read and written.
-    """
+    """A table in a file, written in the background; the chunk that is next is read ahead."""
 
     def __init__(
         self,
@@ -361,23 +343,7 @@ def panels_of(width: int, panel: int) -> list[tuple[int, int]]:
 
 
 class MappedRows:
-    """Rows in a file that is mapped into memory; it is removed with its directory.
-
-    Parameters
-    ----------
-    path : Path
-    shape : tuple of int
-    dtype : torch.dtype
-
-    Attributes
-    ----------
-    rows : Tensor
-
-    Raises
-    ------
-    InputError
-        If there is no space on the disk.
-    """
+    """Rows in a file that is mapped into memory; it is removed with its directory."""
 
     def __init__(self, path: Path, shape: tuple[int, int], dtype: torch.dtype) -> None:
         numbers = shape[0] * shape[1]
@@ -401,21 +367,11 @@ class MappedRows:
 
 @dataclass(frozen=True)
 class FreedPages:
-    """Share of a budget for freed memory that is kept because it is used again soon.
+    """Share of a budget for freed memory that is kept because it is used again soon."""
 
-    Attributes
-    ----------
-    pages : int
-        Bytes of tables and of read buffers, in use and kept.
-    chunk : int
-        Bytes that the computation of a chunk may take besides those.
-    resident : int, optional
-        Bytes that the process may have at most; ``None``: whatever it takes.
-    """
-
-    pages: int
-    chunk: int
-    resident: int | None
+    pages: int  # bytes of tables and of read buffers, in use and kept
+    chunk: int  # bytes that the computation of a chunk may take besides those
+    resident: int | None  # bytes that the process may have at most; ``None``: whatever it takes
 
     def keep(self) -> None:
         """From now on keep freed pages, up to their share."""

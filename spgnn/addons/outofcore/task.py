@@ -16,9 +16,7 @@ from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.tables import memory_rows
 from spgnn.autograd import with_backward
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.direct import Transfers, keep_pages
 from spgnn.errors import memory_for
@@ -39,33 +37,7 @@ from spgnn.train import (
 
 
 class ChunkedTask(Task):
-    """Labels of vertices, learnt by a model whose rows are processed in chunks. Collective.
-
-    Parameters
-    ----------
-    config : TrainConfig
-    comm : Communicator
-        All ranks.
-    idle_bytes : int
-        Resident memory of this rank before it loaded any data.
-    outputs : int, optional
-        Nothing is to be learnt: the model makes so many columns.
-
-    Attributes
-    ----------
-    meta : GraphMeta
-        With the features and classes that are trained on.
-    graph : ChunkedGraph
-    counts : Transfers
-        What was read and written so far.
-    moved : Transfers
-        In the last epoch, without evaluating.
-
-    Raises
-    ------
-    InputError
-        If the data set, the model or the budget is wrong; on all ranks alike.
-    """
+    """Labels of vertices, learnt by a model whose rows are processed in chunks. Collective."""
 
     has_budget = True
 
@@ -170,10 +142,7 @@ class ChunkedTask(Task):
         return self.objective.scores(outputs, self.comm)
 
     def all_outputs(self) -> Tensor:
-        """Outputs of all own vertices [own rows, columns]. Collective.
-
-        In a file that is mapped into memory, if there is a directory to spill to.
-        """
+        """Outputs of all own vertices [own rows, columns]. Collective."""
         outputs: Tensor | None = None
         with torch.no_grad():
             for chunk, _, H in self._pass.outputs(self.graph.whole):
@@ -209,11 +178,7 @@ class ChunkedTask(Task):
         return {**described, "layers": layers, "seed": seed, "a graph of": size}
 
     def sections(self) -> dict[str, Any]:
-        """The graph, shares of the memory, and bytes that an epoch read and wrote. Collective.
-
-        Amplification is what was transferred, whole pages, over what would have been read if all
-        columns of every operand were in memory at once.
-        """
+        """The graph, shares of the memory, and bytes that an epoch read and wrote. Collective."""
         budget, moved = self.graph.budget, self.moved
         sizes = self.graph.sizes.of_matrices(self._training)
         least = sum(budget.in_one_panel.traffic(sizes))

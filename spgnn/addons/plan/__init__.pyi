@@ -1,15 +1,5 @@
-from .choose import (
-    Choice as Choice,
-)
-from .choose import (
-    Planner as Planner,
-)
-from .choose import (
-    PricedPlan as PricedPlan,
-)
-from .predict import (
-    Prediction as Prediction,
-)
-from .predict import (
-    predict as predict,
-)
+from .choose import Choice as Choice
+from .choose import Planner as Planner
+from .choose import PricedPlan as PricedPlan
+from .predict import Prediction as Prediction
+from .predict import predict as predict

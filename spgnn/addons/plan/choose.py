@@ -186,11 +186,7 @@ def algorithms(
     most_replicas: int = MOST_REPLICAS,
     fixed: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Algorithm]:
-    """Every algorithm that works on so many ranks, each once.
-
-    Where there are several nodes, rows that cross between them may be sent once. Attributes that
-    are `fixed` ("algo", "c", "cover", "group_sizes", "relays") have no other values.
-    """
+    """Every algorithm that works on so many ranks, each once."""
     groups = [(), (ranks_a_node,)] if 1 < ranks_a_node < ranks else [()]
     groups = [fixed["group_sizes"]] if "group_sizes" in fixed else groups
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
@@ -239,22 +235,7 @@ def candidates(
     ranks_a_node: int = 1,
     thorough: bool = True,
 ) -> Iterator[TrainConfig]:
-    """All configurations, those of one algorithm and partition one after another.
-
-    Parameters
-    ----------
-    config : TrainConfig
-    ranks : int
-    methods : sequence of str
-        Of the partitioner. gvb makes another partition for minimum covers.
-    given : names of options
-        That stay as they are in `config`.
-    ranks_a_node : int
-    thorough : bool
-        Without, only what is likely to win: columns and minimum covers, up to 4 replicas, and the
-        order that moves less; on very many ranks 1D, 1.5D and feature-parallel alone, without
-        hierarchy.
-    """
+    """All configurations, those of one algorithm and partition one after another."""
     how = replace(config.algorithm, plan=None, machine=None)
     # Where norms take all rows, pruning makes no difference.
     prunes = not config.model.makes_all_rows

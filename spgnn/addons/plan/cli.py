@@ -13,12 +13,7 @@ from spgnn.addons.plan.epoch import edges_of
 from spgnn.addons.plan.measure import EDGES, measure
 from spgnn.addons.plan.predict import codec_of
 from spgnn.addons.plan.show import plot_choices, show_choice, show_machine
-from spgnn.comm import (
-    BACKENDS,
-    Communicator,
-    connect,
-    run_job,
-)
+from spgnn.comm import BACKENDS, Communicator, connect, run_job
 from spgnn.command import plural, say
 from spgnn.config import Job, Storage, TrainConfig
 from spgnn.data import open_source
@@ -86,12 +81,7 @@ class PlanConfig(TrainConfig):
         return super().of(**{**values, "dataset": graph})
 
     def check(self, ranks: int) -> None:
-        """Refuse what cannot be planned.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse what cannot be planned."""
         if self.algorithm.plan is not None:
             raise InputError("--plan is for training: spgnn plan makes what it reads")
         for method in self.methods:
@@ -158,13 +148,7 @@ def run_machine(words: Sequence[str]) -> int:
 
 
 def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:
-    """Measure this machine now, by forked ranks, with what edges take in some kinds of layers.
-
-    Raises
-    ------
-    InputError
-        If a rank failed.
-    """
+    """Measure this machine now, by forked ranks, with what edges take in some kinds of layers."""
     try:
         machines = run_ranks(
             lambda _: measure(connect("auto", "cpu"), edges=edges), ranks, threads=0

@@ -50,11 +50,7 @@ class Product(NamedTuple):
 
 
 class MeanRowBytes(NamedTuple):
-    """Effect of a codec on a row in a mean epoch of the run.
-
-    Bits, delays and bins are functions of the epoch, so the bytes of a row are known for every
-    epoch in advance; of a sample, the share that is drawn is.
-    """
+    """Effect of a codec on a row in a mean epoch of the run."""
 
     row: Any  # bytes of a row: a number, or one for each rank
     mean: Any = 0  # bytes of a message's mean, if it travels apart
@@ -305,13 +301,7 @@ def total_of(arrays: Sequence[Any]) -> Any:
 def count(
     plans: Sequence[Plan], axes: Axes, ranks_a_node: int, *, attends: bool = False
 ) -> MatrixCounts:
-    """Count the plans of one matrix on all ranks, of which r is on node r // ranks_a_node.
-
-    Raises
-    ------
-    InputError
-        If attention cannot be had of these plans.
-    """
+    """Count the plans of one matrix on all ranks, of which r is on node r // ranks_a_node."""
     nodes = np.arange(axes.ranks) // ranks_a_node
 
     @cache
@@ -415,11 +405,7 @@ def count_hop(
     axis: str = "row",
     broadcast: bool = False,
 ) -> HopCounts:
-    """Count one exchange of all ranks.
-
-    Of rows to and from the peers of each along the axis, [P][peers], some of which are on another
-    node (`away`, bool [P, peers]).
-    """
+    """Count one exchange of all ranks."""
     both = np.stack(send), np.stack(receive)
 
     def by_level(rows: Int64Array) -> Int64Array:

@@ -79,16 +79,7 @@ class Disk:
         epoch: Epoch,
         machine: Machine,
     ) -> tuple[Storage, Prediction, dict[str, Any]] | None:
-        """Plan of training from the disk, 1D with whole columns; ``None`` if memory is too small.
-
-        Returns
-        -------
-        storage : Storage
-            Its options.
-        prediction : Prediction
-        record : dict
-            Predicted chunks, tables and traffic of the disk, as the training report names them.
-        """
+        """Options, price and tables of training from the disk; ``None`` if memory is too small."""
         keeping, exact_for = self._sizes(config, virtual, epoch)
         nothing = [sizes.keeping_nothing for sizes in keeping]
         budgets = list[Budget]()
@@ -157,10 +148,7 @@ class Disk:
     def _sizes(
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
     ) -> tuple[list[Sizes], Callable[[Budget, bool], list[Sizes]]]:
-        """Of each rank: as the budget takes them, at most, and as they will be with it.
-
-        The latter also by whether all ranks have memory to sort matrices of own rows.
-        """
+        """Of each rank: as the budget takes them, at most, and as they will be with it."""
         dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
         model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
@@ -234,13 +222,7 @@ class Disk:
 
 
 def speed_of(spill: str) -> float:
-    """Bytes a second of one long transfer to the disk that holds a directory, and back.
-
-    Raises
-    ------
-    InputError
-        If nothing can be written there.
-    """
+    """Bytes a second of one long transfer to the disk that holds a directory, and back."""
     with scratch_directory(spill, f"--spill {spill}") as directory:
         path, values = directory / "speed", np.zeros(1 << 24, np.uint8)
         begin = perf_counter()
@@ -256,11 +238,7 @@ def speed_of(spill: str) -> float:
 def layer_rows(
     A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int, files: bool
 ) -> list[LayerRows]:
-    """Rows of each layer if only some outputs are needed, bool [n], as in chunked training.
-
-    A is that of all ranks, without loops; `reads_own` says which layers read their own rows as well
-    as the product, and `files` whether matrices may lie in files.
-    """
+    """Rows of each layer if only some outputs are needed, bool [n], as in chunked training."""
     indptr, indices = A.indptr.numpy(), A.indices.numpy()
     lengths = np.diff(indptr)
     layers = [LayerRows()] * len(reads_own)
@@ -284,10 +262,7 @@ def layer_rows(
 
 
 def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:
-    """Seconds of recomputing layers from their products: all but the last, and inputs.
-
-    Where the first layer's product with A·X is kept, little is left to recompute.
-    """
+    """Seconds of recomputing layers from their products: all but the last, and inputs."""
     layers = sizes.layers
     inputs = [0.0] * len(layers)
     for number in sorted(recomputed):

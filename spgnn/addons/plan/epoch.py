@@ -128,10 +128,7 @@ class Epoch:
         return tuple(n for width in hidden for n in (width + 1, 2 * width, 2 * width))
 
     def activations(self, rows: Any) -> Float64Array:
-        """The most bytes alive at a time, float64 [P], with rows [kinds of rows, P].
-
-        Of what is not listed there is nothing.
-        """
+        """The most bytes alive at a time, float64 [P], with rows [kinds of rows, P]."""
         return np.asarray((self.alive[:, : len(rows)] @ rows).max(axis=0), np.float64)
 
 
@@ -143,16 +140,7 @@ def edges_of(config: TrainConfig) -> tuple[str, ...]:
 
 
 def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = False) -> Epoch:
-    """Run one epoch on torch's meta device: shapes, and no data.
-
-    Parameters
-    ----------
-    config : TrainConfig
-        Model, task, order, recomputed halo and dtype count.
-    features, classes : int
-    sparse : bool
-        Whether features are stored sparse.
-    """
+    """Run one epoch on torch's meta device: shapes, and no data."""
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.

@@ -27,56 +27,23 @@ _GENERATION = "3"
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A graph that is planned for.
-
-    Attributes
-    ----------
-    name : str
-    structure : CSR [n, n]
-        As it is stored, without self-loops.
-    features, classes : int
-    labelled : Tensor bool [n]
-        Training vertices that have a label.
-    scored : Tensor bool [n], optional
-        Vertices that are trained on or evaluated; by default those that are trained on.
-    feature_nonzeros : int64 [n], optional
-        Nonzeros of each vertex's features, where those are sparse.
-    directed, weighted : bool
-    random_features : bool
-        Whether features are made up.
-    ids : Tensor int64 [n], optional
-        Original ids, where they are not the numbers of rows.
-    """
+    """A graph that is planned for."""
 
     name: str
-    structure: CSR
+    structure: CSR  # as it is stored, without self-loops
     features: int
     classes: int
-    labelled: Tensor
+    labelled: Tensor  # training vertices that have a label
     scored: Tensor | None = None
     feature_nonzeros: Int64Array | None = None
     directed: bool = False
     weighted: bool = False
-    random_features: bool = False
-    ids: Tensor | None = None
+    random_features: bool = False  # whether features are made up
+    ids: Tensor | None = None  # original ids, where they are not the numbers of rows
 
     @classmethod
     def of(cls, source: GraphSource, config: TrainConfig | None = None) -> Dataset:
-        """Read what planning needs of a graph; features and labels may be random ones.
-
-        Where links are learnt, there need not be labels.
-
-        Parameters
-        ----------
-        source : GraphSource
-        config : TrainConfig, optional
-            Its data, task and seed count.
-
-        Raises
-        ------
-        InputError
-            If the graph is empty, or has no features or labels and none are to be made up.
-        """
+        """Read what planning needs of a graph; features and labels may be random ones."""
         config = TrainConfig() if config is None else config
         if config.data.symmetrise:
             source = MemorySource(source.graph().symmetrised())
@@ -154,24 +121,7 @@ def cache_directory(given: str | None) -> Path:
 
 
 class Partitions:
-    """Labels of one graph, computed at the first request and kept in a directory.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    directory : Path
-        Files have METIS's format, one label a line. Their names describe the partition and have
-        a digest of the labels, so a damaged file is recomputed.
-    seed : int
-    imbalance : float
-    preset : {"fast", "default", "strong"}
-    progress : Progress, optional
-
-    Raises
-    ------
-    InputError
-        If the directory cannot be made.
-    """
+    """Labels of one graph, computed at the first request and kept in a directory."""
 
     def __init__(
         self,

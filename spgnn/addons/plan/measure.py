@@ -21,11 +21,7 @@ from spgnn.addons.plan.counts import Product
 from spgnn.addons.plan.epoch import trace
 from spgnn.attention import Block, Scores, Whole
 from spgnn.autograd import product
-from spgnn.comm import (
-    Communicator,
-    Mesh,
-    RowCounts,
-)
+from spgnn.comm import Communicator, Mesh, RowCounts
 from spgnn.config import TrainConfig
 from spgnn.data import Graph, scatter
 from spgnn.exchange import Algorithm, build, layered
@@ -86,22 +82,7 @@ def measure(
     seconds: float = SECONDS,
     edges: Collection[str] = (),
 ) -> Machine:
-    """Measure kernels and links, on all ranks at the same time; the same on all. Collective.
-
-    Takes a few seconds. Every figure is the median over ranks of the mean of repetitions, with the
-    number of threads that ranks have.
-
-    Parameters
-    ----------
-    comm : Communicator
-        All ranks.
-    name : str, optional
-        By default the first rank's host.
-    seconds : float
-        For about so long each figure is repeated.
-    edges : collection of str
-        Layers whose edges are measured: ``gat``, ``gatv2``, ``largest``.
-    """
+    """Measure kernels and links, on all ranks at the same time; the same on all. Collective."""
     clock, device = Clock(comm, seconds), comm.device
     runtime = clock.median(float(runtime_bytes(comm)))
     hashed = hashlib.blake2b(socket.gethostname().encode(), digest_size=7).digest()
@@ -135,23 +116,13 @@ def measure(
 
 
 class Clock:
-    """Times what all ranks of a communicator do at the same time.
-
-    Parameters
-    ----------
-    comm : Communicator
-    seconds : float
-        For about so long each is repeated, but a few times in any case.
-    """
+    """Times what all ranks of a communicator do at the same time."""
 
     def __init__(self, comm: Communicator, seconds: float = SECONDS) -> None:
         self.comm, self.device, self.budget = comm, comm.device, seconds
 
     def __call__(self, body: Callable[[], object]) -> float:
-        """Seconds of `body`: the mean of repetitions, then the median over ranks. Collective.
-
-        A mean, because ranks that share cores are interrupted now and then, not in most calls.
-        """
+        """Seconds of `body`: the mean of repetitions, then the median over ranks. Collective."""
 
         def seconds(times: int) -> float:
             start = perf_counter()
@@ -303,11 +274,7 @@ def _row_and_nonzero(
     heads: int = 1,
     rate: float = 0.0,
 ) -> list[tuple[float, float]]:
-    """Seconds of a row and of a nonzero in each body, from matrices with few and with many.
-
-    A row costs what is left of rows with few nonzeros once those are paid for. Of the time with
-    many nonzeros, the share `least` is theirs, whatever a noisy machine says.
-    """
+    """Seconds of a row and of a nonzero in each body, from matrices with few and with many."""
     seconds = []
     for degree in degrees:
         A = random_matrix(size // (4 * width), degree, rows).to(clock.device)
@@ -366,11 +333,7 @@ def _streams(clock: Clock) -> Streams:
 
 
 def _edges(clock: Clock, kind: str) -> EdgeRates:
-    """Attention or largest neighbours on random matrices that fit into a cache, or do not.
-
-    Work of a layer on its rows, apart from its edges, is part of the cost of a row. Costs of heads
-    and of dropout are measured in one case each.
-    """
+    """Attention or largest neighbours on random matrices that fit into a cache, or do not."""
 
     def attention(A: CSR, width: int, heads: int, rate: float) -> Sequence[Callable[[], object]]:
         """As :class:`spgnn.attention.passes.Pass` weighs a block."""
@@ -436,11 +399,7 @@ def _draws(count: int, limit: int) -> Tensor:
 
 
 def runtime_bytes(comm: Communicator) -> int:
-    """Growth of this rank's memory by a whole job on hardly any data. Collective.
-
-    Most of it are pages of libraries that are touched for the first time: ranks of one host share
-    them, and each one's resident memory has them.
-    """
+    """Growth of this rank's memory by a whole job on hardly any data. Collective."""
     # Ranks compare their flags before a job begins, which is no part of it.
     comm.check_agreement("a job on hardly any data", rows=_JOB_ROWS)
     before = _resident_bytes()
@@ -466,11 +425,7 @@ def _resident_bytes() -> int:
 
 
 def _overhead(clock: Clock, level: Level) -> Overhead:
-    """Fixed costs of operators, exchanges and epochs, on top of the rates. Collective.
-
-    They come from a job with hardly any data, and include the work of Python and autograd, and
-    waiting for ranks that share the cores.
-    """
+    """Fixed costs of operators, exchanges and epochs, on top of the rates. Collective."""
     ranks, many, small = clock.comm.size, 200, clock.ones(8, 8)
 
     def operators() -> None:

@@ -14,9 +14,7 @@ from spgnn.addons.plan.choose import CHOSEN, CLOSE
 from spgnn.addons.plan.epoch import edges_of
 from spgnn.addons.plan.measure import measure
 from spgnn.addons.plan.predict import codec_of
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.command import say
 from spgnn.config import TrainConfig
 from spgnn.data import GraphSource, is_graph_directory, open_source
@@ -41,13 +39,7 @@ def ranked(
     given: Collection[str],
     memory: float | None = None,
 ) -> tuple[Planner, Choice]:
-    """All plans for a graph that keep the given options of a configuration, best first.
-
-    Raises
-    ------
-    InputError
-        If the graph is wrong, or nothing fits into so many bytes of memory.
-    """
+    """All plans for a graph that keep the given options of a configuration, best first."""
     with ProgressBar() as progress:
         source, labels = open_graph(progress)
         planner = Planner(
@@ -71,15 +63,7 @@ def planned_placement(
     *,
     halo: bool,
 ) -> tuple[Placement, dict[str, Any]]:
-    """The placement that the best plan makes of another, and its record. Collective.
-
-    All layers work on all own rows. With a halo, rows travel whole.
-
-    Raises
-    ------
-    InputError
-        If nothing fits into memory, or the partition is given.
-    """
+    """The placement that the best plan makes of another, and its record. Collective."""
     machine = measure(comm, edges=edges_of(config))
     method = how.partition
 
@@ -122,16 +106,7 @@ def fill_in(
     given: Collection[str],
     attempt: Callable[[TrainConfig], float],
 ) -> tuple[TrainConfig, dict[str, Any]]:
-    """Choose the options of a configuration with ``--plan`` that were not given. Collective.
-
-    The record for the report has what was predicted, why, and what was tried: `attempt` returns
-    the seconds of an epoch of a configuration.
-
-    Raises
-    ------
-    InputError
-        If the plan, the machine file or the graph is wrong, or nothing fits; on all ranks.
-    """
+    """Choose the options of a configuration with ``--plan`` that were not given. Collective."""
     how = config.algorithm
     path, machine_file = str(how.plan), how.machine
     fixed = {*CHOSEN} & {*given}

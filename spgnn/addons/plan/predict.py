@@ -141,13 +141,7 @@ def predict(
 
 
 def codec_of(config: TrainConfig) -> Codec | None:
-    """The codec of a run's messages; ``None`` if these are exact.
-
-    Raises
-    ------
-    InputError
-        If the messages depend on values, which are not known in advance.
-    """
+    """The codec of a run's messages; ``None`` if these are exact."""
     codec = config.messages.codec
     if codec.fresh:
         raise InputError(
@@ -273,10 +267,7 @@ def _matrices_of(counted: ModelCounts, step: Product) -> list[MatrixCounts]:
 
 
 def _buffers(counted: ModelCounts, epoch: Epoch) -> Int64Array:
-    """Kept from product to product and shared by all matrices, as wide as the widest product.
-
-    Evaluation makes the same products, forward, with the whole matrix.
-    """
+    """Kept from product to product and shared by all matrices, as wide as the widest product."""
     nothing, pairs = np.zeros_like(counted.halo), counted.pairs
     buffers: dict[int, Any] = {}
     for step in epoch.products:
@@ -328,11 +319,7 @@ def _codecs(counted: ModelCounts, epoch: Epoch, codec: Codec | None) -> Int64Arr
 
 
 def _posted(counted: ModelCounts, epoch: Epoch) -> Int64Array:
-    """Most bytes that ranks of one node have posted for each other, and that a rank has read.
-
-    Both are pages of memory that they share. A rank begins its next exchange while others still
-    read the one before, so two exchanges are there at a time; pages that were touched once stay.
-    """
+    """Most bytes that ranks of one node have posted for each other, and that a rank has read."""
     if not counted.one_node:
         return np.zeros_like(counted.halo)
     pages, nbytes, ranks = list[Int64Array](), epoch.weight_bytes, len(counted.halo)

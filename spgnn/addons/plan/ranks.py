@@ -121,25 +121,7 @@ class ModelCounts:
 
 
 class VirtualRanks:
-    """A graph arranged for algorithms with as many parts and copies: plans of all ranks.
-
-    Parameters
-    ----------
-    dataset : Dataset
-    labels : int [n], optional
-        Parts of the vertices; ``None`` for even blocks.
-    config : TrainConfig
-        Its algorithm says how many parts and copies there are; model, task and seed, what plans
-        are of.
-    ranks, ranks_a_node : int
-    known : dict, optional
-        Counts of the whole matrix on the same arrangement, made before; new ones are added.
-
-    Raises
-    ------
-    InputError
-        If the labels do not fit.
-    """
+    """A graph arranged for algorithms with as many parts and copies: plans of all ranks."""
 
     def __init__(
         self,
@@ -266,11 +248,7 @@ class VirtualRanks:
         return blocks, own_scale
 
     def _without_pairs(self, A: CSR) -> tuple[CSR, PairCounts]:
-        """The graph without the links that are held out, and the pairs of all ranks.
-
-        Made-up sources are drawn by a hash of the epoch and of original ids, so what moves is known
-        of every epoch before there is one.
-        """
+        """The graph without the links that are held out, and the pairs of all ranks."""
         aim, seed = self._config.aim, self._config.training.seed
         if self.estimates:
             raise InputError(f"--task links: pairs are planned of at most {EXACT} nonzeros")
@@ -335,12 +313,7 @@ class VirtualRanks:
         return np.searchsorted(pairs.targets.numpy(), self.layout.offsets)
 
     def _estimated(self, algorithm: Algorithm, sampled: int = SAMPLED) -> MatrixCounts:
-        """Counts from a sample of vertices, of 1D or 1.5D with whole columns.
-
-        Row v of H travels to every other part that has a neighbour of v. For the vertices of a
-        sample that number is counted; all others are taken to be like them. Rows of v stand for
-        its column too, which is exact for undirected graphs.
-        """
+        """Counts from a sample of vertices, of 1D or 1.5D with whole columns."""
         layout, structure, ranks, c = self.layout, self.dataset.structure, self.ranks, algorithm.c
         own, node = layout.sizes, self.ranks_a_node
         lengths = structure.row_lengths[self.arranged.order].numpy()

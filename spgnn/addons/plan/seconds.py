@@ -39,13 +39,7 @@ _LOOKED_UP, _REQUESTS = 16, 6
 def epoch_seconds(
     counted: ModelCounts, epoch: Epoch, codec: Codec | None, machine: Machine
 ) -> dict[str, float]:
-    """Seconds by kind of work: spmm, exchange, dense, passes, allreduce, overhead, ….
-
-    What replicas exchange among themselves, partial sums mostly, is "replica".
-
-    Each step takes as long as on its slowest rank, for the next exchange waits for that. Of a
-    product, what hides behind the exchange is not counted.
-    """
+    """Seconds by kind of work: spmm, exchange, dense, passes, allreduce, overhead, …."""
     ranks, rows = len(counted.halo), counted.all_rows
     slow = machine.slowdown(ranks)
     spent: dict[str, float] = defaultdict(float)
@@ -102,12 +96,7 @@ def _all_reduce(nbytes: int, ranks: int, machine: Machine, slow: float) -> float
 def cut_and_bound(
     counted: ModelCounts, epoch: Epoch, machine: Machine | None
 ) -> tuple[int | None, float | None]:
-    """cut_P(G) and T_comm of the ICPP'24 paper, of an epoch: sections 4.1 (1D) and 4.2 (1.5D).
-
-    cut_P(G) is the number of rows of the largest message between two ranks. T_comm takes each of
-    P − 1 (or P/c²) messages to be as large, where the exchange counts them; the paper's factor 2L f
-    is the sum of widths over the products that there are. ``None`` under other algorithms.
-    """
+    """cut_P(G) and T_comm of the ICPP'24 paper, of an epoch: sections 4.1 (1D) and 4.2 (1.5D)."""
     how, ranks = epoch.config.algorithm, len(counted.halo)
     if how.algo not in ("1d", "1.5d", "1.5d-replicated") or how.exchange == "oblivious":
         return None, None
@@ -197,19 +186,13 @@ class _Pricing:
         }
 
     def _moving_of(self, hops: Sequence[HopCounts], width: int) -> tuple[Float64Array, float]:
-        """The exchanges of a stage, and what relays send after them, or before on the way back.
-
-        Relays wait for their peers: for all ranks, both take as long as for the slowest.
-        """
+        """The exchanges of a stage, and what relays send after them, or before on the way back."""
         moving = total_of([self._hop(hop, width) for hop in hops if not hop.few])
         few = [float(self._hop(hop, width).max()) for hop in hops if hop.few]
         return (np.full_like(moving, moving.max()) if few else moving), sum(few)
 
     def _hop(self, hop: HopCounts, width: int) -> Float64Array:
-        """The exchange itself; what is sent and what is received do not share a rank's link.
-
-        A broadcast passes each rank once, and so does the sum of its adjoint.
-        """
+        """The exchange itself; what is sent and what is received do not share a rank's link."""
         row = MeanRowBytes.of(self.codec, width, self.step.dtype).row
         messages = hop.returned if self.step.adjoint else hop.messages
         rows = hop.received if hop.broadcast else np.maximum(hop.sent, hop.received)
@@ -302,12 +285,7 @@ class _Pricing:
         return spent, operations, sum(bool(moved[2].any()) for moved in exact)
 
     def _attention_packing(self, parts: AttentionCounts) -> Float64Array:
-        """Rows of sources are gathered, or added up; what else travels is packed and unpacked.
-
-        Of partial softmaxes, rows that leave are selected and packed, rows that arrive unpacked and
-        scattered, and with a fold own rows are separated from those of others. Indexed rows that no
-        cache holds any more take as long as twice as many contiguous ones.
-        """
+        """Rows of sources are gathered, or added up; what else travels is packed and unpacked."""
         step, seconds = self.step, np.zeros(len(parts.rows))
         for hop in parts.fetch:
             seconds = seconds + self._packing(hop, parts.columns, step.width)

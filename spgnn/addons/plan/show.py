@@ -107,13 +107,7 @@ _MOST_LINES = 10
 
 
 def plot_choices(choices: Sequence[Choice], path: str, title: str) -> None:
-    """Draw, for every scheme, bytes and seconds of an epoch against P.
-
-    Raises
-    ------
-    InputError
-        As `check_plot`, and if the file cannot be written.
-    """
+    """Draw, for every scheme, bytes and seconds of an epoch against P."""
     suffix = check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
