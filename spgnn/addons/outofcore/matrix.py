@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -35,6 +35,71 @@ from spgnn.spmm import DistMatrix
 NewTable = Callable[..., Table]  # (bounds, width, extra=0): for an operand, or a product in panels
 ChunkStream = Iterator[tuple[int, Tensor]]  # the number of each chunk, and its rows
 _FEW_COLUMNS = 32
+
+
+class Heads(NamedTuple):
+    """Attention heads of a layer."""
+
+    number: int
+    channels: int  # columns of each head's messages
+    joint: bool = False  # whether a destination's score has all channels (GATv2), not one number
+
+    def __bool__(self) -> bool:
+        return self.number > 0
+
+    @property
+    def score_width(self) -> int:
+        """Columns of one head's destination scores."""
+        return self.channels if self.joint else 1
+
+    @property
+    def score_columns(self) -> int:
+        """Columns of all heads' destination scores."""
+        return self.number * self.score_width
+
+    def packed(self, panel: int, itemsize: int) -> int:
+        """Bytes of a source in a panel of so many columns, as kernels take it."""
+        dtype = torch.float64 if itemsize > 4 else torch.float32
+        return panel_bytes(panel // self.channels, self.channels, dtype, joint=self.joint)
+
+
+NO_HEADS = Heads(0, 0)
+
+
+class Request(NamedTuple):
+    """The aggregation that a layer asks for, of some rows."""
+
+    operand: Tensor  # [rows, f], what is reduced
+    first: bool = False  # whether the layer's weight is in them already
+    reduce: str = "sum"
+    scores: AttentionScores | None = None  # with attention
+    dropped: DroppedEdges | None = None  # with attention, in training
+
+    @property
+    def heads(self) -> Heads:
+        """Of attention; there are none without."""
+        if self.scores is None:
+            return NO_HEADS
+        number, channels = self.scores.vector.shape
+        return Heads(number, channels, self.scores.joint)
+
+    @property
+    def without_rows(self) -> Request:
+        """The same, whatever the rows are."""
+        scores = self.scores
+        if scores is not None:
+            none = scores.destinations[:0].detach()
+            scores = replace(scores, destinations=none, vector=scores.vector.detach())
+        return self._replace(operand=self.operand[:0].detach(), scores=scores)
+
+
+class ScoreTables(NamedTuple):
+    """Attention's scores of the rows of a matrix, and where their gradients go."""
+
+    destinations: Table  # [m, heads · score columns]
+    ids: Tensor | None = None  # original ids of the columns, where weights are dropped
+    gradients: Table | None = None
+    vector_gradient: Tensor | None = None  # [heads, channels], which is added to
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,14 +158,37 @@ class ChunkMatrix:
         begin, end = self.blocks.bounds[chunk : chunk + 2]
         return Z.new_zeros(end - begin, Z.shape[1]).index_copy_(0, chosen, Z)
 
-    def products(self, H: Table, panel: int, new: NewTable) -> ChunkStream:
-        """The rows of ``(B + diag(loops)) H``, chunk after chunk. Collective."""
+    def products(
+        self,
+        H: Table,
+        panel: int,
+        new: NewTable,
+        request: Request | None = None,
+        scores: ScoreTables | None = None,
+    ) -> ChunkStream:
+        """Rows of an aggregation of H [k, f], a panel of columns at a time, by chunks. Collective.
+
+        Without a request that is ``(B + diag(loops)) H``. Attention needs the tables of its scores,
+        and panels of whole heads. Rows are valid until the next ones are asked for.
+        """
+        blocks = self._answer(request, scores)
 
         def of(first: int, last: int) -> ChunkStream:
-            for chunk, Z in self.panel_products(H, first, last):
+            for chunk, Z in blocks(H, first, last):
                 yield chunk, self.keep_wanted(chunk, Z)
 
         return _by_panels(of, self.row_bounds, H, panel, new)
+
+    def _answer(
+        self, request: Request | None, scores: ScoreTables | None
+    ) -> Callable[[Table, int, int], ChunkStream]:
+        """Rows of all blocks for columns [first, last) of an operand, as a request asks."""
+        if request is None or request.reduce == "sum":
+            return self.panel_products
+        if request.scores is None:
+            return partial(self._panel_reductions, request.reduce)
+        assert scores is not None
+        return _PanelAttention(self, request, scores).products
 
     def panel_products(self, H: Table, first: int, last: int) -> ChunkStream:
         """The same of columns [first, last) of H, with the rows of all blocks. Collective."""
@@ -113,8 +201,28 @@ class ChunkMatrix:
                 Z = Z.addcmul_(own, self.loops[begin:end, None].to(Z.dtype))
             yield chunk, Z
 
-    def adjoints(self, G: Table, panel: int, new: NewTable) -> ChunkStream:
-        """The rows of ``(B + diag(loops))ᵀ G``, chunk after chunk; G has [m, f]. Collective."""
+    def adjoints(
+        self,
+        G: Table,
+        panel: int,
+        new: NewTable,
+        request: Request | None = None,
+        operand: Table | None = None,
+        scores: ScoreTables | None = None,
+    ) -> ChunkStream:
+        """The gradient of an operand by that of its aggregation, G [m, f]. Collective.
+
+        A sum does not look at the operand. Gradients of scores are written to their tables.
+        """
+        if request is not None and request.reduce != "sum":
+            assert operand is not None
+            of: Callable[[Table, Table, int, int], ChunkStream]
+            of = partial(self._reduction_adjoints, request.reduce)
+            if request.scores is not None:
+                assert scores is not None
+                of = _PanelAttention(self, request, scores).adjoints
+            yield from _by_panels(partial(of, operand, G), self.column_bounds, operand, panel, new)
+            return
         if not self.thinned:
             yield from self._adjoints(G, panel, new)
             return
@@ -183,48 +291,35 @@ class ChunkMatrix:
             X[H.rows :] = self.halo.forward(X[: H.rows].contiguous())
         return X
 
-    def reductions(self, H: Table, panel: int, new: NewTable, reduction: str) -> ChunkStream:
-        """A reduction of each row's neighbours; 0 without any. Collective."""
+    def _panel_reductions(self, reduction: str, H: Table, first: int, last: int) -> ChunkStream:
+        """A reduction of each row's neighbours, whose values do not count; 0 without any."""
+        X = self.extended(H, first, last)
+        for chunk, block in self.blocks.stream():
+            A = CSR(block.pattern)
+            pieces = [X] if reduction in ("max", "min") else _pieces(X)
+            yield chunk, torch.cat([kernels.spmm(A, x, reduce=reduction) for x in pieces], 1)
 
-        def of(first: int, last: int) -> ChunkStream:
-            X = self.extended(H, first, last)
-            for chunk, block in self.blocks.stream():
-                A = CSR(block.pattern)
-                if reduction in ("max", "min"):
-                    Z = kernels.spmm(A, X, reduce=reduction)
-                else:
-                    Z = torch.cat([kernels.spmm(A, x, reduce=reduction) for x in _pieces(X)], 1)
-                yield chunk, self.keep_wanted(chunk, Z)
-
-        return _by_panels(of, self.row_bounds, H, panel, new)
-
-    def reduction_adjoints(
-        self, H: Table, G: Table, panel: int, new: NewTable, reduction: str
+    def _reduction_adjoints(
+        self, reduction: str, H: Table, G: Table, first: int, last: int
     ) -> ChunkStream:
-        """The gradient of the operand H by that of its `reductions`, G [m, f]. Collective."""
-
-        def of(first: int, last: int) -> ChunkStream:
-            X = self.extended(H, first, last)
-            dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
-            for chunk, block in self.blocks.stream():
-                here = self.spread(chunk, G.read_panel(chunk, first, last))
-                if reduction in ("max", "min"):  # of equal neighbours, the first gets it
-                    arg = extreme_(block.pattern, X, largest=reduction == "max")[1]
-                    add_to_extremes_(dX, here, arg)
-                    continue
-                for x, dx, dz in zip(_pieces(X), _pieces(dX), _pieces(here), strict=True):
-                    with torch.enable_grad():
-                        operand = x.detach().requires_grad_()
-                        z = kernels.spmm(CSR(block.pattern), operand, reduce=reduction)
-                    dx.add_(torch.autograd.grad(z, operand, dz)[0])
-            own = dX[: H.rows]
-            if self.halo is not None:
-                own += self.halo.adjoint(dX[H.rows :])
-            for chunk, (begin, end) in enumerate(pairwise(self.column_bounds)):
-                # Whoever keeps the last chunk must not keep them all.
-                yield chunk, own[begin:end].clone()
-
-        return _by_panels(of, self.column_bounds, H, panel, new)
+        X = self.extended(H, first, last)
+        dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
+        for chunk, block in self.blocks.stream():
+            here = self.spread(chunk, G.read_panel(chunk, first, last))
+            if reduction in ("max", "min"):  # of equal neighbours, the first gets it
+                arg = extreme_(block.pattern, X, largest=reduction == "max")[1]
+                add_to_extremes_(dX, here, arg)
+                continue
+            for x, dx, dz in zip(_pieces(X), _pieces(dX), _pieces(here), strict=True):
+                with torch.enable_grad():
+                    operand = x.detach().requires_grad_()
+                    z = kernels.spmm(CSR(block.pattern), operand, reduce=reduction)
+                dx.add_(torch.autograd.grad(z, operand, dz)[0])
+        own = dX[: H.rows]
+        if self.halo is not None:
+            own += self.halo.adjoint(dX[H.rows :])
+        for chunk, (begin, end) in enumerate(pairwise(self.column_bounds)):
+            yield chunk, own[begin:end].clone()  # a view of the last chunk would keep them all
 
     def received_ids(self, ids: Tensor | int) -> Tensor | None:
         """Original ids of the rows of other ranks, int64; ``None`` on one rank. Collective."""
@@ -279,93 +374,47 @@ def _by_panels(
         together.release()
 
 
-class Heads(NamedTuple):
-    """Attention heads of a layer."""
+class _PanelAttention:
+    """Attention over a matrix whose rows come chunk after chunk; its values do not count."""
 
-    number: int
-    channels: int  # columns of each head's messages
-    joint: bool  # whether a destination's score has all channels (GATv2), not one number
+    def __init__(self, matrix: ChunkMatrix, request: Request, scores: ScoreTables) -> None:
+        assert request.scores is not None
+        self._matrix, self._heads, self._tables = matrix, request.heads, scores
+        self._vector, self._slope = request.scores.vector.detach(), request.scores.slope
+        self._joint, self._dropped = request.scores.joint, request.dropped
+        self._ids = scores.ids if request.dropped is not None else None
 
-    @property
-    def score_width(self) -> int:
-        """Columns of one head's destination scores."""
-        return self.channels if self.joint else 1
+    def products(self, Z: Table, first: int, last: int) -> ChunkStream:
+        """Weighted sums of each row's neighbours, of all blocks. Collective."""
+        sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
+        for chunk, block in self._matrix.blocks.stream():
+            rows = self._rows_of(block.pattern, chunk, ids, (first, last))
+            yield chunk, sources.attend(rows)
 
-    @property
-    def score_columns(self) -> int:
-        """Columns of all heads' destination scores."""
-        return self.number * self.score_width
-
-    def packed(self, panel: int, itemsize: int) -> int:
-        """Bytes of a source in a panel of so many columns, as kernels take it."""
-        dtype = torch.float64 if itemsize > 4 else torch.float32
-        return panel_bytes(panel // self.channels, self.channels, dtype, joint=self.joint)
-
-
-class ChunkAttention:
-    """One layer's attention over a matrix whose rows come chunk after chunk."""
-
-    def __init__(
-        self,
-        matrix: ChunkMatrix,
-        heads: Heads,
-        scores: AttentionScores,
-        dropped: DroppedEdges | None,
-        ids: Tensor | None,
-    ) -> None:
-        self._matrix, self._heads, self._ids = matrix, heads, ids
-        self._vector, self._slope, self._joint = scores.vector.detach(), scores.slope, scores.joint
-        self._dropped = dropped
-        self.vector_gradient: Tensor | None = None
-
-    def products(self, Z: Table, destinations: Table, panel: int, new: NewTable) -> ChunkStream:
-        """Weighted sums of each row's neighbours, chunk after chunk. Collective."""
-        matrix = self._matrix
-
-        def of(first: int, last: int) -> ChunkStream:
-            sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
-            for chunk, block in matrix.blocks.stream():
-                rows = self._rows_of(block.pattern, chunk, destinations, ids, (first, last))
-                yield chunk, matrix.keep_wanted(chunk, sources.attend(rows))
-
-        return _by_panels(of, matrix.row_bounds, Z, panel, new)
-
-    def adjoints(
-        self,
-        Z: Table,
-        destinations: Table,
-        G: Table,
-        destination_gradients: Table,
-        panel: int,
-        new: NewTable,
-    ) -> ChunkStream:
-        """The gradient of Z by that of what `products` made, G; and that of the destinations."""
-        matrix, channels = self._matrix, self._heads.channels
-        vector_gradient = self.vector_gradient = torch.zeros_like(self._vector)
-
-        def of(first: int, last: int) -> ChunkStream:
-            sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
-            rows, stride = sources.packed.shape
-            sums = memory_rows(rows, stride, torch.uint8).zero_()
-            of_heads = vector_gradient[first // channels : last // channels]
-            for chunk, block in matrix.blocks.stream():
-                own = self._rows_of(block.pattern, chunk, destinations, ids, (first, last))
-                here = matrix.spread(chunk, G.read_panel(chunk, first, last)).contiguous()
-                gradient, of_vector = sources.scatter(own, here, sums)
-                of_heads += of_vector
-                columns = self._score_columns(first, last)
-                gradient = matrix.keep_wanted(chunk, gradient)
-                destination_gradients.write_panel(chunk, columns[0], gradient)
-            ranges = self._source_ranges(Z)
-            if not self._joint:
-                for low, high in ranges:
-                    of_heads += sources.vector_gradient(sums, low, high)
-            back = self._sent_back(sources, sums, ranges, Z.rows)
-            for chunk, (low, high) in enumerate(pairwise(matrix.column_bounds)):
-                dZ = sources.returned(sums, low, high)
-                yield chunk, dZ if back is None else dZ.add_(back[low:high])
-
-        return _by_panels(of, matrix.column_bounds, Z, panel, new)
+    def adjoints(self, Z: Table, G: Table, first: int, last: int) -> ChunkStream:
+        """The gradient of Z; those of destinations and vector are written. Collective."""
+        matrix, channels, tables = self._matrix, self._heads.channels, self._tables
+        assert tables.gradients is not None
+        assert tables.vector_gradient is not None
+        sources, ids = self._sources(Z, first, last), self._ids_of(first, last)
+        rows, stride = sources.packed.shape
+        sums = memory_rows(rows, stride, torch.uint8).zero_()
+        of_heads = tables.vector_gradient[first // channels : last // channels]
+        for chunk, block in matrix.blocks.stream():
+            own = self._rows_of(block.pattern, chunk, ids, (first, last))
+            here = matrix.spread(chunk, G.read_panel(chunk, first, last)).contiguous()
+            gradient, of_vector = sources.scatter(own, here, sums)
+            of_heads += of_vector
+            gradient = matrix.keep_wanted(chunk, gradient)
+            tables.gradients.write_panel(chunk, self._score_columns(first, last)[0], gradient)
+        ranges = self._source_ranges(Z)
+        if not self._joint:
+            for low, high in ranges:
+                of_heads += sources.vector_gradient(sums, low, high)
+        back = self._sent_back(sources, sums, ranges, Z.rows)
+        for chunk, (low, high) in enumerate(pairwise(matrix.column_bounds)):
+            dZ = sources.returned(sums, low, high)
+            yield chunk, dZ if back is None else dZ.add_(back[low:high])
 
     def _sources(self, Z: Table, first: int, last: int) -> AttentionPanel:
         """Columns of all source rows, packed. Collective."""
@@ -405,12 +454,7 @@ class ChunkAttention:
         return [*pairwise(Z.bounds), *received]
 
     def _rows_of(
-        self,
-        pattern: Pattern,
-        chunk: int,
-        destinations: Table,
-        ids: Tensor | None,
-        columns: tuple[int, int],
+        self, pattern: Pattern, chunk: int, ids: Tensor | None, columns: tuple[int, int]
     ) -> PanelRows:
         """A chunk's rows, with those nonzeros on the diagonal that are added."""
         matrix, loops, dropout = self._matrix, None, None
@@ -422,7 +466,7 @@ class ChunkAttention:
             # The kernel takes a signed key.
             key, p = (self._dropped.key + 2**63) % 2**64 - 2**63, self._dropped.p
             dropout = AttentionDropout(key, p, self._ids[diagonal], ids)
-        own = destinations.read_panel(chunk, *self._score_columns(*columns))
+        own = self._tables.destinations.read_panel(chunk, *self._score_columns(*columns))
         return PanelRows(pattern, matrix.spread(chunk, own).contiguous(), loops, dropout)
 
     def _ids_of(self, first: int, last: int) -> Tensor | None:

@@ -8,22 +8,20 @@ that are given the moments of all vertices. Autograd records both as ever, for t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spgnn.addons.outofcore.matrix import Heads
+from spgnn.addons.outofcore.matrix import Request
 from spgnn.addons.outofcore.sizes import LayerSizes, Sizes
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph import (
     Aggregation,
-    AttentionScores,
-    DroppedEdges,
     Features,
     Graph,
     Matrix,
@@ -34,11 +32,7 @@ from spgnn.graph import (
 )
 from spgnn.kernels import bfloat16, transposed_times
 from spgnn.nn import (
-    NEIGHBOURS,
-    AttentionConv,
-    Convolution,
     DropoutKeys,
-    GATv2Conv,
     Norm,
     Stack,
     Stage,
@@ -49,15 +43,6 @@ from spgnn.nn import (
     run_until,
 )
 from spgnn.sparse import CSR, SUM_DTYPE
-
-
-class Request(NamedTuple):
-    """The aggregation that a layer asks for, of some rows."""
-
-    operand: Tensor  # the rows that are multiplied or weighted
-    first: bool = False  # whether the layer's weight is in them already
-    scores: AttentionScores | None = None  # with attention
-    dropped: DroppedEdges | None = None  # with attention, in training
 
 
 @dataclass(eq=False)
@@ -254,52 +239,24 @@ class ChunkedModel:
         self.model, self.layers = model, model.num_layers
         # True if model outputs depend on the outputs of all layers, not of the last one alone.
         self.jumps = model.jk_mode not in (None, "last")
-        kind = type(model).__name__
-        for layer in model.convolutions:
-            if isinstance(layer, AttentionConv):
-                if layer.edge_dim is not None or layer.res is not None or not layer.add_self_loops:
-                    raise InputError(
-                        f"{kind}: --memory, --spill and --chunks know attention without edge "
-                        "features or a skip of its own, and with self-loops"
-                    )
-            elif not layer.aggregates_once or not (
-                layer.accepts_propagated or _reduction_of(layer)
-            ):
-                raise InputError(
-                    f"{kind}: --memory, --spill and --chunks need layers that are a product with "
-                    "the graph's matrix, a reduction of neighbours or attention"
-                )
+        ends = model.in_channels, model.hidden_channels, model.num_layers, model.out_channels
+        self.widths = layer_widths(*ends, model.jk_mode)
+        # What each layer asks for in training, of no rows.
+        self.requests = [self._of_no_rows(n, width) for n, width in enumerate(self.widths[:-1])]
 
     def reads_own(self, number: int) -> bool:
         """True if a layer reads its own input rows as well as the product."""
         return self.model.convolutions[number].uses_own_rows or len(self.model.residuals) > 0
 
-    def reduction(self, number: int) -> str | None:
-        """A layer's reduction of whole rows of neighbours; ``None`` if it multiplies or attends."""
-        return _reduction_of(self.model.convolutions[number])
-
-    def heads(self, number: int) -> Heads | None:
-        """Attention heads of a layer; ``None`` if it has none."""
-        layer = self.model.convolutions[number]
-        if not isinstance(layer, AttentionConv):
-            return None
-        return Heads(layer.heads, layer.out_channels, isinstance(layer, GATv2Conv))
-
-    def head_count(self, number: int) -> int:
-        """Number of attention heads of a layer; 0 without attention."""
-        heads = self.heads(number)
-        return 0 if heads is None else heads.number
+    @property
+    def multiplies(self) -> bool:
+        """True if any layer multiplies with the matrix, and its adjoint with the transpose."""
+        return any(request.reduce == "sum" for request in self.requests)
 
     @property
     def drops_edges(self) -> bool:
         """True if a layer drops attention weights in training, as a function of original ids."""
-        layers = self.model.convolutions
-        return any(isinstance(layer, AttentionConv) and layer.dropout > 0 for layer in layers)
-
-    @property
-    def multiplies(self) -> bool:
-        """True if any layer multiplies with the matrix, and its adjoint with the transpose."""
-        return not all(self.reduction(n) or self.heads(n) for n in range(self.layers))
+        return any(request.dropped is not None for request in self.requests)
 
     def norms(self, number: int) -> int:
         """Norms of a layer that need moments over all vertices, as the model is now."""
@@ -335,17 +292,10 @@ class ChunkedModel:
         propagates : bool
             The first layer takes A·X, of `propagated_itemsize` bytes a number.
         """
-        model = self.model
-        widths = layer_widths(
-            model.in_channels,
-            model.hidden_channels,
-            self.layers,
-            model.out_channels,
-            model.jk_mode,
-        )
         layers, learns = list[LayerSizes](), False
-        for number, (given, made) in enumerate(pairwise(widths)):
-            operand = self._operand_without_rows(number, given, sparse=sparse)
+        for number, (given, made) in enumerate(pairwise(self.widths)):
+            request = self._of_no_rows(number, given, sparse=sparse)
+            operand = request.operand
             learns = learns or (number == 0 and operand.requires_grad and not propagates)
             layers.append(
                 LayerSizes(
@@ -356,8 +306,8 @@ class ChunkedModel:
                     columns=rows,
                     reads_own=self.reads_own(number),
                     norms=self.norms(number),
-                    reduces=self.reduction(number) is not None,
-                    heads=self.heads(number),
+                    reduces=request.reduce not in ("sum", "attention"),
+                    heads=request.heads,
                     kept=self._kept_columns() if propagates and number == 0 else 0,
                 )
             )
@@ -369,8 +319,8 @@ class ChunkedModel:
             matrix_bytes=sides * (8 * rows + (4 + 4 * weighted) * nonzeros),
             itemsize=itemsize,
             fixed_bytes=fixed_bytes,
-            propagated_bytes=(propagated_itemsize or itemsize) * rows * widths[0] * propagates,
-            source_bytes=4 * rows * widths[0] * in_files,
+            propagated_bytes=(propagated_itemsize or itemsize) * rows * self.widths[0] * propagates,
+            source_bytes=4 * rows * self.widths[0] * in_files,
             sides=sides,
             learns=learns,
             jumps=self.jumps,
@@ -385,16 +335,27 @@ class ChunkedModel:
             return 0
         return len(request.weight)
 
-    def _operand_without_rows(self, number: int, width: int, *, sparse: bool) -> Tensor:
-        """Operand of a layer in training, for its width and ``requires_grad``."""
-        dtype = next(self.model.parameters()).dtype
+    def _of_no_rows(self, number: int, width: int, *, sparse: bool = False) -> Request:
+        """A layer's request in training; refuses layers that are no single aggregation."""
+        layer, dtype = self.model.convolutions[number], next(self.model.parameters()).dtype
         nobody = torch.empty(0, dtype=torch.int64)
         H: Features = torch.empty(0, width, dtype=dtype).requires_grad_(number > 0)
         if sparse and not number:
             empty = torch.empty(0, dtype=torch.int32)
             H = CSR.of(nobody.new_zeros(1), empty, (0, width), torch.empty(0, dtype=dtype))
-        with torch.enable_grad():
-            return self.request(number, H, nobody, None).operand
+        request: Request | None = None
+        with torch.enable_grad(), suppress(InputError):  # if it needs features of edges
+            request = self.request(number, H, nobody, DropoutKeys(nobody, 0, 0))
+        attends = request is not None and request.scores is not None
+        fits = layer.accepts_propagated or (request is not None and request.reduce != "sum")
+        skips = attends and (layer.uses_own_rows or not getattr(layer, "add_self_loops", True))
+        if request is None or not layer.aggregates_once or not fits or skips:
+            raise InputError(
+                f"{type(self.model).__name__}: --memory, --spill and --chunks need layers that are "
+                "a product with the graph's matrix, a reduction of neighbours, or attention with "
+                "self-loops and without edge features or a skip of its own"
+            )
+        return request
 
     def request(self, number: int, H: Features, ids: Tensor, keys: DropoutKeys | None) -> Request:
         """A layer's request for the rows that it is given [rows, f], with their ids."""
@@ -402,7 +363,7 @@ class ChunkedModel:
         H = self.model.entering(number, H, rows, keys)
         request = self._aggregation(number, H, rows, keys)
         operand, first = rows.operand(request)
-        return Request(operand, first, request.scores, request.dropped)
+        return Request(operand, first, request.reduce, request.scores, request.dropped)
 
     def _aggregation(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None
@@ -457,8 +418,3 @@ class ChunkedModel:
         dropped = [dropout(H, model.dropout, keys, number) for number, H in enumerate(made, first)]
         logits: Tensor = model.lin(model.jk(dropped))
         return logits
-
-
-def _reduction_of(layer: Convolution) -> str | None:
-    reduction = NEIGHBOURS.get(getattr(layer, "aggr", "sum"), ("sum", "none"))[0]
-    return None if reduction == "sum" else reduction

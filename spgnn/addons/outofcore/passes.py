@@ -15,20 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from spgnn.addons.outofcore.graph import ChunkedGraph
-from spgnn.addons.outofcore.matrix import ChunkAttention, ChunkMatrix, ChunkStream, NewTable
+from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, NewTable, Request, ScoreTables
 from spgnn.addons.outofcore.model import (
     ChunkedModel,
     ChunkRows,
     MomentGradients,
     MomentSums,
-    Request,
     VertexMoments,
 )
 from spgnn.addons.outofcore.tables import Table, release
@@ -71,7 +69,7 @@ class ChunkedPass:
         self._saves = self._learns = self._operand_learns = False
         self._tables: dict[tuple[str, int], Table] = {}
         self._requests: dict[int, Request] = {}  # without rows
-        self._attention: dict[int, ChunkAttention] = {}
+        self._vector_gradients: dict[int, Tensor] = {}  # of attention, until they are added
         self._moments: dict[int, list[VertexMoments]] = {}
         self._widths: dict[int, int] = {}
         self._kept = set[int]()  # the chunks whose rows are kept
@@ -163,7 +161,7 @@ class ChunkedPass:
         """Give up what was saved for `backward`."""
         while self._tables:
             self._tables.popitem()[1].release()
-        for known in (self._moments, self._requests, self._attention, self._kept):
+        for known in (self._moments, self._requests, self._vector_gradients, self._kept):
             known.clear()
         self._moment_gradients = MomentGradients()  # of an epoch that was broken off
 
@@ -212,7 +210,7 @@ class ChunkedPass:
                 following.write_some(chunk, chosen, outgoing)
                 self._tell()
             # Backward reads the operand again for a reduction or for attention.
-            again = model.reduction(number) or model.heads(number)
+            again = model.requests[number].reduce != "sum"
             learns_here = number > 0 or (self.graph.propagated is None and self._operand_learns)
             if operand is not None and learns and learns_here and again:
                 self._tables["operand", number] = operand
@@ -225,9 +223,9 @@ class ChunkedPass:
                 release(self._tables.pop(("product", number), None))
 
     def _operand_table(self, number: int, width: int) -> Table:
-        matrix, heads = self._matrices[number], self.model.head_count(number)
+        matrix, heads = self._matrices[number], self.model.requests[number].heads
         return self.graph.tables.table(
-            "operand", matrix.column_bounds, width, matrix.halo_rows, heads=heads
+            "operand", matrix.column_bounds, width, matrix.halo_rows, heads=heads.number
         )
 
     def _first_operand(self) -> Table | None:
@@ -283,23 +281,27 @@ class ChunkedPass:
         return ((chunk, None) for chunk in range(self._chunks))
 
     def _multiplied(self, number: int, operand: Table) -> ChunkStream:
-        matrix, reduction = self._matrices[number], self.model.reduction(number)
-        heads = self.model.heads(number)
-        panel, new = self._in_panels(number, operand.width)
-        if heads is not None:
-            request = self._requests[number]
-            assert request.scores is not None
-            ids = None if request.dropped is None else self.graph.ids_of_columns(matrix)
-            attention = ChunkAttention(matrix, heads, request.scores, request.dropped, ids)
-            self._attention[number] = attention
-            return attention.products(operand, self._tables["scores", number], panel, new)
-        if reduction is None:
-            return matrix.products(operand, panel, new)
-        return matrix.reductions(operand, panel, new, reduction)
+        request, scores = self._requests[number], self._scores(number)
+        panels = self._in_panels(number, operand.width)
+        return self._matrices[number].products(operand, *panels, request, scores)
+
+    def _scores(self, number: int, *, gradients: bool = False) -> ScoreTables | None:
+        """Tables of a layer's attention scores, if it has any, and of their gradients."""
+        request = self._requests[number]
+        if request.scores is None:
+            return None
+        destinations, ids = self._tables["scores", number], None
+        if request.dropped is not None:
+            ids = self.graph.ids_of_columns(self._matrices[number])
+        if not gradients:
+            return ScoreTables(destinations, ids)
+        of_vector = self._vector_gradients[number] = torch.zeros_like(request.scores.vector)
+        of_rows = self._table("score gradient", number, destinations.width)
+        return ScoreTables(destinations, ids, of_rows, of_vector)
 
     def _in_panels(self, number: int, width: int) -> tuple[int, NewTable]:
         """Columns of a layer's panels, and what makes tables of such panels."""
-        tables, heads = self.graph.tables, self.model.head_count(number)
+        tables, heads = self.graph.tables, self.model.requests[number].heads.number
         return tables.panel(width, heads), partial(tables.table, "operand", heads=heads)
 
     def _next_operand(self, number: int, chunk: int, H: Tensor) -> Tensor:
@@ -324,12 +326,7 @@ class ChunkedPass:
     def _request(self, number: int, H: Features, chunk: int, chosen: Tensor | None) -> Request:
         """Scaled operand of a layer, and its attention scores, for some rows of a chunk."""
         request = self.model.request(number, H, self.graph.ids_of(chunk, chosen), self._keys)
-        scores = request.scores
-        if scores is not None:
-            none = scores.destinations[:0].detach()
-            scores = replace(scores, destinations=none, vector=scores.vector.detach())
-        without_rows = request.operand[:0].detach()
-        self._requests[number] = request._replace(operand=without_rows, scores=scores)
+        self._requests[number] = request.without_rows
         scale = self.graph.scale_of(self.graph.column_scale, chunk, chosen)
         return request._replace(operand=_scaled(request.operand, scale))
 
@@ -421,18 +418,10 @@ class ChunkedPass:
 
     def _operand_gradients(self, number: int) -> ChunkStream:
         """The gradient of a layer's operand, chunk after chunk. Collective."""
-        G, matrix = self._tables["product", number], self._matrices[number]
-        panel, new = self._in_panels(number, G.width)
-        reduction = self.model.reduction(number)
-        if number in self._attention:
-            operand, scores = self._tables["operand", number], self._tables["scores", number]
-            gradients = self._table("score gradient", number, scores.width)
-            attention = self._attention[number]
-            return attention.adjoints(operand, scores, G, gradients, panel, new)
-        if reduction is None:
-            return matrix.adjoints(G, panel, new)
-        operand = self._tables["operand", number]
-        return matrix.reduction_adjoints(operand, G, panel, new, reduction)
+        G, operand = self._tables["product", number], self._tables.get(("operand", number))
+        request, scores = self._requests[number], self._scores(number, gradients=True)
+        panels = self._in_panels(number, G.width)
+        return self._matrices[number].adjoints(G, *panels, request, operand, scores)
 
     def _ends(
         self, number: int, chunk: int, H: Tensor, dO: Tensor
@@ -457,11 +446,10 @@ class ChunkedPass:
         if scores is not None:
             ends.append(_picked(scores.destinations, inside))
             gradients.append(self._tables["score gradient", number].read(chunk))
-            attention = self._attention[number]
-            if attention.vector_gradient is not None:  # once, and not in every chunk
+            vector = self._vector_gradients.pop(number, None)
+            if vector is not None:  # once, and not in every chunk
                 ends.append(scores.vector)
-                gradients.append(attention.vector_gradient)
-                attention.vector_gradient = None
+                gradients.append(vector)
         return ends, gradients
 
     def _save_gradients(
@@ -520,21 +508,18 @@ class ChunkedPass:
     def _table(self, name: str, number: int, width: int) -> Table:
         """A table of the rows that a layer makes, created when it is first asked for."""
         if (name, number) not in self._tables:
-            tables, matrix, heads = self.graph.tables, self._matrices[number], 0
-            extra, panel = 0, None
-            if name == "product":
-                heads = self.model.head_count(number)
+            tables, matrix = self.graph.tables, self._matrices[number]
+            heads, extra, panel = self.model.requests[number].heads, 0, None
+            if name == "product" and not matrix.thinned and matrix.transposed is None:
                 # Its gradient overwrites it, which a symmetric matrix is multiplied by.
-                received = not matrix.thinned and matrix.transposed is None
-                extra = matrix.halo_rows if received else 0
+                extra = matrix.halo_rows
             elif name in ("scores", "score gradient"):
                 # Columns for as many heads as a panel has.
-                layer = self.model.heads(number)
-                assert layer is not None
-                panel = tables.panel(layer.number * layer.channels, layer.number)
-                panel = panel // layer.channels * layer.score_width
+                panel = tables.panel(heads.number * heads.channels, heads.number)
+                panel = panel // heads.channels * heads.score_width
+            in_product = heads.number if name == "product" else 0
             self._tables[name, number] = tables.table(
-                _PURPOSES[name], matrix.row_bounds, width, extra, panel=panel, heads=heads
+                _PURPOSES[name], matrix.row_bounds, width, extra, panel=panel, heads=in_product
             )
         return self._tables[name, number]
 

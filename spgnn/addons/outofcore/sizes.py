@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spgnn.addons.outofcore.matrix import ChunkMatrix, Heads
+from spgnn.addons.outofcore.matrix import NO_HEADS, ChunkMatrix, Heads
 from spgnn.addons.outofcore.tables import Placement, panels_of
 
 # A layer gets a matrix of its own rows if these have at most this share of all nonzeros: in memory,
@@ -27,7 +27,7 @@ class LayerSizes:
     reads_own: bool  # whether it reads its own input rows as well as the product
     norms: int = 0  # number of its norms that need moments over all vertices
     reduces: bool = False
-    heads: Heads | None = None  # its attention heads, if it has any
+    heads: Heads = NO_HEADS  # of attention
     # bytes of a matrix of its own rows, and of its transpose; 0: in memory
     own_matrix: tuple[int, int] | None = None
     kept: int = 0  # columns of what a first layer makes of A·X, if backward reads it
@@ -210,13 +210,13 @@ class TableBytes:
             return 0
         layer = self._layers[n]
         width = layer.given if n and layer.reads_own else 0
-        return self._size(layer.rows, width + (layer.heads.score_columns if layer.heads else 0))
+        return self._size(layer.rows, width + layer.heads.score_columns)
 
     def _input(self, n: int) -> int:
         if n in self._recomputed:
-            heads, rows = self._layers[n].heads, self._layers[n].rows
-            asked = heads is not None and self._in_memory("input", n)
-            return self._size(rows, heads.score_columns) if asked and heads else 0
+            layer = self._layers[n]
+            in_memory = self._in_memory("input", n)
+            return self._size(layer.rows, layer.heads.score_columns) if in_memory else 0
         return self._own_rows(n, "input")
 
     def _gradient(self, n: int) -> int:
@@ -227,8 +227,7 @@ class TableBytes:
         layer = self._layers[n]
         if "operand" not in self._placement.on_disk or not layer.operand:
             return layer.operand
-        heads = layer.heads.number if layer.heads else 0
-        return self._placement.panel(layer.operand, self._sizes.itemsize, heads)
+        return self._placement.panel(layer.operand, self._sizes.itemsize, layer.heads.number)
 
     def _operand(self, n: int, rows: int) -> int:
         """Bytes of a layer's operand in memory; those of a panel, if it is on the disk."""
@@ -239,7 +238,7 @@ class TableBytes:
     def _packed(self, n: int) -> int:
         """A panel of sources as attention packs them; what is sent to them takes as much."""
         layer = self._layers[n]
-        if layer.heads is None:
+        if not layer.heads:
             return 0
         rows = layer.columns + self._sizes.received
         return rows * layer.heads.packed(self._panel(n), self._sizes.itemsize)
@@ -287,7 +286,7 @@ class TableBytes:
             return 0
         several, layer = self._sizes.received > 0, self._layers[n]
         operand = self._operand(n, layer.columns)
-        if layer.heads is not None:
+        if layer.heads:
             # The packed sources and their gradients; then gradients from other ranks. The operand
             # itself, too, if it is in memory.
             whole = "operand" in self._placement.on_disk and not several
@@ -338,8 +337,7 @@ def epoch_traffic(
 
     def multiply(layer: LayerSizes, matrix_bytes: int, rows: int) -> None:
         """Each panel takes the matrix once; several make a table of their results."""
-        heads = layer.heads.number if layer.heads else 0
-        panel = placement.panel(layer.operand, sizes.itemsize, heads)
+        panel = placement.panel(layer.operand, sizes.itemsize, layer.heads.number)
         panels = len(panels_of(layer.operand, panel))
         move(matrix_bytes, reads=panels)
         if panels > 1:
@@ -364,7 +362,7 @@ def epoch_traffic(
             adjoint += 8 * (sizes.received + 1) if sizes.sides > 1 and sizes.received else 0
         product = size("product", layer.rows, layer.operand)
         operand = size("operand", layer.columns, layer.operand)
-        scores = size("input", layer.rows, layer.heads.score_columns if layer.heads else 0)
+        scores = size("input", layer.rows, layer.heads.score_columns)
         move(operand + scores, reads=1, writes=1)
         multiply(layer, forward, layer.rows)
         # A product is saved, and its layer recomputed from it; its gradient overwrites it. The
@@ -374,10 +372,10 @@ def epoch_traffic(
         if not (number or sizes.learns):
             continue
         move(product, reads=1, writes=1)
-        if layer.reduces or layer.heads is not None:
+        if layer.reduces or layer.heads:
             # The saved operand says again which rows are largest, or what they weigh.
             move(operand + scores, reads=1)
-            scores = size("gradient", layer.rows, layer.heads.score_columns if layer.heads else 0)
+            scores = size("gradient", layer.rows, layer.heads.score_columns)
             move(scores, reads=1, writes=1)
             multiply(layer, forward, layer.columns)
         else:

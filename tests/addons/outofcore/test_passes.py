@@ -125,8 +125,9 @@ def test_norms_of_chunks_are_those_of_all_rows(norm, dtype, offset):
 @pytest.mark.parametrize("reduce", ["max", "min", "std"])
 def test_gradients_of_reductions_are_those_of_memory(reduce):
     """With many equal neighbours, rows without any, and a few columns at a time."""
-    assert ChunkedModel(GraphSAGE(3, 4, 2, aggr=reduce)).reduction(1) == reduce
-    assert not ChunkedModel(GraphSAGE(3, 4, 2, aggr=reduce)).multiplies
+    model = ChunkedModel(GraphSAGE(3, 4, 2, aggr=reduce))
+    assert [request.reduce for request in model.requests] == [reduce, reduce]
+    assert not model.multiplies
     rng = np.random.default_rng(5)
     A = CSR(CSR.from_scipy(sp.random_array((40, 40), density=0.1, rng=rng, format="csr")).pattern)
     bounds = (0, 0, 13, 40)
@@ -143,10 +144,11 @@ def test_gradients_of_reductions_are_those_of_memory(reduce):
     operand.panel(0, 5).copy_(H.detach())
     dZ.panel(0, 5).copy_(G)
     for panel in (2, 5):
-        asked = {"panel": panel, "new": table, "reduction": reduce}
-        found = [Z.clone() for _, Z in matrix.reductions(operand, **asked)]
+        request = model.requests[1]
+        found = [Z.clone() for _, Z in matrix.products(operand, panel, table, request)]
         assert torch.equal(torch.cat(found), expected)
-        found = [dO.clone() for _, dO in matrix.reduction_adjoints(operand, dZ, **asked)]
+        adjoints = matrix.adjoints(dZ, panel, table, request, operand)
+        found = [dO.clone() for _, dO in adjoints]
         torch.testing.assert_close(torch.cat(found), H.grad)
 
 
