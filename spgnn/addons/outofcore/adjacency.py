@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -231,6 +231,45 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
     return CSR(Pattern.trusted(indptr, indices, shape), values_of)
 
 
+class LayerRows(NamedTuple):
+    """Own rows that a layer makes, and that it reads for them: bool [own rows], None for all."""
+
+    made: Tensor | None = None
+    sources: Tensor | None = None
+    place: Literal["whole", "memory", "files"] = "whole"  # or a matrix of its own rows, and where
+
+
+def rows_of_layers(
+    whole: ChunkMatrix,
+    wanted: Tensor,
+    reads_own: Sequence[bool],
+    comm: Communicator,
+    *,
+    files: bool,
+) -> list[LayerRows]:
+    """Rows of each layer if only some of the last one are wanted, bool [own rows]. Collective.
+
+    A layer with few needed rows gets a matrix of these alone: in memory, or, up to `OWN_ON_DISK`
+    where that may be, in files. The layers before make what it reads; else all rows.
+    """
+    layers = [LayerRows()] * len(reads_own)
+    total = comm.agree(whole.blocks.nonzeros(), "sum")
+    for number in range(len(layers) - 1, -1, -1):
+        needed = comm.agree(whole.blocks.nonzeros(wanted), "sum")
+        few = needed <= OWN_MATRIX * total
+        if not few and (not files or needed > OWN_ON_DISK * total):
+            if not bool(wanted.all()):
+                layers[number] = LayerRows(wanted)
+            break
+        sources = _sources_of(whole, wanted, reads_own[number])
+        read, rows = (comm.agree(n, "sum") for n in (int(sources.sum()), len(sources)))
+        if not few and read > OWN_ON_DISK * rows:
+            sources.fill_(True)  # to pick nearly all rows costs more than to make the others
+        layers[number] = LayerRows(wanted, sources, "memory" if few else "files")
+        wanted = sources
+    return layers
+
+
 def receptive_field(
     whole: ChunkMatrix,
     wanted: Tensor,
@@ -241,27 +280,20 @@ def receptive_field(
     multiplied: bool = True,
 ) -> list[ChunkMatrix]:
     """Matrix of each layer, if only some rows of the last one are wanted. Collective."""
-    layers, memory = len(reads_own), MatrixStorage(None, 0, Transfers())
-    matrices = [whole] * layers
-    total = comm.agree(whole.blocks.nonzeros(), "sum")
-    for number in range(layers - 1, -1, -1):
-        needed = comm.agree(whole.blocks.nonzeros(wanted), "sum")
-        few = needed <= OWN_MATRIX * total
-        if not few and (storage is None or needed > OWN_ON_DISK * total):
-            if not bool(wanted.all()):
-                matrices[number] = replace(whole, targets=wanted.nonzero()[:, 0], thinned=True)
-            break
-        sources = _sources_of(whole, wanted, reads_own[number])
-        read, rows = (comm.agree(n, "sum") for n in (int(sources.sum()), len(sources)))
-        if not few and read > OWN_ON_DISK * rows:
-            sources.fill_(True)  # to pick nearly all rows costs more than to make the others
+    matrices = [whole] * len(reads_own)
+    layers = rows_of_layers(whole, wanted, reads_own, comm, files=storage is not None)
+    for number, (made, sources, place) in enumerate(layers):
+        if made is None:
+            continue
+        if sources is None:
+            matrices[number] = replace(whole, targets=made.nonzero()[:, 0], thinned=True)
+            continue
         # The rows of others are found by the numbers of all own ones.
         compact = whole.halo is None and number > 0 and not bool(sources.all())
         columns = sources if compact else None
-        place = memory if few or storage is None else storage
-        matrix = _of_rows(whole, wanted, columns, place, f"A{number}")
-        matrices[number] = _with_transpose(matrix, place, f"A{number}") if multiplied else matrix
-        wanted = sources
+        there = storage if storage and place == "files" else MatrixStorage(None, 0, Transfers())
+        matrix = _of_rows(whole, made, columns, there, f"A{number}")
+        matrices[number] = _with_transpose(matrix, there, f"A{number}") if multiplied else matrix
     return matrices
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from spgnn.addons.outofcore.sizes import Sizes, TableBytes, Traffic, epoch_traffic
 from spgnn.addons.outofcore.tables import FreedPages, Placement
@@ -51,6 +51,16 @@ class Budget:
         """Bytes that an epoch reads and writes; exact if the sizes are."""
         return epoch_traffic(sizes, self.placement, self.recomputed, self.chunks)
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What it decided, as reports and plans have it."""
+        return {
+            "chunks": self.chunks,
+            "on_disk": sorted(self.placement.on_disk),
+            "panel_bytes": self.placement.panel_bytes,
+            "recomputed_layers": sorted(self.recomputed),
+        }
+
     def can_sort(self, memory: int | None) -> bool:
         """True if memory is left for making matrices of own rows in files: they are sorted.
 
@@ -72,63 +82,77 @@ class Budget:
         return replace(self, placement=replace(self.placement, panel_bytes=0))
 
 
-def choose_recomputed(
-    reads_own: Sequence[bool], recompute: Recompute, decided: Callable[[frozenset[int]], Budget]
-) -> Budget:
-    """The budget, and for which layers the input rows that they read are recomputed, not saved.
+Decided = Callable[[Sequence[Sizes], frozenset[int]], list[Budget]]
+"""Budgets of ranks with some sizes, for a set of recomputed layers."""
 
-    ``auto`` saves them in memory. Where they would go to the disk, they are recomputed from the
-    products before them, if these are in memory; and where nothing can be saved, too. The numbers
-    are the same, to the bit.
+
+def choose(
+    sizes: Sequence[Sizes], recompute: Recompute, decided: Decided, *, learns: bool = True
+) -> tuple[Sequence[Sizes], list[Budget]]:
+    """The budgets of some ranks, which agree, and their sizes with what is saved for backward.
 
     Parameters
     ----------
-    reads_own : sequence of bool
-        Whether each layer reads its own input rows.
+    sizes : sequence of Sizes
+        Of this rank, or of all; what the first layer makes of A·X may be saved.
     recompute : {"auto", "never", "always"}
     decided : callable
-        The budget for a set of layers, the same on all ranks. Collective.
+        Their budgets for a set of layers. Collective.
+    learns : bool
+        Inference saves nothing.
 
     Raises
     ------
     InputError
         If the memory is too small.
     """
+    nothing = [each.keeping_nothing for each in sizes]
+    again = choose_recomputed(
+        nothing[0].reads_own, recompute, lambda layers: decided(nothing, layers)
+    )
+    if learns and recompute != "always" and list(sizes) != nothing:
+        saved = keep_first(again, lambda: decided(sizes, again[0].recomputed))
+        if saved is not None:
+            return sizes, saved
+    return nothing, again
+
+
+def choose_recomputed(
+    reads_own: Sequence[bool],
+    recompute: Recompute,
+    decided: Callable[[frozenset[int]], list[Budget]],
+) -> list[Budget]:
+    """Budgets, and for which layers the input rows that they read are recomputed, not saved.
+
+    ``auto`` saves them in memory. Where they would go to the disk, they are recomputed from the
+    products before them, if these are in memory; and where nothing can be saved, too. The numbers
+    are the same, to the bit.
+    """
     readers = [number for number, reads in enumerate(reads_own) if number and reads]
     if recompute == "always" or not readers:
         return decided(frozenset(readers))
     try:
-        budget = decided(frozenset())
+        budgets = decided(frozenset())
     except InputError:
         if recompute == "never":
             raise
         return decided(frozenset(readers))
-    spilled = budget.placement.on_disk
+    spilled = budgets[0].placement.on_disk
     if recompute == "never" or "input" not in spilled or "product" in spilled:
-        return budget
+        return budgets
     # The product of the first layer may be A·X, which is on the disk then.
     return decided(frozenset(n for n in readers if n > 1 or "propagated" not in spilled))
 
 
-def keep_first(budget: Budget, decided: Callable[[], Budget]) -> Budget | None:
-    """The budget if what the first layer makes of A·X is kept for backward.
-
-    ``None`` if more would have to lie on the disk then: to multiply again costs less.
-
-    Parameters
-    ----------
-    budget : Budget
-        Without it.
-    decided : callable
-        The budget with it, the same on all ranks. Collective.
-    """
-    if "product" in budget.placement.on_disk:
-        return None
+def keep_first(budgets: list[Budget], decided: Callable[[], list[Budget]]) -> list[Budget] | None:
+    """Budgets if what the first layer makes of A·X is saved; ``None`` if that puts more on disk."""
+    if "product" in budgets[0].placement.on_disk:
+        return None  # to multiply again costs less
     try:
-        kept = decided()
+        saved = decided()
     except InputError:
         return None
-    return kept if kept.placement == budget.placement else None
+    return saved if saved[0].placement == budgets[0].placement else None
 
 
 def decide(
@@ -259,13 +283,20 @@ def agreed(comm: Communicator, mine: Budget) -> Budget:
     return Budget(comm.agree(mine.chunks), placement, mine.bytes, mine.recomputed)
 
 
-def merged(budgets: Sequence[Budget]) -> list[Budget]:
-    """As ranks agree: the most chunks, the narrowest panels, all on the disk that any has there."""
+def decide_together(sizes: Sequence[Sizes], memory: int | None, **options: Any) -> list[Budget]:
+    """Budgets of all ranks; options are those of `decide`.
+
+    They agree: on the most chunks, the narrowest panels, and all that any has on the disk.
+    """
+    budgets = [decide(one, memory, None, **options) for one in sizes]
     depth = max(len(one.placement.on_disk) for one in budgets)
     panels = [one.placement.panel_bytes for one in budgets if one.placement.panel_bytes]
     placement = Placement(frozenset(ORDER[:depth]), min(panels, default=0))
-    chunks = max(one.chunks for one in budgets)
-    return [replace(one, chunks=chunks, placement=placement) for one in budgets]
+    chunks, recomputed = max(one.chunks for one in budgets), budgets[0].recomputed
+    return [
+        Budget(chunks, placement, memory_needed(one, chunks, placement, recomputed), recomputed)
+        for one in sizes
+    ]
 
 
 def _too_little(memory: int, least: int, itself: int, advice: str) -> InputError:

@@ -25,10 +25,9 @@ from spgnn.addons.outofcore.budget import (
     LIBRARIES,
     Budget,
     agreed,
-    choose_recomputed,
+    choose,
     decide,
     freed_pages,
-    keep_first,
 )
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel
@@ -158,20 +157,15 @@ class ChunkedGraph:
         itself += LIBRARIES
         memory = storage.memory - itself if storage.memory else None
 
-        def decided(sizes: Sizes, recomputed: frozenset[int]) -> Budget:
-            spill = directory is not None
-            one = partial(decide, sizes, memory, chunks, spill=spill, itself=itself)
-            return agreed(comm, comm.on_every_rank(lambda: one(recomputed=recomputed)))
+        def decided(sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
+            one = partial(decide, sizes[0], memory, chunks, spill=directory is not None)
+            mine = comm.on_every_rank(lambda: one(itself=itself, recomputed=recomputed))
+            return [agreed(comm, mine)]
 
         # Inference saves nothing.
         recompute = "never" if labels is None else storage.recompute
-        keeping, self.sizes = self.sizes, self.sizes.keeping_nothing
-        reads_own = self.sizes.reads_own
-        budget = choose_recomputed(reads_own, recompute, partial(decided, self.sizes))
-        if keeping != self.sizes and labels is not None and recompute != "always":
-            kept = keep_first(budget, lambda: decided(keeping, budget.recomputed))
-            budget, self.sizes = (budget, self.sizes) if kept is None else (kept, keeping)
-        self.budget = budget
+        learns = labels is not None
+        (self.sizes,), (self.budget,) = choose([self.sizes], recompute, decided, learns=learns)
         self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
         self._freed = freed_pages(self.sizes, self.budget, memory, itself)
         self._freed.keep()

@@ -187,10 +187,7 @@ class ChunkedTask(Task):
         names = "planned_read", "planned_written", "read", "written", "transferred"
         *totals, needed = gathered(self.comm, mine).sum(axis=0).astype(int).tolist()
         storage = {
-            "chunks": budget.chunks,
-            "on_disk": sorted(budget.placement.on_disk),
-            "panel_bytes": budget.placement.panel_bytes,
-            "recomputed_layers": sorted(budget.recomputed),
+            **budget.record,
             **{f"{name}_bytes": total for name, total in zip(names, totals, strict=True)},
             "amplification": totals[-1] / needed if needed else None,
         }

@@ -12,47 +12,34 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from spgnn.addons.outofcore import (
     LIBRARIES,
-    OWN_MATRIX,
-    OWN_ON_DISK,
     Budget,
     ChunkedModel,
+    ChunkMatrix,
+    MemoryBlocks,
     Sizes,
-    choose_recomputed,
-    decide,
-    keep_first,
-    memory_needed,
-    merged,
+    choose,
+    decide_together,
+    rows_of_layers,
 )
 from spgnn.addons.plan.epoch import Epoch
 from spgnn.addons.plan.predict import Prediction
 from spgnn.addons.plan.ranks import VirtualRanks
+from spgnn.comm import SoloCommunicator
 from spgnn.config import Storage, TrainConfig
 from spgnn.data import is_graph_directory, open_shards
 from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError
 from spgnn.files import scratch_directory
 from spgnn.machine import Machine
-from spgnn.sparse import CSR
-
-Mask = npt.NDArray[np.bool_]
-
-
-class LayerRows(NamedTuple):
-    """Rows that one layer makes, and rows that it reads for them: bool [n], ``None`` for all."""
-
-    made: Mask | None = None
-    sources: Mask | None = None
-    matrix: Literal["whole", "memory", "files"] = "whole"  # or one of its own rows, and where
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,29 +67,21 @@ class Disk:
         machine: Machine,
     ) -> tuple[Storage, Prediction, dict[str, Any]] | None:
         """Options, price and tables of training from the disk; ``None`` if memory is too small."""
-        keeping, exact_for = self._sizes(config, virtual, epoch)
-        nothing = [sizes.keeping_nothing for sizes in keeping]
-        budgets = list[Budget]()
+        itself = self.idle + LIBRARIES
+        memory = self.storage.memory - itself if self.storage.memory else None
 
-        def decided(sizes: Sequence[Sizes], recomputed: frozenset[int]) -> Budget:
-            budgets[:] = self._budgets(sizes, recomputed)
-            return budgets[0]
+        def decided(sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
+            return decide_together(sizes, memory, spill=True, itself=itself, recomputed=recomputed)
 
-        recompute = self.storage.recompute
+        upper, exact_for = self._sizes(config, virtual, epoch)
         try:
-            first = choose_recomputed(nothing[0].reads_own, recompute, partial(decided, nothing))
+            sizes, budgets = choose(upper, self.storage.recompute, decided)
         except InputError:
             return None
-        without, kept = budgets[:], None
-        if recompute != "always":
-            kept = keep_first(first, lambda: decided(keeping, without[0].recomputed))
-        if kept is None:
-            budgets[:] = without
         first = budgets[0]
-        memory = self._memory
         exact = exact_for(first, all(one.can_sort(memory) for one in budgets))
-        if kept is None:
-            exact = [sizes.keeping_nothing for sizes in exact]
+        if not sizes[0].layers[0].kept:
+            exact = [each.keeping_nothing for each in exact]
         moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
         each_row = _row_seconds(epoch, machine)
         recomputing = max(_recomputing(sizes, first.recomputed, each_row) for sizes in exact)
@@ -114,36 +93,17 @@ class Disk:
         seconds["disk"] = max(0.0, moving - sum(seconds.values()))
         needs = np.array([budget.bytes for budget in budgets])
         record = {
-            "chunks": first.chunks,
-            "on_disk": sorted(first.placement.on_disk),
-            "panel_bytes": first.placement.panel_bytes,
-            "recomputed_layers": sorted(first.recomputed),
+            **first.record,
             "planned_read_bytes": sum(each.read for each in moved),
             "planned_written_bytes": sum(each.written for each in moved),
         }
         prediction = replace(
             in_memory,
-            memory={"chunks": needs, "process": np.full_like(needs, self.idle + LIBRARIES)},
+            memory={"chunks": needs, "process": np.full_like(needs, itself)},
             setup=np.zeros_like(in_memory.setup),
             seconds=seconds,
         )
         return replace(self.storage, chunks=first.chunks), prediction, record
-
-    @property
-    def _memory(self) -> int | None:
-        """Of a rank, besides that of the process itself."""
-        itself = self.idle + LIBRARIES
-        return self.storage.memory - itself if self.storage.memory else None
-
-    def _budgets(self, sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
-        """Of all ranks, which agree on chunks and on what lies on the disk."""
-        itself = self.idle + LIBRARIES
-        options: dict[str, Any] = {"spill": True, "itself": itself, "recomputed": recomputed}
-        budgets = merged([decide(one, self._memory, None, **options) for one in sizes])
-        return [
-            replace(budget, bytes=memory_needed(one, budget.chunks, budget.placement, recomputed))
-            for one, budget in zip(sizes, budgets, strict=True)
-        ]
 
     def _sizes(
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
@@ -190,25 +150,27 @@ class Disk:
         def exact_for(budget: Budget, sorts: bool) -> list[Sizes]:
             if not prunes:
                 return bases
-            wanted = dataset.labelled[order].numpy()
-            files = sorts and "matrix" in budget.placement.on_disk
-            loops, ranks = virtual.loops, virtual.ranks
-            rows = layer_rows(A, wanted, reads_own, loops=loops, ranks=ranks, files=files)
-            lengths = A.row_lengths.numpy()
+            n, loops = dataset.vertices, torch.empty(0) if virtual.loops else None
+            whole = ChunkMatrix(MemoryBlocks.of(A, (0, n)), (0, n), loops)
+            files, alone = sorts and "matrix" in budget.placement.on_disk, virtual.ranks == 1
+            wanted, solo = dataset.labelled[order], SoloCommunicator()
+            rows = rows_of_layers(whole, wanted, reads_own, solo, files=files)
             sizes = list[Sizes]()
             for rank, base in enumerate(bases):
                 own = slice(*virtual.layout.range(rank))
-                made, read = (
-                    [base.rows if mask is None else int(mask[own].sum()) for mask in masks]
-                    for masks in ([one.made for one in rows], [one.sources for one in rows])
-                )
+                made = [base.rows if one.made is None else int(one.made[own].sum()) for one in rows]
+                read = [base.rows] * layers
+                for number, one in enumerate(rows):
+                    # Sources are numbered alone on one rank, if they are not the features' rows.
+                    if one.sources is not None and alone and number:
+                        read[number] = int(one.sources.sum())
                 matrices: list[tuple[int, int] | None] = [None] * layers
                 for number, one in enumerate(rows):
-                    if one.matrix == "memory":
+                    if one.place == "memory":
                         matrices[number] = 0, 0
-                    elif one.made is not None and one.matrix == "files":
+                    elif one.made is not None and one.place == "files":
                         # Row offsets of each block, and of the rows of others in one more.
-                        nonzeros = int(lengths[own][one.made[own]].sum())
+                        nonzeros = int(A.row_lengths[own][one.made[own]].sum())
                         entries = (4 + 4 * dataset.weighted) * nonzeros
                         offsets = 8 * (read[number] + budget.chunks)
                         offsets += 8 * (base.received + 1) * (base.received > 0)
@@ -233,32 +195,6 @@ def speed_of(spill: str) -> float:
         file.close()
         path.unlink()
     return 2 * len(values) / max(spent, 1e-9)
-
-
-def layer_rows(
-    A: CSR, wanted: Mask, reads_own: Sequence[bool], *, loops: bool, ranks: int, files: bool
-) -> list[LayerRows]:
-    """Rows of each layer if only some outputs are needed, bool [n], as in chunked training."""
-    indptr, indices = A.indptr.numpy(), A.indices.numpy()
-    lengths = np.diff(indptr)
-    layers = [LayerRows()] * len(reads_own)
-    for number in range(len(reads_own) - 1, -1, -1):
-        share = lengths[wanted].sum() / max(len(indices), 1)
-        if share > (OWN_ON_DISK if files else OWN_MATRIX):
-            if not wanted.all():
-                layers[number] = LayerRows(wanted)
-            break
-        sources = np.zeros(len(wanted), bool)
-        sources[indices[np.repeat(wanted, lengths)]] = True
-        if reads_own[number] or loops:
-            sources |= wanted
-        if share > OWN_MATRIX and sources.mean() > OWN_ON_DISK:
-            sources[:] = True
-        compact = ranks == 1 and number > 0 and not sources.all()
-        place: Literal["memory", "files"] = "files" if share > OWN_MATRIX else "memory"
-        layers[number] = LayerRows(wanted, sources if compact else None, place)
-        wanted = sources
-    return layers
 
 
 def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence[float]) -> float:

@@ -129,7 +129,7 @@ def test_panels_have_whole_heads():
 def test_inputs_are_recomputed_where_they_would_be_spilled(on_disk, expected):
     placement = Placement(frozenset(on_disk))
     for how, layers in (("auto", expected), ("never", ()), ("always", (1, 2, 3))):
-        found = choose_recomputed(SAGE.reads_own, how, lambda n: Budget(4, placement, 0, n))
+        (found,) = choose_recomputed(SAGE.reads_own, how, lambda n: [Budget(4, placement, 0, n)])
         assert found.recomputed == frozenset(layers)
 
 
@@ -151,26 +151,26 @@ def test_first_product_is_kept_where_nothing_more_goes_to_the_disk():
     assert needs[1] - needs[0] == 4 * 16 * ROWS
     for memory, kept in ((needs[1], True), (needs[1] - 1, False), (10**8, False)):
         ways = [decide(each, memory, 1024, spill=True) for each in (GCN, keeping)]
-        found = keep_first(ways[0], lambda ways=ways: ways[1])
-        assert found == (ways[1] if kept else None)
+        found = keep_first(ways[:1], lambda ways=ways: ways[1:])
+        assert found == (ways[1:] if kept else None)
         # Bytes of the disk are the same: backward reads A·X for the gradient of the weights.
         assert ways[0].traffic(GCN) == ways[0].traffic(keeping)
 
-    def too_little() -> Budget:
+    def too_little() -> list[Budget]:
         raise InputError("are too few")
 
-    assert keep_first(Budget(4, Placement(), 0), too_little) is None
+    assert keep_first([Budget(4, Placement(), 0)], too_little) is None
 
 
 def test_memory_decides_where_there_is_no_disk():
     """What does not fit when it is saved is recomputed."""
 
-    def within(memory: int | None, recomputed: frozenset[int]) -> Budget:
-        return decide(SAGE, memory, 4, spill=False, recomputed=recomputed)
+    def within(memory: int | None, recomputed: frozenset[int]) -> list[Budget]:
+        return [decide(SAGE, memory, 4, spill=False, recomputed=recomputed)]
 
-    saved, again = (within(None, layers).bytes for layers in (frozenset(), frozenset((1, 2, 3))))
+    saved, again = (within(None, layers)[0].bytes for layers in (frozenset(), frozenset((1, 2, 3))))
     assert again < saved
-    found = choose_recomputed(SAGE.reads_own, "auto", lambda layers: within(again, layers))
+    (found,) = choose_recomputed(SAGE.reads_own, "auto", lambda layers: within(again, layers))
     assert found.recomputed
     assert found.bytes <= again
     with pytest.raises(InputError, match="are too few"):
