@@ -29,22 +29,11 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """Own rows of the adjacency, as they are in memory or in files.
+    """Own rows of the adjacency, as they are in memory or in files."""
 
-    Attributes
-    ----------
-    blocks : Blocks [own rows, n]
-        Global columns, by chunks.
-    layout : RowLayout
-        Who owns which rows.
-    symmetric : bool
-        Whether the whole adjacency is its own transpose, weights included.
-    weighted : bool
-    """
-
-    blocks: Blocks
-    layout: RowLayout
-    symmetric: bool
+    blocks: Blocks  # global columns, by chunks
+    layout: RowLayout  # who owns which rows
+    symmetric: bool  # whether the whole adjacency is its own transpose, weights included
     weighted: bool
 
 
@@ -67,25 +56,7 @@ def statistics_of(
     ids: Tensor | int = 0,
     dtype: torch.dtype = torch.float32,
 ) -> RowStatistics:
-    """Look through all rows once. Collective.
-
-    Parameters
-    ----------
-    adjacency : Adjacency
-    comm : Communicator
-    kind : {"sym", "row", "none"}
-    loops : bool
-        Whether every vertex is to have a self-loop.
-    ids : Tensor int64 [own rows], or int
-        Original ids, or that of the first row, for messages.
-    dtype : torch.float32 or torch.float64
-        Of the scalings.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if a degree is negative.
-    """
+    """Look through all rows once. Collective."""
     first, last = adjacency.layout.range(comm.rank)
     degree = np.zeros(last - first)
     missing = np.zeros(last - first, np.float32)
@@ -147,17 +118,7 @@ def whole_matrix(
     *,
     multiplied: bool = True,
 ) -> ChunkMatrix:
-    """All own rows, with columns numbered as own and received ones. Collective.
-
-    Parameters
-    ----------
-    adjacency : Adjacency
-    statistics : RowStatistics
-    mesh : Mesh
-    storage : MatrixStorage
-    multiplied : bool
-        Whether gradients are multiplied with its transpose.
-    """
+    """All own rows, with columns numbered as own and received ones. Collective."""
     blocks, bounds, layout = adjacency.blocks, adjacency.blocks.bounds, adjacency.layout
     rows, needed, halo = bounds[-1], statistics.needed, None
     columns = rows + len(needed)
@@ -249,8 +210,8 @@ def rows_of_layers(
 ) -> list[LayerRows]:
     """Rows of each layer if only some of the last one are wanted, bool [own rows]. Collective.
 
-    A layer with few needed rows gets a matrix of these alone: in memory, or, up to `OWN_ON_DISK`
-    where that may be, in files. The layers before make what it reads; else all rows.
+    A layer with few needed rows gets a matrix of these alone, in memory or in files, and the layer
+    before makes the rows that it reads; all others make all rows.
     """
     layers = [LayerRows()] * len(reads_own)
     total = comm.agree(whole.blocks.nonzeros(), "sum")
@@ -356,14 +317,7 @@ def _with_transpose(matrix: ChunkMatrix, storage: MatrixStorage, name: str) -> C
 
 
 def even_bounds(starts: Callable[[int], int], rows: int, chunks: int) -> tuple[int, ...]:
-    """Bounds [chunks + 1] of chunks with about the same sum of nonzeros and rows each.
-
-    Parameters
-    ----------
-    starts : callable
-        Nonzeros before a row, in [0, rows].
-    rows, chunks : int
-    """
+    """Bounds [chunks + 1] of chunks with about the same sum of nonzeros and rows each."""
     total = starts(rows) + rows
     bounds = [0]
     for chunk in range(1, chunks):

@@ -29,23 +29,12 @@ _ATTENTION_COPIES = 4  # more, for attention: running sums, destination scores, 
 
 @dataclass(frozen=True)
 class Budget:
-    """The number of chunks and the tables on the disk that a memory limit leads to.
-
-    Attributes
-    ----------
-    chunks : int
-    placement : Placement
-        The tables on the disk, and "matrix" if the matrix is there too.
-    bytes : int
-        Memory that training is predicted to need, besides that of the process itself.
-    recomputed : frozenset of int
-        Layers whose input rows are recomputed in backward, and not saved.
-    """
+    """The number of chunks and the tables on the disk that a memory limit leads to."""
 
     chunks: int
-    placement: Placement
-    bytes: int
-    recomputed: frozenset[int] = frozenset()
+    placement: Placement  # the tables on the disk, and "matrix" if the matrix is there too
+    bytes: int  # memory that training is predicted to need, besides that of the process itself
+    recomputed: frozenset[int] = frozenset()  # layers whose input rows are not saved
 
     def traffic(self, sizes: Sizes) -> Traffic:
         """Bytes that an epoch reads and writes; exact if the sizes are."""
@@ -62,13 +51,7 @@ class Budget:
         }
 
     def can_sort(self, memory: int | None) -> bool:
-        """True if memory is left for making matrices of own rows in files: they are sorted.
-
-        Parameters
-        ----------
-        memory : int, optional
-            As of `decide`.
-        """
+        """True if memory is left for making matrices of own rows in files: they are sorted."""
         return memory is None or memory - self.bytes >= self.sort_bytes
 
     @property
@@ -89,23 +72,7 @@ Decided = Callable[[Sequence[Sizes], frozenset[int]], list[Budget]]
 def choose(
     sizes: Sequence[Sizes], recompute: Recompute, decided: Decided, *, learns: bool = True
 ) -> tuple[Sequence[Sizes], list[Budget]]:
-    """The budgets of some ranks, which agree, and their sizes with what is saved for backward.
-
-    Parameters
-    ----------
-    sizes : sequence of Sizes
-        Of this rank, or of all; what the first layer makes of A·X may be saved.
-    recompute : {"auto", "never", "always"}
-    decided : callable
-        Their budgets for a set of layers. Collective.
-    learns : bool
-        Inference saves nothing.
-
-    Raises
-    ------
-    InputError
-        If the memory is too small.
-    """
+    """The budgets of some ranks, which agree, and their sizes with what is saved for backward."""
     nothing = [each.keeping_nothing for each in sizes]
     again = choose_recomputed(
         nothing[0].reads_own, recompute, lambda layers: decided(nothing, layers)
@@ -125,8 +92,7 @@ def choose_recomputed(
     """Budgets, and for which layers the input rows that they read are recomputed, not saved.
 
     ``auto`` saves them in memory. Where they would go to the disk, they are recomputed from the
-    products before them, if these are in memory; and where nothing can be saved, too. The numbers
-    are the same, to the bit.
+    products before them, if these are in memory; and where nothing can be saved, too.
     """
     readers = [number for number, reads in enumerate(reads_own) if number and reads]
     if recompute == "always" or not readers:
@@ -166,20 +132,7 @@ def decide(
 ) -> Budget:
     """Choose chunks, and tables to put on the disk, so that a rank fits into its memory.
 
-    Parameters
-    ----------
-    sizes : Sizes
-    memory : int, optional
-        Bytes, besides those of the process itself; ``None``: no limit, or as little as possible
-        if there is a directory to write to.
-    chunks : int, optional
-        Their number, if it is fixed.
-    spill : bool
-        Whether there is a directory to write to.
-    itself : int
-        Bytes that the process takes by itself, for messages.
-    recomputed : frozenset of int
-        Layers whose input rows are recomputed.
+    Without memory there is no limit; or as little as possible, if there is a directory to spill to.
 
     Raises
     ------
@@ -284,10 +237,7 @@ def agreed(comm: Communicator, mine: Budget) -> Budget:
 
 
 def decide_together(sizes: Sequence[Sizes], memory: int | None, **options: Any) -> list[Budget]:
-    """Budgets of all ranks; options are those of `decide`.
-
-    They agree: on the most chunks, the narrowest panels, and all that any has on the disk.
-    """
+    """Budgets of all ranks; options are those of `decide`."""
     budgets = [decide(one, memory, None, **options) for one in sizes]
     depth = max(len(one.placement.on_disk) for one in budgets)
     panels = [one.placement.panel_bytes for one in budgets if one.placement.panel_bytes]

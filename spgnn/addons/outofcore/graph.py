@@ -21,14 +21,7 @@ from spgnn.addons.outofcore.adjacency import (
     whole_matrix,
 )
 from spgnn.addons.outofcore.blocks import Blocks, FileExtent, rows_of
-from spgnn.addons.outofcore.budget import (
-    LIBRARIES,
-    Budget,
-    agreed,
-    choose,
-    decide,
-    freed_pages,
-)
+from spgnn.addons.outofcore.budget import LIBRARIES, Budget, agreed, choose, decide, freed_pages
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.sizes import Sizes

@@ -166,10 +166,9 @@ class ChunkMatrix:
         request: Request | None = None,
         scores: ScoreTables | None = None,
     ) -> ChunkStream:
-        """Rows of an aggregation of H [k, f], a panel of columns at a time, by chunks. Collective.
+        """Rows of an aggregation of H [k, f], by chunks; without a request B + diag(loops) times H.
 
-        Without a request that is ``(B + diag(loops)) H``. Attention needs the tables of its scores,
-        and panels of whole heads. Rows are valid until the next ones are asked for.
+        Collective; valid until the next ones are asked for. Panels have whole heads.
         """
         blocks = self._answer(request, scores)
 
@@ -210,10 +209,7 @@ class ChunkMatrix:
         operand: Table | None = None,
         scores: ScoreTables | None = None,
     ) -> ChunkStream:
-        """The gradient of an operand by that of its aggregation, G [m, f]. Collective.
-
-        A sum does not look at the operand. Gradients of scores are written to their tables.
-        """
+        """The gradient of an operand by that of its aggregation, G [m, f]. Collective."""
         if request is not None and request.reduce != "sum":
             assert operand is not None
             of: Callable[[Table, Table, int, int], ChunkStream]

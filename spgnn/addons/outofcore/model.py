@@ -223,17 +223,7 @@ class ChunkRows(Graph):
 
 
 class ChunkedModel:
-    """The layers of a model, one at a time, on the rows of any chunk.
-
-    Parameters
-    ----------
-    model : Stack
-
-    Raises
-    ------
-    InputError
-        If its rows depend on one another in other ways than products.
-    """
+    """The layers of a model, one at a time, on the rows of any chunk."""
 
     def __init__(self, model: Stack) -> None:
         self.model, self.layers = model, model.num_layers
@@ -279,19 +269,7 @@ class ChunkedModel:
         propagated_itemsize: int | None = None,
         in_files: bool = False,
     ) -> Sizes:
-        """Sizes of training on a rank whose layers make all its rows.
-
-        Parameters
-        ----------
-        rows, received, itemsize, fixed_bytes : int
-            As of :class:`Sizes`.
-        nonzeros : int
-            Of own rows of the adjacency, which is `weighted` or `symmetric`.
-        sparse, in_files : bool
-            Features are sparse; they are read from their files.
-        propagates : bool
-            The first layer takes A·X, of `propagated_itemsize` bytes a number.
-        """
+        """Sizes of training on a rank whose layers make all its rows."""
         layers, learns = list[LayerSizes](), False
         for number, (given, made) in enumerate(pairwise(self.widths)):
             request = self._of_no_rows(number, given, sparse=sparse)
@@ -372,20 +350,14 @@ class ChunkedModel:
         return layer.aggregation(H, rows, None, keys if layer.uses_keys else None)
 
     def layer(self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None) -> Tensor:
-        """Output rows of a layer [rows, f], of its input: no rows where it does not read them.
-
-        After backward, `rows` has the gradient of the product that it was given.
-        """
+        """Output rows of a layer [rows, f], of its input: no rows where it does not read them."""
         Z, stages = self._updated(number, H, rows, keys)
         return run_stages(stages, Z, rows, self.model.convolutions[number].shift)
 
     def before_norm(
         self, number: int, H: Features, rows: ChunkRows, keys: DropoutKeys | None, norms: int
     ) -> tuple[Norm, Tensor, Tensor | None]:
-        """A norm of a layer, the rows that it is given, and a bias apart.
-
-        `norms` is the number of norms before it, whose moments `rows` has.
-        """
+        """A norm of a layer, the rows that it is given, and a bias apart."""
         Z, stages = self._updated(number, H, rows, keys)
         places = [
             (place, stage)
@@ -406,10 +378,7 @@ class ChunkedModel:
         return Z, flatten_stages([*layer.tail(), *model.stages(number, H, rows)])
 
     def outputs(self, made: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
-        """Model outputs of some rows, from the outputs [rows, f] of all layers or of the last.
-
-        `keys` have the ids of these rows.
-        """
+        """Model outputs of some rows, from the outputs [rows, f] of all layers or of the last."""
         model = self.model
         if model.jk_mode is None:
             return made[-1]

@@ -35,45 +35,20 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Row counts, widths and bytes of a rank's share of the work.
-
-    Attributes
-    ----------
-    layers : tuple of LayerSizes
-    rows, received : int
-        Own rows, and rows of other ranks that their product needs.
-    matrix_bytes : int
-        Bytes of one pass over the adjacency, and over its transpose where that is needed.
-    itemsize : int
-        Bytes of a number.
-    fixed_bytes : int
-        Bytes that are in memory under every budget.
-    propagated_bytes : int
-        Bytes of A·X, if features are propagated; else 0.
-    source_bytes : int
-        Bytes of reading the features from their files once; 0 in memory.
-    scored_bytes : int
-        Bytes of the outputs that are in memory at the same time, for the metrics.
-    sides : int
-        Number of copies of the adjacency in `matrix_bytes`: 2 with its transpose.
-    learns : bool
-        Whether the first layer's operand depends on a weight.
-    jumps : bool
-        Whether model outputs depend on the outputs of all layers.
-    """
+    """Row counts, widths and bytes of a rank's share of the work."""
 
     layers: tuple[LayerSizes, ...]
-    rows: int
+    rows: int  # own rows, and rows of other ranks that their product needs
     received: int
     matrix_bytes: int
-    itemsize: int
-    fixed_bytes: int
-    propagated_bytes: int = 0
-    source_bytes: int = 0
+    itemsize: int  # bytes of a number
+    fixed_bytes: int  # bytes that are in memory under every budget
+    propagated_bytes: int = 0  # bytes of A·X, if features are propagated; else 0
+    source_bytes: int = 0  # bytes of reading the features from their files once; 0 in memory
     scored_bytes: int = 0
-    sides: int = 1
-    learns: bool = True
-    jumps: bool = False
+    sides: int = 1  # number of copies of the adjacency in `matrix_bytes`: 2 with its transpose
+    learns: bool = True  # whether the first layer's operand depends on a weight
+    jumps: bool = False  # whether model outputs depend on the outputs of all layers
 
     @property
     def reads_own(self) -> list[bool]:
@@ -110,15 +85,7 @@ class Sizes:
         return replace(self, layers=tuple(layers))
 
     def at_most(self, wanted: int, nonzeros: int, total: int) -> Sizes:
-        """The same if outputs of few rows are read, from how many these are alone.
-
-        Parameters
-        ----------
-        wanted : int
-            Own rows of the last layer that are read.
-        nonzeros, total : int
-            In these rows, and in all own rows.
-        """
+        """The same if outputs of few rows are read, from how many these are alone."""
         layers = len(self.layers)
         rows, columns = [self.rows] * layers, [self.rows] * layers
         own: list[tuple[int, int] | None] = [None] * layers

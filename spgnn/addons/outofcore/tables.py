@@ -23,24 +23,13 @@ MOST_UNDERWAY = 2  # stretches of a table that wait to be written
 
 @dataclass(frozen=True)
 class Placement:
-    """Tables on the disk, and the columns of an operand in memory at a time.
-
-    Attributes
-    ----------
-    on_disk : frozenset of str
-        Purposes of tables: operand, product, input, gradient, propagated; and "matrix".
-    panel_bytes : int
-        Bytes of an operand's row in memory at a time; 0: all of them.
-    """
+    """Tables on the disk, and the columns of an operand in memory at a time."""
 
     on_disk: frozenset[str] = frozenset()
-    panel_bytes: int = 0
+    panel_bytes: int = 0  # bytes of an operand's row in memory at a time; 0: all of them
 
     def panel(self, width: int, itemsize: int, heads: int = 0) -> int:
-        """Columns in a panel of a table of some width.
-
-        With attention, a panel has whole heads, and their number divides that of all heads.
-        """
+        """Columns in a panel of a table of some width."""
         limit = self.panel_bytes
         if not limit:
             return max(width, 1)
@@ -277,17 +266,7 @@ class DiskTable(Table):
 
 
 class TableFactory:
-    """Creates tables where a placement says that they lie.
-
-    Parameters
-    ----------
-    placement : Placement
-    directory : Path, optional
-        For files.
-    dtype : torch.dtype
-        What is computed with.
-    counts : Transfers
-    """
+    """Creates tables where a placement says that they lie."""
 
     def __init__(
         self, placement: Placement, directory: Path | None, dtype: torch.dtype, counts: Transfers
