@@ -28,6 +28,9 @@ from .from_config import (
 from .from_config import (
     share_of as share_of,
 )
+from .from_config import (
+    training_graph as training_graph,
+)
 from .sources import (
     Opened as Opened,
 )

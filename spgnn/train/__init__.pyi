@@ -44,6 +44,9 @@ from .run import (
     run_all as run_all,
 )
 from .run import (
+    task_of as task_of,
+)
+from .run import (
     train as train,
 )
 from .task import (

@@ -21,11 +21,10 @@ from spgnn.addons.plan.counts import Product
 from spgnn.addons.plan.epoch import trace
 from spgnn.attention import Block, Scores, Whole
 from spgnn.autograd import product
-from spgnn.comm import Communicator, Mesh, RowCounts
+from spgnn.comm import Communicator, RowCounts
 from spgnn.config import TrainConfig
 from spgnn.data import Graph, scatter
-from spgnn.exchange import Algorithm, build, layered
-from spgnn.graph import normalised, propagate_
+from spgnn.frontend import training_graph
 from spgnn.kernels import (
     AttentionDropout,
     cross_entropy_sum,
@@ -49,9 +48,9 @@ from spgnn.machine import (
     Streams,
 )
 from spgnn.memory import freed_is_kept, memory_limit, processors
-from spgnn.nn import DropoutKeys, accuracies, count_labelled, masked_cross_entropy
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
+from spgnn.train import Trainer, task_of
 
 # Every figure is repeated for about so long, but so often at least and at most.
 SECONDS, _LEAST, _MOST = 0.04, 5, 200
@@ -452,48 +451,12 @@ class _SmallJob:
     """A training job on a ring, in which each vertex has neighbours on other ranks. Collective."""
 
     def __init__(self, comm: Communicator, rows: int) -> None:
-        self._comm, device = comm, comm.device
         share = scatter(_ring(comm.size, rows) if comm.rank == 0 else None, None, comm, comm.size)
-        own, layout, algorithm = share.data, share.layout, Algorithm()
-        made = normalised(share, comm.rank, "sym", loops=1)
-        self._A = made.matrix(layout, Mesh.grid(comm), algorithm).to(device)
-        # Plans are made of these, as of rows that the loss looks at.
-        scheme = layered(
-            algorithm,
-            made.block,
-            layout,
-            comm.rank,
-            layers=3,
-            wanted=torch.arange(rows // 2),
-            column_scale=made.column_scale,
-        )
-        build(scheme, self._A.mesh)
-        assert isinstance(own.x, Tensor)
-        assert own.y is not None
-        assert own.train_mask is not None
-        self._X = propagate_(self._A, own.x.to(device)).AX_local
-        self._y, self._masks = own.y.to(device), [own.train_mask.to(device)]
-        self._totals = count_labelled(self._masks, self._y, comm)
-        self._model = _MODEL.network(_FEATURES, _CLASSES).to(device)
-        self._optimiser = torch.optim.Adam(self._model.parameters())
-        self._keys = DropoutKeys(share.vertex_ids.to(device), 0, 0)
-        self._H = torch.ones(rows, _CLASSES, device=device, requires_grad=True)
-
-    def epoch(self) -> None:
-        """One training epoch. Collective."""
-        logits = self._model(self._X, self._A, self._keys)
-        masked_cross_entropy(logits, self._y, self._masks[0], self._totals[0]).backward()
-        gradients = [p.grad.reshape(-1) for p in self._model.parameters() if p.grad is not None]
-        self._comm.all_reduce(torch.cat(gradients)).wait()
-        self._optimiser.step()
-        self._optimiser.zero_grad()
-
-    @torch.no_grad()
-    def evaluate(self) -> None:
-        """Accuracies. Collective."""
-        logits = self._model.eval()(self._X, self._A)
-        accuracies(logits, self._y, self._masks, self._totals, self._comm)
-        self._model.train()
+        data = training_graph(_MODEL, comm, (share, None))
+        trainer = Trainer(task_of(_MODEL, data), options=_MODEL.training)
+        self.epoch, self.evaluate = partial(trainer.train_epoch, 0), trainer.evaluate
+        self._A = data.A
+        self._H = torch.ones(rows, _CLASSES, device=comm.device, requires_grad=True)
 
     def product(self) -> None:
         """A product and its adjoint. Collective."""
@@ -507,5 +470,7 @@ def _ring(ranks: int, rows: int) -> Graph:
     away = torch.stack([(vertices + step) % n for step in (1, rows, n - rows, n - 1)], 1)
     indices = away.sort(dim=1).values.reshape(-1)
     A = CSR.of(torch.arange(n + 1) * 4, indices.int(), (n, n))
-    every, X = torch.ones(n, dtype=torch.bool), torch.ones(n, _FEATURES)
-    return Graph("ring", A, False, x=X, y=vertices % _CLASSES, train_mask=every)
+    # The loss looks at some of the rows, of which plans are made.
+    X, trained = torch.ones(n, _FEATURES), vertices % rows < rows // 2
+    masks = {"train_mask": trained, "val_mask": ~trained, "test_mask": ~trained}
+    return Graph("ring", A, False, x=X, y=vertices % _CLASSES, **masks)
