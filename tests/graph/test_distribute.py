@@ -14,18 +14,14 @@ from torch.utils.data import Dataset
 
 import spgnn
 from spgnn import InputError
-from spgnn.addons.plan import planned
 from spgnn.comm import (
     connect,
 )
 from spgnn.data import Graph, from_scipy, write_shards
 from spgnn.data.npz import write_npz
-from spgnn.exchange import Algorithm
 from spgnn.graph.distgraph import DistGraph
 from spgnn.layout import RowLayout
-from spgnn.machine import read_machine
 from spgnn.testing import run_ranks
-from tests.addons.plan.configurations import EXAMPLE
 from tests.matrices import random_matrix
 
 N = 41
@@ -220,10 +216,6 @@ def check_refused(rank: int) -> None:
         ({"data": whole, "algo": "1.5d", "c": 2}, "c 2 must divide the number of ranks"),
         ({"data": whole, "plan": "best"}, "plan best: choose one of auto"),
         ({"data": whole, "memory": "3 GiB"}, 'memory= belongs to plan="auto"'),
-        ({"data": whole, "plan": "auto", "cover": "row"}, 'auto" chooses the algorithm'),
-        ({"data": whole, "plan": "auto", "memory": "much"}, "memory: 'much' must be bytes"),
-        ({"data": whole, "plan": "auto", "plan_for": "gats"}, "plan_for gats: choose one of gcn"),
-        ({"data": block, "plan": "auto"}, "cuts a graph by itself: give it in one piece"),
         (dict(data=whole, cover="columns"), "cover columns: choose one of column"),
         (dict(data=whole, seed=-1), "seed must be an integer of at least 0"),
         (dict(data=block, symmetrise=True), "symmetrise: blocks are ready-made"),
@@ -245,30 +237,3 @@ def check_refused(rank: int) -> None:
 
 def test_what_is_wrong_is_said_on_all_ranks():
     run_ranks(check_refused, 3)
-
-
-def check_planned(rank: int) -> None:
-    whole = graph()
-    found = spgnn.distribute(whole, plan="auto", memory="1 GiB", hidden_channels=8)
-    check_same(found, whole)
-    assert found.algorithm == Algorithm()
-    assert found.halo_rows >= found.own_rows
-    assert found.plan["why"].startswith("the least seconds")
-    assert 0 < found.plan["memory_bytes"] < 1 << 30
-    assert found.plan["ranks"] == 4
-    any_way = spgnn.distribute(whole, plan="auto", halo=False, num_layers=3)
-    check_same(any_way, whole)
-    assert any_way.plan["algo"] == any_way.algorithm.algo
-    attending = spgnn.distribute(whole, plan="auto", halo=False, plan_for="gat")
-    assert attending.plan["seconds_by_kind"]["attention"] > 0
-    with pytest.raises(InputError, match="--memory 10: no plan for 4 ranks fits"):
-        spgnn.distribute(whole, plan="auto", memory=10)
-    with pytest.raises(InputError, match='plan="auto" makes partitions by itself'):
-        spgnn.distribute(whole, plan="auto", partition=np.zeros(N, int))
-
-
-def test_a_plan_is_chosen(monkeypatch, tmp_path):
-    machine = read_machine(EXAMPLE)
-    monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
-    monkeypatch.setattr(planned, "measure", lambda comm, edges=(): machine)
-    run_ranks(check_planned, 4)

@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from spgnn import CSR
-from spgnn.addons.plan.epoch import Pass, trace
 from spgnn.autograd import product, product_beside_itself
-from spgnn.config import TrainConfig
 from spgnn.graph.block import Block, LocalMatrix, block_pattern
 from spgnn.kernels import gemm
 from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
@@ -179,24 +177,6 @@ def test_a_product_beside_its_operand(first, rows, f_out):
     function(H, *weights).sum().backward()
     for one, leaf in zip(weights, leaves[1:], strict=True):
         torch.testing.assert_close(one.grad, leaf.grad)
-
-
-@pytest.mark.parametrize("kind", ["gcn", "sage"])
-def test_the_planner_prices_one_pass(kind):
-    config = TrainConfig.of(model=kind, hidden=64, layers=3, dropout=0.5, input_dropout=False)
-    passes = [step for step in trace(config, F_IN, CLASSES).steps if isinstance(step, Pass)]
-    drops = [step for step in passes if step.kind == "dropout"]
-    # Read and written, and an id of 8 bytes; back by sign, without a hash.
-    assert [step.nbytes for step in drops] == [2 * 4 * 64 + 8] * 2
-    assert [step.nbytes for step in passes].count(3 * 4 * 64) == 2
-
-
-def test_dropout_holds_no_matrix_of_its_own():
-    config = TrainConfig.of(layers=2, hidden=64, input_dropout=False)
-    bare, dropped = (trace(config.but(dropout=p), 8, 4) for p in (0.0, 0.5))
-    # But for the vertices' ids.
-    more = dropped.activations([0, 1, 1]) - bare.activations([0, 1, 1])
-    assert 0 <= more <= 9
 
 
 def test_double_precision_and_bfloat16():

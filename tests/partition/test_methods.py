@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ from spgnn.partition.adjacency import Adjacency, check_parts
 from spgnn.partition.labels import part_sizes
 from spgnn.partition.methods import FIXING, OURS
 from spgnn.partition.places import OUTSIDE, levels_of
-from tests.addons.plan.configurations import EXAMPLE
 from tests.data.graphs import rewrite
 from tests.partition.oracle import (
     column_volumes,
@@ -698,7 +698,8 @@ def test_parts_of_every_method_find_their_nodes(method):
 
 def test_a_machine_says_what_nodes_are_and_what_leaving_one_costs(tmp_path):
     """Four ranks a node, whose links inside are 6 times as fast."""
-    machine = read_machine(EXAMPLE)
+    folder = Path(__file__).parents[2] / "experiments" / "machines"
+    machine = read_machine(folder / "perlmutter_a100.json")
     slow = replace(machine.levels.inside, alltoallv=Link(0, 0, 1e9))
     fast = replace(slow, alltoallv=Link(0, 0, 6e9))
     machine = replace(machine, ranks_a_node=4, levels=Levels(fast, slow))

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from spgnn.config import TrainConfig
+from spgnn.errors import InputError
+from spgnn.options import Configuration, options_of
 from spgnn.train.run import main
 from tests.comm.jobs import Ended, Forked
 
@@ -63,3 +70,27 @@ def check_refused(ended: Ended, *words: str, status: int | None = None) -> None:
     assert ended.err.count("\n") == 1, ended.err
     for word in words:
         assert word in ended.err
+
+
+def check_help(kind: type[Configuration], capsys) -> None:
+    """A page names every flag once, and not many of them."""
+    options = [o for record in kind.sections().values() for o in options_of(record)]
+    assert max(Counter(option.name for option in options).values()) == 1
+    with pytest.raises(SystemExit) as ended:
+        kind.read(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    flags = re.findall(r"^  --(?!no-)[\w-]+", shown, re.MULTILINE)
+    assert len(flags) <= (35 if kind is TrainConfig else 45)
+    assert sum(option.mark.level in ("flag", "rare") for option in options) <= 75
+    for option in options:
+        assert (re.search(f"  {option.flag}[ ,]", shown) is not None) == (
+            option.mark.level == "flag" and option.name not in kind.fixed
+        )
+
+
+def check_slip(kind: type[Configuration], words: str, meant: str) -> None:
+    """A line says what was meant."""
+    with pytest.raises(InputError) as refused:
+        kind.read(words.split())
+    assert str(refused.value).endswith(meant) or f"{meant}." in str(refused.value)

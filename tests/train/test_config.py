@@ -5,30 +5,27 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import spgnn
 from spgnn import InputError
 from spgnn.addons.diskbatches.minibatch import train as train_batches
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.addons.plan.cli import PlanConfig
-from spgnn.addons.recommend.config import RecommendConfig
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import Record, TrainConfig, Training, options_of
 from spgnn.exchange import Codec
 from spgnn.frontend.from_config import training_graph
 from spgnn.inference.cli import InferConfig, infer_to_file
+from spgnn.registry import PLANNERS, TASKS
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer, train
 from spgnn.train.run import main
 from tests.comm.jobs import Ended
-from tests.train.command import check_refused
+from tests.train.command import check_help, check_refused
 
 # An option of each kind: as it is written, its value, and the words of a command line.
 WRITTEN = [
@@ -60,23 +57,26 @@ def test_options_are_read_and_written(name, value, words):
     assert TrainConfig.read(config.written()) == config
 
 
-@pytest.mark.parametrize(
-    "kind", [TrainConfig, MiniBatchConfig, InferConfig, PlanConfig, RecommendConfig]
-)
+@pytest.mark.parametrize("kind", [TrainConfig, InferConfig])
 def test_help_is_short_and_names_are_unique(kind, capsys):
-    options = [o for record in kind.sections().values() for o in options_of(record)]
-    assert max(Counter(option.name for option in options).values()) == 1
-    with pytest.raises(SystemExit) as ended:
-        kind.read(["--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    flags = re.findall(r"^  --(?!no-)[\w-]+", shown, re.MULTILINE)
-    assert len(flags) <= (35 if kind is TrainConfig else 45)
-    assert sum(option.mark.level in ("flag", "rare") for option in options) <= 75
-    for option in options:
-        assert (re.search(f"  {option.flag}[ ,]", shown) is not None) == (
-            option.mark.level == "flag" and option.name not in kind.fixed
-        )
+    check_help(kind, capsys)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"chunks": 2}, "--memory, --spill and --chunks: needs spgnn.addons.outofcore"),
+        ({"plan": "auto"}, "--plan: needs spgnn.addons.plan"),
+    ],
+)
+def test_a_missing_add_on_is_named(options, words, monkeypatch):
+    for registry in (TASKS, PLANNERS):
+        _ = list(registry)  # add-ons have registered what they bring
+        monkeypatch.setattr(registry, "_values", {})
+    with pytest.raises(InputError, match=rf"^{words}, which is not installed$"):
+        train(TrainConfig.of(**options), connect("gloo"))
+    with pytest.raises(InputError, match=r'^plan="auto": needs spgnn\.addons\.plan, which is not'):
+        spgnn.distribute("sbm", plan="auto", comm=connect("gloo"))
 
 
 def write(path: Path, text: str) -> Path:

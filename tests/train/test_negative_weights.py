@@ -16,7 +16,6 @@ from spgnn.addons.diskbatches.batch_training import VertexBatches
 from spgnn.addons.diskbatches.minibatch import main as minibatch
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.addons.diskbatches.minibatch_data import open_dataset
-from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import (
     connect,
 )
@@ -67,7 +66,6 @@ def refusals(rank: int, path: Path) -> list[str]:
     for model in ("gcn", "sage"):
         config = TrainConfig.of(dataset=str(path), model=model, partition="random")
         ways.append(lambda config=config: training_graph(config, comm))
-        ways.append(lambda config=config: ChunkedTask(config, comm, 0))
         sampled = MiniBatchConfig.of(dataset=str(path), model=model, distributed="exact")
         ways.append(lambda sampled=sampled: VertexBatches(sampled.settled(), comm))
         ways.append(lambda sampled=sampled: open_dataset(sampled.settled()).__enter__())
@@ -85,7 +83,7 @@ def refusals(rank: int, path: Path) -> list[str]:
 def test_every_rank_names_the_vertex(tmp_path, ranks):
     path = dataset(tmp_path)
     for said in run_ranks(refusals, ranks, path):
-        assert len(said) == 13
+        assert len(said) == 11
         assert all(WORDS in line for line in said), said
 
 

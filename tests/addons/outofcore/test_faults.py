@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 
+from spgnn import nn
 from spgnn.addons.outofcore import data as chunked_data
 from spgnn.addons.outofcore.blocks import BlockWriter, FileBlocks, FileExtent
-from spgnn.addons.outofcore.model import MomentGradients
+from spgnn.addons.outofcore.model import ChunkedModel, MomentGradients
 from spgnn.addons.outofcore.passes import ChunkedPass
+from spgnn.addons.outofcore.task import ChunkedTask
 from spgnn.comm import (
     connect,
 )
@@ -33,6 +35,7 @@ from spgnn.testing import run_ranks
 from spgnn.train.run import train
 from tests.addons.outofcore.runs import SMALL, check_equal, reports, task_of
 from tests.comm.jobs import Forked
+from tests.train.test_negative_weights import WORDS, dataset
 from tests.training import write_dataset
 
 ATTENTION = (
@@ -276,3 +279,30 @@ def test_memory_that_was_asked_for_is_enough(tmp_path):
     subprocess.run(command, check=True, timeout=900)
     memory = json.loads(report.read_text())["memory"]
     assert memory["max_rank_peak_bytes"] <= 1.05 * 900 * 2**20
+
+
+def test_layers_that_are_no_single_aggregation():
+    stack = nn.GIN(1, 4, 2, 2)
+    stack.convs[0] = nn.GINEConv(torch.nn.Linear(1, 4), edge_dim=3)
+    skips = nn.GAT(3, 4, 2, 2)
+    skips.convs[1] = nn.GATConv(4, 2, residual=True)
+    apart = nn.GAT(3, 4, 2, 2)
+    apart.convs[0] = nn.GATConv(3, 4, add_self_loops=False)
+    for model in (stack, skips, apart):
+        with pytest.raises(InputError, match="need layers that are a product"):
+            ChunkedModel(model)
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_negative_degrees_are_refused_on_every_rank(tmp_path, ranks):
+    path = dataset(tmp_path)
+
+    def refused(rank: int) -> bool:
+        comm = connect()
+        for model in ("gcn", "sage"):
+            config = TrainConfig.of(dataset=str(path), model=model, partition="random")
+            with pytest.raises(InputError, match=WORDS):
+                ChunkedTask(config, comm, 0)
+        return True
+
+    assert all(run_ranks(refused, ranks))

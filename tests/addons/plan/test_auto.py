@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import spgnn
+from spgnn.addons.plan import planned
 from spgnn.addons.plan.choose import CHOSEN
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.shards import write_shards
+from spgnn.errors import InputError
+from spgnn.exchange import Algorithm
+from spgnn.layout import RowLayout
+from spgnn.machine import read_machine
 from spgnn.testing import run_ranks
 from spgnn.train import train
 from tests.addons.plan.configurations import EXAMPLE, predicted, write_graphs
+from tests.graph.test_distribute import N, check_same, graph
 from tests.train.command import check_refused, run
 
 
@@ -128,3 +134,37 @@ def test_a_file_of_something_else_is_one_line(tmp_path, text, words):
         path.write_text(text)
     ended = run(tmp_path, "--dataset", write_graphs(tmp_path)[0], "--plan", path)
     check_refused(ended, f"--plan {path}", *words, status=2)
+
+
+def check_planned(rank: int) -> None:
+    whole = graph()
+    found = spgnn.distribute(whole, plan="auto", memory="1 GiB", hidden_channels=8)
+    check_same(found, whole)
+    assert found.algorithm == Algorithm()
+    assert found.halo_rows >= found.own_rows
+    assert found.plan["why"].startswith("the least seconds")
+    assert 0 < found.plan["memory_bytes"] < 1 << 30
+    assert found.plan["ranks"] == 4
+    any_way = spgnn.distribute(whole, plan="auto", halo=False, num_layers=3)
+    check_same(any_way, whole)
+    assert any_way.plan["algo"] == any_way.algorithm.algo
+    attending = spgnn.distribute(whole, plan="auto", halo=False, plan_for="gat")
+    assert attending.plan["seconds_by_kind"]["attention"] > 0
+    block = whole.block(*RowLayout.even(N, 4).range(rank))
+    for data, options, words in (
+        (whole, {"memory": 10}, "--memory 10: no plan for 4 ranks fits"),
+        (whole, {"partition": np.zeros(N, int)}, 'plan="auto" makes partitions by itself'),
+        (whole, {"cover": "row"}, 'auto" chooses the algorithm'),
+        (whole, {"memory": "much"}, "memory: 'much' must be bytes"),
+        (whole, {"plan_for": "gats"}, "plan_for gats: choose one of gcn"),
+        (block, {}, "cuts a graph by itself: give it in one piece"),
+    ):
+        with pytest.raises(InputError, match=words):
+            spgnn.distribute(data, plan="auto", **options)
+
+
+def test_a_plan_is_chosen(monkeypatch, tmp_path):
+    machine = read_machine(EXAMPLE)
+    monkeypatch.setenv("SPGNN_CACHE", str(tmp_path))
+    monkeypatch.setattr(planned, "measure", lambda comm, edges=(): machine)
+    run_ranks(check_planned, 4)

@@ -11,12 +11,11 @@ import pytest
 
 from spgnn import InputError
 from spgnn.addons.plan.measure import groups_by_node, measure
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.machine import EdgeRates, Machine, Spmm, between, read_machine, write_machine
 from spgnn.testing import run_ranks
 from tests.addons.plan.configurations import EXAMPLE
+from tests.comm.test_guest import check_nothing_is_left
 
 
 def changed(tmp_path: Path, *keys: object, value: object = None, drop: bool = False) -> Path:
@@ -147,3 +146,11 @@ def test_heads_and_dropout_cost_beside_the_first_head():
     more = replace(plain, forward_head=1.0, forward_row_head=2.0, backward_drop=4.0)
     assert more.seconds(3, 2, 1, 1, 5, False, True) == 23 + 4 * (3 * 1 + 2 * 2)
     assert more.seconds(3, 2, 1, 1, 5, True, True) == 23 + 5 * 3 * 4
+
+
+@pytest.mark.slow
+def test_nothing_is_left_of_a_measurement_of_guests(tmp_path, monkeypatch):
+    def measures(comm: Communicator) -> bool:
+        return measure(comm, seconds=1e-4).ranks_a_node == 4
+
+    check_nothing_is_left(tmp_path, monkeypatch, measures)

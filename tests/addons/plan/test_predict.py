@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments.mesh import mesh
 from spgnn import Axes, InputError
 from spgnn.addons.plan import Prediction, predict
 from spgnn.addons.plan.counts import Product, count
-from spgnn.addons.plan.epoch import trace
+from spgnn.addons.plan.epoch import Pass, trace
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.comm import (
     connect,
 )
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
+from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm, build_all
 from spgnn.exchange.needs import COVERS
 from spgnn.frontend.from_config import training_graph
@@ -354,3 +356,34 @@ def test_the_largest_message_and_the_papers_bound(tmp_path, algo, c):
     rounds, messages = (7, 7) if c == 1 else (2, 2)
     moved = 4 * rounds * cut * (dataset.features + 16 + 16 + dataset.classes) / link.bandwidth
     assert price.bound_seconds == pytest.approx(4 * link.latency * messages + moved)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "sage"])
+def test_what_follows_a_product_is_one_pass(kind):
+    config = TrainConfig.of(model=kind, hidden=64, layers=3, dropout=0.5, input_dropout=False)
+    passes = [step for step in trace(config, 5, 4).steps if isinstance(step, Pass)]
+    drops = [step for step in passes if step.kind == "dropout"]
+    # Read and written, and an id of 8 bytes; back by sign, without a hash.
+    assert [step.nbytes for step in drops] == [2 * 4 * 64 + 8] * 2
+    assert [step.nbytes for step in passes].count(3 * 4 * 64) == 2
+
+
+def test_dropout_holds_no_matrix_of_its_own():
+    config = TrainConfig.of(layers=2, hidden=64, input_dropout=False)
+    bare, dropped = (trace(config.but(dropout=p), 8, 4) for p in (0.0, 0.5))
+    # But for the vertices' ids.
+    more = dropped.activations([0, 1, 1]) - bare.activations([0, 1, 1])
+    assert 0 <= more <= 9
+
+
+@pytest.mark.parametrize("model", ["gine", "gat", "gatv2"])
+def test_features_of_edges_take_memory_and_stay_where_they_are(tmp_path, model):
+    write_npz(mesh(60), tmp_path / "mesh.npz")
+    config = TrainConfig.of(dataset=tmp_path / "mesh.npz", model=model, edge_dim=3, hidden=4)
+    (priced,), wider = check_bytes([config.but(epochs=1)], 3), predicted(config.but(edge_dim=30), 3)
+    assert priced.volume == wider.volume
+    edges = [price.memory["edges"].sum() for price in (priced, wider)]
+    nonzeros = sum(int(each.sum()) for each in priced.nonzeros.values())
+    assert edges == [(16 + 4 * width) * nonzeros for width in (3, 30)]
+    plain = predicted(config.but(model={"gine": "gin"}.get(model, model), edge_dim=0), 3)
+    assert priced.memory["activations"].sum() > plain.memory["activations"].sum()
