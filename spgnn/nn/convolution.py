@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from inspect import signature
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,10 +20,11 @@ from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.graph.features import Features, times, width_of
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import has_gemm, times_transposed
-from spgnn.nn.norm import Stage, run_stages
-from spgnn.nn.rowwise import DropoutKeys
+from spgnn.nn.norm import NormGraph, Product, Stage, norm_of, run_stages, stages_between
+from spgnn.nn.rowwise import Activation, DropoutKeys
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import has_hooks
 
 
 class Convolution(nn.Module):
@@ -205,6 +207,49 @@ class Linear(nn.Linear):
         super()._save_to_state_dict(destination, prefix, keep_vars or self.is_lazy)
 
 
+class MLP(nn.Module):
+    """``lins[0]``, norm, activation, ``lins[1]``, …; parameters have the names of PyG's ``MLP``."""
+
+    takes_graph = True
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        *,
+        act: Activation | None,
+        act_first: bool = False,
+        norm: str | nn.Module | type[nn.Module] | None = None,
+        norm_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.act, self.act_first = act, act_first
+        self.lins = nn.ModuleList(Linear(*pair) for pair in pairwise(widths))
+        self.norms = nn.ModuleList(
+            norm_of(norm, width, norm_kwargs or {}) for width in widths[1:-1]
+        )
+
+    def forward(self, x: Tensor, graph: NormGraph) -> Tensor:
+        """X [rows, widths[0]] to [rows, widths[-1]]. Collective if a norm is."""
+        return run_stages([_product(self.lins[0]), *self.stages()], x, as_graph(graph))
+
+    def stages(self) -> list[Stage]:
+        """All that comes after the first linear layer; the result of that is overwritten."""
+        result: list[Stage] = []
+        for norm, lin in zip(self.norms, self.lins[1:], strict=True):
+            product = _product(lin)
+            hidden = isinstance(product, Product)
+            result += stages_between(norm, self.act, self.act_first, hidden=hidden)
+            result.append(product)
+        return result
+
+
+def _product(lin: nn.Module) -> Stage:
+    """A linear layer whose bias the next stage adds, unless somebody looks at the layer."""
+    if not isinstance(lin, Linear) or type(lin).forward is not Linear.forward or has_hooks(lin):
+        return lin
+    return Product(lin.weight, lin.bias)
+
+
 def initialise(module: nn.Module) -> None:
     """Biases zero in its layers and linear maps; other modules reset themselves."""
     for part in module.modules():
@@ -217,11 +262,6 @@ def initialise(module: nn.Module) -> None:
             reset = getattr(part, "reset_parameters", None)
             if part is not module and callable(reset):
                 reset()
-
-
-def linear(f_in: int, f_out: int, *, bias: bool = True, of_targets: bool = False) -> Linear:
-    """A linear layer whose bias is zero."""
-    return Linear(f_in, f_out, bias=bias, of_targets=of_targets)
 
 
 # Of the features of sources and targets, which may be of two vertex types.

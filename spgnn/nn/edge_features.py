@@ -31,12 +31,12 @@ from spgnn.kernels.gemm import times_transposed
 from spgnn.nn.convolution import (
     Channels,
     Convolution,
+    Linear,
     both,
     check_channels,
     check_options,
     glorot_,
     lazy_parts,
-    linear,
 )
 from spgnn.nn.layers import EDGES, GINConv, first_linear
 from spgnn.nn.norm import BatchNorm, run_stage
@@ -116,7 +116,7 @@ class GINEConv(GINConv):
             first = first_linear(nn)[0]
             if first is None:
                 raise InputError("GINEConv: edge_dim needs an nn that begins with a linear layer")
-            self.lin = linear(edge_dim, first.in_features)
+            self.lin = Linear(edge_dim, first.in_features)
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -185,7 +185,7 @@ class NNConv(Convolution):
         self.reduce = "mean" if aggr == "mean" else "sum"
         self.lin = None
         if root_weight:
-            self.lin = linear(targets, out_channels, bias=False, of_targets=True)
+            self.lin = Linear(targets, out_channels, bias=False, of_targets=True)
         self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
         if self.lin is not None:
             glorot_(self.lin.weight)
@@ -253,8 +253,8 @@ class CGConv(Convolution):
         check_options(self, options)
         check_choice("CGConv aggr", aggr, ("add", *EDGE_REDUCTIONS))
         self.reduce: Any = "sum" if aggr == "add" else aggr
-        self.lin_f = linear(sources + targets + dim, targets, bias=bias)
-        self.lin_s = linear(sources + targets + dim, targets, bias=bias)
+        self.lin_f = Linear(sources + targets + dim, targets, bias=bias)
+        self.lin_s = Linear(sources + targets + dim, targets, bias=bias)
         self.bn = None
         if batch_norm:
             norm = BatchNorm(targets)
@@ -342,13 +342,13 @@ class TransformerConv(Convolution):
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.root_weight, self.edge_dim = concat, root_weight, edge_dim
         width, (sources, targets) = heads * out_channels, both(in_channels)
-        self.lin_key = linear(sources, width, bias=bias)
-        self.lin_query = linear(targets, width, bias=bias, of_targets=True)
-        self.lin_value = linear(sources, width, bias=bias)
-        self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
+        self.lin_key = Linear(sources, width, bias=bias)
+        self.lin_query = Linear(targets, width, bias=bias, of_targets=True)
+        self.lin_value = Linear(sources, width, bias=bias)
+        self.lin_edge = None if edge_dim is None else Linear(edge_dim, width, bias=False)
         out = width if concat else out_channels
-        self.lin_skip = linear(targets, out, bias=bias, of_targets=True)
-        self.lin_beta = linear(3 * out, 1, bias=False) if beta and root_weight else None
+        self.lin_skip = Linear(targets, out, bias=bias, of_targets=True)
+        self.lin_beta = Linear(3 * out, 1, bias=False) if beta and root_weight else None
         if not any(lazy_parts(self)):
             self.reset()
 
@@ -435,7 +435,7 @@ class InteractionNetwork(Convolution):
 
         def perceptron(inputs: int) -> nn.Sequential:
             last = [nn.LayerNorm(channels)] if norm else []
-            layers = linear(inputs * channels, width), act(), linear(width, channels)
+            layers = Linear(inputs * channels, width), act(), Linear(width, channels)
             return nn.Sequential(*layers, *last)
 
         self.edge_mlp, self.node_mlp = perceptron(3), perceptron(2)

@@ -30,7 +30,6 @@ from spgnn.nn.convolution import (
     check_channels,
     check_options,
     lazy_parts,
-    linear,
     linear_of,
     linear_of_own,
 )
@@ -120,11 +119,11 @@ class AttentionConv(Convolution):
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         self.number, self.relu_first = 0, relu_first
         width = heads * out_channels
-        self.lin_edge = None if edge_dim is None else linear(edge_dim, width, bias=False)
+        self.lin_edge = None if edge_dim is None else Linear(edge_dim, width, bias=False)
         total = width if concat else out_channels
         self.res = None
         if residual:
-            self.res = linear(both(in_channels)[1], total, bias=False, of_targets=True)
+            self.res = Linear(both(in_channels)[1], total, bias=False, of_targets=True)
         shifted = width if relu_first else total
         self.bias = nn.Parameter(torch.zeros(shifted)) if bias else None
         self.uses_own_rows = residual
@@ -260,10 +259,10 @@ class GATConv(AttentionConv):
         shape = 1, self.heads, self.out_channels
         self.lin = self.lin_src = self.lin_dst = None
         if isinstance(in_channels, int):
-            self.lin = linear(in_channels, width, bias=False)
+            self.lin = Linear(in_channels, width, bias=False)
         else:
-            self.lin_src = linear(in_channels[0], width, bias=False)
-            self.lin_dst = linear(in_channels[1], width, bias=False, of_targets=True)
+            self.lin_src = Linear(in_channels[0], width, bias=False)
+            self.lin_dst = Linear(in_channels[1], width, bias=False, of_targets=True)
         self.att_src = nn.Parameter(torch.zeros(shape))
         self.att_dst = nn.Parameter(torch.zeros(shape))
         self.att_edge = None if self.edge_dim is None else nn.Parameter(torch.zeros(shape))
@@ -354,10 +353,10 @@ class GATv2Conv(AttentionConv):
 
     def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:
         sources, targets = both(in_channels)
-        self.lin_l = linear(sources, width, bias=bias)
+        self.lin_l = Linear(sources, width, bias=bias)
         self.lin_r = self.lin_l
         if not self.share_weights:
-            self.lin_r = linear(targets, width, bias=bias, of_targets=True)
+            self.lin_r = Linear(targets, width, bias=bias, of_targets=True)
         self.att = nn.Parameter(torch.zeros(1, self.heads, self.out_channels))
 
     def _scored(

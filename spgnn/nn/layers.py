@@ -30,6 +30,7 @@ from spgnn.graph.protocol import (
 )
 from spgnn.kernels.reductions import REDUCTIONS
 from spgnn.nn.convolution import (
+    MLP,
     Channels,
     Convolution,
     Linear,
@@ -38,10 +39,8 @@ from spgnn.nn.convolution import (
     check_options,
     glorot_,
     initialise,
-    linear,
     linear_of,
 )
-from spgnn.nn.mlp import MLP
 from spgnn.nn.norm import Stage, check_local, needs_all_rows
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.sparse import CSR
@@ -101,7 +100,7 @@ class GCNConv(Convolution):
         if loops and not normalize:
             raise InputError("GCNConv: add_self_loops=True needs normalize=True")
         self.normalisation = _normalisation(normalize, loops, improved=improved)
-        self.lin = linear(in_channels, out_channels, bias=False)
+        self.lin = Linear(in_channels, out_channels, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def reset(self, generator: torch.Generator | None = None) -> None:
@@ -170,11 +169,11 @@ class SAGEConv(Convolution):
         if project and sources < 0:
             raise InputError("SAGEConv: project=True needs in_channels")
         self.aggr, self.normalize = aggr, normalize
-        self.lin = linear(sources, sources) if project else None
-        self.lin_l = linear(sources, out_channels, bias=bias)
+        self.lin = Linear(sources, sources) if project else None
+        self.lin_l = Linear(sources, out_channels, bias=bias)
         self.lin_r = None
         if root_weight:
-            self.lin_r = linear(targets, out_channels, bias=False, of_targets=True)
+            self.lin_r = Linear(targets, out_channels, bias=False, of_targets=True)
         self.accepts_propagated = NEIGHBOURS[aggr][0] == "sum" and not project
         self.uses_own_rows = root_weight
 
@@ -238,8 +237,8 @@ class GraphConv(Convolution):
         check_choice("GraphConv aggr", aggr, tuple(NEIGHBOURS))
         self.aggr = aggr
         sources, targets = both(in_channels)
-        self.lin_rel = linear(sources, out_channels, bias=bias)
-        self.lin_root = linear(targets, out_channels, bias=False, of_targets=True)
+        self.lin_rel = Linear(sources, out_channels, bias=bias)
+        self.lin_root = Linear(targets, out_channels, bias=False, of_targets=True)
         self.accepts_propagated = NEIGHBOURS[aggr][0] == "sum"
 
     def aggregation(
@@ -386,7 +385,7 @@ class SGConv(Convolution):
         check_options(self, options, aggr="add")
         self.K = check_integer("SGConv K", K, 1)
         self.normalisation = _normalisation(True, add_self_loops)
-        self.lin = linear(in_channels, out_channels, bias=bias)
+        self.lin = Linear(in_channels, out_channels, bias=bias)
 
     def forward(self, H_local: Features, graph: AnyGraph) -> Tensor:  # type: ignore[override]
         """``Â^K H W``; the narrower travels. Collective."""
@@ -509,7 +508,7 @@ class TAGConv(Convolution):
         self.K = check_integer("TAGConv K", K, 0)
         self.normalisation = _normalisation(normalize, False)
         self.lins = nn.ModuleList(
-            linear(in_channels, out_channels, bias=False) for _ in range(K + 1)
+            Linear(in_channels, out_channels, bias=False) for _ in range(K + 1)
         )
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 

@@ -8,9 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spgnn import kernels
-from spgnn.autograd import Linear, product
-from spgnn.nn.convolution import glorot_, linear
+from spgnn import autograd, kernels
+from spgnn.nn.convolution import Linear, glorot_
 
 
 class DotProduct(nn.Module):
@@ -34,7 +33,7 @@ class HadamardMLP(nn.Module):
 
     def __init__(self, channels: int, seed: int = 0) -> None:
         super().__init__()
-        self.lin1, self.lin2 = linear(channels, channels), linear(channels, 1)
+        self.lin1, self.lin2 = Linear(channels, channels), Linear(channels, 1)
         generator = torch.Generator().manual_seed(seed)
         for layer in (self.lin1, self.lin2):
             glorot_(layer.weight, generator)
@@ -60,7 +59,7 @@ class ScoredPairs:
     """
 
     targets: Tensor
-    sources: Linear
+    sources: autograd.Linear
     negatives: int
 
     def scores(self, Z_local: Tensor, decoder: nn.Module) -> tuple[Tensor, Tensor]:
@@ -69,7 +68,7 @@ class ScoredPairs:
         Differentiable: gradients of embeddings that came from other ranks are added up there.
         """
         count = len(self.targets)
-        Z_sources = product(self.sources, Z_local)
+        Z_sources = autograd.product(self.sources, Z_local)
         Z_targets = kernels.gather_rows(Z_local, self.targets)
         Z_drawn = Z_sources[count:].view(count, self.negatives, Z_local.shape[1])
         links = decoder(Z_sources[:count], Z_targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
+from inspect import signature
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self, get_args
 
@@ -16,6 +16,7 @@ from spgnn.errors import InputError, check_choice, check_number
 from spgnn.graph.features import Features, Propagated, width_of
 from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
 from spgnn.nn.convolution import (
+    MLP,
     Convolution,
     Linear,
     find_widths,
@@ -28,18 +29,23 @@ from spgnn.nn.convolution import (
 from spgnn.nn.edge_features import GINEConv
 from spgnn.nn.gat import AttentionConv, GATConv, GATv2Conv
 from spgnn.nn.layers import GCNConv, GINConv, PaperGCNConv, SAGEConv
-from spgnn.nn.mlp import MLP
-from spgnn.nn.norm import Norm, Skip, Stage, needs_all_rows, norm_of, run_stages
+from spgnn.nn.norm import (
+    Norm,
+    Skip,
+    Stage,
+    needs_all_rows,
+    norm_of,
+    rule_after,
+    run_stages,
+    stages_between,
+)
 from spgnn.nn.rowwise import (
     Activation,
     DropoutKeys,
     Rule,
-    Update,
-    activated,
     activation_of,
     dropout,
     keys_on,
-    rule_of,
 )
 from spgnn.torch_internals import has_hooks, in_backward
 
@@ -181,12 +187,21 @@ class Stack(nn.Module):
         options
             Those that the model was given.
         """
-        kind: Any = self.convolution
+        return self.layer(self.convolution, f_in, f_out, **options)
+
+    def layer(self, kind: Any, *arguments: Any, **options: Any) -> Convolution:
+        """A layer of a kind; options that it does not take are refused."""
         try:
-            layer: Convolution = kind(f_in, f_out, **options)
+            layer: Convolution = kind(*arguments, **options)
         except TypeError as error:
             raise InputError(f"{type(self).__name__}: {error}") from None
         return layer
+
+    @classmethod
+    def takes(cls) -> set[str]:
+        """The options of the layers, by the signatures of `init_conv` and of their class."""
+        ours, theirs = signature(cls.init_conv), signature(cls.convolution.__init__)
+        return {*ours.parameters, *theirs.parameters}
 
     @classmethod
     def of(cls, widths: Sequence[int], **options: Any) -> Self:
@@ -357,26 +372,17 @@ class Stack(nn.Module):
         self, number: int, H: Features, on: Graph, following: DropoutKeys | None = None
     ) -> list[Stage]:
         """All that comes after a layer's own tail: skip, activation, norm, dropout."""
-        found: list[Stage] = []
+        skips: list[Stage] = []
         if len(self.residuals):
-            found.append(Skip(self._skipped(number, H, on)))
+            skips.append(Skip(self._skipped(number, H, on)))
         if number == self.num_layers - 1 and self.jk_mode is None:
-            return found
+            return skips
         norm = self.norms[number]
-        bare = isinstance(norm, nn.Identity)
-        ours = bare or isinstance(norm, Norm)
         if self.act is None and following is None:
-            return found if bare else [*found, norm]
-        rule = self._rule_after(number)
-        if rule is not None:
-            hidden = self.jk_mode is None and _only_aggregates(self.convolutions[number + 1])
-            update = Update(rule, self.dropout, following, number + 1, hidden)
-            return [*found, update] if bare else [*found, norm, update]
-        if self.act_first:
-            found += [partial(activated, self.act, owned=True), *([] if bare else [norm])]
-        else:
-            found += [*([] if bare else [norm]), partial(activated, self.act, owned=ours)]
-        return found
+            return skips if isinstance(norm, nn.Identity) else [*skips, norm]
+        hidden = self.jk_mode is None and _only_aggregates(self.convolutions[number + 1])
+        update = {"p": self.dropout, "keys": following, "layer": number + 1, "hidden": hidden}
+        return [*skips, *stages_between(norm, self.act, self.act_first, **update)]
 
     def _skipped(self, number: int, H: Features, on: Graph) -> Tensor:
         layer = self.residuals[number]
@@ -385,9 +391,9 @@ class Stack(nn.Module):
 
     def _rule_after(self, number: int) -> Rule | None:
         """The activation, if it and the dropout that follows are one pass over the rows."""
-        norm, last = self.norms[number], number == self.num_layers - 1 and self.jk_mode is None
-        ends = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not self.act_first)
-        return rule_of(self.act) if ends and not last else None
+        if number == self.num_layers - 1 and self.jk_mode is None:
+            return None
+        return rule_after(self.norms[number], self.act, self.act_first)
 
     def _keys_after(
         self, number: int, graphs: Sequence[Graph], keys: DropoutKeys | None
@@ -444,13 +450,13 @@ class GCN(Stack):
 
     convolution = GCNConv
 
-    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+    def init_conv(
+        self, f_in: int, f_out: int, *, last: bool, order: Order = "auto", **options: Any
+    ) -> Convolution:
         """A layer of these widths."""
-        order = options.pop("order", "auto")
         check_choice("order", order, get_args(Order))
-        if order == "auto":
-            return super().init_conv(f_in, f_out, last=last, **options)
-        return PaperGCNConv(f_in, f_out, **options)
+        kind = PaperGCNConv if order == "paper" else self.convolution
+        return self.layer(kind, f_in, f_out, **options)
 
 
 class GraphSAGE(Stack):
@@ -482,9 +488,7 @@ class GIN(Stack):
             norm=self._norm,
             norm_kwargs=self._norm_kwargs,
         )
-        kind: Any = self.convolution
-        layer: Convolution = kind(inner, **options)
-        return layer
+        return self.layer(self.convolution, inner, **options)
 
 
 class GINE(GIN):
@@ -539,12 +543,21 @@ class GAT(Stack):
                 ids = on.edge_dropout(dropped)
                 on.halo_matrix(layer.normalisation).attention.ids(ids.sources, ids.targets)
 
-    def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
+    def init_conv(
+        self,
+        f_in: int,
+        f_out: int,
+        *,
+        last: bool,
+        heads: int = 1,
+        out_heads: int | None = None,
+        concat: bool = True,
+        v2: bool = False,
+        attention_dropout: float | None = None,
+        **options: Any,
+    ) -> Convolution:
         """A layer of these widths."""
-        heads, out_heads = options.pop("heads", 1), options.pop("out_heads", None)
-        dropped = options.pop("attention_dropout", None)
-        kind = GATv2Conv if options.pop("v2", False) else self.convolution
-        concat = options.pop("concat", True) and not last
+        concat = concat and not last
         if last and out_heads is not None:
             heads = out_heads
         if concat and f_out % heads:
@@ -552,19 +565,10 @@ class GAT(Stack):
                 f"{type(self).__name__}: {heads} heads side by side need hidden_channels that are "
                 f"a multiple of it, got {f_out}"
             )
-        convolution: Any = kind
-        try:
-            layer: Convolution = convolution(
-                f_in,
-                f_out // heads if concat else f_out,
-                heads,
-                concat,
-                dropout=self.dropout if dropped is None else dropped,
-                **options,
-            )
-        except TypeError as error:
-            raise InputError(f"{type(self).__name__}: {error}") from None
-        return layer
+        width = f_out // heads if concat else f_out
+        dropped = self.dropout if attention_dropout is None else attention_dropout
+        kind = GATv2Conv if v2 else self.convolution
+        return self.layer(kind, f_in, width, heads, concat, dropout=dropped, **options)
 
 
 class GATv2(GAT):

@@ -6,6 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -20,7 +21,7 @@ from spgnn.errors import InputError, check_choice, unknown
 from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import times_transposed
-from spgnn.nn.rowwise import Update
+from spgnn.nn.rowwise import Activation, Rule, Update, activated, rule_of
 from spgnn.torch_internals import has_hooks
 
 NormGraph = AnyGraph | Communicator
@@ -399,6 +400,23 @@ class Skip:
     def __call__(self, Z: Tensor) -> Tensor:
         """``Z + rows``."""
         return Z + self.rows
+
+
+def rule_after(norm: nn.Module, act: Activation | None, act_first: bool) -> Rule | None:
+    """The activation's rule, if one pass over the rows after the norm is all of it."""
+    ends = isinstance(norm, nn.Identity) or (isinstance(norm, Norm) and not act_first)
+    return rule_of(act) if ends else None
+
+
+def stages_between(
+    norm: nn.Module, act: Activation | None, act_first: bool, **update: Any
+) -> list[Stage]:
+    """A norm and an activation, in one pass with what else `update` says where that is possible."""
+    rule, bare = rule_after(norm, act, act_first), isinstance(norm, nn.Identity)
+    owned = act_first or bare or isinstance(norm, Norm)
+    last: Stage = partial(activated, act, owned=owned) if rule is None else Update(rule, **update)
+    first: list[Stage] = [] if bare else [norm]
+    return [last, *first] if act_first else [*first, last]
 
 
 def flatten_stages(stages: Iterable[Stage]) -> list[Stage]:

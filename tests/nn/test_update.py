@@ -16,8 +16,7 @@ from spgnn.autograd import product, product_beside_itself
 from spgnn.graph.block import Block, LocalMatrix, block_pattern
 from spgnn.kernels import gemm
 from spgnn.nn import GAT, GCN, GIN, DropoutKeys, GCNConv, GraphSAGE, Stack
-from spgnn.nn.convolution import Linear
-from spgnn.nn.mlp import MLP
+from spgnn.nn.convolution import MLP, Linear
 from tests.matrices import random_matrix
 
 N, F_IN, HIDDEN, CLASSES = 40, 5, 6, 4
