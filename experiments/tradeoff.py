@@ -123,7 +123,7 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
         if config.algorithm.cover == "auto":  # approximate messages are rows: so are exact ones
             config = config.but(cover="column")
         training = config.training.seed, config.training.dtype
-        parts: list[object] = [config.data, config.algorithm, config.clones, config.model]
+        parts: list[object] = [config.data, config.distribution, config.model]
         parts += [config.aim, *training]
         if config.algorithm.plan or config.storage.asked:
             data = None

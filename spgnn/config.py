@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
+from torch import nn
+
 from spgnn.attention.pieces import check_attention
+from spgnn.comm import Communicator
 from spgnn.comm.place import BACKENDS
 from spgnn.errors import InputError, suggestion
 from spgnn.exchange import Algorithm as Distribution
 from spgnn.exchange import Codec
-from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.codec import BITS
 from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
@@ -22,8 +24,10 @@ from spgnn.nn.models import MODELS, Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 from spgnn.partition.problem import Objective
+from spgnn.registry import CODECS, SCHEMES
 
 Number = TypeVar("Number", int, float)
+Added = TypeVar("Added", bound="Extension")
 NEVER = "never"
 ObjectiveChoice = Literal[Objective, "auto"]
 RESIDUALS = ("mse", "l1", "huber")
@@ -106,7 +110,7 @@ class Data(Record):
 class Algorithm(Record):
     """The scheme, its partition, and the rows that are sent."""
 
-    algo: Annotated[Algo, flag("how the matrix is distributed over ranks")] = "1d"
+    algo: Annotated[str, flag("how the matrix is distributed over ranks", choices=SCHEMES)] = "1d"
     c: Annotated[int, flag("copies of a block row; 1 lets 2d and 3d choose", low=1)] = 1
     exchange: Annotated[Strategy, rare("rows that are needed, or whole block rows")] = (
         "sparsity-aware"
@@ -132,20 +136,10 @@ class Algorithm(Record):
     edges: Annotated[
         str | None, key("vertex-cut: the part of each nonzero, of spgnn-partition", "FILE")
     ] = None
-    clones: Annotated[
-        bool | None,
-        key(
-            "vertex-cut: parts hold and make rows of all vertices that they multiply; default: "
-            "with --delay, where the model sums"
-        ),
-    ] = None
     objective: Annotated[
         ObjectiveChoice, rare("of the partition; auto: what is exchanged under the cover")
     ] = "auto"
     imbalance: Annotated[float, rare("of the partition", high=1000)] = 0.05
-    rebalance: Annotated[
-        int, key("move the cuts of the partition by the seconds of E epochs, twice", "E")
-    ] = 0
     order: Annotated[Order, rare("paper: multiply A by X in every epoch")] = "auto"
     recompute_halo: Annotated[
         bool, flag("recompute the rows that the second layer needs, rather than receive them")
@@ -218,9 +212,6 @@ class Messages(Record):
         ),
     ] = None
     exact_last: Annotated[int, key("epochs at the end whose messages are exact", "K")] = 0
-    fresh: Annotated[
-        float, key("send only rows that moved by more than this share of their norm", "BOUND")
-    ] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -240,7 +231,7 @@ class Messages(Record):
 
     @property
     def codec(self) -> Codec:
-        """The codec of these options; the exact one where nothing is lost and nothing late."""
+        """The codec of these options alone; the exact one where nothing is lost nor late."""
         bits = _schedule(
             "--bits",
             self.bits,
@@ -255,13 +246,10 @@ class Messages(Record):
         )
         delay, least = self.epochs_late, min(value for _, value in bits)
         samples = any(share < 1 for _, share in sampling)
-        if least == 32 and not samples and delay == 0 and not self.fresh:
+        if least == 32 and not samples and delay == 0:
             return Codec()
         if self.error_feedback and least < 2:
             raise InputError("--error-feedback needs --bits 2 or more: 1 loses more than it sends")
-        if self.fresh and (samples or self.delay_bins > 1):
-            other = "--boundary-sampling" if samples else "--delay-bins"
-            raise InputError(f"messages.fresh compares all rows: it cannot be had with {other}")
         return Codec(
             bits=bits,
             feedback=self.error_feedback,
@@ -270,19 +258,8 @@ class Messages(Record):
             smoothing=self.smoothing,
             exact_means=self.exact_means,
             exact_last=self.exact_last,
-            fresh=self.fresh,
             sampling=sampling,
         )
-
-    def described(self, *, weighed: bool) -> str:
-        """Options that are not the defaults; exact means if they are sent (attention has none)."""
-        means = (self.codec.sends_means and not weighed) or None
-        result = []
-        for option in options_of(type(self)):
-            value = means if option.name == "exact_means" else getattr(self, option.name)
-            if value != option.default:
-                result.append(f"{option.written} {value}")
-        return " ".join(result)
 
 
 @dataclass(frozen=True)
@@ -446,10 +423,6 @@ class Aim(Record):
     inductive: Annotated[
         bool, key("train on the subgraph of the training vertices, evaluate on the whole graph")
     ] = False
-    label_propagation: Annotated[
-        float,
-        key("show the labels of this share of training vertices, learn the others", high=1),
-    ] = 0.0
     decoder: Annotated[
         Literal["dot", "mlp"], key("of links: z·z', or a network of two layers on z⊙z'")
     ] = "dot"
@@ -470,7 +443,7 @@ class Aim(Record):
         InputError
         """
         links = self.task == "links"
-        of_vertices = "loss", "class_weights", "label_smoothing", "inductive", "label_propagation"
+        of_vertices = "loss", "class_weights", "label_smoothing", "inductive"
         of_links = "decoder", "negatives", "eval_negatives", "val_links", "test_links"
         for option in options_of(type(self)):
             is_set = getattr(self, option.name) != option.default
@@ -567,6 +540,43 @@ class Job(Record):
     ] = None
 
 
+class Extension(Record):
+    """Base of records that are registered for ``TrainConfig``, and of what they change there."""
+
+    def distribution(self, config: TrainConfig, how: Distribution) -> Distribution:
+        """The scheme, where `how` would be taken without the extension."""
+        return how
+
+    def codec(self, config: TrainConfig, codec: Codec) -> Codec:
+        """How messages are compressed or delayed, where it would be by `codec`."""
+        return codec
+
+    def changes_features(self, config: TrainConfig) -> str | None:
+        """The option of the extension that changes the first layer's features in each epoch."""
+        return None
+
+    def model(self, config: TrainConfig, layers: nn.Module, classes: int, width: int) -> nn.Module:
+        """The model, of layers that take features of some width."""
+        return layers
+
+    def task(self, config: TrainConfig) -> Callable[[TrainConfig, Any], Any] | None:
+        """What is learnt, if that is another task: a ``spgnn.train.GraphTask``."""
+        return None
+
+    def share(
+        self, config: TrainConfig, comm: Communicator, seconds_of: Callable[[Any, int], float]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """A rank's part of the graph, if the extension makes it, and more of the report.
+
+        ``seconds_of(share, epochs)`` tries an epoch, collectively: the seconds that a rank works.
+        """
+        return None
+
+    def refused(self, config: TrainConfig) -> Iterator[str]:
+        """Say what cannot be had together."""
+        return iter(())
+
+
 @dataclass(frozen=True)
 class TrainConfig(Configuration):
     """One training run. ``TrainConfig.of(hidden=64, epochs=5)`` sets some options by name."""
@@ -596,7 +606,7 @@ class TrainConfig(Configuration):
     def _by_rows(self) -> Distribution:
         """The scheme, with whole rows where the cover is left open."""
         how = self.algorithm
-        return Distribution(
+        result = Distribution(
             how.algo,
             how.c,
             how.exchange,
@@ -607,6 +617,43 @@ class TrainConfig(Configuration):
             how.group_sizes[:-1],
             how.relays,
         )
+        for extension in self.extensions:
+            result = extension.distribution(self, result)
+        return result
+
+    @property
+    def codec(self) -> Codec:
+        """How messages are compressed or delayed."""
+        result = self.messages.codec
+        for extension in self.extensions:
+            result = extension.codec(self, result)
+        return result
+
+    @property
+    def described_messages(self) -> str:
+        """Options of messages that are not the defaults; exact means if any are sent."""
+        means = (self.codec.sends_means and not self.model.attends) or None
+        result = []
+        for record in (self.messages, *self.extensions):
+            for option in options_of(type(record)):
+                value = means if option.name == "exact_means" else getattr(record, option.name)
+                if option.section == "messages" and value != option.default:
+                    result.append(f"{option.written} {value}")
+        return " ".join(result)
+
+    @property
+    def changes_features(self) -> str | None:
+        """The option that has the first layer take other features in each epoch."""
+        return next((why for each in self.extensions if (why := each.changes_features(self))), None)
+
+    def extension(self, record: type[Added]) -> Added:
+        """The registered record of a class."""
+        return next((each for each in self.extra if isinstance(each, record)), record())
+
+    @property
+    def extensions(self) -> list[Extension]:
+        """The registered records that change more than their own options."""
+        return [record for record in self.extra if isinstance(record, Extension)]
 
     @property
     def whole_rows(self) -> str | None:
@@ -619,7 +666,7 @@ class TrainConfig(Configuration):
                 self._by_rows.for_products == self._by_rows
             ),
             f"--model {model.model}: attention weighs rows": model.attends,
-            "messages are approximate": not self.messages.codec.exact,
+            "messages are approximate": not self.codec.exact,
             "--recompute-halo": how.recompute_halo,
         }
         for why, holds in reasons.items():
@@ -662,21 +709,10 @@ class TrainConfig(Configuration):
     def propagates_once(self, *, sparse: bool) -> bool:
         """True if A·X is computed once; of sparse X, which fills in, only for recomputed halos."""
         how, model = self.algorithm, self.model
-        # Labels that are added to X are other ones in each epoch.
-        changes = model.drops_features or self.aim.label_propagation > 0
+        changes = model.drops_features or self.changes_features is not None
         if how.order != "auto" or changes or not model.propagates:
             return False
         return how.recompute_halo or not sparse
-
-    @property
-    def clones(self) -> bool:
-        """True if parts of a vertex cut make rows of clones as well."""
-        how, clones = self.algorithm, self.algorithm.clones
-        if clones is not None or how.algo != "vertex-cut" or self.messages.epochs_late == 0:
-            return bool(clones)
-        covered = self.distribution.cover != "column"
-        apart = how.recompute_halo or covered or self.aim.label_propagation > 0
-        return self.model.propagates and not apart
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks.
@@ -699,6 +735,9 @@ class TrainConfig(Configuration):
         self.training.check()
         for message in refused(self):
             raise InputError(message)
+        for extension in self.extensions:
+            for message in extension.refused(self):
+                raise InputError(message)
 
 
 def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Objective:
@@ -712,29 +751,11 @@ def refused(config: TrainConfig) -> Iterator[str]:
     """Say what cannot be had together, however many ranks there are."""
     how, model, aim = config.algorithm, config.model, config.aim
     storage, cover = config.storage, config.distribution.cover
-    if how.edges is not None and how.algo != "vertex-cut":
+    cuts = "edge_labels" in config.distribution.can
+    if how.edges is not None and not cuts:
         yield "algorithm.edges needs --algo vertex-cut"
-    if how.partition == "libra" and (how.algo != "vertex-cut" or how.edges is not None or how.plan):
+    if how.partition == "libra" and (not cuts or how.edges is not None or how.plan):
         yield "--partition libra needs --algo vertex-cut, and neither algorithm.edges nor --plan"
-    if config.clones:
-        if how.algo != "vertex-cut" or cover != "column" or how.schedule != "overlap":
-            yield (
-                "algorithm.clones needs --algo vertex-cut, --cover column and --schedule overlap: "
-                "clones hold the rows, so sums alone travel"
-            )
-        if how.relays:
-            yield "algorithm.clones needs --no-relays: owners hand sums on to clones already"
-        if how.recompute_halo:
-            yield "algorithm.clones needs no --recompute-halo: clones make their rows in all layers"
-        if aim.label_propagation:
-            yield "algorithm.clones needs fixed features: no aim.label-propagation"
-        if not model.propagates:
-            yield f"algorithm.clones needs a model that sums, not --model {model.model}"
-    if how.rebalance:
-        if how.algo != "1d":
-            yield f"algorithm.rebalance needs --algo 1d, not {how.algo}: a part for each rank"
-        if storage.asked or how.plan or config.training.resume:
-            yield "algorithm.rebalance goes with no --chunks, --memory, --spill, --plan or --resume"
     if how.order == "paper" and model.model != "gcn":
         yield f"--order paper needs --model gcn, not {model.model}"
 
@@ -742,14 +763,10 @@ def refused(config: TrainConfig) -> Iterator[str]:
         yield "--plan knows training on the whole graph, not aim.inductive True"
     if how.plan and how.edges is not None:
         yield "--plan makes vertex cuts of its own: no algorithm.edges"
-    if aim.label_propagation and how.recompute_halo:
-        yield "--recompute-halo needs fixed features: no aim.label-propagation"
+    if how.recompute_halo and config.changes_features:
+        yield f"--recompute-halo needs fixed features: no {config.changes_features}"
     if aim.loss in RESIDUALS:
-        for name, unset in (
-            ("class_weights", "none"),
-            ("label_smoothing", 0.0),
-            ("label_propagation", 0.0),
-        ):
+        for name, unset in (("class_weights", "none"), ("label_smoothing", 0.0)):
             if getattr(aim, name) != unset:
                 yield f"aim.{name.replace('_', '-')} needs classes, and --loss {aim.loss} has none"
 
@@ -825,7 +842,7 @@ def refused_models(model: Model, aim: Aim) -> Iterator[str]:
 def _refused_messages(config: TrainConfig) -> Iterator[str]:
     """Say what approximate messages cannot be combined with."""
     messages, how, model = config.messages, config.algorithm, config.model
-    asked, delay, epochs = messages.codec, messages.epochs_late, config.training.epochs
+    asked, delay, epochs = config.codec, messages.epochs_late, config.training.epochs
     if delay is not None and delay >= epochs:
         yield f"--delay {delay} must be less than --epochs {epochs}"
     if messages.exact_last > epochs:
@@ -840,16 +857,18 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
     if asked.exact:
         if messages.exact_means:
             yield (
-                "messages.exact-means needs --bits, --delay, --boundary-sampling or "
-                "messages.fresh: it says what they are done to"
+                "messages.exact-means needs --bits, --delay or --boundary-sampling: it says what "
+                "they are done to"
             )
         return
-    first = next(
-        option
-        for option in options_of(Messages)
-        if getattr(messages, option.name) != option.default and option.name != "delay_bins"
+    named = next(
+        f"{option.written} {getattr(record, option.name)}"
+        for record in (messages, *config.extensions)
+        for option in options_of(type(record))
+        if option.section == "messages"
+        and getattr(record, option.name) != option.default
+        and option.name != "delay_bins"
     )
-    named = f"{first.written} {getattr(messages, first.name)}"
     if config.storage.asked:
         yield f"{named} needs rows in memory: no --memory, --spill or --chunks"
     if how.exchange != "sparsity-aware":
@@ -871,7 +890,7 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
         for kept, value in (
             (f"--delay {delay}", delay),
             ("--error-feedback", asked.feedback),
-            (f"messages.fresh {asked.fresh}", asked.fresh),
+            *((f"messages.{name} {value}", CODECS[name].remembers) for name, value in asked.extra),
         ):
             if value:
                 yield f"{kept} needs --schedule overlap: it keeps rows that peers has no room for"
@@ -892,8 +911,9 @@ def _refused_chunks(config: TrainConfig) -> Iterator[str]:
             f"{named} need --algo 1d, --cover column, --order auto, no --recompute-halo and no "
             "--hierarchy, --relays, --schedule or --plan: the disk is what they plan for"
         )
-    if config.aim.task != "vertices" or config.aim.inductive or config.aim.label_propagation:
-        yield (f"{named} need labels of vertices: no links, aim.inductive or aim.label-propagation")
+    if config.aim.task != "vertices" or config.aim.inductive or config.changes_features:
+        others = config.changes_features or "aim.inductive"
+        yield f"{named} need labels of vertices: no links, {others}"
     if config.training.dtype == "bfloat16" and not config.model.propagates:
         yield (
             f"{named} with --dtype bfloat16 need layers that are products: "

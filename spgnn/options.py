@@ -43,7 +43,7 @@ from cyclopts import (
 
 from spgnn.command import LARGEST, nbytes, say_version, say_wrapped
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
-from spgnn.registry import SECTIONS
+from spgnn.registry import SECTIONS, Registry
 
 _SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 # What a report says of its own run: files, and how it began.
@@ -59,7 +59,7 @@ class Mark(NamedTuple):
     metavar: str | None = None
     low: float = 0
     high: float | None = None
-    choices: tuple[str, ...] = ()
+    choices: Collection[str] | Registry = ()
     in_bytes: bool = False
     level: Literal["flag", "rare", "key", "positional"] = "flag"
 
@@ -73,7 +73,7 @@ def flag(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
     metavar : str, optional
     low, high : number
         An integer lies in [low, high], a real number in [low, high).
-    choices : tuple of str
+    choices : names, or a Registry
         Of a text whose type is no ``Literal``.
     in_bytes : bool
         An integer that may have a unit, as in ``20MB``.
@@ -130,7 +130,9 @@ class Option(NamedTuple):
     @property
     def choices(self) -> tuple[str, ...]:
         """The texts that it may be, if they can be listed."""
-        return self.mark.choices or tuple(c for c in get_args(self.kind) if isinstance(c, str))
+        return tuple(self.mark.choices) or tuple(
+            c for c in get_args(self.kind) if isinstance(c, str)
+        )
 
     def checked(self, value: Any) -> Any:
         """The value as a record holds it.
@@ -388,7 +390,7 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
         elif kind in (int, int | None):
             explained["converter"] = lambda _, tokens: _integer(tokens[0].value)
         elif mark.choices:
-            kind = Literal[mark.choices]
+            kind = Literal[tuple(mark.choices)]
         if kind is str and mark.level != "positional":
             explained["allow_leading_hyphen"] = True  # as in --num-neighbors -1,-1
         how = Argument.POSITIONAL_ONLY if mark.level == "positional" else Argument.KEYWORD_ONLY

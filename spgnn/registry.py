@@ -80,6 +80,21 @@ class Registry:
         return self[name]
 
 
+# Who computes what: an `exchange.NamedScheme`
+SCHEMES = Registry(
+    "algo",
+    {
+        "1d": "spgnn.exchange.algorithm:ONE_D",
+        "1.5d": "spgnn.exchange.algorithm:ONE_AND_A_HALF_D",
+        "feature": "spgnn.exchange.algorithm:FEATURE",
+        "2d": "spgnn.exchange.algorithm:TWO_D",
+        "3d": "spgnn.exchange.algorithm:THREE_D",
+        "vertex-cut": "spgnn.exchange.algorithm:VERTEX_CUT",
+    },
+)
+# How messages are compressed or delayed: a subclass of `exchange.CodecLayer`, whose argument is
+# given by its name: ``Codec.of(NAME=ARGUMENT)``
+CODECS = Registry("codec")
 COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
 DOWNLOADS = Registry("data set to download")  # functions of (name, folder, progress): a Graph
 READERS = Registry("file format")  # classes of `spgnn.data.GraphFile`, by suffix

@@ -20,7 +20,6 @@ from spgnn.comm import (
 )
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Algorithm, Executor, Plan, Stage, Step, build
-from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.executor import Exchange, Workspace
 from spgnn.exchange.needs import Cover
@@ -197,7 +196,7 @@ class DistMatrix:
         block = comm.on_every_rank(lambda: as_csr(block))
         if algorithm is None:
             c = mesh.axes.size("replica")
-            algo: Algo = "1d" if c == 1 else "1.5d"
+            algo = "1d" if c == 1 else "1.5d"
             algorithm = Algorithm(algo, c, exchange, cover, schedule=schedule, buffer=buffer)
         learnt = block.values is not None and block.values.requires_grad and torch.is_grad_enabled()
         comm.check_agreement(
@@ -212,11 +211,7 @@ class DistMatrix:
         )
         rows = layout if row_layout is None else row_layout
         comm.on_every_rank(lambda: _check_block(block, layout, rows, mesh, algorithm, column_scale))
-        if learnt and (
-            algorithm.schedule == "peers"
-            or algorithm.node_size > 1
-            or algorithm.algo in ("feature", "3d")
-        ):
+        if learnt and "learnt_values" not in algorithm.can:
             raise InputError(
                 f"{LEARNT} need algo 1d, 1.5d, 2d or vertex-cut, no hierarchy (node_size 1) and "
                 "schedule overlap; detach() makes them constants"

@@ -4,8 +4,19 @@ Programs in ``experiments/`` begin with ``import systems``. A program elsewhere 
 folder's parent in ``PYTHONPATH``. Systems import from the doors of spgnn's rooms alone.
 """
 
-from spgnn.registry import DATASETS
+from spgnn.registry import CODECS, DATASETS, SCHEMES, SECTIONS
 
 for _name in ("reddit", "amazon", "protein", "papers", "products"):
     DATASETS.add(f"{_name}-like", "systems.stand_ins:load_stand_in")
 DATASETS.add("expanded-COPIES-NAME", "systems.stand_ins:load_expanded")
+
+SCHEMES.add("1.5d-replicated", "systems.icpp24:REPLICATED")  # ICPP'24
+
+SCHEMES.add("clones", "systems.clones:SCHEME")  # DistGNN
+SECTIONS.add("TrainConfig.clones", "systems.clones:Clones")
+
+CODECS.add("fresh", "systems.sancus:SkipUnchanged")  # Sancus
+SECTIONS.add("TrainConfig.fresh", "systems.sancus:Skipping")
+
+SECTIONS.add("TrainConfig.labels", "systems.label_propagation:LabelInputs")  # UniMP
+SECTIONS.add("TrainConfig.rebalance", "systems.roc:Rebalancing")  # Roc

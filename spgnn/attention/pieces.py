@@ -134,10 +134,9 @@ def check_attention(algorithm: Algorithm, who: str = "attention") -> None:
     ------
     InputError
     """
-    other = algorithm.algo in ("feature", "3d", "1.5d-replicated")
-    if other or algorithm.node_size > 1 or algorithm.schedule != "overlap":
+    if "attention" not in replace(algorithm, relays=False).can:
         raise InputError(f"{who} needs {NEEDED}")
-    if algorithm.relays and (algorithm.cover != "column" or algorithm.algo == "vertex-cut"):
+    if "attention" not in algorithm.can:
         raise InputError(
             f"{who} needs --no-relays, or --cover column and --algo 1d, 1.5d or 2d: relays add up "
             "partial sums, and it adds nothing up before its weights are known"

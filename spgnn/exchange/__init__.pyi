@@ -1,78 +1,46 @@
-from .algorithm import (
-    ALGOS as ALGOS,
-)
-from .algorithm import (
-    Algo as Algo,
-)
-from .algorithm import (
-    Algorithm as Algorithm,
-)
-from .clones import (
-    cloned as cloned,
-)
-from .codec import (
-    LEAST_WITH_FEEDBACK as LEAST_WITH_FEEDBACK,
-)
-from .codec import (
-    Codec as Codec,
-)
-from .executor import (
-    Executor as Executor,
-)
-from .layers import (
-    layered as layered,
-)
-from .needs import (
-    BYTES_OF_COLUMN as BYTES_OF_COLUMN,
-)
-from .needs import (
-    BYTES_OF_COUNTS as BYTES_OF_COUNTS,
-)
-from .needs import (
-    COVERS as COVERS,
-)
-from .needs import (
-    CoverChoice as CoverChoice,
-)
-from .needs import (
-    build as build,
-)
-from .needs import (
-    build_all as build_all,
-)
-from .needs import (
-    exchange_needs as exchange_needs,
-)
-from .needs import (
-    needs_of as needs_of,
-)
-from .needs import (
-    swap_counts as swap_counts,
-)
-from .needs import (
-    swap_rows as swap_rows,
-)
-from .plan import (
-    Hop as Hop,
-)
-from .plan import (
-    Plan as Plan,
-)
-from .plan import (
-    Stage as Stage,
-)
-from .plan import (
-    Turn as Turn,
-)
-from .plan import (
-    Turned as Turned,
-)
-from .schemes import (
-    fetch as fetch,
-)
-from .transport import (
-    EXACT as EXACT,
-)
-from .transport import (
-    Step as Step,
-)
+from .algorithm import Algorithm as Algorithm
+from .algorithm import NamedScheme as NamedScheme
+from .algorithm import build_vertex_cut as build_vertex_cut
+from .codec import LEAST_WITH_FEEDBACK as LEAST_WITH_FEEDBACK
+from .codec import Codec as Codec
+from .codec import squared_norm as squared_norm
+from .compression import CodecLayer as CodecLayer
+from .compression import kind_of as kind_of
+from .executor import Executor as Executor
+from .layers import WORTHWHILE as WORTHWHILE
+from .layers import Layered as Layered
+from .layers import LayerPlan as LayerPlan
+from .layers import layered as layered
+from .layers import places as places
+from .needs import BYTES_OF_COLUMN as BYTES_OF_COLUMN
+from .needs import BYTES_OF_COUNTS as BYTES_OF_COUNTS
+from .needs import COVERS as COVERS
+from .needs import CoverChoice as CoverChoice
+from .needs import Gather as Gather
+from .needs import Scheme as Scheme
+from .needs import Swap as Swap
+from .needs import build as build
+from .needs import build_all as build_all
+from .needs import exchange_needs as exchange_needs
+from .needs import needs_of as needs_of
+from .needs import rows_from as rows_from
+from .needs import swap_counts as swap_counts
+from .needs import swap_rows as swap_rows
+from .plan import Hop as Hop
+from .plan import Plan as Plan
+from .plan import Stage as Stage
+from .plan import Turn as Turn
+from .plan import Turned as Turned
+from .route import Route as Route
+from .schemes import deal as deal
+from .schemes import expand as expand
+from .schemes import fetch as fetch
+from .schemes import fold as fold
+from .schemes import grid as grid
+from .schemes import of_block_row as of_block_row
+from .transport import EXACT as EXACT
+from .transport import ByteCounts as ByteCounts
+from .transport import Handle as Handle
+from .transport import Step as Step
+from .transport import Then as Then
+from .transport import Transport as Transport

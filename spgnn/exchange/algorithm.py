@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isqrt
-from typing import Literal, get_args
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -17,21 +17,41 @@ from spgnn.exchange.needs import COVERS, Cover, Scheme, build_all
 from spgnn.exchange.peers import SCHEDULES, Schedule
 from spgnn.exchange.plan import Plan
 from spgnn.exchange.relays import relayed
-from spgnn.exchange.schemes import (
-    STRATEGIES,
-    Strategy,
-    grid,
-    in_rounds,
-    replicated,
-    stack,
-    turned,
-    vertex_cut,
-)
+from spgnn.exchange.schemes import STRATEGIES, Strategy, grid, in_rounds, stack, turned, vertex_cut
 from spgnn.layout import Axes, RowLayout
+from spgnn.registry import SCHEMES
 from spgnn.sparse import CSR
 
-Algo = Literal["1d", "1.5d", "feature", "2d", "3d", "vertex-cut", "1.5d-replicated"]
-ALGOS: tuple[str, ...] = get_args(Algo)
+
+@dataclass(frozen=True, kw_only=True)
+class NamedScheme:
+    """A scheme as it is registered in ``spgnn.registry.SCHEMES``, and what it can do.
+
+    Attributes
+    ----------
+    build : callable
+        ``build(algorithm, block, layout, axes, rank, column_scale, edge_labels)`` is the generator
+        that makes the plan of one rank; see :meth:`Algorithm.scheme`.
+    can : frozenset of str
+        ``"replicas"``: c > 1. ``"oblivious"``: whole block rows, broadcast. ``"partial_sums"``:
+        covers by rows. ``"hierarchy"``; ``"relays"``; ``"peers"``: rows in turns. ``"attention"``:
+        rows arrive as they are. ``"relayed_rows"``: with relays, too. ``"whole_rows"``: a
+        rank has all nonzeros of its rows. ``"learnt_values"``: gradients of A. ``"edge_labels"``:
+        a part for each nonzero.
+    copies : callable, optional
+        ``copies(c, ranks)``: replicas of a block row, and shares of the feature columns.
+    check : callable, optional
+        ``check(algorithm, ranks)`` raises an InputError if that cannot work.
+    layers : callable, optional
+        A generator of the plans of all layers of a model, as :func:`spgnn.exchange.layered` has
+        them; by default each layer's is a plan of `build`.
+    """
+
+    build: Callable[..., Scheme[Plan]]
+    can: frozenset[str]
+    copies: Callable[[int, int], tuple[int, int]] = lambda c, ranks: (c, 1)
+    check: Callable[[Algorithm, int], None] = lambda algorithm, ranks: None
+    layers: Callable[..., Scheme[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +60,8 @@ class Algorithm:
 
     Attributes
     ----------
-    algo : {"1d", "1.5d", "feature", "2d", "3d", "vertex-cut", "1.5d-replicated"}
+    algo : str
+        A name in ``spgnn.registry.SCHEMES``: 1d, 1.5d, feature, 2d, 3d, vertex-cut, or another.
     c : int
         Of how many copies of a block row each rank holds one: whole block rows (feature; 3d), or
         their columns (1.5d, 2d). 1 leaves 2D as square, and 3D as cubic, as the number of ranks
@@ -60,7 +81,7 @@ class Algorithm:
         Ranks that have time hand rows on, and add sums up, where others are busy.
     """
 
-    algo: Algo = "1d"
+    algo: str = "1d"
     c: int = 1
     exchange: Strategy = "sparsity-aware"
     cover: Cover = "column"
@@ -86,55 +107,73 @@ class Algorithm:
         InputError
             Names the flag of the training command and what would be right.
         """
-        check_choice("algo", self.algo, ALGOS)
         check_choice("exchange", self.exchange, STRATEGIES)
         check_choice("cover", self.cover, COVERS)
-        if self.algo in ("1d", "vertex-cut") and self.c != 1:
-            raise InputError(
-                f"--c {self.c} needs --algo 1.5d, feature, 2d or 3d; --algo {self.algo} has c = 1"
-            )
-        if ranks % self.c:
-            raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
-        if self.algo == "1.5d-replicated" and ranks % self.c**2:
-            raise InputError(
-                f"--algo 1.5d-replicated needs --c whose square divides {ranks} ranks, not {self.c}"
-            )
-        if self.exchange == "oblivious" and self.cover != "column":
-            raise InputError(f"--cover {self.cover} needs --exchange sparsity-aware")
+        check_choice("schedule", self.schedule, SCHEDULES)
+        levels = f"--hierarchy {','.join(map(str, (*self.groups, self.node_size)))}"
+        peers, aware = self.schedule == "peers", self.exchange == "sparsity-aware"
+        for named, is_asked, ability in (
+            (f"--c {self.c}", self.c != 1, "replicas"),
+            ("--exchange oblivious", not aware, "oblivious"),
+            (f"--cover {self.cover}", self.cover != "column", "partial_sums"),
+            (levels, self.node_size != 1, "hierarchy"),
+            ("--relays", self.relays, "relays"),
+            ("--schedule peers", peers, "peers"),
+        ):
+            if is_asked and ability not in self.named.can:
+                raise InputError(f"{named} needs --algo {_with(ability)}, not {self.algo}")
+        for named, is_asked, needed, is_met in (
+            (f"--c {self.c}", True, f"a divisor of {ranks} ranks", ranks % self.c == 0),
+            (f"--cover {self.cover}", self.cover != "column", "--exchange sparsity-aware", aware),
+            (levels, self.node_size != 1, "--exchange sparsity-aware", aware),
+            (
+                "--relays",
+                self.relays,
+                "--exchange sparsity-aware: broadcasts have no relays",
+                aware,
+            ),
+            ("--relays", self.relays, "--schedule overlap: relays wait for all peers", not peers),
+            (f"--buffer {self.buffer}", self.buffer > 0, "--schedule peers", peers),
+            ("--schedule peers", peers, "--buffer BYTES, for received rows", self.buffer > 0),
+            ("--schedule peers", peers, "--exchange sparsity-aware", aware),
+            (
+                "--schedule peers",
+                peers,
+                "--hierarchy none: rows are passed on there",
+                self.node_size == 1,
+            ),
+        ):
+            if is_asked and not is_met:
+                raise InputError(f"{named} needs {needed}")
         if self.node_size != 1:
-            flag = f"--hierarchy {','.join(map(str, (*self.groups, self.node_size)))}"
-            if self.algo not in ("1d", "1.5d"):
-                raise InputError(f"{flag} needs --algo 1d or 1.5d")
-            if self.exchange == "oblivious":
-                raise InputError(f"{flag} needs --exchange sparsity-aware")
             if self.node_size < 1 or ranks % self.node_size:
-                raise InputError(f"{flag} must divide the number of ranks, which is {ranks}")
+                raise InputError(f"{levels} must divide the number of ranks, which is {ranks}")
             if self.node_size % self.c:
-                raise InputError(f"{flag} must be a multiple of --c {self.c}: copies share a node")
+                raise InputError(f"{levels} must be a multiple of --c {self.c}: copies share nodes")
             for smaller, larger in pairwise((self.c, *self.group_sizes)):
                 if smaller < 1 or larger % smaller:
-                    raise InputError(f"{flag}: {larger} must be a multiple of {smaller}")
+                    raise InputError(f"{levels}: {larger} must be a multiple of {smaller}")
         elif self.groups:
             raise InputError(f"groups {self.groups} need node_size, of which they are parts")
-        if self.algo == "vertex-cut" and self.exchange == "oblivious":
-            raise InputError("--algo vertex-cut needs --exchange sparsity-aware")
-        if self.relays and self.exchange == "oblivious":
-            raise InputError("--relays needs --exchange sparsity-aware: broadcasts have no relays")
-        if self.relays and self.schedule == "peers":
-            raise InputError("--relays needs --schedule overlap: relays wait for all their peers")
-        check_choice("schedule", self.schedule, SCHEDULES)
-        if self.schedule == "overlap":
-            if self.buffer:
-                raise InputError(f"--buffer {self.buffer} needs --schedule peers")
-            return
-        if self.buffer < 1:
-            raise InputError("--schedule peers needs --buffer BYTES, for received rows")
-        if self.exchange == "oblivious":
-            raise InputError("--schedule peers needs --exchange sparsity-aware")
-        if self.node_size > 1:
-            raise InputError("--schedule peers needs --hierarchy none: rows are passed on there")
-        if self.algo in ("feature", "3d"):
-            raise InputError("--schedule peers needs --algo 1d, 1.5d, 2d or vertex-cut")
+        self.named.check(self, ranks)
+
+    @property
+    def named(self) -> NamedScheme:
+        """The registered scheme."""
+        result: NamedScheme = SCHEMES[self.algo]
+        return result
+
+    @property
+    def can(self) -> frozenset[str]:
+        """The scheme's abilities, without those that options take away."""
+        can, plain = self.named.can, self.node_size == 1 and self.schedule == "overlap"
+        if not plain:
+            can -= {"learnt_values"}
+        if not plain or self.exchange == "oblivious" or self.cover != "column":
+            can -= {"whole_rows"}
+        if not plain or (self.relays and (self.cover != "column" or "relayed_rows" not in can)):
+            can -= {"attention"}
+        return can
 
     @property
     def for_products(self) -> Algorithm:
@@ -143,7 +182,8 @@ class Algorithm:
         Whole block rows have none, and peers in turns have room for rows.
         """
         fixed = self.exchange == "oblivious" or self.schedule == "peers"
-        return self if fixed else replace(self, cover="minimum")
+        sums = "partial_sums" in self.named.can
+        return replace(self, cover="minimum") if sums and not fixed else self
 
     def axes(self, ranks: int) -> Axes:
         """The mesh of the ranks."""
@@ -153,16 +193,7 @@ class Algorithm:
 
     def copies(self, ranks: int) -> tuple[int, int]:
         """Replicas of a block row, and shares of the feature columns; 1D has one of each."""
-        match self.algo:
-            case "feature":
-                return 1, self.c
-            case "2d":
-                return self.c if self.c > 1 else _root(ranks, 2), 1
-            case "3d":
-                shares = self.c if self.c > 1 else _root(ranks, 3)
-                return _root(ranks // shares, 2), shares
-            case _:
-                return self.c, 1
+        return self.named.copies(self.c, ranks)
 
     def parts(self, ranks: int) -> int:
         """Parts of the partition; each is cut into ranks / parts slices of neighbouring ranks."""
@@ -206,12 +237,8 @@ class Algorithm:
         axes, cover, scale = self.axes(layout.parts), self.cover, column_scale
         if self.node_size > 1:
             scheme = hierarchical(block, layout, axes, rank, cover, scale)
-        elif self.algo == "vertex-cut":
-            scheme = vertex_cut(block, layout, rank, edge_labels, cover, scale)
-        elif self.algo == "1.5d-replicated":
-            scheme = replicated(block, layout, axes, rank, self.exchange, cover, scale)
         else:
-            scheme = grid(block, layout, axes, rank, self.exchange, cover, scale)
+            scheme = self.named.build(self, block, layout, axes, rank, scale, edge_labels)
         if self.relays:
             return relayed(scheme, axes, rank, whole_rows=cover == "column")
         return scheme if self.schedule == "overlap" else in_rounds(scheme, axes, rank)
@@ -250,6 +277,58 @@ class Algorithm:
         return plans
 
 
+def _cubic(c: int, ranks: int) -> tuple[int, int]:
+    shares = c if c > 1 else _root(ranks, 3)
+    return _root(ranks // shares, 2), shares
+
+
+def _with(ability: str) -> str:
+    """The schemes that have an ability, in words."""
+    *names, last = [name for name in SCHEMES if ability in SCHEMES[name].can]
+    return f"{', '.join(names)} or {last}" if names else last
+
+
 def _root(ranks: int, power: int) -> int:
     """The largest divisor whose power is not above a number of ranks."""
     return max(k for k in range(1, isqrt(ranks) + 1) if ranks % k == 0 and k**power <= ranks)
+
+
+def _grid(
+    algorithm: Algorithm,
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    column_scale: Tensor | None,
+    edge_labels: Tensor | None,
+) -> Scheme[Plan]:
+    exchange, cover = algorithm.exchange, algorithm.cover
+    return grid(block, layout, axes, rank, exchange, cover, column_scale)
+
+
+def build_vertex_cut(
+    algorithm: Algorithm,
+    block: CSR,
+    layout: RowLayout,
+    axes: Axes,
+    rank: int,
+    column_scale: Tensor | None,
+    edge_labels: Tensor | None,
+) -> Scheme[Plan]:
+    """:func:`vertex_cut`, as registered."""
+    return vertex_cut(block, layout, rank, edge_labels, algorithm.cover, column_scale)
+
+
+_ALWAYS = frozenset({"partial_sums", "relays"})
+_MESH = _ALWAYS | {"oblivious", "replicas"}
+_ROWS = frozenset({"attention", "relayed_rows", "peers", "learnt_values"})
+ONE_D = NamedScheme(build=_grid, can=(_MESH | _ROWS | {"hierarchy", "whole_rows"}) - {"replicas"})
+ONE_AND_A_HALF_D = NamedScheme(build=_grid, can=_MESH | _ROWS | {"hierarchy"})
+FEATURE = NamedScheme(build=_grid, can=_MESH, copies=lambda c, ranks: (1, c))
+TWO_D = NamedScheme(
+    build=_grid, can=_MESH | _ROWS, copies=lambda c, ranks: (c if c > 1 else _root(ranks, 2), 1)
+)
+THREE_D = NamedScheme(build=_grid, can=_MESH, copies=_cubic)
+VERTEX_CUT = NamedScheme(
+    build=build_vertex_cut, can=_ALWAYS | _ROWS - {"relayed_rows"} | {"edge_labels"}
+)

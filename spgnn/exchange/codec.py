@@ -22,6 +22,7 @@ from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.exchange.plan import Carried, Traffic
 from spgnn.exchange.route import GOLDEN, ODD
 from spgnn.exchange.transport import Step
+from spgnn.registry import CODECS
 
 Number = TypeVar("Number", int, float)
 ByEpoch = tuple[tuple[int, Number], ...]
@@ -57,13 +58,12 @@ class Codec:
         differences from it. By default with delays and samples; never under attention.
     exact_last : int
         Epochs at the end whose messages are exact.
-    fresh : float
-        Send only rows that have moved by more than this share of their norm since they were last
-        sent; 0: all.
     sampling : values from an epoch on, in (0, 1]
         Share of rows that are sent, drawn anew each time.
     epochs : int
         Of the whole run, or 0 if that is not known: none is the last then.
+    extra : pairs of (name, argument)
+        Registered codecs (``spgnn.registry.CODECS``): ``Codec.of(NAME=ARGUMENT)``.
     """
 
     bits: ByEpoch[int] = ((0, 32),)
@@ -73,9 +73,9 @@ class Codec:
     smoothing: float = 0.0
     exact_means: bool | None = None
     exact_last: int = 0
-    fresh: float = 0.0
     sampling: ByEpoch[float] = ((0, 1.0),)
     epochs: int = 0
+    extra: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def of(cls, **options: Any) -> Codec:
@@ -86,8 +86,10 @@ class Codec:
         InputError
             Names the attribute, and what would be right.
         """
+        extra = [name for name in options if name in CODECS]
+        options["extra"] = tuple((name, options.pop(name)) for name in extra)
         for name, value in options.items():
-            check_choice("codec", name, [each.name for each in fields(cls)])
+            check_choice("codec", name, [*(each.name for each in fields(cls)), *CODECS])
             match name:
                 case "bits" | "sampling":
                     options[name] = _schedule(name, value)
@@ -95,12 +97,14 @@ class Codec:
                     pass
                 case "delay" | "bins" | "exact_last" | "epochs":
                     options[name] = check_integer(name, value, int(name == "bins"))
-                case "smoothing" | "fresh":
+                case "extra":
+                    pass
+                case "smoothing":
                     options[name] = check_number(name, value, 0.0, math.inf)
                 case _ if not isinstance(value, bool):
                     raise InputError(f"{name} must be True or False, got {value!r}")
         codec = cls(**options)
-        approximates = codec.delay != 0 or codec.fresh or codec.quantises or codec.samples
+        approximates = codec.delay != 0 or codec.extra or codec.quantises or codec.samples
         for name, alone, needed in (
             ("bins", codec.bins > 1 and not codec.delay, "a delay of one epoch or more"),
             ("smoothing", codec.smoothing and not codec.delay, "a delay of one epoch or more"),
@@ -132,13 +136,10 @@ class Codec:
                     f"sampling must be {LEAST_SAMPLE:g} or more, got {share:g}: rows "
                     "that are drawn are multiplied by its reciprocal"
                 )
-        if not 0 <= self.fresh < math.inf:
-            raise InputError(f"fresh must be a share of a row's norm, 0 or more, got {self.fresh}")
         if not 0 <= self.smoothing < 1:
             raise InputError(f"smoothing must be in [0, 1), got {self.smoothing}")
-        for other, is_set in {"sampling": self.samples, "bins": self.bins > 1}.items():
-            if self.fresh and is_set:
-                raise InputError(f"fresh compares all rows: it cannot be had with {other}")
+        for name, argument in self.extra:
+            CODECS[name].check(argument, self)
         if self.feedback and min(bits for _, bits in self.bits) < LEAST_WITH_FEEDBACK:
             raise InputError("feedback needs 2 bits or more: one loses more than it sends")
 
@@ -185,7 +186,8 @@ class Codec:
     @property
     def remembers(self) -> bool:
         """True if anything of one epoch is kept for another."""
-        return bool(self.delay or self.feedback or self.fresh)
+        others = any(CODECS[name].remembers for name, _ in self.extra)
+        return bool(self.delay or self.feedback or others)
 
     def is_exact(self, epoch: int) -> bool:
         """True if this is one of the last epochs, which are exact."""
@@ -195,7 +197,7 @@ class Codec:
         """True if rows of this epoch arrive as they are, and at once."""
         if self.is_exact(epoch):
             return True
-        if self.delay is None or self.fresh:
+        if self.delay is None or self.extra:
             return False
         whole = self.sampling_at(epoch) == 1 and self.bits_at(epoch) == 32
         return whole and not self.delay_at(epoch)

@@ -6,8 +6,8 @@ because it sees rows, whatever they mean.
 
 from __future__ import annotations
 
-from functools import partial
 from math import ceil, sqrt
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from spgnn.comm import (
 )
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
-from spgnn.exchange.codec import CodecSetting, squared_norm
+from spgnn.exchange.codec import Codec, CodecSetting
 from spgnn.exchange.route import Route, Subset
 from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, Transport, View
 from spgnn.kernels.quantise import packed_bytes
@@ -32,15 +32,28 @@ State = dict[str, Tensor]
 class CodecLayer(Transport):
     """A transport that does something to rows, and hands them to another one.
 
+    One that is registered (``spgnn.registry.CODECS``) has an argument: ``Codec.of(NAME=ARGUMENT)``.
+
     Attributes
     ----------
     kept : dict of Tensor
         What it keeps of one product for another, by name: its part of a checkpoint.
+    remembers : bool
+        Whether anything of one epoch is kept for another.
+    reads_values : bool
+        Whether its bytes depend on the values of rows, so that no plan can know them.
     """
 
-    def __init__(self, inner: Transport, setting: CodecSetting) -> None:
-        self.inner, self.setting = inner, setting
+    remembers: ClassVar[bool] = False
+    reads_values: ClassVar[bool] = False
+
+    def __init__(self, inner: Transport, setting: CodecSetting, argument: Any = None) -> None:
+        self.inner, self.setting, self.argument = inner, setting, argument
         self.forget()
+
+    @classmethod
+    def check(cls, argument: Any, codec: Codec) -> None:
+        """Raise an InputError if the argument is wrong, or does not go with the rest of a codec."""
 
     def forget(self) -> None:
         """Begin anew, with other buffers; no rows may be under way."""
@@ -224,116 +237,6 @@ class Sample(CodecLayer):
         expected = share * len(of)
         rows = max(min(len(of), ceil(expected + 4 * sqrt(expected))), len(numbers))
         return self._pool.take(rows, *kind_of(of))[: len(numbers)]
-
-
-class SkipUnchanged(CodecLayer):
-    """Each row is sent only if it is farther than a share of its norm from what was last sent.
-
-    As in Sancus (Peng et al., PVLDB 15, 2022) and CDFGNN (2024), but row by row, in both
-    directions. A bit for each row says to receivers which rows come; they use the last known one in
-    place of the others. At first all rows are sent. The bits are waited for at once, for only they
-    say how many rows will come; the rows travel meanwhile, as others do.
-
-    Where rows are sent in fewer bits, what is kept here is the row before that: a row moves, or
-    does not, whatever was lost of it.
-    """
-
-    BLOCK = 1024  # rows that a CPU compares at a time: their differences stay in cache
-
-    def forget(self) -> None:
-        super().forget()
-        # By product, of the last step; each row as it was last sent, and arrived, is in `kept`.
-        self._moved: dict[str, Route | None] = {}
-
-    def begin(
-        self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
-    ) -> Handle:
-        """Send the rows that have moved; `out` becomes all of them, as they are known."""
-        last, known = (self.kept.get(f"{step.name}.{side}") for side in ("sent", "known"))
-        exact = self.setting.codec.is_exact(step.epoch)
-        other = known is None or known.shape != out.shape or known.dtype != out.dtype
-        if last is None or known is None or exact or other:
-            self._moved[step.name] = None
-            handle = self.inner.begin(rows, out, route, comm, step)
-            if exact:
-                for side in ("sent", "known"):
-                    self.kept.pop(f"{step.name}.{side}", None)
-                return handle
-            fresh = torch.empty_like(out)
-            self.kept |= {f"{step.name}.sent": rows.clone(), f"{step.name}.known": fresh}
-            return Then(handle, lambda: fresh.copy_(out))
-        moves = self._moves(rows, last, step)
-        subset = route.marked(moves, swap_bits(moves, route, comm))
-        self._moved[step.name] = subset.route
-        # Buffers with room for all, since nobody knows how many will move in other steps.
-        sent = self._pool.take(len(rows), *kind_of(rows))[: len(subset.sent)]
-        arriving = self._pool.take(len(out), *kind_of(out))[: len(subset.received)]
-        kernels.gather_rows(rows, subset.sent, out=sent)
-        last.index_copy_(0, subset.sent, sent)
-        handle = self.inner.begin(sent, arriving, subset.route, comm, step)
-
-        def renew() -> None:
-            known.index_copy_(0, subset.received, arriving)
-            out.copy_(known)
-            self._pool.give(sent, arriving)
-
-        return Then(handle, renew)
-
-    def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
-        """Bits and rows of the last step of the product; all rows before there was one."""
-        last = self._moved.get(step.name)
-        if last is None or self.setting.codec.is_exact(step.epoch):
-            return self.inner.bytes(route, width, dtype, step)
-        sent, received = self.inner.bytes(last, width, dtype, step)
-        bits = bytes_of_bits(route.counts)
-        return sent + bits.send, received + bits.recv
-
-    def _moves(self, rows: Tensor, last: Tensor, step: Step) -> Tensor:
-        """Rows to send, bool [rows]: also those whose distance is not a number."""
-        distance, norm = rows.new_empty(2, len(rows))
-        size = self.BLOCK if rows.device.type == "cpu" else max(1, len(rows))
-        differences = self._pool.take(min(size, len(rows)), *kind_of(rows))
-        for first in range(0, len(rows), size):
-            block = slice(first, first + size)
-            some = differences[: len(rows[block])]
-            torch.sub(rows[block], last[block], out=some)
-            torch.linalg.vector_norm(some, dim=1, out=distance[block])
-            torch.linalg.vector_norm(rows[block], dim=1, out=norm[block])
-        self._pool.give(differences)
-        stays: Tensor = distance <= self.setting.codec.fresh * norm
-        if self.setting.errors.measured(step.epoch):
-            stale = distance.double().square_().where(stays, 0.0).sum()
-            account = self.setting.errors.account("fresh", step, rows.device)
-            account.add_(torch.stack((stale, squared_norm(rows))))
-        return ~stays
-
-
-def swap_bits(marks: Tensor, route: Route, comm: Communicator) -> Tensor:
-    """A yes or no for each row, bool [rows to send], to its receiver; theirs, bool [received]."""
-    counts, bits = route.counts, bytes_of_bits(route.counts)
-    to, from_ = (
-        route.list_of(f"bits {way}", marks.device, partial(_places_of_bits, rows, nbytes))
-        for way, rows, nbytes in (("to", counts.send, bits.send), ("from", counts.recv, bits.recv))
-    )
-    weights = 2 ** torch.arange(8, dtype=torch.uint8, device=marks.device)
-    spread = torch.zeros(8 * bits.sent, dtype=torch.uint8, device=marks.device)
-    spread[to] = marks.to(torch.uint8)
-    packed = (spread.view(-1, 8) * weights).sum(dim=1, keepdim=True, dtype=torch.uint8)
-    arriving = packed.new_empty(bits.received, 1)
-    comm.alltoallv(packed, arriving, bits).wait()
-    arrived = (arriving & weights).view(-1).bool()
-    return arrived[from_]
-
-
-def bytes_of_bits(counts: RowCounts) -> RowCounts:
-    """Bytes to and from each peer, of a bit for each row."""
-    return RowCounts((counts.send + 7) // 8, (counts.recv + 7) // 8, (counts.largest + 7) // 8)
-
-
-def _places_of_bits(rows: Int64Array, nbytes: Int64Array) -> Tensor:
-    """The place of each row's bit, where those of each peer begin with a byte."""
-    begins, filled = np.cumsum(rows) - rows, 8 * (np.cumsum(nbytes) - nbytes)
-    return torch.from_numpy(np.repeat(filled - begins, rows) + np.arange(int(rows.sum())))
 
 
 class ExactMeans(CodecLayer):

@@ -10,6 +10,7 @@ Song et al. 2024, keeps whole layers of such vertices; we keep one row each).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,6 +84,11 @@ def layered(
     propagated : bool
         The first layer is given A·X, and multiplies nothing.
     """
+    if algorithm.named.layers is not None:
+        of_all: dict[str, Any] = {"layers": layers, "wanted": wanted, "propagated": propagated}
+        of_all |= {"column_scale": column_scale, "edge_labels": edge_labels}
+        result: Layered = yield from algorithm.named.layers(block, layout, rank, **of_all)
+        return result
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
     lowest, found = int(propagated), list[LayerPlan | None]([None] * layers)
     rows, whole = torch.arange(own) if wanted is None else wanted, False

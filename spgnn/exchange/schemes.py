@@ -48,10 +48,10 @@ def grid(
         Rows of H travel along it.
     "replica"
         Partial sums are added along it. One replica is 1D (ICPP'24, Algorithm 1; CAGNET, SC'20),
-        several are 1.5D (ICPP'24, Algorithm 2; how and why we differ stands in
-        ``docs/architecture.md``; :func:`replicated` is theirs). About as many as block rows are 2D:
-        rows of H are expanded along one axis, partial sums folded along the other (Tripathy et al.,
-        SC'20), and only those that are needed (Abubaker & Hoefler, SpComm3D, 2024).
+        several are 1.5D (ICPP'24, Algorithm 2; ``docs/architecture.md`` says how and why we
+        differ). About as many as block rows are 2D: rows of H are expanded along one axis, partial
+        sums folded along the other (Tripathy et al., SC'20), and only those that are needed
+        (Abubaker & Hoefler, SpComm3D, 2024).
     "feature"
         Rank (i, j, k) holds slice (j, k) of block row i. All ranks (i, j, ·) hold the same part of
         A and multiply it by a share of the columns of H each: :class:`Turned`. With one replica
@@ -98,64 +98,11 @@ def _expand_and_fold(
     members = np.arange(peers.start, peers.stop, peers.step) * layout.parts // axes.ranks
     me, c = axes.coordinate("row", rank), axes.size("replica")
     made, block = yield from of_block_row(block, layout, c)
-    first = yield from _expand(block, layout, members, me, strategy, cover, column_scale)
+    first = yield from expand(block, layout, members, me, strategy, cover, column_scale)
     return (first, *fold(made, axes.coordinate("replica", rank)))
 
 
-def replicated(
-    block: CSR,
-    layout: RowLayout,
-    axes: Axes,
-    rank: int,
-    strategy: Strategy = "sparsity-aware",
-    cover: Cover = "column",
-    column_scale: Tensor | None = None,
-) -> Scheme[Plan]:
-    """1.5D as it is written in ICPP'24, Algorithm 2, to compare with; c² divides P.
-
-    The c ranks (i, ·) get all of block row i of H. Of s = P/c² block columns each, rank (i, j)
-    takes [j·s, (j + 1)·s): the rows of H come from the ranks (·, j) that hold these block rows.
-    Partial sums are all-reduced. Of the all-reduce, the reduce-scatter ends a product and the
-    all-gather begins the next one: the same bytes, and what lies between is computed once.
-    """
-    c, i, j = axes.size("replica"), *(axes.coordinate(axis, rank) for axis in axes.names)
-    if c == 1:
-        return (yield from grid(block, layout, axes, rank, strategy, cover, column_scale))
-    rows = layout.grouped(c)
-    s = rows.parts // c
-    made, block = yield from of_block_row(block, layout, c, c * s)
-    # Of H, ranks (·, j) see these block columns alone; those that hold other rows have none.
-    begin, end = (int(rows.offsets[number]) for number in (j * s, (j + 1) * s))
-    pattern = Pattern.trusted(block.indptr, block.indices - begin, (block.shape[0], end - begin))
-    block = CSR(pattern, block.values, block.row_scale)
-    columns = RowLayout(np.clip(rows.offsets - begin, 0, end - begin))
-    gathered = all_gather(layout.sizes[i * c : (i + 1) * c], j, column_scale, kept=i // s == j)
-    members = np.arange(rows.parts)
-    expanded = yield from _expand(block, columns, members, i, strategy, cover)
-    return Plan((gathered, expanded, *fold(made, j)))
-
-
-def all_gather(sizes: Int64Array, me: int, column_scale: Tensor | None, *, kept: bool) -> Stage:
-    """The rows of all peers along "replica", in order; received in any case, and made if `kept`."""
-    rows, own = int(sizes.sum()), int(sizes[me])
-    apart = np.arange(len(sizes)) != me
-    theirs = torch.from_numpy(np.repeat(apart, sizes)[: rows if kept else 0])
-
-    def placed(here: Tensor, columns: int) -> CSR:
-        entries = torch.arange(columns if kept else 0, dtype=index_dtype(columns))
-        return rows_from(here.int(), entries, None, None, columns)
-
-    send = CSR(Selection(torch.arange(own).repeat(len(sizes) - 1), own))
-    hop = Hop(
-        "replica",
-        send.with_scales(None, column_scale),
-        RowCounts(own * apart, sizes * apart, int(sizes.max())),
-    )
-    L = placed(~theirs, own).with_scales(None, column_scale)
-    return Stage(L, placed(theirs, rows - own), (hop,))
-
-
-def _expand(
+def expand(
     block: CSR,
     layout: RowLayout,
     members: Int64Array,
@@ -310,7 +257,7 @@ def vertex_cut(
     multiplies, and sends the sums of rows that it does not own to their owners, who add them
     (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back. A row lies at
     its owner alone: memory does not grow with replication. Where clones of a vertex hold rows too,
-    as in DistGNN, that is :func:`spgnn.exchange.clones.cloned`.
+    as in DistGNN, that is another scheme, in ``experiments/systems``.
 
     Raises
     ------

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.exchange.codec import CodecSetting
-from spgnn.exchange.compression import CodecLayer, ExactMeans, Quantise, Sample, SkipUnchanged
+from spgnn.exchange.compression import CodecLayer, ExactMeans, Quantise, Sample
 from spgnn.exchange.delay import Delay, SendNothing
 from spgnn.exchange.needs import Communicators, swap_rows
 from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Turned
 from spgnn.exchange.route import Names
 from spgnn.exchange.transport import Step, Transport
 from spgnn.pattern import Selection
+from spgnn.registry import CODECS
 from spgnn.sparse import CSR
 
 
@@ -34,8 +35,8 @@ def stack(setting: CodecSetting, *, attended: bool = False) -> Transport:
     transport: Transport = Quantise(Transport(), setting) if codec.quantises else Transport()
     if codec.samples and not attended:
         transport = Sample(transport, setting)
-    if codec.fresh:
-        transport = SkipUnchanged(transport, setting)
+    for name, argument in codec.extra:
+        transport = CODECS[name](transport, setting, argument)
     if codec.delay:
         transport = Delay(transport, setting)
     if codec.delay is None and not attended:

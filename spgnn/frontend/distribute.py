@@ -20,7 +20,6 @@ from spgnn.data.distribute import RankShare
 from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algorithm, Codec
-from spgnn.exchange.algorithm import Algo
 from spgnn.exchange.needs import Cover, CoverChoice
 from spgnn.exchange.schemes import Strategy
 from spgnn.frontend.sources import (
@@ -49,7 +48,7 @@ def distribute(
     data: Any = None,
     *,
     partition: str | npt.ArrayLike = "gvb",
-    algo: Algo = "1d",
+    algo: str = "1d",
     c: int = 1,
     exchange: Strategy = "sparsity-aware",
     cover: CoverChoice = "auto",

@@ -88,7 +88,6 @@ def training_graph(
             layers=model.layers,
             wanted=looked_at if prune else None,
             recompute_halo=how.recompute_halo,
-            clones=config.clones and comm.size > 1,
             propagated=config.propagates_once(sparse=isinstance(vertices.x, CSR)),
         )
 
@@ -182,10 +181,8 @@ def share_of(
     if comm.from_rank_zero(lambda: is_cut(data.dataset, parts)):
         if data.graph_split is not None:
             raise InputError("data.graph-split: shards are one graph, whose masks are made before")
-        if how.rebalance:
-            raise InputError(
-                "algorithm.rebalance: shards are ready-made; give the graph as one file"
-            )
+        if labels is not None:
+            raise InputError(f"{data.dataset}: shards are parts already; give it as one file")
         return opened_share(data.dataset, placement, comm), None
 
     def opened() -> GraphSource:
@@ -270,7 +267,7 @@ def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -
     needs = {
         "--order paper": how.order == "paper",
         f"--aggregate {config.model.aggregate}": config.model.reduces_rows,
-        "aim.label-propagation": config.aim.label_propagation > 0,
+        config.changes_features or "": config.changes_features,
         "--recompute-halo": propagates,
     }
     why = next((flag for flag, needed in needs.items() if needed), None)

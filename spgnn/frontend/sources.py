@@ -290,7 +290,7 @@ def _opened(
         structure = source.structure()
         method = how.partition if isinstance(how.partition, str) else None  # not labels
         if method == LIBRA:
-            if how.algorithm.algo != "vertex-cut":
+            if "edge_labels" not in how.algorithm.can:
                 raise InputError("--partition libra cuts vertices: it needs --algo vertex-cut")
             if how.objective != "auto":
                 raise InputError(f"--objective {how.objective} needs --partition gvb, not libra")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,6 @@ from spgnn.comm import (
 )
 from spgnn.data.structure import slice_rows, stack_rows
 from spgnn.exchange import Plan, build, layered, swap_rows
-from spgnn.exchange.clones import cloned
 from spgnn.exchange.layers import Layered
 from spgnn.exchange.needs import swap_counts
 from spgnn.graph.distgraph import DistGraph
@@ -106,29 +104,30 @@ def layer_plans(
     wanted: Tensor | None,
     recompute_halo: bool,
     propagated: bool,
-    clones: bool = False,
 ) -> Layered | None:
     """Plans for layers that do with less than the whole matrix, or with more. Collective.
 
     ``None`` if all layers work on the whole matrix. `wanted`, bool [own rows], are the vertices
     that the loss looks at (``None``: layers make all rows); `propagated`: the first layer is given
-    A·X; `clones`: parts of a vertex cut make rows of all vertices that they multiply.
+    A·X.
     """
-    if wanted is None and not recompute_halo and not clones:
+    plain = graph.comm.size == 1 or graph.algorithm.named.layers is None
+    if wanted is None and not recompute_halo and plain:
         return None
     rows = graph.normalised_rows(normalisation)
-    asked: dict[str, Any] = {
-        "layers": layers,
-        "wanted": None if wanted is None else wanted.nonzero()[:, 0],
-        "propagated": propagated,
-        "column_scale": rows.column_scale,
-        "edge_labels": rows.edge_labels,
-    }
-    given = rows.block, graph.layout, graph.comm.rank
-    if clones:
-        return build(cloned(*given, **asked), graph.mesh)
-    asked["recompute_halo"] = recompute_halo
-    return build(layered(graph.algorithm, *given, **asked), graph.mesh)
+    scheme = layered(
+        graph.algorithm,
+        rows.block,
+        graph.layout,
+        graph.comm.rank,
+        layers=layers,
+        wanted=None if wanted is None else wanted.nonzero()[:, 0],
+        recompute_halo=recompute_halo,
+        propagated=propagated,
+        column_scale=rows.column_scale,
+        edge_labels=rows.edge_labels,
+    )
+    return build(scheme, graph.mesh)
 
 
 def training_on(

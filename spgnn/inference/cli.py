@@ -70,9 +70,10 @@ class InferConfig(TrainConfig):
             )
         if self.inference.output is None:
             raise InputError("--output FILE is needed: an .npy or .parquet file, or a directory")
-        if self.aim.label_propagation:
+        if self.changes_features:
             raise InputError(
-                "aim.label-propagation: such a model takes labels; training writes --predictions"
+                f"{self.changes_features}: such a model takes more than features; training writes "
+                "--predictions"
             )
         if self.inference.layer > self.model.layers:
             raise InputError(

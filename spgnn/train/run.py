@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -17,6 +18,7 @@ from spgnn.comm import (
 )
 from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig, Training
+from spgnn.data.distribute import RankShare
 from spgnn.errors import InputError
 from spgnn.files import check_writable
 from spgnn.frontend.from_config import training_graph
@@ -30,11 +32,11 @@ from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
 from spgnn.train.links import LinkPrediction
-from spgnn.train.rebalance import Shared, rebalanced
 from spgnn.train.task import GraphTask, Task
 from spgnn.train.trainer import Trainer
-from spgnn.train.vertices import LabelPropagation, NodeClassification
+from spgnn.train.vertices import NodeClassification
 
+Shared = tuple[RankShare, dict[str, Any] | None]
 TRIED_EPOCHS = 5  # of each of two plans that are close
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
@@ -101,16 +103,17 @@ def train(
     whole_rows, config = config.whole_rows, config.decided()
     idle = resident_bytes()
     watch.lap("start")
-    moved, shared = None, None
+    shared, more = None, dict[str, Any]()  # of the report
     make: Callable[[TrainConfig], Task]
     if config.storage.asked:
         opened = TASKS.need("chunks", "--memory, --spill and --chunks", "outofcore")
         make = partial(opened, comm=comm, idle_bytes=idle)
     else:
         if data is None:
-            if config.algorithm.rebalance and comm.size > 1:
-                working = partial(_working, config, comm)
-                shared, moved = rebalanced(config, comm, working)
+            for extension in config.extensions:
+                part = extension.share(config, comm, partial(_working, config, comm))
+                if part is not None:
+                    shared, more = part
             data = training_graph(config, comm, shared, watch)
             del shared
         make = partial(task_of, data=data)
@@ -137,8 +140,7 @@ def train(
         report = reporting.assemble(config, trainers[0], idle, watch)
         if task.has_budget:  # outputs of all vertices are no part of what training takes
             write_predictions(config.job, trainers[0], config.data.dataset)
-    report |= {"plan": plan, **({} if moved is None else {"rebalance": moved})}
-    report |= reporting.of_runs(config, trainers)
+    report |= {"plan": plan, **more, **reporting.of_runs(config, trainers)}
     return {**report, "whole_rows": whole_rows, "failure": trainers[-1].failure}
 
 
@@ -187,9 +189,9 @@ def _attempt(config: TrainConfig, comm: Communicator) -> float:
     return float(slowest)
 
 
-def _working(config: TrainConfig, comm: Communicator, shared: Shared) -> float:
+def _working(config: TrainConfig, comm: Communicator, shared: Shared, epochs: int) -> float:
     """Seconds of an epoch in which this rank does not wait for others. Collective."""
-    tried = _tried(config, comm, shared, config.algorithm.rebalance + 1)
+    tried = _tried(config, comm, shared, epochs + 1)
     return median(spent - waited for spent, waited in tried[1:])
 
 
@@ -296,6 +298,8 @@ def task_of(config: TrainConfig, data: TrainingGraph) -> GraphTask:
     """The task of a configuration. Collective."""
     if config.aim.task == "links":
         return LinkPrediction(config, data)
-    if config.aim.label_propagation:
-        return LabelPropagation(config, data)
+    for extension in config.extensions:
+        if (other := extension.task(config)) is not None:
+            made: GraphTask = other(config, data)
+            return made
     return NodeClassification(config, data)

@@ -204,7 +204,7 @@ class GraphTask(Task):
     """A task whose model, built from the flags, is a stack of layers on a graph."""
 
     def __init__(self, config: TrainConfig, data: TrainingGraph, outputs: int) -> None:
-        training, codec = config.training, config.messages.codec
+        training, codec = config.training, config.codec
         self.data, self.comm, whole = data, data.whole.comm, data.whole
         self.seed = training.seed
         self.weight_decay = training.weight_decay
@@ -237,9 +237,9 @@ class GraphTask(Task):
     def _set_codecs(self, config: TrainConfig) -> None:
         """Give the matrices of training a codec, which evaluation does not use. Collective."""
         training, layers, own = config.training, self.data.layers, self.data.graph.vertex_ids
-        codec = replace(config.messages.codec, epochs=training.epochs)
+        codec = replace(config.codec, epochs=training.epochs)
         self.codecs = GraphCodecs(codec, self.comm, training.seed, least_width=1)
-        self._signature["codecs"] = config.messages.described(weighed=config.model.attends)
+        self._signature["codecs"] = config.described_messages
         ids = {}
         if isinstance(layers, Sequence):
             ids = {id(g.A): g.vertex_ids for g in layers if g.vertex_ids is not None}

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -25,16 +23,13 @@ from spgnn.data.graph import (
     known_labels,
     label_columns,
     label_kind,
-    labelled,
 )
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.outputs import plain
 from spgnn.graph.training import TrainingGraph
-from spgnn.hashing import uniform
 from spgnn.nn import Convolution, DropoutKeys, Stack
-from spgnn.nn.label_input import WithLabels
 from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
@@ -392,61 +387,6 @@ class NodeClassification(GraphTask):
     def predictions(self) -> Predictions:
         """Scores (float32 [own rows, columns], before softmax or sigmoid), and what follows."""
         return self.objective.predictions(self.outputs(), self.data.whole.vertex_ids)
-
-
-class LabelPropagation(NodeClassification):
-    """Labels of a share of the training vertices are inputs, those of the others are learnt."""
-
-    def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
-        super().__init__(config, data)
-        kind, graph = self.objective.kind, data.graph
-        if kind in RESIDUALS:
-            raise InputError(f"aim.label-propagation needs classes or labels, not --loss {kind}")
-        assert graph.y is not None
-        assert graph.train_mask is not None
-        self.share = config.aim.label_propagation
-        ids = (graph.vertex_ids[rows] for rows in (data.first, data.rows))
-        self._ids, self._row_ids = (each.cpu().numpy() for each in ids)  # where draws are made
-        self._inputs_y = as_taken(kind, graph.y[data.first])
-        self._inputs_mask = graph.train_mask[data.first]
-        y = self.objective.y
-        self._all_labels = _hidden_unless(self.objective.masks[0] & labelled(y), y)
-        self._signature["task"] = "label propagation"
-
-    def network_of(self, layers: Stack) -> nn.Module:
-        """The layers on features to which labels are added."""
-        whole = self.data.whole
-        model = WithLabels(layers, whole.num_classes, whole.num_features, self.seed)
-        return model.to(whole.device)
-
-    def loss(self, epoch: int) -> Tensor:
-        """A share of the mean over the training vertices whose labels are no inputs. Collective."""
-        inputs = self._inputs_mask & self._drawn(self._ids, epoch)
-        targets = self.data.mask & ~self._drawn(self._row_ids, epoch)
-        (total,) = label_weights(self.objective.loss, self.y, [targets], self.comm)
-        outputs = self.model(
-            self.data.X,
-            self.data.layers,
-            self.begin(epoch),
-            _hidden_unless(inputs, self._inputs_y),
-        )
-        return self.objective.loss.share(outputs, self.y, targets, total)
-
-    def outputs(self) -> Tensor:
-        """Outputs of own vertices, all training labels inputs. Collective."""
-        labels = self._all_labels
-        outputs: Tensor = self.model(self.data.features, self.data.evaluated, shown=labels)
-        return outputs
-
-    def _drawn(self, ids: npt.NDArray[np.int64], epoch: int) -> Tensor:
-        """True if each vertex's label is an input in an epoch, bool."""
-        draws = uniform(ids, self.seed, f"labels shown in epoch {epoch}")
-        return torch.from_numpy(draws < self.share).to(self._inputs_mask.device)
-
-
-def _hidden_unless(known: Tensor, y: Tensor) -> Tensor:
-    """Labels, −1 where they are not to be known."""
-    return torch.where(known if y.dim() == 1 else known[:, None], y, UNKNOWN).to(y.dtype)
 
 
 class GivenModel(Task):

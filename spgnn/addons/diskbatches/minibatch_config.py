@@ -317,7 +317,6 @@ class MiniBatchConfig(Configuration):
     fixed: ClassVar[tuple[str, ...]] = (
         "normalisation",
         "inductive",
-        "label_propagation",
         "runs",
         "dtype",
     )

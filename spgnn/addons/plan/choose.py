@@ -24,11 +24,12 @@ from spgnn.config import Algorithm as AlgorithmOptions
 from spgnn.config import Storage, TrainConfig
 from spgnn.data import GraphSource
 from spgnn.errors import InputError
-from spgnn.exchange import ALGOS, COVERS, Algorithm
+from spgnn.exchange import COVERS, Algorithm
 from spgnn.layout import Int32Array
 from spgnn.machine import Machine
 from spgnn.partition import OURS, Objective
 from spgnn.progress import Progress
+from spgnn.registry import SCHEMES
 
 # Options of training that plans choose.
 CHOSEN = (
@@ -99,7 +100,7 @@ class PricedPlan:
             f"nodes of {how.node_size}": how.node_size > 1,
             "relays": how.relays,
             "recomputed halo": how.recompute_halo,
-            "clones": self.config.clones,
+            self.config.distribution.algo: self.config.distribution.algo != how.algo,
             "not pruned": not how.prune,
             "paper order": how.order == "paper",
             f"from disk, {self.config.storage.chunks} chunks": self.storage is not None,
@@ -192,11 +193,11 @@ def algorithms(
     copies = [c for c in range(1, min(ranks, most_replicas) + 1) if ranks % c == 0]
     relays = [fixed["relays"]] if "relays" in fixed else [False, True]
     shapes: set[tuple[bool, int, int]] = set()
-    for algo in [fixed["algo"]] if "algo" in fixed else ALGOS:
+    for algo in [fixed["algo"]] if "algo" in fixed else SCHEMES:
         # Shares of feature columns are not folded: with all ranks as shares no row is exchanged.
         several = sorted({*copies, ranks}) if algo == "feature" else copies
         for c in [fixed["c"]] if "c" in fixed else several:
-            plain = Algorithm(algo, c)  # type: ignore[arg-type]
+            plain = Algorithm(algo, c)
             if not _works(plain, ranks):
                 continue
             if algo != "vertex-cut":
@@ -498,7 +499,7 @@ class Planner:
             for one in members:
                 how = one.algorithm
                 propagated = one.propagates_once(sparse=self.dataset.sparse)
-                key = how.prune, how.recompute_halo, one.clones, propagated
+                key = how.prune, how.recompute_halo, one.distribution.algo, propagated
                 if key not in counts:
                     counts[key] = virtual.counted(one)
                 yield self._price(one, ranks, counts[key])

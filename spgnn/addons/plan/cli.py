@@ -166,7 +166,7 @@ def run_plan(words: Sequence[str]) -> int:
     config = PlanConfig.of(**given)
     options, job, storage = config.plan, config.job, config.storage
     # What is said of one scheme may not work on some numbers of ranks: then there is no plan.
-    config.but(algo="1d", c=1, hierarchy="none", clones=None).check(1)
+    config.but(algo="1d", c=1, hierarchy="none").check(1)
     _ = codec_of(config)
     if job.json is not None:
         check_writable(job.json, "--json")

@@ -23,7 +23,6 @@ from spgnn.nn import (
     HadamardMLP,
     ScoredPairs,
     Stack,
-    WithLabels,
     dtype_of,
     masked_cross_entropy,
     pairs_cross_entropy,
@@ -144,7 +143,7 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
     model, aim, dtype = config.model, config.aim, dtype_of(config.training.dtype)
     propagated = config.propagates_once(sparse=sparse)
     # Others make them dense.
-    multiplies = (model.propagates or model.attends) and not aim.label_propagation
+    multiplies = (model.propagates or model.attends) and not config.changes_features
     sparse = sparse and multiplies and not propagated and config.algorithm.order == "auto"
     links = aim.task == "links"
     widths = tuple(config.widths(features, model.hidden if links else classes))
@@ -154,8 +153,8 @@ def trace(config: TrainConfig, features: int, classes: int, *, sparse: bool = Fa
         whole: nn.Module = network
         if links:
             decoder = DotProduct() if aim.decoder == "dot" else HadamardMLP(widths[-1])
-        if aim.label_propagation:
-            whole = WithLabels(network, classes, features)
+        for extension in config.extensions:
+            whole = extension.model(config, whole, classes, features)
     trained = nn.ModuleList([whole, *([] if decoder is None else [decoder])]).to(dtype)
     for name, buffer in trained.named_buffers():
         if "running_" in name:  # moments are float32, whatever is multiplied

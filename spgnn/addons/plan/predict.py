@@ -22,6 +22,7 @@ from spgnn.exchange import Codec
 from spgnn.layout import Int64Array
 from spgnn.machine import Machine
 from spgnn.nn import dtype_of
+from spgnn.registry import CODECS
 
 # Far less than what is left over where the bytes of a run are shared out between its epochs.
 _HAIR = 1e-6
@@ -142,10 +143,12 @@ def predict(
 
 def codec_of(config: TrainConfig) -> Codec | None:
     """The codec of a run's messages; ``None`` if these are exact."""
-    codec = config.messages.codec
-    if codec.fresh:
+    codec = config.codec
+    for name, argument in codec.extra:
+        if not CODECS[name].reads_values:
+            continue
         raise InputError(
-            f"messages.fresh {codec.fresh}: what travels depends on values, so no plan can "
+            f"messages.{name} {argument}: what travels depends on values, so no plan can "
             "be priced; name an --algo, or take what a plan without it chooses"
         )
     if codec.exact:

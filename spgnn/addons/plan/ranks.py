@@ -42,7 +42,6 @@ from spgnn.exchange import (
     BYTES_OF_COUNTS,
     Algorithm,
     build_all,
-    cloned,
     fetch,
     layered,
 )
@@ -183,8 +182,8 @@ class VirtualRanks:
             pairs,
         )
         prunes = how.prune and not config.model.makes_all_rows
-        clones = config.clones and self.ranks > 1
-        if not prunes and not how.recompute_halo and not clones:
+        plain = self.ranks == 1 or algorithm.named.layers is None
+        if not prunes and not how.recompute_halo and plain:
             return counts
         blocks, column_scale = self._blocks
         labelled, axes = self.dataset.labelled[self.arranged.order], algorithm.axes(self.ranks)
@@ -195,13 +194,10 @@ class VirtualRanks:
                 "layers": layers,
                 "wanted": labelled[rows].nonzero()[:, 0] if prunes else None,
                 "propagated": propagated,
+                "recompute_halo": how.recompute_halo,
                 "column_scale": None if column_scale is None else column_scale[rows],
             }
-            if clones:
-                schemes.append(cloned(block, layout, rank, **asked))
-            else:
-                asked["recompute_halo"] = how.recompute_halo
-                schemes.append(layered(algorithm, block, layout, rank, **asked))
+            schemes.append(layered(algorithm, block, layout, rank, **asked))
         made, of_layers, rows_of = (
             build_all(schemes, axes),
             list[MatrixCounts | None](),

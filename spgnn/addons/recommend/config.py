@@ -12,9 +12,10 @@ from spgnn.addons.recommend.tables import RowOptimizer
 from spgnn.config import Job
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
-from spgnn.exchange import Algo, CoverChoice
 from spgnn.exchange import Algorithm as Scheme
+from spgnn.exchange import CoverChoice
 from spgnn.options import Configuration, Record, flag, key, rare
+from spgnn.registry import SCHEMES
 
 RecipeName = Literal["none", "gowalla", "yelp2018", "amazon-book"]
 
@@ -71,7 +72,7 @@ class Data(Record):
 class Algorithm(Record):
     """The scheme and its partition."""
 
-    algo: Annotated[Algo, rare("how the matrix is distributed over ranks")] = "1d"
+    algo: Annotated[str, rare("how the matrix is distributed over ranks", choices=SCHEMES)] = "1d"
     c: Annotated[int, rare("copies of a block row", low=1)] = 1
     cover: Annotated[
         CoverChoice, rare("rows of H, partial sums, or whichever are fewer; auto: these, in memory")

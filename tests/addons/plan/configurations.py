@@ -12,10 +12,10 @@ from spgnn.addons.plan.graphs import Dataset
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.errors import InputError
-from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES
 from spgnn.partition import partition
+from spgnn.registry import SCHEMES
 
 EXAMPLE = Path(__file__).parents[3] / "experiments" / "machines" / "perlmutter_a100.json"
 
@@ -57,7 +57,7 @@ def write_graphs(directory: Path) -> list[Path]:
 
 # Values that an option may have; those that stand there twice are drawn twice as often.
 CHOICES: dict[str, tuple[object, ...]] = {
-    "algo": ALGOS,
+    "algo": [*SCHEMES],
     "exchange": (*STRATEGIES, "sparsity-aware"),
     "cover": COVERS,
     "partition": ("random", "block", "gvb", "stream"),

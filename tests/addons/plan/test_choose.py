@@ -21,11 +21,11 @@ from spgnn.addons.plan.show import lines
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm, Codec
-from spgnn.exchange.algorithm import ALGOS
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES
 from spgnn.machine import read_machine
 from spgnn.partition import partition
+from spgnn.registry import SCHEMES
 from tests.addons.plan.configurations import EXAMPLE, predicted, write_graphs
 
 CONTRACT = {"ranks", "algo", "c", "cover", "recompute_halo", "prune", "order", "partition"}
@@ -128,7 +128,7 @@ def test_given_flags_stay_and_written_ones_mean_the_same():
 def test_planning_knows_whatever_training_runs():
     """Under any option that is given, and with the values that are given."""
     values: dict[str, tuple[object, ...]] = {
-        "algo": ALGOS,
+        "algo": [*SCHEMES],
         "c": (1, 2, 3, 32),
         "hierarchy": ("1", "2", "2,4"),
         "cover": COVERS,

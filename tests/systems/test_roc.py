@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from spgnn.train.rebalance import fitted
 
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.testing import run_ranks
 from spgnn.train import run as running
-from spgnn.train.rebalance import fitted
 
 COSTS, SLOW = np.array([3e-6, 1e-7, 5e-7]), np.array([1.0, 2.5, 1.0, 0.8])
 CONFIG = TrainConfig.of(

@@ -9,25 +9,61 @@ part with more neighbours in lower parts first, so that what moves goes where it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from spgnn.comm import Communicator
-from spgnn.config import TrainConfig
-from spgnn.data.distribute import RankShare
-from spgnn.frontend.from_config import share_of
+from spgnn.config import Extension, TrainConfig
+from spgnn.data import RankShare
+from spgnn.errors import InputError
+from spgnn.frontend import is_cut, share_of
 from spgnn.layout import Int64Array
-from spgnn.train.measure import gathered
+from spgnn.options import key
+from spgnn.train import gathered
 
 Float64Array = npt.NDArray[np.float64]
 Shared = tuple[RankShare, dict[str, Any] | None]
 ROUNDS = 2  # of measuring and moving cuts
 ENOUGH = 1.05  # most over mean seconds at which nothing moves
 PRIOR = 0.1  # weight of the guess that each feature takes a third of the seconds
+
+
+@dataclass(frozen=True)
+class Rebalancing(Extension):
+    """Key of the training command."""
+
+    section = "algorithm"
+
+    rebalance: Annotated[
+        int, key("move the cuts of the partition by the seconds of E epochs, twice", "E")
+    ] = 0
+
+    def share(
+        self, config: TrainConfig, comm: Communicator, seconds_of: Callable[[Any, int], float]
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """A rank's part after the cuts have moved, and a record of it. Collective."""
+        if not self.rebalance or comm.size == 1:
+            return None
+        data = config.data.dataset
+        if comm.from_rank_zero(lambda: is_cut(data, config.distribution.parts(comm.size))):
+            raise InputError(
+                "algorithm.rebalance: shards are ready-made; give the graph as one file"
+            )
+        shared, rounds = rebalanced(config, comm, lambda part: seconds_of(part, self.rebalance))
+        return shared, {"rebalance": {"epochs": self.rebalance, "rounds": rounds}}
+
+    def refused(self, config: TrainConfig) -> Iterator[str]:
+        """Say what has no part for each rank, or no epochs to try."""
+        how = config.algorithm
+        if self.rebalance and how.algo != "1d":
+            yield f"algorithm.rebalance needs --algo 1d, not {how.algo}: a part for each rank"
+        if self.rebalance and (config.storage.asked or how.plan or config.training.resume):
+            yield "algorithm.rebalance goes with no --chunks, --memory, --spill, --plan or --resume"
 
 
 def fitted(features: Float64Array, seconds: Float64Array) -> tuple[Float64Array, Float64Array]:
@@ -43,7 +79,7 @@ def fitted(features: Float64Array, seconds: Float64Array) -> tuple[Float64Array,
 
 def rebalanced(
     config: TrainConfig, comm: Communicator, seconds_of: Callable[[Shared], float]
-) -> tuple[Shared, dict[str, Any]]:
+) -> tuple[Shared, list[dict[str, Any]]]:
     """A rank's part after rounds of measuring and moving cuts, and a record. Collective."""
     shared, record, seen = share_of(config, comm), list[dict[str, Any]](), list[Float64Array]()
     for _ in range(ROUNDS):
@@ -69,7 +105,7 @@ def rebalanced(
         nearest = np.where(sizes > 0, nearest / np.maximum(sizes, 1), comm.rank)
         labels = _labels(share, np.argsort(nearest, kind="stable"), each, slowness, comm)
         shared = share_of(config, comm, labels=labels)
-    return shared, {"epochs": config.algorithm.rebalance, "rounds": record}
+    return shared, record
 
 
 def _labels(

@@ -8,20 +8,74 @@ Sums alone may be late or missing, and never the rows that a part multiplies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.layers import WORTHWHILE, Layered, LayerPlan, places
-from spgnn.exchange.needs import Gather, Scheme, Swap, rows_from
-from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.schemes import deal
+from spgnn.comm import RowCounts
+from spgnn.config import Extension, TrainConfig
+from spgnn.exchange import (
+    WORTHWHILE,
+    Algorithm,
+    Gather,
+    Hop,
+    Layered,
+    LayerPlan,
+    NamedScheme,
+    Plan,
+    Scheme,
+    Stage,
+    Swap,
+    build_vertex_cut,
+    deal,
+    places,
+    rows_from,
+)
 from spgnn.layout import EVERYONE, Int64Array, RowLayout
+from spgnn.options import key
 from spgnn.pattern import Selection, index_dtype
 from spgnn.sparse import CSR, entries_of, keep_columns
+
+
+@dataclass(frozen=True)
+class Clones(Extension):
+    """Key of the training command: the vertex cut with clones."""
+
+    section = "algorithm"
+
+    clones: Annotated[
+        bool | None,
+        key(
+            "vertex-cut: parts hold and make rows of all vertices that they multiply; default: "
+            "with --delay, where the model sums"
+        ),
+    ] = None
+
+    def distribution(self, config: TrainConfig, how: Algorithm) -> Algorithm:
+        """The scheme with clones, where there are some."""
+        if how.algo != "vertex-cut" or self.clones is False:
+            return how
+        apart = config.algorithm.recompute_halo or how.cover != "column" or config.changes_features
+        fits = config.model.propagates and config.messages.epochs_late != 0 and not apart
+        return replace(how, algo="clones") if self.clones or fits else how
+
+    def refused(self, config: TrainConfig) -> Iterator[str]:
+        """Say what clones, which hold the rows, cannot have."""
+        how = config.distribution
+        if self.clones and how.algo != "clones":
+            yield f"algorithm.clones needs --algo vertex-cut, not {how.algo}"
+        if how.algo != "clones":
+            return
+        if config.algorithm.recompute_halo:
+            yield "algorithm.clones needs no --recompute-halo: clones make their rows in all layers"
+        if config.changes_features:
+            yield f"algorithm.clones needs fixed features: no {config.changes_features}"
+        if not config.model.propagates:
+            yield f"algorithm.clones needs a model that sums, not --model {config.model.model}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +127,7 @@ def cloned(
 ) -> Scheme[Layered]:
     """The plans of all layers, of which all but the last make rows of clones as well.
 
-    Parameters are those of :func:`spgnn.exchange.layers.layered`. The last layer makes rows that
+    Parameters are those of :func:`spgnn.exchange.layered`. The last layer makes rows that
     the loss looks at, which are owners'; other layers those that the layer after them multiplies.
     """
     part = yield from _part(block, layout, rank, column_scale, edge_labels)
@@ -302,3 +356,9 @@ def _matrix(row: Tensor, column: Tensor, rows: int, columns: int) -> CSR:
     order = (row * columns + column).argsort()
     lengths = torch.bincount(row, minlength=rows)
     return rows_from(lengths, column[order].to(index_dtype(columns)), None, None, columns)
+
+
+# Between layers, sums alone travel: what multiplies rows of others has clones of them.
+SCHEME = NamedScheme(
+    build=build_vertex_cut, can=frozenset({"edge_labels", "learnt_values"}), layers=cloned
+)
