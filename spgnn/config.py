@@ -662,11 +662,12 @@ class TrainConfig(Configuration):
         if how.cover != "auto":
             return None
         reasons = {
+            "messages are approximate": not self.codec.exact,
+            f"--algo {self._by_rows.algo}": "partial_sums" not in self._by_rows.can,
             f"--exchange {how.exchange} with --schedule {how.schedule}": (
                 self._by_rows.for_products == self._by_rows
             ),
             f"--model {model.model}: attention weighs rows": model.attends,
-            "messages are approximate": not self.codec.exact,
             "--recompute-halo": how.recompute_halo,
         }
         for why, holds in reasons.items():
@@ -733,11 +734,11 @@ class TrainConfig(Configuration):
             )
         self.aim.check()
         self.training.check()
-        for message in refused(self):
-            raise InputError(message)
         for extension in self.extensions:
             for message in extension.refused(self):
                 raise InputError(message)
+        for message in refused(self):
+            raise InputError(message)
 
 
 def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Objective:

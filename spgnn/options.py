@@ -222,6 +222,11 @@ class Configuration:
     about: ClassVar[str]
     fixed: ClassVar[tuple[str, ...]] = ()  # options of which this program knows the default only
 
+    def __post_init__(self) -> None:
+        if not self.extra:
+            added = tuple(record() for name, record in self.sections().items() if "." in name)
+            object.__setattr__(self, "extra", added)
+
     @classmethod
     def sections(cls) -> dict[str, type[Record]]:
         """The records by name."""

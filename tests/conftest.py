@@ -7,6 +7,8 @@ import math
 import os
 import random
 import signal
+import sys
+from pathlib import Path
 
 # Threads that wait must not take a processor from those that work: here are more than processors.
 # Read when torch is imported, hence before it.
@@ -17,6 +19,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+
+# Papers' systems are programs' own, who find them beside themselves.
+sys.path.insert(0, str(Path(__file__).parents[1] / "experiments"))
+
+import systems  # noqa: F401  (registers what they bring)
 
 from spgnn import progress
 

@@ -123,7 +123,6 @@ class Algorithm:
             if is_asked and ability not in self.named.can:
                 raise InputError(f"{named} needs --algo {_with(ability)}, not {self.algo}")
         for named, is_asked, needed, is_met in (
-            (f"--c {self.c}", True, f"a divisor of {ranks} ranks", ranks % self.c == 0),
             (f"--cover {self.cover}", self.cover != "column", "--exchange sparsity-aware", aware),
             (levels, self.node_size != 1, "--exchange sparsity-aware", aware),
             (
@@ -145,6 +144,8 @@ class Algorithm:
         ):
             if is_asked and not is_met:
                 raise InputError(f"{named} needs {needed}")
+        if ranks % self.c:
+            raise InputError(f"--c {self.c} must divide the number of ranks, which is {ranks}")
         if self.node_size != 1:
             if self.node_size < 1 or ranks % self.node_size:
                 raise InputError(f"{levels} must divide the number of ranks, which is {ranks}")

@@ -56,7 +56,7 @@ LINEAR = {
 }
 KEEPING = {
     "delayed": Codec(delay=2, bins=2, exact_means=False),
-    "fresh": Codec(((0, 4),), feedback=True, fresh=0.2),
+    "fresh": Codec(((0, 4),), feedback=True, extra=(("fresh", 0.2),)),
     "bits": Codec(((0, 2),)),
     "delayed, means": Codec(((0, 8),), delay=2, bins=2, exact_means=True),
     "delayed samples": Codec(delay=2, bins=2, sampling=HALF, exact_means=False),
@@ -223,9 +223,9 @@ def resumed(_: int, codec: Codec, scheme: str, cover: str) -> None:
 @pytest.mark.parametrize(
     ("codec", "scheme", "cover"),
     [
-        (Codec(fresh=0.3), "1d", "minimum"),
-        (Codec(fresh=0.3, delay=2), "hierarchy", "column"),
-        (Codec(((0, 4),), feedback=True, fresh=0.3), "vertex-cut", "column"),
+        (Codec(extra=(("fresh", 0.3),)), "1d", "minimum"),
+        (Codec(extra=(("fresh", 0.3),), delay=2), "hierarchy", "column"),
+        (Codec(((0, 4),), feedback=True, extra=(("fresh", 0.3),)), "vertex-cut", "column"),
         (Codec(delay=3, bins=3, smoothing=0.5), "vertex-cut", "column"),
         (Codec(delay=3, smoothing=0.5, exact_last=2, exact_means=True), "2d", "column"),
         (Codec(((0, 2),), feedback=True, delay=2), "feature", "column"),
@@ -288,8 +288,8 @@ def test_both_ends_know_a_row_by_the_same_name():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fresh": -0.1}, "fresh must be a share"),
-        ({"fresh": float("nan")}, "fresh must be a share"),
+        ({"fresh": -0.1}, "fresh must be"),
+        ({"fresh": float("nan")}, "fresh must be"),
         ({"fresh": 0.1, "sampling": ((0, 0.5),)}, "fresh compares .* sampling"),
         ({"fresh": 0.1, "delay": 2, "bins": 2}, "fresh compares .* bins"),
         ({"feedback": True, "bits": ((0, 8), (5, 1))}, "feedback needs 2 bits or more"),

@@ -50,7 +50,7 @@ CODECS = SAMPLED | {
     "feedback": Codec(((0, 2), (2, 8)), feedback=True),
     "late": Codec(delay=2, bins=2, smoothing=0.3),
     "late, few bits": Codec(((0, 4),), feedback=True, delay=1),
-    "fresh": Codec(((0, 8),), fresh=0.3),
+    "fresh": Codec(((0, 8),), extra=(("fresh", 0.3),)),
     "sampled, few bits": Codec(((0, 4),), feedback=True, sampling=((0, 0.5),)),
 }
 Given = tuple[Tensor, Tensor, Tensor, Tensor]  # Z, a, destinations; gradient in the rows

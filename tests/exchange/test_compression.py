@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from scipy.stats import norm
+from systems.sancus import SkipUnchanged
 
 from spgnn import kernels
 from spgnn.comm import (
@@ -17,7 +18,7 @@ from spgnn.comm import (
 )
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
-from spgnn.exchange.compression import CodecLayer, Quantise, SkipUnchanged
+from spgnn.exchange.compression import CodecLayer, Quantise
 from spgnn.exchange.delay import Delay
 from spgnn.testing import run_ranks
 from tests.exchange.coded import (
@@ -166,7 +167,9 @@ def fresh_rows(rank: int, delay: int) -> None:
     comm = connect()
     layout, sparse = uneven_layout(N, comm.size, 3), random_matrix(N, 0.25, 0, weighted=True)
     exact, own = distributed(sparse, layout, comm, Algorithm())
-    setting = CodecSetting(Codec(fresh=BOUND, delay=delay, exact_means=False, epochs=EPOCHS))
+    setting = CodecSetting(
+        Codec(extra=(("fresh", BOUND),), delay=delay, exact_means=False, epochs=EPOCHS)
+    )
     fresh, A = with_codec(exact, setting, torch.arange(own.start, own.stop)), sparse.toarray()
     rows = own.start + fresh.plan.hops[0].selected_rows.numpy()
     known, past, error, norms, ever = walk(0, 1), [], 0.0, 0.0, np.zeros(N, bool)
@@ -217,7 +220,7 @@ WAITS = {
     Codec(((0, 4),), delay=2, bins=2, smoothing=0.5, feedback=True): 0,
     Codec(sampling=((0, 0.5),), exact_means=False): 1,
     Codec(((0, 4),), sampling=((0, 0.5),), exact_means=True): 1,
-    Codec(fresh=0.2): 2,
+    Codec(extra=(("fresh", 0.2),)): 2,
 }
 
 
@@ -255,4 +258,4 @@ def test_a_gpu_is_waited_for_once_an_exchange_at_most():
         # Lists of bins are made in the first epochs, and errors looked at in every tenth.
         waits, norms = zip(*found[6 * number + 3 : 6 * number + 6], strict=True)
         assert set(waits) == {allowed}, codec
-        assert set(norms) == {4 if codec.fresh else 0}, codec
+        assert set(norms) == {4 if codec.extra else 0}, codec

@@ -359,7 +359,7 @@ def test_how_ranks_are_arranged(algo, c, ranks, shape):
     [
         *((Algorithm(algo, 4), "^--c 4 must divide the number of ranks, which is 6$")
           for algo in ("1.5d", "feature", "2d", "3d")),
-        (Algorithm("vertex-cut", exchange="oblivious"), "--algo vertex-cut needs --exchange"),
+        (Algorithm("vertex-cut", exchange="oblivious"), "--exchange oblivious needs --algo 1d"),
         (Algorithm("vertex-cut", 2), r"--c 2 needs --algo 1\.5d"),
         (Algorithm(node_size=4), "--hierarchy 4 must divide the number of ranks, which is 6"),
         (Algorithm("1.5d-replicated", 2), "--c whose square divides 6 ranks, not 2"),

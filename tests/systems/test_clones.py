@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spgnn.exchange.clones import cloned
+from systems import clones
+from systems.clones import cloned
 
 from spgnn import Axes, DistMatrix, Mesh
 from spgnn.comm import (
@@ -15,7 +16,7 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.config import TrainConfig
-from spgnn.exchange import build, build_all, clones
+from spgnn.exchange import build, build_all
 from spgnn.testing import run_ranks
 from spgnn.train import train
 from tests.matrices import block_row, random_matrix, uneven_layout

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
+from systems.label_propagation import LabelPropagation
 
 from spgnn.comm import (
     connect,
@@ -22,7 +23,6 @@ from spgnn.progress import Stopwatch
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train.report import assemble
-from spgnn.train.vertices import LabelPropagation
 from tests.training import (
     EPOCHS,
     TOLERANCE,

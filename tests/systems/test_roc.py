@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from spgnn.train.rebalance import fitted
+from systems.roc import fitted
 
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
@@ -34,8 +34,8 @@ def trained(rank: int, rebalance: int, partition: str) -> tuple:
     """Epochs are run, but last as long as the costs of a part and a slow rank 1 say."""
     measured = running._working
 
-    def simulated(config, comm, shared):
-        assert 0 < measured(config, comm, shared) < 60
+    def simulated(config, comm, shared, epochs):
+        assert 0 < measured(config, comm, shared, epochs) < 60
         A, (begin, end) = shared[0].adjacency, shared[0].layout.range(rank)
         column = np.unique(A.indices.numpy())
         remote = ((column < begin) | (column >= end)).sum()

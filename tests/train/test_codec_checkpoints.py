@@ -61,7 +61,7 @@ def test_resumed_histories_are_identical(tmp_path, listed):
     for number, config in enumerate(settings):
         files = sorted(path.name for path in (tmp_path / str(number)).iterdir())
         assert files[0] == checkpoint.FILE
-        remembers = config.messages.codec.remembers
+        remembers = config.codec.remembers
         assert len(files) == (5 if remembers else 1)
         assert all(name.startswith("codecs-6-") for name in files[1:])
 

@@ -241,7 +241,6 @@ def test_wrong_command_lines(words, said):
         ({"boundary_sampling": 1.5}, "--boundary-sampling 1.5: must be a share in"),
         ({"delay": -1}, "--delay -1: must be a number of epochs from 0, or never"),
         ({"delay": "nevr"}, "--delay nevr: must be .*did you mean 'never'"),
-        ({"fresh": 0.1, "delay": 2, "delay_bins": 2}, "messages.fresh .* be had with --delay-bins"),
         ({"bits": "8,1@5", "error_feedback": True}, "--error-feedback needs --bits 2 or more"),
         ({"smoothing": 1}, r"messages.smoothing must be in \[0, 1\)"),
     ],
@@ -272,8 +271,13 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         ({"hierarchy": 2, "algo": "1.5d", "c": 4}, 4, "--hierarchy 2 must be a multiple of --c 4"),
         ({"hierarchy": 2, "exchange": "oblivious"}, 4, "--hierarchy 2 needs --exchange"),
         ({"edges": "file"}, 2, "algorithm.edges needs --algo vertex-cut"),
+        ({"fresh": 0.1, "delay": 2, "delay_bins": 2}, 2, "fresh compares .* had with bins"),
         ({"clones": True}, 2, "algorithm.clones needs --algo vertex-cut"),
-        ({"clones": True, "algo": "vertex-cut", "cover": "row"}, 2, "clones needs .* --cover col"),
+        (
+            {"clones": True, "algo": "vertex-cut", "cover": "row"},
+            2,
+            "algorithm.clones needs|--cover row needs --algo",
+        ),
         ({"clones": True, "algo": "vertex-cut", "recompute_halo": True}, 2, "no --recompute-halo"),
         ({"clones": True, "algo": "vertex-cut", "label_propagation": 0.5}, 2, "clones needs fixed"),
         ({"clones": True, "algo": "vertex-cut", "model": "gat"}, 2, "clones needs a model that"),
@@ -397,7 +401,7 @@ def test_combinations_that_work(options, ranks):
             "--delay 5 --delay-bins 3 messages.smoothing 0.5 messages.exact-means True "
             "messages.exact-last 2",
         ),
-        ({"fresh": 0.01}, Codec(fresh=0.01), "messages.fresh 0.01"),
+        ({"fresh": 0.01}, Codec(extra=(("fresh", 0.01),)), "messages.fresh 0.01"),
         (
             {"delay": 2, "exact_means": False},
             Codec(delay=2, exact_means=False),
@@ -416,9 +420,9 @@ def test_combinations_that_work(options, ranks):
 def test_options_stand_for_approximations(options, asked, described):
     config = TrainConfig.of(**options)
     config.check(4)
-    assert config.messages.codec == asked
-    assert described in (None, config.messages.described(weighed=False))
-    assert "exact-means" not in config.messages.described(weighed=True)
+    assert config.codec == asked
+    assert described in (None, config.described_messages)
+    assert "exact-means" not in config.but(model="gat").described_messages
     config.but(model="gat", exact_means=None).check(4)
 
 
@@ -501,7 +505,7 @@ def test_an_open_cover_is_minimum_where_sums_may_travel(options, cover, objectiv
     decided = config.decided()
     assert decided.algorithm.cover == cover
     assert (decided.distribution, decided.objective) == (config.distribution, objective)
-    assert decided.clones == config.clones
+    assert decided.distribution.algo == config.distribution.algo
 
 
 def test_the_page_lists_all_options():

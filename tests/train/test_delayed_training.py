@@ -201,7 +201,7 @@ class Cloned:
 def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[float]:
     with np.load(path) as file:
         data = dict(file)
-    n, codec = int(data["shape"][0]), config.messages.codec
+    n, codec = int(data["shape"][0]), config.codec
     ones = np.ones(len(data["indices"]))
     A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
     A_hat = dense_matrix(A, "gcn", "sym")

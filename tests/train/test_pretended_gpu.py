@@ -225,8 +225,8 @@ def test_the_host_always_waits_once_an_epoch(tmp_path):
 
     def draws(config: TrainConfig) -> bool:
         how, aim = config.messages, config.aim
-        sampled = how.boundary_sampling != "1" or how.fresh > 0
-        return sampled or aim.task == "links" or aim.label_propagation > 0
+        sampled = how.boundary_sampling != "1" or config.flat()["fresh"] > 0
+        return sampled or aim.task == "links" or config.flat()["label_propagation"] > 0
 
     configs = every(write_dataset(tmp_path / "graph.npz"), 4)
     check_waits([config for config in configs[::2] if not draws(config)], 4)

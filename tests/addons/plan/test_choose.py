@@ -258,7 +258,7 @@ def test_the_command_ranks_for_codecs(tmp_path):
     given += ["--set", "messages.exact-means=false"]
     plan = planned(tmp_path, graph, "2", *given)["plans"][0]
     config = TrainConfig.read(shlex.split(plan["command"])[4:])
-    assert config.messages.codec == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
+    assert config.codec == Codec.of(bits=bits, delay=2, bins=2, exact_means=False)
     assert config.training.epochs == 60
     assert predicted(config, 2).volume["total_bytes"] == plan["bytes"]
 
