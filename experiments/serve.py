@@ -32,7 +32,7 @@ from spgnn.comm import Communicator, guarded
 from spgnn.command import run, say
 from spgnn.errors import check_integer
 from spgnn.inference.weights import load_weights
-from spgnn.nn.models import MODELS
+from spgnn.registry import MODELS
 
 
 def batches(lines: Iterator[str]) -> Iterator[list[str]]:

@@ -20,16 +20,18 @@ from spgnn.exchange.needs import CoverChoice
 from spgnn.exchange.peers import Schedule
 from spgnn.exchange.schemes import Strategy
 from spgnn.nn import Stack
-from spgnn.nn.models import MODELS, Order
+from spgnn.nn.models import Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
 from spgnn.partition.problem import Objective
-from spgnn.registry import CODECS, SCHEMES
+from spgnn.registry import CODECS, MODELS, SCHEMES
 
 Number = TypeVar("Number", int, float)
 Added = TypeVar("Added", bound="Extension")
 NEVER = "never"
 ObjectiveChoice = Literal[Objective, "auto"]
+# What a reduction of rows of neighbours needs, and features of edges.
+WHOLE_ROWS = "--algo 1d, --cover column, --hierarchy none and --schedule overlap: whole rows"
 RESIDUALS = ("mse", "l1", "huber")
 # Scores of each loss.
 METRICS_OF = {
@@ -292,8 +294,11 @@ class Model(Record):
     """The network."""
 
     model: Annotated[
-        Literal["gcn", "sage", "gin", "gine", "gat", "gatv2"],
-        flag("of Kipf & Welling, GraphSAGE, Xu et al., Hu et al., Veličković et al., Brody et al."),
+        str,
+        flag(
+            "of Kipf & Welling, GraphSAGE, Xu et al., Hu et al., Veličković et al., Brody et al.",
+            choices=MODELS,
+        ),
     ] = "gcn"
     layers: Annotated[int, flag("number of layers", low=1, high=1000)] = 3
     hidden: Annotated[int, flag("width of the layers between", low=1)] = 16
@@ -328,6 +333,12 @@ class Model(Record):
     relu_first: Annotated[
         bool, key("of gat: bias and ReLU before attention, not after it, as DistGNN-MB has them")
     ] = False
+
+    @property
+    def registered(self) -> type[Stack]:
+        """The class of the model."""
+        result: type[Stack] = MODELS[self.model]
+        return result
 
     @property
     def options(self) -> dict[str, Any]:
@@ -378,7 +389,7 @@ class Model(Record):
     @property
     def uses_edges(self) -> bool:
         """True if layers take features of edges, which are those of whole rows of the matrix."""
-        return self.model == "gine" or self.edge_dim > 0
+        return bool(self.edge_dim) or self.registered.needs_edges
 
     @property
     def makes_all_rows(self) -> bool:
@@ -398,7 +409,7 @@ class Model(Record):
     @property
     def attends(self) -> bool:
         """True if layers make weights of their own for the edges."""
-        return self.model in ("gat", "gatv2")
+        return self.registered.attends
 
 
 @dataclass(frozen=True)
@@ -699,7 +710,7 @@ class TrainConfig(Configuration):
         options: dict[str, Any] = dict(model.options)
         if model.model == "gcn":  # the others know one order only
             options["order"] = self.algorithm.order
-        return MODELS[model.model].of(
+        return model.registered.of(
             self.widths(features, outputs),
             dropout=model.dropout,
             input_dropout=model.input_dropout,
@@ -751,7 +762,7 @@ def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Obj
 def refused(config: TrainConfig) -> Iterator[str]:
     """Say what cannot be had together, however many ranks there are."""
     how, model, aim = config.algorithm, config.model, config.aim
-    storage, cover = config.storage, config.distribution.cover
+    storage = config.storage
     cuts = "edge_labels" in config.distribution.can
     if how.edges is not None and not cuts:
         yield "algorithm.edges needs --algo vertex-cut"
@@ -771,34 +782,31 @@ def refused(config: TrainConfig) -> Iterator[str]:
             if getattr(aim, name) != unset:
                 yield f"aim.{name.replace('_', '-')} needs classes, and --loss {aim.loss} has none"
 
-    if model.edge_dim < 0 or (model.edge_dim and not (model.attends or model.model == "gine")):
-        yield f"model.edge-dim {model.edge_dim} needs --model gine, gat or gatv2, and is at least 1"
-    elif model.model == "gine" and not model.edge_dim:
-        yield "--model gine needs the width of the edges' features: --set model.edge-dim=K"
-    if model.uses_edges:
-        named = f"--model {model.model} with features of edges"
-        if (how.algo, cover, how.exchange) != ("1d", "column", "sparsity-aware"):
-            yield f"{named} needs --algo 1d and --cover column: whole rows"
-        if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
-            yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
-        if config.storage.asked or aim.inductive or aim.task != "vertices":
-            yield f"{named} trains labels of vertices on the whole graph, in memory"
-    yield from refused_models(model, aim)
-    if model.reduces_rows:
-        named = f"--aggregate {model.aggregate}"
-        if (how.algo, cover, how.exchange) != ("1d", "column", "sparsity-aware"):
-            yield f"{named} needs --algo 1d and --cover column: whole rows"
-        if how.node_size > 1 or how.schedule != "overlap" or how.recompute_halo:
-            yield f"{named} needs --hierarchy none, --schedule overlap and no --recompute-halo"
-        if config.data.normalisation not in ("auto", "none"):
-            yield f"{named} needs data.normalisation auto: weights do not count"
-    if model.attends:
-        named = f"--model {model.model}"
-        check_attention(config.distribution, named)
+    with_edges = f"--model {model.model} with features of edges"
+    for named, ability, is_asked in (
+        (with_edges, "whole_rows", model.uses_edges),
+        (f"--aggregate {model.aggregate}", "whole_rows", model.reduces_rows),
+        (f"--model {model.model}", "attention", model.attends),
+    ):
+        if not is_asked:
+            continue
+        if ability == "attention":
+            check_attention(config.distribution, named)
+        elif ability not in config.distribution.can:
+            yield f"{named} needs {WHOLE_ROWS}"
         if how.recompute_halo:
             yield f"{named} cannot begin with A·X: no --recompute-halo"
-        if config.data.normalisation not in ("auto", "none"):
-            yield f"{named} makes weights of its own: it needs data.normalisation auto"
+        if named != with_edges and config.data.normalisation not in ("auto", "none"):
+            yield f"{named} weighs edges itself: it needs data.normalisation auto"
+    needs_edges = model.registered.needs_edges
+    if model.edge_dim < 0 or (model.edge_dim and not (model.attends or needs_edges)):
+        yield f"model.edge-dim {model.edge_dim} needs --model gine, gat or gatv2, and is at least 1"
+    elif needs_edges and not model.edge_dim:
+        named = f"--model {model.model}"
+        yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
+    if model.uses_edges and (config.storage.asked or aim.inductive or aim.task != "vertices"):
+        yield f"{with_edges} trains labels of vertices on the whole graph, in memory"
+    yield from refused_models(model, aim)
 
     if how.recompute_halo:
         if model.layers < 2:

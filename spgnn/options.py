@@ -59,7 +59,7 @@ class Mark(NamedTuple):
     metavar: str | None = None
     low: float = 0
     high: float | None = None
-    choices: Collection[str] | Registry = ()
+    choices: Collection[str] | Registry | Callable[[], Collection[str]] = ()
     in_bytes: bool = False
     level: Literal["flag", "rare", "key", "positional"] = "flag"
 
@@ -73,7 +73,7 @@ def flag(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
     metavar : str, optional
     low, high : number
         An integer lies in [low, high], a real number in [low, high).
-    choices : names, or a Registry
+    choices : names, a Registry, or a function that returns names
         Of a text whose type is no ``Literal``.
     in_bytes : bool
         An integer that may have a unit, as in ``20MB``.
@@ -130,9 +130,9 @@ class Option(NamedTuple):
     @property
     def choices(self) -> tuple[str, ...]:
         """The texts that it may be, if they can be listed."""
-        return tuple(self.mark.choices) or tuple(
-            c for c in get_args(self.kind) if isinstance(c, str)
-        )
+        listed = self.mark.choices
+        names = listed() if callable(listed) else listed
+        return tuple(names) or tuple(c for c in get_args(self.kind) if isinstance(c, str))
 
     def checked(self, value: Any) -> Any:
         """The value as a record holds it.
@@ -394,8 +394,8 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
             explained["converter"] = lambda _, tokens: nbytes(tokens[0].value)
         elif kind in (int, int | None):
             explained["converter"] = lambda _, tokens: _integer(tokens[0].value)
-        elif mark.choices:
-            kind = Literal[tuple(mark.choices)]
+        elif option.choices and mark.choices:
+            kind = Literal[option.choices]
         if kind is str and mark.level != "positional":
             explained["allow_leading_hyphen"] = True  # as in --num-neighbors -1,-1
         how = Argument.POSITIONAL_ONLY if mark.level == "positional" else Argument.KEYWORD_ONLY

@@ -102,6 +102,19 @@ WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.Tab
 # Ways to open a graph that is larger than memory, as `spgnn.addons.io.open_through_disk`.
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
+# What the training command trains: a subclass of `spgnn.nn.Stack`
+MODELS = Registry(
+    "model",
+    {
+        "gcn": "spgnn.nn.models:GCN",
+        "sage": "spgnn.nn.models:GraphSAGE",
+        "gin": "spgnn.nn.models:GIN",
+        "gine": "spgnn.nn.models:GINE",
+        "gat": "spgnn.nn.models:GAT",
+        "gatv2": "spgnn.nn.models:GATv2",
+    },
+)
+METHODS = Registry("method")  # of partitioning: a function of a `partition.Problem` to labels
 # Made up, by their names; capitals stand for anything: a function of the name, the directory of
 # named sets, the seed and progress, as of `load_dataset`, that returns a Graph, or `None`
 DATASETS = Registry(

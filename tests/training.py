@@ -16,12 +16,12 @@ from spgnn.comm import (
     Communicator,
 )
 from spgnn.config import TrainConfig
-from spgnn.data.normalise import WITH_LOOPS
 from spgnn.frontend.from_config import training_graph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn.layers import EDGES
 from spgnn.nn.rowwise import DropoutKeys
 from spgnn.progress import Stopwatch
+from spgnn.registry import MODELS
 from spgnn.train import Trainer
 from spgnn.train import report as reporting
 from spgnn.train.run import resolved
@@ -113,7 +113,7 @@ def attention(
 
 def dense_matrix(A: np.ndarray, model: str, normalisation: str) -> torch.Tensor:
     """The adjacency as the model takes it."""
-    if model in WITH_LOOPS:
+    if MODELS[model].loops:
         np.fill_diagonal(A, 1)
     if normalisation == "auto":
         normalisation = {"gcn": "sym", "sage": "row"}.get(model, "none")

@@ -42,7 +42,6 @@ from .load import load_dataset as load_dataset
 from .load import names_of_several as names_of_several
 from .load import open_source as open_source
 from .normalise import POWERS as POWERS
-from .normalise import WITH_LOOPS as WITH_LOOPS
 from .normalise import Normalisation as Normalisation
 from .normalise import add_self_loops as add_self_loops
 from .normalise import check_weights as check_weights

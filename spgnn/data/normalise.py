@@ -12,22 +12,12 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError
+from spgnn.registry import MODELS
 from spgnn.sparse import CSR, check_degrees
 
 Normalisation = Literal["sym", "row", "none"]
 # The power of degrees that rows are scaled by, and with "sym" columns as well.
 POWERS: dict[Normalisation, float] = {"sym": -0.5, "row": -1.0, "none": 0.0}
-# What each model is defined on. Attention makes its own weights.
-OWN_NORMALISATION: dict[str, Normalisation] = {
-    "gcn": "sym",
-    "sage": "row",
-    "gin": "none",
-    "gine": "none",
-    "gat": "none",
-    "gatv2": "none",
-}
-# Models whose vertices are among their own neighbours; others have weights for the vertex itself.
-WITH_LOOPS = frozenset({"gcn", "gat", "gatv2"})
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 X = TypeVar("X", bound=Tensor | CSR)
@@ -43,9 +33,9 @@ def normalisation_of(model: str, aggregate: str, asked: str = "auto") -> tuple[N
         Of sage.
     asked : {"auto", "sym", "row", "none"}
     """
-    own: Normalisation = OWN_NORMALISATION[model] if aggregate == "mean" else "none"
+    own: Normalisation = MODELS[model].normalisation if aggregate == "mean" else "none"
     given: dict[str, Normalisation] = {"sym": "sym", "row": "row", "none": "none"}
-    return given.get(asked, own), model in WITH_LOOPS
+    return given.get(asked, own), MODELS[model].loops
 
 
 def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:

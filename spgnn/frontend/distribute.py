@@ -38,8 +38,7 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
-from spgnn.nn.models import MODELS
-from spgnn.registry import PLANNERS
+from spgnn.registry import MODELS, PLANNERS
 from spgnn.torch_internals import on_cpu
 
 

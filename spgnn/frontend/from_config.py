@@ -19,7 +19,6 @@ from spgnn.data import open_source
 from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData, labelled
 from spgnn.data.normalise import (
-    WITH_LOOPS,
     Normalisation,
     check_weights,
     row_normalise_features,
@@ -41,6 +40,7 @@ from spgnn.memory import check_memory, collapse_pages
 from spgnn.nn.loss import UNKNOWN
 from spgnn.nn.rowwise import stored_in, weights_of
 from spgnn.progress import ProgressBar, Stopwatch, working
+from spgnn.registry import MODELS
 from spgnn.sparse import CSR, take_rows
 from spgnn.spmm import DistMatrix
 
@@ -207,7 +207,7 @@ def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) 
     InputError
         On all ranks; names a vertex.
     """
-    first, loops = share.layout.range(comm.rank)[0], config.model.model in WITH_LOOPS
+    first, loops = share.layout.range(comm.rank)[0], MODELS[config.model.model].loops
     kind, block = normalisation_of(config), share.adjacency
     assert block is not None
     comm.on_every_rank(
@@ -223,7 +223,7 @@ def normalisation_of(config: TrainConfig) -> Normalisation:
 
 def matrix_of(config: TrainConfig) -> Kind:
     """The matrix of a graph that the model multiplies with."""
-    return _KINDS[config.model.model in WITH_LOOPS, normalisation_of(config)]
+    return _KINDS[MODELS[config.model.model].loops, normalisation_of(config)]
 
 
 def features_of(config: TrainConfig, share: RankShare) -> Tensor | CSR:

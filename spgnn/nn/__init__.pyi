@@ -38,7 +38,6 @@ from .models import GAT as GAT
 from .models import GCN as GCN
 from .models import GIN as GIN
 from .models import GINE as GINE
-from .models import MODELS as MODELS
 from .models import GATv2 as GATv2
 from .models import GraphSAGE as GraphSAGE
 from .models import Stack as Stack

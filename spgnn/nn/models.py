@@ -123,9 +123,21 @@ class Stack(nn.Module):
     ----------
     convolution : type of Convolution
         The class of the layers.
+    normalisation : {"sym", "row", "none"}
+        Of the adjacency, as the training command takes it.
+    loops : bool
+        Whether vertices are among their own neighbours there; else X is read beside A·X.
+    attends : bool
+        Whether layers make weights of their own for the edges.
+    needs_edges : bool
+        Whether layers take features of edges.
     """
 
     convolution: ClassVar[type[Convolution]]
+    normalisation: ClassVar[Literal["sym", "row", "none"]] = "row"
+    loops: ClassVar[bool] = False
+    attends: ClassVar[bool] = False
+    needs_edges: ClassVar[bool] = False
     act: Activation | None
 
     def __init__(
@@ -449,6 +461,7 @@ class GCN(Stack):
     """
 
     convolution = GCNConv
+    normalisation, loops = "sym", True
 
     def init_conv(
         self, f_in: int, f_out: int, *, last: bool, order: Order = "auto", **options: Any
@@ -478,6 +491,7 @@ class GIN(Stack):
     """
 
     convolution: ClassVar[type[Convolution]] = GINConv
+    normalisation = "none"
 
     def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
         """A layer around a perceptron of two layers."""
@@ -498,6 +512,7 @@ class GINE(GIN):
     """
 
     convolution = GINEConv
+    needs_edges = True
 
 
 class GAT(Stack):
@@ -515,6 +530,8 @@ class GAT(Stack):
         ``attention_dropout`` of edges, by default as of features; ``message_dropout``, by default
         none; ``concat``, ``v2``, and what else the layers take.
     """
+
+    normalisation, loops, attends = "none", True, True
 
     convolution: ClassVar[type[AttentionConv]] = GATConv
 
@@ -575,13 +592,3 @@ class GATv2(GAT):
     """Layers of :class:`GATv2Conv`."""
 
     convolution = GATv2Conv
-
-
-MODELS: dict[str, type[Stack]] = {
-    "gcn": GCN,
-    "sage": GraphSAGE,
-    "gin": GIN,
-    "gine": GINE,
-    "gat": GAT,
-    "gatv2": GATv2,
-}

@@ -63,7 +63,7 @@ class Options(Record):
         str,
         flag(
             "libra is a vertex cut: it gives parts to nonzeros; morton needs --positions",
-            choices=(*METHODS, LIBRA, MORTON),
+            choices=lambda: (*METHODS, LIBRA, MORTON),
         ),
     ] = "gvb"
     positions: Annotated[

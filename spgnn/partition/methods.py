@@ -38,13 +38,14 @@ from spgnn.partition.problem import (
 )
 from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
 from spgnn.progress import Progress
+from spgnn.registry import METHODS as REGISTERED
 
 OURS = {"gvb": get_args(Objective), "stream": ("both", "send")}  # and their objectives
 # The methods that take fixed vertices.
 FIXING = (*OURS, "kahypar", "mtkahypar", "mtkahypar-deterministic", "block", "random")
 # Methods whose parts keep their numbers: runs of vertices, and parts that share what they need.
 _NUMBERED = ("block", "random", "pagraph")
-METHODS: dict[str, Callable[[Problem], Int32Array]] = {
+_METHODS: dict[str, Callable[[Problem], Int32Array]] = {
     "block": block,
     "random": random,
     "metis": metis,
@@ -57,6 +58,9 @@ METHODS: dict[str, Callable[[Problem], Int32Array]] = {
     "stream": stream,
     "pagraph": pagraph,
 }
+METHODS = REGISTERED
+for _name, _method in _METHODS.items():
+    METHODS.add(_name, _method)
 
 
 def partition(

@@ -25,7 +25,6 @@ from spgnn.graph.protocol import matrices_of
 from spgnn.graph.training import TrainingGraph
 from spgnn.memory import check_memory
 from spgnn.nn import GAT, DropoutKeys, Stack
-from spgnn.nn.models import MODELS
 from spgnn.nn.rowwise import dtype_of
 from spgnn.progress import Progress
 from spgnn.spmm import DistMatrix
@@ -361,6 +360,6 @@ def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
         If the weights could never fit into memory.
     """
     widths = config.widths(features, classes)
-    size = MODELS[config.model.model].size(widths, **config.model.options)
+    size = config.model.registered.size(widths, **config.model.options)
     check_memory(f"the weights of layers {'→'.join(map(str, widths))}", _COPIES * 4 * size)
     return config.network(features, classes)

@@ -16,7 +16,7 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.inference.weights import load_weights
-from spgnn.nn.models import MODELS
+from spgnn.registry import MODELS
 from spgnn.testing import run_ranks
 
 N, FEATURES, HIDDEN, CLASSES = 61, 13, 8, 5

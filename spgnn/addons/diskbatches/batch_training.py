@@ -46,10 +46,11 @@ from spgnn.frontend import check_weights_of, dense_for_reduction, labels_of, mas
 from spgnn.frontend import features_of as features_of_share
 from spgnn.graph import Block, DistGraph, block_pattern
 from spgnn.layout import inverse_permutation
-from spgnn.nn import MODELS, BatchNorm, Stack, pairs_cross_entropy
+from spgnn.nn import BatchNorm, Stack, pairs_cross_entropy
 from spgnn.partition import partition
 from spgnn.pattern import Pattern
 from spgnn.progress import working
+from spgnn.registry import MODELS
 from spgnn.sparse import CSR
 from spgnn.train import (
     HELD_OUT,

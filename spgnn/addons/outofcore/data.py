@@ -17,7 +17,7 @@ from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
 from spgnn.addons.outofcore.graph import ChunkedDataset, Labels, ids_of
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
-from spgnn.data import WITH_LOOPS, ShardDirectory, VertexData, is_graph_file, labelled, open_shards
+from spgnn.data import ShardDirectory, VertexData, is_graph_file, labelled, open_shards
 from spgnn.direct import Transfers
 from spgnn.errors import InputError
 from spgnn.frontend import (
@@ -89,7 +89,7 @@ def open_dataset(
         X=X,
         row_normalise=row_normalise,
         normalisation=normalisation_of(config),
-        loops=config.model.model in WITH_LOOPS,
+        loops=config.model.registered.loops,
         labels=labels,
     )
 
