@@ -303,8 +303,10 @@ class NetClustering {
         clusters_(h, options),
         ratings_(std::max(1, options.threads)),
         favourite_(h.num_vertices, -1),
+        preference_(h.num_vertices),
         salt_(random.next()) {
-    choose_size_limit(options.pair_budget);
+    list_stars(size_limit(options.pair_budget));
+    for (Vertex v = 0; v < h.num_vertices; ++v) preference_[v] = preference(v);
   }
 
   std::pair<std::vector<Vertex>, Vertex> operator()() {
@@ -329,7 +331,9 @@ class NetClustering {
         if (!clusters_.alone(u) || chosen[i] < 0) continue;
         Vertex best = clusters_.leader(chosen[i]);
         if (best == u || !clusters_.fits(u, best)) best = choose(u, ratings_[0]);
-        if (best >= 0) clusters_.join(u, best);
+        if (best < 0) continue;
+        clusters_.join(u, best);
+        preference_[best] = preference(best);
       }
     }
     clusters_.pair_by_favourite(
@@ -349,32 +353,47 @@ class NetClustering {
     }
   };
 
-  // Rating all pairs of a net costs |e|²; larger nets only rate the pairs with their root.
-  void choose_size_limit(std::int64_t pair_budget) {
+  // What a vertex looks up about each of its nets, in one place.
+  struct Star {
+    Vertex root;
+    float score;  // of a pair
+    bool all_pairs;
+  };
+
+  void list_stars(std::int64_t size_limit) {
+    stars_.reserve(h_.num_nets());
+    for (Net e = 0; e < h_.num_nets(); ++e) {
+      const auto pairs = static_cast<float>(h_.size(e) - 1);
+      stars_.push_back(
+          {h_.root(e), static_cast<float>(h_.net_weight[e]) / pairs, h_.size(e) <= size_limit});
+    }
+  }
+
+  // Rating all pairs of a net costs |e|²; nets above this size only rate the pairs with their root.
+  std::int64_t size_limit(std::int64_t pair_budget) const {
     std::vector<std::int64_t> pins_of_size(kSizeClasses, 0);
     for (Net e = 0; e < h_.num_nets(); ++e) {
       pins_of_size[std::min<std::int64_t>(h_.size(e), kSizeClasses - 1)] += h_.size(e);
     }
     std::int64_t pairs = 0;
     const auto budget = pair_budget * std::ssize(h_.pins);
-    size_limit_ = 2;
-    for (std::int64_t size = 2; size < kSizeClasses; ++size) {
+    std::int64_t size = 2;
+    for (; size < kSizeClasses; ++size) {
       pairs += pins_of_size[size] * size;
       if (pairs > budget) break;
-      size_limit_ = size;
     }
+    return std::max<std::int64_t>(2, size - 1);
   }
 
   void rate_neighbours(Vertex u, Ratings& ratings) const {
     ratings.of.resize(h_.num_vertices);
     ratings.rated.clear();
     for (Net e : h_.nets_of(u)) {
-      const std::int64_t size = h_.size(e);
-      const float score = static_cast<float>(h_.net_weight[e]) / static_cast<float>(size - 1);
-      if (size <= size_limit_ || (h_.root(e) == u && size <= kLargestStar)) {
+      const auto [root, score, all_pairs] = stars_[e];
+      if (all_pairs || (root == u && h_.size(e) <= kLargestStar)) {
         for (Vertex v : h_.pins_of(e)) ratings.add(clusters_.leader(v), score);
-      } else if (h_.root(e) != u) {
-        ratings.add(clusters_.leader(h_.root(e)), score);
+      } else if (root != u) {
+        ratings.add(clusters_.leader(root), score);
       }
     }
   }
@@ -390,7 +409,7 @@ class NetClustering {
     Vertex best = -1;
     float best_rating = 0.0F, top_rating = 0.0F;
     for (Vertex cluster : ratings.rated) {
-      const float rating = std::exchange(ratings.of[cluster], 0.0F) * preference(cluster);
+      const float rating = std::exchange(ratings.of[cluster], 0.0F) * preference_[cluster];
       if (cluster == u) continue;
       if (rating > top_rating) {
         top_rating = rating;
@@ -422,8 +441,9 @@ class NetClustering {
   Clusters clusters_;
   std::vector<Ratings> ratings_;  // of each thread
   std::vector<Vertex> favourite_;
+  std::vector<Star> stars_;        // of the nets
+  std::vector<float> preference_;  // of clusters
   std::uint64_t salt_;
-  std::int64_t size_limit_ = 2;
 };
 
 // The cluster of each vertex, numbered from 0; and how many there are.

@@ -177,10 +177,7 @@ class Multilevel {
   // A V-cycle from the best of several partitions that keeps together only what all of them keep
   // together: regions in which they differ change sides as a whole (Andre, Schlag & Schulz 2018).
   std::vector<Part> combine(std::vector<std::vector<Part>> several, Random random) {
-    std::vector<Score> scores(several.size());
-    parallel_chunks(std::ssize(several), options_.threads,
-                    [&](std::int64_t i, int) { scores[i] = score_of(several[i]); });
-    const auto best = std::min_element(scores.begin(), scores.end()) - scores.begin();
+    const std::size_t best = best_of(several);
     std::vector<Part> groups = several[0];
     for (std::size_t i = 1; i < several.size(); ++i) groups = common_parts(groups, several[i]);
     return better_of(std::move(several[best]), std::move(groups), Aim::kVolume, random);
@@ -195,8 +192,16 @@ class Multilevel {
   std::vector<Part> better_of(std::vector<Part> labels, std::vector<Part> groups, Aim aim,
                               Random& random) {
     std::vector<Part> refined = v_cycle(labels, std::move(groups), aim, random);
-    const double weight = aim == Aim::kMaximum ? kInTheEnd : kOnTheWay;
-    return score_of(refined, weight) < score_of(labels, weight) ? refined : labels;
+    std::vector<std::vector<Part>> both{std::move(labels), std::move(refined)};
+    return std::move(both[best_of(both, aim == Aim::kMaximum ? kInTheEnd : kOnTheWay)]);
+  }
+
+  // Of partitions that are equally good, the first.
+  std::size_t best_of(const std::vector<std::vector<Part>>& several, double weight = kOnTheWay) {
+    std::vector<Score> scores(several.size());
+    parallel_chunks(std::ssize(several), options_.threads,
+                    [&](std::int64_t i, int) { scores[i] = score_of(several[i], weight); });
+    return std::min_element(scores.begin(), scores.end()) - scores.begin();
   }
 
   // Coarsens inside the groups, which must not span parts, and refines on the way back. On the
