@@ -175,7 +175,8 @@ def save_run(
             _check_finite(model, "weight", optimizer)
         except InputError as error:
             raise InputError(f"{error} after {len(history)} epochs; not saved") from None
-        tensors, values = _training_state(model, optimizer)
+        learnt = {"weight": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
+        tensors, values = packed(learnt)
         return tensors, {"signature": dict(signature), "history": history, "values": values}
 
     tensors, progress = comm.on_rank_zero(state) or ({}, {})
@@ -337,12 +338,6 @@ def _inside(name: str, key: object) -> str:
     return f"{name}/{key}" if name else str(key)
 
 
-def _training_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[Tensors, Any]:
-    """All that training changes, packed."""
-    state = optimizer.state_dict()["state"]
-    return packed({"weight": model.state_dict(), "optimizer": state})
-
-
 def _after_a_step(optimizer: torch.optim.Optimizer) -> dict[int, Any] | None:
     """The state of a copy after a step; ``None`` if that cannot be known."""
     try:
@@ -398,15 +393,15 @@ def _checked(
                 f"{path}: was made with {name} {theirs.get(name)}, not {signature.get(name)}"
             )
     expected = packed(model.state_dict(), "weight")[0]
-    wanted = _after_a_step(optimizer)
+    stepped = _after_a_step(optimizer)
     saved = unpacked(progress["values"], tensors)
     state = packed(saved["optimizer"], "optimizer")[0]
     tensors = packed(saved["weight"], "weight")[0] | state
-    if wanted is None:
+    if stepped is None:
         expected |= state
     else:
         there = {name.split("/")[1] for name in state}  # parameters that had a gradient
-        of_all = packed(wanted, "optimizer")[0]
+        of_all = packed(stepped, "optimizer")[0]
         expected |= {n: t for n, t in of_all.items() if not there or n.split("/")[1] in there}
     _check_fits(path, tensors, expected)
     for name, tensor in state.items():
@@ -456,7 +451,7 @@ def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> dict
 
     def read() -> dict[str, Any]:
         tensors, values = _read(path, damaged, content)
-        own: dict[str, Any] = unpacked(values, tensors) if values else tensors  # as in 0.7
+        own: dict[str, Any] = unpacked(values, tensors)
         return own
 
     return comm.on_every_rank(read)
@@ -497,14 +492,12 @@ def _write_all(
             tensors, values = packed(own)
             text = json.dumps(values)
             content = _digest(tensors, text)
-            _write(
-                Path(directory) / _rank_file(epochs, comm.rank, content), tensors, text, directory
-            )
+            path = Path(directory) / _rank_file(epochs, comm.rank, content)
+            _write(path, tensors, text, directory)
             return content
 
-        words = torch.tensor(
-            [list(bytes.fromhex(comm.on_every_rank(write_own)))], dtype=torch.uint8
-        )
+        content = bytes.fromhex(comm.on_every_rank(write_own))
+        words = torch.tensor([list(content)], dtype=torch.uint8)
         every = words.new_empty(comm.size, words.shape[1])
         comm.all_gather(words, every, [1] * comm.size)
         digests = [bytes(row.tolist()).hex() for row in every]
@@ -555,32 +548,15 @@ def _read(path: Path, damaged: str, content: str | None = None) -> tuple[Tensors
         if _digest(tensors, text) != metadata["digest"]:
             raise ValueError("its contents have another digest")
         table = json.loads(text)
-        if "signature" in table and "values" not in table:
-            table["values"] = _values_of(tensors)
-        if values := table.get("values", table):  # none of a rank in 0.7
-            unpacked(values, tensors)
+        unpacked(table.get("values", table), tensors)
     except FileNotFoundError:
         raise InputError(f"--resume: there is no checkpoint {path}") from None
     except Exception as error:
         # Of damaged bytes the library raises what it likes.
-        said = str(error) or type(error).__name__
-        raise InputError(f"{path}: {damaged} ({said})") from None
+        raise InputError(f"{path}: {damaged} ({str(error) or type(error).__name__})") from None
     if content is not None and metadata["digest"] != content:
         raise InputError(f"{path}: {damaged} (its contents are not what the checkpoint says)")
     return tensors, table
-
-
-def _values_of(tensors: Tensors) -> Any:
-    """Of a file of spgnn 0.7, which had tensors alone, by these names."""
-    state: dict[str, Any] = {"weight": {}, "optimizer": {}}
-    for name, tensor in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "weight":
-            state[kind][rest] = tensor
-        else:
-            index, _, key = rest.partition("/")
-            state[kind].setdefault(int(index), {})[key] = tensor
-    return packed(state)[1]
 
 
 def _check_tensor(tensor: Tensor, name: str) -> None:

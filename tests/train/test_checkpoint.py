@@ -438,28 +438,6 @@ def test_what_is_of_other_objects_is_refused(tmp_path):
         spgnn.save(directory, "graph", model=model)
 
 
-def test_checkpoints_of_earlier_versions(tmp_path):
-    """They had tensors alone, in files of ranks too."""
-    model, optimizer = save(tmp_path)
-    tensors, progress = checkpoint._read(tmp_path / checkpoint.FILE, "")
-    del progress["values"]
-    own = {"0.late": torch.arange(3.0)}
-    content = checkpoint._digest(own, "{}")
-    progress["ranks"] = {"epochs": 1, "digests": [content]}
-    checkpoint._write(tmp_path / checkpoint._rank_file(1, 0, content), own, "{}", "")
-    checkpoint._write(tmp_path / checkpoint.FILE, tensors, json.dumps(progress), "")
-    other, its_optimizer = make()
-    torch.nn.init.zeros_(other.convolutions[0].lin.weight)
-    history, rows = checkpoint.load_run(
-        str(tmp_path), other, its_optimizer, SIGNATURE, SoloCommunicator()
-    )
-    assert history == HISTORY
-    assert torch.equal(rows["0.late"], own["0.late"])
-    before, after = snapshot(model, optimizer), snapshot(other, its_optimizer)
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
 HOSTILE = [5, [], {"table": []}, {"table": [["weight", 3], ["optimizer", {"table": []}]]}]
 HOSTILE += [
     {"tensor": "none"},
@@ -594,14 +572,18 @@ def test_damaged_checkpoints(tmp_path, count):
         assert found.keys() == expected.keys(), seed
         assert all(torch.equal(found[name], expected[name]) for name in found), seed
         with torch.no_grad():
-            for name, tensor in checkpoint._training_state(model, optimizer)[0].items():
+            for name, tensor in learnt(model, optimizer).items():
                 tensor.copy_(before[name])
     assert resumed < count / 2
 
 
+def learnt(model, optimizer) -> dict[str, torch.Tensor]:
+    state = {"weight": model.state_dict(), "optimizer": optimizer.state_dict()["state"]}
+    return checkpoint.packed(state)[0]
+
+
 def snapshot(model, optimizer) -> dict[str, torch.Tensor]:
-    state = checkpoint._training_state(model, optimizer)[0]
-    return {name: tensor.clone() for name, tensor in state.items()}
+    return {name: tensor.clone() for name, tensor in learnt(model, optimizer).items()}
 
 
 @pytest.mark.parametrize(
