@@ -83,13 +83,13 @@ class CutMoves {
         joined_(parts, 0) {}
 
   std::vector<Vertex> boundary() const {
-    std::vector<Vertex> found;
+    std::vector<Vertex> border;
     for (Vertex v = 0; v < graph_.num_vertices; ++v) {
       const auto edges = graph_.edges_of(v);
       const auto crosses = [&](const CutGraph::Edge& e) { return labels_[e.to] != labels_[v]; };
-      if (std::any_of(edges.begin(), edges.end(), crosses)) found.push_back(v);
+      if (std::any_of(edges.begin(), edges.end(), crosses)) border.push_back(v);
     }
-    return found;
+    return border;
   }
 
   void begin_round() {}

@@ -116,8 +116,7 @@ class SideWeights {
 };
 
 // Moves vertices across to lower the cut, within the bounds; fixed ones, whose side `fixed` says,
-// stay. A Cut, made from a graph and its
-// sides, has
+// stay. A Cut, made from a graph and its sides, has
 //   bool kStartFits               whether growth must start from a vertex that side 0 can take
 //   std::int64_t measure(gain)    fills in what moving each vertex would take off the cut; returns
 //                                 the cut
