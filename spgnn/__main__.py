@@ -108,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _info(options: Info) -> None:
-    longest = empty = known = 0
+    longest = empty = with_label = 0
     of_labels = "classes"
     chosen: dict[str, int] = {}
     with ProgressBar() as progress:
@@ -121,7 +121,7 @@ def _info(options: Info) -> None:
             longest = max(longest, int(lengths.max(initial=0)))
             empty += int((lengths == 0).sum())
             if block.y is not None:
-                known += int(labelled(block.y).sum())
+                with_label += int(labelled(block.y).sum())
                 of_labels = _OF_LABELS[label_kind(block.y)]
             if block.splits:
                 first = block.select_split()
@@ -135,7 +135,7 @@ def _info(options: Info) -> None:
         words = ", bag of words" if meta.bag_of_words else ""
         features = f"{meta.features} ({'sparse' if meta.sparse_features else 'dense'}{words})"
     if meta.labelled:
-        labels = f"{meta.classes} {of_labels}, {known:,} vertices labelled"
+        labels = f"{meta.classes} {of_labels}, {with_label:,} vertices labelled"
     if meta.splits:
         split = " / ".join(f"{chosen[n]:,}" if n in chosen else "none" for n in MASKS)
         split += f", the first of {meta.splits}" if meta.splits > 1 else ""
@@ -227,9 +227,9 @@ def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None
         )
         return labels
     if not os.path.exists(options.partition):
-        known = ", ".join(METHODS)
+        methods = ", ".join(METHODS)
         raise InputError(
-            f"--partition {shortened(options.partition, 60)}: neither a file nor one of {known}"
+            f"--partition {shortened(options.partition, 60)}: neither a file nor one of {methods}"
             f"{suggestion(options.partition, METHODS)}"
         )
     return read_labels(options.partition, source.meta.vertices, options.parts)
@@ -272,7 +272,7 @@ _OWN_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
 
 
 def _command(name: str) -> tuple[str, Callable[[Sequence[str]], int | None]]:
-    """What a command does, in words, and the function of its words."""
+    """A description of a command, and the function of its words."""
     command: tuple[str, Callable[[Sequence[str]], int | None]]
     command = _OWN_COMMANDS[name] if name in _OWN_COMMANDS else COMMANDS[name]
     return command

@@ -227,9 +227,9 @@ def _locked(target: Path, make: Callable[[Path], int | None]) -> tuple[Path, int
 
 def _remove_unlocked(path: Path) -> None:
     """Remove a file or directory of this user whose lock nobody holds."""
-    found = os.lstat(path)
-    is_directory = stat.S_ISDIR(found.st_mode)
-    if found.st_uid != os.geteuid() or not (is_directory or stat.S_ISREG(found.st_mode)):
+    status = os.lstat(path)
+    is_directory = stat.S_ISDIR(status.st_mode)
+    if status.st_uid != os.geteuid() or not (is_directory or stat.S_ISREG(status.st_mode)):
         return
     access = os.O_RDONLY | os.O_DIRECTORY if is_directory else os.O_RDWR
     descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

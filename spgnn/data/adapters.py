@@ -458,12 +458,12 @@ def _labels(y: Any) -> Tensor | None:
         got = f"{labels.dtype} {list(labels.shape)}"
         raise InputError(f"y must be labels [n] or [n, columns], got {got}")
     floating = labels.dtype.kind == "f"
-    known = labels[~np.isnan(labels)] if floating else labels
+    present = labels[~np.isnan(labels)] if floating else labels
     if labels.ndim == 1 or labels.shape[1] == 1:
         # Classes are often kept as floating numbers, with NaN where there is none.
-        if not floating or bool((np.isfinite(known) & (known == np.rint(known))).all()):
+        if not floating or bool((np.isfinite(present) & (present == np.rint(present))).all()):
             return torch.from_numpy(single_labels(labels).astype(np.int64))
-    elif floating and bool(((known == 0) | (known == 1)).all()):
+    elif floating and bool(((present == 0) | (present == 1)).all()):
         labels = np.where(np.isnan(labels), UNKNOWN, labels).astype(np.int8)
     return torch.from_numpy(labels_of_table(labels))
 

@@ -304,8 +304,8 @@ def known_labels(y: Tensor) -> Tensor:
 
 def labelled(y: Tensor) -> Tensor:
     """Mask of the vertices with at least one known label, bool [rows]."""
-    known = known_labels(y)
-    return known if known.dim() == 1 else known.flatten(1).any(dim=1)
+    present = known_labels(y)
+    return present if present.dim() == 1 else present.flatten(1).any(dim=1)
 
 
 def label_columns(y: Tensor | None) -> int:
@@ -322,9 +322,9 @@ def classes_of(y: Tensor) -> int:
     """
     if y.dim() > 2 or y[:1].numel() > 1:
         return 0
-    known = y[y.isfinite()]
-    whole = not y.is_floating_point() or bool((known == known.round()).all())
-    return max(int(known.max()) + 1, 0) if len(known) and whole else 0
+    finite = y[y.isfinite()]
+    whole = not y.is_floating_point() or bool((finite == finite.round()).all())
+    return max(int(finite.max()) + 1, 0) if len(finite) and whole else 0
 
 
 def labels_in_files(dtype: str, dimensions: int, columns: int) -> tuple[str, tuple[int, ...]]:

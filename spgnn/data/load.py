@@ -97,7 +97,7 @@ def _reader_of_several(path: AnyPath) -> type[GraphFile] | None:
 
 
 def _unknown_format(suffix: str) -> str:
-    """What to do with a file that is not read, in words."""
+    """A message about a file that is not read: how else it comes in."""
     if suffix in _PICKLES:
         return (
             "is not read, since pickles can run code; load it in Python, and hand the Data, "
@@ -106,10 +106,10 @@ def _unknown_format(suffix: str) -> str:
     if suffix in _READ_BY:
         return f"is not read; {_READ_BY[suffix]}, and hand the result to spgnn.distribute(DATA)"
     formats = (".npz", *READERS)
-    known = f"known are {', '.join(formats)} (text also with {', '.join(PACKED)})"
+    choices = f"known are {', '.join(formats)} (text also with {', '.join(PACKED)})"
     if len(formats) == 1:
-        known = "known is .npz; text and tables need spgnn.addons.io, which is not installed"
-    return f"unknown format; {known}{suggestion(suffix, formats)}"
+        choices = "known is .npz; text and tables need spgnn.addons.io, which is not installed"
+    return f"unknown format; {choices}{suggestion(suffix, formats)}"
 
 
 def suffix_of(path: Path) -> str:

@@ -23,7 +23,9 @@ Float64 = npt.NDArray[np.float64]
 X = TypeVar("X", bound=Tensor | CSR)
 
 
-def normalisation_of(model: str, aggregate: str, asked: str = "auto") -> tuple[Normalisation, bool]:
+def normalisation_of(
+    model: str, aggregate: str, choice: str = "auto"
+) -> tuple[Normalisation, bool]:
     """Normalisation of the adjacency that a model uses, and whether it has self-loops.
 
     Parameters
@@ -31,11 +33,11 @@ def normalisation_of(model: str, aggregate: str, asked: str = "auto") -> tuple[N
     model : str
     aggregate : str
         Of sage.
-    asked : {"auto", "sym", "row", "none"}
+    choice : {"auto", "sym", "row", "none"}
     """
     own: Normalisation = MODELS[model].normalisation if aggregate == "mean" else "none"
-    given: dict[str, Normalisation] = {"sym": "sym", "row": "row", "none": "none"}
-    return given.get(asked, own), MODELS[model].loops
+    by_name: dict[str, Normalisation] = {"sym": "sym", "row": "row", "none": "none"}
+    return by_name.get(choice, own), MODELS[model].loops
 
 
 def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:
@@ -62,12 +64,12 @@ def add_self_loops(block: CSR, first_row: int = 0, weight: float = 1) -> CSR:
     return CSR.of(torch.from_numpy(grown), torch.from_numpy(indices), block.shape, values)
 
 
-def first_not_below(indptr: Int64, indices: npt.NDArray[Any], wanted: Int64) -> Int64:
+def first_not_below(indptr: Int64, indices: npt.NDArray[Any], columns: Int64) -> Int64:
     """In each row, the position of the first column ≥ wanted, by bisection of all rows at once."""
     low, high = indptr[:-1].copy(), indptr[1:].copy()
     while (open_rows := np.flatnonzero(low < high)).size:
         middle = (low[open_rows] + high[open_rows]) // 2
-        below = indices[middle] < wanted[open_rows]
+        below = indices[middle] < columns[open_rows]
         low[open_rows[below]] = middle[below] + 1
         high[open_rows[~below]] = middle[~below]
     return low

@@ -106,14 +106,14 @@ class GraphArrays:
         self.vertices = rows
         matrices = {f"{prefix}{name}" for prefix in ("", "x_", "y_") for name in _OF_MATRIX}
         masks = {f"{name}{s}" for name in MASKS for s in ("", "s")}
-        known = {"directed", "x", "y", "classes", "edge_attr"} | matrices | masks
-        self._unread = [name for name in archive.names if name not in known]
+        read = {"directed", "x", "y", "classes", "edge_attr"} | matrices | masks
+        self._unread = [name for name in archive.names if name not in read]
 
     def warn_of_unread(self) -> None:
         """Log that the file holds what looks like attributes of edges, if it does."""
         if edges := [name for name in self._unread if name.startswith("edge")]:
-            said = "%s: not read: %s; of edges, weights are 'data' and features 'edge_attr'"
-            logging.getLogger(__name__).warning(said, self.path, ", ".join(edges))
+            message = "%s: not read: %s; of edges, weights are 'data' and features 'edge_attr'"
+            logging.getLogger(__name__).warning(message, self.path, ", ".join(edges))
 
     def decided(self) -> dict[str, str]:
         """Reasons for direction and weights."""
@@ -164,8 +164,8 @@ class GraphArrays:
         self, name: str, array: Array | NpyHeader, shape: tuple[int | None, ...]
     ) -> None:
         """Refuse an array of another shape (``None``: any size), or of no numbers."""
-        wanted = zip(shape, array.shape, strict=False)
-        fits = len(shape) == len(array.shape) and all(w in (None, size) for w, size in wanted)
+        pairs = zip(shape, array.shape, strict=False)
+        fits = len(shape) == len(array.shape) and all(w in (None, size) for w, size in pairs)
         if array.dtype.kind not in "fiub" or not fits:
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
             self.refuse(name, f"must be float32 [{sizes}], got {_described(array)}")
@@ -197,8 +197,8 @@ class GraphArrays:
         name = f"{matrix}_shape"
         shape = self.shape(name)
         if shape[0] != self.vertices:
-            said = f"says {shape[0]} rows, but the graph has {self.vertices} vertices"
-            self.refuse(name, said)
+            message = f"says {shape[0]} rows, but the graph has {self.vertices} vertices"
+            self.refuse(name, message)
         if f"{matrix}_data" not in self.archive:
             raise InputError(f"{self.path}: no array '{matrix}_data'")
         return shape
@@ -294,8 +294,10 @@ class GraphArrays:
             return self._table_of_labels(table)
         table = self.archive.array("y")
         if table.shape[1:] == (1,) and table.dtype.kind in "iu" and table.dtype != np.int8:
-            said = f"is {_described(table)}: give classes as a vector [{len(table)}], y[:, 0], or a"
-            self.refuse("y", f"{said} single label of 0 and 1 as int8")
+            remedy = (
+                f"give classes as a vector [{len(table)}], y[:, 0], or a single label of 0 and 1"
+            )
+            self.refuse("y", f"is {_described(table)}: {remedy} as int8")
         if table.dtype.kind == "f" or table.ndim == 2:
             return self._table_of_labels(table)
         y = self.integers("y", self.vertices, table)
@@ -319,8 +321,8 @@ class GraphArrays:
     def _table_of_labels(self, table: Array) -> Tensor:
         """Several labels a vertex, or numbers."""
         if table.dtype.kind not in "fiub" or table.ndim not in (1, 2):
-            wanted = "a vector of integers, a table of 0 and 1, or numbers"
-            self.refuse("y", f"must be {wanted}, got {_described(table)}")
+            kinds = "a vector of integers, a table of 0 and 1, or numbers"
+            self.refuse("y", f"must be {kinds}, got {_described(table)}")
         if len(table) != self.vertices:
             self.refuse("y", f"must have length {self.vertices}, got {len(table)}")
         with errors_of(self.path):
@@ -438,11 +440,11 @@ class NpzSource(GraphSource):
         data = self._vertices.take(ids)
         features = self._features
         if features is not None:
-            wanted = ids_of(ids, self.meta.vertices)
+            vertices = ids_of(ids, self.meta.vertices)
             if features.mapped:
-                data["x"] = features.take(wanted.numpy())
+                data["x"] = features.take(vertices.numpy())
             else:
-                ascending, order = wanted.sort()
+                ascending, order = vertices.sort()
                 picked: list[Any] = []
                 pieces: Iterator[tuple[int, Any]] = features.pieces(self.piece_rows)
                 for first, piece in pieces:
@@ -450,7 +452,7 @@ class NpzSource(GraphSource):
                     low, high = torch.searchsorted(ascending, bounds).tolist()
                     if low < high or not picked:
                         picked.append(select_rows(piece, ascending[low:high] - first))
-                    if high == len(wanted):
+                    if high == len(vertices):
                         break
                 data["x"] = select_rows(stack_rows(picked), order.argsort())
         return VertexData(**data)

@@ -230,9 +230,9 @@ class ShardDirectory(GraphSource):
     """
 
     def __init__(
-        self, directory: Path, meta: GraphMeta, digests: Sequence[str], made: Any = None
+        self, directory: Path, meta: GraphMeta, digests: Sequence[str], origin: Any = None
     ) -> None:
-        self.directory, self.meta, self.made = directory, meta, made
+        self.directory, self.meta, self.made = directory, meta, origin
         self._digests = digests
         if (directory / IDS).exists():
             self.write_ids = partial(shutil.copyfile, directory / IDS)
@@ -253,7 +253,7 @@ class ShardDirectory(GraphSource):
         return GraphBlock(A, opened.first, opened.vertex_ids(), attr, **data)
 
     def edge_attr(self) -> Tensor | None:
-        """Of one part mapped, of several in memory."""
+        """Mapped if there is one part, else in memory."""
         attr = [self._part(part).edge_attr() for part in range(self.meta.parts)]
         there = [table for table in attr if table is not None]
         if there and len(there) < len(attr):
@@ -315,16 +315,16 @@ class ShardDirectory(GraphSource):
 
     def adjacency(self, ids: Tensor | slice) -> CSR:
         """Some rows of the adjacency; only they are read."""
-        wanted, order = self._by_part(ids)
-        A = stack_rows([part.csr(rows=rows) for part, rows in wanted])
+        by_part, order = self._by_part(ids)
+        A = stack_rows([part.csr(rows=rows) for part, rows in by_part])
         return A if order is None else select_rows(A, order)
 
     def rows(self, ids: Tensor | slice) -> VertexData:
         """Features, labels and masks of some vertices; only they are read."""
-        wanted, order = self._by_part(ids)
-        by_part = [part.vertex_data(rows) for part, rows in wanted]
+        chosen, order = self._by_part(ids)
+        by_part = [part.vertex_data(rows) for part, rows in chosen]
         if self.meta.sparse_features:
-            for data, (part, rows) in zip(by_part, wanted, strict=True):
+            for data, (part, rows) in zip(by_part, chosen, strict=True):
                 data["x"] = part.csr("x_", rows)
         stacked = {name: stack_rows([data[name] for data in by_part]) for name in by_part[0]}
         if order is not None:
@@ -350,10 +350,10 @@ class ShardDirectory(GraphSource):
 
     def _by_part(self, ids: Tensor | slice) -> tuple[list[tuple[Part, Array]], Tensor | None]:
         """(part, its own rows) in rising order, and what brings them into the order of `ids`."""
-        wanted = ids_of(ids, self.meta.vertices)
-        rows, order = wanted.numpy(), None
-        if bool((wanted.diff() < 0).any()):
-            ascending, places = wanted.sort()
+        vertices = ids_of(ids, self.meta.vertices)
+        rows, order = vertices.numpy(), None
+        if bool((vertices.diff() < 0).any()):
+            ascending, places = vertices.sort()
             rows, order = ascending.numpy(), places.argsort()
         if len(rows) and not 0 <= rows[0] <= rows[-1] < self.meta.vertices:
             raise InputError(f"vertices must be in [0, {self.meta.vertices})")
@@ -617,9 +617,9 @@ class DirectoryWriter:
         self.arrays.clear()
         self._entries.clear()
 
-    def finish(self, meta: GraphMeta, made: dict[str, Any] | None = None) -> None:
+    def finish(self, meta: GraphMeta, origin: dict[str, Any] | None = None) -> None:
         """Describe the parts, and how the graph was generated, if it was."""
         record: dict[str, Any] = {"format": FORMAT, "version": VERSION, **asdict(meta)}
-        record |= {"made": made, "digests": self._digests}
+        record |= {"made": origin, "digests": self._digests}
         record["digest"] = fingerprint(record)
         (self.folder / META).write_text(json.dumps(record, indent=1) + "\n")

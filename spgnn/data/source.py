@@ -221,7 +221,7 @@ class MemorySource(GraphSource):
         return self._graph.adjacency
 
     def edge_attr(self) -> Tensor | None:
-        """Those of the graph."""
+        """As the graph has them."""
         return self._graph.edge_attr
 
     def rows(self, ids: Tensor | slice) -> VertexData:

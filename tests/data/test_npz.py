@@ -459,13 +459,11 @@ def test_the_door_opens_what_it_can_in_pieces(tmp_path, monkeypatch):
     graph = block_model(50, 200, features=2, seed=0)
     write_npz(graph, tmp_path / "g.npz")
     write_shards(graph, None, 2, tmp_path / "d")
-    (tmp_path / "e.txt").write_text("0 1\n")
     monkeypatch.setenv("SPGNN_DATA", str(tmp_path))
     kinds = {
         "g": NpzSource,
         str(tmp_path / "g.npz"): NpzSource,
         str(tmp_path / "d"): ShardDirectory,
-        str(tmp_path / "e.txt"): MemorySource,
         "rmat-4-2": MemorySource,
     }
     for name, kind in kinds.items():

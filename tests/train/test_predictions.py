@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -15,7 +13,6 @@ from spgnn.comm import (
     connect,
 )
 from spgnn.config import TrainConfig, Training
-from spgnn.data.load import load_dataset
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train import train as command
@@ -43,33 +40,6 @@ def dense_scores(graph, weights, model: str) -> np.ndarray:
             given[0] = given[0].T
         H = dense_layer(model, A, H, *given)
     return H.numpy()
-
-
-@pytest.mark.parametrize("ids", ["strings", "sparse"])
-def test_predictions_have_the_ids_of_the_data(tmp_path, ids):
-    """On three ranks as on one of the same graph without ids, in the order of the data's."""
-    path = write_dataset(tmp_path / "graph.npz")
-    graph = load_dataset(path)
-    n, A = graph.vertices, graph.adjacency.to_scipy().tocoo()
-    numbers = np.random.default_rng(0).permutation(n) * 10**9
-    named = pa.array([f"v{i}" for i in numbers]) if ids == "strings" else pa.array(numbers)
-    (tmp_path / "tables").mkdir()
-    edges = pa.table({"source": named.take(A.coords[1]), "target": named.take(A.coords[0])})
-    pq.write_table(edges, tmp_path / "tables" / "edges.parquet")
-    masks = {name: getattr(graph, name).numpy() for name in ("train_mask", "val_mask", "test_mask")}
-    columns = {"id": named, "x": list(graph.x.numpy()), "y": graph.y.numpy(), **masks}
-    pq.write_table(pa.table(columns), tmp_path / "tables" / "vertices.parquet")
-    common = {"hidden": 8, "epochs": 3, "partition": "random"}
-    for data, ranks, out in ((path, 1, "out.npz"), (tmp_path / "tables", 3, "out.parquet")):
-        config = TrainConfig.of(dataset=data, predictions=tmp_path / out, **common)
-        run_ranks(lambda rank, config=config: command(config, connect()), ranks)
-    table, order = pq.read_table(tmp_path / "out.parquet"), np.arange(n)
-    if ids == "sparse":
-        order = np.argsort(numbers)
-    assert table["id"].to_pylist() == named.take(order).to_pylist()
-    with np.load(tmp_path / "out.npz") as file:
-        scores = np.array(table["scores"].to_pylist())
-        np.testing.assert_allclose(scores, file["scores"][order], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def column_for(role: str, names: Iterable[str], where: object, remedy: str) -> s
     around = {name: words for name in names if (words := words_around(role, name)) is not None}
     best = [name for name, words in around.items() if not words] or list(around)
     if len(best) > 1:
-        said = f"columns '{best[0]}' and '{best[1]}' may both be the {role}"
-        raise InputError(f"{where}: {said}; {remedy}{best[0]}")
+        message = f"columns '{best[0]}' and '{best[1]}' may both be the {role}"
+        raise InputError(f"{where}: {message}; {remedy}{best[0]}")
     return best[0] if best else None
 
 
@@ -92,8 +92,8 @@ def require_arrow(what: object) -> ModuleType:
         importlib.import_module("pyarrow.parquet")  # an attribute of the package, once it is loaded
         return importlib.import_module("pyarrow")
     except ImportError:
-        said = "needs the package pyarrow: pip install 'spgnn[arrow]'"
-        raise InputError(f"{what}: {said}") from None
+        message = "needs the package pyarrow: pip install 'spgnn[arrow]'"
+        raise InputError(f"{what}: {message}") from None
 
 
 class Batch(NamedTuple):
@@ -240,10 +240,10 @@ class ColumnFiles:
         for path, types in zip(self.paths, self._types, strict=True):
             for name in columns:
                 if name not in types:
-                    known = shortened(", ".join(types), 80) or "none"
+                    listed = shortened(", ".join(types), 80) or "none"
                     pairs = zip(self.paths, self._types, strict=True)
                     other = next((f"; {p.name} has one" for p, t in pairs if name in t), "")
-                    raise InputError(f"{path}: no column '{name}'; it has {known}{other}")
+                    raise InputError(f"{path}: no column '{name}'; it has {listed}{other}")
                 if types[name] != self.types[name]:
                     raise InputError(
                         f"{path}: column '{name}' is {types[name]}, but {self.types[name]} in "
@@ -350,8 +350,8 @@ def _opened(
     batches, rows, unpacked = _sizes(arrow.ipc.MessageReader.open_stream(mapped))
     check_unpacked(path, unpacked, path.stat().st_size, _PLAINLY)
     if whole is not None and whole.num_record_batches != batches:
-        said = f"its footer lists {whole.num_record_batches} batches, but there are {batches}"
-        raise ValueError(said)
+        message = f"its footer lists {whole.num_record_batches} batches, but there are {batches}"
+        raise ValueError(message)
     mapped.seek(begin)
     reader = arrow.ipc.open_stream(mapped)
     return reader.schema, rows, iter(reader)
@@ -404,23 +404,15 @@ class Ids:
     def __len__(self) -> int:
         return len(self._table)
 
-    def number(self, batch: Batch, name: str, known: str = "") -> Int64:
-        """The number of each id of a column; `known`, if given, says where all must occur."""
-        if self.text:
-            begins, content = _bytes_of(batch, name)
-        else:
-            integers = integers_of(batch, name)
-            begins, content = _bytes_of_integers(integers)
-        numbers = self._table.number(begins, content, bool(known))
-        if known:
+    def number(self, batch: Batch, name: str, owner: str = "") -> Int64:
+        """The number of each id of a column; all must occur in the table of an `owner`, if any."""
+        content = _bytes_of(batch, name) if self.text else _bytes_of_integers(batch, name)
+        numbers = self._table.number(*content, bool(owner))
+        if owner:
             column = batch.columns[name]
-            rule = f"an id of {known}"
+            rule = f"an id of {owner}"
             batch.refuse(name, numbers >= 0, lambda row: f"'{column[row].as_py()}'", rule)
         return numbers
-
-    def add(self, ids: pa.Array, where: str) -> None:
-        """Number the ids of an array."""
-        self.number(Batch(Path(where), 0, {"id": ids}), "id")
 
     def ranks(self) -> tuple[Int64, Int64]:
         """The place of each number in the rising order of ids, and the numbers in that order."""
@@ -459,8 +451,9 @@ def integers_of(batch: Batch, name: str) -> Int64:
     return integers
 
 
-def _bytes_of_integers(integers: Int64) -> tuple[Int64, npt.NDArray[np.uint8]]:
+def _bytes_of_integers(batch: Batch, name: str) -> tuple[Int64, npt.NDArray[np.uint8]]:
     """As names: of eight bytes, the first the highest, so that they are sorted as integers are."""
+    integers = integers_of(batch, name)
     return np.arange(len(integers) + 1) * 8, integers.astype(">i8").view(np.uint8)
 
 
@@ -475,5 +468,5 @@ def _bytes_of(batch: Batch, name: str) -> tuple[Int64, npt.NDArray[np.uint8]]:
     if not len(column):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)
     where = np.frombuffer(begins, np.int64, len(column) + 1, 8 * column.offset)
-    held = np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-    return where, held
+    stretch = np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
+    return where, stretch

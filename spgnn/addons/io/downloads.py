@@ -59,11 +59,11 @@ def fetch(url: str, target: Path, digest: str | None, progress: Progress | None 
                 _verify(url, Path(file.name), digest)
     except BaseException as error:
         with suppress(OSError):  # another process may have put something there
-            for made in missing:
-                made.rmdir()
+            for parent in missing:
+                parent.rmdir()
         if isinstance(error, OSError):
-            said = error.strerror or error
-            raise InputError(f"{folder}: cannot be written: {said}") from None
+            reason = error.strerror or error
+            raise InputError(f"{folder}: cannot be written: {reason}") from None
         raise
     return target
 
@@ -89,11 +89,11 @@ def _verify(url: str, path: Path, digest: str) -> None:
     if kind == "git":
         name, header = "sha1", b"blob %d\0" % path.stat().st_size
     with open(path, "rb") as file:
-        found = hashlib.file_digest(
+        actual = hashlib.file_digest(
             file, lambda: hashlib.new(name, header, usedforsecurity=False)
         ).hexdigest()
-    if found != expected:
-        raise InputError(f"{url}: not the published file: {kind} is {found}, expected {expected}")
+    if actual != expected:
+        raise InputError(f"{url}: not the published file: {kind} is {actual}, expected {expected}")
 
 
 def _mask(vertices: int, rows: npt.NDArray[np.int64]) -> torch.Tensor:
@@ -145,9 +145,9 @@ def load_planetoid(
     loaded = {kind: _unpickle(path) for kind, path in paths.items()}
     neighbours = loaded["graph"]
     vertices = len(neighbours)
-    known = loaded["allx"].shape[0]
+    first = loaded["allx"].shape[0]
     # Rows of tx and ty are vertices in the order of test.index; allx and ally are the first ones.
-    row_of = np.concatenate((np.arange(known), test))
+    row_of = np.concatenate((np.arange(first), test))
     x = np.zeros((vertices, loaded["allx"].shape[1]), np.float32)
     x[row_of] = scipy.sparse.vstack((loaded["allx"], loaded["tx"])).toarray()
     y = torch.full((vertices,), -1, dtype=torch.int64)

@@ -359,8 +359,8 @@ def _direction(path: Path, head: Head) -> tuple[bool, str]:
         raise InputError(f"{path}: its comments say both 'Directed graph' and 'Undirected graph'")
     if directed:
         return True, "a comment begins with 'Directed graph'"
-    said = "a" if undirected else "no"
-    return not undirected, f"{said} comment begins with 'Undirected graph'"
+    article = "a" if undirected else "no"
+    return not undirected, f"{article} comment begins with 'Undirected graph'"
 
 
 def _headings(text: str) -> list[str]:
@@ -420,15 +420,15 @@ class MatrixMarket(EdgeFile):
         """Entry (row, column) is the edge column → row."""
         path, n, entries = self.path, self._rows, self._entries
         kinds, skew = _KINDS[self._field], self._symmetry == "skew-symmetric"
-        wanted = "row column" + (" value" if len(kinds) == 3 else "")
-        row_rule = f"an entry of a '{self._field}' matrix is '{wanted}'"
+        layout = "row column" + (" value" if len(kinds) == 3 else "")
+        row_rule = f"an entry of a '{self._field}' matrix is '{layout}'"
         grammar = Grammar(kinds, row=row_rule, separators=_BLANKS, comments="")
         total, below, above = 0, False, False
         for numbers in read_numbers(path, grammar, self._line, progress):
             lines = numbers.lines
             if total + len(lines) > entries:
-                said = f"more entries than the {entries} of line {self._line}"
-                raise InputError(f"{path}, line {lines[entries - total]}: {said}")
+                message = f"more entries than the {entries} of line {self._line}"
+                raise InputError(f"{path}, line {lines[entries - total]}: {message}")
             total += len(lines)
             table = numbers.integers.reshape(-1, kinds.count("i"))
             for column, what in ((table[:, 0], "row"), (table[:, 1], "column")):
@@ -497,8 +497,8 @@ def _read_banner(path: Path) -> tuple[str, str]:
     if field not in _KINDS:
         raise InputError(f"{line} '{field}' entries; weights are pattern, integer or real")
     if symmetry not in ("general", "symmetric", "skew-symmetric"):
-        known = "'general', 'symmetric' or 'skew-symmetric'"
-        raise InputError(f"{line} '{symmetry}'; a graph is {known}")
+        choices = "'general', 'symmetric' or 'skew-symmetric'"
+        raise InputError(f"{line} '{symmetry}'; a graph is {choices}")
     if symmetry == "skew-symmetric" and field == "pattern":
         raise InputError(f"{line} a 'pattern' has no sign, so it is not skew-symmetric")
     return field, symmetry
@@ -523,18 +523,18 @@ class MetisGraph(EdgeFile):
             raise InputError(f"{path}: empty; a METIS graph begins with 'vertices edges'")
         self.path, self._line = path, head.line
         fields, where = head.fields, f"{path}, line {head.line}:"
-        wanted = f"{where} the header of a METIS graph is 'vertices edges [fmt [constraints]]'"
+        expected = f"{where} the header of a METIS graph is 'vertices edges [fmt [constraints]]'"
         if not 2 <= len(fields) <= 4 or not all(f.isascii() and f.isdecimal() for f in fields):
-            raise InputError(f"{wanted}, got '{shortened(' '.join(fields), 60)}'")
+            raise InputError(f"{expected}, got '{shortened(' '.join(fields), 60)}'")
         flags = fields[2].rjust(3, "0") if len(fields) > 2 else "000"
         if len(flags) != 3 or set(flags) - set("01"):
             shown = shortened(fields[2], 40)
-            raise InputError(f"{wanted}; fmt is up to three digits 0 or 1, got '{shown}'")
+            raise InputError(f"{expected}; fmt is up to three digits 0 or 1, got '{shown}'")
         # gpmetis takes 0 for 1.
         constraints = max(count(path, head.line, (*fields, "1", "1")[3], "constraints"), 1)
         if constraints > _MOST_CONSTRAINTS:
             raise InputError(
-                f"{wanted}; {constraints} constraints are more than {_MOST_CONSTRAINTS}"
+                f"{expected}; {constraints} constraints are more than {_MOST_CONSTRAINTS}"
             )
         self._vertices = count(path, head.line, fields[0], "vertices")
         self._edges = count(path, head.line, fields[1], "edges")
@@ -564,8 +564,8 @@ class MetisGraph(EdgeFile):
                 raise InputError(f"{path}, line {line}: more lines than the header's {n} vertices")
             counts, lines = counts[:left], lines[:left]
             if skipped and not counts.all():
-                said = f"empty, but the fmt asks for {skipped} numbers"
-                raise InputError(f"{path}, line {lines[np.argmin(counts)]}: {said}")
+                message = f"empty, but the fmt asks for {skipped} numbers"
+                raise InputError(f"{path}, line {lines[np.argmin(counts)]}: {message}")
             degrees, neighbours = (counts - skipped) // (1 + weighted), numbers.integers
             if skipped:
                 integers = degrees + skipped

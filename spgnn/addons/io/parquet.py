@@ -124,8 +124,8 @@ def _files(parts: Iterable[Path]) -> list[Path]:
 class _Columns:
     """The columns of a table by what they are for."""
 
-    def __init__(self, files: ColumnFiles, given: Mapping[str, str]) -> None:
-        self.files, self._given = files, given
+    def __init__(self, files: ColumnFiles, named: Mapping[str, str]) -> None:
+        self.files, self._given = files, named
 
     def find(self, role: str) -> str | None:
         """The column that is named for a role, or whose name has a word for it; there is one."""
@@ -150,9 +150,9 @@ class _Columns:
         remedy = f"ame two: FILE@{first}=COLUMN,{second}=COLUMN"
         for role, name in zip((first, second), names, strict=True):
             if name is None:
-                known = shortened(", ".join(types), 80)
+                listed = shortened(", ".join(types), 80)
                 raise InputError(
-                    f"{where}: no column is named {role}; it has {known or 'none'}. N{remedy}"
+                    f"{where}: no column is named {role}; it has {listed or 'none'}. N{remedy}"
                 )
             rivals = [
                 other
@@ -161,8 +161,8 @@ class _Columns:
                 and (is_text(types[other]) or require_arrow(where).types.is_integer(types[other]))
             ]
             if role not in self._given and words_around(role, name) and rivals:
-                said = f"columns '{name}' and '{rivals[0]}' may both be the {role}"
-                raise InputError(f"{where}: {said}; n{remedy}")
+                message = f"columns '{name}' and '{rivals[0]}' may both be the {role}"
+                raise InputError(f"{where}: {message}; n{remedy}")
         return str(names[0]), str(names[1])
 
     def only_time(self) -> str | None:
@@ -170,8 +170,8 @@ class _Columns:
         where, types = self.files.paths[0], self.files.types
         names = [name for name in types if require_arrow(where).types.is_temporal(types[name])]
         if len(names) > 1:
-            said = f"columns '{names[0]}' and '{names[1]}' may both be the time"
-            raise InputError(f"{where}: {said}; name one: FILE@time={names[0]}")
+            message = f"columns '{names[0]}' and '{names[1]}' may both be the time"
+            raise InputError(f"{where}: {message}; name one: FILE@time={names[0]}")
         return names[0] if names else None
 
 
@@ -220,19 +220,19 @@ class TabularEdges(EdgeFile):
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
         """All edges; the numbers of ids that are strings change once all are known: `ranks`."""
-        table, known = self.vertex_table, ""
+        table, owner = self.vertex_table, ""
         if table is not None:
-            known = str(table.files.paths[0])
+            owner = str(table.files.paths[0])
         names = [name for name in (*self._ends, self._weight, self._attr) if name is not None]
         for batch in self._files.batches(names, progress):
             if self._ids.text or (table is not None and table.ids is not None):
-                source, target = (self._ids.number(batch, name, known) for name in self._ends)
+                source, target = (self._ids.number(batch, name, owner) for name in self._ends)
                 vertices = len(self._ids)
             else:
                 source, target = (integers_of(batch, name) for name in self._ends)
                 for name, end in zip(self._ends, (source, target), strict=True):
                     if table is not None:
-                        rule = f"a vertex of {known}, in [0, {table.meta.vertices})"
+                        rule = f"a vertex of {owner}, in [0, {table.meta.vertices})"
                         batch.refuse(name, end < table.meta.vertices, end.__getitem__, rule)
                     self._largest = max(self._largest, int(end.max(initial=-1)))
                 vertices = self._largest + 1
@@ -323,12 +323,12 @@ class VertexTable:
     """Features, labels and masks, a row a vertex; labels and masks are in memory."""
 
     def __init__(
-        self, path: Path, files: Sequence[Path], given: Mapping[str, str], *, text: bool
+        self, path: Path, files: Sequence[Path], named: Mapping[str, str], *, text: bool
     ) -> None:
         self.files = ColumnFiles(files)
         self.ids: Ids | None = None  # None if row i is vertex i
         self.vertex_ids: Tensor | None = None  # integers that are not the numbers of the rows
-        columns = _Columns(self.files, given)
+        columns = _Columns(self.files, named)
         identity, label = columns.find("id"), columns.find("label")
         types, self.labels_by = self.files.types, ""
         if identity is None:
@@ -553,8 +553,8 @@ class TableWriter:
 def source_ids(name_or_path: AnyPath) -> pa.ChunkedArray | None:
     """The ids of a graph's vertices in the order of their numbers, if they are strings."""
     if is_graph_directory(name_or_path):
-        kept = Path(name_or_path) / IDS
-        return require_arrow(kept).parquet.read_table(kept)["id"] if kept.exists() else None
+        path = Path(name_or_path) / IDS
+        return require_arrow(path).parquet.read_table(path)["id"] if path.exists() else None
     if names_of_several(os.fspath(name_or_path)) or not is_tabular(name_or_path):
         return None  # graphs that are joined have numbers of their own
     return TabularEdges(Path(name_or_path)).ids()
@@ -574,29 +574,17 @@ class Pairs(NamedTuple):
     times: Array | None = None
 
 
-def read_pairs(
-    path: AnyPath,
-    columns: tuple[str, str, str] = ("user", "item", "rating"),
-    known: tuple[pa.Array, pa.Array] | None = None,
-    progress: Progress | None = None,
-) -> Pairs:
-    """Read pairs from Parquet or Arrow: a file, a folder or a pattern.
+def read_pairs(path: AnyPath) -> Pairs:
+    """Read pairs of a user and an item from Parquet or Arrow: a file, a folder or a pattern.
 
-    Parameters
-    ----------
-    path : path
-        ``FILE@user=COLUMN,item=COLUMN,rating=COLUMN,time=COLUMN`` names columns. Of times, it
-        may also be the only column of dates or timestamps.
-    columns : three str
-        What the columns of both sides and of weights are for; of the last there may be none.
-    known : two arrays, optional
-        Ids of both sides, in the order of their numbers. Others are then refused.
+    ``FILE@user=COLUMN,item=COLUMN,rating=COLUMN,time=COLUMN`` names columns. Of times, it may also
+    be the only column of dates or timestamps.
 
     Raises
     ------
     InputError
         If there is no such file, no such column or no pair; names the row of an id or a weight that
-        is missing, or wrong, or not known.
+        is missing or wrong.
     """
     place = place_of(path)
     if place is None or not place.edges:
@@ -604,38 +592,30 @@ def read_pairs(
         raise InputError(f"{path}: neither a {shown} file, nor a folder or a pattern of such files")
     files = ColumnFiles(place.edges)
     roles = _Columns(files, place.columns)
-    weight, time = roles.find(columns[2]), roles.find("time") or roles.only_time()
-    names = roles.pair(*columns[:2], str(weight), str(time))
+    weight, time = roles.find("rating"), roles.find("time") or roles.only_time()
+    names = roles.pair("user", "item", str(weight), str(time))
     sides = [Ids(files.types[name], f"{place.edges[0]}: column '{name}'") for name in names]
-    where = ""
-    if known is not None:
-        where = "the ids that are known"
-        for side, ids in zip(sides, known, strict=True):
-            side.add(ids, where)
     numbers: tuple[list[Int64], list[Int64]] = ([], [])
     weights: list[npt.NDArray[np.float64]] = []
     times: list[Array] = []
     read = [name for name in (*names, weight, time) if name is not None]
     if unread := [name for name in files.types if name not in read]:
         _LOGGER.info("%s: not read: columns %s", path, ", ".join(unread))
-    for batch in files.batches(read, progress):
+    for batch in files.batches(read):
         for side, name, parts in zip(sides, names, numbers, strict=True):
-            parts.append(side.number(batch, name, where))
+            parts.append(side.number(batch, name))
         if weight is not None:
             weights.append(_weights(batch, weight))
         if time is not None:
             times.append(batch.times(time))
     if not any(map(len, numbers[0])):
         raise InputError(f"{path}: holds no pairs")
-    arrow = require_arrow(path)
+    (ranks, order), (other_ranks, other_order) = (side.ranks() for side in sides)
     first, second = (np.concatenate(parts) for parts in numbers)
+    ids = [
+        require_arrow(path).concat_arrays(list(side.arrays(rising)))
+        for side, rising in zip(sides, (order, other_order), strict=True)
+    ]
     listed = np.concatenate(weights) if weights else None
     when = np.concatenate(times) if times else None
-    if known is not None:
-        return Pairs(first, second, listed, known[0], known[1], when)
-    (ranks, order), (others, of_others) = (side.ranks() for side in sides)
-    ids = [
-        arrow.concat_arrays(list(side.arrays(rising)))
-        for side, rising in zip(sides, (order, of_others), strict=True)
-    ]
-    return Pairs(ranks[first], others[second], listed, ids[0], ids[1], when)
+    return Pairs(ranks[first], other_ranks[second], listed, ids[0], ids[1], when)

@@ -317,8 +317,8 @@ class Buckets:
             self._add("entries", target, source, weights, features)
             if mirrored:
                 keep = slice(None) if loops_mirrored else source != target
-                kept = None if weights is None else weights[keep]
-                self._add("mirrored", source[keep], target[keep], kept)
+                turned = None if weights is None else weights[keep]
+                self._add("mirrored", source[keep], target[keep], turned)
 
     def rows(
         self, mirrored: bool, progress: Progress | None = None

@@ -79,8 +79,8 @@ def show(report: Report) -> None:
     for name, value in last.items():
         if name not in ("epoch", "lr", "seconds") and value is not None:
             score = name.removeprefix("test_").partition("@")
-            known = published.get(score[0]) if score[2] == "20" else None
-            beside = "" if known is None else f" (published: {known:.4f})"
+            reference = published.get(score[0]) if score[2] == "20" else None
+            beside = "" if reference is None else f" (published: {reference:.4f})"
             table.add_row(name.replace("_", " "), f"{value:.4f}{beside}")
     seconds = report["epoch_seconds"]["median"]
     table.add_row("seconds per epoch", f"{seconds:.4f}")

@@ -52,8 +52,8 @@ class Interactions:
 
     def names(self) -> dict[str, Array]:
         """The side and the id of each vertex of the graph, users first; texts if any id is one."""
-        given, shape = (self.users, self.items), self.shape
-        ids = [np.arange(n) if own is None else own for n, own in zip(shape, given, strict=True)]
+        named, shape = (self.users, self.items), self.shape
+        ids = [np.arange(n) if own is None else own for n, own in zip(shape, named, strict=True)]
         return {"side": np.repeat(["user", "item"], shape), "id": np.concatenate(ids)}
 
     def graph(self) -> Graph:
@@ -106,8 +106,8 @@ def open_interactions(
         users, items, count = map(int, made_up.groups())
         return _divided(dataset, make_up(users, items, count, seed=seed), test_share, seed)
     if not path.exists() and not is_tabular(dataset):
-        known = "a file, a directory with train.txt and test.txt, or interactions-1000-500-20000"
-        raise InputError(f"{dataset}: there is no such file; interactions are {known}")
+        choices = "a file, a directory with train.txt and test.txt, or interactions-1000-500-20000"
+        raise InputError(f"{dataset}: there is no such file; interactions are {choices}")
     paths = [path]
     if path.is_dir() and not (is_tabular(dataset) and not list(path.glob("test.*"))):
         paths = [_file_of(path, "train"), _file_of(path, "test")]
@@ -224,15 +224,17 @@ def _numbered(sides: Sequence[Side]) -> tuple[Array | None, list[Array]]:
         largest = max(int(numbers.max(initial=-1)) for numbers in every)
         if largest < 2 * sum(map(len, every)) + 1000:
             return None, every
-    known, numbers = [], []
+    vocabularies, numbers = [], []
     for side in sides:
         used, inverse = np.unique(side.numbers, return_inverse=True)
-        known.append(used if side.names is None else side.names)
+        vocabularies.append(used if side.names is None else side.names)
         numbers.append(inverse if side.names is None else side.numbers)
-    if any(names.dtype.kind not in "iu" for names in known):
-        known = [names.astype(str) for names in known]  # of integers, as files have them
-    names = np.unique(np.concatenate(known))
-    places = [np.searchsorted(names, own) for own in known]
+    if any(names.dtype.kind not in "iu" for names in vocabularies):
+        vocabularies = [
+            names.astype(str) for names in vocabularies
+        ]  # of integers, as files have them
+    names = np.unique(np.concatenate(vocabularies))
+    places = [np.searchsorted(names, own) for own in vocabularies]
     return names, [place[own] for place, own in zip(places, numbers, strict=True)]
 
 
@@ -245,6 +247,6 @@ def _size(names: Array | None, columns: Sequence[Array]) -> int:
 def _file_of(directory: Path, stem: str) -> Path:
     files = [p for p in sorted(directory.glob(f"{stem}.*")) if unpacked(p).endswith(_SUFFIXES)]
     if len(files) != 1:
-        given = "none" if not files else " and ".join(path.name for path in files)
-        raise InputError(f"{directory}: needs one file {stem}.txt, .csv or .parquet, has {given}")
+        listed = "none" if not files else " and ".join(path.name for path in files)
+        raise InputError(f"{directory}: needs one file {stem}.txt, .csv or .parquet, has {listed}")
     return files[0]

@@ -138,10 +138,10 @@ class PairSampler:
 
     def _known(self, users: Int64Array, items: Int64Array) -> npt.NDArray[np.bool_]:
         """True where a user has interacted with an item."""
-        wanted = users * self._share.items + items
-        at = np.searchsorted(self._keys, wanted)
+        keys = users * self._share.items + items
+        at = np.searchsorted(self._keys, keys)
         at[at == len(self._keys)] = 0
-        return np.asarray(self._keys[at] == wanted)
+        return np.asarray(self._keys[at] == keys)
 
 
 def pair_loss(

@@ -42,7 +42,7 @@ class Propagation:
     def forward(
         self, E: Tensor, rows: Tensor | None = None, few: DistMatrix | None = None
     ) -> Tensor:
-        """Of all own rows, or of some [r, d], of which `few` is the matrix. Collective."""
+        """Rows of the propagation: all own, or some [r, d], whose matrix is `few`. Collective."""
         if few is None:
             Z = self._horner(E, self.weights)
             return Z if rows is None else Z[rows]
@@ -51,7 +51,7 @@ class Propagation:
         return Z.add_(E[rows], alpha=self.weights[0])
 
     def rounded(self, E: Tensor) -> Tensor:
-        """Of all own rows, summed in float64 and rounded to float32. Collective."""
+        """All own rows, summed in float64 and rounded to float32. Collective."""
         halves = E.chunk(2, 1)  # as much memory as float32
         return torch.cat(
             [self._horner(half.double(), self.weights, self._exact).float() for half in halves], 1

@@ -16,13 +16,13 @@ _IDS = (1 << 32) - 1
 
 
 def top_items(
-    users: Tensor, items: Tensor, known: CSR, share: Share, k: int, comm: Communicator
+    users: Tensor, items: Tensor, seen: CSR, share: Share, k: int, comm: Communicator
 ) -> tuple[Tensor, Tensor]:
     """Places and scores [u, min(k, items)] of the items with the largest u · i. Collective."""
     k = min(k, share.items)
     best = torch.full((len(users), k), torch.iinfo(torch.int64).min)
     # Entries of each group of users by place, so that those of a block follow each other.
-    entries = [_by_place(known, rows) for rows in torch.arange(len(users)).split(_USERS)]
+    entries = [_by_place(seen, rows) for rows in torch.arange(len(users)).split(_USERS)]
     for first, block in _blocks(items, share, comm):
         columns, ids = block.double().T, share.item_ids[first : first + len(block)]
         for number, begin in enumerate(range(0, len(users), _USERS)):
@@ -56,8 +56,8 @@ def _keys(scores: Tensor, ids: Tensor) -> Tensor:
     return (rising.long() << 32) | (_IDS - ids)
 
 
-def _by_place(known: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:
-    part = take_rows(known, rows)
+def _by_place(seen: CSR, rows: Tensor) -> tuple[Tensor, Tensor]:
+    part = take_rows(seen, rows)
     row = torch.arange(len(rows)).repeat_interleave(part.row_lengths)
     place, order = part.indices.long().sort()
     return place, row[order]
@@ -83,10 +83,10 @@ def recall_and_ndcg(
     """Sums of Recall@k and NDCG@k over own users with test items, and their number. Collective."""
     lengths = share.test.row_lengths
     tested = (lengths > 0).nonzero()[:, 0]
-    known, wanted = take_rows(share.train, tested), take_rows(share.test, tested)
-    places, _ = top_items(users[tested], items, known, share, k, comm)
+    seen, test = take_rows(share.train, tested), take_rows(share.test, tested)
+    places, _ = top_items(users[tested], items, seen, share, k, comm)
     row = torch.arange(len(tested))
-    keys = row.repeat_interleave(wanted.row_lengths) * share.items + wanted.indices
+    keys = row.repeat_interleave(test.row_lengths) * share.items + test.indices
     mine = row[:, None] * share.items + places
     at = torch.searchsorted(keys, mine).clamp(max=max(len(keys) - 1, 0))
     hit = (keys[at] == mine) & (places >= 0) if len(keys) else mine < 0

@@ -102,7 +102,7 @@ def _check_length(where: str, length: int) -> None:
 
 
 class _Lines(NamedTuple):
-    """What the lines of a text file hold; no `fields`: lists."""
+    """The form of the lines of a text file; no `fields`: lists."""
 
     separator: str  # of fields; a blank stands for blanks and tabs
     skip: int  # lines before the first interaction
@@ -274,8 +274,8 @@ def _places(where: str, names: Sequence[str]) -> dict[str, int]:
     sides = [role for role in _ROLES[:2] if places[role]]
     if len(sides) == 1 and len(others) > 1:
         missing = "item" if sides == ["user"] else "user"
-        said = f"columns '{others[0]}' and '{others[1]}' may both be the {missing}"
-        raise InputError(f"{where}: {said}; call the right one '{missing}'")
+        message = f"columns '{others[0]}' and '{others[1]}' may both be the {missing}"
+        raise InputError(f"{where}: {message}; call the right one '{missing}'")
     for role in _ROLES[:2] if sides else _ROLES:
         places[role] = places[role] or (others.pop(0) if others else None)
     if not (places["user"] and places["item"]):
@@ -363,12 +363,12 @@ def _texts_of(path: Path, lines: _Lines) -> Listed:
             )
         if words == list(lines.names):
             raise InputError(f"{where}: the names of columns again; a file has them once")
-        for side, known, several in zip(_ROLES[:2], names, numbers, strict=True):
+        for side, numbered, several in zip(_ROLES[:2], names, numbers, strict=True):
             name = words[lines.places[side]]
             if not name:
                 raise InputError(f"{where}: a name is missing; {PAIR}")
             _check_length(where, len(name))
-            several.append(known.setdefault(name, len(known)))
+            several.append(numbered.setdefault(name, len(numbered)))
         for role, place in valued:
             if not words[place]:
                 raise InputError(f"{where}: the {role} is missing; {PAIR}")
@@ -379,8 +379,8 @@ def _texts_of(path: Path, lines: _Lines) -> Listed:
             numeric = _NUMBER.fullmatch(time) is not None if not times else numeric
             times.append(_number(where, time) if numeric else _microseconds(where, time))
     users, items = (
-        Side(np.array(several, np.int64), _of_names(list(known)))
-        for several, known in zip(numbers, names, strict=True)
+        Side(np.array(several, np.int64), _of_names(list(numbered)))
+        for several, numbered in zip(numbers, names, strict=True)
     )
     return Listed(
         users,

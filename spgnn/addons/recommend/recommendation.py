@@ -90,7 +90,7 @@ class PairTask(Task):
 
     @abstractmethod
     def sums(self) -> Tensor:
-        """Of this rank's users with test items: as `recall_and_ndcg`. Collective."""
+        """As `recall_and_ndcg`, of this rank's users with test items. Collective."""
 
     def scores(self) -> Scores:
         """Recall@K and NDCG@K over test items. Collective."""

@@ -103,6 +103,6 @@ class Share:
 
     def fetch(self, places: Tensor, mesh: Mesh) -> DistMatrix:
         """The matrix that gives rows of own items to whoever wants these places. Collective."""
-        wanted = CSR(Selection(places, self.items))
-        plan = build(fetch(wanted, self.layout, mesh.rank), mesh)
+        requests = CSR(Selection(places, self.items))
+        plan = build(fetch(requests, self.layout, mesh.rank), mesh)
         return DistMatrix(plan.ready(), self.layout, mesh)

@@ -23,9 +23,14 @@ from spgnn.__main__ import main
 from spgnn.addons.io import columns
 from spgnn.addons.io.parquet import is_tabular, read_pairs
 from spgnn.addons.io.through_disk import open_through_disk
+from spgnn.comm import connect
+from spgnn.config import TrainConfig
 from spgnn.data import load_dataset, open_shards, write_shards
+from spgnn.testing import run_ranks
+from spgnn.train import train as command
 from tests.addons.io.pieces import small_pieces
 from tests.addons.io.test_through_disk import MEMORY, same_graph
+from tests.training import write_dataset
 
 
 def write(path, table, rows_a_group=7):
@@ -419,13 +424,6 @@ def test_pairs_have_numbers_of_their_own(tmp_path):
     assert pairs.first_ids.to_pylist() == ["bob", "eve"]
     assert pairs.second_ids.to_pylist() == [9, 70]
     assert pairs.weights.tolist() == [1, 5, 2]
-    known = (pairs.first_ids, pairs.second_ids)
-    test = write(tmp_path / "test.parquet", {"user": ["eve", "bob"], "item": [9, 9]})
-    again = read_pairs(test, known=known)
-    assert (again.first.tolist(), again.second.tolist(), again.weights) == ([1, 0], [0, 0], None)
-    write(test, {"user": ["eve", "mallory"], "item": [9, 9]})
-    with pytest.raises(InputError, match=r"test.parquet, row 1, column 'user': 'mallory' is not"):
-        read_pairs(test, known=known)
 
 
 EDGES = {"src": [0, 1, 2], "dst": [1, 2, 0]}
@@ -542,3 +540,30 @@ def test_a_conversion_that_is_killed(tmp_path):
     subprocess.run(command, check=True)
     assert sorted(item.name for item in tmp_path.iterdir()) == ["e.parquet", "out"]
     assert open_shards(output).meta.vertices == pq.read_table(output / "ids.parquet").num_rows
+
+
+@pytest.mark.parametrize("ids", ["strings", "sparse"])
+def test_predictions_have_the_ids_of_the_data(tmp_path, ids):
+    """On three ranks as on one of the same graph without ids, in the order of the data's."""
+    path = write_dataset(tmp_path / "graph.npz")
+    graph = load_dataset(path)
+    n, A = graph.vertices, graph.adjacency.to_scipy().tocoo()
+    numbers = np.random.default_rng(0).permutation(n) * 10**9
+    named = pa.array([f"v{i}" for i in numbers]) if ids == "strings" else pa.array(numbers)
+    (tmp_path / "tables").mkdir()
+    edges = pa.table({"source": named.take(A.coords[1]), "target": named.take(A.coords[0])})
+    pq.write_table(edges, tmp_path / "tables" / "edges.parquet")
+    masks = {name: getattr(graph, name).numpy() for name in ("train_mask", "val_mask", "test_mask")}
+    columns = {"id": named, "x": list(graph.x.numpy()), "y": graph.y.numpy(), **masks}
+    pq.write_table(pa.table(columns), tmp_path / "tables" / "vertices.parquet")
+    common = {"hidden": 8, "epochs": 3, "partition": "random"}
+    for data, ranks, out in ((path, 1, "out.npz"), (tmp_path / "tables", 3, "out.parquet")):
+        config = TrainConfig.of(dataset=data, predictions=tmp_path / out, **common)
+        run_ranks(lambda rank, config=config: command(config, connect()), ranks)
+    table, order = pq.read_table(tmp_path / "out.parquet"), np.arange(n)
+    if ids == "sparse":
+        order = np.argsort(numbers)
+    assert table["id"].to_pylist() == named.take(order).to_pylist()
+    with np.load(tmp_path / "out.npz") as file:
+        scores = np.array(table["scores"].to_pylist())
+        np.testing.assert_allclose(scores, file["scores"][order], rtol=1e-4, atol=1e-5)
