@@ -29,6 +29,7 @@ from .graph import GraphBlock as GraphBlock
 from .graph import VertexData as VertexData
 from .graph import classes_of as classes_of
 from .graph import fits_float32 as fits_float32
+from .graph import label_columns as label_columns
 from .graph import labelled as labelled
 from .graph import labels_of_table as labels_of_table
 from .graph import narrow as narrow

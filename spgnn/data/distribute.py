@@ -11,17 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
-from spgnn.data.graph import (
-    MASKS,
-    Graph,
-    GraphBlock,
-    VertexData,
-    moved_edges,
-)
+from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, moved_edges
 from spgnn.data.shards import ShardDirectory, partition_order
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource
 from spgnn.data.structure import rename_columns, slice_rows, stack_rows, with_columns
@@ -278,30 +270,24 @@ def scatter(
         On all ranks, if labels or the split do not fit the graph.
     """
     slices = Slices(parts, comm.size // parts, shares)
-    reader = comm.on_rank_zero(lambda: _Reader(graph, labels, slices, split))
-    header = comm.from_rank_zero(lambda: reader and reader.header(edge_labels is not None))
+    reader = comm.on_rank_zero(lambda: _Reader(graph, labels, slices, split, edge_labels))
+    header = comm.from_rank_zero(lambda: reader and reader.header())
     meta, layout = GraphMeta.from_record(header["meta"]), RowLayout(np.array(header["offsets"]))
-    order = ids = structure = marks = None
+    order = ids = structure = None
     if reader is not None:
         order, structure, reader.structure = reader.arrangement.order, reader.structure, None
         if reader.source.vertex_ids is not None:
             ids = reader.source.vertex_ids[order]
-        if edge_labels is not None and structure is not None:
-            # Exact: there are fewer than 2²⁴ parts.
-            marks = structure.with_values(torch.from_numpy(edge_labels).float())
     own = _rows_of_all(comm, order, layout.sizes, torch.int64)
     vertex_ids = _rows_of_all(comm, ids, layout.sizes, torch.int64) if header["moved"] else own
     A = _adjacency_of_all(comm, reader, structure, layout, weighted=meta.weighted)
-    edges = None
-    if header["edge_labels"]:
-        marked = _adjacency_of_all(comm, reader, marks, layout, weighted=True).values
-        edges = None if marked is None else marked.int()
-    attr = None
-    if header["edge_features"]:
-        attr = _edge_attr_of_all(comm, reader, structure, layout, A.nnz, header["edge_features"])
-    del structure, marks  # they may be all that holds the graph's
+    tables = {
+        name: _entries_of_all(comm, reader, structure, name, kind, layout, A.nnz)
+        for name, kind in header["entries"].items()
+    }
+    del structure  # it may be all that holds the graph's
     data = _vertex_data_of_all(comm, reader, header, meta, own, layout)
-    return RankShare(meta, layout, A, vertex_ids, data, edges, attr)
+    return RankShare(meta, layout, A, vertex_ids, data, **tables)
 
 
 class _Reader:
@@ -313,11 +299,17 @@ class _Reader:
         labels: npt.ArrayLike | None,
         slices: Slices,
         split: int | None,
+        edge_labels: npt.NDArray[np.int32] | None,
     ) -> None:
         assert graph is not None
         self.source = MemorySource(graph) if isinstance(graph, Graph) else graph
         self.structure: CSR | None = self.source.structure()
         self.arrangement = Arrangement.of(self.structure, labels, slices)
+        tables = {
+            "edge_labels": None if edge_labels is None else torch.from_numpy(edge_labels),
+            "edge_attr": self.source.edge_attr(),
+        }
+        self.entries = {name: table for name, table in tables.items() if table is not None}
         self._split = split
         meta = self.source.meta
         self.piece_rows = self.source.piece_rows
@@ -325,25 +317,19 @@ class _Reader:
             # Each rank has its share of them twice. Sparse rows have little in a piece.
             self.piece_rows = max(1, min(self.piece_rows, PIECE_BYTES // (4 * meta.features)))
 
-    def header(self, edge_labels: bool) -> dict[str, Any]:
+    def header(self) -> dict[str, Any]:
         """Everything that all ranks have to know."""
         meta = self.source.meta
-        attr = self.source.edge_attr()
-        kinds: dict[str, Any] = {}  # of arrays: dtype, and the shape of a row
         empty = self._one_split(self.source.rows(slice(0, 0)))
-        for name in ("x", "y", *MASKS) if meta.features else ("y", *MASKS):
-            array = getattr(empty, name)
-            if isinstance(array, Tensor):
-                kinds[name] = [str(array.dtype).removeprefix("torch."), list(array.shape[1:])]
+        arrays = {n: getattr(empty, n) for n in ("x", "y", *MASKS) if meta.features or n != "x"}
         offsets = self.arrangement.parts.offsets.tolist()
         splits = meta.splits if self._split is None else min(meta.splits, 1)
         return {
             "meta": asdict(meta) | {"offsets": offsets, "splits": splits},
             "offsets": self.arrangement.ranks.offsets.tolist(),
             "moved": self.source.vertex_ids is not None,
-            "edge_labels": edge_labels,
-            "edge_features": 0 if attr is None else attr.shape[1],
-            "kinds": kinds,
+            "entries": _kinds(self.entries),
+            "kinds": _kinds({n: array for n, array in arrays.items() if isinstance(array, Tensor)}),
             "piece": self.piece_rows,
         }
 
@@ -362,6 +348,11 @@ class _Reader:
         return data if self._split is None else data.select_split(self._split)
 
 
+def _kinds(arrays: dict[str, Tensor]) -> dict[str, Any]:
+    """The dtype of each array, and the shape of a row."""
+    return {n: [str(a.dtype).removeprefix("torch."), list(a.shape[1:])] for n, a in arrays.items()}
+
+
 def _adjacency_of_all(
     comm: Communicator,
     reader: _Reader | None,
@@ -371,44 +362,42 @@ def _adjacency_of_all(
     weighted: bool,
 ) -> CSR:
     """Own rows of rank 0's matrix; no more than those of one rank are there twice."""
-    own: CSR | None = None
-    for peer in range(comm.size):
+
+    def receive(peer: int) -> CSR:
         block = None
         if reader is not None and matrix is not None:
             block = reader.arrangement.rows(matrix, *layout.range(peer))
         rows = np.where(np.arange(comm.size) == peer, layout.sizes, 0)
-        received = _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
-        if peer == comm.rank:
-            own = received
-    assert own is not None
-    return own
+        return _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
+
+    return [receive(peer) for peer in range(comm.size)][comm.rank]
 
 
-def _edge_attr_of_all(
+def _entries_of_all(
     comm: Communicator,
     reader: _Reader | None,
     structure: CSR | None,
+    name: str,
+    kind: tuple[str, list[int]],
     layout: RowLayout,
     nnz: int,
-    width: int,
 ) -> Tensor:
-    """Features of the entries of own rows, in their new order. Collective."""
-    own: Tensor | None = None
-    for peer in range(comm.size):
+    """A table of the entries of own rows, in their new order. Collective."""
+    numbered = None
+    if structure is not None:  # exact up to 2⁵³
+        numbered = structure.with_values(torch.arange(structure.nnz, dtype=torch.float64))
+
+    def receive(peer: int) -> Tensor:
         sent, entries = None, np.zeros(comm.size, np.int64)
         entries[peer] = nnz if peer == comm.rank else 0
-        if reader is not None and structure is not None:
-            rows = layout.range(peer)
-            arrangement = reader.arrangement
-            attr = reader.source.edge_attr()
-            sent = moved_edges(structure, attr, lambda A: arrangement.rows(A, *rows))  # noqa: B023
-            assert sent is not None
+        if reader is not None and numbered is not None:
+            numbers = reader.arrangement.rows(numbered, *layout.range(peer)).values
+            assert numbers is not None
+            sent = reader.entries[name][numbers.long()]
             entries[peer] = len(sent)
-        received = _rows_of_all(comm, sent, entries, torch.float32, (width,))
-        if peer == comm.rank:
-            own = received
-    assert own is not None
-    return own
+        return _rows_of_all(comm, sent, entries, getattr(torch, kind[0]), tuple(kind[1]))
+
+    return [receive(peer) for peer in range(comm.size)][comm.rank]
 
 
 def _vertex_data_of_all(

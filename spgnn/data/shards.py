@@ -28,14 +28,7 @@ import torch
 from torch import Tensor
 
 from spgnn.data.arrays import HEADER_BYTES, Array, ArrayRecord, ArrayWriter, check_array, open_array
-from spgnn.data.graph import (
-    MASKS,
-    Graph,
-    GraphBlock,
-    VertexData,
-    labels_in_files,
-    labels_of_table,
-)
+from spgnn.data.graph import MASKS, Graph, GraphBlock, VertexData, labels_in_files, labels_of_table
 from spgnn.data.source import GraphMeta, GraphSource, MemorySource, ids_of, is_count, json_object
 from spgnn.data.structure import block_of, rename_columns, select_rows, stack_rows
 from spgnn.errors import InputError, shortened

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare, of_columns, renumbered
 from spgnn.data.graph import Graph, labelled, vertex_ids_of
 from spgnn.errors import InputError

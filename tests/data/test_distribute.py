@@ -12,9 +12,7 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import DistMatrix, Mesh
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data import Graph, open_shards, write_shards
 from spgnn.data.distribute import RankShare, from_shards, scatter
 from spgnn.data.generators import rmat

@@ -8,9 +8,7 @@ import scipy.sparse as sp
 import torch
 
 import spgnn
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data import Graph, load_dataset, open_shards, open_source, write_shards
 from spgnn.data.npz import read_npz, write_npz
 from spgnn.data.splits import held_out

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 
 from spgnn import CSR, InputError
 from spgnn.data import Graph, load_dataset, open_shards, write_shards
-from spgnn.data.generators import (
-    block_model,
-    generate_block_model,
-    generate_rmat,
-    rmat,
-)
+from spgnn.data.generators import block_model, generate_block_model, generate_rmat, rmat
 from tests.data.graphs import (
     assert_canonical,
     assert_same_csr,

@@ -159,33 +159,24 @@ class Batch(NamedTuple):
 
 def is_number(kind: pa.DataType) -> bool:
     """True for a type of integers, floating or decimal numbers, or bool."""
-    types = require_arrow("numbers").types
-    return bool(
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_boolean(kind)
-        or types.is_decimal(kind)
-    )
+    return _is_any(kind, "integer", "floating", "boolean", "decimal")
 
 
 def is_list(kind: pa.DataType) -> bool:
     """True for a type of lists, of fixed size or not."""
-    types = require_arrow("lists").types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+    return _is_any(kind, "list", "large_list", "fixed_size_list")
 
 
 def is_text(kind: pa.DataType) -> bool:
     """True for a type of strings or bytes, also where a dictionary has them."""
-    types = require_arrow("strings").types
-    if types.is_dictionary(kind):
+    if _is_any(kind, "dictionary"):
         kind = kind.value_type
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-    )
+    return _is_any(kind, "string", "large_string", "string_view", "binary", "large_binary")
+
+
+def _is_any(kind: pa.DataType, *names: str) -> bool:
+    types = require_arrow("tables").types
+    return any(getattr(types, f"is_{name}")(kind) for name in names)
 
 
 class ColumnFiles:

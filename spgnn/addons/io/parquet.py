@@ -42,6 +42,7 @@ from spgnn.data import (
     fits_float32,
     is_bag_of_words,
     is_graph_directory,
+    label_columns,
     labels_of_table,
     names_of_several,
     shown_name,
@@ -348,14 +349,7 @@ class VertexTable:
         self._width = 0
         self._cursor: Iterator[Array] = iter(())
         self._at, self._rest = -1, np.empty((0, 0), np.float32)
-        name, n = shown_name(name_in(path)), sum(self.files.rows)
-        data, splits = self._data, max((m.splits for m in [self._data]), default=0)
-        classes = 0
-        if data.y is not None:
-            if data.y.dim() == 2:
-                classes = int(data.y.shape[1])
-            elif len(data.y):
-                classes = max(int(data.y.max()) + 1, 0)
+        name, n, data = shown_name(name_in(path)), sum(self.files.rows), self._data
         if self._features and n:
             self._width = next(self._feature_rows()).shape[1]
         words = (torch.from_numpy(rows) for rows in self._feature_rows())
@@ -364,13 +358,13 @@ class VertexTable:
             vertices=n,
             edges=0,
             features=self._width,
-            classes=classes,
+            classes=label_columns(data.y),
             directed=True,
             weighted=False,
             offsets=(0, n),
             bag_of_words=bool(self._width) and is_bag_of_words(words),
             labelled=data.y is not None,
-            splits=splits,
+            splits=data.splits,
         )
 
     def _read(
@@ -449,10 +443,7 @@ class VertexTable:
     def _feature_rows(self) -> Iterator[Array]:
         """Features of all vertices, float32 [rows, width] a batch."""
         for batch in self.files.batches(self._features) if self._features else ():
-            columns = []
-            for name in self._features:
-                columns.append(float32_of(batch, name))
-            table = np.concatenate(columns, axis=1)
+            table = np.concatenate([float32_of(batch, name) for name in self._features], axis=1)
             if self._width and table.shape[1] != self._width:
                 where = f"{batch.path}, row {batch.first}, column '{self._features[0]}'"
                 raise InputError(

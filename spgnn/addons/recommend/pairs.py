@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from spgnn.comm import Communicator
 from spgnn.hashing import uniform
 from spgnn.layout import Int64Array, grouped_order
 from spgnn.pattern import Pattern
+
+if TYPE_CHECKING:
+    from spgnn.addons.recommend.config import Sampling
 
 PairLoss = Literal["bpr", "softmax", "in-batch"]
 Draw = Literal["interactions", "users"]
@@ -39,16 +42,14 @@ class PairSampler:
         self,
         share: Share,
         comm: Communicator,
-        *,
-        batch_size: int,
-        negatives: int,
+        how: Sampling,
         seed: int,
-        draw: Draw = "interactions",
         interactions: int | None = None,
     ) -> None:
-        self._share, self._negatives, self._seed, self._draw = share, negatives, seed, draw
+        self._share, self._seed, self._draw = share, seed, how.draw
+        self._negatives = 0 if how.loss == "in-batch" else how.negatives
         self.interactions = interactions or comm.agree(share.train.nnz, "sum")
-        self._batch = min(batch_size or self.interactions, self.interactions)
+        self._batch = min(how.batch_size or self.interactions, self.interactions)
         self.steps = -(-self.interactions // max(self._batch, 1))
         # Own interactions with items by their own numbers, which rise in each row: what is drawn
         # must not depend on places.
@@ -61,7 +62,7 @@ class PairSampler:
             self._keys.sort()
             items = self._keys % share.items
         self._items = items.astype(np.int32)
-        if draw == "users":
+        if how.draw == "users":
             self._number = np.full(share.users, -1, np.int64)
             self._number[share.user_ids.numpy()] = own
         self._epoch, self._order, self._ends = -1, np.empty(0, np.int64), np.empty(0, np.int64)
@@ -145,17 +146,12 @@ class PairSampler:
 
 
 def pair_loss(
-    kind: PairLoss,
-    users: Tensor,
-    items: Tensor,
-    counts: Tensor,
-    pairs: Pairs,
-    total: int,
-    temperature: float = 1.0,
+    how: Sampling, users: Tensor, items: Tensor, counts: Tensor, pairs: Pairs, total: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Own share of the mean loss over all pairs of a step, and its gradients."""
-    if kind == "in-batch":
-        return _among_all(users, items, counts.to(items.dtype).log(), pairs, total, temperature)
+    if how.loss == "in-batch":
+        often = counts.to(items.dtype).log()
+        return _among_all(users, items, often, pairs, total, how.temperature)
     # Pairs are nonzeros of a matrix of users and items: nothing of pairs × d is made.
     loss = torch.zeros((), dtype=torch.float64)
     d_users, d_items = torch.zeros_like(users), torch.zeros_like(items)
@@ -168,8 +164,8 @@ def pair_loss(
         pattern = Pattern.trusted(indptr, columns.flatten(), (len(lengths), len(items)))
         with torch.enable_grad():
             U, V = users[here].requires_grad_(), items.detach().requires_grad_()
-            scores = kernels.sddmm(pattern, U, V).view(columns.shape) / temperature
-            if kind == "bpr":
+            scores = kernels.sddmm(pattern, U, V).view(columns.shape) / how.temperature
+            if how.loss == "bpr":
                 part = F.softplus(scores[:, 1:] - scores[:, :1]).mean(1).sum() / total
             else:
                 part = (scores.logsumexp(1) - scores[:, 0]).sum() / total

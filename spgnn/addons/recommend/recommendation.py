@@ -80,6 +80,15 @@ class PairTask(Task):
             self._names = read().names()
         return rows, places
 
+    def measure(self, interactions: int) -> None:
+        """Say how large all of it is. Collective."""
+        self.sizes = {
+            "users": self.share.users,
+            "items": self.share.items,
+            "interactions": interactions,
+            "test_interactions": self.comm.agree(self.share.test.nnz, "sum"),
+        }
+
     @abstractmethod
     def outputs(self) -> Tensor:
         """The propagated embeddings of own rows. Collective."""
@@ -156,14 +165,7 @@ class Recommendation(PairTask):
         del rows, block, places
         self.propagation = Propagation(graph, config.model.of_layers)
         graph.release()
-        self.sampler = PairSampler(
-            self.share,
-            comm,
-            batch_size=config.sampling.batch_size,
-            negatives=0 if config.sampling.loss == "in-batch" else config.sampling.negatives,
-            seed=config.training.seed,
-            draw=config.sampling.draw,
-        )
+        self.sampler = PairSampler(self.share, comm, config.sampling, config.training.seed)
         width, own = config.model.dim, len(self.vertex_ids)
         widths = self.update.widths(width)
         what = f"{own} embeddings of {width} numbers with --optimizer {self.update.kind}"
@@ -172,12 +174,7 @@ class Recommendation(PairTask):
             self.rows = initial_rows(self.vertex_ids, width, config.training.seed)
             self.moments = {n: torch.zeros(own, columns) for n, columns in widths.items()}
         self.steps = self.sampler.steps
-        self.sizes = {
-            "users": self.share.users,
-            "items": self.share.items,
-            "interactions": self.sampler.interactions,
-            "test_interactions": comm.agree(self.share.test.nnz, "sum"),
-        }
+        self.measure(self.sampler.interactions)
 
     def step(self, epoch: int, step: int) -> Tensor:
         loss, gradient = self.gradient(self.sampler.pairs(epoch, step))
@@ -210,19 +207,14 @@ class Recommendation(PairTask):
         place = torch.empty_like(of_users)
         place[users] = torch.arange(len(users))
         pairs = pairs._replace(users=place[pairs.users])
+        some, total = F[: len(users)], max(total, 1)
         loss, d_users, d_items = pair_loss(
-            how.loss,
-            F[: len(users)],
-            fetched.forward(own_items),
-            counts,
-            pairs,
-            max(total, 1),
-            how.temperature,
+            how, some, fetched.forward(own_items), counts, pairs, total
         )
         G = torch.cat((d_users, fetched.adjoint(d_items)[items]))
-        del F, own_items, d_users, d_items
+        del F, some, own_items, d_users, d_items
         gradient = self.propagation.adjoint(G, rows, few)
-        decay = self.config.training.weight_decay / max(total, 1)
+        decay = self.config.training.weight_decay / total
         if decay:
             weight = decay * torch.cat((of_users[users].float(), often[items]))[:, None]
             chosen = E[rows]

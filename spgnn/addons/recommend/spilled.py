@@ -103,12 +103,7 @@ class SpilledRecommendation(PairTask):
                 else:
                     table.write(chunk, torch.zeros(end - begin, table.width))
         every = comm.agree(self._matrix.blocks.nonzeros(), "sum") // 2
-        self.sizes = {
-            "users": self.share.users,
-            "items": items,
-            "interactions": every,
-            "test_interactions": comm.agree(self.share.test.nnz, "sum"),
-        }
+        self.measure(every)
         self.steps = -(-every // max(min(config.sampling.batch_size or every, every), 1))
 
     def close(self) -> None:
@@ -127,22 +122,12 @@ class SpilledRecommendation(PairTask):
         G = self._new("gradient", F.width)
         for chunk, share in self._users_of_chunks():
             first, last = bounds[chunk : chunk + 2]
-            sampler = PairSampler(
-                share,
-                self.comm,
-                batch_size=how.batch_size,
-                negatives=how.negatives,
-                seed=self.config.training.seed,
-                draw=how.draw,
-                interactions=self.sizes["interactions"],
-            )
-            pairs = sampler.pairs(epoch, step)
+            seed, every = self.config.training.seed, self.sizes["interactions"]
+            pairs = PairSampler(share, self.comm, how, seed, every).pairs(epoch, step)
             often[first:last] = torch.bincount(pairs.users, minlength=last - first).float()
             for places in (pairs.positives, pairs.negatives.flatten()):
                 of_items += torch.bincount(places, minlength=len(items))
-            part, d_users, of_chunk = pair_loss(
-                how.loss, F.read(chunk), items, of_items, pairs, 1, how.temperature
-            )
+            part, d_users, of_chunk = pair_loss(how, F.read(chunk), items, of_items, pairs, 1)
             loss, total = loss + part, total + len(pairs.users)
             d_items += of_chunk
             G.write(chunk, d_users)

@@ -21,13 +21,7 @@ from spgnn.data.load import read_graph
 from spgnn.data.npz import write_npz
 from spgnn.data.source import MemorySource
 from tests.addons.io.pieces import small_pieces
-from tests.data.graphs import (
-    assert_same_csr,
-    assert_same_vertices,
-    check_source,
-    graphs,
-    put,
-)
+from tests.data.graphs import assert_same_csr, assert_same_vertices, check_source, graphs, put
 
 MEMORY = 4 << 30
 

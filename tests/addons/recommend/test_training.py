@@ -104,14 +104,7 @@ def dense_history(
     """The same by autograd and torch's Adam on whole float64 arrays, with the pairs of one rank."""
     how, A, (n_users, n_items) = config(**options), normalised(data), data.shape
     kind, temperature = how.sampling.loss, how.sampling.temperature
-    sampler = PairSampler(
-        share_of_one(data),
-        connect(),
-        batch_size=how.sampling.batch_size,
-        negatives=0 if kind == "in-batch" else how.sampling.negatives,
-        seed=how.training.seed,
-        draw=how.sampling.draw,
-    )
+    sampler = PairSampler(share_of_one(data), connect(), how.sampling, how.training.seed)
     E = initial_rows(torch.arange(n_users + n_items), how.model.dim, how.training.seed).double()
     E.requires_grad_()
     update, history, step = RowUpdate(how.training.optimizer), [], 0
