@@ -85,8 +85,6 @@ def check_blocks(rank: int) -> None:
     source, target = mine.local_edge_index
     ends = torch.stack((mine.x[target, 0], x[source, 0]), 1)
     assert torch.equal(mine.edge_attr, ends)
-    with pytest.raises(InputError, match="features of edges from a file or a block"):
-        mine.update(drop_edges=torch.zeros(2, 0, dtype=torch.int64))
     left, _ = held_out(mine.share, (0.2, 0.2), 0, comm)
     part = mine.subgraph(mine.vertex_ids % 3 > 0)
     x = part.halo(part.vertex_ids[:, None].float())

@@ -24,6 +24,7 @@ from spgnn.data import from_scipy
 from spgnn.data.npz import write_npz
 from spgnn.nn import GAT, GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
+from tests.data.test_edge_attr import some_graph
 from tests.docs.pages import ROOT
 
 N, FEATURES, CLASSES = 60, 7, 4
@@ -383,7 +384,7 @@ def test_what_cannot_be_updated_says_why():
     coded = ours.graph(codec={"bits": 8})
     freed = ours.graph()
     freed.release()
-    repeated = spgnn.distribute(Repeated())
+    repeated, featured = spgnn.distribute(Repeated()), spgnn.distribute(some_graph())
     norm = GCN(FEATURES, 8, 2, CLASSES, norm="graph")
     several = GCN(FEATURES, 8, 2, CLASSES)
     of_edges = GAT(FEATURES, 8, 2, CLASSES, edge_dim=2)
@@ -392,6 +393,7 @@ def test_what_cannot_be_updated_says_why():
         (coded.update, "has a codec"),
         (freed.update, "has let go of its adjacency"),
         (repeated.update, "has repeated edges"),
+        (featured.update, "has features of edges from a file or a block"),
         (lambda: spgnn.Embeddings(norm, graph), "GraphNorm looks at all vertices"),
         (lambda: spgnn.Embeddings(of_edges, graph), "GATConv does more than one aggregation"),
         (lambda: spgnn.Embeddings(several, graph), "does more than one aggregation"),
