@@ -309,8 +309,8 @@ def generate_block_model(
     model = _native.BlockModel(
         starts, min(vertices, community * district), inside, near, exponent, hub, seed
     )
-    made = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
-    return _write(path, model, vertices, nonzeros, made, buffer_bytes, threads, progress)
+    origin = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
+    return _write(path, model, vertices, nonzeros, origin, buffer_bytes, threads, progress)
 
 
 def generate_rmat(
@@ -334,8 +334,8 @@ def generate_rmat(
     if min(a, b, c) < 0 or a + b + c > 1:
         raise InputError(f"a, b, c = {a}, {b}, {c} must be probabilities that sum to at most 1")
     model = _native.Rmat(vertices, a, b, c, seed)
-    made = {"generator": "rmat", "seed": seed}
-    return _write(path, model, vertices, nonzeros, made, buffer_bytes, threads, progress)
+    origin = {"generator": "rmat", "seed": seed}
+    return _write(path, model, vertices, nonzeros, origin, buffer_bytes, threads, progress)
 
 
 def _check_size(vertices: int, nonzeros: int) -> None:
@@ -350,7 +350,7 @@ def _write(
     model: _native.Rmat | _native.BlockModel,
     vertices: int,
     nonzeros: int,
-    made: dict[str, Any],
+    origin: dict[str, Any],
     buffer_bytes: int,
     threads: int | None,
     progress: Progress | None,
@@ -368,8 +368,8 @@ def _write(
             writer.append("indices", columns)
             written += len(columns)
         writer.end_part()
-        name = os.path.basename(os.fspath(path)) or str(made["generator"])
+        name = os.path.basename(os.fspath(path)) or str(origin["generator"])
         sizes: dict[str, Any] = {"vertices": vertices, "edges": written, "offsets": (0, vertices)}
         meta = GraphMeta(name=shown_name(name), directed=False, weighted=False, **sizes)
-        writer.finish(meta, made)
+        writer.finish(meta, origin)
     return open_shards(path)

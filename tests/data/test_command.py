@@ -14,6 +14,7 @@ from spgnn.__main__ import main
 from spgnn.data import open_shards
 from spgnn.data.generators import block_model
 from spgnn.data.npz import write_npz
+from spgnn.registry import OPENERS
 
 
 @pytest.fixture
@@ -130,6 +131,14 @@ def test_targets_are_tried_before_the_graph_is_read(tmp_path, capsys):
         said = refused(capsys, "shard", "no-such-graph", "--parts", 2, "--output", target)
         assert message in said
         assert "--output" in said
+
+
+def test_memory_needs_an_add_on(tmp_path, graph_file, capsys, monkeypatch):
+    monkeypatch.setattr(OPENERS, "_values", {})
+    flags = ("--parts", 2, "--memory", "3GB", "--output", tmp_path / "out")
+    before = sorted(tmp_path.iterdir())
+    assert "--memory: needs spgnn.addons.io, which" in refused(capsys, "shard", graph_file, *flags)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_directory_is_cut_looked_at_and_checked(tmp_path, graph_file, capsys):
