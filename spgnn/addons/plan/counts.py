@@ -313,20 +313,10 @@ def count(
             leaves[ranks] = nodes[ranks] != nodes[ranks][:, None]
         return leaves
 
-    def hop(
-        hops: Sequence[Hop | Partials],
-        entries: Sequence[int],
-        *,
-        sums: bool,
-        whole: bool = False,
-        few: bool = False,
-    ) -> HopCounts:
+    def hop(hops: Sequence[Hop | Partials], entries: Sequence[int], **how: bool) -> HopCounts:
         send, receive = [h.counts.send for h in hops], [h.counts.recv for h in hops]
         axis = hops[0].axis
-        counted = count_hop(
-            send, receive, away(axis), entries, sums=sums, axis=axis, broadcast=whole
-        )
-        return replace(counted, few=few)
+        return count_hop(send, receive, away(axis), entries, axis=axis, **how)
 
     def entries(hops: Sequence[Hop]) -> list[int]:
         return [h.send.nnz + (h.relay.nnz if h.relay is not None else 0) for h in hops]
@@ -336,33 +326,22 @@ def count(
             (*s.local.shape, s.local.nnz, s.remote.nnz if s.remote else 0, s.buffers(1))
             for s in stages
         ]
-        hops = [
-            hop(
-                each,
-                entries(each),
-                sums=not all(one.sends_rows for one in each),
-                whole=each[0].broadcast,
-                few=each[0].few,
-            )
-            for each in zip(*(s.hops for s in stages), strict=True)
-        ]
+        hops = []
+        for each in zip(*(s.hops for s in stages), strict=True):
+            sums, kind = not all(one.sends_rows for one in each), each[0]
+            how = {"sums": sums, "broadcast": kind.broadcast, "few": kind.few}
+            hops.append(hop(each, entries(each), **how))
         rows, columns, local, remote, kept = np.array(figures, np.int64).T
         return StageCounts(rows, columns, local, remote, kept, tuple(hops))
 
     def attention(made: Sequence[Pieces]) -> AttentionCounts:
-        figures = [
-            (
-                *plan.shape,
-                each.partial_rows,
-                each.fetched,
-                each.requested,
-                each.local.nnz,
-                0 if each.remote is None else each.remote.nnz,
-                0 if each.summed is None else each.summed.nnz,
-                0 if each.fetch is None else each.fetch.buffers(1),
-            )
-            for plan, each in zip(plans, made, strict=True)
-        ]
+        figures = []
+        for plan, each in zip(plans, made, strict=True):
+            parts = each.local, each.remote, each.summed
+            nonzeros = (0 if part is None else part.nnz for part in parts)
+            rows = each.partial_rows, each.fetched, each.requested
+            saved = 0 if each.fetch is None else each.fetch.buffers(1)
+            figures.append((*plan.shape, *rows, *nonzeros, saved))
         fetches = zip(*(each.fetch.hops for each in made if each.fetch is not None), strict=True)
         ways = [[way for each in made if (way := getattr(each, n))] for n in ("sums", "fold")]
         sums, fold = (
@@ -400,12 +379,9 @@ def count_hop(
     receive: Sequence[Int64Array],
     away: Any,
     entries: Sequence[int] | Int64Array,
-    *,
-    sums: bool = False,
-    axis: str = "row",
-    broadcast: bool = False,
+    **how: Any,
 ) -> HopCounts:
-    """Count one exchange of all ranks."""
+    """Count one exchange of all ranks, some of whose peers are away: bool [P, peers]."""
     both = np.stack(send), np.stack(receive)
 
     def by_level(rows: Int64Array) -> Int64Array:
@@ -414,6 +390,5 @@ def count_hop(
 
     sent, received = map(by_level, both)
     messages, returned = (by_level((rows > 0).astype(np.int64)) for rows in both)
-    entries = np.asarray(entries, np.int64)
-    largest = both[0].max(axis=1).astype(np.int64)
-    return HopCounts(sent, received, messages, returned, entries, sums, axis, broadcast, largest)
+    entries, largest = np.asarray(entries, np.int64), both[0].max(axis=1).astype(np.int64)
+    return HopCounts(sent, received, messages, returned, entries, largest=largest, **how)

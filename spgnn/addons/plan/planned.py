@@ -17,7 +17,7 @@ from spgnn.addons.plan.predict import codec_of
 from spgnn.comm import Communicator
 from spgnn.command import say
 from spgnn.config import TrainConfig
-from spgnn.data import GraphSource, is_graph_directory, open_source
+from spgnn.data import is_graph_directory, open_source
 from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend import Opened, Placement
@@ -27,31 +27,6 @@ from spgnn.partition import METHODS, Objective, read_labels
 from spgnn.progress import ProgressBar
 
 LARGEST_FILE = 1 << 28
-Labels = tuple[Int32Array, int]
-"""The part of each vertex, and how many parts there are."""
-
-
-def ranked(
-    open_graph: Callable[[ProgressBar], tuple[GraphSource, Labels | None]],
-    config: TrainConfig,
-    ranks: int,
-    machine: Machine,
-    given: Collection[str],
-    memory: float | None = None,
-) -> tuple[Planner, Choice]:
-    """All plans for a graph that keep the given options of a configuration, best first."""
-    with ProgressBar() as progress:
-        source, labels = open_graph(progress)
-        planner = Planner(
-            source,
-            config,
-            machine,
-            given=set(given),
-            labels=labels,
-            memory=memory,
-            progress=progress,
-        )
-        return planner, planner.choose(ranks)
 
 
 def planned_placement(
@@ -86,9 +61,10 @@ def planned_placement(
         )
         given = ["partition", "prune", "recompute_halo", "order"]
         given += ["algo", "cover", "hierarchy"] if halo else []
-        planner, choice = ranked(
-            lambda _: (source, None), settled, comm.size, machine, given, memory
-        )
+        options: dict[str, Any] = {"given": given, "memory": memory}
+        with ProgressBar() as progress:
+            planner = Planner(source, settled, machine, progress=progress, **options)
+            choice = planner.choose(comm.size)
         plan = choice.plans[0]
         record = {**plan.record, "why": choice.why(plan)}
         del record["command"]  # of the training command, which this is not
@@ -163,24 +139,21 @@ def fill_in(
 def ranked_for(
     config: TrainConfig, ranks: int, machine: Machine, given: Collection[str]
 ) -> tuple[Planner, Choice]:
-    """All plans for the data set of a configuration, on rank 0 alone; see :func:`ranked`."""
+    """All plans for the data set of a configuration, best first, on rank 0 alone."""
     data, method = config.data, config.algorithm.partition
-
-    def open_graph(progress: ProgressBar) -> tuple[GraphSource, Labels | None]:
+    labels: tuple[Int32Array, int] | None = None  # that cannot be chosen
+    with memory_for(data.dataset), ProgressBar() as progress:
         source = open_source(
             data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
         )
-        meta = source.meta
-        if is_graph_directory(data.dataset) and meta.parts > 1:  # labels that cannot be chosen
+        meta, parts = source.meta, config.distribution.parts(ranks)
+        if is_graph_directory(data.dataset) and meta.parts > 1:
             sizes = np.diff(np.array(meta.offsets))
-            return source, (np.repeat(np.arange(meta.parts, dtype=np.int32), sizes), meta.parts)
-        if method in METHODS:
-            return source, None
-        parts = config.distribution.parts(ranks)
-        return source, (read_labels(method, meta.vertices, parts), parts)
-
-    with memory_for(data.dataset):
-        return ranked(open_graph, config, ranks, machine, given)
+            labels = np.repeat(np.arange(meta.parts, dtype=np.int32), sizes), meta.parts
+        elif method not in METHODS:
+            labels = read_labels(method, meta.vertices, parts), parts
+        planner = Planner(source, config, machine, given=given, labels=labels, progress=progress)
+        return planner, planner.choose(ranks)
 
 
 def flags_of(planner: Planner, plan: PricedPlan) -> dict[str, Any]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from spgnn.addons.outofcore.task import ChunkedTask
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.train.run import train
 

@@ -8,9 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    attention,
-)
+from spgnn.kernels import attention
 from spgnn.kernels.attention import AttentionDropout, attention_v2
 from spgnn.kernels.attention_panel import AttentionPanel, PanelLoops, PanelRows, panel_bytes
 from spgnn.pattern import Pattern

@@ -12,9 +12,7 @@ import torch
 from spgnn.addons.outofcore import graph as chunked_graph
 from spgnn.addons.outofcore.budget import ORDER, Budget
 from spgnn.addons.outofcore.tables import Placement
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data import Graph
 from spgnn.data.load import load_dataset
 from spgnn.data.npz import write_npz

@@ -14,9 +14,7 @@ from spgnn.addons.outofcore.blocks import MemoryBlocks
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel, ChunkRows, MomentGradients, MomentSums
 from spgnn.addons.outofcore.tables import MemoryTable
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.graph.moments import moments
 from spgnn.kernels.extremes import add_to_extremes_

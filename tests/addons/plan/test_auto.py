@@ -30,12 +30,6 @@ def trained(rank: int, configs: list[TrainConfig]) -> list[dict]:
     return [train(config, connect()) for config in configs]
 
 
-def test_given_flags_are_found_whatever_their_value():
-    assert TrainConfig.given([]) == {}
-    flags = ["--c", "1", "--no-prune", "--plan", "auto", "--cover=column"]
-    assert set(TrainConfig.given(flags)) == {"c", "prune", "plan", "cover"}
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SPGNN_CACHE", str(tmp_path / "cache"))

@@ -13,9 +13,7 @@ from spgnn.addons.plan.epoch import trace
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.addons.plan.measure import exercise, runtime_bytes
 from spgnn.addons.plan.ranks import VirtualRanks
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.comm.traffic import RowCounts
 from spgnn.config import TrainConfig
 from spgnn.data import open_source

@@ -11,9 +11,7 @@ from spgnn.__main__ import main
 from spgnn.addons.outofcore.budget import LIBRARIES, ORDER
 from spgnn.addons.plan import Planner, PricedPlan
 from spgnn.addons.plan.disk import Disk
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import Storage, TrainConfig
 from spgnn.data import open_source
 from spgnn.data.generators import generate_block_model

@@ -15,9 +15,7 @@ from spgnn.addons.plan import Prediction, predict
 from spgnn.addons.plan.counts import Product, count
 from spgnn.addons.plan.epoch import Pass, trace
 from spgnn.addons.plan.graphs import Dataset
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.npz import write_npz
