@@ -16,7 +16,6 @@ from .gat import AttentionConv as AttentionConv
 from .gat import GATConv as GATConv
 from .gat import GATv2Conv as GATv2Conv
 from .layers import APPNP as APPNP
-from .layers import NEIGHBOURS as NEIGHBOURS
 from .layers import GCN2Conv as GCN2Conv
 from .layers import GCNConv as GCNConv
 from .layers import GINConv as GINConv
@@ -30,7 +29,6 @@ from .links import HadamardMLP as HadamardMLP
 from .links import ScoredPairs as ScoredPairs
 from .links import pairs_cross_entropy as pairs_cross_entropy
 from .loss import UNKNOWN as UNKNOWN
-from .loss import count_labelled as count_labelled
 from .loss import label_weights as label_weights
 from .loss import masked_cross_entropy as masked_cross_entropy
 from .metrics import accuracies as accuracies
