@@ -87,7 +87,8 @@ class Codec:
             Names the attribute, and what would be right.
         """
         extra = [name for name in options if name in CODECS]
-        options["extra"] = tuple((name, options.pop(name)) for name in extra)
+        added = tuple((name, options.pop(name)) for name in extra)
+        options["extra"] = (*options.get("extra", ()), *added)
         for name, value in options.items():
             check_choice("codec", name, [*(each.name for each in fields(cls)), *CODECS])
             match name:
