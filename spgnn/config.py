@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from torch import nn
@@ -22,7 +23,7 @@ from spgnn.exchange.schemes import Strategy
 from spgnn.nn import Stack
 from spgnn.nn.models import Order
 from spgnn.nn.rowwise import Precision
-from spgnn.options import Configuration, Record, flag, key, options_of, rare
+from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
 from spgnn.partition.problem import Objective
 from spgnn.registry import CODECS, MODELS, SCHEMES
 
@@ -41,18 +42,6 @@ METRICS_OF = {
     "links": ("mrr", "hits@50", "roc-auc", "hits@10", "hits@20", "hits@100"),
 }
 METRICS = ("auto", *dict.fromkeys(name for names in METRICS_OF.values() for name in names))
-# What shapes of weights do not tell of a model.
-DESCRIBED = (
-    "model",
-    "act",
-    "norm",
-    "residual",
-    "jk",
-    "aggregate",
-    "heads",
-    "edge_dim",
-    "relu_first",
-)
 LONGEST_NUMBER = 20
 LEAST_SAMPLE = 1e-9  # what is drawn stands for all others: as 1/p of it
 
@@ -342,34 +331,18 @@ class Model(Record):
 
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments of a model of `nn.MODELS`, besides its widths, that are not the defaults."""
-        result: dict[str, Any] = {"act": self.act} if self.act != "relu" else {}
+        """Arguments of the model besides widths and dropout that are not the defaults."""
+        others = "model", "layers", "hidden", "dropout", "input_dropout"
+        result = {_argument(o): value for o, value in self.changed if o.name not in others}
         if self.norm == "node":
             result |= {"norm": "layer", "norm_kwargs": {"mode": "node"}}
-        elif self.norm != "none":
-            result["norm"] = self.norm
-        if self.residual:
-            result["residual"] = True
-        if self.jk != "none":
-            result["jk"] = self.jk
-        if self.aggregate != "mean":
-            result["aggr"] = self.aggregate
-        if self.attends:
-            result |= {"heads": self.heads, "attention_dropout": self.attention_dropout}
-        if self.edge_dim:
-            result["edge_dim"] = self.edge_dim
-        if self.message_dropout:
-            result["message_dropout"] = self.message_dropout
-        if self.relu_first:
-            result["relu_first"] = True
         return result
 
     @property
     def described(self) -> dict[str, Any]:
         """The kind of model and its options, which shapes do not tell, if not the defaults."""
-        default = Model()
-        others = {n: v for n in DESCRIBED if (v := getattr(self, n)) != getattr(default, n)}
-        return {"model": self.model, **others}
+        others = {option.name: value for option, value in self.changed}
+        return {"model": self.model, **{n: others[n] for n in DESCRIBED if n in others}}
 
     @property
     def takes_all_rows(self) -> bool:
@@ -410,6 +383,19 @@ class Model(Record):
     def attends(self) -> bool:
         """True if layers make weights of their own for the edges."""
         return self.registered.attends
+
+
+# What shapes of weights do not tell of a model.
+DESCRIBED = tuple(
+    option.name
+    for option in options_of(Model)
+    if option.name not in ("layers", "hidden") and not option.name.endswith("dropout")
+)
+
+
+def _argument(option: Option) -> str:
+    """The argument of models that an option is."""
+    return "aggr" if option.name == "aggregate" else option.name
 
 
 @dataclass(frozen=True)
@@ -456,9 +442,8 @@ class Aim(Record):
         links = self.task == "links"
         of_vertices = "loss", "class_weights", "label_smoothing", "inductive"
         of_links = "decoder", "negatives", "eval_negatives", "val_links", "test_links"
-        for option in options_of(type(self)):
-            is_set = getattr(self, option.name) != option.default
-            if is_set and option.name in (of_vertices if links else of_links):
+        for option, _ in self.changed:
+            if option.name in (of_vertices if links else of_links):
                 needed = "--task vertices, not links" if links else "--task links"
                 raise InputError(f"{option.written} needs {needed}")
         if links and self.val_links + self.test_links >= 1:
@@ -644,13 +629,8 @@ class TrainConfig(Configuration):
     def described_messages(self) -> str:
         """Options of messages that are not the defaults; exact means if any are sent."""
         means = (self.codec.sends_means and not self.model.attends) or None
-        result = []
-        for record in (self.messages, *self.extensions):
-            for option in options_of(type(record)):
-                value = means if option.name == "exact_means" else getattr(record, option.name)
-                if option.section == "messages" and value != option.default:
-                    result.append(f"{option.written} {value}")
-        return " ".join(result)
+        messages = replace(self.messages, exact_means=means)
+        return " ".join(_changed_messages(messages, *self.extensions))
 
     @property
     def changes_features(self) -> str | None:
@@ -707,9 +687,9 @@ class TrainConfig(Configuration):
     def network(self, features: int, outputs: int) -> Stack:
         """The model, its weights drawn from the seed."""
         model = self.model
-        options: dict[str, Any] = dict(model.options)
-        if model.model == "gcn":  # the others know one order only
-            options["order"] = self.algorithm.order
+        order, options = self.algorithm.order, model.options
+        if order != "auto":  # which others than GCN do not know
+            options["order"] = order
         return model.registered.of(
             self.widths(features, outputs),
             dropout=model.dropout,
@@ -768,7 +748,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
         yield "algorithm.edges needs --algo vertex-cut"
     if how.partition == "libra" and (not cuts or how.edges is not None or how.plan):
         yield "--partition libra needs --algo vertex-cut, and neither algorithm.edges nor --plan"
-    if how.order == "paper" and model.model != "gcn":
+    if how.order != "auto" and "order" not in model.registered.takes():
         yield f"--order paper needs --model gcn, not {model.model}"
 
     if how.plan and aim.inductive:
@@ -778,9 +758,9 @@ def refused(config: TrainConfig) -> Iterator[str]:
     if how.recompute_halo and config.changes_features:
         yield f"--recompute-halo needs fixed features: no {config.changes_features}"
     if aim.loss in RESIDUALS:
-        for name, unset in (("class_weights", "none"), ("label_smoothing", 0.0)):
-            if getattr(aim, name) != unset:
-                yield f"aim.{name.replace('_', '-')} needs classes, and --loss {aim.loss} has none"
+        for option, _ in aim.changed:
+            if option.name in ("class_weights", "label_smoothing"):
+                yield f"{option.written} needs classes, and --loss {aim.loss} has none"
 
     with_edges = f"--model {model.model} with features of edges"
     for named, ability, is_asked in (
@@ -798,10 +778,7 @@ def refused(config: TrainConfig) -> Iterator[str]:
             yield f"{named} cannot begin with A·X: no --recompute-halo"
         if named != with_edges and config.data.normalisation not in ("auto", "none"):
             yield f"{named} weighs edges itself: it needs data.normalisation auto"
-    needs_edges = model.registered.needs_edges
-    if model.edge_dim < 0 or (model.edge_dim and not (model.attends or needs_edges)):
-        yield f"model.edge-dim {model.edge_dim} needs --model gine, gat or gatv2, and is at least 1"
-    elif needs_edges and not model.edge_dim:
+    if model.registered.needs_edges and not model.edge_dim:
         named = f"--model {model.model}"
         yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
     if model.uses_edges and (config.storage.asked or aim.inductive or aim.task != "vertices"):
@@ -822,22 +799,20 @@ def refused(config: TrainConfig) -> Iterator[str]:
     yield from _refused_messages(config)
     if storage.asked:
         yield from _refused_chunks(config)
-    elif storage != Storage():
-        name = "recompute" if storage.recompute != "auto" else "spill-dtype"
-        yield f"storage.{name} needs --memory, --spill or --chunks"
+    for option, _ in [] if storage.asked else storage.changed:
+        yield f"{option.written} needs --memory, --spill or --chunks"
 
 
 def refused_models(model: Model, aim: Aim) -> Iterator[str]:
     """Say which options of a model do not go together, on whole graphs and in mini-batches."""
-    if model.aggregate != "mean" and model.model != "sage":
-        yield f"--aggregate {model.aggregate} needs --model sage, not {model.model}"
-    for option in options_of(Model):
-        value = getattr(model, option.name)
-        of_attention = option.name in ("heads", "attention_dropout", "message_dropout")
-        if of_attention and value != option.default and not model.attends:
-            yield f"{option.written} {value} needs --model gat or gatv2, not {model.model}"
-    if model.relu_first and model.model != "gat":
-        yield f"model.relu-first needs --model gat, not {model.model}"
+    of_all = signature(Stack.__init__).parameters
+    for option, value in model.changed:
+        argument = _argument(option)
+        able = [name for name in MODELS if argument in MODELS[name].takes() - of_all.keys()]
+        if able and model.model not in able:
+            *others, last = able
+            names = f"{', '.join(others)} or {last}" if others else last
+            yield f"{option.written} {value} needs --model {names}, not {model.model}"
     hidden = model.layers > 1 or model.jk != "none"
     if hidden and model.layers == 1 and aim.task == "vertices" and model.heads > 1:
         yield (
@@ -846,6 +821,13 @@ def refused_models(model: Model, aim: Aim) -> Iterator[str]:
         )
     if model.attends and hidden and model.hidden % model.heads:
         yield f"--hidden {model.hidden} must be a multiple of --heads {model.heads}"
+
+
+def _changed_messages(*records: Record) -> Iterator[str]:
+    """Options of messages that are not as by default, as they are written."""
+    for option, value in (pair for record in records for pair in record.changed):
+        if option.section == "messages":
+            yield f"{option.written} {value}"
 
 
 def _refused_messages(config: TrainConfig) -> Iterator[str]:
@@ -870,14 +852,7 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
                 "they are done to"
             )
         return
-    named = next(
-        f"{option.written} {getattr(record, option.name)}"
-        for record in (messages, *config.extensions)
-        for option in options_of(type(record))
-        if option.section == "messages"
-        and getattr(record, option.name) != option.default
-        and option.name != "delay_bins"
-    )
+    named = next(_changed_messages(replace(messages, delay_bins=1), *config.extensions))
     if config.storage.asked:
         yield f"{named} needs rows in memory: no --memory, --spill or --chunks"
     if how.exchange != "sparsity-aware":
@@ -896,13 +871,13 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
             f"{named} needs --aggregate mean or sum: rows that are left out are zeros, which count"
         )
     if how.schedule == "peers":
-        for kept, value in (
+        for option, keeps in (
             (f"--delay {delay}", delay),
             ("--error-feedback", asked.feedback),
             *((f"messages.{name} {value}", CODECS[name].remembers) for name, value in asked.extra),
         ):
-            if value:
-                yield f"{kept} needs --schedule overlap: it keeps rows that peers has no room for"
+            if keeps:
+                yield f"{option} needs --schedule overlap: it keeps rows that peers has no room for"
 
 
 def _refused_chunks(config: TrainConfig) -> Iterator[str]:

@@ -192,6 +192,12 @@ class Record:
             value = option.checked(getattr(self, option.name))
             object.__setattr__(self, option.name, value)
 
+    @property
+    def changed(self) -> list[tuple[Option, Any]]:
+        """The options that are not as by default, and their values."""
+        values = [(option, getattr(self, option.name)) for option in options_of(type(self))]
+        return [(option, value) for option, value in values if value != option.default]
+
 
 _KNOWN: dict[type[Record], tuple[Option, ...]] = {}
 
@@ -260,6 +266,11 @@ class Configuration:
         own = [value for name, value in vars(self).items() if name != "extra"]
         return (*own, *self.extra)
 
+    @property
+    def changed(self) -> list[tuple[Option, Any]]:
+        """The options that are not as by default, and their values."""
+        return [pair for record in self.records for pair in record.changed]
+
     def but(self, **values: Any) -> Self:
         """The same with some options set otherwise."""
         return self.of(**{**self.flat(), **values})
@@ -269,13 +280,11 @@ class Configuration:
 
     def check_fixed(self) -> None:
         """Refuse `fixed` options that are not as by default."""
-        for record in self.records:
-            for option in options_of(type(record)):
-                given = getattr(record, option.name)
-                if option.name in self.fixed and given != option.default:
-                    raise InputError(
-                        f"{option.written} {given}: {self.program} knows {option.default} only"
-                    )
+        for option, value in self.changed:
+            if option.name in self.fixed:
+                raise InputError(
+                    f"{option.written} {value}: {self.program} knows {option.default} only"
+                )
 
     def flat(self) -> dict[str, Any]:
         """All options by name."""
@@ -295,18 +304,16 @@ class Configuration:
     def written(self, *leave_out: str) -> list[str]:
         """The words of a command line for all that is not as it is by default."""
         result = []
-        for record in self.records:
-            for option in options_of(type(record)):
-                value = getattr(record, option.name)
-                if option.name in leave_out or value == option.default:
-                    continue
-                text = str(value).lower() if isinstance(value, bool) else str(value)
-                if option.mark.level == "key":
-                    result += ["--set", f"{option.key}={text}"]
-                elif isinstance(value, bool):
-                    result.append(option.flag if value else option.flag.replace("--", "--no-", 1))
-                else:
-                    result += [option.flag, text]
+        for option, value in self.changed:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if option.name in leave_out:
+                continue
+            if option.mark.level == "key":
+                result += ["--set", f"{option.key}={text}"]
+            elif isinstance(value, bool):
+                result.append(option.flag if value else option.flag.replace("--", "--no-", 1))
+            else:
+                result += [option.flag, text]
         return result
 
 

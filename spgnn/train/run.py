@@ -92,8 +92,7 @@ def train(
     check_run(config, comm, lambda: check_targets(config.job, of_run(config, 0).training, read))
     config = resolved(config, comm)
     if given is None:
-        defaults = TrainConfig().flat()
-        given = {name for name, value in config.flat().items() if value != defaults[name]}
+        given = {option.name for option, _ in config.changed}
     if config.algorithm.nodes is not None:
         given = {*given, "nodes"}
     plan = None

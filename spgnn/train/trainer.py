@@ -129,7 +129,8 @@ class Trainer:
             _check_function(name, function)
         if callable(callbacks):
             raise InputError("Trainer(callbacks=…) must be a list of functions, got one")
-        set_by_hand = {*settings, *(() if options is None else _not_default(options))}
+        changed = [] if options is None else options.changed
+        set_by_hand = {*settings, *(option.name for option, _ in changed)}
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
         if isinstance(model, nn.Module):
@@ -471,11 +472,6 @@ def _check_function(name: str, function: Any) -> None:
                 f"Trainer(loss=…): {learnt} of {type(function).__name__} would not be trained: "
                 "freeze it with requires_grad_(False), or write a Task (docs/tasks.md)"
             )
-
-
-def _not_default(options: Training) -> set[str]:
-    """The options that are not as by default."""
-    return {o.name for o in options_of(Training) if getattr(options, o.name) != o.default}
 
 
 def _optimizer_of(

@@ -315,8 +315,9 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         (
             {"model": "gatv2", "relu_first": True},
             1,
-            "model.relu-first needs --model gat, not gatv2",
+            "model.relu-first True needs --model gat, not gatv2",
         ),
+        ({"edge_dim": 3, "model": "gin"}, 1, "model.edge-dim 3 needs --model gine, gat or gatv2"),
         ({"model": "gat", "message_dropout": 0.5, "chunks": 2}, 1, "model.message-dropout 0"),
         ({"layers": 1, "jk": "cat", "heads": 2, "model": "gat"}, 1, "cat makes one layer as wide"),
         ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),

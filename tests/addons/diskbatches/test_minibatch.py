@@ -463,7 +463,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"heads": 4}, "--heads 4 needs --model gat or gatv2, not sage"),
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),
     ({"model": "gcn", "aggregate": "max"}, "--aggregate max needs --model sage, not gcn"),
-    ({"relu_first": True}, "model.relu-first needs --model gat, not sage"),
+    ({"relu_first": True}, "model.relu-first True needs --model gat, not sage"),
     ({"distributed": "columns", "model": "gat"}, "columns needs --model gcn, sage or gin"),
     ({"distributed": "columns", "aggregate": "max"}, "columns needs --aggregate mean or sum"),
     ({"distributed": "columns", "residual": True}, "columns needs no --residual"),
