@@ -40,6 +40,7 @@ from tempfile import NamedTemporaryFile
 
 import numpy as np
 import torch
+from spgnn.addons.diskbatches.packed_rows import PackedRows
 from torch import Tensor
 
 from spgnn.addons.batches import DiskRows
@@ -47,7 +48,6 @@ from spgnn.addons.batches.sampling import Draw, NeighborSampler
 from spgnn.addons.diskbatches import CachedRows
 from spgnn.addons.diskbatches.cached_rows import PolicyName, hits
 from spgnn.addons.diskbatches.disk_pattern import degrees_of
-from spgnn.addons.diskbatches.packed_rows import PackedRows
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.files import atomic_file

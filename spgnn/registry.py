@@ -129,6 +129,10 @@ SECTIONS = Registry("section of the configuration")
 TASKS = Registry("task")
 # "training" fills in what a configuration leaves open, "distribute" a placement of a graph.
 PLANNERS = Registry("planner")
+# Of mini-batches:
+SAMPLERS = Registry("sampler")  # a class of `spgnn.addons.batches.GraphSampler`
+MODES = Registry("mode")  # of a graph on several ranks: a class of `spgnn.addons.batches.Mode`
+TABLES = Registry("table")  # of features on a disk: a `spgnn.addons.diskbatches.FeatureTable`
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from spgnn.addons.batches.sampled_graph import GraphTables, entries_of
-from spgnn.addons.batches.sampling import Hop, Place, Sample, offsets_of
+from spgnn.addons.batches.sampling import Hop, Sample, offsets_of
 from spgnn.errors import InputError
 from spgnn.graph import Block, block_pattern
 from spgnn.nn import DropoutKeys
@@ -46,7 +46,7 @@ class Batch:
     batch : Tensor int64 [m], or None
         Which seed a vertex belongs to, where samples are disjoint; else what the ``Data`` has of
         this name, as PyG's batches of graphs do: the graph of each vertex.
-    place : Place
+    place : Draw
     """
 
     def __init__(
@@ -55,16 +55,13 @@ class Batch:
         sample: Sample,
         x: Tensor | CSR | None,
         input_id: Tensor,
-        place: Place,
         *,
         of_graph: bool = True,
-        extra: Mapping[str, Tensor] | None = None,
     ) -> None:
-        self._tables, self._sample = tables, sample
-        self._of_graph, self._extra = of_graph, dict(extra or {})
-        vars(self).update(self._extra)
-        self.x, self.input_id, self.place = x, input_id, place
-        # Whoever renumbers them must not change what is looked up later.
+        self._tables, self._sample, self._of_graph = tables, sample, of_graph
+        vars(self).update(sample.extra)
+        self.x, self.input_id, self.place = x, input_id, sample.draw
+        # A copy: what renumbers them must not change what is looked up later.
         self.n_id, self.batch_size = sample.nodes.clone(), sample.seeds
         if x is None and "x" in tables.vertices:
             self.x = entries_of("x", tables.vertices["x"], sample.nodes)
@@ -88,11 +85,11 @@ class Batch:
                 replace(hop, edge_ids=part) for hop, part in zip(sample.hops, parts, strict=True)
             ]
             sample = replace(sample, hops=hops)
-        known = self._tables.excerpt(sample.nodes, numbers, degrees=self._of_graph)
+        tables = self._tables.excerpt(sample.nodes, numbers, degrees=self._of_graph)
         sample = replace(sample, nodes=torch.arange(len(sample.nodes)))
         derived = ("layers", "graph", "_edge_numbers", "attributes")
         state = {name: value for name, value in vars(self).items() if name not in derived}
-        return state | {"_tables": known, "_sample": sample, "input_id": self.input_id.clone()}
+        return state | {"_tables": tables, "_sample": sample, "input_id": self.input_id.clone()}
 
     def __repr__(self) -> str:
         return f"Batch({self.batch_size} of {self.num_nodes} vertices, {self.num_edges} edges)"
@@ -100,11 +97,11 @@ class Batch:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        known = self._tables
+        tables = self._tables
         value: Any
-        if name == "e_id" or (name in known.edges and not self._has_numbers):
+        if name == "e_id" or (name in tables.edges and not self._has_numbers):
             raise AttributeError(f"no {name}: the loader was not asked for edge_ids=True")
-        if any(name in table for table in (known.vertices, known.edges, known.others)):
+        if any(name in table for table in (tables.vertices, tables.edges, tables.others)):
             value = self._known(name)
         elif name in ("y", "edge_weight", "edge_attr", "seed_time"):
             value = None  # as PyG's Data
@@ -116,17 +113,17 @@ class Batch:
     @cached_property
     def attributes(self) -> dict[str, Any]:
         """All that the graph has of these vertices and edges, and of itself, by name."""
-        known = self._tables
-        edges = known.edges if self._has_numbers else ()
-        return {name: self._known(name) for name in (*known.vertices, *edges, *known.others)}
+        tables = self._tables
+        edges = tables.edges if self._has_numbers else ()
+        return {name: self._known(name) for name in (*tables.vertices, *edges, *tables.others)}
 
     def _known(self, name: str) -> Any:
-        known = self._tables
-        if name in known.vertices:
-            return entries_of(name, known.vertices[name], self._sample.nodes).to(self.device)
-        if name in known.edges:
-            return entries_of(name, known.edges[name], self._edge_numbers).to(self.device)
-        return known.others[name]
+        tables = self._tables
+        if name in tables.vertices:
+            return entries_of(name, tables.vertices[name], self._sample.nodes).to(self.device)
+        if name in tables.edges:
+            return entries_of(name, tables.edges[name], self._edge_numbers).to(self.device)
+        return tables.others[name]
 
     @property
     def num_nodes(self) -> int:
@@ -165,7 +162,7 @@ class Batch:
     @cached_property
     def keys(self) -> DropoutKeys:
         """Of the batch's dropout: a function of the loader's seed, the step and the vertex."""
-        return DropoutKeys(self.vertex_ids, self.place.seed, self.place.step)
+        return DropoutKeys(self.vertex_ids, self.place.seed, self.place.iteration)
 
     @cached_property
     def edge_index(self) -> Tensor:
@@ -173,6 +170,8 @@ class Batch:
 
         Of a vertex that several hops drew neighbours of, those of the first.
         """
+        if not self._sample.hops:
+            raise InputError("a batch of this mode has layers, and no edge_index")
         parts = []
         for hop, begin in self._new_rows():
             indptr = hop.indptr[begin:]
@@ -235,10 +234,9 @@ class Batch:
             self._sample,
             None if self.x is None else self.x.to(device),
             self.input_id.to(device),
-            self.place,
             of_graph=self._of_graph,
-            extra={name: tensor.to(device) for name, tensor in self._extra.items()},
         )
+        vars(moved).update({name: t.to(device) for name, t in self._sample.extra.items()})
         moved.device = torch.device(device)
         moved.n_id = self.n_id.to(device)
         moved.batch = None if self.batch is None else self.batch.to(device)
@@ -254,7 +252,7 @@ class Batch:
         from torch_geometric.data import Data  # an optional dependency
 
         own = {"x", "edge_index", "input_id", "batch_size", "n_id", "num_nodes"}
-        own |= {"num_sampled_nodes", "num_sampled_edges", *self._extra}
+        own |= {"num_sampled_nodes", "num_sampled_edges", *self._sample.extra}
         if self.batch is not None:
             own.add("batch")
         if self._has_numbers:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath
 from spgnn.kernels import new_rows
 from spgnn.layout import Int64Array
+from spgnn.sparse import CSR, take_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64)
 DEPTH = 32  # reads that are under way at once
@@ -89,20 +91,21 @@ class Rows(ABC):
 
         An InputError says which id is no row, that `out` does not fit, or rows cannot be read.
         """
-        wanted = check_ids(ids, self.rows, str(self))
-        out = self._output(len(wanted), out)
-        self._counts.add(rows_needed=len(wanted), bytes_needed=len(wanted) * self.row_bytes)
-        self.begin(wanted, out)()
+        rows = check_ids(ids, self.rows, str(self))
+        out = self._output(len(rows), out)
+        self._counts.add(rows_needed=len(rows), bytes_needed=len(rows) * self.row_bytes)
+        self.begin(rows, out)()
         return out
 
     def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
         """The rows of several batches (a superbatch), one after another, as `gather` makes each.
 
-        A row that several of them need is fetched once. A table may do more with what it knows
-        beforehand.
+        A row that several of them need is fetched once; but of batches that are no list, as those
+        that wait on a disk, all rows at once may be more than memory holds. A table may do more
+        with what it knows beforehand.
         """
-        if len(ids) == 1:
-            yield self.gather(ids[0])
+        if len(ids) == 1 or not isinstance(ids, list):
+            yield from map(self.gather, ids)
             return
         union, places = union_of(ids)
         rows = self.gather(union)
@@ -120,6 +123,19 @@ class Rows(ABC):
     def begin_many(self, ids: Sequence[Int64Array]) -> list[Callable[..., Wait]]:
         """For each of several batches a function that begins it: `begin` but for its ids."""
         return [partial(self.begin, batch) for batch in ids]
+
+    def release(self) -> None:
+        """Give back memory that can be filled again, until rows are asked for."""
+        return
+
+    def foresee(
+        self, epoch: int, batches: Callable[[int], Iterable[Tensor]], *, fixed: bool
+    ) -> None:
+        """An epoch begins: `batches` of its number, or a later one's, are those it will ask for.
+
+        If `fixed`, those of all later epochs are the same.
+        """
+        return
 
     def _output(self, rows: int, out: Tensor | None) -> Tensor:
         if out is None and self.pinned:
@@ -270,13 +286,13 @@ def check_ids(ids: Tensor, rows: int, name: str) -> Int64Array:
     """Numbers of rows as an array, int64 [k] in [0, rows); an InputError says of what."""
     if ids.dim() != 1 or ids.dtype != torch.int64:
         raise InputError(f"row ids must be int64 [k], got {ids.dtype} {list(ids.shape)}")
-    wanted = np.ascontiguousarray(ids.numpy(force=True))
-    if len(wanted):
-        low, high = int(wanted.min()), int(wanted.max())
+    numbers = np.ascontiguousarray(ids.numpy(force=True))
+    if len(numbers):
+        low, high = int(numbers.min()), int(numbers.max())
         if low < 0 or high >= rows:
             wrong = low if low < 0 else high
             raise InputError(f"{name}: no row {wrong}; it has rows 0 to {rows - 1}")
-    return wanted
+    return numbers
 
 
 def copy_rows(
@@ -286,9 +302,9 @@ def copy_rows(
 
     One of the two may be left out: 0, 1, ….
     """
-    given = from_row if from_row is not None else to_row
-    assert given is not None
-    every = np.arange(len(given))
+    rows = from_row if from_row is not None else to_row
+    assert rows is not None
+    every = np.arange(len(rows))
     _native.copy_rows(
         as_bytes(source),
         every if from_row is None else from_row,
@@ -296,3 +312,20 @@ def copy_rows(
         every if to_row is None else to_row,
         source.shape[1] * source.dtype.itemsize,
     )
+
+
+def features_of(
+    x: Rows | CSR | None, batches: Sequence[Tensor], counts: Counts
+) -> Generator[Tensor | CSR | None, None, None]:
+    """Features of the vertices of some batches, int64 [m] each, one after the other."""
+    if isinstance(x, Rows):
+        with closing(x.gather_many(batches)) as tables:
+            for rows in tables:
+                counts.add(rows_needed=len(rows), bytes_needed=len(rows) * x.row_bytes)
+                yield rows
+        return
+    for ids in batches:
+        sparse = None if x is None else take_rows(x, ids)
+        if sparse is not None:
+            counts.add(rows_needed=len(ids), bytes_needed=sparse.nbytes)
+        yield sparse

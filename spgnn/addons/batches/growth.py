@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from spgnn.addons.batches.sampling import (
-    Draw,
-    Hop,
-    LaborSampler,
-    LadiesSampler,
-    NeighborSampler,
-    Sample,
-    hop_counts,
-    offsets_of,
-    relabel,
-)
-from spgnn.addons.diskbatches import DiskPattern
-from spgnn.errors import InputError
+from spgnn.addons.batches.samplers import GraphSampler
+from spgnn.addons.batches.sampling import Draw, Hop, Sample, offsets_of, relabel
 from spgnn.pattern import Pattern
 
-ENTRIES = 1 << 22  # of rows on a disk that are in memory at once, unless one row has more
 _NONE = torch.zeros(0, dtype=torch.int64)
 
 
@@ -33,9 +20,8 @@ class RowEntries(NamedTuple):
 
     indptr: Tensor
     columns: Tensor
-    edges: Tensor | None = (
-        None  # a number or value of each; of whole rows the columns' original ids
-    )
+    # A number or value of each entry; of whole rows the columns' original ids.
+    edges: Tensor | None = None
     weights: Tensor | None = None  # factors of the sampler; of whole rows the matrix's values
 
 
@@ -68,17 +54,22 @@ class NeighborGrowth:
 
 
 class WholeRowGrowth:
-    """A sample of LABOR or LADIES: what a target takes depends on the other targets of a hop.
+    """A sample in which what a target takes depends on the other targets of a hop, as in LABOR.
 
     So the whole rows of all targets are brought here, each once, in the order in which one process
     reads them; a hop is that of the same sampler on a graph of these rows alone.
     """
 
     def __init__(
-        self, seeds: Tensor, draw: Draw, name: str, counts: Sequence[int], threads: int | None
+        self,
+        seeds: Tensor,
+        draw: Draw,
+        kind: type[GraphSampler],
+        counts: Sequence[int],
+        threads: int | None = None,
     ) -> None:
         self.nodes, self.draw, self._seeds = seeds, draw, len(seeds)
-        self._name, self._counts, self._threads = name, counts, threads
+        self._kind, self._counts, self._threads = kind, counts, threads
         self._known = 0
         self._indptr, self._columns, self._ids = torch.zeros(1, dtype=torch.int64), _NONE, _NONE
         self.values = torch.zeros(0)
@@ -103,14 +94,10 @@ class WholeRowGrowth:
         empty = self._indptr[-1:].expand(len(nodes) - targets)
         shape = len(nodes), len(nodes)
         pattern = Pattern.trusted(torch.cat((self._indptr, empty)), indices, shape)
-        values = self.values.abs() if rows.weights is not None else None
+        values = None if rows.weights is None else self.values
         options: dict[str, Any] = {"edge_ids": True, "vertex_ids": ids, "first_hop": hop}
-        options["threads"], count = self._threads, [self._counts[hop]]
-        sampler: LaborSampler | LadiesSampler
-        if self._name == "labor":
-            sampler = LaborSampler(pattern, count, **options)
-        else:
-            sampler = LadiesSampler(pattern, count, values=values, **options)
+        count = [self._counts[hop]]
+        sampler = self._kind.of_matrix(pattern, values, count, threads=self._threads, **options)
         sample = sampler.sample(torch.arange(targets), self.draw)
         self.nodes = nodes[sample.nodes]
         self._hops.append(sample.hops[0])
@@ -132,11 +119,11 @@ class ClusterGrowth:
         """The whole rows of the targets."""
         self._rows.append(rows)
         if hop + 1 < self._hops:
-            known = len(self.nodes)
-            before = rows.indptr.new_zeros(known - len(self.targets))
+            size = len(self.nodes)
+            before = rows.indptr.new_zeros(size - len(self.targets))
             indptr = torch.cat((before, rows.indptr))
             self.nodes, _ = relabel(self.nodes, indptr, rows.columns)
-            self.targets = self.nodes[known:]
+            self.targets = self.nodes[size:]
 
     def result(self) -> tuple[Sample, Tensor | None]:
         """Rows of the vertices hop by hop, with those columns that are among them."""
@@ -149,8 +136,8 @@ class ClusterGrowth:
         before = offsets_of(inside)
         indptr = before[torch.cat((lengths.new_zeros(1), lengths.cumsum(0)))]
         indices = by_number[place[inside]].int()
-        known = [part.edges for part in self._rows if part.edges is not None]
-        edges = torch.cat(known)[inside] if known else None
+        parts = [part.edges for part in self._rows if part.edges is not None]
+        edges = torch.cat(parts)[inside] if parts else None
         numbers = None if edges is None else torch.arange(len(edges))
         square = Hop(indptr, indices, numbers, None, len(nodes))
         end = int(indptr[seeds])
@@ -160,107 +147,3 @@ class ClusterGrowth:
 
 
 Growth = NeighborGrowth | WholeRowGrowth | ClusterGrowth
-
-
-class DiskSampler:
-    """Samples of a graph whose structure lies on a disk: those of memory, bit for bit.
-
-    The rows of a hop's targets come whole. Of neighbour sampling a bounded number of entries is in
-    memory at a time; LABOR and LADIES need the rows of all targets of a batch at once, each of
-    which is read once. Threads may call it at the same time.
-    """
-
-    def __init__(
-        self,
-        pattern: DiskPattern,
-        name: str,
-        counts: Sequence[int],
-        *,
-        edge_ids: bool = False,
-        vertex_ids: Tensor | None = None,
-        threads: int | None = None,
-        **options: Any,
-    ) -> None:
-        self._pattern, self._name, self._edge_ids = pattern, name, edge_ids
-        self._ids, self._threads, self._options = vertex_ids, threads, options
-        self._counts: Sequence[int] = list(counts)
-        if name == "neighbor":
-            self._of_rows(torch.zeros(1, dtype=torch.int64), _NONE.to(pattern.dtype), _NONE)
-        else:
-            hop_counts("num_nodes" if name == "ladies" else "num_neighbors", self._counts)
-
-    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
-        """The neighbourhood of the seeds, int64 [seeds], each different."""
-        n = self._pattern.shape[0]
-        if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < n:
-            raise InputError(f"seeds must be rows of the pattern, in [0, {n})")
-        if self._name == "neighbor":
-            growth = NeighborGrowth(seeds, draw)
-            for hop in range(len(self._counts)):
-                growth.take(self._drawn(growth.targets, hop, draw), hop)
-            sample, numbers = growth.result()
-        else:
-            whole = WholeRowGrowth(seeds, draw, self._name, self._counts, self._threads)
-            parts = [_NONE]
-            for hop in range(len(self._counts)):
-                rows, entries = self._whole(whole.targets)
-                whole.take(rows, hop)
-                parts.append(entries)
-            (sample, _), numbers = whole.result(), torch.cat(parts)
-        named = self._edge_ids and numbers is not None
-        hops = [
-            replace(hop, edge_ids=numbers[hop.edge_ids] if named else None)  # type: ignore[index]
-            for hop in sample.hops
-        ]
-        return replace(sample, hops=hops)
-
-    def _whole(self, targets: Tensor) -> tuple[RowEntries, Tensor]:
-        """Whole rows, and the numbers of their entries."""
-        indptr, columns = self._pattern.rows(targets)
-        ids = columns.long() if self._ids is None else self._ids[columns.long()]
-        begins = self._pattern.indptr[targets] - indptr[:-1]
-        numbers = torch.arange(len(columns)) + begins.repeat_interleave(indptr.diff())
-        return RowEntries(indptr, columns, ids), numbers
-
-    def _drawn(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
-        """One hop of neighbour sampling."""
-        ends, parts = [torch.zeros(1, dtype=torch.int64)], []
-        for piece in self._pieces(targets):
-            indptr, columns = self._pattern.rows(piece)
-            rows = torch.arange(len(piece))
-            sampler = self._of_rows(indptr, columns, piece)
-            drawn, chosen, edge_ids, _ = sampler.sample_hop(rows, hop, draw)
-            if edge_ids is not None:
-                row = rows.repeat_interleave(drawn.diff())
-                edge_ids = edge_ids + (self._pattern.indptr[piece] - indptr[:-1])[row]
-            ends.append(drawn[1:] + ends[-1][-1])
-            parts.append((chosen, edge_ids))
-        columns = torch.cat([chosen for chosen, _ in parts])
-        numbers = [edge_ids for _, edge_ids in parts if edge_ids is not None]
-        return RowEntries(torch.cat(ends), columns, torch.cat(numbers) if numbers else None)
-
-    def _pieces(self, targets: Tensor) -> Iterator[Tensor]:
-        """The targets in order, so many at a time as have ENTRIES together; at least one piece."""
-        indptr = self._pattern.indptr
-        before = (indptr[targets + 1] - indptr[targets]).cumsum(0)
-        first = 0
-        while True:
-            limit = (int(before[first - 1]) if first else 0) + ENTRIES
-            last = int(torch.searchsorted(before, limit, right=True))
-            last = min(max(last, first + 1), len(targets))
-            yield targets[first:last]
-            first = last
-            if first >= len(targets):
-                return
-
-    def _of_rows(self, indptr: Tensor, columns: Tensor, rows: Tensor) -> NeighborSampler:
-        pattern = Pattern.trusted(indptr, columns, (len(indptr) - 1, self._pattern.shape[1]))
-        return NeighborSampler(
-            pattern,
-            self._counts,
-            edge_ids=self._edge_ids,
-            vertex_ids=self._ids,
-            row_ids=rows if self._ids is None else self._ids[rows],
-            threads=self._threads,
-            **self._options,
-        )

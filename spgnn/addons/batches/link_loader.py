@@ -11,9 +11,9 @@ from torch import Tensor
 
 from spgnn.addons.batches.loader import NeighborLoader
 from spgnn.addons.batches.sampled_graph import SampledGraph, is_integer, tensor_of
+from spgnn.addons.batches.samplers import GraphSampler
 from spgnn.addons.batches.sampling import (
     Draw,
-    GraphSampler,
     as_int64,
     column_sums,
     draw_keys,
@@ -163,10 +163,10 @@ def _checked_labels(labels: Any, links: int, *, positive: bool) -> Tensor:
     """One label a link; with negatives, 0 is theirs."""
     if labels is None:
         return torch.ones(links)
-    wanted = f"edge_label must be a tensor [{links}], one a link"
-    checked = tensor_of(labels, wanted).clone()
+    right = f"edge_label must be a tensor [{links}], one a link"
+    checked = tensor_of(labels, right).clone()
     if checked.layout != torch.strided or checked.dim() == 0 or len(checked) != links:
-        raise InputError(f"{wanted}, got {described(checked)}")
+        raise InputError(f"{right}, got {described(checked)}")
     if positive and not (checked > 0).all():
         raise InputError(
             f"edge_label must be [{links}], positive: 0 stands for the pairs of neg_sampling_ratio"
@@ -184,10 +184,10 @@ def _checked_links(links: Any, graph: SampledGraph) -> Tensor:
         if graph.edge_ids is None:
             return edges
         return torch.empty_like(edges).index_copy_(1, graph.edge_ids, edges)
-    wanted = "edge_label_index must be integers [2, links]"
-    checked = tensor_of(links, wanted)
+    right = "edge_label_index must be integers [2, links]"
+    checked = tensor_of(links, right)
     if checked.dim() != 2 or checked.shape[0] != 2 or not is_integer(checked):
-        raise InputError(f"{wanted}, got {checked.dtype} {list(checked.shape)}")
+        raise InputError(f"{right}, got {checked.dtype} {list(checked.shape)}")
     checked = checked.to(torch.int64, copy=True)
     if checked.numel() and not 0 <= int(checked.min()) <= int(checked.max()) < vertices:
         raise InputError(

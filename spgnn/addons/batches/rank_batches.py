@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,60 +16,25 @@ from torch import Tensor
 
 from spgnn.addons.batches.batch import Batch
 from spgnn.addons.batches.growth import ClusterGrowth
+from spgnn.addons.batches.modes import BatchOptions, Mode, Strategy
 from spgnn.addons.batches.rank_graph import Boundary, Metadata, RankGraph, mask_of
 from spgnn.addons.batches.rank_sampler import RankSampler, Sampled
 from spgnn.addons.batches.remote_rows import take
 from spgnn.addons.batches.sampled_graph import GraphTables
-from spgnn.addons.batches.sampling import Draw, Place, Sample, SampleCounts, union_of
+from spgnn.addons.batches.sampling import Draw, Sample, SampleCounts, union_of
 from spgnn.addons.batches.threads import in_turns, last
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data import RankShare
 from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform
 from spgnn.nn import UNKNOWN
+from spgnn.options import Record, key
 from spgnn.partition import partition
 from spgnn.sparse import CSR
 
 Inputs = tuple[Tensor, Tensor]
 """Seeds of a batch, rows of the whole graph, and what the batch calls them."""
 Finish = Callable[[], list[Batch | None]]
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """Batches of whole clusters of each rank's part of the graph, with their boundary.
-
-    Cluster-GCN (Chiang et al., KDD 2019) has no boundary; with one (GraphTheta, Liu et al. 2021) of
-    as many hops as the model has layers, the rows of the clusters are exact. Seeds are all vertices
-    of the clusters; only training vertices have labels.
-    """
-
-    count: int = 16  # of each rank's part
-    each: int = 1  # clusters of a batch
-    boundary: int = 1  # hops around the clusters
-
-    def __post_init__(self) -> None:
-        check_integer("clusters", self.count, 1)
-        check_integer("clusters a batch", self.each, 1)
-        check_integer("boundary", self.boundary, 0)
-
-
-@dataclass(frozen=True)
-class Options:
-    """A loader's arguments of these names that every mode takes."""
-
-    batch_size: int = 1
-    shuffle: bool = False
-    drop_last: bool = False
-    sampler: str = "neighbor"
-    replace: bool = False
-    resample: bool = False
-    of_graph: bool = True
-    superbatch: int = 1
-    prefetch: int = 0
-    seed: int = 0
 
 
 def seed_order(ids: Tensor, seed: int, epoch: int, clusters: Tensor | None = None) -> Tensor:
@@ -88,22 +54,30 @@ def steps_of(inputs: int, batch_size: int, ranks: int, *, drop_last: bool) -> in
     return full + (rest > 0 and not drop_last)
 
 
-@dataclass(eq=False)
-class RankBatches:
+class RankBatches(Strategy):
     """Batches of a graph whose ranks hold their own rows alone; calls are collective.
 
     Several steps are sampled at once, hop by hop; features, labels and ids of all their vertices
     come in one exchange, each row once. With prefetching the next steps are sampled before these
     are handed over: their dense features travel in the meantime, and this rank's own part of
     sampling runs in a thread. As many superbatches are under way as sampling has steps, two a hop.
+
+    `inputs` are those of this rank, of each step of an epoch.
     """
 
-    ranks: RankGraph
-    sampler: RankSampler
-    steps: int  # of an epoch, the same on all ranks
-    inputs: Callable[[int], list[Inputs | None]]  # of this rank, of each step of an epoch
-    options: Options
-    sampled: SampleCounts = field(default_factory=SampleCounts)
+    def __init__(
+        self,
+        ranks: RankGraph,
+        sampler: RankSampler,
+        steps: int,
+        inputs: Callable[[int], list[Inputs | None]],
+        options: BatchOptions,
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        self.ranks, self.sampler, self.steps, self.inputs = ranks, sampler, steps, inputs
+        self.options, self.is_whole = options, is_whole
+        self.counts, self.sampled = ranks.counts, SampleCounts()
 
     def epoch(self, epoch: int) -> Iterator[Batch | None]:
         """Batches of this rank; ``None`` in a step that has none for it."""
@@ -151,8 +125,8 @@ class RankBatches:
             seconds += perf_counter() - started
             yield
             started = perf_counter()
-        made = [one for one, _ in samples if one.seeds]
-        self.sampled.add(made, seconds + perf_counter() - started)
+        some = [one for one, _ in samples if one.seeds]
+        self.sampled.add(some, seconds + perf_counter() - started)
         return self._completed(epoch, steps, chosen, samples)
 
     def _completed(
@@ -169,8 +143,8 @@ class RankBatches:
         def finish() -> list[Batch | None]:
             x, batches = arrive(), dict.fromkeys(steps)
             for (step, (_, input_id)), drawn, mine in zip(chosen, samples, places, strict=True):
-                known = metadata.of(mine)
-                batches[step] = self._batch(epoch, step, input_id, drawn, known, take(x, mine))
+                rows = metadata.of(mine)
+                batches[step] = self._batch(epoch, step, input_id, drawn, rows, take(x, mine))
             return list(batches.values())
 
         return finish
@@ -181,106 +155,160 @@ class RankBatches:
         step: int,
         input_id: Tensor,
         drawn: tuple[Sample, Tensor | None],
-        known: Metadata,
+        rows: Metadata,
         x: Tensor | CSR | None,
     ) -> Batch:
-        """A batch of a sample, and of what is known of its vertices."""
+        """A batch of a sample, and of the metadata of its vertices."""
         sample, edges = drawn
         tables = GraphTables(
-            vertices={} if known.y is None else {"y": known.y},
+            vertices={} if rows.y is None else {"y": rows.y},
             edges={} if edges is None else {"edge_weight": edges},
-            vertex_ids=known.ids,
-            known_degrees=known.degrees,
+            vertex_ids=rows.ids,
+            known_degrees=rows.degrees,
         )
         number = step * self.ranks.comm.size + self.ranks.comm.rank
-        place = Place(self.options.seed, epoch, number, epoch * self.steps + step)
-        numbered = replace(sample, nodes=torch.arange(len(sample.nodes)))
-        batch = Batch(tables, numbered, x, input_id, place, of_graph=self.options.of_graph)
-        batch.n_id = known.ids
+        draw = Draw(self.options.seed, epoch, step, number, epoch * self.steps + step)
+        numbered = replace(sample, nodes=torch.arange(len(sample.nodes)), draw=draw)
+        batch = Batch(tables, numbered, x, input_id, of_graph=self.options.of_graph)
+        batch.n_id = rows.ids
         return batch
 
 
-def exact_batches(
-    share: RankShare,
-    comm: Communicator,
-    num_neighbors: Sequence[int],
-    input_nodes: Tensor | str | None,
-    options: Options,
-    *,
-    own_seeds: bool = False,
-) -> RankBatches:
-    """The batches that `NeighborLoader` makes of the whole graph on one process. Collective.
+class Exact(Mode):
+    """The batches of one process."""
 
-    Or those that it makes of each rank's own input nodes: their neighbourhoods lie on all ranks.
+    samplers = None
+    own_seeds: ClassVar[bool] = False
+
+    def strategy(self, share: RankShare, comm: Communicator, options: BatchOptions) -> RankBatches:
+        """The batches of this rank. Collective."""
+        options.check_agreement(comm, own_seeds=self.own_seeds)
+        own = mask_of(share, options.input_nodes, comm)
+        ranks = RankGraph.build(share, comm)
+        sampler = RankSampler(
+            ranks,
+            options.sampler,
+            options.num_neighbors,
+            replace=options.replace,
+            resample=options.resample,
+        )
+        size = options.batch_size
+        if self.own_seeds:
+            rows, ids = own.nonzero()[:, 0] + ranks.boundary.first, ranks.metadata.ids[own]
+            steps = comm.agree(steps_of(len(rows), size, 1, drop_last=options.drop_last))
+        else:
+            rows, ids = ranks.inputs(own)
+            steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
+
+        def inputs(epoch: int) -> list[Inputs | None]:
+            order = torch.arange(len(rows))
+            if options.shuffle:
+                order = seed_order(ids, options.seed, epoch)
+            parts = []
+            for step in range(steps):
+                number = step if self.own_seeds else step * comm.size + comm.rank
+                mine = order[number * size : (number + 1) * size]
+                full = len(mine) == size or not options.drop_last
+                parts.append((rows[mine], ids[mine]) if len(mine) and full else None)
+            return parts
+
+        return RankBatches(ranks, sampler, steps, inputs, options, is_whole=not self.own_seeds)
+
+
+class OwnSeeds(Exact):
+    """Exact batches of each rank's own seeds, which move less, as in DistDGL."""
+
+    @dataclass(frozen=True)
+    class Keys(Record):
+        """Its options."""
+
+        seeds: Annotated[
+            Literal["all", "own"],
+            key(
+                "exact: where a rank's batches begin; own: at its part's training vertices, which "
+                "moves less, as in DistDGL; all: at anyone's, as on one process"
+            ),
+        ] = "all"
+
+    keys = Keys
+    extends = "exact"
+    own_seeds = True
+
+    @classmethod
+    def describe(cls, batches: str, options: Any, ranks: int) -> str:
+        """In words."""
+        return f"{batches} of their own"
+
+
+@dataclass(frozen=True)
+class Clusters(Mode):
+    """Batches of whole clusters of each rank's part of the graph, with their boundary.
+
+    Cluster-GCN (Chiang et al., KDD 2019) has no boundary; with one (GraphTheta, Liu et al. 2021) of
+    as many hops as the model has layers, the rows of the clusters are exact. Seeds are all vertices
+    of the clusters; only training vertices have labels.
     """
-    comm.check_agreement(
-        "NeighborLoader",
-        num_neighbors=tuple(num_neighbors),
-        own_seeds=own_seeds,
-        options=tuple(vars(options).items()),
-    )
-    own = mask_of(share, input_nodes, comm)
-    ranks = RankGraph.build(share, comm)
-    sampler = RankSampler(
-        ranks,
-        options.sampler,
-        num_neighbors,
-        replace=options.replace,
-        resample=options.resample,
-    )
-    size = options.batch_size
-    if own_seeds:
-        rows, ids = own.nonzero()[:, 0] + ranks.boundary.first, ranks.metadata.ids[own]
-        steps = comm.agree(steps_of(len(rows), size, 1, drop_last=options.drop_last))
-    else:
-        rows, ids = ranks.inputs(own)
-        steps = steps_of(len(rows), size, comm.size, drop_last=options.drop_last)
 
-    def inputs(epoch: int) -> list[Inputs | None]:
-        order = torch.arange(len(rows))
-        if options.shuffle:
-            order = seed_order(ids, options.seed, epoch)
-        parts = []
-        for step in range(steps):
-            number = step if own_seeds else step * comm.size + comm.rank
-            mine = order[number * size : (number + 1) * size]
-            full = len(mine) == size or not options.drop_last
-            parts.append((rows[mine], ids[mine]) if len(mine) and full else None)
-        return parts
+    @dataclass(frozen=True)
+    class Keys(Record):
+        """Its options."""
 
-    return RankBatches(ranks, sampler, steps, inputs, options)
+        clusters: Annotated[int, key("of each rank's part", low=1)] = 16
+        clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
+        boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1
 
+    keys = Keys
+    count: int = 16  # of each rank's part
+    each: int = 1  # clusters of a batch
+    boundary: int = 1  # hops around the clusters
 
-def cluster_batches(
-    share: RankShare, comm: Communicator, layers: int, clusters: Clusters, options: Options
-) -> RankBatches:
-    """Batches of whole clusters; steps that have none for a rank are its last. Collective."""
-    comm.check_agreement(
-        "NeighborLoader", layers=layers, clusters=clusters, options=tuple(vars(options).items())
-    )
-    mask, y = share.data.train_mask, share.data.y
-    if mask is None or y is None:
-        raise InputError(f"{share.meta.name}: cluster batches need labels and a training mask")
-    y = y.clone()
-    y[~mask] = float("nan") if y.is_floating_point() else UNKNOWN
-    ranks = RankGraph.build(replace(share, data=replace(share.data, y=y)), comm)
-    growth = partial(ClusterGrowth, hops=clusters.boundary + 1, layers=layers)
-    sampler = RankSampler(ranks, "neighbor", [-1] * (clusters.boundary + 1), growth=growth)
-    labels = cluster_labels(ranks.block, ranks.boundary, clusters.count, options.seed)
-    sizes = torch.bincount(labels).tolist()
-    members = [part for part in labels.argsort(stable=True).split(sizes) if len(part)]
-    steps = comm.agree(-(-len(members) // clusters.each))
+    def __post_init__(self) -> None:
+        check_integer("clusters", self.count, 1)
+        check_integer("clusters a batch", self.each, 1)
+        check_integer("boundary", self.boundary, 0)
 
-    def inputs(epoch: int) -> list[Inputs | None]:
-        numbers = np.arange(len(members), dtype=np.int64)
-        order = uniform(numbers, options.seed, f"clusters {epoch}").argsort(kind="stable").tolist()
-        parts: list[Inputs | None] = [None] * steps
-        for step, first in enumerate(range(0, len(order), clusters.each)):
-            own = torch.cat([members[one] for one in order[first : first + clusters.each]])
-            parts[step] = own + ranks.boundary.first, own
-        return parts
+    @classmethod
+    def of(cls, options: Any, model: Any) -> Clusters:
+        """From options of the training command."""
+        return cls(options.clusters, options.clusters_a_batch, options.boundary)
 
-    return RankBatches(ranks, sampler, steps, inputs, replace(options, superbatch=1))
+    @classmethod
+    def describe(cls, batches: str, options: Any, ranks: int) -> str:
+        """In words."""
+        return (
+            f"{options.clusters_a_batch} of {options.clusters} clusters × {ranks} and "
+            f"{options.boundary} hops around them"
+        )
+
+    def strategy(self, share: RankShare, comm: Communicator, options: BatchOptions) -> RankBatches:
+        """Steps that have no clusters left for a rank are its last. Collective."""
+        layers = len(options.num_neighbors)
+        options.check_agreement(comm, clusters=self)
+        mask, y = share.data.train_mask, share.data.y
+        if mask is None or y is None:
+            raise InputError(f"{share.meta.name}: cluster batches need labels and a training mask")
+        y = y.clone()
+        y[~mask] = float("nan") if y.is_floating_point() else UNKNOWN
+        ranks = RankGraph.build(replace(share, data=replace(share.data, y=y)), comm)
+        growth = partial(ClusterGrowth, hops=self.boundary + 1, layers=layers)
+        sampler = RankSampler(ranks, "neighbor", [-1] * (self.boundary + 1), growth=growth)
+        labels = cluster_labels(ranks.block, ranks.boundary, self.count, options.seed)
+        sizes = torch.bincount(labels).tolist()
+        members = [part for part in labels.argsort(stable=True).split(sizes) if len(part)]
+        steps = comm.agree(-(-len(members) // self.each))
+
+        def inputs(epoch: int) -> list[Inputs | None]:
+            numbers = np.arange(len(members), dtype=np.int64)
+            order = (
+                uniform(numbers, options.seed, f"clusters {epoch}").argsort(kind="stable").tolist()
+            )
+            parts: list[Inputs | None] = [None] * steps
+            for step, first in enumerate(range(0, len(order), self.each)):
+                own = torch.cat([members[one] for one in order[first : first + self.each]])
+                parts[step] = own + ranks.boundary.first, own
+            return parts
+
+        return RankBatches(ranks, sampler, steps, inputs, replace(options, superbatch=1))
 
 
 def cluster_labels(block: CSR, boundary: Boundary, count: int, seed: int = 0) -> Tensor:

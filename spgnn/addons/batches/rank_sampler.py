@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import torch
@@ -14,83 +13,24 @@ from torch import Tensor
 from spgnn.addons.batches.growth import Growth, NeighborGrowth, RowEntries, WholeRowGrowth
 from spgnn.addons.batches.rank_graph import RankGraph
 from spgnn.addons.batches.remote_rows import Requests
-from spgnn.addons.batches.sampling import (
-    Draw,
-    NeighborSampler,
-    Sample,
-    SamplerName,
-    draw_vertices,
-    hop_counts,
-    offsets_of,
-    parts_of_sums,
-    squares_of,
-    sums_of_parts,
-    vertices_in_proportion,
-)
+from spgnn.addons.batches.samplers import NeighborSampler
+from spgnn.addons.batches.sampling import Draw, Sample, hop_counts
 from spgnn.addons.batches.threads import last, running
-from spgnn.errors import InputError, check_choice
+from spgnn.errors import InputError
 from spgnn.exchange import swap_counts, swap_rows
 from spgnn.pattern import index_dtype
+from spgnn.registry import SAMPLERS
 
 Sampled = list[tuple[Sample, Tensor | None]]
 Sampling = Generator[None, None, Sampled]
 """On its way to samples; between its steps, whatever needs no other rank may run in a thread."""
 
 
-class FastGCNHops:
-    """The share of a rank's own rows in a hop of FastGCN. Collective.
-
-    Vertices are drawn in proportion to Σ_s A_st² over all rows s. Ranks add up their parts of
-    that, which are whole numbers, so the sums are those of one process bit for bit, and so are the
-    vertices that each rank draws for any batch. An owner of a target then sends the entries that
-    lead to them, and no others. Each rank keeps some 40 bytes for every vertex of the graph.
-    """
-
-    def __init__(self, counts: Sequence[int], ranks: RankGraph) -> None:
-        block, boundary, comm, n = ranks.block, ranks.boundary, ranks.comm, ranks.layout.rows
-        self._columns, self._values = boundary.columns, block.values
-        ids = ranks.around.ids
-        self._whole = NeighborSampler(
-            boundary.compact(block), [-1] * len(counts), edge_ids=True, vertex_ids=ids
-        )
-        self._counts = [int(count) for count in counts]
-        values = None if block.values is None else block.values.float().abs()
-        squares = squares_of(block, values)
-        largest = torch.tensor([squares.max(initial=0)], dtype=torch.float64)
-        comm.all_reduce(largest, "max").wait()
-        most, entries = float(largest), comm.agree(block.nnz, "sum")
-        parts = parts_of_sums(block.indices.numpy(), squares, n, most, entries)
-        total = torch.from_numpy(parts).view(-1)
-        comm.all_reduce(total, "sum").wait()
-        masses = sums_of_parts(total.view(parts.shape).numpy(), most, entries)
-        everyone = ids.new_empty(n)
-        sizes = np.diff(ranks.layout.offsets).tolist()
-        comm.all_gather(ids[: boundary.own].contiguous(), everyone, sizes)
-        self._vertices = vertices_in_proportion(masses, everyone)
-
-    def sample_hop(
-        self, targets: Tensor, hop: int, draw: Draw
-    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        indptr, columns, numbers, _ = self._whole.sample_hop(targets, hop, draw)
-        assert numbers is not None
-        if not len(columns):
-            return indptr, columns, numbers, torch.zeros(0)
-        numbers_drawn, factors = draw_vertices(self._vertices, self._counts[hop], hop, draw)
-        drawn, order = torch.from_numpy(numbers_drawn).sort()
-        wanted = self._columns[columns.long()]
-        place = torch.searchsorted(drawn, wanted).clamp_(max=max(len(drawn) - 1, 0))
-        taken = drawn[place] == wanted if len(drawn) else torch.zeros_like(wanted, dtype=torch.bool)
-        if self._values is not None:  # what has no weight is no entry
-            taken &= self._values[numbers] != 0
-        before = offsets_of(taken)
-        return before[indptr], columns[taken], numbers[taken], factors[order[place[taken]]]
-
-
 class RankSampler:
     """Samples of a graph whose rows lie on several ranks: those of one process, bit for bit.
 
-    Whoever owns a vertex draws its neighbours, for whoever asks; a draw is a function of original
-    ids. For LABOR and LADIES owners send whole rows, and whoever wants a batch draws. Seeds and
+    The owner of a vertex draws its neighbours for all ranks; a draw is a function of original ids.
+    Where a sampler needs whole rows, owners send these, and the rank of the batch draws. Seeds and
     nodes are rows of the whole matrix. A sample comes with the weights of its edges, if there are
     any; the edge ids of its hops are places in there.
     """
@@ -105,27 +45,27 @@ class RankSampler:
         resample: bool = True,
         growth: Callable[[Tensor, Draw], Growth] | None = None,
     ) -> None:
-        check_choice("sampler", name, get_args(SamplerName))
-        self.ranks, self.hops, self._name = ranks, len(counts), name
+        self._kind = kind = SAMPLERS[name]
+        self.ranks, self.hops = ranks, len(counts)
         self._columns = ranks.boundary.columns.to(index_dtype(ranks.layout.rows))
-        self._counts, self._given_growth = list(counts), growth
+        self._counts, self._own_growth = list(counts), growth
         block, ids = ranks.block, ranks.around.ids
         self._edges, self._values = block.values, None
-        self._weighted, self._is_whole = name == "fastgcn", name in ("labor", "ladies")
-        if replace and name != "neighbor":
+        self._is_whole, self._weighted = kind.needs == "whole rows", kind.needs == "graph"
+        if replace and not issubclass(kind, NeighborSampler):
             raise InputError(f"sampler {name} knows no replace")
-        if name == "fastgcn":
-            self._sampler: NeighborSampler | FastGCNHops = FastGCNHops(counts, ranks)
+        if kind.needs == "graph":
+            if kind.on_ranks is None:
+                raise InputError(f"sampler {name} does not sample the graph of all ranks")
+            self._sampler = kind.on_ranks(counts, ranks)
             return
-        if name not in ("neighbor", "labor", "ladies"):
-            raise InputError(f"sampler {name} does not sample the graph of all ranks")
         pattern = ranks.boundary.compact(block)
         if self._is_whole:
-            hop_counts("num_nodes" if name == "ladies" else "num_neighbors", self._counts)
+            hop_counts("num_neighbors", self._counts)
             self._edges = ids[pattern.indices.long()]
             self._values = None if block.values is None else block.values.float()
-            counts, resample = [-1] * len(counts), True
-        self._sampler = NeighborSampler(
+            counts, resample, kind = [-1] * len(counts), True, NeighborSampler
+        self._sampler = kind(
             pattern,
             list(counts),
             replace=replace,
@@ -179,10 +119,10 @@ class RankSampler:
         return RowEntries(indptr, columns, edges, others[0] if others else None)
 
     def _growth(self, seeds: Tensor, draw: Draw) -> Growth:
-        if self._given_growth is not None:
-            return self._given_growth(seeds, draw)
+        if self._own_growth is not None:
+            return self._own_growth(seeds, draw)
         if self._is_whole:
-            return WholeRowGrowth(seeds, draw, self._name, self._counts, None)
+            return WholeRowGrowth(seeds, draw, self._kind, self._counts)
         return NeighborGrowth(seeds, draw)
 
     def _result(self, growth: Growth) -> tuple[Sample, Tensor | None]:
@@ -216,9 +156,9 @@ class RowRequests:
         Both are collective. This rank's draws may be made in a thread between the two.
         """
         sampler, comm, batches = self._sampler, self._sampler.ranks.comm, len(targets)
-        wanted = torch.cat([*targets, torch.zeros(0, dtype=torch.int64)])
+        rows = torch.cat([*targets, torch.zeros(0, dtype=torch.int64)])
         sizes = torch.tensor([len(t) for t in targets], dtype=torch.int64)
-        requests = Requests(wanted, sampler.ranks.layout, comm)
+        requests = Requests(rows, sampler.ranks.layout, comm)
         # By owner, and of each owner by batch.
         sent = torch.tensor(requests.counts.send_list)
         owner = torch.arange(comm.size).repeat_interleave(sent)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from spgnn.addons.batches.feature_rows import MemoryRows, Rows
-from spgnn.addons.batches.sampling import offsets_of
-from spgnn.addons.diskbatches import DiskPattern
+from spgnn.addons.batches.samplers import GraphSampler
+from spgnn.addons.batches.sampling import Sampler, offsets_of
 from spgnn.data import MASKS, Graph, with_edge_index
 from spgnn.errors import InputError
 from spgnn.frontend import kind_of, open_data
@@ -26,6 +27,42 @@ _PIECE = 1 << 16  # rows that are looked at together
 _OF_VERTICES = ("x", "y", *MASKS)
 _OF_EDGES = ("edge_weight", "edge_attr", "edge_type")
 _STRUCTURE = ("edge_index", "adj", "adj_t", "num_nodes")
+
+
+class StoredPattern(ABC):
+    """A pattern whose column numbers lie elsewhere: as far as batches use one.
+
+    Attributes
+    ----------
+    indptr : Tensor int64 [rows + 1]
+    shape : (rows, cols)
+    """
+
+    indptr: Tensor
+    shape: tuple[int, int]
+
+    @property
+    def nnz(self) -> int:
+        """Number of column numbers."""
+        return int(self.indptr[-1])
+
+    @property
+    def row_lengths(self) -> Tensor:
+        """Entries of each row, int64 [rows]."""
+        return self.indptr.diff()
+
+    @property
+    @abstractmethod
+    def indices(self) -> Any:
+        """All column numbers, as far as they are sliced."""
+
+    @abstractmethod
+    def sampler(self, kind: type[GraphSampler], counts: Sequence[int], **options: Any) -> Sampler:
+        """A sampler that makes the samples of a kind's in memory."""
+
+    def release(self) -> None:
+        """Give back memory that can be filled again, until rows are asked for."""
+        return
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,16 +101,16 @@ class SampledGraph(GraphTables):
     """A graph on one process that batches are drawn from."""
 
     name: str
-    pattern: Pattern | DiskPattern  # row i lists whom vertex i aggregates from, columns rising
+    pattern: Pattern | StoredPattern  # row i lists whom vertex i aggregates from, columns rising
     x: FeatureStore
     numbered: bool = False  # batches number their edges: the graph came as a list of them
 
     @property
     def structure(self) -> Pattern:
         """The pattern, for what needs it in memory; an InputError if it lies on a disk."""
-        if isinstance(self.pattern, DiskPattern):
-            raise InputError(f"{self.name}: its structure lies on a disk; this needs it in memory")
-        return self.pattern
+        if isinstance(self.pattern, Pattern):
+            return self.pattern
+        raise InputError(f"{self.name}: its structure lies on a disk; this needs it in memory")
 
     @property
     def rows(self) -> int:
@@ -93,8 +130,8 @@ class SampledGraph(GraphTables):
         return table if self.edge_ids is None else table[self.edge_ids]
 
     def degrees(self, nodes: Tensor) -> Degrees:
-        known = self._all_degrees if self.known_degrees is None else self.known_degrees
-        return known.of(nodes)
+        degrees = self._all_degrees if self.known_degrees is None else self.known_degrees
+        return degrees.of(nodes)
 
     @cached_property
     def _all_degrees(self) -> Degrees:
@@ -110,8 +147,8 @@ class SampledGraph(GraphTables):
             loops.append(rows[columns == rows])
         bare = None
         if any(map(len, loops)):
-            found = torch.cat(loops)
-            bare = torch.ones(self.rows).index_add_(0, found, -torch.ones(len(found)))
+            looped = torch.cat(loops)
+            bare = torch.ones(self.rows).index_add_(0, looped, -torch.ones(len(looped)))
         return Degrees(edges, weight, bare)
 
 
@@ -119,12 +156,12 @@ def sampled_graph_of(
     data: Any,
     store: Rows | None = None,
     data_dir: str | None = None,
-    structure: DiskPattern | None = None,
+    structure: StoredPattern | None = None,
 ) -> SampledGraph:
     """Read a loader's data; the arguments are those of `NeighborLoader`."""
     graph = _read(data, data_dir)
     if structure is not None:
-        if not isinstance(structure, DiskPattern):
+        if not isinstance(structure, StoredPattern):
             raise InputError(f"structure must be a DiskPattern, got {type(structure).__name__}")
         graph = on_disk(graph, structure)
     if store is not None:
@@ -136,7 +173,7 @@ def sampled_graph_of(
     return graph
 
 
-def on_disk(graph: SampledGraph, structure: DiskPattern) -> SampledGraph:
+def on_disk(graph: SampledGraph, structure: StoredPattern) -> SampledGraph:
     """The same graph with its pattern on a disk; edges may be no more than a pattern."""
     if structure.shape != graph.pattern.shape or structure.nnz != graph.pattern.nnz:
         raise InputError(
@@ -144,8 +181,8 @@ def on_disk(graph: SampledGraph, structure: DiskPattern) -> SampledGraph:
             f"{graph.name} {graph.rows} of {graph.pattern.nnz}"
         )
     if graph.edges:
-        known = ", ".join(graph.edges)
-        raise InputError(f"{graph.name}: edges on a disk have no {known}")
+        names = ", ".join(graph.edges)
+        raise InputError(f"{graph.name}: edges on a disk have no {names}")
     return replace(graph, pattern=structure)
 
 
@@ -164,9 +201,9 @@ def _read(data: Any, data_dir: str | None) -> SampledGraph:
         raise InputError(f"batches are drawn from a graph on one process, not from {kind}")
     beside = {name: None for name in ("x", "y", *MASKS)} | {"x": x}
     opened = open_data(data, beside, "graph", data_dir)
-    known = dict(opened.attributes)
-    graph = sampled_graph(opened.source.graph(), known.pop("x", None))
-    return replace(graph, vertices=graph.vertices | known)
+    attributes = dict(opened.attributes)
+    graph = sampled_graph(opened.source.graph(), attributes.pop("x", None))
+    return replace(graph, vertices=graph.vertices | attributes)
 
 
 def sampled_graph(graph: Graph, x: Tensor | FeatureStore = None) -> SampledGraph:
@@ -298,12 +335,12 @@ def _dimension(name: str, table: Tensor) -> int:
     return -1 if ("index" in name or name == "face") and table.dim() > 1 else 0
 
 
-def tensor_of(values: Any, wanted: str) -> Tensor:
-    """A user's argument as a tensor in memory; else an InputError that says what is wanted."""
+def tensor_of(values: Any, right: str) -> Tensor:
+    """A user's argument as a tensor in memory; else an InputError that says what would be right."""
     try:
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"{wanted}, got a {type(values).__name__}") from None
+        raise InputError(f"{right}, got a {type(values).__name__}") from None
 
 
 def is_integer(tensor: Tensor) -> bool:
@@ -331,8 +368,8 @@ def input_nodes_of(
     nodes = input_nodes
     if isinstance(nodes, str):
         if nodes not in graph.vertices:
-            known = ", ".join(graph.vertices) or "none"
-            raise InputError(f"input_nodes {nodes}: {graph.name} has no such mask; it has {known}")
+            names = ", ".join(graph.vertices) or "none"
+            raise InputError(f"input_nodes {nodes}: {graph.name} has no such mask; it has {names}")
         nodes = graph.vertices[nodes]
         if nodes.dtype != torch.bool:
             raise InputError(

@@ -1,21 +1,15 @@
-from .cached_rows import (
-    CachedRows as CachedRows,
-)
-from .disk_pattern import (
-    DiskPattern as DiskPattern,
-)
-from .packed_rows import (
-    PackedRows as PackedRows,
-)
-from .superbatch import (
-    Drawn as Drawn,
-)
-from .superbatch import (
-    NodesOnDisk as NodesOnDisk,
-)
-from .superbatch import (
-    SampleFile as SampleFile,
-)
-from .superbatch import (
-    through_a_disk as through_a_disk,
-)
+from .batch_training import BatchTask as BatchTask
+from .batch_training import BatchTrainer as BatchTrainer
+from .batch_training import VertexBatches as VertexBatches
+from .batch_training import average_gradients as average_gradients
+from .batch_training import means_over_ranks as means_over_ranks
+from .cached_rows import CachedRows as CachedRows
+from .disk_pattern import DiskPattern as DiskPattern
+from .disk_pattern import degrees_of as degrees_of
+from .minibatch import main as main
+from .minibatch import train as train
+from .minibatch_config import FeatureTable as FeatureTable
+from .minibatch_config import MiniBatchConfig as MiniBatchConfig
+from .minibatch_data import Dataset as Dataset
+from .superbatch import DiskSuperbatch as DiskSuperbatch
+from .superbatch import SampleFile as SampleFile

@@ -14,33 +14,26 @@ from torch import Tensor, nn
 from spgnn import kernels
 from spgnn.addons.batches import (
     Batch,
-    Clusters,
     CopyAhead,
     Counts,
     LinkNeighborLoader,
     MemoryRows,
     Mode,
     NeighborLoader,
-    RankBatches,
     Rows,
     SampledGraph,
-    SplitBlock,
+    Superbatch,
     features_of,
     relabel,
 )
 from spgnn.addons.diskbatches.batch_seconds import BatchSeconds
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.addons.diskbatches.minibatch_data import Dataset
-from spgnn.addons.diskbatches.replicas import ReplicatedLoader
-from spgnn.addons.historical import History, PartBatches, PartialBatch, hidden_widths
-from spgnn.comm import (
-    Communicator,
-    SoloCommunicator,
-)
+from spgnn.addons.diskbatches.superbatch import DiskSuperbatch
+from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.command import plural
-from spgnn.config import Training
 from spgnn.data import GraphMeta, Pairs, labelled
-from spgnn.errors import InputError, check_integer, memory_for
+from spgnn.errors import InputError, memory_for
 from spgnn.exchange import Algorithm
 from spgnn.frontend import check_weights_of, dense_for_reduction, labels_of, masks_of, share_of
 from spgnn.frontend import features_of as features_of_share
@@ -54,7 +47,6 @@ from spgnn.registry import MODELS
 from spgnn.sparse import CSR
 from spgnn.train import (
     HELD_OUT,
-    OPTIMIZERS,
     Callback,
     LinkModel,
     LinkScores,
@@ -66,10 +58,8 @@ from spgnn.train import (
     as_taken,
     decaying_first,
     purpose_of,
-    set_optimizer,
 )
 
-AnyBatch = Batch | PartialBatch
 _PIECE = 1 << 16  # rows, or pairs, that are worked on at once
 
 
@@ -164,7 +154,7 @@ class BatchTask(Task):
         return loss
 
     @abstractmethod
-    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+    def loss_of(self, batch: Batch | None) -> tuple[Tensor | None, float]:
         """The mean over the seeds of a batch, and their weight; nothing of no batch."""
 
     def outputs(self) -> Tensor:
@@ -189,18 +179,19 @@ class BatchTask(Task):
         return self._signature
 
     def state(self) -> dict[str, Any]:
-        """Stale rows, where batches have any. Collective."""
+        """Of the mode of batches, if it has any. Collective."""
         strategy = self.loader.strategy
-        return strategy.state() if isinstance(strategy, PartBatches) else {}
+        return {} if strategy is None else strategy.state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`. Collective."""
-        strategy = self.loader.strategy
-        assert isinstance(strategy, PartBatches)
-        strategy.load_state(state)
+        assert self.loader.strategy is not None
+        self.loader.strategy.load_state(state)
 
-    def close(self) -> None:
-        """Wait for what the loader has under way, when training is over. Collective."""
+    def finish(self) -> None:
+        """Wait for what the loader has under way. Collective."""
+        if self.loader.strategy is not None:
+            self.loader.strategy.close()
 
 
 class VertexBatches(BatchTask):
@@ -265,66 +256,38 @@ class VertexBatches(BatchTask):
         data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)
         super().__init__(config, comm, share.meta, int(x.shape[1]), self.classes)
-        if how.distributed == "replicated":
-            options = loader_options(config, comm) | {"rank": 0, "ranks": 1}
-            self.loader = ReplicatedLoader(
-                self.share, comm, config.sampling.fanouts, "train_mask", **options
-            )
-            return
-        mode: Mode = "own" if how.seeds == "own" else "exact"
-        if how.distributed == "local":
-            mode = "local"
-        elif how.distributed == "columns":
-            mode = "columns"
-        elif how.distributed == "cluster":
-            mode = Clusters(how.clusters, how.clusters_a_batch, how.boundary)
-        elif how.distributed == "historical":
-            dtype = torch.bfloat16 if how.past == "bfloat16" else torch.float32
-            mode = History.parse(str(how.historical), how.misses, dtype)
-        self.loader = self._part_loader(mode)
+        assert how.mode is not None
+        self.loader = self.part_loader(how.mode.of(how, self.layers))
 
-    def _part_loader(self, mode: Mode) -> NeighborLoader:
+    def part_loader(self, mode: Mode) -> NeighborLoader:
+        """Batches of this rank, of all ranks' parts. Collective."""
         options = loader_options(self.config, self.comm)
-        for name in ("rank", "ranks", "pack_epochs", "num_workers"):
+        for name in ("rank", "ranks", "fixed"):
             del options[name]
-        widths = hidden_widths(self.layers) if isinstance(mode, History) else ()
-        options |= {"mode": mode, "comm": self.comm, "widths": widths}
+        options["superbatch"] = options["superbatch"].size
+        options |= {"mode": mode, "comm": self.comm}
         return NeighborLoader(self.share, self.config.sampling.fanouts, "train_mask", **options)
-
-    def exact_batches(self) -> RankBatches:
-        """Exact batches of all ranks' parts. Collective."""
-        strategy = self._part_loader("exact").strategy
-        assert isinstance(strategy, RankBatches)
-        return strategy
 
     @cached_property
     def graph(self) -> DistGraph:
         """The whole graph of all ranks' parts, for evaluation. Collective when first asked for."""
         return DistGraph(self.share, self.comm, Algorithm())
 
-    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+    def loss_of(self, batch: Batch | None) -> tuple[Tensor | None, float]:
         if batch is None:
             return None, 0.0
-        first = batch.layers[0]
+        strategy = self.loader.strategy
         if not batch.batch_size:
-            if not isinstance(first, SplitBlock):
-                return None, 0.0
-            # The other ranks need this one's columns.
-            assert isinstance(batch.x, Tensor)
-            request = self.layers.convolutions[0].aggregation(batch.x, first, None, None)
-            return first.aggregate(request).sum(), 0.0
-        there = batch
-        if self.copies is not None:
-            assert isinstance(batch, Batch)
-            there = self.copies.arrived(batch)
+            return None if strategy is None else strategy.join(self.layers, batch), 0.0
+        there = batch if self.copies is None else self.copies.arrived(batch)
         # Few rows: the loss is the host's, as labels are.
         out = self.model(there.x, there.layers, there.keys).cpu()
-        y: Tensor = batch.y[: batch.batch_size]  # type: ignore[index]  # a task has labels
+        y: Tensor = batch.y[: batch.batch_size]
         everybody = torch.ones(batch.batch_size, dtype=torch.bool)
         loss = self.objective.loss
         weight = float(loss.weight_of(y, everybody))
-        if not weight and self.dataset is None:
-            return (out.sum() if isinstance(first, SplitBlock) else None), 0.0
+        if not weight and strategy is not None:
+            return out.sum() if strategy.is_shared else None, 0.0
         return loss.share(out, y, everybody, weight), weight
 
     def scores(self) -> Scores:
@@ -349,11 +312,6 @@ class VertexBatches(BatchTask):
         if self.dataset is not None:
             return self.own_share(arrays)
         return Predictions(self.share.vertex_ids, arrays)
-
-    def close(self) -> None:
-        drain = getattr(self.loader.strategy, "drain", None)
-        if drain is not None:
-            drain()
 
 
 class LinkBatches(BatchTask):
@@ -385,11 +343,10 @@ class LinkBatches(BatchTask):
             **loader_options(config, comm, dataset),
         )
 
-    def loss_of(self, batch: AnyBatch | None) -> tuple[Tensor | None, float]:
+    def loss_of(self, batch: Batch | None) -> tuple[Tensor | None, float]:
         """The mean over the links of a batch and over as many made-up ones each."""
         if batch is None:
             return None, 0.0
-        assert isinstance(batch, Batch)
         Z = self.layers(batch.x, batch.layers, batch.keys)
         source, target = batch.edge_label_index
         scores = self.decoder(Z[source], Z[target])
@@ -435,7 +392,9 @@ def loader_options(
     config: MiniBatchConfig, comm: Communicator, dataset: Dataset | None = None
 ) -> dict[str, Any]:
     """The flags as arguments of a loader."""
-    how = config.sampling
+    how, superbatch = config.sampling, Superbatch(config.superbatch or 1)
+    if dataset is not None and dataset.scratch is not None:
+        superbatch = DiskSuperbatch(superbatch.size, dataset.scratch, how.overlap)
     return {
         "batch_size": how.batch_size,
         "shuffle": True,
@@ -443,11 +402,8 @@ def loader_options(
         "sampler": how.sampler,
         "resample": how.resample,
         "normalise": how.degrees,
-        "superbatch": config.superbatch or 1,
-        "samples_dir": None if dataset is None else dataset.scratch,
-        "overlap": how.overlap,
+        "superbatch": superbatch,
         "fixed": how.fixed,
-        "pack_epochs": config.storage.pack_epochs,
         "prefetch": how.prefetch,
         "num_workers": how.workers,
         "seed": config.training.seed,
@@ -458,12 +414,7 @@ def loader_options(
 
 def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
     """Options that decide which batches there are, in words; the usual is left out."""
-    how, where = config.sampling, config.distribution
-    if where.distributed == "cluster":
-        return (
-            f"{where.clusters_a_batch} of {where.clusters} clusters × {ranks} and {where.boundary} "
-            "hops around them"
-        )
+    how, mode = config.sampling, config.distribution.mode
     text = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
     text += f" by {how.sampler}" if how.sampler != "neighbor" else ""
     text += f", in {how.seed_clusters} clusters" if how.seed_clusters else ""
@@ -472,18 +423,11 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
         + ", replaced" * how.replace
         + ", drawn anew in each layer" * how.resample
     )
-    # Exact ones are those of ranks that hold the whole graph.
-    parts = where.distributed in ("replicated", "local", "historical")
-    text += " of their own" * (where.seeds == "own")
-    if where.correct_every:
-        text += f", corrected by {where.correct_steps} after {where.correct_every}"
-    if where.distributed == "historical":
-        text += f", stale rows {where.historical}, {where.misses}, {where.past}"
-    return text + f" ({where.distributed})" if parts else text
+    return text if mode is None else mode.describe(text, config.distribution, ranks)
 
 
 class BatchTrainer(Trainer):
-    """A step for a batch of every rank, gradients averaged; or local steps, corrected."""
+    """A step for a batch of every rank, gradients averaged."""
 
     task: BatchTask
 
@@ -498,44 +442,18 @@ class BatchTrainer(Trainer):
         self.steps_per_epoch = task.loader.steps
         self.rows_read = dict.fromkeys(("rows_read", "bytes_read", "reads", "hits"), 0)
         strategy = task.loader.strategy
-        self.clock = BatchSeconds(comm, lambda: getattr(strategy, "pushed", (0.0, 0.0)))
-        how = config.distribution
+        self.clock = BatchSeconds(comm, lambda: (0, 0) if strategy is None else strategy.pushed)
         # Steps of the others are not of the same size.
-        self._by_weight = how.distributed not in ("none", "exact", "columns") or how.seeds == "own"
-        # Gradients of the first layer are those of all ranks' batches.
-        self._is_shared = how.distributed == "columns"
-        self._correction: Correction | None = None
-        if how.correct_every:
-            assert isinstance(task, VertexBatches)
-            every, steps = how.correct_every, how.correct_steps
-            self._correction = Correction(
-                task, task.exact_batches(), config.training, every=every, steps=steps
-            )
-            self._steps_agree = False
-
-    def _state(self) -> dict[str, Any]:
-        state = super()._state()
-        if self._correction is not None:
-            state |= {
-                "optimizer": self.optimizer.state_dict()["state"],
-                "correction": self._correction.state(),
-            }
-        return state
-
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        if self._correction is None:
-            super()._load_state(state)
-            return
-        set_optimizer(self.optimizer, state["optimizer"])
-        self._correction.load_state(state["correction"])
+        self._by_weight = strategy is not None and not strategy.is_whole
+        self._is_shared = strategy is not None and strategy.is_shared
 
     def train_epoch(self, epoch: int) -> Tensor:
         """All steps; the mean of their losses. Collective."""
-        model, loader, correction = self.task.model.train(), self.task.loader, self._correction
-        loader.epoch, totals, own, clock = epoch, torch.zeros(2), 0, self.clock
+        model, loader, clock = self.task.model.train(), self.task.loader, self.clock
+        loader.epoch, totals, own = epoch, torch.zeros(2), 0
         before = self._counts()
         clock.begin()
-        batches: Iterator[AnyBatch | None] = iter(loader)
+        batches: Iterator[Batch | None] = iter(loader)
         try:
             for step in range(self.steps_per_epoch):
                 batch = next(batches, None)
@@ -547,22 +465,7 @@ class BatchTrainer(Trainer):
                     own += weight > 0
                     (loss * weight if self._is_shared else loss).backward()
                 clock.lap("backward")
-                if correction is None:
-                    mean, total = average_gradients(
-                        model, self.comm, weight, loss, weighted=self._is_shared
-                    )
-                    clock.lap("allreduce")
-                    self._step()
-                    total = total if self._by_weight else torch.ones(())
-                    totals += torch.stack((mean * total, total))
-                    clock.lap("other")
-                    continue
-                if loss is not None:
-                    self._step()
-                    totals += torch.stack((loss.detach() * weight, loss.new_tensor(weight)))
-                clock.lap("other")
-                rate = self.optimizer.param_groups[0]["lr"]
-                correction.after(step, self.steps_per_epoch, rate, clock)
+                totals += self.update(step, loss, weight)
             next(batches, None)  # historical: pushes follow the last batch as well
         finally:
             batches.close()  # type: ignore[attr-defined]  # a generator
@@ -570,10 +473,24 @@ class BatchTrainer(Trainer):
                 self.rows_read[name] += count - before[name]
         clock.lap("sampling")
         average_buffers(model, self.comm, own)
-        if correction is not None:
-            self.comm.all_reduce(totals).wait()
+        totals = self.total(totals)
         clock.lap("allreduce")
         return totals[0] / totals[1].clamp(min=1e-30)
+
+    def update(self, step: int, loss: Tensor | None, weight: float) -> Tensor:
+        """Learn of a step's gradients; its loss times its weight, and the weight. Collective."""
+        mean, total = average_gradients(
+            self.task.model, self.comm, weight, loss, weighted=self._is_shared
+        )
+        self.clock.lap("allreduce")
+        self._step()
+        total = total if self._by_weight else torch.ones(())
+        self.clock.lap("other")
+        return torch.stack((mean * total, total))
+
+    def total(self, totals: Tensor) -> Tensor:
+        """The sums of an epoch over all ranks, of what `update` returned. Collective."""
+        return totals
 
     def _step(self) -> None:
         if self.options.clip:
@@ -588,59 +505,6 @@ class BatchTrainer(Trainer):
             return dict.fromkeys(self.rows_read, 0)
         counts = whole.graph.x.counts
         return {name: getattr(counts, name) for name in self.rows_read}
-
-
-class Correction:
-    """Averages and corrects models that ranks train on their own.
-
-    Learn Locally, Correct Globally (Ramezani et al., ICLR 2022). After so many local steps,
-    parameters become their mean over all ranks, and some steps follow on exact batches, whose
-    neighbourhoods lie on all ranks: they take out the bias of gradients that knew of no other
-    rank's vertices. In the paper a server takes them; here all ranks do, each on a batch of its
-    own. Averages and corrections also end each epoch, so that all ranks evaluate one model.
-    """
-
-    def __init__(
-        self, task: BatchTask, exact: RankBatches, options: Training, *, every: int, steps: int = 1
-    ) -> None:
-        self.every = check_integer("correct_every", every, 1)
-        self.steps = check_integer("correct_steps", steps, 0)
-        self._task, self._exact, self._round = task, exact, 0
-        self._optimizer = OPTIMIZERS[options.optimizer](task.parameter_groups(), lr=options.lr)
-
-    def state(self) -> dict[str, Any]:
-        """Its next batch, and what its optimiser keeps."""
-        return {"round": self._round, "optimizer": self._optimizer.state_dict()["state"]}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
-        self._round = state["round"]
-        set_optimizer(self._optimizer, state["optimizer"])
-
-    def after(self, step: int, steps: int, lr: float, clock: BatchSeconds) -> bool:
-        """Follows a local step of an epoch; whether models were averaged. Collective if so."""
-        if (step + 1) % self.every and step + 1 < steps:
-            return False
-        model, comm = self._task.model, self._task.comm
-        average_parameters(model, comm)
-        clock.lap("allreduce")
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        for _ in range(self.steps):
-            batch = self._exact.batch(*divmod(self._round, self._exact.steps))
-            self._round += 1
-            clock.lap("sampling")
-            loss, weight = self._task.loss_of(batch)
-            clock.lap("forward")
-            if loss is not None:
-                loss.backward()
-            clock.lap("backward")
-            average_gradients(model, comm, weight)
-            clock.lap("allreduce")
-            self._optimizer.step()
-            self._optimizer.zero_grad()
-            clock.lap("other")
-        return True
 
 
 def average_gradients(
@@ -667,19 +531,10 @@ def average_gradients(
     own = gradients[0].new_zeros(()) if loss is None or not weight else loss.detach()
     own = own.to(gradients[0].device)
     sums = [*gradients, own * weight] if weighted else [t * weight for t in (*gradients, own)]
-    (*means, mean), total = _means(sums, weight, comm)
+    (*means, mean), total = means_over_ranks(sums, weight, comm)
     for parameter, gradient in zip(learning, means, strict=True):
         parameter.grad = gradient.clone()
     return torch.stack((mean, total)).cpu()
-
-
-def average_parameters(model: nn.Module, comm: Communicator) -> None:
-    """Make every parameter its mean over all ranks. Collective; one all-reduce."""
-    if comm.size == 1:
-        return
-    parameters = [p.detach() for p in model.parameters()]
-    for parameter, mean in zip(parameters, _means(parameters, 1, comm)[0], strict=True):
-        parameter.copy_(mean)
 
 
 def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None:
@@ -691,7 +546,7 @@ def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None
     moments = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if comm.size == 1 or not moments:
         return
-    means, total = _means([moment.double() * weight for moment in moments], weight, comm)
+    means, total = means_over_ranks([moment.double() * weight for moment in moments], weight, comm)
     if not total:
         return
     for moment, mean in zip(moments, means, strict=True):
@@ -701,7 +556,7 @@ def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None
             buffer.fill_(comm.agree(int(buffer)))
 
 
-def _means(
+def means_over_ranks(
     tensors: Sequence[Tensor], weight: float, comm: Communicator
 ) -> tuple[list[Tensor], Tensor]:
     """The sum of each over all ranks, over that of the weights; and the latter."""

@@ -44,10 +44,10 @@ class _Trace:
 
     def batch(self, number: int) -> tuple[int, Int64Array, Int64Array | None]:
         """Rows asked for, the distinct ones, and which of them each is, where one repeats."""
-        wanted = check_ids(self._batches[number], self._rows, self._name)
-        if len(wanted) > 1 and not bool(np.diff(np.sort(wanted)).all()):
-            return len(wanted), *np.unique(wanted, return_inverse=True)
-        return len(wanted), wanted, None
+        rows = check_ids(self._batches[number], self._rows, self._name)
+        if len(rows) > 1 and not bool(np.diff(np.sort(rows)).all()):
+            return len(rows), *np.unique(rows, return_inverse=True)
+        return len(rows), rows, None
 
     def look_ahead(self) -> Int32Array:
         """Note the next use of each row in each batch; returns the first use of each row.
@@ -58,13 +58,13 @@ class _Trace:
         """
         seen = np.full(self._rows, -1, np.int32)
         for number in reversed(range(len(self))):
-            _, wanted, _ = self.batch(number)
-            uses = seen[wanted]
+            _, rows, _ = self.batch(number)
+            uses = seen[rows]
             if isinstance(self._batches, NodesOnDisk):
                 self._batches.file.put_uses(number, uses)
             else:
                 self._uses[number] = uses
-            seen[wanted] = number
+            seen[rows] = number
         return seen
 
     def uses(self, number: int) -> Int32Array:
@@ -96,9 +96,9 @@ def _planned(table: _native.CacheTable, trace: _Trace, policy: PolicyName) -> It
         del soonest
     yield first
     for number in range(len(trace)):
-        size, wanted, inverse = trace.batch(number)
-        from_slot, to_slot = table.plan(wanted, trace.uses(number) if looks_ahead else None)
-        yield _Step(wanted[from_slot < 0], to_slot, from_slot, size, inverse, int(filled[number]))
+        size, rows, inverse = trace.batch(number)
+        from_slot, to_slot = table.plan(rows, trace.uses(number) if looks_ahead else None)
+        yield _Step(rows[from_slot < 0], to_slot, from_slot, size, inverse, int(filled[number]))
 
 
 class CachedRows(Rows):
@@ -237,8 +237,8 @@ class CachedRows(Rows):
                 # Hits leave the cache, then what is to be kept goes there.
                 hits = np.flatnonzero(step.from_slot >= 0)
                 copy_rows(cache, step.from_slot[hits], rows, hits)
-                kept = np.flatnonzero(step.to_slot >= 0)
-                copy_rows(rows, kept, cache, step.to_slot[kept])
+                stay = np.flatnonzero(step.to_slot >= 0)
+                copy_rows(rows, stay, cache, step.to_slot[stay])
                 reading.popleft()
                 self._counts.add(
                     rows_needed=step.size,
@@ -283,8 +283,8 @@ def cache_table(
     if policy == "none" or slots == 0:
         return _native.fixed_cache_table(rows, np.empty(0, np.int64))
     if policy == "degree":
-        kept = torch.topk(values.double(), slots).indices
-        return _native.fixed_cache_table(rows, np.ascontiguousarray(kept.numpy()))
+        highest = torch.topk(values.double(), slots).indices
+        return _native.fixed_cache_table(rows, np.ascontiguousarray(highest.numpy()))
     return _native.cache_table(policy, rows, slots, values.float().contiguous().numpy())
 
 

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.addons.batches import Counts, DiskRows, Rows, check_ids, finish_read, open_reader
+from spgnn.addons.batches import (
+    Counts,
+    DiskRows,
+    Draw,
+    GraphSampler,
+    NeighborGrowth,
+    NeighborSampler,
+    RowEntries,
+    Rows,
+    Sample,
+    Sampler,
+    StoredPattern,
+    WholeRowGrowth,
+    check_ids,
+    finish_read,
+    hop_counts,
+    open_reader,
+)
 from spgnn.addons.diskbatches.cached_rows import CachedRows, PolicyName
 from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, mapped, nameless_file
 from spgnn.errors import InputError, check_integer
@@ -25,11 +43,13 @@ from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 BLOCK = 512  # bytes; what most disks read at least
+ENTRIES = 1 << 22  # of rows that are in memory at once while some are drawn, unless one has more
+_NONE = torch.zeros(0, dtype=torch.int64)
 _PIECE = 1 << 22  # nonzeros that are worked on at once
 _BUILT = 1 << 24  # bytes of rows that are read together into a cache
 
 
-class DiskPattern:
+class DiskPattern(StoredPattern):
     """A pattern whose column numbers are read when they are needed.
 
     Row offsets are in memory (or mapped). Column numbers are a table of blocks of the file, and
@@ -170,19 +190,13 @@ class DiskPattern:
         )
 
     @property
-    def nnz(self) -> int:
-        """Number of column numbers."""
-        return int(self.indptr[-1])
-
-    @property
-    def row_lengths(self) -> Tensor:
-        """Entries of each row, int64 [rows]."""
-        return self.indptr.diff()
-
-    @property
     def indices(self) -> DiskColumns:
         """All column numbers; stretches of them are read when they are sliced."""
         return DiskColumns(self)
+
+    def sampler(self, kind: type[GraphSampler], counts: Sequence[int], **options: Any) -> Sampler:
+        """A sampler that makes the samples of a kind's in memory."""
+        return DiskSampler(self, kind, counts, **options)
 
     def rows(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Some rows, int64 [k], in this order: indptr int64 [k + 1], and columns [nnz].
@@ -190,14 +204,14 @@ class DiskPattern:
         An InputError says which id is out of range, or that the file cannot be read or holds a
         column that is.
         """
-        wanted = check_ids(ids, self.shape[0], str(self.path))
-        begins, lengths = self._bytes_of(wanted)
+        numbers = check_ids(ids, self.shape[0], str(self.path))
+        begins, lengths = self._bytes_of(numbers)
         ends = np.cumsum(lengths)
         indptr = np.concatenate((np.zeros(1, np.int64), ends // self.dtype.itemsize))
         columns = torch.empty(int(indptr[-1]), dtype=self.dtype)
         missing: Int64Array | slice = slice(None)
         if self.lists is not None:
-            missing = self.lists.copy(wanted, lengths, ends - lengths, columns)
+            missing = self.lists.copy(numbers, lengths, ends - lengths, columns)
         self._read_rows(begins[missing], lengths[missing], (ends - lengths)[missing], columns)
         self._check(columns)
         return torch.from_numpy(indptr), columns
@@ -299,20 +313,19 @@ class _Lists:
         self, rows: Int64Array, lengths: Int64Array, to: Int64Array, columns: Tensor
     ) -> Int64Array:
         """Copy the rows that are kept, each to a byte of `columns`; places of the others."""
-        place, kept = self._loaded()
+        place, cache = self._loaded()
         begins = place[rows]
-        hit = (begins >= 0) | (lengths == 0)
-        found = np.flatnonzero(begins >= 0)
+        hits = np.flatnonzero(begins >= 0)
         _native.copy_stretches(
-            as_bytes(kept), begins[found], lengths[found], to[found], as_bytes(columns)
+            as_bytes(cache), begins[hits], lengths[hits], to[hits], as_bytes(columns)
         )
-        missing = np.flatnonzero(~hit)
-        asked = int((lengths > 0).sum())
+        missing = np.flatnonzero((begins < 0) & (lengths > 0))
+        needed = int((lengths > 0).sum())
         self.counts.add(
-            rows_needed=asked,
+            rows_needed=needed,
             rows_read=len(missing),
             bytes_needed=int(lengths.sum()),
-            hits=asked - len(missing),
+            hits=needed - len(missing),
         )
         return missing
 
@@ -323,30 +336,32 @@ class _Lists:
                 begins, lengths = pattern._bytes_of(self._kept)
                 to, nbytes = np.cumsum(lengths) - lengths, int(lengths.sum())
                 pages = mapped(nbytes + 2 * PAGE)  # as a read of a file may need
-                kept = pages[:nbytes].view(pattern.dtype)
+                cache = pages[:nbytes].view(pattern.dtype)
                 if self._file is not None:
                     data = self._file.read(0, nbytes, pages.numpy())
-                    kept = torch.from_numpy(data).view(pattern.dtype)
+                    cache = torch.from_numpy(data).view(pattern.dtype)
                     self.loaded_bytes += nbytes
                 else:
-                    self._build(begins, lengths, to, kept)
+                    self._build(begins, lengths, to, cache)
                 place = np.full(pattern.shape[0], -1, np.int64)
                 place[self._kept] = to
-                self._memory = place, kept
+                self._memory = place, cache
             return self._memory
 
-    def _build(self, begins: Int64Array, lengths: Int64Array, to: Int64Array, kept: Tensor) -> None:
+    def _build(
+        self, begins: Int64Array, lengths: Int64Array, to: Int64Array, cache: Tensor
+    ) -> None:
         """Read the rows where they lie, and write them one after another."""
         before = self._pattern.blocks.counts.record()
         pieces = np.flatnonzero(np.diff(to // _BUILT, prepend=-1))
         for first, last in pairwise([*pieces.tolist(), len(to)]):
             some = slice(first, last)
-            self._pattern._read_rows(begins[some], lengths[some], to[some], kept)
+            self._pattern._read_rows(begins[some], lengths[some], to[some], cache)
         after = self._pattern.blocks.counts.record()
         self.built.add(**{name: after[name] - before[name] for name in ("bytes_read", "reads")})
-        if self._directory is not None and len(kept):
+        if self._directory is not None and len(cache):
             with nameless_file(Path(self._directory), Transfers()) as file:
-                file.write(0, kept.numpy())
+                file.write(0, cache.numpy())
             self._file = file
 
 
@@ -364,7 +379,113 @@ class DiskColumns:
         return self._pattern.stretch(first, max(first, last))
 
 
-def degrees_of(pattern: Pattern | CSR | DiskPattern) -> Tensor:
+class DiskSampler:
+    """Samples of a graph whose structure lies on a disk: those of memory, bit for bit.
+
+    The rows of a hop's targets come whole. If a sampler draws row by row, a bounded number of
+    entries is in memory at a time; otherwise the rows of all targets of a batch are, each of which
+    is read once. Threads may call it at the same time.
+    """
+
+    def __init__(
+        self,
+        pattern: DiskPattern,
+        kind: type[GraphSampler],
+        counts: Sequence[int],
+        *,
+        edge_ids: bool = False,
+        vertex_ids: Tensor | None = None,
+        threads: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._pattern, self._kind, self._edge_ids = pattern, kind, edge_ids
+        self._ids, self._threads, self._options = vertex_ids, threads, options
+        self._counts: Sequence[int] = list(counts)
+        if kind.needs == "rows":
+            self._of_rows(torch.zeros(1, dtype=torch.int64), _NONE.to(pattern.dtype), _NONE)
+        else:
+            hop_counts("num_neighbors", self._counts)
+
+    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
+        """The neighbourhood of the seeds, int64 [seeds], each different."""
+        n = self._pattern.shape[0]
+        if len(seeds) and not 0 <= int(seeds.min()) <= int(seeds.max()) < n:
+            raise InputError(f"seeds must be rows of the pattern, in [0, {n})")
+        if self._kind.needs == "rows":
+            growth = NeighborGrowth(seeds, draw)
+            for hop in range(len(self._counts)):
+                growth.take(self._drawn(growth.targets, hop, draw), hop)
+            sample, numbers = growth.result()
+        else:
+            whole = WholeRowGrowth(seeds, draw, self._kind, self._counts, self._threads)
+            parts = [_NONE]
+            for hop in range(len(self._counts)):
+                rows, entries = self._whole(whole.targets)
+                whole.take(rows, hop)
+                parts.append(entries)
+            (sample, _), numbers = whole.result(), torch.cat(parts)
+        named = self._edge_ids and numbers is not None
+        hops = [
+            replace(hop, edge_ids=numbers[hop.edge_ids] if named else None)  # type: ignore[index]
+            for hop in sample.hops
+        ]
+        return replace(sample, hops=hops)
+
+    def _whole(self, targets: Tensor) -> tuple[RowEntries, Tensor]:
+        """Whole rows, and the numbers of their entries."""
+        indptr, columns = self._pattern.rows(targets)
+        ids = columns.long() if self._ids is None else self._ids[columns.long()]
+        begins = self._pattern.indptr[targets] - indptr[:-1]
+        numbers = torch.arange(len(columns)) + begins.repeat_interleave(indptr.diff())
+        return RowEntries(indptr, columns, ids), numbers
+
+    def _drawn(self, targets: Tensor, hop: int, draw: Draw) -> RowEntries:
+        """One hop of neighbour sampling."""
+        ends, parts = [torch.zeros(1, dtype=torch.int64)], []
+        for piece in self._pieces(targets):
+            indptr, columns = self._pattern.rows(piece)
+            rows = torch.arange(len(piece))
+            sampler = self._of_rows(indptr, columns, piece)
+            drawn, chosen, edge_ids, _ = sampler.sample_hop(rows, hop, draw)
+            if edge_ids is not None:
+                row = rows.repeat_interleave(drawn.diff())
+                edge_ids = edge_ids + (self._pattern.indptr[piece] - indptr[:-1])[row]
+            ends.append(drawn[1:] + ends[-1][-1])
+            parts.append((chosen, edge_ids))
+        columns = torch.cat([chosen for chosen, _ in parts])
+        numbers = [edge_ids for _, edge_ids in parts if edge_ids is not None]
+        return RowEntries(torch.cat(ends), columns, torch.cat(numbers) if numbers else None)
+
+    def _pieces(self, targets: Tensor) -> Iterator[Tensor]:
+        """The targets in order, so many at a time as have ENTRIES together; at least one piece."""
+        indptr = self._pattern.indptr
+        before = (indptr[targets + 1] - indptr[targets]).cumsum(0)
+        first = 0
+        while True:
+            limit = (int(before[first - 1]) if first else 0) + ENTRIES
+            last = int(torch.searchsorted(before, limit, right=True))
+            last = min(max(last, first + 1), len(targets))
+            yield targets[first:last]
+            first = last
+            if first >= len(targets):
+                return
+
+    def _of_rows(self, indptr: Tensor, columns: Tensor, rows: Tensor) -> NeighborSampler:
+        pattern = Pattern.trusted(indptr, columns, (len(indptr) - 1, self._pattern.shape[1]))
+        sampler: NeighborSampler = self._kind.of_matrix(
+            pattern,
+            None,
+            self._counts,
+            edge_ids=self._edge_ids,
+            vertex_ids=self._ids,
+            row_ids=rows if self._ids is None else self._ids[rows],
+            threads=self._threads,
+            **self._options,
+        )
+        return sampler
+
+
+def degrees_of(pattern: Pattern | CSR | StoredPattern) -> Tensor:
     """Out-degrees, the number of rows that name a vertex, int64 [cols]: scores of ``"degree"``."""
     indptr = pattern.indptr.numpy()
     total = torch.zeros(pattern.shape[1], dtype=torch.int64)

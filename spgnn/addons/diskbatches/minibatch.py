@@ -20,16 +20,10 @@ from spgnn.addons.diskbatches.batch_training import (
 )
 from spgnn.addons.diskbatches.cached_rows import CachedRows, hits
 from spgnn.addons.diskbatches.disk_pattern import DiskPattern
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches.minibatch_config import FeatureTable, MiniBatchConfig
 from spgnn.addons.diskbatches.minibatch_data import open_dataset
-from spgnn.addons.diskbatches.packed_rows import PackedRows
-from spgnn.addons.diskbatches.replicas import ReplicatedLoader
 from spgnn.addons.diskbatches.sizes import choose_sizes
-from spgnn.addons.historical import PartBatches
-from spgnn.comm import (
-    Communicator,
-    run_job,
-)
+from spgnn.comm import Communicator, run_job
 from spgnn.command import in_lines, plural, show_table
 from spgnn.errors import memory_for
 from spgnn.files import check_writable, write_file
@@ -76,12 +70,13 @@ def train(
         if dataset is None:
             task: BatchTask = VertexBatches(config, comm)
         else:
-            kind = LinkBatches if config.aim.task == "links" else VertexBatches
-            task = comm.on_every_rank(lambda: kind(config, comm, dataset))
+            learn = LinkBatches if config.aim.task == "links" else VertexBatches
+            task = comm.on_every_rank(lambda: learn(config, comm, dataset))
         chosen = choose_sizes(task, config, comm)
-        trainer = BatchTrainer(task, config, comm, callbacks_of(config.job, comm, callbacks))
+        mode = config.distribution.mode
+        kind = BatchTrainer if mode is None or mode.trainer is None else mode.trainer
+        trainer = kind(task, config, comm, callbacks_of(config.job, comm, callbacks))
         run_all(trainer, config.job, watch, config.data.dataset)
-        task.close()
         report = assemble(config, trainer, idle, watch) | {"chosen": chosen or None}
     if config.comparison.compare == "full":
         whole = train_whole(config.of_whole_graph(), comm)
@@ -133,24 +128,19 @@ def assemble(
         report["epochs_to_target"] = reporting.epochs_to(
             report["history"], config.comparison.target
         )
-    if isinstance(loader, ReplicatedLoader):
-        report["batches_per_epoch"], report["replicas"] = loader.all_batches, loader.replicas
-        report["partition"] = task.partition_report  # type: ignore[attr-defined]
     if strategy is None:
         pattern = loader.graph.pattern
         report["structure"] = None
         if isinstance(pattern, DiskPattern):  # before batches are drawn again, for a bound
             report["structure"] = _structure(config, comm, pattern)
         report["features"] = _features(config, trainer)
-    else:
-        unknown = dict.fromkeys(("hit_rate", "optimal_hit_rate", "policy"))
-        rows = _totals(comm, loader.counts.record())
-        del rows["hits"]
-        report["features"] = {**rows, **unknown, "cache_rows": 0}
-        is_historical = isinstance(strategy, PartBatches) and strategy.history is not None
-        report["historical"] = strategy.report() if is_historical else None  # type: ignore[union-attr]
-        report["partition"] = task.partition_report  # type: ignore[attr-defined]
-    return report
+        return report
+    none = dict.fromkeys(("hit_rate", "optimal_hit_rate", "policy"))
+    rows = _totals(comm, loader.counts.record())
+    del rows["hits"]
+    report["features"] = {**rows, **none, "cache_rows": 0}
+    report["partition"] = task.partition_report  # type: ignore[attr-defined]
+    return report | strategy.report()
 
 
 def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:
@@ -165,22 +155,23 @@ def _features(config: MiniBatchConfig, trainer: BatchTrainer) -> Report:
     counts = loader.counts.record() | trainer.rows_read
     total = _totals(comm, counts)
     rate = total.pop("hits") / max(total["rows_needed"], 1)
-    found: Report = {**total, "hit_rate": None, "optimal_hit_rate": None, "cache_rows": 0}
-    found |= {"policy": None, "packed": None}
+    result: Report = {**total, "hit_rate": None, "optimal_hit_rate": None, "cache_rows": 0}
+    result |= {"policy": None, "packed": None}
     if isinstance(x, CachedRows):
         x.release()
-        found |= {"policy": config.storage.cache_policy, "hit_rate": rate, "cache_rows": x.slots}
+        result |= {"policy": config.storage.cache_policy, "hit_rate": rate, "cache_rows": x.slots}
         if 0 < needed <= LONGEST_TRACE:
             # The best that any rule could do on this rank's batches, all known beforehand: they are
             # drawn again, as functions of their numbers.
             epochs = range(trainer.first_epoch, len(trainer.history))
             trace = (ids for epoch in epochs for ids in loader.trace(epoch))
-            found["optimal_hit_rate"] = sum(hits("belady", trace, x.slots)) / needed
-    elif isinstance(x, PackedRows):
-        packed = {"disk_bytes": x.disk_bytes, "bytes_read": x.packing.bytes_read}
-        packed["sample_bytes"] = 0 if loader.samples is None else loader.samples.nbytes
-        found |= {"policy": "packed", "hit_rate": rate, "packed": _totals(comm, packed)}
-    return found
+            result["optimal_hit_rate"] = sum(hits("belady", trace, x.slots)) / needed
+    elif isinstance(x, FeatureTable):
+        numbers = _totals(
+            comm, {**x.report(), "sample_bytes": getattr(loader.samples, "nbytes", 0)}
+        )
+        result |= {"policy": "packed", "hit_rate": rate, "packed": numbers}
+    return result
 
 
 def _structure(config: MiniBatchConfig, comm: Communicator, pattern: DiskPattern) -> Report:
@@ -219,8 +210,8 @@ def show(report: Report) -> None:
     table.add_row("seconds per epoch", f"{report['epoch_seconds']['median']:.4f}")
     spent = report["batch_seconds"]
     parts = {name: fmean(part["by_rank"]) for name, part in spent["parts"].items()}
-    shown = [f"{name} {seconds:.4f}" for name, seconds in parts.items() if seconds]
-    table.add_row("of which", in_lines(shown))
+    spent_on = [f"{name} {seconds:.4f}" for name, seconds in parts.items() if seconds]
+    table.add_row("of which", in_lines(spent_on))
     if report["world_size"] > 1 and spent["load_imbalance"] is not None:
         table.add_row("busiest rank over the mean", f"{spent['load_imbalance']:.3f}")
     if "epochs_to_target" in report:

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, make_dataclass, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
-from spgnn.addons.batches import SamplerName
+from spgnn.addons.batches import Mode, Rows
 from spgnn.addons.diskbatches.cached_rows import PolicyName
-from spgnn.addons.historical import History
 from spgnn.config import Aim, Data, TrainConfig, refused_models
 from spgnn.config import Job as OfAnyJob
 from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.options import Configuration, Record, flag, key, options_of, rare
+from spgnn.registry import MODES, SAMPLERS, TABLES
+
+
+class FeatureTable(Rows):
+    """A table before the features on a disk, if a key of ``storage`` asks for it.
+
+    `spgnn.registry.TABLES` has these classes by name.
+
+    Attributes
+    ----------
+    keys : Record
+        Its options; it is used if the first is set.
+    """
+
+    keys: ClassVar[type[Record]]
+
+    @classmethod
+    def check(cls, config: MiniBatchConfig) -> None:
+        """Refuse a configuration with an InputError, whether it is used or not."""
+        return
+
+    @classmethod
+    def of(cls, rows: Rows, options: Any, directory: Any) -> FeatureTable:
+        """Before a table, with options of ``storage`` and a directory for files of this process."""
+        raise NotImplementedError
+
+    def report(self) -> Mapping[str, int]:
+        """Numbers for the report, whose sums over ranks are shown."""
+        return {}
+
+
+class _Choices:
+    """Names of all modes, and ``none``."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("none", *MODES))
 
 
 # Options of full-graph training that mean nothing here.
@@ -36,7 +73,7 @@ class Model(OfWhole):
 class Sampling(Record):
     """Sampled neighbourhoods."""
 
-    sampler: Annotated[SamplerName, flag("of neighbourhoods")] = "neighbor"
+    sampler: Annotated[str, flag("of neighbourhoods", choices=SAMPLERS)] = "neighbor"
     num_neighbors: Annotated[
         str, flag("of each vertex, the seeds' hop first; -1: all of them", "N,N,…")
     ] = "15,10,5"
@@ -48,8 +85,8 @@ class Sampling(Record):
     fixed: Annotated[
         bool,
         key(
-            "the first epoch's batches in every epoch; with storage.pack neighbourhoods and "
-            "features are written once and read in order"
+            "the first epoch's batches in every epoch; with storage.store-dir their neighbourhoods "
+            "are written once and read in order"
         ),
     ] = False
     replace: Annotated[bool, key("draw with replacement")] = False
@@ -94,15 +131,15 @@ class Sampling(Record):
         """Neighbours of each vertex, hop by hop."""
         words = self.num_neighbors.split(",")
         try:
-            found = [int(word) for word in words if len(word) < 10]
+            counts = [int(word) for word in words if len(word) < 10]
         except ValueError:
-            found = []
-        if len(found) != len(words) or min(found) < -1:
+            counts = []
+        if len(counts) != len(words) or min(counts) < -1:
             raise InputError(
                 f"--num-neighbors {self.num_neighbors}: must be numbers of neighbours, one a "
                 "layer, as in 15,10,5; -1 is all of them"
             )
-        return found
+        return counts
 
 
 @dataclass(frozen=True)
@@ -127,16 +164,6 @@ class Storage(Record):
     cache_policy: Annotated[
         PolicyName, flag("which rows these are; belady: what is needed soonest in the superbatch")
     ] = "belady"
-    pack: Annotated[
-        int,
-        key(
-            "of disk, in store-dir: copies of each batch's rows in one stretch, written before "
-            "its epoch; --cache then keeps the rows of most batches",
-            "BYTES",
-            in_bytes=True,
-        ),
-    ] = 0
-    pack_epochs: Annotated[int, key("whose batches are packed together", low=1)] = 1
     structure: Annotated[
         Literal["memory", "disk"],
         key("disk: read neighbours of a graph directory when they are needed, past the page cache"),
@@ -166,32 +193,46 @@ class Storage(Record):
         ),
     ] = 0
 
+    @property
+    def table(self) -> type[FeatureTable] | None:
+        """The table before the features that a key asks for."""
+        for name in TABLES:
+            kind: type[FeatureTable] = TABLES[name]
+            if getattr(self, options_of(kind.keys)[0].name):
+                return kind
+        return None
+
     def check(self) -> None:
         """Refuse flags that do not go together."""
-        if self.cache and self.store == "memory":
-            raise InputError("--cache needs --store disk: features in memory need none")
-        if self.memory and (self.store == "memory" or self.cache or self.pack):
-            raise InputError(
-                "storage.memory chooses the size of a cache: it needs --store disk, and neither "
-                "--cache nor storage.pack"
-            )
-        if self.pack and (self.store == "memory" or self.store_dir is None):
-            raise InputError("storage.pack needs --store disk and storage.store-dir for it")
-        if self.store_dir is not None and self.store == "memory":
-            raise InputError("storage.store-dir needs --store disk: nothing is written otherwise")
-        if self.structure_cache and self.structure == "memory":
-            raise InputError("storage.structure-cache needs storage.structure disk")
+        on_disk = self.store == "disk"
         # Without any room these would say what is kept of nothing.
-        needs = {"pack_epochs": "pack"}
-        if not self.memory:
-            needs["cache_policy"] = "cache"
+        needs = {} if self.memory else {"cache_policy": "cache"}
         if not self.memory and not self.cache:
             needs["structure_policy"] = "structure_cache"
+        _refuse(
+            (
+                self.cache and not on_disk,
+                "--cache needs --store disk: features in memory need none",
+            ),
+            (
+                self.memory and (not on_disk or self.cache or self.table is not None),
+                "storage.memory chooses the size of a cache: it needs --store disk, and neither "
+                "--cache nor another table before it",
+            ),
+            (
+                self.store_dir is not None and not on_disk,
+                "storage.store-dir needs --store disk: nothing is written otherwise",
+            ),
+            (
+                self.structure_cache and self.structure == "memory",
+                "storage.structure-cache needs storage.structure disk",
+            ),
+        )
         options = {option.name: option for option in options_of(type(self))}
-        for name, wanted in needs.items():
-            given = getattr(self, name)
-            if given not in (options[name].default, "none") and not getattr(self, wanted):
-                raise InputError(f"{options[name].written} {given} needs {options[wanted].written}")
+        for name, other in needs.items():
+            value = getattr(self, name)
+            if value not in (options[name].default, "none") and not getattr(self, other):
+                raise InputError(f"{options[name].written} {value} needs {options[other].written}")
 
 
 @dataclass(frozen=True)
@@ -199,13 +240,14 @@ class Distribution(Record):
     """Parts of the graph that ranks hold, and the modes of their batches."""
 
     distributed: Annotated[
-        Literal["none", "exact", "columns", "replicated", "local", "historical", "cluster"],
+        str,
         flag(
             "none: every rank holds the whole graph; otherwise its part. exact: the same batches; "
             "columns: the same, with columns of all features on each rank; "
             "replicated: seeds of its part, all they reach is on it; "
             "local: neighbours of its part; historical: and past rows of others; cluster: whole "
-            "clusters of its part"
+            "clusters of its part",
+            choices=_Choices(),
         ),
     ] = "none"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
@@ -213,63 +255,52 @@ class Distribution(Record):
         str, key("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
     ] = "nnz"
     imbalance: Annotated[float, rare("allowed excess of the largest part")] = 0.05
-    seeds: Annotated[
-        Literal["all", "own"],
-        key(
-            "exact: where a rank's batches begin; own: at its part's training vertices, which "
-            "moves less, as in DistDGL; all: at anyone's, as on one process"
-        ),
-    ] = "all"
-    historical: Annotated[
-        str | None,
-        flag(
-            "rows of each layer's cache; iterations that a row lives, and after which it may be "
-            "used; most rows sent to a peer for each layer; features: push them too. paper: "
-            "DistGNN-MB's 1000000,2,1,2000,features",
-            "SIZE,LIFE,DELAY,PUSH",
-        ),
-    ] = None
-    misses: Annotated[
-        Literal["drop", "fetch"], key("rows that are not in a cache: left out, or made here")
-    ] = "drop"
-    past: Annotated[Literal["float32", "bfloat16"], key("of historical rows, sent and kept")] = (
-        "float32"
-    )
-    correct_every: Annotated[
-        int, key("local: average models only after so many steps, and correct them", "STEPS")
-    ] = 0
-    correct_steps: Annotated[int, key("of a correction, each on an exact batch a rank")] = 1
-    clusters: Annotated[int, key("of each rank's part", low=1)] = 16
-    clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
-    boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.historical is not None:
-            History.parse(self.historical)
+    @property
+    def mode(self) -> type[Mode] | None:
+        """The mode of batches; that which extends it, if one of its keys is set."""
+        if self.distributed == "none":
+            return None
+        mode: type[Mode] = MODES[self.distributed]
+        for name in MODES:
+            more: type[Mode] = MODES[name]
+            if more.extends == self.distributed and any(self._set_of(more)):
+                return more
+        return mode
+
+    def _set_of(self, mode: type[Mode]) -> Iterator[str]:
+        """Names of the options of a mode that are not as by default."""
+        for option in options_of(mode.keys) if mode.keys is not None else ():
+            if getattr(self, option.name) != option.default:
+                yield option.name
 
     def check(self) -> None:
         """Refuse flags that do not go together."""
-        mode = self.distributed
-        if (mode == "historical") != (self.historical is not None):
-            raise InputError(
-                "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
-            )
-        needs = {"misses": "historical", "past": "historical"}
-        needs |= {"seeds": "exact"}
-        needs |= {"correct_every": "local", "correct_steps": "local"}
-        needs |= {"clusters": "cluster", "clusters_a_batch": "cluster", "boundary": "cluster"}
-        for option in options_of(type(self)):
-            given = getattr(self, option.name)
-            if given == option.default:
-                continue
-            wanted = needs.get(option.name, mode)
-            if mode != wanted:
-                raise InputError(
-                    f"{option.written} {given} needs --distributed {wanted}, not {mode}"
-                )
-            if option.name in ("partition", "balance", "imbalance") and mode == "none":
-                raise InputError(f"{option.written} {given} needs --distributed")
+        mode, options = self.mode, {option.name: option for option in options_of(type(self))}
+        for registered in MODES:
+            other: type[Mode] = MODES[registered]
+            for name in self._set_of(other):
+                if mode is not other:
+                    raise InputError(
+                        f"{options[name].written} {getattr(self, name)} needs --distributed "
+                        f"{other.extends or registered}, not {self.distributed}"
+                    )
+        for name in ("partition", "balance", "imbalance"):
+            value = getattr(self, name)
+            if mode is None and value != options[name].default:
+                raise InputError(f"{options[name].written} {value} needs --distributed")
+
+
+@cache
+def _with_keys(record: Any, more: Any) -> type[Record]:
+    """A record that has the options of others as well."""
+    return make_dataclass(record.__name__, (), bases=(*more[::-1], record), frozen=True)
+
+
+def _refuse(*cases: tuple[object, str]) -> None:
+    for wrong, message in cases:
+        if wrong:
+            raise InputError(message)
 
 
 @dataclass(frozen=True)
@@ -335,6 +366,17 @@ class MiniBatchConfig(Configuration):
     comparison: Comparison = field(default_factory=Comparison)
     job: Job = field(default_factory=Job)
 
+    @classmethod
+    def sections(cls) -> dict[str, type[Record]]:
+        """The records by name, with the options of modes and tables that are registered."""
+        sections = super().sections()
+        for section, registry in (("storage", TABLES), ("distribution", MODES)):
+            keys = [registry[name].keys for name in registry]
+            more = tuple(one for one in keys if one is not None)
+            record: Any = sections[section]
+            sections[section] = _with_keys(record, more)
+        return sections
+
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
         self.check_fixed()
@@ -344,61 +386,76 @@ class MiniBatchConfig(Configuration):
         for message in refused_models(self.settled().model, self.aim):
             raise InputError(message)
         self.storage.check()
-        if self.sampling.seed_clusters:
-            self._check_seed_clusters()
-        if self.storage.structure == "disk":
-            self._check_structure()
+        _refuse(*self._refused(ranks))
         self.aim.check()
         self.training.check()
-        if self.storage.store == "disk" and self.model.jk != "none":
-            raise InputError("--store disk needs --jk none: evaluation goes layer by layer")
         self._check_distribution()
+        for name in TABLES:
+            TABLES[name].check(self)
+
+    def _refused(self, ranks: int) -> Iterable[tuple[object, str]]:
+        """Conditions under which a message says what would be right."""
+        how, store, mode = self.sampling, self.storage, self.distribution.distributed
+        links, turns = self.aim.task == "links", self.model.jk != "none"
+        whole = self.comparison.compare == "full"
+        clusters = f"sampling.seed-clusters {how.seed_clusters} needs"
+        yield how.seed_clusters and mode != "none", f"{clusters} --distributed none, not {mode}"
+        yield how.seed_clusters and links, f"{clusters} --task vertices: links have two ends"
+        on_disk = store.structure == "disk"
+        yield how.seed_clusters and on_disk, f"{clusters} storage.structure memory"
+        by_rows = [name for name in SAMPLERS if SAMPLERS[name].needs != "graph"]
+        yield (
+            on_disk and how.sampler not in by_rows,
+            f"storage.structure disk needs --sampler {' or '.join(by_rows)}",
+        )
+        yield (
+            on_disk and turns,
+            "storage.structure disk needs --jk none: layers are evaluated in turn",
+        )
+        yield on_disk and whole, "--compare full needs storage.structure memory"
+        yield (
+            on_disk and self.data.symmetrise,
+            "storage.structure disk: graph directories are ready: no --symmetrise",
+        )
+        yield (
+            on_disk and links,
+            "--task links takes links out of the graph: storage.structure memory",
+        )
+        yield (
+            store.store == "disk" and turns,
+            "--store disk needs --jk none: evaluation goes layer by layer",
+        )
+        device = f"--device {self.job.device}"
         if self.job.device != "cpu":
-            self._check_device()
-        self._check_superbatch()
-        if self.sampling.fixed:
-            self._check_packed_batches()
-        if self.aim.task == "links" and self.storage.structure == "disk":
-            raise InputError("--task links takes links out of the graph: storage.structure memory")
-        if self.comparison.compare == "full" and ranks > 1:
-            raise InputError(f"--compare full needs one rank, not {ranks}")
-        if self.comparison.compare == "full" and self.storage.store == "disk":
-            raise InputError("--compare full needs --store memory")
-
-    def _check_seed_clusters(self) -> None:
-        """Clusters are of the whole graph, in memory."""
-        what = f"sampling.seed-clusters {self.sampling.seed_clusters} needs"
-        if self.distribution.distributed != "none":
-            raise InputError(f"{what} --distributed none, not {self.distribution.distributed}")
-        if self.aim.task == "links":
-            raise InputError(f"{what} --task vertices: links have two ends")
-        if self.storage.structure == "disk":
-            raise InputError(f"{what} storage.structure memory")
-
-    def _check_structure(self) -> None:
-        if self.sampling.sampler == "fastgcn":
-            raise InputError("storage.structure disk needs --sampler neighbor, labor or ladies")
-        if self.model.jk != "none":
-            raise InputError("storage.structure disk needs --jk none: layers are evaluated in turn")
-        if self.comparison.compare == "full":
-            raise InputError("--compare full needs storage.structure memory")
-        if self.data.symmetrise:
-            raise InputError("storage.structure disk: graph directories are ready: no --symmetrise")
-
-    def _check_device(self) -> None:
-        named = f"--device {self.job.device}"
-        if self.distribution.distributed != "none":
-            raise InputError(f"{named} needs --distributed none: parts of ranks are on CPUs")
-        if self.aim.task == "links":
-            raise InputError(f"{named} needs --task vertices, not links")
-        if self.model.jk != "none":
-            raise InputError(f"{named} needs --jk none: evaluation goes layer by layer")
+            yield (
+                mode != "none",
+                f"{device} needs --distributed none: parts of ranks are on CPUs",
+            )
+            yield links, f"{device} needs --task vertices, not links"
+            yield turns, f"{device} needs --jk none: evaluation goes layer by layer"
+        chosen = f"sampling.superbatch {how.superbatch}" if how.superbatch else "--cache"
+        rest = "" if how.superbatch else ", or sampling.superbatch 1, which looks nowhere ahead"
+        yield (
+            store.store == "disk" and store.store_dir is None and self.superbatch != 1,
+            f"{chosen} needs storage.store-dir DIR, for the samples of superbatches{rest}",
+        )
+        yield (
+            how.overlap and (store.store == "memory" or self.superbatch == 1),
+            "sampling.overlap needs superbatches whose features lie on a disk",
+        )
+        yield (
+            how.fixed and mode != "none",
+            f"sampling.fixed needs --distributed none, not {mode}",
+        )
+        yield whole and ranks > 1, f"--compare full needs one rank, not {ranks}"
+        yield whole and store.store == "disk", "--compare full needs --store memory"
 
     @property
     def looks_ahead(self) -> bool:
         """True if a cache before a disk knows the batches of a superbatch beforehand."""
         how = self.storage
-        return (how.cache or how.memory) > 0 and how.cache_policy == "belady" and not how.pack
+        room = how.cache or how.memory
+        return room > 0 and how.cache_policy == "belady" and how.table is None
 
     @property
     def superbatch(self) -> int:
@@ -418,71 +475,28 @@ class MiniBatchConfig(Configuration):
         """True if the caches of features and of neighbours are in memory one after the other."""
         return self.superbatch != 1 and not self.sampling.overlap
 
-    def _check_packed_batches(self) -> None:
-        """Neighbourhoods on a disk lie there with their features."""
-        if self.distribution.distributed != "none":
-            named = self.distribution.distributed
-            raise InputError(f"sampling.fixed needs --distributed none, not {named}")
-        if self.storage.store == "disk" and not self.storage.pack:
-            raise InputError(
-                "sampling.fixed needs storage.pack under --store disk: both are packed"
-            )
-        if self.storage.pack_epochs > 1:
-            given = f"storage.pack-epochs {self.storage.pack_epochs}"
-            raise InputError(f"{given} needs sampling.fixed off: fixed batches are packed once")
-
-    def _check_superbatch(self) -> None:
-        how, store = self.sampling, self.storage
-        if store.store == "disk" and store.store_dir is None and self.superbatch != 1:
-            given = f"sampling.superbatch {how.superbatch}" if how.superbatch else "--cache"
-            rest = "" if how.superbatch else ", or sampling.superbatch 1, which looks nowhere ahead"
-            raise InputError(
-                f"{given} needs storage.store-dir DIR, for the samples of superbatches{rest}"
-            )
-        if how.overlap and (store.store == "memory" or self.superbatch == 1):
-            raise InputError("sampling.overlap needs superbatches whose features lie on a disk")
-
     def _check_distribution(self) -> None:
         how = self.distribution
         how.check()
-        if how.distributed == "none":
+        mode = how.mode
+        if mode is None:
             return
+        named = f"--distributed {how.distributed} needs"
         if self.aim.task == "links":
-            raise InputError(f"--distributed {how.distributed} needs --task vertices, not links")
-        for name in ("store", "structure"):
-            if getattr(self.storage, name) != "memory":
-                named = "--store" if name == "store" else "storage.structure"
-                raise InputError(f"--distributed {how.distributed} needs {named} memory")
-        known = get_args(SamplerName)
-        if how.distributed == "replicated":
-            known = tuple(name for name in known if name != "fastgcn")
-        elif how.distributed not in ("exact", "columns"):
-            known = ("neighbor",)
-        if self.sampling.sampler not in known:
+            raise InputError(f"{named} --task vertices, not links")
+        if self.storage.store != "memory":
+            raise InputError(f"{named} --store memory")
+        if self.storage.structure != "memory":
+            raise InputError(f"{named} storage.structure memory")
+        samplers = mode.samplers
+        if samplers is None:
+            kinds = {name: SAMPLERS[name] for name in SAMPLERS}
+            samplers = [n for n, kind in kinds.items() if kind.needs != "graph" or kind.on_ranks]
+        if self.sampling.sampler not in samplers:
             raise InputError(
-                f"--distributed {how.distributed} needs --sampler {' or '.join(known)}, "
-                f"not {self.sampling.sampler}"
+                f"{named} --sampler {' or '.join(samplers)}, not {self.sampling.sampler}"
             )
-        if how.distributed == "columns":
-            self._check_columns()
-        if how.distributed in ("local", "historical") and self.model.jk != "none":
-            raise InputError(f"--distributed {how.distributed} needs --jk none")
-
-    def _check_columns(self) -> None:
-        """The first layer must be W X, summed over neighbours."""
-        model = self.model
-        wrong = ""
-        if model.attends:
-            # P3 itself adds partial H W up at one more exchange, before attention.
-            wrong = f"--model gcn, sage or gin, whose first layer is a sum, not {model.model}"
-        elif model.reduces_rows:
-            wrong = f"--aggregate mean or sum, not {model.aggregate}"
-        elif model.residual:
-            wrong = "no --residual: no rank has whole rows of features"
-        elif model.input_dropout:
-            wrong = "model.input-dropout off"
-        if wrong:
-            raise InputError(f"--distributed columns needs {wrong}")
+        mode.check(self)
 
     def settled(self) -> MiniBatchConfig:
         """The same with as many layers as there are hops."""
@@ -491,13 +505,8 @@ class MiniBatchConfig(Configuration):
 
     def of_whole_graph(self) -> TrainConfig:
         """Full-graph training of the same model."""
-        known = {
-            *vars(Data()),
-            *vars(OfWhole()),
-            *vars(Aim()),
-            *vars(Usual()),
-        }
-        same = {name: value for name, value in self.settled().flat().items() if name in known}
+        names = {name for one in (Data(), OfWhole(), Aim(), Usual()) for name in vars(one)}
+        same = {name: value for name, value in self.settled().flat().items() if name in names}
         same |= {"epochs": self.comparison.full_epochs, "lr": self.comparison.full_lr}
         same |= {"checkpoint": None, "resume": False}
         same |= {name: getattr(self.distribution, name) for name in ("partition", "imbalance")}

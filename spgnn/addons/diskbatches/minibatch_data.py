@@ -15,7 +15,6 @@ from spgnn.addons.batches import DiskRows, Rows, SampledGraph, on_disk, sampled_
 from spgnn.addons.diskbatches.cached_rows import CachedRows
 from spgnn.addons.diskbatches.disk_pattern import DiskPattern, degrees_of
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.addons.diskbatches.packed_rows import PackedRows
 from spgnn.data import (
     Graph,
     GraphMeta,
@@ -88,8 +87,8 @@ def open_dataset(config: MiniBatchConfig, rank: int = 0) -> Iterator[Dataset]:
         if graph.train_mask is None:
             masks = list(seeded_split(vertex_ids_of(graph), y, config.training.seed))
         else:
-            given = [graph.train_mask, graph.val_mask, graph.test_mask]
-            masks = [torch.zeros_like(graph.train_mask) if m is None else m for m in given]
+            splits = [graph.train_mask, graph.val_mask, graph.test_mask]
+            masks = [torch.zeros_like(graph.train_mask) if m is None else m for m in splits]
         seeds = (masks[0] & labelled(y)).nonzero()[:, 0]
     kind, loops = normalisation_of(config.model.model, config.model.aggregate)
     check_weights(graph.adjacency, kind, loops=loops, ids=vertex_ids_of(graph))
@@ -137,9 +136,8 @@ def _features(
             rows = row_normalise_features(x) if normalised else x
             file.write(rows.contiguous().numpy().view(np.uint8).data)
     table = DiskRows(path, offset, x.shape[0], x.shape[1], x.dtype)
-    if storage.pack:
-        assert own is not None
-        return PackedRows(table, own, storage.pack, memory_bytes=storage.cache)
+    if storage.table is not None:
+        return storage.table.of(table, storage, own)
     if not (storage.cache or storage.memory) or storage.cache_policy == "none":
         return table
     scores = None if storage.cache_policy == "lru" else degrees_of(graph.adjacency)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import closing, suppress
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 from spgnn.addons.batches import Counts, SampleCounts
@@ -13,9 +14,7 @@ from spgnn.addons.diskbatches.cached_rows import CachedRows
 from spgnn.addons.diskbatches.disk_pattern import DiskPattern
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.addons.diskbatches.superbatch import SampleFile
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.command import say
 from spgnn.errors import InputError
 from spgnn.memory import peak_bytes, resident_bytes
@@ -60,14 +59,14 @@ def choose_sizes(task: BatchTask, config: MiniBatchConfig, comm: Communicator) -
     if storage.memory:
         used = _step_bytes(task, config) + (storage.structure_cache or 0)
         cache = int(storage.memory * (1 - RESERVE)) - used
-    found = gathered(comm, [superbatch, cache, each])
-    superbatch, cache, each = (int(column) for column in found.min(axis=0))
+    least = gathered(comm, [superbatch, cache, each]).min(axis=0)
+    superbatch, cache, each = (int(number) for number in least)
     if storage.memory and cache <= 0:
         raise InputError(
             f"storage.memory {_text(storage.memory)}: training takes "
             f"{_text(storage.memory - cache)} without any cache"
         )
-    loader.superbatch = superbatch
+    loader.superbatch = replace(loader.superbatch, size=superbatch)
     loader.counts, loader.sampled = Counts(), SampleCounts()
     if storage.memory and isinstance(x, CachedRows):
         x.resize(cache)
@@ -95,9 +94,9 @@ def _sample_bytes(task: BatchTask, directory: Path) -> int:
         return 0
     with closing(SampleFile(directory, count)) as file:
         for number in range(count):
-            drawn = loader.draw(0, loader.rank + number * loader.ranks, order)
-            file.put(number, drawn)
-            file.put_uses(number, drawn.sample.nodes.int().numpy())
+            sample = loader.draw(0, loader.rank + number * loader.ranks, order)
+            file.put(number, sample)
+            file.put_uses(number, sample.nodes.int().numpy())
         return file.nbytes // count
 
 

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.addons.batches import Hop, Place, Sample, in_background
+from spgnn.addons.batches import Draw, Hop, Sample, Superbatch, in_background
 from spgnn.direct import DirectFile, Transfers, as_bytes, nameless_file, padded, page_buffer
+from spgnn.errors import InputError
+from spgnn.files import AnyPath
 from spgnn.layout import Int32Array, Int64Array
 
-Ready = TypeVar("Ready")
 _LINE = 64  # bytes at whose multiples arrays begin
 _DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
-class Drawn(NamedTuple):
-    """A sample on its way to become a batch."""
-
-    sample: Sample
-    places: Tensor
-    place: Place
-    extra: dict[str, Tensor]
-
-
-class SampleFile(Sequence[Drawn]):
+class SampleFile(Sequence[Sample]):
     """The samples of a superbatch, in a file without a name, which the system removes.
 
     In memory are 48 bytes a sample, whatever its size. Samples may be written in any order and
@@ -54,9 +48,9 @@ class SampleFile(Sequence[Drawn]):
         If nothing can be written there; later if the disk is full.
     """
 
-    def __init__(self, directory: Path, count: int) -> None:
+    def __init__(self, directory: AnyPath, count: int) -> None:
         self.transfers = Transfers()
-        with nameless_file(directory, self.transfers) as file:
+        with nameless_file(Path(directory), self.transfers) as file:
             self._file: DirectFile = file
         # Of each sample: where it begins, its vertices, bytes of its header, its bytes; and where
         # the next uses begin, and how many there are.
@@ -69,35 +63,30 @@ class SampleFile(Sequence[Drawn]):
         """Bytes of the file so far."""
         return self._end
 
-    @property
-    def vertices(self) -> Int64Array:
-        """The number of vertices of each sample."""
-        return self._index[:, 1]
-
     def __len__(self) -> int:
         return len(self._index)
 
-    def put(self, number: int, drawn: Drawn) -> None:
+    def put(self, number: int, sample: Sample) -> None:
         """Write a sample: its vertices, a header that says what follows, and its other arrays."""
-        sample, arrays = drawn.sample, {"places": drawn.places, "batch": drawn.sample.batch}
+        arrays = {"inputs": sample.inputs, "batch": sample.batch}
         for h, hop in enumerate(sample.hops):
             for name in ("indptr", "indices", "edge_ids", "weights"):
                 arrays[f"{h} {name}"] = getattr(hop, name)
-        arrays |= {f"+{name}": tensor for name, tensor in drawn.extra.items()}
-        given = {name: t.contiguous() for name, t in arrays.items() if t is not None}
+        arrays |= {f"+{name}": tensor for name, tensor in sample.extra.items()}
+        tensors = {name: t.contiguous() for name, t in arrays.items() if t is not None}
         header = json.dumps(
             {
-                "arrays": [[name, str(t.dtype), list(t.shape)] for name, t in given.items()],
+                "arrays": [[name, str(t.dtype), list(t.shape)] for name, t in tensors.items()],
                 "seeds": sample.seeds,
                 "sources": [hop.sources for hop in sample.hops],
-                "place": list(vars(drawn.place).values()),
+                "draw": list(vars(sample.draw).values()),
             }
         ).encode()
         parts = [as_bytes(sample.nodes), np.frombuffer(header, np.uint8)]
-        offset, nbytes = self._append([*parts, *map(as_bytes, given.values())])
+        offset, nbytes = self._append([*parts, *map(as_bytes, tensors.values())])
         self._index[number, :4] = offset, len(sample.nodes), len(header), nbytes
 
-    def __getitem__(self, number: int) -> Drawn:  # type: ignore[override]
+    def __getitem__(self, number: int) -> Sample:  # type: ignore[override]
         offset, vertices, length, nbytes = map(int, self._index[number, :4])
         data = self._file.read(offset, nbytes)
         nodes = torch.from_numpy(data[: 8 * vertices].view(np.int64))
@@ -120,10 +109,13 @@ class SampleFile(Sequence[Drawn]):
             )
             for h, sources in enumerate(header["sources"])
         ]
-        return Drawn(
-            Sample(nodes, header["seeds"], hops, arrays.get("batch")),
-            arrays["places"],
-            Place(*header["place"]),
+        return Sample(
+            nodes,
+            header["seeds"],
+            hops,
+            arrays.get("batch"),
+            arrays["inputs"],
+            Draw(*header["draw"]),
             {name[1:]: tensor for name, tensor in arrays.items() if name.startswith("+")},
         )
 
@@ -165,11 +157,6 @@ class NodesOnDisk(Sequence[Tensor]):
     def __init__(self, file: SampleFile) -> None:
         self.file = file
 
-    @property
-    def total(self) -> int:
-        """Vertices of all samples."""
-        return int(self.file.vertices.sum())
-
     def __len__(self) -> int:
         return len(self.file)
 
@@ -181,71 +168,112 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // _LINE) * _LINE
 
 
-def through_a_disk(
-    make: Callable[[int], Drawn],
-    finish: Callable[[Sequence[Drawn]], Generator[Ready, None, None]],
-    count: int,
-    *,
-    directory: Path,
-    size: int,
-    threads: int,
-    ahead: int,
-    overlap: bool,
-    stage: Callable[[str], None],
-) -> Generator[Ready, None, None]:
-    """Results for the numbers 0 … count − 1, in order, superbatch after superbatch.
+@dataclass(frozen=True)
+class DiskSuperbatch(Superbatch):
+    """A superbatch whose samples are written to a file, without a name, and read one by one.
 
-    All numbers of a superbatch are made by some threads, which write what they made to a disk; then
-    one more thread finishes them, `ahead` of whoever iterates. With `overlap` the next superbatch
-    is made meanwhile. `stage` is called with the name of each stage that begins alone, ``"sample"``
-    or ``"gather"``.
-    Without threads, whoever iterates does everything. Closing the iterator ends all threads, and
-    removes the files.
+    So memory does not depend on their number (Ginex, VLDB'22). Rows that several batches need are
+    fetched once only if the loader's `store` is a cache. Batches that all epochs have (``fixed``)
+    are sampled once and stay there, whatever the size (AGL; Zhang et al., VLDB 2020, stores a
+    neighbourhood a vertex, which batches merge; here shared vertices are there once).
+
+    Parameters
+    ----------
+    size : int
+        Batches; 1: samples are in memory, unless all epochs have them.
+    directory : path
+        On a disk with room.
+    overlap : bool
+        Sample the next superbatch while rows of this one are fetched. If not, cached rows of the
+        store and cached neighbours of the structure take turns in memory.
+
+    Raises
+    ------
+    InputError
+        If there is no such directory.
     """
-    stop = threading.Event()
-    makers = ThreadPoolExecutor(threads, "spgnn-sample") if threads else None
-    groups = [range(first, min(first + size, count)) for first in range(0, count, size)]
-    files: deque[tuple[SampleFile, list[Future[None]]]] = deque()
 
-    def write(file: SampleFile, group: range, numbers: Iterator[int]) -> None:
+    directory: AnyPath = "."
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not os.path.isdir(self.directory):
+            raise InputError(f"superbatch: {os.fspath(self.directory)}: no such directory")
+
+    def store(self, sample: Callable[[int], Sample], count: int) -> SampleFile:
+        """Samples of all epochs, written once."""
+        samples = SampleFile(self.directory, count)
+        for number in range(count):
+            samples.put(number, sample(number))
+        return samples
+
+    def run(
+        self,
+        sample: Callable[[int], Sample],
+        finish: Callable[[Sequence[Sample]], Generator[Any, None, None]],
+        count: int,
+        *,
+        threads: int,
+        ahead: int,
+        stage: Callable[[str], None],
+    ) -> Generator[Any, None, None]:
+        """Superbatch after superbatch, the results in order.
+
+        Threads write the samples of one to a disk; then one more finishes them. Without threads,
+        the caller does everything. Closing the iterator ends all threads, and removes the files.
+        """
+        if self.size == 1:
+            yield from super().run(sample, finish, count, threads=threads, ahead=ahead, stage=stage)
+            return
+        stop = threading.Event()
+        makers = ThreadPoolExecutor(threads, "spgnn-sample") if threads else None
+        groups = [
+            range(first, min(first + self.size, count)) for first in range(0, count, self.size)
+        ]
+        files: deque[tuple[SampleFile, list[Future[None]]]] = deque()
+
+        def write(file: SampleFile, group: range, numbers: Iterator[int]) -> None:
+            try:
+                for number in numbers:
+                    if stop.is_set():
+                        return
+                    file.put(number - group[0], sample(number))
+            except BaseException:
+                stop.set()
+                raise
+
+        def begin(group: range) -> None:
+            file, numbers = SampleFile(self.directory, len(group)), iter(group)
+            files.append((file, []))
+            if makers is None:
+                write(file, group, numbers)
+            else:
+                files[-1][1].extend(
+                    makers.submit(write, file, group, numbers) for _ in range(threads)
+                )
+
         try:
-            for number in numbers:
-                if stop.is_set():
-                    return
-                file.put(number - group[0], make(number))
-        except BaseException:
+            for number, group in enumerate(groups):
+                if not files:
+                    if not self.overlap:
+                        stage("sample")
+                    begin(group)
+                file, futures = files[0]
+                for future in futures:
+                    future.result()
+                if self.overlap and number + 1 < len(groups):
+                    begin(groups[number + 1])
+                elif not self.overlap:
+                    stage("gather")
+                work = finish(file)
+                with closing(in_background(work, ahead) if makers else work) as results:
+                    yield from results
+                file.close()
+                files.popleft()
+        finally:
             stop.set()
-            raise
-
-    def begin(group: range) -> None:
-        file, numbers = SampleFile(directory, len(group)), iter(group)
-        files.append((file, []))
-        if makers is None:
-            write(file, group, numbers)
-        else:
-            files[-1][1].extend(makers.submit(write, file, group, numbers) for _ in range(threads))
-
-    try:
-        for number, group in enumerate(groups):
-            if not files:
-                if not overlap:
-                    stage("sample")
-                begin(group)
-            file, futures = files[0]
-            for future in futures:
-                future.result()
-            if overlap and number + 1 < len(groups):
-                begin(groups[number + 1])
-            elif not overlap:
-                stage("gather")
-            work = finish(file)
-            with closing(in_background(work, ahead) if makers else work) as results:
-                yield from results
-            file.close()
-            files.popleft()
-    finally:
-        stop.set()
-        if makers is not None:
-            makers.shutdown(wait=True, cancel_futures=True)
-        for file, _ in files:
-            file.close()
+            if makers is not None:
+                makers.shutdown(wait=True, cancel_futures=True)
+            for file, _ in files:
+                file.close()

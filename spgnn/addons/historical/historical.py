@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from spgnn.addons.batches import (
+    Batch,
+    BatchOptions,
     Draw,
+    GraphTables,
     Hop,
     Metadata,
-    Options,
-    Place,
+    Mode,
     RankGraph,
     RankSampler,
     Requests,
@@ -25,6 +27,7 @@ from spgnn.addons.batches import (
     RowRequests,
     Sample,
     SampleCounts,
+    Strategy,
     in_order,
     mask_of,
     offsets_of,
@@ -34,15 +37,14 @@ from spgnn.addons.batches import (
     take,
 )
 from spgnn.addons.historical.stale import EmbeddingCache, HaloFeatures, LayerRows, Push
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.command import LARGEST
 from spgnn.data import RankShare
 from spgnn.errors import InputError, check_choice
 from spgnn.files import digest
 from spgnn.graph import Block, block_pattern
-from spgnn.nn import DropoutKeys, Stack
+from spgnn.nn import Stack
+from spgnn.options import Record, flag, key
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
@@ -50,10 +52,50 @@ Misses = Literal["drop", "fetch"]
 PAPER = "1000000,2,1,2000,features"  # section 4.4 of DistGNN-MB: cs, ls, d, nc
 
 
+class Local(Mode):
+    """Batches of a rank's own part; nothing is known of others' vertices."""
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Each layer's rows must be those of the layer before alone."""
+        if config.model.jk != "none":
+            raise InputError(f"--distributed {config.distribution.distributed} needs --jk none")
+
+    @classmethod
+    def describe(cls, batches: str, options: Any, ranks: int) -> str:
+        """In words."""
+        return f"{batches} (local)"
+
+    def strategy(self, share: RankShare, comm: Communicator, options: BatchOptions) -> PartBatches:
+        """The batches of this rank. Collective."""
+        return PartBatches(share, comm, options)
+
+
 @dataclass(frozen=True)
-class History:
+class History(Local):
     """Stale embeddings of other ranks' vertices: how many are kept, and how they get there."""
 
+    @dataclass(frozen=True)
+    class Keys(Record):
+        """Its options."""
+
+        historical: Annotated[
+            str | None,
+            flag(
+                "rows of each layer's cache; iterations that a row lives, and after which it may "
+                "be used; most rows sent to a peer for each layer; features: push them too. paper: "
+                "DistGNN-MB's 1000000,2,1,2000,features",
+                "SIZE,LIFE,DELAY,PUSH",
+            ),
+        ] = None
+        misses: Annotated[
+            Literal["drop", "fetch"], key("rows that are not in a cache: left out, or made here")
+        ] = "drop"
+        past: Annotated[
+            Literal["float32", "bfloat16"], key("of historical rows, sent and kept")
+        ] = "float32"
+
+    keys = Keys
     size: int  # rows of each layer's cache
     life: int  # iterations after its arrival that a row may be used in
     delay: int  # rows of iteration k are used from iteration k + delay on, at least 1
@@ -61,13 +103,45 @@ class History:
     misses: Misses = "drop"  # rows in no cache: left out with their edges, or made here
     dtype: torch.dtype = torch.float32  # of the rows that are sent and kept
     features: bool = False  # pushed too, and age, as in the paper; else fetched once
+    widths: Sequence[int] = ()  # of each layer's outputs but the last's: `hidden_widths`
 
     def __post_init__(self) -> None:
         check_choice("misses", self.misses, get_args(Misses))
 
     @classmethod
+    def of(cls, options: Any, model: Any) -> History:
+        """From options of the training command."""
+        dtype = torch.bfloat16 if options.past == "bfloat16" else torch.float32
+        return cls.parse(options.historical, options.misses, dtype, hidden_widths(model))
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """As of local batches; and the rows must be described."""
+        text = config.distribution.historical
+        if text is None:
+            raise InputError(
+                "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
+            )
+        cls.parse(text)
+        super().check(config)
+
+    @classmethod
+    def describe(cls, batches: str, options: Any, ranks: int) -> str:
+        """In words."""
+        rows = f"{options.historical}, {options.misses}, {options.past}"
+        return f"{batches}, stale rows {rows} (historical)"
+
+    def strategy(self, share: RankShare, comm: Communicator, options: BatchOptions) -> PartBatches:
+        """The batches of this rank. Collective."""
+        return PartBatches(share, comm, options, self)
+
+    @classmethod
     def parse(
-        cls, text: str, misses: Misses = "drop", dtype: torch.dtype = torch.float32
+        cls,
+        text: str,
+        misses: Misses = "drop",
+        dtype: torch.dtype = torch.float32,
+        widths: Sequence[int] = (),
     ) -> History:
         """From ``SIZE,LIFE,DELAY,PUSH[,features]`` or ``paper``; an InputError says what is wrong.
 
@@ -87,7 +161,7 @@ class History:
             raise InputError(f"--historical {text}: DELAY must be at least 1")
         if max(size, life, delay, push) > LARGEST:
             raise InputError(f"--historical {text}: numbers must be at most {LARGEST}")
-        return cls(size, life, delay, push, misses, dtype, features)
+        return cls(size, life, delay, push, misses, dtype, features, tuple(widths))
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,45 +202,11 @@ class PartialBlock(Block):
         return self._arrive(fresh)
 
 
-class PartialBatch:
-    """A mini-batch of one rank's part of the graph, for models of `spgnn.nn`.
-
-    ``out = model(batch.x, batch.layers, batch.keys)`` are rows of the seeds, as `y` and `input_id`
-    are; `x` and `n_id` are of all vertices of the first layer.
-    """
-
-    def __init__(
-        self,
-        x: Tensor | CSR,
-        y: Tensor | None,
-        layers: list[PartialBlock],
-        input_id: Tensor,
-        place: Place,
-    ) -> None:
-        self.x, self.y, self.layers = x, y, layers
-        self.input_id, self.place = input_id, place
-        self.batch_size = len(input_id)
-        self.n_id = layers[0].vertex_ids
-
-    def __repr__(self) -> str:
-        return f"PartialBatch({self.batch_size} of {len(self.n_id)} vertices)"
-
-    @property
-    def sampled_edges(self) -> int:
-        """Edges of all layers together."""
-        return sum(block.pattern.nnz for block in self.layers)
-
-    @cached_property
-    def keys(self) -> DropoutKeys:
-        """Of the batch's dropout: a function of the loader's seed, the step and the vertex."""
-        return DropoutKeys(self.n_id, self.place.seed, self.place.step)
+_Sampled = tuple[list[PartialHop], Tensor, Draw]
+"""The layers of a batch, which inputs its seeds are, and its draw."""
 
 
-_Sampled = tuple[list[PartialHop], Tensor, Place]
-"""Of a batch: its layers, which inputs its seeds are, and where it stands."""
-
-
-class PartBatches:
+class PartBatches(Strategy):
     """Batches of each rank's own vertices (DistGNN-MB, Vasimuddin et al. 2022). Collective.
 
     Neighbours are drawn on this rank alone, and samples stop at the halo. With a history, each
@@ -174,54 +214,45 @@ class PartBatches:
     and features of the halo are fetched once; rows that are missing are dropped, as in the paper,
     or made here from a sample that their owner is asked for. Without one, nothing is known of other
     ranks' vertices, and a thread makes batches ahead. Every step of an iteration is collective: a
-    rank without a batch gets an empty one, and all models have to be called with theirs. `widths`
-    are, of a history, those of each layer's outputs but the last's: `hidden_widths`.
+    rank without a batch gets an empty one, and all models have to be called with theirs.
     """
 
     def __init__(
         self,
         share: RankShare,
         comm: Communicator,
-        num_neighbors: Sequence[int],
-        input_nodes: Tensor | str | None,
-        options: Options,
-        *,
+        options: BatchOptions,
         history: History | None = None,
-        widths: Sequence[int] = (),
     ) -> None:
-        hops = len(num_neighbors)
-        if history is not None and len(widths) != hops - 1:
-            raise InputError(f"{hops} hops need {hops - 1} widths, got {len(widths)}")
-        comm.check_agreement(
-            "NeighborLoader",
-            num_neighbors=tuple(num_neighbors),
-            widths=tuple(widths),
-            history=history,
-            options=tuple(vars(options).items()),
-        )
+        hops = len(options.num_neighbors)
+        if history is not None and len(history.widths) != hops - 1:
+            raise InputError(f"{hops} hops need {hops - 1} widths, got {len(history.widths)}")
+        options.check_agreement(comm, history=history)
         self.history, self.options, self._comm = history, options, comm
         self._fetches = history is not None and history.misses == "fetch"
-        mask = mask_of(share, input_nodes, comm)
+        mask = mask_of(share, options.input_nodes, comm)
         self.ranks = ranks = RankGraph.build(share, comm)
+        self.counts, self.sampled = ranks.counts, SampleCounts()
         self._inputs = mask.nonzero()[:, 0]
         self.steps = comm.agree(-(-len(self._inputs) // options.batch_size))
         self.sampler = RankSampler(
-            ranks, "neighbor", num_neighbors, replace=options.replace, resample=options.resample
+            ranks,
+            "neighbor",
+            options.num_neighbors,
+            replace=options.replace,
+            resample=options.resample,
         )
         self.caches: list[HaloFeatures | EmbeddingCache] = []  # of each layer's inputs
         self._embeddings: list[EmbeddingCache] = []  # those of rows that are pushed
         self.push: Push | None = None
         if history is not None:
-            self._make_caches(history, widths, mask)
+            self._make_caches(history, mask)
         self._around = ranks.around.packed()
         self._outputs: list[LayerRows] = []
         self.iteration = 0
-        self.sampled = SampleCounts()
-        # Seconds of pushes so far, and of these those in which exchanges blocked them.
-        self.pushed = 0.0, 0.0
 
-    def _make_caches(self, history: History, widths: Sequence[int], seeds: Tensor) -> None:
-        ranks, pushed = self.ranks, list(widths)
+    def _make_caches(self, history: History, seeds: Tensor) -> None:
+        ranks, pushed = self.ranks, list(history.widths)
         halo, life = len(ranks.boundary.halo), history.life + history.delay
         if history.features:
             if isinstance(ranks.x, CSR):
@@ -247,7 +278,7 @@ class PartBatches:
             seed=self.options.seed,
         )
 
-    def epoch(self, epoch: int) -> Iterator[PartialBatch]:
+    def epoch(self, epoch: int) -> Iterator[Batch]:
         """Batches of this rank."""
         size, seed = self.options.batch_size, self.options.seed
         order = torch.arange(len(self._inputs))
@@ -257,16 +288,16 @@ class PartBatches:
 
         def sample(step: int) -> _Sampled:
             number = step * self._comm.size + self._comm.rank
-            place = Place(seed, epoch, number, epoch * self.steps + step)
+            draw = Draw(seed, epoch, step, number, epoch * self.steps + step)
             inputs = self._inputs[order[step * size : (step + 1) * size]]
             started = perf_counter()
             seeds = inputs + self.ranks.boundary.first
-            hops = self.sample(seeds, Draw(seed, epoch, step), first + step)
-            found = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
-            self.sampled.add([found], perf_counter() - started)
-            return hops, inputs, place
+            hops = self.sample(seeds, draw, first + step)
+            sample = Sample(hops[0].nodes, len(seeds), [hop.hop for hop in hops])
+            self.sampled.add([sample], perf_counter() - started)
+            return hops, inputs, draw
 
-        def finish(sampled: Sequence[_Sampled]) -> Generator[PartialBatch, None, None]:
+        def finish(sampled: Sequence[_Sampled]) -> Generator[Batch, None, None]:
             yield from (self.batch(*one) for one in sampled)
 
         # Neither stale rows nor other ranks may have a say in what is made ahead.
@@ -304,7 +335,7 @@ class PartBatches:
         if self.push is not None:
             self.pushed = self.pushed[0] + seconds, self.pushed[1] + traffic.seconds - blocked
 
-    def drain(self) -> None:
+    def close(self) -> None:
         """Wait for rows that are still on their way, when training is over. Collective."""
         if self.push is not None:
             self.push.drain()
@@ -400,38 +431,44 @@ class PartBatches:
             fresh[others] = False
         # The targets come first, and otherwise those that are made.
         first, second = fresh.nonzero()[:, 0], (slots >= 0).nonzero()[:, 0]
-        kept, order = torch.cat((first, second)), None
+        columns, order = torch.cat((first, second)), None
         if bool((slots[: len(targets)] >= 0).any()):
-            key = torch.where(kept < len(targets), kept, len(targets) + torch.arange(len(kept)))
-            order = key.argsort()
-            kept = kept[order]
+            after = len(targets) + torch.arange(len(columns))
+            order = torch.where(columns < len(targets), columns, after).argsort()
+            columns = columns[order]
         place = torch.full_like(nodes, -1)
-        place[kept] = torch.arange(len(kept))
+        place[columns] = torch.arange(len(columns))
         indices = place[indices.long()]
         stays = indices >= 0
         before = offsets_of(stays)
         weights = None if drawn.weights is None else drawn.weights[stays]
-        hop = Hop(before[drawn.indptr], indices[stays].int(), None, weights, len(kept))
+        hop = Hop(before[drawn.indptr], indices[stays].int(), None, weights, len(columns))
         edges = None if drawn.edges is None else drawn.edges[stays]
-        stale = slots[kept]
-        return PartialHop(nodes[kept], len(first), stale[stale >= 0], order, hop, edges)
+        stale = slots[columns]
+        return PartialHop(nodes[columns], len(first), stale[stale >= 0], order, hop, edges)
 
-    def batch(self, hops: list[PartialHop], inputs: Tensor, place: Place) -> PartialBatch:
+    def batch(self, hops: list[PartialHop], inputs: Tensor, draw: Draw) -> Batch:
         """The batch of some layers. Collective if misses are fetched."""
         metadata = self._metadata([hop.nodes for hop in hops])
-        layers = []
-        for number, (hop, known) in enumerate(zip(hops, metadata, strict=True)):
+        layers = list[Block]()
+        for number, (hop, rows) in enumerate(zip(hops, metadata, strict=True)):
             block = PartialBlock(
                 partial(self.complete, number, hop),
                 block_pattern(hop.hop.indptr, hop.hop.indices, hop.hop.sources),
-                known.ids,
+                rows.ids,
                 edge_weight=hop.edges,
                 factors=hop.hop.weights,
-                degrees=partial(getattr, known, "degrees") if self.options.of_graph else None,
+                degrees=partial(getattr, rows, "degrees") if self.options.of_graph else None,
             )
             layers.append(block)
-        y = metadata[-1].of(slice(len(inputs))).y
-        return PartialBatch(self._features(hops[0]), y, layers, inputs, place)
+        first = metadata[0]
+        vertices = {} if first.y is None else {"y": first.y}
+        tables = GraphTables(vertices=vertices, edges={}, vertex_ids=first.ids)
+        # Of its layers each has columns of its own.
+        sample = Sample(torch.arange(len(first.ids)), len(inputs), [], draw=draw)
+        batch = Batch(tables, sample, self._features(hops[0]), inputs)
+        batch.n_id, batch.layers = first.ids, layers
+        return batch
 
     def _features(self, hop: PartialHop) -> Tensor | CSR:
         """Features of own vertices, of those kept of the halo, and of those that are fetched."""
@@ -457,31 +494,35 @@ class PartBatches:
         ranks, listed = self.ranks, torch.cat(list(nodes))
         own, number = ranks.boundary.is_own(listed), ranks.boundary.number(listed)
         place = torch.where(own, listed - ranks.boundary.first, number + ranks.boundary.own)
-        known = own | (number >= 0)
+        near = own | (number >= 0)
         if self._fetches:
             rows = self._around.new_empty(len(listed), self._around.shape[1])
-            rows[known] = self._around[place[known]]
-            requests = Requests(listed[~known], ranks.layout, self._comm)
+            rows[near] = self._around[place[near]]
+            requests = Requests(listed[~near], ranks.layout, self._comm)
             others = requests.respond(ranks.metadata.packed()[requests.requested])
             assert isinstance(others, Tensor)
-            rows[~known] = others
+            rows[~near] = others
         else:
             rows = self._around[place]
         return [ranks.metadata.unpacked(part) for part in rows.split([len(n) for n in nodes])]
 
     def report(self) -> dict[str, Any]:
         """Hit rates of the inputs of layers 0 (features), 1, 2, …, and ages. Collective."""
+        if self.push is None:
+            return {"historical": None}
         hits = [cache.hits for cache in self.caches]
-        counted = torch.tensor([[h.requested, h.found, h.ages] for h in hits])
+        counted = torch.tensor([[h.requested, h.hits, h.ages] for h in hits])
         self._comm.all_reduce(counted).wait()
-        pushed = torch.tensor([0 if self.push is None else self.push.sent_bytes])
+        pushed = torch.tensor([self.push.sent_bytes])
         self._comm.all_reduce(pushed).wait()
         totals = counted.tolist()
         return {
-            "hit_rate": [found / asked if asked else None for asked, found, _ in totals],
-            "mean_age": [ages / found if found else None for _, found, ages in totals],
-            "rows_asked": [asked for asked, _, _ in totals],
-            "pushed_bytes": int(pushed),
+            "historical": {
+                "hit_rate": [hits / rows if rows else None for rows, hits, _ in totals],
+                "mean_age": [ages / hits if hits else None for _, hits, ages in totals],
+                "rows_asked": [rows for rows, _, _ in totals],
+                "pushed_bytes": int(pushed),
+            }
         }
 
 

@@ -14,11 +14,7 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.addons.batches import Boundary, RankGraph, as_dtype, rows_as_bytes, rows_of_ranks, take
-from spgnn.comm import (
-    Communicator,
-    Pending,
-    RowCounts,
-)
+from spgnn.comm import Communicator, Pending, RowCounts
 from spgnn.errors import InputError, check_integer
 from spgnn.hashing import uniform
 from spgnn.kernels import gather_rows
@@ -30,11 +26,11 @@ _ID_BYTES = 4
 
 
 @dataclass
-class Hits:
+class StaleCounts:
     """Rows that a cache was asked for and had, and the iterations since these were made."""
 
     requested: int = 0
-    found: int = 0
+    hits: int = 0
     ages: int = 0
 
 
@@ -56,7 +52,7 @@ class EmbeddingCache:
     ) -> None:
         check_integer("capacity", capacity, 0)
         self.capacity, self.life = min(capacity, vertices), check_integer("life", life, 0)
-        self.hits = Hits()
+        self.hits = StaleCounts()
         self._lines = _native.EmbeddingCache(vertices, self.capacity)
         self._rows = torch.empty(self.capacity, width, dtype=dtype)
 
@@ -69,9 +65,9 @@ class EmbeddingCache:
         They are for `rows`, until the next `put`.
         """
         slots = torch.empty_like(vertices)
-        found, ages = self._lines.search(vertices, now, self.life, slots)
+        hits, ages = self._lines.search(vertices, now, self.life, slots)
         self.hits.requested += len(vertices)
-        self.hits.found += found
+        self.hits.hits += hits
         self.hits.ages += ages
         return slots
 
@@ -93,9 +89,9 @@ class EmbeddingCache:
 
     def state(self) -> dict[str, Tensor]:
         """All rows, their vertices and iterations, the one that was written longest ago first."""
-        vertices, made, slots = torch.empty(3, len(self), dtype=torch.int64).unbind()
-        self._lines.list(vertices, made, slots)
-        return {"vertices": vertices, "made": made, "rows": self.rows(slots)}
+        vertices, iterations, slots = torch.empty(3, len(self), dtype=torch.int64).unbind()
+        self._lines.list(vertices, iterations, slots)
+        return {"vertices": vertices, "made": iterations, "rows": self.rows(slots)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put the rows of a `state` into an empty cache."""
@@ -115,19 +111,19 @@ class HaloFeatures:
 
     def __init__(self, ranks: RankGraph, seeds: Tensor, hops: int, capacity: int) -> None:
         uses = reachable_uses(ranks, seeds, hops)
-        self.hits = Hits()
+        self.hits = StaleCounts()
         most_used = uses.argsort(descending=True, stable=True)
-        kept = most_used[: min(capacity, int((uses > 0).sum()))]
+        stored = most_used[: min(capacity, int((uses > 0).sum()))]
         self._slot = torch.full((len(uses),), -1)
-        self._slot[kept] = torch.arange(len(kept))
-        self.table = rows_of_ranks(ranks.x, ranks.boundary.halo[kept], ranks.layout, ranks.comm)
+        self._slot[stored] = torch.arange(len(stored))
+        self.table = rows_of_ranks(ranks.x, ranks.boundary.halo[stored], ranks.layout, ranks.comm)
         ranks.counts.add(rows_read=self.table.shape[0], bytes_read=self.table.nbytes)
 
     def find(self, vertices: Tensor, now: int) -> Tensor:
         """Slots of vertices' rows, −1 where there is none; counted."""
         slots = self._slot[vertices]
         self.hits.requested += len(slots)
-        self.hits.found += int((slots >= 0).sum())
+        self.hits.hits += int((slots >= 0).sum())
         return slots
 
     def rows(self, slots: Tensor) -> Tensor | CSR:
@@ -315,8 +311,8 @@ def reachable_uses(ranks: RankGraph, seeds: Tensor, hops: int) -> Tensor:
     rows = torch.arange(own).repeat_interleave(pattern.row_lengths)
     reached = seeds.clone()
     for _ in range(hops - 1):
-        found = torch.zeros(pattern.shape[1], dtype=torch.bool)
-        found[pattern.indices[reached[rows]].long()] = True
-        reached = reached | found[:own]
+        sources = torch.zeros(pattern.shape[1], dtype=torch.bool)
+        sources[pattern.indices[reached[rows]].long()] = True
+        reached = reached | sources[:own]
     columns = pattern.indices[reached[rows]].long()
     return torch.bincount(columns[columns >= own] - own, minlength=pattern.shape[1] - own)

@@ -10,15 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
+from spgnn.addons.batches import Draw, LaborSampler, NeighborSampler
 from spgnn.addons.batches.link_loader import NegativeSampler
-from spgnn.addons.batches.sampling import (
-    Draw,
-    FastGCNSampler,
-    LaborSampler,
-    LadiesSampler,
-    NeighborSampler,
-)
-from spgnn.addons.batches.subgraphs import SaintSampler
 from spgnn.pattern import Pattern
 from tests.addons.batches.graphs import (
     LEAST,
@@ -36,7 +29,7 @@ def same_rows(rows: int, degree: int) -> Pattern:
     """Rows that all have the columns 0, 1, …; each draws by itself."""
     indptr = torch.arange(0, (rows + 1) * degree, degree)
     indices = torch.arange(degree, dtype=torch.int32).repeat(rows)
-    return Pattern(indptr, indices, (rows, degree))
+    return Pattern(indptr, indices, (rows, max(rows, degree)))
 
 
 def sets_agree(rows, chances: dict[tuple[int, ...], float]) -> None:
@@ -177,11 +170,10 @@ def test_weighted_draws_from_the_past(draws, replace):
         edge_times=times.repeat(rows),
         replace=replace,
     )
-    now = torch.full((rows,), 5)
-    _, columns, _, factors = sampler.sample_hop(
-        torch.arange(rows), 0, Draw(3), roots=torch.zeros(rows, dtype=torch.int64), times=now
-    )
-    columns, factors = columns.reshape(-1, 2).numpy(), factors.reshape(-1, 2).numpy()
+    sample = sampler.sample(torch.arange(rows), Draw(3), torch.full((rows,), 5))
+    (hop,) = sample.hops
+    columns = sample.nodes[hop.indices.long()].reshape(-1, 2).numpy()
+    factors = hop.weights.reshape(-1, 2).numpy()
     assert columns.max() < 5
     if replace:
         chances = np.array(weights[:5]) / np.sum(weights[:5])
@@ -292,94 +284,3 @@ def test_labor_takes_fewer_vertices():
     assert plain > labor[0] > labor[1] > labor[2]
     free = vertices(LaborSampler(pattern, [5, 5]))
     assert vertices(LaborSampler(pattern, [5, 5], layer_dependency=True)) < free
-
-
-@pytest.mark.parametrize("count", [4000, pytest.param(300_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", [LadiesSampler, FastGCNSampler])
-@pytest.mark.parametrize("with_values", [False, True])
-def test_layerwise_sets_are_those_of_successive_draws(count, kind, with_values):
-    pattern, k = small_graph(7), 3
-    A = np.zeros(pattern.shape)
-    values = torch.rand(pattern.nnz, generator=torch.Generator().manual_seed(1)) + 0.1
-    rows = np.repeat(np.arange(7), pattern.row_lengths.numpy())
-    lengths = pattern.row_lengths.numpy()[rows]
-    A[rows, pattern.indices.numpy()] = values.numpy() if with_values else 1 / lengths
-    # Vertex 0 has all others in its row, so what was drawn shows (but itself).
-    seeds = [0, 5]
-    options = {"values": values} if with_values else {}
-    sampler = kind(pattern, [k], edge_ids=True, **options)
-    masses = (A[seeds] ** 2 if kind is LadiesSampler else A**2).sum(axis=0)
-    chances: dict[tuple[int, ...], float] = {}
-    for chosen, chance in successive(masses[masses > 0], k).items():
-        vertices = np.flatnonzero(masses > 0)[list(chosen)]
-        shown = tuple(v for v in vertices.tolist() if A[seeds][:, v].any())
-        chances[shown] = chances.get(shown, 0) + chance
-    found: Counter[tuple[int, ...]] = Counter()
-    sums = np.zeros((count, 2))
-    for b, sample in enumerate(many(sampler, torch.tensor(seeds), count)):
-        (hop,) = sample.hops
-        columns = sample.nodes[hop.indices.long()].numpy()
-        found[tuple(np.unique(columns).tolist())] += 1
-        per_row = np.repeat([0, 1], hop.indptr.diff().numpy())
-        np.add.at(sums[b], per_row, hop.weights.numpy() * A[np.array(seeds)[per_row], columns])
-    assert set(found) <= set(chances)
-    agree([found[key] for key in chances], list(chances.values()))
-    for i, seed in enumerate(seeds):
-        unbiased(sums[:, i], A[seed].sum())
-
-
-@pytest.mark.parametrize("count", [3000, pytest.param(100_000, marks=pytest.mark.slow)])
-def test_saint_draws(count):
-    pattern = small_graph(6)
-    A = np.zeros((6, 6))
-    rows = np.repeat(np.arange(6), pattern.row_lengths.numpy())
-    A[rows, pattern.indices.numpy()] = 1 / pattern.row_lengths.numpy()[rows]
-    masses = (A**2).sum(axis=0)
-    walks: dict[tuple[int, ...], float] = {}
-    for a in range(6):
-        for b in range(6):
-            for c in range(6):
-                key = tuple(sorted({a, b, c}))
-                walks[key] = walks.get(key, 0) + A[a, b] * A[b, c] / 6
-    expected = {
-        "node": {(v,): masses[v] / masses.sum() for v in range(6)},
-        "edge": {},
-        "walk": walks,
-    }
-    for a in range(6):
-        for b in range(6):
-            key = tuple(sorted((a, b)))
-            expected["edge"][key] = expected["edge"].get(key, 0) + A[a, b] / 6
-    for method, all_chances in expected.items():
-        chances = {key: chance for key, chance in all_chances.items() if chance > 0}
-        sampler = SaintSampler(pattern, method, 1)
-        found = Counter(
-            tuple(sorted(sampler.sample(None, Draw(1, 0, b)).nodes.tolist())) for b in range(count)
-        )
-        assert set(found) <= set(chances)
-        agree([found[key] for key in chances], list(chances.values()))
-
-
-@pytest.mark.parametrize("method", ["node", "edge", "walk"])
-def test_saint_weights_make_sums_unbiased(method):
-    pattern = small_graph(10)
-    sampler = SaintSampler(pattern, method, 3, estimates=4000, seed=1)
-    losses = torch.rand(10, generator=torch.Generator().manual_seed(0))
-    values = torch.rand(10, generator=torch.Generator().manual_seed(1))
-    means, sums = [], [[] for _ in range(10)]
-    for b in range(3000):
-        sample = sampler.sample(None, Draw(2, 0, b))
-        means.append(float((sampler.node_weights[sample.nodes] * losses[sample.nodes]).sum()))
-        (hop,) = sample.hops
-        per_row = np.repeat(np.arange(hop.targets), hop.indptr.diff().numpy())
-        found = np.zeros(hop.targets)
-        np.add.at(found, per_row, (hop.weights * values[sample.nodes[hop.indices.long()]]).numpy())
-        for v, estimate in zip(sample.nodes.tolist(), found, strict=True):
-            sums[v].append(estimate)
-    assert abs(np.mean(means) - float(losses.mean())) < 0.02
-    for v in range(10):
-        first, last = pattern.indptr[v : v + 2].tolist()
-        exact = float(values[pattern.indices[first:last].long()].sum())
-        # The weights themselves are estimates.
-        error = 0.1 * exact + 4 * np.std(sums[v]) / np.sqrt(len(sums[v]))
-        assert abs(np.mean(sums[v]) - exact) < error

@@ -16,9 +16,7 @@ from torch import Tensor
 import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
-from spgnn.addons.batches import Batch, DiskRows
-from spgnn.addons.batches.sampling import Draw, NeighborSampler, Sample
-from spgnn.addons.diskbatches.packed_rows import PackedRows
+from spgnn.addons.batches import Batch, DiskRows, Draw, NeighborSampler, Sample
 from spgnn.data import Graph
 from tests.addons.batches.graphs import CLASSES, F_IN, N, directed
 
@@ -111,7 +109,7 @@ def test_whole_neighbourhoods_are_full_graph_training(kind, more):
     loader = spgnn.NeighborLoader(whole, [-1] * 3, batch_size=13, shuffle=True)
     for batch in loader:
         rows = batch.n_id[: batch.batch_size]
-        keys = ours.DropoutKeys(torch.arange(N), loader.seed, batch.place.step)
+        keys = ours.DropoutKeys(torch.arange(N), loader.seed, batch.place.iteration)
         made, wanted = model(batch.x, batch.layers, batch.keys), model(X, whole, keys)[rows]
         torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-5)
         G = torch.cos(torch.arange(float(made.numel()))).view_as(made)
@@ -362,25 +360,6 @@ def test_more_edges_than_a_sample_has_are_refused():
     sampler = NeighborSampler(graph().adjacency, [2**31 - 1], replace=True)
     with pytest.raises(InputError, match=r"at most 2\^31 vertices and edges"):
         sampler.sample(torch.arange(2), Draw(0))
-
-
-def test_epochs_are_packed_and_read_as_foreseen(tmp_path):
-    x = torch.randn(60, 128)
-    (tmp_path / "x").write_bytes(x.numpy().tobytes())
-    disk = DiskRows(tmp_path / "x", 0, 60, 128, torch.float32)
-    table = PackedRows(disk, tmp_path, 10**9)
-    loader = spgnn.NeighborLoader(
-        (directed(), x), [3, 2], batch_size=7, shuffle=True, store=table, pack_epochs=2
-    )
-    for epoch in range(4):
-        batches, before = iter(loader), table.counts.bytes_read
-        block = disk._reader.alignment
-        foreseen = [-(-len(ids) * 512 // block) * block for ids in loader.trace(epoch)]
-        for batch in batches:
-            assert torch.equal(batch.x, x[batch.n_id])
-        assert table.counts.bytes_read - before == sum(foreseen)
-        assert table.packing.bytes_read == (1 + epoch // 2) * x.nbytes
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def rich_data(**more: Any) -> Any:

@@ -14,14 +14,11 @@ import torch
 
 import spgnn
 from spgnn import CSR
-from spgnn.addons.batches import NeighborLoader
+from spgnn.addons.batches import Metadata, NeighborLoader, RankGraph
 from spgnn.addons.batches.rank_batches import Clusters, cluster_labels
-from spgnn.addons.batches.rank_graph import Metadata, RankGraph
 from spgnn.addons.batches.remote_rows import rows_of_ranks
 from spgnn.addons.batches.threads import in_turns, last
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data import Graph
 from spgnn.nn import GraphSAGE
 from spgnn.testing import run_ranks
@@ -75,9 +72,10 @@ def assert_same(batch: Any, one: Any) -> None:
             )
 
 
-def check_exact(rank: int, parts: int) -> None:
-    cases = [("neighbor", False, False), ("neighbor", True, True), ("labor", False, False)]
-    cases += [(name, w, False) for name in ("ladies", "fastgcn") for w in (False, True)]
+EXACT = [("neighbor", False, False), ("neighbor", True, True), ("labor", False, False)]
+
+
+def check_exact(rank: int, parts: int, cases: list[tuple[str, bool, bool]]) -> None:
     # Dense features travel ahead, sparse ones do not.
     for sampler, weighted, resample in cases:
         given = distributed(rank, parts, weighted=weighted, sparse=weighted)
@@ -104,7 +102,7 @@ def check_exact(rank: int, parts: int) -> None:
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_exact_batches_are_those_of_one_process(parts):
-    run_ranks(check_exact, parts, parts)
+    run_ranks(check_exact, parts, parts, EXACT)
 
 
 def check_own(rank: int) -> None:
@@ -188,8 +186,10 @@ def check_refused(rank: int) -> None:
         ({"sampler": "labor", "replace": True}, "knows no replace"),
         ({"disjoint": True}, "disjoint is not for a graph on several ranks"),
         ({"input_nodes": "trian_mask"}, "no such mask"),
-        ({"mode": "all"}, "mode must be exact, own, columns, local, a History or Clusters"),
-        ({"seed": rank}, "do not agree on options"),
+        ({"mode": "all"}, "mode all: choose one of exact"),
+        ({"mode": 3}, "mode must be one of exact, .* or a Mode, got 3"),
+        ({"mode": "historical"}, "mode historical: give a History of it"),
+        ({"seed": rank}, "do not agree on seed"),
     ):
         with pytest.raises(spgnn.InputError, match=words):
             NeighborLoader(given, FANOUTS, **options)

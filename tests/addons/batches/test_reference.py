@@ -14,12 +14,12 @@ import spgnn
 from spgnn import InputError
 from spgnn.addons.batches import Batch, ClusterSampler
 from spgnn.addons.batches.sampled_graph import sampled_graph_of
-from spgnn.addons.batches.subgraphs import SaintSampler
 
 pytest.importorskip("torch_geometric")
 
 FANOUTS = ([5], [1, 5, -1], [2, 0, 3], [-1, -1], [0], [1, 2, 1], [100, 2], [7, 70])
-SAMPLERS = ("neighbor", "labor", "ladies", "fastgcn", "node", "edge", "walk", "cluster")
+LAYERS = ("ladies", "fastgcn")
+SUBGRAPHS = ("node", "edge", "walk", "cluster")
 SEEDS = ("mask", "list", "none", "repeated", "empty")
 
 
@@ -40,8 +40,13 @@ class Case(NamedTuple):
         return self.disjoint or self.time is not None
 
 
-CASES = (
-    [
+def plain(sampler: str) -> Case:
+    """A sampler without options."""
+    return Case(sampler, False, False, "directional", None, "uniform", False, False)
+
+
+CASES = [
+    *(
         Case("neighbor", *rest)
         for rest in product(
             (False, True),
@@ -53,12 +58,10 @@ CASES = (
             (False, True),
         )
         if not (rest[4] == "last" and rest[5])  # refused
-    ]
-    + [
-        Case(sampler, False, False, "directional", None, "uniform", False, False)
-        for sampler in SAMPLERS[1:]
-    ]
-)
+    ),
+    plain("labor"),
+    plain("cluster"),
+]
 
 
 def graph(kind: str, number: int) -> Any:
@@ -118,7 +121,7 @@ class Reference:
         }[case.time]
         self.rows: list[list[int]] = [[] for _ in range(int(data.num_nodes))]
         for e, v in enumerate(self.target):
-            counts = case.weighted or case.sampler in ("ladies", "fastgcn")
+            counts = case.weighted or case.sampler in LAYERS
             if self.weight[e] > 0 or not counts:
                 self.rows[v].append(e)
 
@@ -246,29 +249,33 @@ def check_fields(data: Any, batch: Batch) -> None:
 def sampler_of(case: Case, data: Any, fanouts: list[int]) -> Any:
     pattern = sampled_graph_of(data).structure
     options: dict[str, Any] = {"layers": len(fanouts), "edge_ids": True}
-    if case.sampler == "cluster":
-        return ClusterSampler(pattern, torch.arange(int(data.num_nodes)) // 3, **options)
-    return SaintSampler(pattern, case.sampler, 4, **options)
+    return ClusterSampler(pattern, torch.arange(int(data.num_nodes)) // 3, **options)
 
 
 @pytest.mark.parametrize("turn", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["empty", "bare", "loop", "small", "many", "hub"])
 def test_every_combination(kind, turn):
+    check_cases(kind, turn, CASES, sampler_of)
+
+
+def check_cases(kind: str, turn: int, cases: list[Case], make: Any) -> None:
+    """`make` makes samplers of subgraphs."""
     tried = 0
-    for number, case in enumerate(CASES):
+    for number, case in enumerate(cases):
         place = 5 * number + 3 * turn + len(kind)
         seeds = SEEDS[place % len(SEEDS)]
         if seeds == "repeated" and not case.has_trees:
             seeds = "list"
         data, rng = graph(kind, place), np.random.default_rng(place)
-        tried += check_case(data, case, FANOUTS[(number + 4 * turn) % len(FANOUTS)], seeds, rng)
-    assert tried == len(CASES) or kind in ("empty", "bare")
+        fanouts = FANOUTS[(number + 4 * turn) % len(FANOUTS)]
+        tried += check_case(data, case, fanouts, seeds, rng, make)
+    assert tried == len(cases) or kind in ("empty", "bare")
 
 
 def check_case(
-    data: Any, case: Case, fanouts: list[int], seeds: str, rng: np.random.Generator
+    data: Any, case: Case, fanouts: list[int], seeds: str, rng: np.random.Generator, make: Any
 ) -> bool:
-    subgraph = case.sampler in ("node", "edge", "walk", "cluster")
+    subgraph = case.sampler in SUBGRAPHS
     given, vertices = inputs(data, seeds, rng)
     if case.sampler == "cluster":
         given = vertices = list(range((int(data.num_nodes) + 2) // 3))
@@ -289,7 +296,7 @@ def check_case(
         "resample": case.resample,
     }
     try:
-        sampler = sampler_of(case, data, fanouts) if subgraph else case.sampler
+        sampler = make(case, data, fanouts) if subgraph else case.sampler
     except InputError:
         assert not data.num_nodes  # there is nothing to draw
         return False

@@ -10,19 +10,16 @@ import pytest
 import torch
 
 from spgnn import CSR, _native
-from spgnn.addons.batches import ClusterSampler
-from spgnn.addons.batches.link_loader import NegativeSampler
-from spgnn.addons.batches.sampling import (
+from spgnn.addons.batches import (
+    ClusterSampler,
     Draw,
-    FastGCNSampler,
     LaborSampler,
-    LadiesSampler,
     NeighborSampler,
     parts_of_sums,
     relabel,
     sums_of_parts,
 )
-from spgnn.addons.batches.subgraphs import SaintSampler
+from spgnn.addons.batches.link_loader import NegativeSampler
 from spgnn.errors import InputError
 from spgnn.pattern import Pattern
 from tests.addons.batches.graphs import arrays, assert_equal, random_graph
@@ -30,7 +27,6 @@ from tests.addons.batches.graphs import arrays, assert_equal, random_graph
 N = 500
 SEEDS = torch.arange(0, N, 3)
 NONE = torch.empty(0, dtype=torch.int64)
-SUBGRAPHS = ("node", "edge", "walk")
 
 
 def samplers(graph, **more):
@@ -52,12 +48,6 @@ def samplers(graph, **more):
         ),
         "labor": LaborSampler(graph, [9, 9], edge_ids=True, **more),
         "labor-2": LaborSampler(graph, [9, 9], iterations=2, **more),
-        "ladies": LadiesSampler(graph, [90, 200], edge_ids=True, **more),
-        "values": LadiesSampler(graph, [90, 200], values=weights, **more),
-        "fastgcn": FastGCNSampler(graph, [90, 200], edge_ids=True, **more),
-        "node": SaintSampler(graph, "node", 60, edge_ids=True, **more),
-        "edge": SaintSampler(graph, "edge", 60, estimates=3, **more),
-        "walk": SaintSampler(graph, "walk", 60, length=4, edge_ids=True, **more),
     }
 
 
@@ -66,7 +56,8 @@ def graph():
     return random_graph(N, 0.1, 1, weighted=True)
 
 
-def test_threads_and_company_change_nothing(graph):
+def check_threads(graph, samplers, subgraphs=()):
+    """Threads change no sample, and neither do others that are made at the same time."""
     batches = list(SEEDS.split(40))
     draws = [Draw(5, 0, b) for b in range(len(batches))]
     wanted = {
@@ -77,15 +68,20 @@ def test_threads_and_company_change_nothing(graph):
         for name, sampler in samplers(graph, threads=threads).items():
             with ThreadPoolExecutor(4) as pool:
                 found = list(pool.map(sampler.sample, batches, draws))
-            if name not in SUBGRAPHS:
+            if name not in subgraphs:
                 found += sampler.sample_many(batches, draws)
             for one, other in zip(found, wanted[name] * 2, strict=False):
                 assert_equal(one, other)
             nothing = sampler.sample(NONE, Draw(0))
-            assert name in SUBGRAPHS or len(nothing.nodes) == nothing.hops[0].targets == 0
+            assert name in subgraphs or len(nothing.nodes) == nothing.hops[0].targets == 0
 
 
-def test_vertices_may_be_permuted(graph):
+def test_threads_and_company_change_nothing(graph):
+    check_threads(graph, samplers)
+
+
+def check_permuted(graph, samplers):
+    """Draws are functions of original ids; returns those, and the graph in another order."""
     order = torch.from_numpy(np.random.default_rng(0).permutation(N))  # new vertex -> original
     permuted = CSR.from_scipy(graph.to_scipy()[order.numpy()][:, order.numpy()])
     place, plain = torch.argsort(order), samplers(graph)
@@ -99,7 +95,12 @@ def test_vertices_may_be_permuted(graph):
             assert torch.equal(a.indices, b.indices), name
             if b.weights is not None:
                 torch.testing.assert_close(a.weights, b.weights, rtol=1e-6, atol=0)
-    vertices = torch.tensor([4, 4, 7, 249])
+    return order, permuted
+
+
+def test_vertices_may_be_permuted(graph):
+    order, permuted = check_permuted(graph, samplers)
+    place, vertices = torch.argsort(order), torch.tensor([4, 4, 7, 249])
     for method in ("uniform", "degree"):
         first, threaded = (
             NegativeSampler(graph, method=method, threads=t).negatives(vertices, 6, Draw(1))
@@ -129,17 +130,12 @@ def test_disjoint_trees_are_samples_of_single_seeds(graph):
 def test_a_hop_alone_is_that_of_the_sample(graph):
     draw = Draw(3, 1, 4)
     for name, sampler in samplers(graph).items():
-        if not isinstance(sampler, NeighborSampler) or name == "undirected":
+        if not isinstance(sampler, NeighborSampler) or name == "undirected" or sampler.disjoint:
             continue
         sample = sampler.sample(SEEDS, draw)
         for k, hop in enumerate(sample.hops):
-            options = {}
-            if sampler.disjoint:
-                options["roots"] = sample.batch[: hop.targets]
-            if name in {"temporal", "past", "last"}:
-                options["times"] = (SEEDS % 50)[sample.batch[: hop.targets]]
             indptr, columns, edge_ids, weights = sampler.sample_hop(
-                sample.nodes[: hop.targets], k, draw, **options
+                sample.nodes[: hop.targets], k, draw
             )
             assert torch.equal(indptr, hop.indptr)
             assert torch.equal(columns.long(), sample.nodes[hop.indices.long()])
@@ -178,7 +174,7 @@ def test_a_vertex_has_one_order_of_its_neighbours(graph, weighted):
 
 
 @pytest.mark.parametrize("resample", [False, True])
-@pytest.mark.parametrize("kind", ["uniform", "replace", "weighted", "labor", "fastgcn"])
+@pytest.mark.parametrize("kind", ["uniform", "replace", "weighted", "labor"])
 def test_a_part_of_the_seeds_has_its_part_of_the_sample(graph, kind, resample):
     """Who else is in a batch changes nothing: so ranks train as one process does."""
     options = {"resample": resample, "edge_ids": True}
@@ -187,8 +183,12 @@ def test_a_part_of_the_seeds_has_its_part_of_the_sample(graph, kind, resample):
         "replace": lambda: NeighborSampler(graph, [3, 5, 2], replace=True, **options),
         "weighted": lambda: NeighborSampler(graph, [5, 3], weights=graph.values, **options),
         "labor": lambda: LaborSampler(graph, [5, 3], edge_ids=True),
-        "fastgcn": lambda: FastGCNSampler(graph, [90, 100], edge_ids=True),
     }[kind]()
+    check_parts(sampler)
+
+
+def check_parts(sampler):
+    """The sample of some seeds is their part of that of all."""
     whole = sampler.sample(SEEDS, Draw(4, 1, 2))
     for part in SEEDS.split(50):
         sample = sampler.sample(part, Draw(4, 1, 2))
@@ -271,7 +271,6 @@ def negative(graph):
             lambda g: LaborSampler(g, [3]).sample_many([SEEDS] * 2, [Draw(0)]),
             "2 batches, but 1 dra",
         ),
-        (lambda g: SaintSampler(g, "nodes", 3), "method nodes: .*did you mean 'node'"),
         (lambda g: ClusterSampler(g, SEEDS), "labels must be a tensor, int64"),
         (lambda g: ClusterSampler(g, torch.arange(N) - 1), "labels must not be negative"),
         (lambda g: NegativeSampler(g).negatives(SEEDS + N, 2, Draw(0)), "vertices: 500 outside"),
@@ -289,21 +288,10 @@ def test_what_is_wrong_with_calls(graph):
     timed = NeighborSampler(graph, [3], edge_times=torch.arange(graph.nnz))
     with pytest.raises(InputError, match="times of the seeds must be given"):
         timed.sample(SEEDS, Draw(0))
-    with pytest.raises(InputError, match="roots must be given"):
+    with pytest.raises(InputError, match="disjoint trees are not sampled hop by hop"):
         timed.sample_hop(SEEDS, 0, Draw(0))
-    for kind in (NeighborSampler, LaborSampler, LadiesSampler, FastGCNSampler):
-        sampler = kind(graph, [3])
-        for seeds, words in (
-            (torch.tensor([4, 2, 4]), "seeds: seed 4 is given twice"),
-            (torch.tensor([1, 500]), r"seeds: seed 500 outside \[0, 500\)"),
-            (torch.tensor([-1]), "seed -1 outside"),
-            (torch.tensor([1], dtype=torch.int32), "seeds must be a tensor, int64"),
-            ([1], "seeds must be a tensor, int64"),
-        ):
-            with pytest.raises(InputError, match=words):
-                sampler.sample(seeds, Draw(0))
-        # Nothing of it is left behind.
-        assert_equal(sampler.sample(SEEDS, Draw(0)), kind(graph, [3]).sample(SEEDS, Draw(0)))
+    for kind in (NeighborSampler, LaborSampler):
+        check_seeds(graph, kind)
     clusters = ClusterSampler(graph, torch.arange(N) % 7, layers=2)
     for seeds, words in (
         (torch.tensor([7]), r"cluster 7 outside \[0, 7\)"),
@@ -314,6 +302,21 @@ def test_what_is_wrong_with_calls(graph):
     full = NegativeSampler(CSR.from_scipy(np.ones((4, 4), dtype=bool)))
     with pytest.raises(InputError, match="vertex 2 has an edge with every vertex"):
         full.negatives(torch.tensor([2]), 1, Draw(0))
+
+
+def check_seeds(graph, kind):
+    sampler = kind(graph, [3])
+    for seeds, words in (
+        (torch.tensor([4, 2, 4]), "seeds: seed 4 is given twice"),
+        (torch.tensor([1, 500]), r"seeds: seed 500 outside \[0, 500\)"),
+        (torch.tensor([-1]), "seed -1 outside"),
+        (torch.tensor([1], dtype=torch.int32), "seeds must be a tensor, int64"),
+        ([1], "seeds must be a tensor, int64"),
+    ):
+        with pytest.raises(InputError, match=words):
+            sampler.sample(seeds, Draw(0))
+    # Nothing of it is left behind.
+    assert_equal(sampler.sample(SEEDS, Draw(0)), kind(graph, [3]).sample(SEEDS, Draw(0)))
 
 
 # Large batches: several tasks a hop, and memory that comes and goes.
@@ -329,8 +332,6 @@ def large_graph():
 
 
 def sampler_of(large_graph, kind, fanouts, threads):
-    if kind == "ladies":
-        return LadiesSampler(large_graph, [900, 900], threads=threads)
     options = {
         "plain": {},
         "weighted": {"weights": large_graph.values},
@@ -342,9 +343,7 @@ def sampler_of(large_graph, kind, fanouts, threads):
     return NeighborSampler(large_graph, fanouts, edge_ids=True, threads=threads, **options)
 
 
-@pytest.mark.parametrize(
-    "kind", ["plain", "weighted", "replace", "disjoint", "once", "undirected", "ladies"]
-)
+@pytest.mark.parametrize("kind", ["plain", "weighted", "replace", "disjoint", "once", "undirected"])
 @pytest.mark.parametrize(
     "fanouts",
     [[6, 4], [3, 0, 2], [70], []]
@@ -352,11 +351,14 @@ def sampler_of(large_graph, kind, fanouts, threads):
     ids=str,
 )
 def test_batches_of_any_number_of_threads(large_graph, kind, fanouts):
+    check_many_threads(lambda threads: sampler_of(large_graph, kind, fanouts, threads))
+
+
+def check_many_threads(make):
     # 512 targets are one task.
     shapes = [torch.arange(0, MANY, MANY // count)[:count] for count in (1, 512, 513, 1600)]
     shapes += [NONE, torch.tensor([MANY - 1, MANY - 2])]
-    one = sampler_of(large_graph, kind, fanouts, 1)
-    others = [sampler_of(large_graph, kind, fanouts, threads) for threads in THREADS]
+    one, others = make(1), [make(threads) for threads in THREADS]
     for seeds in shapes:
         expected = one.sample(seeds, Draw(3))
         for other in others:

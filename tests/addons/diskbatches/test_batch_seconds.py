@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 import pytest
-import torch
 
-from spgnn.addons.batches.column_batches import SumAtOwners
-from spgnn.addons.batches.feature_rows import Counts
 from spgnn.addons.diskbatches.batch_seconds import PARTS, BatchSeconds
-from spgnn.comm import (
-    connect,
-)
-from spgnn.exchange import EXACT
+from spgnn.comm import connect
 from spgnn.testing import run_ranks
 from spgnn.train.report import epochs_to
 
@@ -71,31 +64,6 @@ def test_laps_become_parts_and_waiting_is_idle():
     forward = parts["forward"]
     expected = max(forward) / (sum(forward) / RANKS)
     assert reports[0]["parts"]["forward"]["max_over_mean"] == pytest.approx(expected)
-
-
-def moved(rank: int) -> dict[str, float]:
-    """A sum at the owners and its adjoint, on a clock that ticks whenever it is read."""
-    comm, at = connect(), count()
-    sums = SumAtOwners([1] * RANKS, comm, Counts())
-    comm.ledger.clock = lambda: float(next(at))
-    clock = BatchSeconds(comm, lambda: (0.0, 0.0))
-    clock.begin()
-    sums.forward(torch.ones(RANKS, 2), EXACT)
-    clock.lap("forward")
-    forward = clock.epochs[0]["fetch"]
-    sums.adjoint(torch.ones(1, 2), EXACT)
-    clock.lap("backward")
-    both = comm.ledger.of("alltoall").seconds
-    return {**clock.epochs[0], "sums": forward, "blocked": both}
-
-
-def test_gathered_gradients_are_fetched():
-    """The adjoint of columns' sums is an all-gather: it counts as the all-to-all does."""
-    for parts in run_ranks(moved, RANKS):
-        assert 0 < parts["sums"] < parts["fetch"] == parts["blocked"]
-        total = sum(parts[name] for name in ("forward", "backward", "fetch"))
-        assert total == sum(parts[name] for name in PARTS)
-        assert all(seconds == int(seconds) for seconds in parts.values())
 
 
 def test_epochs_until_a_target_is_near():

@@ -12,14 +12,9 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.addons.diskbatches.batch_training import VertexBatches
-from spgnn.addons.diskbatches.minibatch import main, train
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches import MiniBatchConfig, VertexBatches, main, train
 from spgnn.addons.diskbatches.minibatch_data import open_dataset
-from spgnn.comm import (
-    SoloCommunicator,
-    connect,
-)
+from spgnn.comm import SoloCommunicator, connect
 from spgnn.data import load_dataset, write_shards
 from spgnn.data.generators import block_model
 from spgnn.frontend.from_config import share_of
@@ -78,34 +73,6 @@ def test_one_batch_of_whole_neighbourhoods_is_full_graph_training(path, model):
 
 
 @pytest.mark.parametrize("task", ["vertices", "links"])
-def test_stored_neighbourhoods_train_as_those_sampled_again(path, tmp_path, task):
-    """Bit for bit; files are written once, whatever the number of epochs."""
-    flags: dict[str, Any] = {"task": task, "fixed": True}
-    flags |= {"batch_size": 60} if task == "links" else {}
-    live = run(path, **flags)
-    wanted = [record["loss"] for record in numbers(live)]
-    changing = [record["loss"] for record in numbers(run(path, **flags | {"fixed": False}))]
-    assert wanted[0] == changing[0]
-    assert wanted[1] != changing[1]
-    disk = {"store": "disk", "store_dir": str(tmp_path), "pack": 10**7}
-    bytes_written = set()
-    for way in ({"epochs": 1}, {}, {"workers": 3, "superbatch": 2}, {"workers": 0, "cache": 300}):
-        made = run(path, **flags, **disk, **way)
-        losses = [record["loss"] for record in numbers(made)]
-        assert losses == wanted[: len(losses)], way
-        # Sampled once, and not in every epoch as those that are not stored.
-        assert made["sampler"]["batches"] * 3 == live["sampler"]["batches"]
-        packed = made["features"]["packed"]
-        bytes_written.add(
-            (packed["sample_bytes"], packed["bytes_read"] if "cache" not in way else 0)
-        )
-    assert len({samples for samples, _ in bytes_written}) == 1
-    assert all(samples > 0 for samples, _ in bytes_written)
-    assert len({nbytes for _, nbytes in bytes_written if nbytes}) == 1
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("task", ["vertices", "links"])
 def test_history_depends_on_no_way_of_working(path, tmp_path, task):
     flags: dict[str, Any] = {"task": task}
     flags |= {"batch_size": 60, "epochs": 2} if task == "links" else {}
@@ -117,8 +84,6 @@ def test_history_depends_on_no_way_of_working(path, tmp_path, task):
         {"workers": 3, "prefetch": 7, "superbatch": 2},
         disk | {"superbatch": 3},
         *(disk | {"cache": 1400, "cache_policy": policy} for policy in ("belady", "degree", "lru")),
-        disk | {"pack": 10**7, "superbatch": 3},
-        disk | {"pack": 9000, "pack_epochs": 2, "cache": 300},
     ]
     threads = torch.get_num_threads()
     try:
@@ -166,22 +131,18 @@ INVARIANT: dict[str, dict[str, Any]] = {
     "replace": {"replace": True},
     "resample": {"resample": True, "model": "gcn"},
     "labor": {"sampler": "labor", "model": "gat"},
-    "fastgcn": {"sampler": "fastgcn", "num_neighbors": "30,20"},
     "weights": {"class_weights": "balanced", "clip": 0.5},
     "links": {"task": "links", "negatives": 2},
     "exact": {"distributed": "exact", "superbatch": 2, "model": "gcn"},
-    "columns": {"distributed": "columns", "superbatch": 2, "model": "gcn", "clip": 0.5},
-    "columns labor": {"distributed": "columns", "sampler": "labor", "class_weights": "balanced"},
-    "columns gin": {"distributed": "columns", "model": "gin", "prefetch": 0, "jk": "cat"},
     "exact labor": {"distributed": "exact", "sampler": "labor", "prefetch": 0},
 }
 
 
-def on_ranks(rank: int, path: Path, cases: list[str]) -> dict[str, Any]:
+def on_ranks(rank: int, path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
     comm = connect()
     found = {}
-    for name in cases:
-        flags = {**SHORT, "epochs": 2, **INVARIANT[name], "batch_size": 12 // comm.size}
+    for name, case in cases.items():
+        flags = {**SHORT, "epochs": 2, **case, "batch_size": 12 // comm.size}
         report = train(MiniBatchConfig.of(dataset=str(path), **flags), comm)
         found[name] = numbers(report), report["sampler"]["batches"]
     return found
@@ -190,8 +151,12 @@ def on_ranks(rank: int, path: Path, cases: list[str]) -> dict[str, Any]:
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_ranks_train_as_one_process_with_all_their_seeds(path, ranks):
     """Draws and dropout are keyed by the step, and a step's loss is the mean over its seeds."""
-    wanted = run_ranks(on_ranks, 1, path, list(INVARIANT))[0]
-    first, *others = run_ranks(on_ranks, ranks, path, list(INVARIANT))
+    check_invariant(path, ranks, INVARIANT)
+
+
+def check_invariant(path: Path, ranks: int, cases: dict[str, dict[str, Any]]) -> None:
+    wanted = run_ranks(on_ranks, 1, path, cases)[0]
+    first, *others = run_ranks(on_ranks, ranks, path, cases)
     assert all(other == first for other in others)
     for name, (history, batches) in first.items():
         expected, steps = wanted[name]
@@ -291,12 +256,8 @@ WAYS: dict[str, dict[str, Any]] = {
         "batch_size": 1,
         "num_neighbors": "2,1",
     },
-    "corrected": {"distributed": "local", "correct_every": 2},
-    "averaged": {"distributed": "local", "correct_every": 3, "correct_steps": 0},
     "clusters": {"distributed": "cluster", "clusters": 3, "boundary": 2, "clusters_a_batch": 2},
-    "layers": {"distributed": "exact", "sampler": "ladies", "num_neighbors": "20,10"},
     "own": {"distributed": "exact", "seeds": "own", "norm": "batch", "batch_size": 2},
-    "replicated": {"distributed": "replicated", "partition": "pagraph", "sampler": "labor"},
     "balanced": {"distributed": "exact", "balance": "nnz,train", "imbalance": 0.2},
 }
 
@@ -306,17 +267,20 @@ FETCHING = ("fetched", "corrected", "clusters", "layers", "own", "balanced")
 PUSHING = ("historical", "paper", "fetched")
 
 
-def ways(rank: int, path: Path, directory: Path) -> dict[str, Any]:
+def ways(
+    rank: int, path: Path, directory: Path, cases: dict[str, dict[str, Any]]
+) -> dict[str, Any]:
     found = {}
-    for name, flags in WAYS.items():
+    for name, flags in cases.items():
         file = directory / f"{name}.npz"
         found[name] = trained(path, predictions=str(file), epochs=6, **flags)
     return found
 
 
-def test_every_way_learns_and_reports(path, tmp_path):
-    first, second, third = run_ranks(ways, 3, path, tmp_path)
-    for name in WAYS:
+def check_ways(path: Path, tmp_path: Path, cases: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Each way learns, and its report counts; those of the first rank."""
+    first, second, third = run_ranks(ways, 3, path, tmp_path, cases)
+    for name in cases:
         history = numbers(first[name])
         assert history == numbers(second[name]) == numbers(third[name]), name
         assert history[-1]["loss"] < history[0]["loss"], name
@@ -344,8 +308,13 @@ def test_every_way_learns_and_reports(path, tmp_path):
         with np.load(tmp_path / f"{name}.npz") as saved:
             assert set(saved.files) == {"class", "scores"}
             assert len(saved["class"]) == report["graph"]["vertices"]
+        assert report.get("historical") == second[name].get("historical")
+    return first
+
+
+def test_every_way_learns_and_reports(path, tmp_path):
+    first = check_ways(path, tmp_path, WAYS)
     past = first["historical"]["historical"]
-    assert past == second["historical"]["historical"]
     assert past["hit_rate"][0] == 1.0
     assert 0 < past["hit_rate"][1] <= 1
     assert past["mean_age"][0] == 0  # features are fetched once
@@ -354,16 +323,21 @@ def test_every_way_learns_and_reports(path, tmp_path):
     assert past["pushed_bytes"] > 0
 
 
-def resumed_ways(rank: int, path: Path, directory: Path) -> dict[str, tuple[Any, Any]]:
-    columns = {"distributed": "columns", "model": "gcn", "optimizer": "adamw"}
-    late = {"distributed": "historical", "historical": "9,20,7,3,features", "batch_size": 3}
+LATE = {"distributed": "historical", "historical": "9,20,7,3,features", "batch_size": 3}
+
+
+def resume_all(
+    rank: int, path: Path, directory: Path, cases: dict[str, dict[str, Any]]
+) -> dict[str, tuple[Any, Any]]:
     found = {}
-    for name, flags in {**WAYS, "columns": columns, "late": late}.items():
+    for name, flags in cases.items():
         options = flags | {"dropout": 0.3}
         straight = trained(path, epochs=3, **options)
         kept = options | {"checkpoint": str(directory / name)}
         trained(path, epochs=2, **kept)
         found[name] = numbers(straight), numbers(trained(path, epochs=3, resume=True, **kept))
+    if "historical" not in cases:
+        return found
     # Rows and moments of other batches, ranks and partitions are no use.
     kept = WAYS["historical"] | {"checkpoint": str(directory / "historical"), "resume": True}
     with pytest.raises(InputError, match=r"was made with batches of .* stale rows 50,6,2,9, drop"):
@@ -375,7 +349,11 @@ def resumed_ways(rank: int, path: Path, directory: Path) -> dict[str, tuple[Any,
 
 def test_every_way_is_resumed(path, tmp_path):
     """To the last bit: stale rows, those on their way, and each rank's own moments too."""
-    for found in run_ranks(resumed_ways, 2, path, tmp_path):
+    check_resumed(path, tmp_path, {**WAYS, "late": LATE})
+
+
+def check_resumed(path: Path, tmp_path: Path, cases: dict[str, dict[str, Any]]) -> None:
+    for found in run_ranks(resume_all, 2, path, tmp_path, cases):
         for name, (straight, resumed) in found.items():
             assert straight == resumed, name
 
@@ -410,7 +388,6 @@ REFUSED = [
         ["--set", "storage.structure-policy=lru"],
         "storage.structure-policy lru needs storage.structure-cache",
     ),
-    (["--set", "storage.pack-epochs=2"], "storage.pack-epochs 2 needs storage.pack"),
     (["--set", "data.normalisation=row"], "data.normalisation row", "auto only"),
     (["--resume"], "--resume needs --checkpoint"),
     (["--compare", "full", "--store", "disk"], "--compare full needs --store memory"),
@@ -452,7 +429,7 @@ def test_flags():
 
 TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"distributed": "historical"}, "need each other"),
-    ({"historical": "1,2,3,4"}, "need each other"),
+    ({"historical": "1,2,3,4"}, "1,2,3,4 needs --distributed historical, not none"),
     ({"distributed": "historical", "historical": "1,2,3"}, "SIZE,LIFE,DELAY,PUSH"),
     ({"distributed": "historical", "historical": f"1,{10**20},3,4"}, "at most 2147483647"),
     (
@@ -464,21 +441,13 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),
     ({"model": "gcn", "aggregate": "max"}, "--aggregate max needs --model sage, not gcn"),
     ({"relu_first": True}, "model.relu-first True needs --model gat, not sage"),
-    ({"distributed": "columns", "model": "gat"}, "columns needs --model gcn, sage or gin"),
-    ({"distributed": "columns", "aggregate": "max"}, "columns needs --aggregate mean or sum"),
-    ({"distributed": "columns", "residual": True}, "columns needs no --residual"),
-    ({"distributed": "columns", "input_dropout": True}, "columns needs model.input-dropout off"),
-    ({"distributed": "replicated", "sampler": "fastgcn"}, "--sampler neighbor or labor or ladies,"),
     ({"distributed": "exact", "fixed": True}, "fixed needs --distributed none, not exact"),
-    ({"fixed": True, "store": "disk"}, "fixed needs storage.pack under --store disk"),
-    ({"distributed": "exact", "correct_every": 3}, "needs --distributed local, not exact"),
     ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
     ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),
     ({"balance": "train"}, "distribution.balance train needs --distributed"),
     ({"distributed": "exact", "balance": "trian"}, "balance trian: .*did you mean 'train'"),
     ({"distributed": "local", "jk": "cat"}, "needs --jk none"),
     ({"distributed": "exact", "store": "disk"}, "needs --store memory"),
-    ({"distributed": "local", "sampler": "fastgcn"}, "--sampler neighbor, not fastgcn"),
     ({"distributed": "local", "sampler": "labor"}, "needs --sampler neighbor, not labor"),
 ]
 
@@ -516,7 +485,6 @@ def test_the_command_trains_the_same_from_a_disk(directory):
         assert (told["hit_rate"] is None) == (not flags)
     for flags, said in (
         ({"structure_cache": 5}, "storage.structure-cache needs storage.structure disk"),
-        ({"structure": "disk", "sampler": "fastgcn"}, "disk needs --sampler neighbor"),
         ({"structure": "disk", "distributed": "exact"}, "exact needs storage.structure m"),
         ({"structure": "disk", "dataset": "sbm"}, "disk: sbm is no graph directory"),
     ):

@@ -18,18 +18,17 @@ from torch import Tensor
 
 import spgnn
 from spgnn import InputError
-from spgnn.addons.batches import DiskRows
-from spgnn.addons.batches.feature_rows import MemoryRows
-from spgnn.addons.batches.link_loader import LinkNeighborLoader
-from spgnn.addons.batches.sampling import Sample
-from spgnn.addons.diskbatches import CachedRows, DiskPattern, superbatch
-from spgnn.addons.diskbatches.cached_rows import POLICIES, hits
-from spgnn.addons.diskbatches.minibatch import train
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.comm import (
-    SoloCommunicator,
-    connect,
+from spgnn.addons.batches import DiskRows, LinkNeighborLoader, MemoryRows, Sample
+from spgnn.addons.diskbatches import (
+    CachedRows,
+    DiskPattern,
+    DiskSuperbatch,
+    MiniBatchConfig,
+    superbatch,
+    train,
 )
+from spgnn.addons.diskbatches.cached_rows import POLICIES, hits
+from spgnn.comm import SoloCommunicator, connect
 from spgnn.data import open_shards, write_shards
 from spgnn.data.generators import block_model
 from spgnn.direct import PAGE, pages_held
@@ -54,10 +53,11 @@ def same(one: Any, other: Any) -> None:
     for a, b in zip(arrays(one._sample), arrays(other._sample), strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
-    assert one._extra.keys() == other._extra.keys()
-    for name, value in one._extra.items():
-        assert value.dtype == other._extra[name].dtype
-        assert torch.equal(value, other._extra[name])
+    mine, theirs = one._sample.extra, other._sample.extra
+    assert mine.keys() == theirs.keys()
+    for name, value in mine.items():
+        assert value.dtype == theirs[name].dtype
+        assert torch.equal(value, theirs[name])
     assert (one.place, one.batch_size) == (other.place, other.batch_size)
     for a, b in ((one.x, other.x), (one.input_id, other.input_id), (one.n_id, other.n_id)):
         assert torch.equal(a, b)
@@ -69,12 +69,11 @@ def test_a_disk_changes_no_batch(tmp_path, overlap):
     label = torch.arange(40, dtype=torch.float64).view(20, 2) + 1
     for kind, given, options in (
         (spgnn.NeighborLoader, None, {"shuffle": True}),
-        (spgnn.NeighborLoader, None, {"sampler": "ladies", "weight": 1}),
+        (spgnn.NeighborLoader, None, {"sampler": "labor"}),
         (spgnn.NeighborLoader, None, {"weight_attr": "edge_weight", "replace": True}),
         (spgnn.NeighborLoader, None, {"time_attr": "time", "input_time": TIMES + 20}),
         (LinkNeighborLoader, links, {"edge_label": label, "neg_sampling_ratio": 2}),
     ):
-        options.pop("weight", None)
         size = {"batch_size": 7}
         wanted = list(kind(geometric(), [3, 2], given, **size, **options))
         for together, workers, prefetch in ((2, 1, 2), (4, 3, 1), (100, 2, 3), (3, 0, 2)):
@@ -82,9 +81,7 @@ def test_a_disk_changes_no_batch(tmp_path, overlap):
                 geometric(),
                 [3, 2],
                 given,
-                samples_dir=tmp_path,
-                superbatch=together,
-                overlap=overlap,
+                superbatch=DiskSuperbatch(together, tmp_path, overlap),
                 num_workers=workers,
                 prefetch=prefetch,
                 **size,
@@ -114,9 +111,7 @@ def test_rows_read_are_those_of_the_rule(tmp_path, policy, overlap):
             batch_size=20,
             shuffle=True,
             store=store,
-            superbatch=size,
-            samples_dir=samples,
-            overlap=overlap,
+            superbatch=DiskSuperbatch(size, samples, overlap),
             num_workers=2,
         )
         before, trace = disk.counts.rows_read, []
@@ -178,9 +173,9 @@ def test_memory_of_samples_does_not_depend_on_the_superbatch(tmp_path, overlap, 
     read = superbatch.SampleFile.__getitem__
 
     def noted(self: Any, number: int) -> Any:
-        drawn = read(self, number)
-        alive.add(drawn.sample)
-        return drawn
+        sample = read(self, number)
+        alive.add(sample)
+        return sample
 
     monkeypatch.setattr(superbatch.SampleFile, "__getitem__", noted)
     n, workers, ahead = 4000, 2, 2
@@ -194,18 +189,16 @@ def test_memory_of_samples_does_not_depend_on_the_superbatch(tmp_path, overlap, 
             [10, 10],
             batch_size=10,
             store=CachedRows(disk, "belady", n),
-            superbatch=size,
-            samples_dir=samples,
-            overlap=overlap,
+            superbatch=DiskSuperbatch(size, samples, overlap),
             num_workers=workers,
             prefetch=ahead,
         )
         draw = loader.draw
 
         def drawn(*arguments: Any, draw: Any = draw) -> Any:
-            made = draw(*arguments)
-            alive.add(made.sample)
-            return made
+            sample = draw(*arguments)
+            alive.add(sample)
+            return sample
 
         monkeypatch.setattr(loader, "draw", drawn)
         alive.most = alive.total = 0
@@ -228,10 +221,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         loader = spgnn.NeighborLoader(
             geometric(),
             [3, 2],
-            samples_dir=tmp_path,
-            superbatch=10,
+            superbatch=DiskSuperbatch(10, tmp_path, overlap),
             num_workers=workers,
-            overlap=overlap,
         )
         with monkeypatch.context() as patched:
             patched.setattr(os, "pwritev", until_full)
@@ -241,7 +232,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
         assert not list(tmp_path.iterdir())
         assert not [t for t in threading.enumerate() if t.name.startswith("spgnn-")]
     with pytest.raises(InputError, match="no such directory"):
-        spgnn.NeighborLoader(geometric(), [3], samples_dir=tmp_path / "none")
+        DiskSuperbatch(2, tmp_path / "none")
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -254,9 +245,7 @@ def test_leaving_and_failing_end_everything(tmp_path, overlap):
         replace(block_model(N, 400, classes=3, homophily=0.7, features=5, seed=1), x=None),
         [3, 2],
         store=store,
-        samples_dir=samples,
-        superbatch=20,
-        overlap=overlap,
+        superbatch=DiskSuperbatch(20, samples, overlap),
         num_workers=2,
     )
     batches = iter(loader)
@@ -300,7 +289,6 @@ MODES: list[dict[str, Any]] = [
     {"cache": 4000, "structure": "disk", "structure_cache": 900, "overlap": True},
     {"cache": 4000, "structure": "disk", "cache_policy": "degree", "structure_cache": 900},
     {"superbatch": 6, "cache_policy": "none"},
-    {"pack": 10**6, "superbatch": 4},
     {"memory": 10**10, "structure": "disk"},
 ]
 

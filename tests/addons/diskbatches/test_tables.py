@@ -1,9 +1,7 @@
 """Tables in memory, on a disk, packed and of neighbours give what was asked for, or say why not."""
 
-import errno
 import os
 import re
-import shutil
 import signal
 import warnings
 
@@ -13,15 +11,11 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import CSR
-from spgnn.addons.batches import DiskRows, MemoryRows
-from spgnn.addons.batches.feature_rows import Counts, finish_read, open_reader
-from spgnn.addons.diskbatches import CachedRows, DiskPattern, packed_rows
-from spgnn.addons.diskbatches.disk_pattern import degrees_of
-from spgnn.addons.diskbatches.packed_rows import PackedRows
-from spgnn.direct import PAGE
+from spgnn.addons.batches import Counts, DiskRows, MemoryRows, finish_read, open_reader
+from spgnn.addons.diskbatches import DiskPattern, degrees_of
 from spgnn.errors import InputError
 from spgnn.testing import run_ranks
-from tests.addons.batches.graphs import batches, on_disk, some_ids, table, written
+from tests.addons.batches.graphs import on_disk, some_ids, table, written
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.int64]
 both_ways = pytest.mark.usefixtures("way")  # by threads, and through io_uring
@@ -165,98 +159,6 @@ def test_what_cannot_be_asked_for(tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             call()
-
-
-# Packed batches.
-
-
-def packed(rows, id_lists, directory, cap_bytes, *, memory_bytes=0):
-    table = PackedRows(rows, directory, cap_bytes, memory_bytes=memory_bytes)
-    table.pack(id_lists)
-    return table
-
-
-def of_blocks(nbytes, disk):
-    """What is read of a disk for so many bytes from the beginning of a page on."""
-    block = disk._reader.alignment
-    return -(-nbytes // block) * block
-
-
-@pytest.mark.parametrize("memory", [0, 40, 1000])
-@pytest.mark.parametrize("cap", [0, 5000, 40_000, 10**9])
-def test_rows_of_packed_batches(tmp_path, cap, memory):
-    x = table(200, 33, torch.float32)
-    disk, trace = on_disk(tmp_path, x, 8), batches(1, repeats=True)
-    rows = packed(disk, trace[:40], tmp_path, cap, memory_bytes=memory * 132)
-    assert os.listdir(tmp_path) == ["x"]
-    assert rows.disk_bytes <= max(cap, PAGE)
-    behind = disk.counts.record()
-    for _ in range(2):
-        for batch in reversed(trace):
-            out = torch.empty(len(batch), 33)
-            assert torch.equal(rows.gather(batch, out), x[batch])
-    needed = 2 * sum(map(len, trace))
-    assert rows.counts.rows_needed == needed == rows.counts.hits + rows.counts.rows_read
-    assert (rows.counts.hits > 0) == (memory > 0)
-    left = disk.counts.rows_read - behind["rows_read"]
-    if cap == 10**9:
-        assert left == 2 * sum(map(len, trace[40:]))
-    elif cap == 0 and memory == 0:
-        assert left == needed
-    cached = CachedRows(rows, "none", 0)  # asks for rows in places
-    assert torch.equal(cached.gather(trace[0].flip(0)), x[trace[0].flip(0)])
-
-
-def test_the_table_is_read_once_in_order_and_a_batch_in_one_stretch(tmp_path, monkeypatch):
-    monkeypatch.setattr(packed_rows, "_PIECE", 100 * 512)
-    x = table(1000, 128, torch.float32)
-    disk, generator = on_disk(tmp_path, x), torch.Generator().manual_seed(0)
-    trace = [torch.randperm(1000, generator=generator)[:300] for _ in range(12)]
-    rows = PackedRows(disk, tmp_path, 10**9)
-    for chosen in (trace[:6], trace[6:], []):
-        before = rows.packing.rows_read
-        rows.pack(chosen)
-        union = len(torch.cat([*chosen, torch.zeros(0, dtype=torch.int64)]).unique())
-        assert rows.packing.rows_read - before == union
-        assert rows.disk_bytes == PAGE + len(chosen) * -(-300 * 512 // PAGE) * PAGE
-        for found, batch in zip(rows.gather_many(trace), trace, strict=True):
-            assert torch.equal(found, x[batch])
-        for batch in chosen:
-            before = rows.counts.bytes_read
-            rows.gather(batch)
-            assert rows.counts.bytes_read - before == of_blocks(300 * 512, disk)
-    assert os.listdir(tmp_path) == ["x"]
-
-
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
-    x = table(200, 33, torch.float32)
-    disk, trace, write = on_disk(tmp_path, x), batches(1), os.pwritev
-
-    def until_full(descriptor, buffers, offset):
-        if offset > 3 * PAGE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(descriptor, buffers, offset)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwritev", until_full)
-        with pytest.raises(InputError, match="cannot be written: No space left on device"):
-            packed(disk, trace, tmp_path, 10**9)
-    assert os.listdir(tmp_path) == ["x"]
-    usage = shutil.disk_usage(tmp_path)
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "disk_usage", lambda path: usage._replace(free=9000))
-        with pytest.raises(
-            InputError, match=r"packed batches need [0-9]+ bytes, but 9000 are free"
-        ):
-            packed(disk, trace, tmp_path, 10**9)
-        assert packed(disk, trace, tmp_path, 9000).disk_bytes <= 9000
-    for ids, directory, cap, words in (
-        (trace, tmp_path / "none", 5, "no such directory"),
-        ([torch.tensor([200])], tmp_path, 5, "no row 200; it has rows 0 to 199"),
-        (trace, tmp_path, -1, "cap_bytes must be an integer of at least 0"),
-    ):
-        with pytest.raises(InputError, match=words):
-            packed(disk, ids, directory, cap)
 
 
 # Neighbours on a disk.

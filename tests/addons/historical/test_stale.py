@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import hypothesis
@@ -12,15 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from spgnn import InputError
-from spgnn.addons.batches import NeighborLoader
-from spgnn.addons.batches.rank_graph import Boundary
-from spgnn.addons.batches.sampling import Draw
-from spgnn.addons.historical import History
-from spgnn.addons.historical.historical import hidden_widths
-from spgnn.addons.historical.stale import EmbeddingCache, Hits, Push, turns_by_degree
-from spgnn.comm import (
-    connect,
-)
+from spgnn.addons.batches import Boundary, Draw, NeighborLoader
+from spgnn.addons.historical import History, hidden_widths
+from spgnn.addons.historical.stale import EmbeddingCache, Push, StaleCounts, turns_by_degree
+from spgnn.comm import connect
 from spgnn.nn import GCN, GIN, GraphSAGE
 from spgnn.testing import run_ranks
 from tests.addons.batches.graphs import CLASSES, F_IN, N
@@ -30,7 +26,7 @@ from tests.matrices import block_row, random_matrix, uneven_layout
 
 MODELS = {"gcn": GCN, "sage": GraphSAGE, "gin": GIN}
 ALL = [-1, -1, -1]
-ROOM = History(size=N, life=99, delay=1, push=N)
+ROOM = History(size=N, life=99, delay=1, push=N, widths=[6])
 
 
 def distributed(rank: int, parts: int, **options):
@@ -51,8 +47,8 @@ def check_frozen(rank: int, parts: int) -> None:
         given, _ = distributed(rank, parts, weighted=weighted, sparse=sparse)
         model = MODELS[name].of([F_IN, 6, 5, CLASSES], seed=2).eval()
         everyone = torch.ones(given.own_rows, dtype=torch.bool)
-        history = History(N, 3, delay, N, misses, features=pushed)
-        loader = loader_of(given, ALL, everyone, widths=[6, 5], mode=history, batch_size=N)
+        history = History(N, 3, delay, N, misses, features=pushed, widths=[6, 5])
+        loader = loader_of(given, ALL, everyone, mode=history, batch_size=N)
         strategy = loader.strategy
         with torch.no_grad():
             exact, needed = model(given.x, given), 0
@@ -69,11 +65,11 @@ def check_frozen(rank: int, parts: int) -> None:
         else:
             assert counts.rows_read <= (1 + 2 * delay) * halo + needed
         torch.testing.assert_close(batch[1], exact[batch[0]], rtol=1e-4, atol=1e-5)
-        rates = loader.strategy.report()["hit_rate"]
+        rates = loader.strategy.report()["historical"]["hit_rate"]
         assert all(rate is None or rate <= 1 for rate in rates)
         if parts > 1:
             assert 0 < rates[0] < 1 if pushed else rates[0] == 1.0  # fetched ones never age
-        loader.strategy.drain()
+        loader.strategy.close()
 
 
 def _called(model, loader):
@@ -91,8 +87,8 @@ def check_fetched(rank: int) -> None:
     given, _ = distributed(rank, 3)
     fanouts = [3, 2, 2]
     exact = NeighborLoader(given, fanouts, "train_mask", batch_size=4).strategy
-    nothing = History(0, 9, 1, N, "fetch")
-    loader = NeighborLoader(given, fanouts, "train_mask", widths=[6, 5], mode=nothing)
+    nothing = History(0, 9, 1, N, "fetch", widths=[6, 5])
+    loader = NeighborLoader(given, fanouts, "train_mask", mode=nothing)
     past, own = loader.strategy, loader.strategy._inputs[:3] + exact.ranks.boundary.first
     past.begin(0)
     draw = Draw(5, 1, rank)
@@ -104,7 +100,7 @@ def check_fetched(rank: int) -> None:
         assert torch.equal(hop.hop.indices, other.indices)
         assert (hop.num_required, len(hop.slots), hop.order) == (other.sources, 0, None)
     past.end(0)
-    loader.strategy.drain()
+    loader.strategy.close()
 
 
 def test_what_is_fetched_is_the_exact_sample():
@@ -115,10 +111,8 @@ def check_partial(rank: int) -> None:
     """Columns of a hop are rows that are made or found, in the order it says."""
     given, _ = distributed(rank, 3)
     for misses in ("drop", "fetch"):
-        history = History(4, 3, 1, 2, misses)
-        loader = NeighborLoader(
-            given, [4, 3, 3], "train_mask", widths=[6, 5], mode=history, batch_size=5
-        )
+        history = History(4, 3, 1, 2, misses, widths=[6, 5])
+        loader = NeighborLoader(given, [4, 3, 3], "train_mask", mode=history, batch_size=5)
         past = loader.strategy
         boundary = past.ranks.boundary
         model = GraphSAGE.of([F_IN, 6, 5, CLASSES], seed=1)
@@ -144,10 +138,10 @@ def check_partial(rank: int) -> None:
                 assert columns[at_hand].tolist() == past_rows[:, 0].tolist()
                 if misses == "drop":
                     assert bool(boundary.is_own(hop.required).all())
-            batch = past.batch(hops, past._inputs[number % 3 :: 3], None)
+            batch = past.batch(hops, past._inputs[number % 3 :: 3], Draw(0))
             model(batch.x, batch.layers)
             past.end(number)
-        loader.strategy.drain()
+        loader.strategy.close()
         assert orders == 0 if misses == "drop" else orders > 0
 
 
@@ -158,7 +152,7 @@ def test_columns_are_made_or_at_hand():
 def check_constants(rank: int) -> None:
     """What is historical gets no gradient, and what was made here does."""
     given, _ = distributed(rank, 2)
-    loader = NeighborLoader(given, [-1, -1], "train_mask", widths=[6], mode=ROOM, batch_size=7)
+    loader = NeighborLoader(given, [-1, -1], "train_mask", mode=ROOM, batch_size=7)
     model = GraphSAGE.of([F_IN, 6, CLASSES], seed=1)
     for _ in range(2):
         for batch in loader:
@@ -173,9 +167,11 @@ def check_constants(rank: int) -> None:
             block._arrive = noted
             model(batch.x, batch.layers).sum().backward()
             assert hidden[0].requires_grad
-            assert batch.y.shape == (batch.batch_size,)
-    assert loader.strategy.report()["hit_rate"][1] > 0
-    loader.strategy.drain()
+            assert batch.y.shape == (batch.num_nodes,)
+            with pytest.raises(InputError, match="has layers, and no edge_index"):
+                _ = batch.edge_index
+    assert loader.strategy.report()["historical"]["hit_rate"][1] > 0
+    loader.strategy.close()
 
 
 def test_history_is_constant():
@@ -185,15 +181,15 @@ def test_history_is_constant():
 def check_refused(rank: int) -> None:
     given, _ = distributed(rank, 2)
     for options, words in (
-        ({"widths": [6], "mode": ROOM}, "3 hops need 2 widths, got 1"),
-        ({"widths": [6, 5], "mode": History(rank, 1, 1, 1)}, "do not agree on history"),
-        ({"widths": [6, 5], "mode": ROOM, "input_nodes": "trian_mask"}, "no such mask"),
+        ({"mode": ROOM}, "3 hops need 2 widths, got 1"),
+        ({"mode": History(rank, 1, 1, 1, widths=[6, 5])}, "do not agree on history"),
+        ({"mode": replace(ROOM, widths=[6, 5]), "input_nodes": "trian_mask"}, "no such mask"),
     ):
         with pytest.raises(InputError, match=words):
             NeighborLoader(given, ALL, **options)
     sparse, _ = distributed(rank, 2, sparse=True)
     with pytest.raises(InputError, match="features are pushed if dense"):
-        NeighborLoader(sparse, [2, 2], widths=[6], mode=History.parse("paper"))
+        NeighborLoader(sparse, [2, 2], mode=replace(History.parse("paper"), widths=[6]))
 
 
 def test_what_cannot_be_is_refused():
@@ -257,7 +253,7 @@ def test_a_cache_is_a_list_of_rows_by_age(data):
     capacity, life = data.draw(st.integers(0, 14)), data.draw(st.integers(0, 4))
     cache = EmbeddingCache(vertices, 3, capacity, life)
     written: dict[int, tuple[int, list[float]]] = {}
-    counted = Hits()
+    counted = StaleCounts()
     some = st.lists(st.integers(0, vertices - 1), max_size=20)
     for now in range(data.draw(st.integers(0, 8))):
         listed = data.draw(some)
@@ -274,7 +270,7 @@ def test_a_cache_is_a_list_of_rows_by_age(data):
         assert (slots >= 0).tolist() == [v in fresh for v in sought]
         assert cache.rows(slots[slots >= 0]).tolist() == [fresh[v] for v in sought if v in fresh]
         counted.requested += len(sought)
-        counted.found += sum(v in fresh for v in sought)
+        counted.hits += sum(v in fresh for v in sought)
         counted.ages += sum(later - written[v][0] for v in sought if v in fresh)
         assert (cache.hits, len(cache)) == (counted, len(written))
 

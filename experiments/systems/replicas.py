@@ -7,42 +7,48 @@ without each other; only gradients travel. Batches are those of the whole graph 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spgnn.addons.batches import (
+    BatchOptions,
     MemoryRows,
+    Mode,
     NeighborLoader,
     RankGraph,
     Requests,
     SampledGraph,
+    Strategy,
     mask_of,
     offsets_of,
 )
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data import RankShare
+from spgnn.errors import InputError
 from spgnn.pattern import Pattern, index_dtype
+from spgnn.registry import SAMPLERS
 from spgnn.sparse import CSR, take_rows
 
 
-class ReplicatedLoader(NeighborLoader):
-    """Batches of a rank's own training vertices, from all that they can reach. Collective to make.
+class _PartLoader(NeighborLoader):
+    """Batches of what a rank's seeds reach; all ranks have as many steps."""
+
+    most: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch: batches of the rank that has most."""
+        return self.batches if self.most is None else self.most
+
+
+class ReplicatedBatches(Strategy):
+    """Batches of a rank's own training vertices, from all that they can reach.
 
     Ranks may have different numbers of batches; `steps` are the most. In a step all draw alike, so
     a vertex that two of them reach has the same neighbours.
-
-    Parameters
-    ----------
-    share : RankShare
-    comm : Communicator
-    num_neighbors, options
-        As of `NeighborLoader` on one process.
-    input_nodes : Tensor bool [own rows], or the name of a mask
 
     Attributes
     ----------
@@ -51,28 +57,52 @@ class ReplicatedLoader(NeighborLoader):
         their rows and features on all ranks, and of those that others sent.
     """
 
-    def __init__(
-        self,
-        share: RankShare,
-        comm: Communicator,
-        num_neighbors: Sequence[int],
-        input_nodes: Tensor | str | None,
-        **options: Any,
-    ) -> None:
-        own = mask_of(share, input_nodes, comm)
-        graph, seeds, self.replicas = replicated(share, own, comm, len(num_neighbors))
-        super().__init__(graph, num_neighbors, seeds, **options)
-        self._steps, self._all_batches = (comm.agree(self.batches, op) for op in ("max", "sum"))
+    def __init__(self, share: RankShare, comm: Communicator, options: BatchOptions) -> None:
+        own = mask_of(share, options.input_nodes, comm)
+        graph, seeds, self.replicas = replicated(share, own, comm, len(options.num_neighbors))
+        same = vars(options).copy()
+        same |= {"normalise": "graph" if same.pop("of_graph") else "batch", "input_nodes": seeds}
+        self.loader = _PartLoader(graph, **same)
+        batches = self.loader.batches
+        self.steps, self._batches = comm.agree(batches, "max"), comm.agree(batches, "sum")
+        self.loader.most = self.steps
+        self.counts, self.sampled = self.loader.counts, self.loader.sampled
 
-    @property
-    def steps(self) -> int:
-        """Steps of an epoch: batches of the rank that has most."""
-        return self._steps
+    def epoch(self, epoch: int) -> Iterator[Any]:
+        """Batches of this rank, and no ``None`` after them."""
+        self.loader.epoch = epoch
+        return iter(self.loader)
 
-    @property
-    def all_batches(self) -> int:
-        """Batches of an epoch, those of all ranks."""
-        return self._all_batches
+    def report(self) -> dict[str, Any]:
+        """How much of the graph ranks hold."""
+        return {"replicas": self.replicas, "batches_per_epoch": self._batches}
+
+
+class Replicated(Mode):
+    """Batches of each rank's own seeds, of a graph that has all that they reach."""
+
+    samplers = None
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """What a sampler draws must follow from rows that are there."""
+        by_rows = [name for name in SAMPLERS if SAMPLERS[name].needs != "graph"]
+        if config.sampling.sampler not in by_rows:
+            raise InputError(
+                f"--distributed replicated needs --sampler {' or '.join(by_rows)}, "
+                f"not {config.sampling.sampler}"
+            )
+
+    @classmethod
+    def describe(cls, batches: str, options: Any, ranks: int) -> str:
+        """In words."""
+        return f"{batches} (replicated)"
+
+    def strategy(
+        self, share: RankShare, comm: Communicator, options: BatchOptions
+    ) -> ReplicatedBatches:
+        """The batches of this rank. Collective."""
+        return ReplicatedBatches(share, comm, options)
 
 
 def replicated(
@@ -97,18 +127,18 @@ def replicated(
         frontier = reached[~torch.isin(reached, nodes)]
         nodes = torch.cat((nodes, frontier))
     nodes = nodes.sort().values
-    arrive, known = ranks.fetch(nodes)
+    arrive, metadata = ranks.fetch(nodes)
     x = arrive()
     A = _rows_of(nodes, rows, weighted=ranks.block.values is not None)
-    vertices = {"n_id": known.ids} | ({} if known.y is None else {"y": known.y})
+    vertices = {"n_id": metadata.ids} | ({} if metadata.y is None else {"y": metadata.y})
     graph = SampledGraph(
         name=share.meta.name,
         pattern=A.pattern,
         x=x if isinstance(x, CSR) else MemoryRows(x),
         vertices=vertices,
         edges={} if A.values is None else {"edge_weight": A.values},
-        vertex_ids=known.ids,
-        known_degrees=known.degrees,
+        vertex_ids=metadata.ids,
+        known_degrees=metadata.degrees,
     )
     counts = torch.zeros(comm.size, dtype=torch.int64)
     counts[comm.rank] = len(nodes)

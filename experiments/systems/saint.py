@@ -1,4 +1,4 @@
-"""Subgraphs as batches: whole clusters, and GraphSAINT's draws."""
+"""GraphSAINT's subgraphs of drawn vertices, edges and walks, normalised (Zeng et al. 2020)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.addons.batches.sampling import (
+from spgnn.addons.batches import (
     Draw,
     Float64Array,
     GraphSampler,
     Sample,
-    as_int64,
     column_sums,
     distinct,
     draw_keys,
@@ -21,65 +20,12 @@ from spgnn.addons.batches.sampling import (
     squares_of,
     vertices_in_proportion,
 )
-from spgnn.errors import InputError, check_choice, check_integer
+from spgnn.errors import check_choice, check_integer
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 
 METHODS = ("node", "edge", "walk")
 _ESTIMATE = 2**63  # epochs of draws that only estimate
-
-
-class ClusterSampler(GraphSampler):
-    """Cluster batches: the subgraph of some clusters (Cluster-GCN; Chiang et al., KDD 2019).
-
-    Parameters
-    ----------
-    pattern : Pattern or CSR [n, n]
-    labels : Tensor int64 [n]
-        The cluster of each vertex, 0, 1, …: a partition into many parts.
-    layers : int
-        So many hops, all of them the same square matrix.
-    edge_ids, threads
-        As in `NeighborSampler`.
-
-    Attributes
-    ----------
-    clusters : int
-
-    Raises
-    ------
-    InputError
-        If the labels do not fit.
-    """
-
-    def __init__(
-        self,
-        pattern: Pattern | CSR,
-        labels: Tensor,
-        *,
-        layers: int = 1,
-        edge_ids: bool = False,
-        threads: int | None = None,
-    ) -> None:
-        super().__init__(pattern, edge_ids=edge_ids, threads=threads)
-        self._check_square()
-        self._layers = check_integer("layers", layers, 1)
-        cluster = as_int64("labels", labels, self.pattern.shape[0])
-        if len(cluster) and cluster.min() < 0:
-            raise InputError(f"labels must not be negative, got {cluster.min()}")
-        sizes = np.bincount(cluster)
-        self._members = np.split(np.argsort(cluster, kind="stable"), np.cumsum(sizes)[:-1])
-        self.clusters = len(sizes)
-
-    def sample(self, seeds: Tensor, draw: Draw) -> Sample:
-        """The subgraph of some clusters, int64 [clusters]; nothing is drawn."""
-        listed = as_int64("seeds", seeds)
-        wrong = listed[(listed < 0) | (listed >= self.clusters)]
-        if len(wrong):
-            raise InputError(f"seeds: cluster {wrong[0]} outside [0, {self.clusters})")
-        parts = [self._members[c] for c in listed]
-        vertices = torch.from_numpy(np.concatenate([*parts, np.empty(0, np.int64)]))
-        return self._induced(vertices, layers=self._layers, edge_ids=self._edge_ids)
 
 
 class SaintSampler(GraphSampler):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from systems.llcg import CorrectedTrainer, average_parameters
 
 import spgnn
-from spgnn import InputError
 from spgnn.addons.batches import NeighborLoader
+from spgnn.addons.diskbatches import average_gradients
 from spgnn.addons.diskbatches.batch_seconds import BatchSeconds
-from spgnn.addons.diskbatches.batch_training import (
-    Correction,
-    average_buffers,
-    average_gradients,
-    average_parameters,
-)
-from spgnn.comm import (
-    connect,
-)
-from spgnn.config import Training
+from spgnn.addons.diskbatches.batch_training import average_buffers
+from spgnn.comm import connect
 from spgnn.nn import BatchNorm, GraphSAGE
 from spgnn.testing import run_ranks
 from tests.addons.batches.graphs import CLASSES, F_IN, N
@@ -65,6 +60,10 @@ def test_gradients_and_parameters_are_averaged():
 
 
 class Task:
+    """All that a trainer asks of a task, and no more."""
+
+    loader: Any
+
     def __init__(self, model, comm):
         self.model, self.comm = model, comm
 
@@ -87,14 +86,20 @@ def check_correction(rank: int) -> None:
     task = Task(GraphSAGE.of([F_IN, 6, CLASSES], seed=2), comm)
     for p in task.model.parameters():
         p.data += 0.01 * rank
-    correction = Correction(task, exact, Training(optimizer="sgd"), every=2, steps=exact.steps)
-    clock = BatchSeconds(comm, lambda: (0.0, 0.0))
-    clock.begin()
-    assert [correction.after(step, 5, 0.5, clock) for step in (0, 2)] == [False, False]
+    trainer = CorrectedTrainer.__new__(CorrectedTrainer)
+    trainer.task, trainer.comm, trainer.steps_per_epoch = task, comm, 5
+    trainer.optimizer = torch.optim.SGD(task.model.parameters(), lr=0.5)
+    trainer.clock = BatchSeconds(comm, lambda: (0.0, 0.0))
+    trainer.clock.begin()
+    trainer._every, trainer._corrections, trainer._round = 2, exact.steps, 0
+    trainer._exact, trainer._corrector = exact, torch.optim.SGD(task.parameter_groups(), lr=9.0)
+    for step in (0, 2):
+        trainer.update(step, None, 0.0)
+        assert trainer._round == 0
     mine = GraphSAGE.of([F_IN, 6, CLASSES], seed=2)
     for p in mine.parameters():
         p.data += 0.01
-    assert correction.after(1, 5, 0.5, clock)
+    trainer.update(1, None, 0.0)
     # What one process does on the whole graph, with a round's batches as one.
     seeds = whole.train_mask.nonzero()[:, 0]
     one = spgnn.NeighborLoader(whole, [-1, -1], seeds, batch_size=20)
@@ -109,10 +114,9 @@ def check_correction(rank: int) -> None:
             p.grad = None
     for p, q in zip(task.model.parameters(), mine.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
-    assert correction.after(4, 5, 0.5, clock), "the end of an epoch"
+    trainer.update(4, None, 0.0)
+    assert trainer._round == 2 * exact.steps, "the end of an epoch"
     comm.check_agreement("models", **{n: p.detach() for n, p in task.model.named_parameters()})
-    with pytest.raises(InputError, match="correct_every"):
-        Correction(task, exact, Training(), every=0)
 
 
 def test_a_correction_is_an_average_and_exact_steps():

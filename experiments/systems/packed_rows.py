@@ -1,12 +1,14 @@
-"""Batches whose rows are written one after another, so that reading one is one long read."""
+"""Batches whose rows are written one after another: AGL (VLDB 2020), DiskGNN (SIGMOD 2025)."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -14,10 +16,12 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.addons.batches import Counts, Rows, Wait, check_ids, copy_rows, finish_read, open_reader
+from spgnn.addons.diskbatches import FeatureTable
 from spgnn.direct import PAGE, DirectFile, Transfers, as_bytes, nameless_file, padded
 from spgnn.errors import InputError, check_integer
 from spgnn.files import AnyPath, digest
 from spgnn.layout import Int64Array
+from spgnn.options import Record, key
 
 _PIECE = 1 << 24  # bytes of the table that are read at once
 
@@ -26,14 +30,14 @@ _PIECE = 1 << 24  # bytes of the table that are read at once
 class _Batch:
     """Places in a batch, int64 each, by where the rows come from."""
 
-    kept: Int64Array  # in memory, …
-    kept_rows: Int64Array  # … at these rows there
+    common: Int64Array  # in memory, …
+    common_rows: Int64Array  # … at these rows there
     written: Int64Array  # in the file, from byte `offset` on, with rising ids
     offset: int
     others: Int64Array  # still in the table
 
 
-class PackedRows(Rows):
+class PackedRows(FeatureTable):
     """A table with some batches packed (DiskGNN, SIGMOD'25).
 
     A disk reads a long stretch several times as fast as rows that lie anywhere, at the price of a
@@ -50,6 +54,8 @@ class PackedRows(Rows):
         Of disk; when it is used up, the rest of the batches stays with the table.
     memory_bytes : int
         Of rows that are kept in memory.
+    epochs : int
+        Whose batches a loader has packed together.
 
     Attributes
     ----------
@@ -64,12 +70,36 @@ class PackedRows(Rows):
         If there is no such directory.
     """
 
+    @dataclass(frozen=True)
+    class Keys(Record):
+        """Its options."""
+
+        pack: Annotated[
+            int,
+            key(
+                "of disk, in store-dir: copies of each batch's rows in one stretch, written before "
+                "its epoch; --cache then keeps the rows of most batches",
+                "BYTES",
+                in_bytes=True,
+            ),
+        ] = 0
+        pack_epochs: Annotated[int, key("whose batches are packed together", low=1)] = 1
+
+    keys = Keys
+
     def __init__(
-        self, behind: Rows, directory: AnyPath, cap_bytes: int, *, memory_bytes: int = 0
+        self,
+        behind: Rows,
+        directory: AnyPath,
+        cap_bytes: int,
+        *,
+        memory_bytes: int = 0,
+        epochs: int = 1,
     ) -> None:
         super().__init__(behind.rows, behind.width, behind.dtype)
         self._cap = check_integer("cap_bytes", cap_bytes, 0)
         check_integer("memory_bytes", memory_bytes, 0)
+        self._epochs, self._packed = check_integer("epochs", epochs, 1), range(0)
         self._most_kept = memory_bytes // max(self.row_bytes, 1)
         self.behind, self._directory = behind, Path(directory)
         if not self._directory.is_dir():
@@ -77,6 +107,49 @@ class PackedRows(Rows):
         self._batches: dict[str, tuple[_Batch, _native.Reader]] = {}
         self._memory = torch.empty(0, behind.width, dtype=behind.dtype)
         self.disk_bytes, self.packing = 0, Counts()
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """Refuse keys that do not go together."""
+        how, fixed, on_disk = config.storage, config.sampling.fixed, config.storage.store == "disk"
+        if how.pack and (not on_disk or how.store_dir is None):
+            raise InputError("storage.pack needs --store disk and storage.store-dir for it")
+        if how.pack_epochs > 1 and not how.pack:
+            raise InputError(f"storage.pack-epochs {how.pack_epochs} needs storage.pack")
+        if fixed and on_disk and not how.pack:
+            raise InputError(
+                "sampling.fixed needs storage.pack under --store disk: both are packed"
+            )
+        if fixed and how.pack_epochs > 1:
+            raise InputError(
+                f"storage.pack-epochs {how.pack_epochs} needs sampling.fixed off: fixed batches "
+                "are packed once"
+            )
+
+    @classmethod
+    def of(cls, rows: Rows, options: Any, directory: Any) -> PackedRows:
+        """From options of the training command."""
+        return cls(
+            rows,
+            directory,
+            options.pack,
+            memory_bytes=options.cache,
+            epochs=options.pack_epochs,
+        )
+
+    def report(self) -> dict[str, int]:
+        """Bytes of the file, and those read for it."""
+        return {"disk_bytes": self.disk_bytes, "bytes_read": self.packing.bytes_read}
+
+    def foresee(
+        self, epoch: int, batches: Callable[[int], Iterable[Tensor]], *, fixed: bool
+    ) -> None:
+        """Pack the batches of an epoch, and of some that follow, unless they are."""
+        if epoch not in self._packed:
+            self._packed = range(0)
+            epochs = range(epoch, epoch + self._epochs)
+            self.pack([ids for number in epochs for ids in batches(number)])
+            self._packed = range(epoch, sys.maxsize) if fixed else epochs
 
     def pack(self, id_lists: Sequence[Tensor]) -> None:
         """Pack these batches, instead of those before.
@@ -87,11 +160,11 @@ class PackedRows(Rows):
         """
         batches = [check_ids(ids, self.rows, str(self)) for ids in id_lists]
         self._batches, self.disk_bytes = {}, 0
-        kept = _most_used(batches, self.rows, self._most_kept)
+        common = _most_used(batches, self.rows, self._most_kept)
         plans, offset, last = [], PAGE, self._cap // PAGE * PAGE
         for ids in batches:
             room = max(0, last - offset) // max(self.row_bytes, 1)
-            plans.append(_plan(ids, kept, offset, room))
+            plans.append(_plan(ids, common, offset, room))
             offset += padded(len(plans[-1].written) * self.row_bytes)
         free = shutil.disk_usage(self._directory).free
         if offset > free:
@@ -100,7 +173,7 @@ class PackedRows(Rows):
                 "give a smaller cap"
             )
         before = self.behind.counts.record()
-        self._memory = self.behind.gather(torch.from_numpy(kept))
+        self._memory = self.behind.gather(torch.from_numpy(common))
         with nameless_file(self._directory, Transfers()) as file:
             # How reads have to be aligned can only be found out on a file that holds something.
             file.write(0, np.zeros(PAGE, np.uint8))
@@ -126,15 +199,15 @@ class PackedRows(Rows):
         batch, reader = self._batches.get(digest(ids.tobytes()), (None, None))
         if batch is None or reader is None:
             return self._begin_behind(ids, out, places)
-        kept, written, others = (
+        common, written, others = (
             chosen if places is None else places[chosen]
-            for chosen in (batch.kept, batch.written, batch.others)
+            for chosen in (batch.common, batch.written, batch.others)
         )
         numbers = np.arange(len(written))
         ticket = reader.read_rows(numbers, written, as_bytes(out), batch.offset, self.row_bytes, 0)
-        self._counts.add(rows_read=len(written), bytes_read=ticket.bytes, hits=len(kept))
+        self._counts.add(rows_read=len(written), bytes_read=ticket.bytes, hits=len(common))
         rest = self._begin_behind(ids[batch.others], out, others)
-        copy_rows(self._memory, batch.kept_rows, out, kept)
+        copy_rows(self._memory, batch.common_rows, out, common)
 
         def wait() -> None:
             finish_read(ticket, self._directory)
@@ -162,13 +235,13 @@ def _write(
     for first in range(0, rows.rows, each):
         ends = [int(np.searchsorted(ids, first + each)) for ids in batches]
         parts = [ids[begin:end] for ids, begin, end in zip(batches, done, ends, strict=True)]
-        wanted = np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
-        if len(wanted) == 0:
+        union = np.unique(np.concatenate([*parts, np.empty(0, np.int64)]))
+        if len(union) == 0:
             continue
-        piece = rows.gather(torch.from_numpy(wanted))
+        piece = rows.gather(torch.from_numpy(union))
         for b, part in enumerate(parts):
             if len(part):
-                mine = piece[torch.from_numpy(np.searchsorted(wanted, part))]
+                mine = piece[torch.from_numpy(np.searchsorted(union, part))]
                 rest[b] = np.concatenate((rest[b], as_bytes(mine)))
                 full = len(rest[b]) // PAGE * PAGE
                 if full:
@@ -190,12 +263,12 @@ def _most_used(batches: Sequence[Int64Array], rows: int, most: int) -> Int64Arra
     return np.sort(order)
 
 
-def _plan(ids: Int64Array, kept: Int64Array, offset: int, room: int) -> _Batch:
+def _plan(ids: Int64Array, common: Int64Array, offset: int, room: int) -> _Batch:
     """Places of a batch's rows, with room for so many in the file."""
-    place = np.searchsorted(kept, ids)
+    place = np.searchsorted(common, ids)
     hit = np.zeros(len(ids), np.bool_)
-    inside = place < len(kept)
-    hit[inside] = kept[place[inside]] == ids[inside]
+    inside = place < len(common)
+    hit[inside] = common[place[inside]] == ids[inside]
     missing = np.flatnonzero(~hit)
     missing = missing[np.argsort(ids[missing], kind="stable")]
     return _Batch(np.flatnonzero(hit), place[hit], missing[:room], offset, missing[room:])

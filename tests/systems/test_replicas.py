@@ -12,16 +12,11 @@ import torch
 
 import spgnn
 from spgnn.addons.batches import NeighborLoader
-from spgnn.addons.diskbatches.minibatch import train
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.addons.diskbatches.replicas import ReplicatedLoader
-from spgnn.comm import (
-    SoloCommunicator,
-    connect,
-)
+from spgnn.addons.diskbatches import MiniBatchConfig, train
+from spgnn.comm import SoloCommunicator, connect
 from spgnn.testing import run_ranks
 from tests.addons.batches.graphs import N
-from tests.addons.batches.test_ranks import FANOUTS, assert_same, graph
+from tests.addons.batches.test_ranks import FANOUTS, assert_same, graph, loader_of
 from tests.addons.diskbatches.test_minibatch import SHORT, numbers, trained
 from tests.training import write_dataset
 
@@ -40,17 +35,17 @@ def check(rank: int, parts: int) -> None:
         whole = graph(weighted=weighted, sparse=weighted)
         given = spgnn.distribute(whole if rank == 0 else None, partition=labels, comm=comm)
         options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 11, "sampler": sampler}
-        loader = ReplicatedLoader(given.share, comm, FANOUTS, "train_mask", **options)
+        loader = loader_of(given, FANOUTS, "train_mask", mode="replicated", **options)
         seeds = np.flatnonzero(whole.train_mask.numpy() & (labels == rank))
         one = NeighborLoader(whole, FANOUTS, torch.from_numpy(seeds), **options)
         before = comm.ledger.copy()
         for _ in range(2):
             mine, wanted = list(loader), list(one)
-            assert len(mine) == len(wanted) == len(loader) <= loader.steps
+            assert len(mine) == len(wanted) <= loader.steps
             for batch, other in zip(mine, wanted, strict=True):
-                place = replace(other.place, step=batch.place.step)
-                assert batch.place == place
-                assert batch.place.step == place.epoch * loader.steps + place.number
+                place = other.place
+                iteration = place.epoch * loader.steps + place.number
+                assert batch.place == replace(place, iteration=iteration)
                 # Places of seeds are those among a rank's own vertices, by part.
                 batch.input_id = other.input_id
                 assert_same(batch, other)
@@ -62,10 +57,10 @@ def check(rank: int, parts: int) -> None:
             len(reached(pattern, np.flatnonzero(whole.train_mask.numpy() & (labels == r)), 2))
             for r in range(parts)
         ]
-        assert loader.replicas["vertices"] == sizes
-        assert loader.replicas["factor"] == sum(sizes) / N
-        assert loader.replicas["bytes"] > 0
-        assert (loader.replicas["received_bytes"] > 0) == (parts > 1)
+        assert loader.strategy.replicas["vertices"] == sizes
+        assert loader.strategy.replicas["factor"] == sum(sizes) / N
+        assert loader.strategy.replicas["bytes"] > 0
+        assert (loader.strategy.replicas["received_bytes"] > 0) == (parts > 1)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])

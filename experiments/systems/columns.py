@@ -12,23 +12,26 @@ gradients, so optimisers, clipping, evaluation and checkpoints are those of any 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.addons.batches.batch import Batch
-from spgnn.addons.batches.feature_rows import Counts
-from spgnn.addons.batches.rank_batches import Finish, Inputs, Options, RankBatches, exact_batches
-from spgnn.addons.batches.rank_graph import Metadata, as_dtype
-from spgnn.addons.batches.rank_sampler import Sampled
-from spgnn.addons.batches.sampling import offsets_of
-from spgnn.autograd import named, product
-from spgnn.comm import (
-    Communicator,
-    RowCounts,
+from spgnn.addons.batches import (
+    Batch,
+    BatchOptions,
+    Counts,
+    Exact,
+    Metadata,
+    Mode,
+    RankBatches,
+    as_dtype,
+    offsets_of,
 )
+from spgnn.autograd import named, product
+from spgnn.comm import Communicator, RowCounts
 from spgnn.data import RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
@@ -140,7 +143,6 @@ class SplitBlock(Block):
         )
 
 
-@dataclass(eq=False, kw_only=True)
 class ColumnBatches(RankBatches):
     """Batches whose features are columns, and whose first layer is computed on all ranks.
 
@@ -149,18 +151,34 @@ class ColumnBatches(RankBatches):
     trained on; ids, degrees and labels of all vertices are on every rank.
     """
 
-    table: Tensor  # float [n, columns of this rank]
-    columns: slice
-    width: int  # of the features
-    everyone: Metadata  # of all vertices
+    is_shared = True
+
+    def __init__(
+        self, exact: RankBatches, table: Tensor, columns: slice, width: int, everyone: Metadata
+    ) -> None:
+        none = torch.zeros(0, dtype=torch.int64)
+        super().__init__(
+            exact.ranks,
+            exact.sampler,
+            exact.steps,
+            lambda epoch: [one or (none, none) for one in exact.inputs(epoch)],
+            exact.options,
+            is_whole=exact.is_whole,
+        )
+        # Columns of this rank of all features [n, …], which they are, and how many there are.
+        self.table, self.columns, self.width = table, columns, width
+        self.everyone = everyone  # metadata of all vertices
+
+    def join(self, model: Any, batch: Any) -> Tensor | None:
+        """The other ranks need this one's columns."""
+        first = batch.layers[0]
+        request = model.convolutions[0].aggregation(batch.x, first, None, None)
+        out: Tensor = first.aggregate(request).sum()
+        return out
 
     def _completed(
-        self,
-        epoch: int,
-        steps: Sequence[int],
-        chosen: Sequence[tuple[int, Inputs]],
-        samples: Sampled,
-    ) -> Finish:
+        self, epoch: int, steps: Sequence[int], chosen: Any, samples: Any
+    ) -> Callable[[], list[Batch | None]]:
         """Push the structures of the first layers; the result waits for them. Collective."""
         batches = [
             self._batch(epoch, step, input_id, drawn, self.everyone.of(drawn[0].nodes), None)
@@ -230,9 +248,9 @@ class ColumnBatches(RankBatches):
                     blocks.append(block)
                     vertices.append(nodes)
                     continue
-                made = self._block(part, *sizes[rank])
-                blocks.append(made[0])
-                vertices.append(made[1])
+                theirs, of_theirs = self._block(part, *sizes[rank])
+                blocks.append(theirs)
+                vertices.append(of_theirs)
             return blocks, vertices
 
         return arrive
@@ -247,50 +265,59 @@ class ColumnBatches(RankBatches):
         sizes = [count * dtype.itemsize for count, dtype in zip(counts, dtypes, strict=True)]
         parts = zip(packed.split(sizes), dtypes, strict=True)
         lengths, nodes, indices, *floats = [as_dtype(part, dtype) for part, dtype in parts]
-        nodes, known = nodes.long(), self.everyone
+        nodes, everyone = nodes.long(), self.everyone
         block = Block(
             block_pattern(offsets_of(lengths), indices, vertices),
             nodes,
             edge_weight=floats.pop(0) if values & 1 else None,
             factors=floats.pop(0) if values & 2 else None,
-            degrees=(lambda: known.of(nodes).degrees) if self.options.of_graph else None,
+            degrees=(lambda: everyone.of(nodes).degrees) if self.options.of_graph else None,
         )
         return block, nodes
 
 
-def column_batches(
-    share: RankShare,
-    comm: Communicator,
-    num_neighbors: Sequence[int],
-    input_nodes: Tensor | str | None,
-    options: Options,
-) -> ColumnBatches:
-    """The batches of `exact_batches`, with features split by columns. Collective."""
-    exact = exact_batches(share, comm, num_neighbors, input_nodes, options)
-    ranks = exact.ranks
-    x = densified(ranks.x) if isinstance(ranks.x, CSR) else ranks.x
-    width, sizes = int(x.shape[1]), ranks.layout.sizes.tolist()
-    if width < comm.size:
-        raise InputError(
-            f"{share.meta.name}: {width} columns of features cannot be split over {comm.size} ranks"
-        )
-    columns = RowLayout.even(width, comm.size)
-    own = slice(*columns.range(comm.rank))
-    packed = ranks.metadata.packed()
-    everyone = packed.new_empty(ranks.layout.rows, packed.shape[1])
-    comm.all_gather(packed, everyone, sizes)
-    none = torch.zeros(0, dtype=torch.int64)
-    return ColumnBatches(
-        ranks=ranks,
-        sampler=exact.sampler,
-        steps=exact.steps,
-        inputs=lambda epoch: [one or (none, none) for one in exact.inputs(epoch)],
-        options=options,
-        table=own_columns(x, columns, ranks.layout, comm),
-        columns=own,
-        width=width,
-        everyone=ranks.metadata.unpacked(everyone),
-    )
+class Columns(Mode):
+    """The batches of one process, with features split by columns over ranks."""
+
+    samplers = None
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """The first layer must be W X, summed over neighbours."""
+        model = config.model
+        wrong = ""
+        if model.attends:
+            # P3 itself adds partial H W up at one more exchange, before attention.
+            wrong = f"--model gcn, sage or gin, whose first layer is a sum, not {model.model}"
+        elif model.reduces_rows:
+            wrong = f"--aggregate mean or sum, not {model.aggregate}"
+        elif model.residual:
+            wrong = "no --residual: no rank has whole rows of features"
+        elif model.input_dropout:
+            wrong = "model.input-dropout off"
+        if wrong:
+            raise InputError(f"--distributed columns needs {wrong}")
+
+    def strategy(
+        self, share: RankShare, comm: Communicator, options: BatchOptions
+    ) -> ColumnBatches:
+        """Exact batches, with features split by columns. Collective."""
+        exact = Exact().strategy(share, comm, options)
+        ranks = exact.ranks
+        x = densified(ranks.x) if isinstance(ranks.x, CSR) else ranks.x
+        width = int(x.shape[1])
+        if width < comm.size:
+            raise InputError(
+                f"{share.meta.name}: {width} columns of features cannot be split over "
+                f"{comm.size} ranks"
+            )
+        columns = RowLayout.even(width, comm.size)
+        packed = ranks.metadata.packed()
+        everyone = packed.new_empty(ranks.layout.rows, packed.shape[1])
+        comm.all_gather(packed, everyone, ranks.layout.sizes.tolist())
+        table = own_columns(x, columns, ranks.layout, comm)
+        own = slice(*columns.range(comm.rank))
+        return ColumnBatches(exact, table, own, width, ranks.metadata.unpacked(everyone))
 
 
 def own_columns(x: Tensor, columns: RowLayout, rows: RowLayout, comm: Communicator) -> Tensor:

@@ -1,0 +1,130 @@
+"""Learn Locally, Correct Globally (Ramezani et al., ICLR 2022): local steps, and corrections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from spgnn.addons.batches import Exact
+from spgnn.addons.diskbatches import (
+    BatchTrainer,
+    VertexBatches,
+    average_gradients,
+    means_over_ranks,
+)
+from spgnn.addons.historical import Local
+from spgnn.comm import Communicator
+from spgnn.errors import InputError
+from spgnn.options import Record, key
+from spgnn.train import OPTIMIZERS, set_optimizer
+
+
+class CorrectedTrainer(BatchTrainer):
+    """Ranks take steps of their own; models are averaged and corrected now and then.
+
+    After so many local steps, parameters become their mean over all ranks, and some steps follow on
+    exact batches, whose neighbourhoods lie on all ranks: they take out the bias of gradients that
+    knew of no other rank's vertices. In the paper a server takes them; here all ranks do, each on a
+    batch of its own. Averages and corrections also end each epoch, so that all ranks evaluate one
+    model.
+    """
+
+    def __init__(self, task: VertexBatches, config: Any, comm: Communicator, *more: Any) -> None:
+        super().__init__(task, config, comm, *more)
+        how = config.distribution
+        self._every, self._corrections, self._round = how.correct_every, how.correct_steps, 0
+        self._exact: Any = task.part_loader(Exact()).strategy
+        optimizer = OPTIMIZERS[config.training.optimizer]
+        self._corrector = optimizer(task.parameter_groups(), lr=config.training.lr)
+        self._steps_agree = False
+
+    def update(self, step: int, loss: Tensor | None, weight: float) -> Tensor:
+        """A local step, and perhaps a correction. Collective."""
+        sums = torch.zeros(2)
+        if loss is not None:
+            self._step()
+            sums = torch.stack((loss.detach() * weight, loss.new_tensor(weight)))
+        self.clock.lap("other")
+        if (step + 1) % self._every == 0 or step + 1 == self.steps_per_epoch:
+            self._correct()
+        return sums
+
+    def total(self, totals: Tensor) -> Tensor:
+        """The sums of an epoch over all ranks. Collective."""
+        self.comm.all_reduce(totals).wait()
+        return totals
+
+    def _correct(self) -> None:
+        """Average the models, and learn of exact batches. Collective."""
+        model, clock = self.task.model, self.clock
+        average_parameters(model, self.comm)
+        clock.lap("allreduce")
+        for group in self._corrector.param_groups:
+            group["lr"] = self.optimizer.param_groups[0]["lr"]
+        for _ in range(self._corrections):
+            batch = self._exact.batch(*divmod(self._round, self._exact.steps))
+            self._round += 1
+            clock.lap("sampling")
+            loss, weight = self.task.loss_of(batch)
+            clock.lap("forward")
+            if loss is not None:
+                loss.backward()
+            clock.lap("backward")
+            average_gradients(model, self.comm, weight)
+            clock.lap("allreduce")
+            self._corrector.step()
+            self._corrector.zero_grad()
+            clock.lap("other")
+
+    def _state(self) -> dict[str, Any]:
+        correction = {"round": self._round, "optimizer": self._corrector.state_dict()["state"]}
+        state = {"optimizer": self.optimizer.state_dict()["state"], "correction": correction}
+        return {**super()._state(), **state}
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        set_optimizer(self.optimizer, state["optimizer"])
+        self._round = state["correction"]["round"]
+        set_optimizer(self._corrector, state["correction"]["optimizer"])
+
+
+class Corrected(Local):
+    """Local batches, whose models are averaged and corrected."""
+
+    @dataclass(frozen=True)
+    class Keys(Record):
+        """Its options."""
+
+        correct_every: Annotated[
+            int, key("local: average models only after so many steps, and correct them", "STEPS")
+        ] = 0
+        correct_steps: Annotated[int, key("of a correction, each on an exact batch a rank")] = 1
+
+    keys = Keys
+    extends = "local"
+    trainer = CorrectedTrainer
+
+    @classmethod
+    def check(cls, config: Any) -> None:
+        """As of local batches; and without a rhythm there is no correction."""
+        super().check(config)
+        if not config.distribution.correct_every:
+            raise InputError("distribution.correct-steps needs distribution.correct-every")
+
+    @classmethod
+    def describe(cls, batches: str, options: Any, ranks: int) -> str:
+        """In words."""
+        how = f"corrected by {options.correct_steps} after {options.correct_every}"
+        return f"{batches}, {how} (local)"
+
+
+def average_parameters(model: nn.Module, comm: Communicator) -> None:
+    """Make every parameter its mean over all ranks. Collective; one all-reduce."""
+    if comm.size == 1:
+        return
+    parameters = [p.detach() for p in model.parameters()]
+    for parameter, mean in zip(parameters, means_over_ranks(parameters, 1, comm)[0], strict=True):
+        parameter.copy_(mean)
