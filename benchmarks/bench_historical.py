@@ -38,9 +38,8 @@ import torch.nn.functional as F
 
 import spgnn
 from spgnn.addons.batches import NeighborLoader
-from spgnn.addons.diskbatches.batch_training import average_gradients
-from spgnn.addons.historical import History
-from spgnn.addons.historical.historical import hidden_widths
+from spgnn.addons.diskbatches import average_gradients
+from spgnn.addons.historical import History, hidden_widths
 from spgnn.comm import (
     connect,
 )
@@ -107,9 +106,9 @@ def train(rank: int, how: Way) -> dict[str, Any]:
     options: dict[str, Any] = {"batch_size": -(-how.batch // comm.size), "shuffle": True}
     options |= {"seed": how.seed}
     before = comm.ledger.copy()
-    options |= {"comm": comm, "widths": hidden_widths(model), "mode": how.way, "superbatch": 4}
+    options |= {"comm": comm, "mode": how.way, "superbatch": 4}
     if how.history is not None:
-        options["mode"] = how.history
+        options["mode"] = replace(how.history, widths=hidden_widths(model))
     loader = NeighborLoader(graph.share, how.fanouts, "train_mask", **options)
     strategy: Any = loader.strategy
     optimizer = torch.optim.Adam(model.parameters(), lr=how.lr)
@@ -124,15 +123,14 @@ def train(rank: int, how: Way) -> dict[str, Any]:
             average_gradients(model, comm, 0 if batch is None else batch.batch_size)
             optimizer.step()
     seconds = time.perf_counter() - started
-    if how.way != "exact":
-        strategy.drain()
+    strategy.close()
     moved = torch.tensor([comm.ledger.since(before).of("alltoall").received_bytes])
     comm.all_reduce(moved).wait()
     scores = spgnn.infer(model.eval(), graph).argmax(1)
     right = torch.stack([((scores == graph.y) & graph.test_mask).sum(), graph.test_mask.sum()])
     comm.all_reduce(right).wait()
     found = {"accuracy": float(right[0] / right[1]), "bytes": int(moved), "seconds": seconds}
-    return found | (strategy.report() if how.way != "exact" else {})
+    return found | (strategy.report().get("historical") or {})
 
 
 def ways(graph: str, arguments: argparse.Namespace) -> Iterator[tuple[str, int, Way]]:

@@ -38,16 +38,16 @@ from contextlib import contextmanager
 from statistics import median
 from tempfile import NamedTemporaryFile
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "experiments"))
+
 import numpy as np
 import torch
-from spgnn.addons.diskbatches.packed_rows import PackedRows
+from systems.packed_rows import PackedRows
 from torch import Tensor
 
-from spgnn.addons.batches import DiskRows
-from spgnn.addons.batches.sampling import Draw, NeighborSampler
-from spgnn.addons.diskbatches import CachedRows
+from spgnn.addons.batches import DiskRows, Draw, NeighborSampler
+from spgnn.addons.diskbatches import CachedRows, degrees_of
 from spgnn.addons.diskbatches.cached_rows import PolicyName, hits
-from spgnn.addons.diskbatches.disk_pattern import degrees_of
 from spgnn.data import open_source
 from spgnn.data.generators import rmat
 from spgnn.files import atomic_file

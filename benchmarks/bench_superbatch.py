@@ -27,8 +27,7 @@ import torch
 
 from spgnn import NeighborLoader
 from spgnn.addons.batches import DiskRows
-from spgnn.addons.diskbatches import CachedRows, DiskPattern
-from spgnn.addons.diskbatches.disk_pattern import degrees_of
+from spgnn.addons.diskbatches import CachedRows, DiskPattern, DiskSuperbatch, degrees_of
 from spgnn.data import open_shards, open_source, write_shards
 from spgnn.data.generators import rmat
 
@@ -57,9 +56,7 @@ def measure(folder: Path, overlap: bool, part: float, policy: Any, o: argparse.N
         shuffle=True,
         store=rows,
         structure=pattern,
-        superbatch=o.superbatch,
-        samples_dir=folder,
-        overlap=overlap,
+        superbatch=DiskSuperbatch(o.superbatch, folder, overlap),
         num_workers=o.workers,
     )
     for _ in loader:

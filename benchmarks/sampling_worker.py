@@ -16,7 +16,7 @@ BATCH = 1024
 
 
 def spgnn(indptr, indices, weights):
-    from spgnn.addons.batches.sampling import Draw, LaborSampler, NeighborSampler
+    from spgnn.addons.batches import Draw, LaborSampler, NeighborSampler
     from spgnn.pattern import Pattern
 
     n = len(indptr) - 1

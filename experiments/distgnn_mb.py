@@ -26,8 +26,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 import systems  # noqa: F401
 from paper.output import Output, can_draw, finished, show
 
-from spgnn.addons.diskbatches.minibatch import train
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches import MiniBatchConfig, train
 from spgnn.comm import connect
 from spgnn.comm.slow_link import throttled
 from spgnn.command import run

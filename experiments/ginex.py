@@ -25,13 +25,18 @@ from paper.output import Output, can_draw, finished, show
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.addons.batches.feature_rows import Counts, DiskRows, Rows, Wait
-from spgnn.addons.batches.sampled_graph import SampledGraph, on_disk
-from spgnn.addons.diskbatches.batch_training import BatchTrainer, VertexBatches
-from spgnn.addons.diskbatches.cached_rows import CachedRows, hits
-from spgnn.addons.diskbatches.disk_pattern import DiskPattern, degrees_of
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.addons.diskbatches.minibatch_data import Dataset, open_dataset
+from spgnn.addons.batches import Counts, DiskRows, Rows, SampledGraph, Wait, on_disk
+from spgnn.addons.diskbatches import (
+    BatchTrainer,
+    CachedRows,
+    Dataset,
+    DiskPattern,
+    MiniBatchConfig,
+    VertexBatches,
+    degrees_of,
+    hits,
+    open_dataset,
+)
 from spgnn.comm import SoloCommunicator
 from spgnn.command import run
 from spgnn.data import load_dataset, open_shards, write_shards

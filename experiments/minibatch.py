@@ -24,7 +24,7 @@ end_silently_on_interrupt()
 
 import systems  # noqa: E402, F401
 
-from spgnn.addons.diskbatches.minibatch import main  # noqa: E402
+from spgnn.addons.diskbatches import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

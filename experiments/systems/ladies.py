@@ -126,9 +126,11 @@ class FastGCNHops:
             return indptr, columns, numbers, torch.zeros(0)
         numbers_drawn, factors = draw_vertices(self._vertices, self._counts[hop], hop, draw)
         drawn, order = torch.from_numpy(numbers_drawn).sort()
-        wanted = self._columns[columns.long()]
-        place = torch.searchsorted(drawn, wanted).clamp_(max=max(len(drawn) - 1, 0))
-        taken = drawn[place] == wanted if len(drawn) else torch.zeros_like(wanted, dtype=torch.bool)
+        vertices = self._columns[columns.long()]
+        place = torch.searchsorted(drawn, vertices).clamp_(max=max(len(drawn) - 1, 0))
+        taken = torch.zeros_like(vertices, dtype=torch.bool)
+        if len(drawn):
+            taken = drawn[place] == vertices
         if self._values is not None:  # what has no weight is no entry
             taken &= self._values[numbers] != 0
         before = offsets_of(taken)

@@ -35,7 +35,7 @@ class CorrectedTrainer(BatchTrainer):
 
     def __init__(self, task: VertexBatches, config: Any, comm: Communicator, *more: Any) -> None:
         super().__init__(task, config, comm, *more)
-        how = config.distribution
+        how = config.options
         self._every, self._corrections, self._round = how.correct_every, how.correct_steps, 0
         self._exact: Any = task.part_loader(Exact()).strategy
         optimizer = OPTIMIZERS[config.training.optimizer]
@@ -98,6 +98,7 @@ class Corrected(Local):
     class Keys(Record):
         """Its options."""
 
+        section = "distribution"
         correct_every: Annotated[
             int, key("local: average models only after so many steps, and correct them", "STEPS")
         ] = 0
@@ -111,7 +112,7 @@ class Corrected(Local):
     def check(cls, config: Any) -> None:
         """As of local batches; and without a rhythm there is no correction."""
         super().check(config)
-        if not config.distribution.correct_every:
+        if not config.options.correct_every:
             raise InputError("distribution.correct-steps needs distribution.correct-every")
 
     @classmethod

@@ -74,6 +74,7 @@ class PackedRows(FeatureTable):
     class Keys(Record):
         """Its options."""
 
+        section = "storage"
         pack: Annotated[
             int,
             key(
@@ -111,16 +112,20 @@ class PackedRows(FeatureTable):
     @classmethod
     def check(cls, config: Any) -> None:
         """Refuse keys that do not go together."""
-        how, fixed, on_disk = config.storage, config.sampling.fixed, config.storage.store == "disk"
+        how, on_disk = config.options, config.storage.store == "disk"
         if how.pack and (not on_disk or how.store_dir is None):
             raise InputError("storage.pack needs --store disk and storage.store-dir for it")
+        if how.pack and how.memory:
+            raise InputError(
+                "storage.memory chooses the size of a cache, and storage.pack has none"
+            )
         if how.pack_epochs > 1 and not how.pack:
             raise InputError(f"storage.pack-epochs {how.pack_epochs} needs storage.pack")
-        if fixed and on_disk and not how.pack:
+        if how.fixed and on_disk and not how.pack:
             raise InputError(
                 "sampling.fixed needs storage.pack under --store disk: both are packed"
             )
-        if fixed and how.pack_epochs > 1:
+        if how.fixed and how.pack_epochs > 1:
             raise InputError(
                 f"storage.pack-epochs {how.pack_epochs} needs sampling.fixed off: fixed batches "
                 "are packed once"
@@ -152,12 +157,7 @@ class PackedRows(FeatureTable):
             self._packed = range(epoch, sys.maxsize) if fixed else epochs
 
     def pack(self, id_lists: Sequence[Tensor]) -> None:
-        """Pack these batches, instead of those before.
-
-        The table is read once, from its first row to its last, and every batch grows as its rows
-        come by; in memory are the numbers of the rows, as many rows as a piece has, and a page of
-        each batch. If an id is out of range or the disk is full, nothing is packed.
-        """
+        """Pack these batches, instead of those before."""
         batches = [check_ids(ids, self.rows, str(self)) for ids in id_lists]
         self._batches, self.disk_bytes = {}, 0
         common = _most_used(batches, self.rows, self._most_kept)

@@ -85,7 +85,7 @@ class Replicated(Mode):
 
     @classmethod
     def check(cls, config: Any) -> None:
-        """What a sampler draws must follow from rows that are there."""
+        """A sampler must draw from the rows that are there."""
         by_rows = [name for name in SAMPLERS if SAMPLERS[name].needs != "graph"]
         if config.sampling.sampler not in by_rows:
             raise InputError(

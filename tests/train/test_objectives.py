@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from spgnn.addons.diskbatches.minibatch import train as train_batches
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
+from spgnn.addons.diskbatches import MiniBatchConfig
+from spgnn.addons.diskbatches import train as train_batches
 from spgnn.comm import (
     connect,
 )

@@ -161,7 +161,7 @@ class Batch:
 
     @cached_property
     def keys(self) -> DropoutKeys:
-        """Of the batch's dropout: a function of the loader's seed, the step and the vertex."""
+        """Keys of dropout: functions of the loader's seed, the step and the vertex."""
         return DropoutKeys(self.vertex_ids, self.place.seed, self.place.iteration)
 
     @cached_property

@@ -66,10 +66,7 @@ class NegativeSampler(GraphSampler):
         self._vertices = vertices_in_proportion(masses, vertex_ids)
 
     def negatives(self, vertices: Tensor, count: int, draw: Draw) -> Tensor:
-        """So many other ends for each of some vertices, which may repeat: int64 [m, count].
-
-        An InputError names a vertex that has an edge with everything that can be drawn.
-        """
+        """So many other ends for each of some vertices, which may repeat: int64 [m, count]."""
         count = check_integer("count", count, 0)
         listed = as_int64("vertices", vertices)
         wrong = listed[(listed < 0) | (listed >= self.pattern.shape[0])]

@@ -67,7 +67,7 @@ class Superbatch:
         ahead: int,
         stage: Callable[[str], None],
     ) -> Generator[Any, None, None]:
-        """What becomes of the samples 0 … count − 1, in order.
+        """The results of the samples 0 … count − 1, in order.
 
         Threads sample; one more finishes them, `ahead` of the caller. `stage` is called with the
         name of each stage that begins alone, ``"sample"`` or ``"gather"``.

@@ -99,7 +99,7 @@ class Mode(ABC):
     Attributes
     ----------
     keys : Record, optional
-        Its options, in the section ``distribution``.
+        Its options, whose section is ``distribution``.
     extends : str, optional
         The mode that becomes this one if one of `keys` is set.
     samplers : sequence of str, optional
@@ -115,7 +115,7 @@ class Mode(ABC):
 
     @classmethod
     def of(cls, options: Any, model: Any) -> Mode:
-        """From the section ``distribution``, for a model."""
+        """From all options of the command, by name, for a model."""
         return cls()
 
     @classmethod

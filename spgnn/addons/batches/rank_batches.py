@@ -222,6 +222,7 @@ class OwnSeeds(Exact):
     class Keys(Record):
         """Its options."""
 
+        section = "distribution"
         seeds: Annotated[
             Literal["all", "own"],
             key(
@@ -253,6 +254,7 @@ class Clusters(Mode):
     class Keys(Record):
         """Its options."""
 
+        section = "distribution"
         clusters: Annotated[int, key("of each rank's part", low=1)] = 16
         clusters_a_batch: Annotated[int, key("of --distributed cluster", low=1)] = 1
         boundary: Annotated[int, key("hops around clusters that belong to a batch", "HOPS")] = 1

@@ -100,7 +100,7 @@ class Metadata:
 
     @classmethod
     def of_share(cls, share: RankShare, rank: int, *, loops: bool) -> Metadata:
-        """Of a rank's own vertices; whether any vertex of the whole graph has a self-loop."""
+        """A rank's own vertices; `loops`: whether any vertex of the whole graph has a self-loop."""
         A, y = share.adjacency, share.data.y
         assert A is not None
         columns = {"ids": share.vertex_ids.to(index_dtype(share.layout.rows))}
@@ -134,7 +134,7 @@ class Metadata:
         return Degrees(edges, self._columns.get("weight", edges.float()), self._columns.get("bare"))
 
     def of(self, rows: Any) -> Metadata:
-        """Those of some rows: a tensor of numbers, or a slice."""
+        """The same of some rows: a tensor of numbers, or a slice."""
         return Metadata({name: array[rows] for name, array in self._columns.items()})
 
     def packed(self) -> Tensor:
@@ -183,7 +183,7 @@ class RankGraph:
 
     @classmethod
     def build(cls, share: RankShare, comm: Communicator) -> RankGraph:
-        """Of this rank's share. Collective."""
+        """From this rank's share. Collective."""
 
         def tables() -> tuple[CSR, Tensor | CSR]:
             if share.data.x is None or share.adjacency is None:

@@ -81,9 +81,9 @@ class Requests:
         begins = theirs.cumsum(0) - theirs
         place = torch.empty_like(self.order)
         place[self.order] = torch.arange(len(place))
-        wanted = theirs[place].long()
-        indptr = offsets_of(wanted)
-        source = (begins[place] - indptr[:-1]).repeat_interleave(wanted)
+        lengths = theirs[place].long()
+        indptr = offsets_of(lengths)
+        source = (begins[place] - indptr[:-1]).repeat_interleave(lengths)
         source += torch.arange(len(source))
         return indptr, [array[source] for array in arrived]
 

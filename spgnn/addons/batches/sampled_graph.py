@@ -81,7 +81,7 @@ class GraphTables:
         return nodes if self.vertex_ids is None else self.vertex_ids[nodes]
 
     def degrees(self, nodes: Tensor) -> Degrees:
-        """Of some vertices in the whole graph."""
+        """Degrees of some vertices in the whole graph."""
         assert self.known_degrees is not None
         return self.known_degrees.of(nodes)
 
@@ -207,7 +207,7 @@ def _read(data: Any, data_dir: str | None) -> SampledGraph:
 
 
 def sampled_graph(graph: Graph, x: Tensor | FeatureStore = None) -> SampledGraph:
-    """Of our own record, with its own features or others."""
+    """A graph of our own record, with its own features or others."""
     tables = {name: getattr(graph, name) for name in ("y", *MASKS)}
     x = graph.x if x is None else x
     return _of_tables(graph.name, graph.adjacency, x, tables, graph.vertex_ids)
@@ -250,7 +250,7 @@ def _of_tables(
 
 
 def _of_pyg(data: Any) -> SampledGraph:
-    """Of a PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
+    """A PyG ``Data``: every edge of its list is a nonzero, repeated ones as well."""
     data = with_edge_index(data)
     index = getattr(data, "edge_index", None)
     if index is None:
@@ -360,11 +360,7 @@ def _features(x: Tensor | FeatureStore, vertices: dict[str, Tensor]) -> FeatureS
 def input_nodes_of(
     graph: SampledGraph, input_nodes: Any, *, repeated: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The vertices that seeds are taken of, int64 [inputs], and their ``batch.input_id``.
-
-    Those of a mask are called by their vertices; others (``None``) by their places in the list.
-    `repeated`: one may be there twice.
-    """
+    """The vertices that seeds are taken of, int64 [inputs], and their ``batch.input_id``."""
     nodes = input_nodes
     if isinstance(nodes, str):
         if nodes not in graph.vertices:

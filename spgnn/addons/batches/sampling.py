@@ -111,7 +111,7 @@ class SampleCounts:
 
     @property
     def edges_per_second(self) -> float:
-        """Of one thread."""
+        """Edges that one thread samples in a second."""
         return self.edges / self.seconds if self.seconds else 0.0
 
 

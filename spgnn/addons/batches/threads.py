@@ -104,12 +104,7 @@ def last(work: Generator[None, None, Ready]) -> Ready:
 def in_turns(
     works: Iterable[Generator[None, None, Ready]], drop: Callable[[Ready], object]
 ) -> Generator[Ready, None, None]:
-    """The results of several works, in order, where each advances by a step at every turn.
-
-    All steps are made by whoever iterates, in an order that depends on their numbers alone, so
-    they may be collective. One work more is ready than is asked for. Closing the iterator leaves
-    those that are not as they are.
-    """
+    """The results of several works, in order, where each advances by a step at every turn."""
     coming = iter(works)
     growing: deque[Generator[None, None, Ready]] = deque()
     ready: deque[Ready] = deque()

@@ -4,6 +4,7 @@ from .batch_training import VertexBatches as VertexBatches
 from .batch_training import average_gradients as average_gradients
 from .batch_training import means_over_ranks as means_over_ranks
 from .cached_rows import CachedRows as CachedRows
+from .cached_rows import hits as hits
 from .disk_pattern import DiskPattern as DiskPattern
 from .disk_pattern import degrees_of as degrees_of
 from .minibatch import main as main
@@ -11,5 +12,6 @@ from .minibatch import train as train
 from .minibatch_config import FeatureTable as FeatureTable
 from .minibatch_config import MiniBatchConfig as MiniBatchConfig
 from .minibatch_data import Dataset as Dataset
+from .minibatch_data import open_dataset as open_dataset
 from .superbatch import DiskSuperbatch as DiskSuperbatch
 from .superbatch import SampleFile as SampleFile

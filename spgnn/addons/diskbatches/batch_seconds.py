@@ -57,17 +57,7 @@ class BatchSeconds:
         spent[part] += seconds
 
     def report(self) -> dict[str, Any]:
-        """Mean seconds of the epochs that count, by part and rank. Collective.
-
-        An all-reduce ends on all ranks at once. So it takes as long as on the rank that waits
-        least, which comes last; what others wait longer is ``idle``.
-
-        Returns
-        -------
-        dict
-            ``parts``, each with ``by_rank`` and ``max_over_mean``, and ``load_imbalance``, the same
-            of all seconds but idle ones.
-        """
+        """Mean seconds of the epochs that count, by part and rank. Collective."""
         numbers = [int(number) for number in timed(list(range(len(self.epochs))))]
         waits = torch.tensor([w for n in numbers for w in self._waits[n]], dtype=torch.float64)
         shortest = -waits

@@ -64,11 +64,7 @@ _PIECE = 1 << 16  # rows, or pairs, that are worked on at once
 
 
 def outputs_of(model: Stack, graph: SampledGraph) -> Tensor:
-    """A model's outputs for all vertices of a graph, exact, [n, columns].
-
-    Layer by layer, without jumping knowledge, where graph or features are not in memory, or the
-    model is on a GPU, which need not have room for all rows.
-    """
+    """A model's outputs for all vertices of a graph, exact, [n, columns]."""
     x, weight, device = graph.x, graph.edge_weight, next(model.parameters()).device
     in_memory = isinstance(x, MemoryRows | CSR) and isinstance(graph.pattern, Pattern)
     if in_memory and device.type == "cpu":
@@ -147,7 +143,7 @@ class BatchTask(Task):
         }
 
     def loss(self, epoch: int) -> Tensor:
-        """Of the first batch of an epoch."""
+        """The loss of the first batch of an epoch."""
         self.loader.epoch = epoch
         loss, _ = self.loss_of(next(iter(self.loader)))
         assert loss is not None
@@ -179,7 +175,7 @@ class BatchTask(Task):
         return self._signature
 
     def state(self) -> dict[str, Any]:
-        """Of the mode of batches, if it has any. Collective."""
+        """The state of the mode of batches, if it has any. Collective."""
         strategy = self.loader.strategy
         return {} if strategy is None else strategy.state()
 
@@ -256,8 +252,8 @@ class VertexBatches(BatchTask):
         data = replace(share.data, x=x, y=y, train_mask=masks[0] & labelled(y))
         self.share = replace(share, data=data)
         super().__init__(config, comm, share.meta, int(x.shape[1]), self.classes)
-        assert how.mode is not None
-        self.loader = self.part_loader(how.mode.of(how, self.layers))
+        assert config.mode is not None
+        self.loader = self.part_loader(config.mode.of(config.options, self.layers))
 
     def part_loader(self, mode: Mode) -> NeighborLoader:
         """Batches of this rank, of all ranks' parts. Collective."""
@@ -315,12 +311,7 @@ class VertexBatches(BatchTask):
 
 
 class LinkBatches(BatchTask):
-    """Learns to tell links from made-up pairs; seeds are ends of training links.
-
-    The pairs that are held out, and those they are ranked among, are those of full-graph training
-    (`train/links.py`). A training link meets other sources at its target that have no edge to it,
-    drawn anew in each epoch. The graph has no links but those for training.
-    """
+    """Learns to tell links from made-up pairs; seeds are ends of training links."""
 
     def __init__(self, config: MiniBatchConfig, comm: Communicator, dataset: Dataset) -> None:
         assert dataset.links is not None
@@ -371,7 +362,7 @@ class LinkBatches(BatchTask):
         return self.own_share({"embedding": self.outputs().float()})
 
     def _score(self, Z: Tensor, pairs: Pairs, purpose: str) -> tuple[Tensor, Tensor]:
-        """Of links [pairs], and of made-up ones [pairs, count], so many of them at once."""
+        """Scores of links [pairs], and of made-up ones [pairs, count]."""
         assert self.dataset is not None
         source, count = self.dataset.graph, self.aim.eval_negatives
         others = pairs.drawn(source.rows, count, self.seed, purpose)
@@ -414,7 +405,7 @@ def loader_options(
 
 def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
     """Options that decide which batches there are, in words; the usual is left out."""
-    how, mode = config.sampling, config.distribution.mode
+    how, mode = config.sampling, config.mode
     text = f"{how.batch_size} × {ranks} with {how.num_neighbors} neighbours"
     text += f" by {how.sampler}" if how.sampler != "neighbor" else ""
     text += f", in {how.seed_clusters} clusters" if how.seed_clusters else ""
@@ -423,7 +414,7 @@ def _batches_of(config: MiniBatchConfig, ranks: int) -> str:
         + ", replaced" * how.replace
         + ", drawn anew in each layer" * how.resample
     )
-    return text if mode is None else mode.describe(text, config.distribution, ranks)
+    return text if mode is None else mode.describe(text, config.options, ranks)
 
 
 class BatchTrainer(Trainer):
@@ -499,7 +490,7 @@ class BatchTrainer(Trainer):
         self.optimizer.zero_grad()
 
     def _counts(self) -> dict[str, int]:
-        """Of the table of features so far; evaluation reads it as well."""
+        """Rows that were read of the table of features so far; evaluation reads it as well."""
         whole = self.task.dataset
         if whole is None or not isinstance(whole.graph.x, Rows):
             return dict.fromkeys(self.rows_read, 0)
@@ -538,11 +529,7 @@ def average_gradients(
 
 
 def average_buffers(model: nn.Module, comm: Communicator, weight: float) -> None:
-    """Make running moments the weighted mean of those of all ranks. Collective; one all-reduce.
-
-    Ranks that see batches of their own remember moments of their own; a model is evaluated, and
-    kept in a checkpoint, with one of them. A weight of 0 on all ranks changes nothing.
-    """
+    """Make running moments the weighted mean of those of all ranks. Collective; one all-reduce."""
     moments = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if comm.size == 1 or not moments:
         return

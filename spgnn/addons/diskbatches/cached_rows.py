@@ -28,10 +28,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class _Trace:
-    """Distinct rows of each of several batches, and of each row the batch that needs it next.
-
-    Both are in memory, or in the file that the batches come from (`NodesOnDisk`).
-    """
+    """Distinct rows of each of several batches, and of each row the batch that needs it next."""
 
     def __init__(self, batches: Sequence[Tensor], rows: int, name: str) -> None:
         self._batches, self._rows, self._name = batches, rows, name
@@ -50,12 +47,7 @@ class _Trace:
         return len(rows), rows, None
 
     def look_ahead(self) -> Int32Array:
-        """Note the next use of each row in each batch; returns the first use of each row.
-
-        One pass from the last batch to the first. In memory is a number for each row of the table.
-        The paper of Ginex lists all uses of each row, 4 bytes each, and writes what changes in the
-        cache; we write next uses, from which the change follows when the batch comes.
-        """
+        """Note the next use of each row in each batch; returns the first use of each row."""
         seen = np.full(self._rows, -1, np.int32)
         for number in reversed(range(len(self))):
             _, rows, _ = self.batch(number)
@@ -296,11 +288,7 @@ def hits(
     ahead: int | None = None,
     scores: Tensor | None = None,
 ) -> list[int]:
-    """Hits of each batch of a trace, without any rows, in a cache that is empty at first.
-
-    A trace are the distinct rows of one batch after another; `ahead` of them are known at a time
-    (a superbatch), by default all: then no rule has more hits than ``"belady"``.
-    """
+    """Hits of each batch of a trace, without any rows, in a cache that is empty at first."""
     check_integer("slots", slots, 0)
     batches = [torch.from_numpy(np.ascontiguousarray(batch, np.int64)) for batch in trace]
     rows = 1 + max((int(batch.max()) for batch in batches if len(batch)), default=-1)

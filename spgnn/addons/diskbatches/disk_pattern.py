@@ -278,10 +278,7 @@ class DiskPattern(StoredPattern):
 
 
 class _Lists:
-    """Whole rows of a pattern in memory, those of the highest ratio of score to length.
-
-    Besides them there are 8 bytes for each row of the pattern: where it begins among those kept.
-    """
+    """Whole rows of a pattern in memory, those of the highest ratio of score to length."""
 
     def __init__(
         self, pattern: DiskPattern, capacity: int, scores: Tensor, directory: AnyPath | None
@@ -380,12 +377,7 @@ class DiskColumns:
 
 
 class DiskSampler:
-    """Samples of a graph whose structure lies on a disk: those of memory, bit for bit.
-
-    The rows of a hop's targets come whole. If a sampler draws row by row, a bounded number of
-    entries is in memory at a time; otherwise the rows of all targets of a batch are, each of which
-    is read once. Threads may call it at the same time.
-    """
+    """Samples of a graph whose structure lies on a disk: those of memory, bit for bit."""
 
     def __init__(
         self,

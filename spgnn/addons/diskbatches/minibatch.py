@@ -73,7 +73,7 @@ def train(
             learn = LinkBatches if config.aim.task == "links" else VertexBatches
             task = comm.on_every_rank(lambda: learn(config, comm, dataset))
         chosen = choose_sizes(task, config, comm)
-        mode = config.distribution.mode
+        mode = config.mode
         kind = BatchTrainer if mode is None or mode.trainer is None else mode.trainer
         trainer = kind(task, config, comm, callbacks_of(config.job, comm, callbacks))
         run_all(trainer, config.job, watch, config.data.dataset)
@@ -99,12 +99,7 @@ def _check_targets(config: MiniBatchConfig) -> None:
 def assemble(
     config: MiniBatchConfig, trainer: BatchTrainer, idle_bytes: int, watch: Stopwatch
 ) -> Report:
-    """The report of a run that is over, the same on every rank. Collective.
-
-    Of a graph that each rank holds its part of, ``features`` counts rows that batches needed and,
-    of these, those that came from other ranks. `idle_bytes`: resident memory of this rank before
-    it loaded any data.
-    """
+    """The report of a run that is over, the same on every rank. Collective."""
     task, comm = trainer.task, trainer.comm
     meta, loader, strategy = task.meta, task.loader, task.loader.strategy
     mine = loader.sampled

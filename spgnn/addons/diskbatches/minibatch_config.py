@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, make_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal
 
 from spgnn.addons.batches import Mode, Rows
@@ -14,7 +14,7 @@ from spgnn.config import Job as OfAnyJob
 from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
-from spgnn.options import Configuration, Record, flag, key, options_of, rare
+from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
 from spgnn.registry import MODES, SAMPLERS, TABLES
 
 
@@ -26,7 +26,7 @@ class FeatureTable(Rows):
     Attributes
     ----------
     keys : Record
-        Its options; it is used if the first is set.
+        Its options, whose section is ``storage``; it is used if the first is set.
     """
 
     keys: ClassVar[type[Record]]
@@ -38,19 +38,12 @@ class FeatureTable(Rows):
 
     @classmethod
     def of(cls, rows: Rows, options: Any, directory: Any) -> FeatureTable:
-        """Before a table, with options of ``storage`` and a directory for files of this process."""
+        """Before a table, with all options by name and a directory for files of this process."""
         raise NotImplementedError
 
     def report(self) -> Mapping[str, int]:
         """Numbers for the report, whose sums over ranks are shown."""
         return {}
-
-
-class _Choices:
-    """Names of all modes, and ``none``."""
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("none", *MODES))
 
 
 # Options of full-graph training that mean nothing here.
@@ -193,15 +186,6 @@ class Storage(Record):
         ),
     ] = 0
 
-    @property
-    def table(self) -> type[FeatureTable] | None:
-        """The table before the features that a key asks for."""
-        for name in TABLES:
-            kind: type[FeatureTable] = TABLES[name]
-            if getattr(self, options_of(kind.keys)[0].name):
-                return kind
-        return None
-
     def check(self) -> None:
         """Refuse flags that do not go together."""
         on_disk = self.store == "disk"
@@ -215,9 +199,8 @@ class Storage(Record):
                 "--cache needs --store disk: features in memory need none",
             ),
             (
-                self.memory and (not on_disk or self.cache or self.table is not None),
-                "storage.memory chooses the size of a cache: it needs --store disk, and neither "
-                "--cache nor another table before it",
+                self.memory and (not on_disk or self.cache),
+                "storage.memory chooses the size of a cache: it needs --store disk, and no --cache",
             ),
             (
                 self.store_dir is not None and not on_disk,
@@ -247,7 +230,7 @@ class Distribution(Record):
             "replicated: seeds of its part, all they reach is on it; "
             "local: neighbours of its part; historical: and past rows of others; cluster: whole "
             "clusters of its part",
-            choices=_Choices(),
+            choices=lambda: ("none", *MODES),
         ),
     ] = "none"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
@@ -255,46 +238,6 @@ class Distribution(Record):
         str, key("what parts get equal shares of: nnz, vertices, train, or several", "A,B")
     ] = "nnz"
     imbalance: Annotated[float, rare("allowed excess of the largest part")] = 0.05
-
-    @property
-    def mode(self) -> type[Mode] | None:
-        """The mode of batches; that which extends it, if one of its keys is set."""
-        if self.distributed == "none":
-            return None
-        mode: type[Mode] = MODES[self.distributed]
-        for name in MODES:
-            more: type[Mode] = MODES[name]
-            if more.extends == self.distributed and any(self._set_of(more)):
-                return more
-        return mode
-
-    def _set_of(self, mode: type[Mode]) -> Iterator[str]:
-        """Names of the options of a mode that are not as by default."""
-        for option in options_of(mode.keys) if mode.keys is not None else ():
-            if getattr(self, option.name) != option.default:
-                yield option.name
-
-    def check(self) -> None:
-        """Refuse flags that do not go together."""
-        mode, options = self.mode, {option.name: option for option in options_of(type(self))}
-        for registered in MODES:
-            other: type[Mode] = MODES[registered]
-            for name in self._set_of(other):
-                if mode is not other:
-                    raise InputError(
-                        f"{options[name].written} {getattr(self, name)} needs --distributed "
-                        f"{other.extends or registered}, not {self.distributed}"
-                    )
-        for name in ("partition", "balance", "imbalance"):
-            value = getattr(self, name)
-            if mode is None and value != options[name].default:
-                raise InputError(f"{options[name].written} {value} needs --distributed")
-
-
-@cache
-def _with_keys(record: Any, more: Any) -> type[Record]:
-    """A record that has the options of others as well."""
-    return make_dataclass(record.__name__, (), bases=(*more[::-1], record), frozen=True)
 
 
 def _refuse(*cases: tuple[object, str]) -> None:
@@ -368,14 +311,39 @@ class MiniBatchConfig(Configuration):
 
     @classmethod
     def sections(cls) -> dict[str, type[Record]]:
-        """The records by name, with the options of modes and tables that are registered."""
-        sections = super().sections()
-        for section, registry in (("storage", TABLES), ("distribution", MODES)):
-            keys = [registry[name].keys for name in registry]
-            more = tuple(one for one in keys if one is not None)
-            record: Any = sections[section]
-            sections[section] = _with_keys(record, more)
-        return sections
+        """The records by name, and those of modes and tables that are registered."""
+        more = {f"{name}.keys": kinds[name].keys for kinds in (MODES, TABLES) for name in kinds}
+        return super().sections() | {name: keys for name, keys in more.items() if keys is not None}
+
+    @property
+    def options(self) -> Any:
+        """All options by name."""
+        return SimpleNamespace(**self.flat())
+
+    @property
+    def mode(self) -> type[Mode] | None:
+        """The mode of batches; that which extends it, if one of its keys is set."""
+        name = self.distribution.distributed
+        if name == "none":
+            return None
+        kinds: list[type[Mode]] = [MODES[each] for each in MODES]
+        more = [kind for kind in kinds if kind.extends == name and any(self._set_of(kind.keys))]
+        return more[0] if more else MODES[name]
+
+    @property
+    def table(self) -> type[FeatureTable] | None:
+        """The table before the features, if a key asks for one."""
+        kinds: list[type[FeatureTable]] = [TABLES[name] for name in TABLES]
+        options = self.options
+        used = [kind for kind in kinds if getattr(options, options_of(kind.keys)[0].name)]
+        return used[0] if used else None
+
+    def _set_of(self, record: type[Record] | None) -> Iterator[Option]:
+        """The options of a record that are not as by default."""
+        options = self.flat()
+        for option in options_of(record) if record is not None else ():
+            if options[option.name] != option.default:
+                yield option
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
@@ -455,7 +423,7 @@ class MiniBatchConfig(Configuration):
         """True if a cache before a disk knows the batches of a superbatch beforehand."""
         how = self.storage
         room = how.cache or how.memory
-        return room > 0 and how.cache_policy == "belady" and how.table is None
+        return room > 0 and how.cache_policy == "belady" and self.table is None
 
     @property
     def superbatch(self) -> int:
@@ -476,9 +444,18 @@ class MiniBatchConfig(Configuration):
         return self.superbatch != 1 and not self.sampling.overlap
 
     def _check_distribution(self) -> None:
-        how = self.distribution
-        how.check()
-        mode = how.mode
+        how, mode, options = self.distribution, self.mode, self.flat()
+        for name in MODES:
+            for option in self._set_of(MODES[name].keys):
+                if mode is not MODES[name]:
+                    raise InputError(
+                        f"{option.written} {options[option.name]} needs --distributed "
+                        f"{MODES[name].extends or name}, not {how.distributed}"
+                    )
+        for option in options_of(Distribution):
+            value = options[option.name]
+            if mode is None and value != option.default:
+                raise InputError(f"{option.written} {value} needs --distributed")
         if mode is None:
             return
         named = f"--distributed {how.distributed} needs"

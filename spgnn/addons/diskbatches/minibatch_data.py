@@ -136,8 +136,8 @@ def _features(
             rows = row_normalise_features(x) if normalised else x
             file.write(rows.contiguous().numpy().view(np.uint8).data)
     table = DiskRows(path, offset, x.shape[0], x.shape[1], x.dtype)
-    if storage.table is not None:
-        return storage.table.of(table, storage, own)
+    if config.table is not None:
+        return config.table.of(table, config.options, own)
     if not (storage.cache or storage.memory) or storage.cache_policy == "none":
         return table
     scores = None if storage.cache_policy == "lru" else degrees_of(graph.adjacency)

@@ -79,6 +79,7 @@ class History(Local):
     class Keys(Record):
         """Its options."""
 
+        section = "distribution"
         historical: Annotated[
             str | None,
             flag(
@@ -117,7 +118,7 @@ class History(Local):
     @classmethod
     def check(cls, config: Any) -> None:
         """As of local batches; and the rows must be described."""
-        text = config.distribution.historical
+        text = config.options.historical
         if text is None:
             raise InputError(
                 "--distributed historical and --historical SIZE,LIFE,DELAY,PUSH need each other"
@@ -406,7 +407,7 @@ class PartBatches(Strategy):
         return hop.join(fresh, stale)
 
     def _keep_for_push(self, layer: int, hop: PartialHop, fresh: Tensor) -> None:
-        """Of the inputs of a layer, own vertices' are for its peers."""
+        """Note inputs of a layer, those of own vertices, for its peers."""
         own = self.ranks.boundary.is_own(hop.required)
         vertices = hop.required[own] - self.ranks.boundary.first
         self._outputs[layer - self._first_pushed] = (vertices, fresh.detach()[own])
@@ -490,7 +491,7 @@ class PartBatches(Strategy):
         return rows if hop.order is None else take(rows, hop.order)
 
     def _metadata(self, nodes: Sequence[Tensor]) -> list[Metadata]:
-        """Of the vertices of each layer."""
+        """Metadata of the vertices of each layer."""
         ranks, listed = self.ranks, torch.cat(list(nodes))
         own, number = ranks.boundary.is_own(listed), ranks.boundary.number(listed)
         place = torch.where(own, listed - ranks.boundary.first, number + ranks.boundary.own)

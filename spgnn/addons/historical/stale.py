@@ -35,12 +35,7 @@ class StaleCounts:
 
 
 class EmbeddingCache:
-    """Stale rows of the vertices of a halo; where there is no room, the oldest are evicted.
-
-    The historical embedding cache of one layer of DistGNN-MB (Vasimuddin et al. 2022), whose
-    search, load and store run in C++ threads. It holds `capacity` rows; one that was made more than
-    `life` iterations ago is not found.
-    """
+    """Stale rows of the vertices of a halo; where there is no room, the oldest are evicted."""
 
     def __init__(
         self,
@@ -60,10 +55,7 @@ class EmbeddingCache:
         return self._lines.used
 
     def find(self, vertices: Tensor, now: int) -> Tensor:
-        """Slots of vertices' rows, int64 [k], −1 where there is none or it is too old; counted.
-
-        They are for `rows`, until the next `put`.
-        """
+        """Slots of vertices' rows, int64 [k], −1 where there is none or it is too old; counted."""
         slots = torch.empty_like(vertices)
         hits, ages = self._lines.search(vertices, now, self.life, slots)
         self.hits.requested += len(vertices)
@@ -102,12 +94,7 @@ class EmbeddingCache:
 
 
 class HaloFeatures:
-    """Features of vertices of the halo, fetched once: they do not age. Collective.
-
-    Of at most `capacity` vertices, those that batches of the seeds can ask for along most edges.
-    DistGNN-MB pushes features and lets them age as it does embeddings; but they never change, so
-    rows that are fetched once cost less and are never missed.
-    """
+    """Features of vertices of the halo, fetched once: they do not age. Collective."""
 
     def __init__(self, ranks: RankGraph, seeds: Tensor, hops: int, capacity: int) -> None:
         uses = reachable_uses(ranks, seeds, hops)
@@ -145,14 +132,7 @@ class _Sending:
 
 
 class Push:
-    """Rows of iteration k are with the peers from iteration k + delay on; nobody waits for them.
-
-    The asynchronous embedding push of DistGNN-MB (Vasimuddin et al. 2022, Algorithm 2). Of the rows
-    that an iteration made, each peer gets those that are in its halo; where these are more than
-    `most` in a layer, a sample of that size, by degree. A peer does not get a row again for `pause`
-    iterations, which leaves room for others; with 1 this is the paper's rule. Each iteration is one
-    `arrived` and one `begin`, on all ranks.
-    """
+    """Rows of iteration k are with the peers from iteration k + delay on; nobody waits for them."""
 
     def __init__(
         self,
@@ -295,11 +275,7 @@ class Push:
 def turns_by_degree(
     ids: npt.NDArray[np.int64], degrees: npt.NDArray[np.int64], seed: int, step: int
 ) -> Tensor:
-    """A number for each vertex: the k smallest of any set are a sample of k, biased by degree.
-
-    Each draw takes one of the vertices that are left in proportion to its degree (Efraimidis &
-    Spirakis 2006): exponential numbers whose rates are degrees, functions of (seed, step, id).
-    """
+    """A number for each vertex: the k smallest of any set are a sample of k, biased by degree."""
     drawn = uniform(ids, seed, "push", second=np.full(len(ids), step))
     return torch.from_numpy(-np.log1p(-drawn) / degrees)
 
