@@ -46,6 +46,11 @@ class FeatureTable(Rows):
         return {}
 
 
+def mode_names() -> tuple[str, ...]:
+    """Values of ``--distributed``."""
+    return ("none", *MODES)
+
+
 # Options of full-graph training that mean nothing here.
 @dataclass(frozen=True)
 class Model(OfWhole):
@@ -230,7 +235,7 @@ class Distribution(Record):
             "replicated: seeds of its part, all they reach is on it; "
             "local: neighbours of its part; historical: and past rows of others; cluster: whole "
             "clusters of its part",
-            choices=lambda: ("none", *MODES),
+            choices=mode_names,
         ),
     ] = "none"
     partition: Annotated[str, flag("a method, or a file of labels", "METHOD_OR_FILE")] = "gvb"
