@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from systems.slow_link import RepeatedWork, throttled
+
 from paper.graphs import PaperGraph, shape_of
 from paper.times import AWARE, Model, Point, Scheme, predicted
 from spgnn.addons.plan.graphs import Partitions
 from spgnn.comm import Ledger, connect
-from spgnn.comm.slow_link import RepeatedWork, throttled
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.machine import Link, Machine

@@ -1,8 +1,12 @@
 from .communicator import Communicator as Communicator
 from .communicator import Pending as Pending
+from .communicator import Reduction as Reduction
 from .communicator import SoloCommunicator as SoloCommunicator
+from .communicator import Wait as Wait
 from .connect import connect as connect
+from .failure import Call as Call
 from .failure import CommunicationError as CommunicationError
+from .failure import Group as Group
 from .failure import guarded as guarded
 from .launch import launch as launch
 from .launch import run_job as run_job

@@ -288,10 +288,10 @@ def test_both_ends_know_a_row_by_the_same_name():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"fresh": -0.1}, "fresh must be"),
-        ({"fresh": float("nan")}, "fresh must be"),
-        ({"fresh": 0.1, "sampling": ((0, 0.5),)}, "fresh compares .* sampling"),
-        ({"fresh": 0.1, "delay": 2, "bins": 2}, "fresh compares .* bins"),
+        ({"extra": (("fresh", -0.1),)}, "fresh must be"),
+        ({"extra": (("fresh", float("nan")),)}, "fresh must be"),
+        ({"extra": (("fresh", 0.1),), "sampling": ((0, 0.5),)}, "fresh compares .* sampling"),
+        ({"extra": (("fresh", 0.1),), "delay": 2, "bins": 2}, "fresh compares .* bins"),
         ({"feedback": True, "bits": ((0, 8), (5, 1))}, "feedback needs 2 bits or more"),
         ({"bits": 8}, r"pairs of \(epoch, number\): Codec\.of "),
     ],

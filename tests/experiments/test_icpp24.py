@@ -35,11 +35,11 @@ from paper.times import (
     scaled,
 )
 from paper.volumes import objective_of, read_cells, volumes
+from systems.slow_link import RepeatedWork
 
 from spgnn import InputError
 from spgnn.addons.plan.graphs import Partitions
 from spgnn.addons.plan.ranks import VirtualRanks
-from spgnn.comm.slow_link import RepeatedWork
 from spgnn.data import load_dataset
 from spgnn.machine import (
     Conditions,

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spgnn.comm.communicator import Communicator, Reduction, Wait
-from spgnn.comm.failure import Call, Group
-from spgnn.comm.traffic import RowCounts
+from spgnn.comm import Call, Communicator, Group, Reduction, RowCounts, Wait
 from spgnn.errors import InputError, check_choice
 
 

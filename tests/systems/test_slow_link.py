@@ -6,10 +6,10 @@ import time
 
 import pytest
 import torch
+from systems.slow_link import throttled
 
 from spgnn import InputError
 from spgnn.comm import SoloCommunicator, connect
-from spgnn.comm.slow_link import throttled
 from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
 from tests.comm import protocol
