@@ -206,16 +206,12 @@ def algorithms(
                     continue  # the same under another name, as 2D of two replicas and 1.5D are
                 shapes.add(shape)
             covers: Iterable[Any] = [fixed["cover"]] if "cover" in fixed else COVERS
-            for cover in covers:
-                for sizes, passes_on in product(
-                    groups, relays if plain.parts(ranks) > 1 else [False]
-                ):
-                    node, inner = sizes[-1] if sizes else 1, sizes[:-1]
-                    one = replace(
-                        plain, cover=cover, node_size=node, groups=inner, relays=passes_on
-                    )
-                    if _works(one, ranks):
-                        yield one
+            passes = relays if plain.parts(ranks) > 1 else [False]
+            for cover, sizes, passes_on in product(covers, groups, passes):
+                how = {"cover": cover, "groups": sizes[:-1], "relays": passes_on}
+                one = replace(plain, node_size=sizes[-1] if sizes else 1, **how)
+                if _works(one, ranks):
+                    yield one
 
 
 def _works(how: Algorithm | TrainConfig, ranks: int) -> bool:

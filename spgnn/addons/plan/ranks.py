@@ -153,27 +153,23 @@ class VirtualRanks:
             else:
                 blocks, column_scale = self._blocks
                 plans = algorithm.plans(blocks, self.layout, column_scale)
-                counts = count(
-                    plans, algorithm.axes(self.ranks), self.ranks_a_node, attends=self._attends
-                )
+                axes = algorithm.axes(self.ranks)
+                counts = count(plans, axes, self.ranks_a_node, attends=self._attends)
             self._known[algorithm] = counts
         return self._known[algorithm]
 
     def counted(self, config: TrainConfig) -> ModelCounts:
         """Counts of the plans of all layers, as the training command makes them."""
         how, layers, layout = config.algorithm, config.model.layers, self.layout
-        algorithm, propagated = (
-            config.distribution,
-            config.propagates_once(sparse=self.dataset.sparse),
-        )
-        whole, own = self.whole(algorithm), layout.sizes
+        algorithm, own = config.distribution, layout.sizes
+        propagated = config.propagates_once(sparse=self.dataset.sparse)
         pairs = self._graph[1] if config.aim.task == "links" else None
         nonzeros = self.dataset.feature_nonzeros
         if nonzeros is not None:
             sums = np.concatenate(([0], np.cumsum(nonzeros[self.arranged.order.numpy()])))
             nonzeros = np.diff(sums[layout.offsets])
         counts = ModelCounts(
-            whole,
+            self.whole(algorithm),
             (None,) * layers,
             np.stack([own] * (layers + 1)),
             np.zeros_like(own),
@@ -198,17 +194,12 @@ class VirtualRanks:
                 "column_scale": None if column_scale is None else column_scale[rows],
             }
             schemes.append(layered(algorithm, block, layout, rank, **asked))
-        made, of_layers, rows_of = (
-            build_all(schemes, axes),
-            list[MatrixCounts | None](),
-            counts.rows,
-        )
+        made, rows_of = build_all(schemes, axes), counts.rows
+        of_layers: list[MatrixCounts | None] = [None] * layers
         for layer in range(layers):
             plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
-            of_layers.append(
-                count(plans, axes, self.ranks_a_node, attends=self._attends) if plans else None
-            )
             if plans:
+                of_layers[layer] = count(plans, axes, self.ranks_a_node, attends=self._attends)
                 rows_of[layer] = [plan.shape[1] for plan in plans]
         rows_of[layers] = [len(one.rows) for one in made]
         rows_of[propagated] = [len(one.first) for one in made]

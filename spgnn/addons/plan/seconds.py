@@ -23,7 +23,7 @@ from spgnn.addons.plan.epoch import Dense, Epoch, Pass, Sparse
 from spgnn.addons.plan.ranks import ModelCounts
 from spgnn.exchange import Codec
 from spgnn.layout import Int64Array
-from spgnn.machine import Link, Machine
+from spgnn.machine import Level, Machine
 from spgnn.sparse import SUM_DTYPE
 
 _FLOAT, _DOUBLE = 4, 8
@@ -86,11 +86,16 @@ def _all_reduce(nbytes: int, ranks: int, machine: Machine, slow: float) -> float
     """As a ring does it: 2 (P − 1) messages, 2 (P − 1) / P of the buffer."""
     if ranks == 1:
         return 0.0
-    link: Link = machine.levels.inside.allreduce
-    if machine.nodes(ranks) > 1 and machine.levels.between is not None:
-        link, slow = machine.levels.between.allreduce, 1.0
+    level = _outermost(machine, ranks)
+    link, slow = level.allreduce, slow if level is machine.levels.inside else 1.0
     steps = 2 * int(np.ceil(np.log2(ranks)))
     return float(slow * link.seconds(steps, 2 * (ranks - 1) * nbytes / ranks))
+
+
+def _outermost(machine: Machine, ranks: int) -> Level:
+    """Links between nodes, where there are several; else inside one."""
+    inside, between = machine.levels.inside, machine.levels.between
+    return inside if machine.nodes(ranks) == 1 or between is None else between
 
 
 def cut_and_bound(
@@ -112,10 +117,7 @@ def cut_and_bound(
         return cut, None
     rounds = ranks - 1 if how.c == 1 else ranks / how.c**2
     messages = rounds if how.c == 1 else rounds * np.log2(max(rounds, 1))
-    level = machine.levels.inside
-    if machine.nodes(ranks) > 1 and machine.levels.between is not None:
-        level = machine.levels.between
-    link, seconds = level.alltoallv, 0.0
+    link, seconds = _outermost(machine, ranks).alltoallv, 0.0
     for step in epoch.products:
         moved = rounds * cuts[step.layer] * step.width * step.dtype.itemsize
         seconds += link.latency * messages + moved / link.bandwidth
