@@ -36,10 +36,10 @@ def nbytes(text: str) -> int:
     ------
     InputError
     """
-    found = _BYTES.fullmatch(text.strip())
-    if found is None:
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
         raise InputError(f"'{shortened(text, _SHOWN)}' must be bytes, as in 4096, 20MB or 2GiB")
-    number, unit, binary = found.groups()
+    number, unit, binary = match.groups()
     power = " kmgt".index(unit.lower()) if unit else 0
     return int(Fraction(number) * (1024 if binary else 1000) ** power)
 

@@ -833,7 +833,7 @@ def _changed_messages(*records: Record) -> Iterator[str]:
 def _refused_messages(config: TrainConfig) -> Iterator[str]:
     """Say what approximate messages cannot be combined with."""
     messages, how, model = config.messages, config.algorithm, config.model
-    asked, delay, epochs = config.codec, messages.epochs_late, config.training.epochs
+    codec, delay, epochs = config.codec, messages.epochs_late, config.training.epochs
     if delay is not None and delay >= epochs:
         yield f"--delay {delay} must be less than --epochs {epochs}"
     if messages.exact_last > epochs:
@@ -843,9 +843,9 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
             yield f"--delay-bins {messages.delay_bins} needs --delay R of one epoch or more"
         if messages.smoothing:
             yield f"messages.smoothing {messages.smoothing} needs --delay R of one epoch or more"
-    if messages.error_feedback and not asked.quantises:
+    if messages.error_feedback and not codec.quantises:
         yield "--error-feedback needs --bits 16 or fewer"
-    if asked.exact:
+    if codec.exact:
         if messages.exact_means:
             yield (
                 "messages.exact-means needs --bits, --delay or --boundary-sampling: it says what "
@@ -859,22 +859,22 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
         yield f"{named} needs --exchange sparsity-aware: rows, not whole block rows"
     if model.attends and how.relays:
         yield f"{named} with --model {model.model} needs --no-relays: its rows travel once"
-    if model.attends and asked.exact_means:
+    if model.attends and codec.exact_means:
         yield f"--model {model.model}: messages.exact-means needs rows without scores"
-    if model.attends and asked.samples and asked.delay:
+    if model.attends and codec.samples and codec.delay:
         yield (
             f"--model {model.model}: --boundary-sampling cannot be had with --delay {delay}: edges "
             "of rows that are left out are left out in the same epoch"
         )
-    if model.reduces_rows and (asked.samples or asked.delay is None):
+    if model.reduces_rows and (codec.samples or codec.delay is None):
         yield (
             f"{named} needs --aggregate mean or sum: rows that are left out are zeros, which count"
         )
     if how.schedule == "peers":
         for option, keeps in (
             (f"--delay {delay}", delay),
-            ("--error-feedback", asked.feedback),
-            *((f"messages.{name} {value}", CODECS[name].remembers) for name, value in asked.extra),
+            ("--error-feedback", codec.feedback),
+            *((f"messages.{name} {value}", CODECS[name].remembers) for name, value in codec.extra),
         ):
             if keeps:
                 yield f"{option} needs --schedule overlap: it keeps rows that peers has no room for"
@@ -930,7 +930,7 @@ def check_metric(loss: str, metric: str) -> None:
 
 
 def _schedule(
-    named: str, text: str, read: Callable[[str], Number | None], wanted: str
+    named: str, text: str, read: Callable[[str], Number | None], form: str
 ) -> tuple[tuple[int, Number], ...]:
     """Values, each from an epoch on, as in ``2,8@50,32@90``."""
     result: list[tuple[int, Number]] = []
@@ -939,7 +939,7 @@ def _schedule(
         number = read(value) if len(value) <= LONGEST_NUMBER else None
         first = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 10 else 0
         if number is None or bool(at) != bool(place) or (result and first <= result[-1][0]):
-            raise InputError(f"{named} {text}: must be {wanted}")
+            raise InputError(f"{named} {text}: must be {form}")
         result.append((first, number))
     return tuple(result)
 

@@ -45,7 +45,6 @@ from spgnn.command import LARGEST, nbytes, say_version, say_wrapped
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
 from spgnn.registry import SECTIONS, Registry
 
-_SUFFIXES = (".toml", ".json", ".yaml", ".yml")
 # What a report says of its own run: files, and how it began.
 _WRITTEN = ("config", "json", "log", "predictions", "plot", "checkpoint", "resume")
 _LARGEST_FILE = 1 << 28
@@ -255,8 +254,8 @@ class Configuration:
             own = {o.name: left.pop(o.name) for o in options_of(record) if o.name in left}
             sections[name] = record(**own)
         if left:
-            known = (o.name for record in cls.sections().values() for o in options_of(record))
-            raise unknown("option", next(iter(left)), known)
+            names = (o.name for record in cls.sections().values() for o in options_of(record))
+            raise unknown("option", next(iter(left)), names)
         extra = tuple(sections.pop(name) for name in list(sections) if "." in name)
         return cls(**sections, extra=extra)
 
@@ -337,32 +336,32 @@ def read_options(
         In one line, with the option that was probably meant.
     """
     options = {option.name: option for record in records for option in options_of(record)}
-    given = list(sys.argv[1:] if words is None else words)
+    line = list(sys.argv[1:] if words is None else words)
     app = _app(options.values(), program, about, unshown)
-    if "--help" in given or "-h" in given:
+    if "--help" in line or "-h" in line:
         text = io.StringIO()
         from rich.console import Console  # for help alone
 
         app.help_print([], console=Console(file=text, width=_WIDEST))
         say_wrapped(text.getvalue().rstrip())
         raise SystemExit(0)
-    if "--version" in given:
+    if "--version" in line:
         say_version()
         raise SystemExit(0)
-    result = _parsed(app, _last_of_each(given, options.values()), options)
+    result = _parsed(app, _last_of_each(line, options.values()), options)
     for name in result:
         if name != "set" and options[name].mark.level == "key":
             raise InputError(
                 f"{options[name].flag} is a key, not a flag: --set {options[name].key}=VALUE"
             )
-    kept = dict[str, Any]()
+    of_file = dict[str, Any]()
     if result.get("config") is not None:
         path = result["config"]
         what = f"--config {path}"
         pairs = _entries(what, _table(path), options.values())
-        kept = _assigned(what, pairs, options)
+        of_file = _assigned(what, pairs, options)
     settings = [_setting(text, options.values()) for text in result.pop("set", [])]
-    return {**kept, **_assigned("--set", settings, options), **result}
+    return {**of_file, **_assigned("--set", settings, options), **result}
 
 
 Options = TypeVar("Options", bound=Record)
@@ -422,7 +421,7 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
         )
     arguments.sort(key=lambda argument: argument.kind)
 
-    def command(*given: Any, **named: Any) -> None:
+    def command(*values: Any, **named: Any) -> None:
         """Stand for what is done with the options; cyclopts asks for its signature."""
 
     command.__signature__ = Signature(arguments)  # type: ignore[attr-defined]
@@ -457,8 +456,8 @@ def _refused(
     """The line for words that cannot be read."""
     from spgnn.slips import left_over, unknown_option  # for those alone
 
-    flags, known = dict[str, str](), list(options.values())
-    for one in known:
+    flags, every = dict[str, str](), list(options.values())
+    for one in every:
         written = {"key": f"--set {one.key}", "positional": f"{one.written} without a flag"}
         flags[one.flag[2:]] = written.get(one.mark.level, one.flag)
     unused = error.unused_tokens or []
@@ -467,15 +466,19 @@ def _refused(
     if isinstance(error, MissingArgumentError) and unused and unused[0].startswith("-"):
         return unknown_option(unused[0], flags)
     if isinstance(error, UnusedCliTokensError) and unused:
-        word, switches = unused[0], {one.flag for one in known if one.is_switch}
+        word, switches = unused[0], {one.flag for one in every if one.is_switch}
         place = len(words) - 1 - words[::-1].index(word)
         return left_over(word, words[:place], flags, switches)
-    said = str(error)
-    if isinstance(error, CoercionError) and error.token is not None and "Did you mean" not in said:
+    message = str(error)
+    if (
+        isinstance(error, CoercionError)
+        and error.token is not None
+        and "Did you mean" not in message
+    ):
         value = error.token.value.lower()
-        if any(f" for {o.flag}." in said and value in o.choices for o in known):
-            said += f' Did you mean "{value}"?'
-    return InputError(said)
+        if any(f" for {o.flag}." in message and value in o.choices for o in every):
+            message += f' Did you mean "{value}"?'
+    return InputError(message)
 
 
 def _last_of_each(words: Sequence[str], options: Iterable[Option]) -> list[str]:
@@ -541,19 +544,18 @@ def _entries(
     sections = {option.section for option in by_name.values()}
     flat = list[tuple[str, str, Any]]()
     for name, value in table.items():
-        if name in sections and (value is None or isinstance(value, dict)) and name not in by_name:
+        is_table = isinstance(value, dict) or (value is None and name not in by_name)
+        if name in sections and is_table:
             flat += [(name, inner, one) for inner, one in (value or {}).items()]
-        elif name in sections and isinstance(value, dict):
-            flat += [(name, inner, one) for inner, one in value.items()]
         else:
             flat.append(("", name, value))
     seen = set[str]()
     for section, written, value in flat:
         name = str(written).replace("-", "_")
-        known = [n for n, option in by_name.items() if section in ("", option.section)]
-        if name not in known:
+        names = [n for n, option in by_name.items() if section in ("", option.section)]
+        if name not in names:
             where = f" of [{section}]" if section else ""
-            near = suggestion(name, known if section else [*known, *sections])
+            near = suggestion(name, names if section else [*names, *sections])
             raise InputError(f"{what}: unknown key '{written}'{where}{near}")
         if name in seen:
             raise InputError(f"{what}: {written} is there twice")
@@ -570,20 +572,15 @@ def _table(path: str) -> dict[str, Any]:
     Without what that run wrote, which another one would overwrite.
     """
     what, suffix = f"--config {path}", Path(path).suffix
-    if suffix not in _SUFFIXES:
-        raise InputError(f"{what}: its name must end in {', '.join(_SUFFIXES)}")
+    if suffix not in _PARSERS:
+        raise InputError(f"{what}: its name must end in {', '.join(_PARSERS)}")
     try:
         with open(path, "rb") as file:
             raw = file.read(_LARGEST_FILE + 1)
         if len(raw) > _LARGEST_FILE:
             raise ValueError(f"larger than {_LARGEST_FILE >> 20} MiB; no configuration")
-        text = raw.decode("utf-8-sig")  # editors of Windows begin files with a mark
-        if suffix == ".toml":
-            table = tomllib.loads(f"{text}\n")
-        elif suffix == ".json":
-            table = json.loads(text)
-        else:
-            table = _yaml(text)
+        # Editors of Windows begin files with a mark.
+        table = _PARSERS[suffix](raw.decode("utf-8-sig"))
     except OSError as error:
         raise InputError(f"{what}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -609,6 +606,14 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    ".toml": lambda text: tomllib.loads(f"{text}\n"),
+    ".json": json.loads,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}
 
 
 def _shown(value: Any) -> str:

@@ -62,11 +62,11 @@ def unknown_option(word: str, flags: Mapping[str, str]) -> InputError:
     """
     name = word.partition("=")[0]
     bare = name.strip("-").lower().replace("_", "-")
-    said = f"Unknown option: {shortened(name, _SHOWN)}"
+    message = f"Unknown option: {shortened(name, _SHOWN)}"
     others = [own for own, words in _OTHER_NAMES.items() if bare in words.split()]
     meant = next((own for own in (bare, *others) if own in flags), None)
     if meant is not None:
-        return InputError(f"{said}; did you mean '{flags[meant]}'?")
+        return InputError(f"{message}; did you mean '{flags[meant]}'?")
     near = get_close_matches(bare, flags, n=1, cutoff=0.75)
     begin = [own for own in flags if own.startswith(bare)] if len(bare) > 2 else []
     near = near or (begin if len(begin) == 1 else [])
@@ -75,8 +75,8 @@ def unknown_option(word: str, flags: Mapping[str, str]) -> InputError:
             for own in (bare, *others):
                 if own in words.split():
                     what = "it" if own == bare else f"--{own}"
-                    return InputError(f"{said}; {what} is a flag of {command}")
-    return InputError(f"{said}. Did you mean {flags[near[0]]}?" if near else f"{said}.")
+                    return InputError(f"{message}; {what} is a flag of {command}")
+    return InputError(f"{message}. Did you mean {flags[near[0]]}?" if near else f"{message}.")
 
 
 def left_over(
@@ -86,7 +86,7 @@ def left_over(
 
     `before` are the words before it; of `switches`, flags take no value.
     """
-    said, last = f"'{shortened(word, _SHOWN)}' is no flag", before[-1] if before else ""
+    message, last = f"'{shortened(word, _SHOWN)}' is no flag", before[-1] if before else ""
     switch = last.replace("--no-", "--", 1)
     name, equals, value = word.partition("=")
     bare = name.lstrip("-\u2010\u2011\u2012\u2013\u2014\u2212").lower().replace("_", "-")
@@ -95,11 +95,13 @@ def left_over(
             f"{last} takes no value, got '{word}': write {switch} or --no-{switch[2:]}"
         )
     if bare in flags and (equals or not word[0].isalnum()):
-        return InputError(f"{said}; did you mean '{flags[bare]}{f' {value}' if equals else ''}'?")
+        return InputError(
+            f"{message}; did you mean '{flags[bare]}{f' {value}' if equals else ''}'?"
+        )
     follows = len(before) > 1 and before[-2].startswith("--") and not last.startswith("-")
     named = any(one.startswith("--dataset") for one in before)
     if "dataset" in flags and not named and not (follows and _SIZE.fullmatch(word)):
-        return InputError(f"{said}; did you mean '--dataset {shortened(word, _SHOWN)}'?")
+        return InputError(f"{message}; did you mean '--dataset {shortened(word, _SHOWN)}'?")
     if follows:
-        return InputError(f"{said}, and {before[-2]} takes one word")
-    return InputError(f"{said}, and no further argument is expected")
+        return InputError(f"{message}, and {before[-2]} takes one word")
+    return InputError(f"{message}, and no further argument is expected")

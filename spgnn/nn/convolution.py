@@ -60,13 +60,13 @@ class Convolution(nn.Module):
         super().__init__()
         self.register_forward_pre_hook(find_widths, with_kwargs=True)
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The layer on this rank's rows; what one rank refuses of its own, all ranks do."""
-        graph = given[1] if len(given) > 1 else named.get("graph")
+        graph = arguments[1] if len(arguments) > 1 else named.get("graph")
         comm = (
             graph.mesh.everyone if isinstance(graph, DistMatrix) else getattr(graph, "comm", None)
         )
-        return agreeing(self, comm, partial(super().__call__, *given, **named))
+        return agreeing(self, comm, partial(super().__call__, *arguments, **named))
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -198,9 +198,9 @@ class Linear(nn.Linear):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **more: Any
     ) -> None:
-        given = state_dict.get(prefix + "weight")
-        if isinstance(given, Tensor) and not isinstance(given, UninitializedParameter):
-            self.materialise(given.shape[-1])
+        weight = state_dict.get(prefix + "weight")
+        if isinstance(weight, Tensor) and not isinstance(weight, UninitializedParameter):
+            self.materialise(weight.shape[-1])
         super()._load_from_state_dict(state_dict, prefix, *rest, **more)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
@@ -363,13 +363,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> None:
+def check_options(layer: nn.Module, options: dict[str, Any], **defaults: Any) -> None:
     """Refuse options that a layer does not know, unless they say what it does anyway.
 
     Parameters
     ----------
     layer : Module
-    given : dict
+    options : dict
         Options by name.
     defaults
         Of PyG's layer, for options that ours has not.
@@ -378,29 +378,29 @@ def check_options(layer: nn.Module, given: dict[str, Any], **defaults: Any) -> N
     ------
     InputError
     """
-    known = _DEFAULTS | defaults
-    for name, value in given.items():
-        if name in known and value == known[name]:
+    accepted = _DEFAULTS | defaults
+    for name, value in options.items():
+        if name in accepted and value == accepted[name]:
             continue
         kind = type(layer)
         taken = [key for key in signature(kind.__init__).parameters if key != "self"][:-1]
-        if name in known:
+        if name in accepted:
             raise InputError(f"{kind.__name__}: {name}={value!r} is not supported")
         raise InputError(f"{kind.__name__} has no option {name}{suggestion(name, taken)}")
 
 
-def find_widths(layer: Convolution, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+def find_widths(layer: Convolution, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
     """Check what a layer is given, and find the widths that it does not know: a hook of its own."""
     name = type(layer).__name__
-    if given and isinstance(given[0], Tensor):
-        _check_features(name, given[0])
-    of_edges = given[2] if len(given) > 2 else named.get("edge_attr")
+    if arguments and isinstance(arguments[0], Tensor):
+        _check_features(name, arguments[0])
+    of_edges = arguments[2] if len(arguments) > 2 else named.get("edge_attr")
     if isinstance(of_edges, Tensor) and not layer.uses_edges:
         raise InputError(f"{name} takes no features of edges; weights belong to the graph")
     lazy = list(lazy_parts(layer))
     if not lazy:
         return
-    H_local, graph = signature(layer.forward).bind(*given, **named).args[:2]
+    H_local, graph = signature(layer.forward).bind(*arguments, **named).args[:2]
     on = as_graph(graph)
     for part in lazy:
         targets = on.target_features if part.of_targets else None

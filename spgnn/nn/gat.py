@@ -409,13 +409,13 @@ class EdgeOrder:
         places = self._places(index, A, loops=fill is not None)
         if not len(attr):  # all of them are loops that are made
             attr = attr.new_zeros(1, attr.shape[1])
-        found = attr.index_select(0, places.clamp(min=0))
+        features = attr.index_select(0, places.clamp(min=0))
         if fill is None:
-            return found
+            return features
         loops = places < 0
         rows = _rows(A)
-        made = _of_loops(found[~loops], rows[~loops], rows[loops], A.rows, fill)
-        return found.masked_scatter(loops[:, None], made.to(found.dtype))
+        of_loops = _of_loops(features[~loops], rows[~loops], rows[loops], A.rows, fill)
+        return features.masked_scatter(loops[:, None], of_loops.to(features.dtype))
 
     def _places(self, index: Tensor, A: Matrix, *, loops: bool) -> Tensor:
         """The edge of each nonzero, −1 for self-loops that are made."""
@@ -423,15 +423,19 @@ class EdgeOrder:
             return self._seen[2]
         pattern, rows = A.local_pattern, _rows(A)
         columns, width = pattern.indices.long(), pattern.shape[1]
-        wanted, given = rows * width + columns, index[1] * width + index[0]
-        order = given.argsort(stable=True)
-        ranked, nth = given[order], _occurrence(wanted)  # of edges between the same two vertices
-        at = torch.searchsorted(ranked, wanted).add_(nth).clamp_(max=max(len(given) - 1, 0))
-        found = ranked[at] == wanted if len(given) else torch.zeros_like(wanted, dtype=torch.bool)
-        places = torch.where(found, order[at], -1) if len(given) else torch.full_like(wanted, -1)
+        nonzeros, edges = rows * width + columns, index[1] * width + index[0]
+        order = edges.argsort(stable=True)
+        ranked, nth = edges[order], _occurrence(nonzeros)  # of edges between the same two vertices
+        at = torch.searchsorted(ranked, nonzeros).add_(nth).clamp_(max=max(len(edges) - 1, 0))
+        present = (
+            ranked[at] == nonzeros if len(edges) else torch.zeros_like(nonzeros, dtype=torch.bool)
+        )
+        places = (
+            torch.where(present, order[at], -1) if len(edges) else torch.full_like(nonzeros, -1)
+        )
         if loops:
             places = places.masked_fill(rows == columns, -1)
-        elif not bool(found.all()) or len(given) != len(wanted):
+        elif not bool(present.all()) or len(edges) != len(nonzeros):
             raise InputError(
                 "edge features of a graph with several edges between the same vertices: coalesce "
                 "them, or give edge_index to a layer of PyG"
@@ -462,6 +466,6 @@ def _of_loops(
         value = torch.as_tensor(fill, dtype=attr.dtype, device=attr.device)
         return value.expand(len(loops), attr.shape[1])
     how = _REDUCED.get(fill, fill)
-    made = attr.new_full((count, attr.shape[1]), 1.0 if fill == "mul" else 0.0)
+    reduced = attr.new_full((count, attr.shape[1]), 1.0 if fill == "mul" else 0.0)
     places = rows[:, None].expand_as(attr)
-    return made.scatter_reduce(0, places, attr, how, include_self=fill == "mul")[loops]
+    return reduced.scatter_reduce(0, places, attr, how, include_self=fill == "mul")[loops]

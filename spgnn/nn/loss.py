@@ -52,8 +52,8 @@ class CrossEntropy(Loss):
 
     def weight_of(self, y: Tensor, mask: Tensor) -> Tensor:
         """Vertices, or the weights of their classes."""
-        known = mask & (y > UNKNOWN)
-        return known.sum() if self.weight is None else self.weight[y[known]].double().sum()
+        counted = mask & (y > UNKNOWN)
+        return counted.sum() if self.weight is None else self.weight[y[counted]].double().sum()
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the weighted mean."""
@@ -87,12 +87,12 @@ class BinaryCrossEntropy(Loss):
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the mean."""
         outputs = _wide(outputs)
-        known = (y > UNKNOWN) & mask[:, None]
+        counted = (y > UNKNOWN) & mask[:, None]
         target = (y == 1).to(outputs.dtype) * (1 - self.smoothing) + self.smoothing / 2
         summed = F.binary_cross_entropy_with_logits(
             outputs,
             target,
-            known.to(outputs.dtype),
+            counted.to(outputs.dtype),
             reduction="sum",
             pos_weight=None if self.weight is None else self.weight.to(outputs.dtype),
         )
@@ -157,8 +157,8 @@ class FunctionLoss(Loss):
             )
         if module is not None and state is not None:
             module.load_state_dict(state)
-        known = replace(self, weighted=weighted, dtype=dtype)
-        return known, set(self.comm.broadcast_value(sorted(calls)))
+        result = replace(self, weighted=weighted, dtype=dtype)
+        return result, set(self.comm.broadcast_value(sorted(calls)))
 
     def _adds_up(
         self, ids: Tensor, outputs: Tensor, labels: Tensor
@@ -337,9 +337,9 @@ class Residual(Loss):
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
         """Of the mean."""
         outputs = _wide(outputs)
-        known = ~y.isnan() & mask[:, None]
+        counted = ~y.isnan() & mask[:, None]
         # An output that does not count is its own target: no gradient, and no copy of the others.
-        target = torch.where(known, y.to(outputs.dtype), outputs.detach())
+        target = torch.where(counted, y.to(outputs.dtype), outputs.detach())
         match self.kind:
             case "mse":
                 summed = F.mse_loss(outputs, target, reduction="sum")
@@ -382,7 +382,7 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: float) 
 
 def count_labelled(masks: Sequence[Tensor], y: Tensor, comm: Communicator) -> list[int]:
     """For each mask, the vertices in it with a known label, over all ranks. Collective."""
-    known = labelled(y)
-    counts = torch.stack([(mask & known).sum() for mask in masks]).cpu()
+    has_label = labelled(y)
+    counts = torch.stack([(mask & has_label).sum() for mask in masks]).cpu()
     comm.all_reduce(counts).wait()
     return [int(count) for count in counts]

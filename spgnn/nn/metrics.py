@@ -47,15 +47,15 @@ def areas(
 def _sorted_keys(values: Tensor, truth: Tensor, chosen: Tensor, near: Tensor) -> Int64:
     """Chosen predictions as sorted integers: by column, then score, then kind."""
     yes, no = ((chosen & which).nonzero(as_tuple=True) for which in (truth, ~truth))
-    found: Int64 = np.concatenate(
+    keys: Int64 = np.concatenate(
         [
             _keys(values[yes] - near[yes], yes[1], 0),
             _keys(values[no], no[1], 1),
             _keys(values[yes] + near[yes], yes[1], 2),
         ]
     )
-    found.sort()
-    return found
+    keys.sort()
+    return keys
 
 
 def _keys(values: Tensor, column: Tensor, kind: int) -> Int64:
@@ -84,8 +84,8 @@ def _redistributed(keys: Int64, comm: Communicator) -> Int64:
     counts = comm.exchange_counts(np.diff(ends).tolist())
     received = torch.empty(counts.received, dtype=torch.int64)
     comm.alltoallv(torch.from_numpy(keys), received, counts).wait()
-    found: Int64 = np.sort(received.numpy())
-    return found
+    merged: Int64 = np.sort(received.numpy())
+    return merged
 
 
 def _counted(keys: Int64, columns: int) -> Int64:
@@ -94,11 +94,11 @@ def _counted(keys: Int64, columns: int) -> Int64:
     before = np.append(0, np.cumsum(negative))
     first = before[np.searchsorted(column, np.arange(columns))]
     below = before[:-1] - first[column]
-    found = np.zeros((3, columns), np.int64)
-    np.add.at(found[0], column[~negative], 1)
-    np.add.at(found[1], column[negative], 1)
-    np.add.at(found[2], column[~negative], below[~negative])
-    return found
+    counts = np.zeros((3, columns), np.int64)
+    np.add.at(counts[0], column[~negative], 1)
+    np.add.at(counts[1], column[negative], 1)
+    np.add.at(counts[2], column[~negative], below[~negative])
+    return counts
 
 
 def _near(scores: Tensor, means: Tensor) -> Tensor:
@@ -175,17 +175,17 @@ def confusion(
     """True positives, false positives and false negatives, int64 [masks, 3, columns]."""
     columns = logits.shape[1]
     if y.dim() == 1:
-        known = y > UNKNOWN
+        has_label = y > UNKNOWN
         truth = F.one_hot(y.clamp(min=0), columns).bool()
         guess = F.one_hot(logits.argmax(dim=1), columns).bool()
-        known = known[:, None].expand(-1, columns)
+        has_label = has_label[:, None].expand(-1, columns)
     else:
-        known, truth, guess = y > UNKNOWN, y == 1, logits > 0
+        has_label, truth, guess = y > UNKNOWN, y == 1, logits > 0
     counted = []
     for mask in masks:
-        here = known & mask[:, None]
-        found = (guess & truth & here, guess & ~truth & here, ~guess & truth & here)
-        counted.append(torch.stack([kind.sum(dim=0) for kind in found]))
+        here = has_label & mask[:, None]
+        kinds = (guess & truth & here, guess & ~truth & here, ~guess & truth & here)
+        counted.append(torch.stack([kind.sum(dim=0) for kind in kinds]))
     counts = torch.stack(counted).cpu()
     comm.all_reduce(counts).wait()
     return counts.numpy()
@@ -211,19 +211,19 @@ def roc_aucs(logits: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communica
     """The area under the ROC curve in each mask: the mean over columns that have both kinds."""
     if y.dim() == 1:
         classes = logits.shape[1]
-        known = y > UNKNOWN
+        has_label = y > UNKNOWN
         if classes == 2:
             scores, truth = (logits[:, 1] - logits[:, 0])[:, None], (y == 1)[:, None]
         else:
             scores = torch.log_softmax(logits, dim=1)
             truth = F.one_hot(y.clamp(min=0), classes).bool()
-        known = known[:, None].expand(-1, scores.shape[1])
+        has_label = has_label[:, None].expand(-1, scores.shape[1])
     else:
-        scores, known, truth = logits, y > UNKNOWN, y == 1
-    chosen = torch.cat([known & mask[:, None] for mask in masks], dim=1)
+        scores, has_label, truth = logits, y > UNKNOWN, y == 1
+    chosen = torch.cat([has_label & mask[:, None] for mask in masks], dim=1)
     several = len(masks)
-    found = areas(scores.repeat(1, several), truth.repeat(1, several), chosen, comm)
-    of_masks = np.array(found).reshape(several, -1)
+    of_columns = areas(scores.repeat(1, several), truth.repeat(1, several), chosen, comm)
+    of_masks = np.array(of_columns).reshape(several, -1)
     return [None if np.isnan(row).all() else float(np.nanmean(row)) for row in of_masks]
 
 
@@ -231,10 +231,10 @@ def regression_scores(
     outputs: Tensor, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> dict[str, list[Score]]:
     """Errors ``mae`` and ``rmse``, and ``r2``, of each mask."""
-    known = ~y.isnan()
-    target = torch.where(known, y, 0).double()
-    error = torch.where(known, outputs.double() - target, 0)
-    chosen = [known & mask[:, None] for mask in masks]
+    has_number = ~y.isnan()
+    target = torch.where(has_number, y, 0).double()
+    error = torch.where(has_number, outputs.double() - target, 0)
+    chosen = [has_number & mask[:, None] for mask in masks]
     # In two passes: E[y²] − E[y]² has no digits left where numbers are large and alike.
     first = _summed(
         [(here, target * here, error.abs() * here, error.square() * here) for here in chosen], comm

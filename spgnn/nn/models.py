@@ -68,15 +68,15 @@ class JumpingKnowledge(nn.Module):
             self.lstm = nn.LSTM(widths[0], inner, bidirectional=True, batch_first=True)
             self.att = nn.Linear(2 * inner, 1)
 
-    def forward(self, made: Sequence[Tensor]) -> Tensor:
+    def forward(self, outputs: Sequence[Tensor]) -> Tensor:
         """A list of [rows, f], one a layer, to [rows, width]."""
         if self.mode == "last":
-            return made[-1]
+            return outputs[-1]
         if self.mode == "cat":
-            return torch.cat(list(made), dim=-1)
+            return torch.cat(list(outputs), dim=-1)
         if self.mode == "max":
-            return torch.stack(list(made), dim=-1).max(dim=-1)[0]
-        x = torch.stack(list(made), dim=1)
+            return torch.stack(list(outputs), dim=-1).max(dim=-1)[0]
+        x = torch.stack(list(outputs), dim=1)
         share = torch.softmax(self.att(self.lstm(x)[0]).squeeze(-1), dim=-1)
         return (x * share.unsqueeze(-1)).sum(dim=1)
 
@@ -261,8 +261,8 @@ class Stack(nn.Module):
             [p for part in layer for p in part.parameters()]
             for layer in zip(*(part for part in parts if len(part)), strict=True)
         ]
-        known = {id(p) for layer in by_layer for p in layer}
-        return [*by_layer, [p for p in self.parameters() if id(p) not in known]]
+        listed = {id(p) for layer in by_layer for p in layer}
+        return [*by_layer, [p for p in self.parameters() if id(p) not in listed]]
 
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Draw all matrices again, layer after layer; biases zero, norms as they began."""
@@ -327,7 +327,7 @@ class Stack(nn.Module):
             if following is None:
                 H = self.entering(number, H, on, keys)
             if number and self.jk_mode:
-                outputs = [on.own(made) for made in (*outputs, _dense(H))]
+                outputs = [on.own(rows) for rows in (*outputs, _dense(H))]
             following = self._keys_after(number, graphs, keys)
             H = self.run_layer(number, H, on, keys, following)
             if following is not None and self._rule_after(number) is None:

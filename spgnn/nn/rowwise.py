@@ -36,10 +36,10 @@ def activation_of(act: str | Activation | None, options: dict[str, Any]) -> Acti
     if name not in _KNOWN:
         raise unknown("act", act, _KNOWN)
     try:
-        made: Activation = _KNOWN[name](**options)
+        result: Activation = _KNOWN[name](**options)
     except TypeError as error:
         raise InputError(f"act {act}: {error}") from None
-    return made
+    return result
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
         if X.values is None:
             raise InputError("sparse features need values")
         vertices = keys.vertex_ids.repeat_interleave(X.row_lengths)
-        kept = dropout_keeps(vertices, X.indices.long(), keys.key(layer), p)
-        return replace(X, values=torch.where(kept, X.values * (1 / (1 - p)), 0.0))
+        stays = dropout_keeps(vertices, X.indices.long(), keys.key(layer), p)
+        return replace(X, values=torch.where(stays, X.values * (1 / (1 - p)), 0.0))
     return kernels.dropout_rows(X, keys.vertex_ids, keys.key(layer), p)
 
 
@@ -150,16 +150,16 @@ class Update:
         """Rows [n, f], which are overwritten, and a bias [f] that is added first."""
         if Z.dim() != 2 or Z.dtype not in SUM_DTYPE:
             Z = Z if bias is None else Z.add_(bias.to(Z.dtype))
-            made = dropout(self.act(Z), self.p, self.keys, self.layer)
-            assert isinstance(made, Tensor)
-            return made
+            rows = dropout(self.act(Z), self.p, self.keys, self.layer)
+            assert isinstance(rows, Tensor)
+            return rows
         bias = None if bias is None else bias.to(SUM_DTYPE[Z.dtype])
-        given: dict[str, Any] = {"act": self.act.name, "alpha": self.act.alpha}
+        how: dict[str, Any] = {"act": self.act.name, "alpha": self.act.alpha}
         if self.keys is not None and self.p:
             ids, key = self.keys.vertex_ids, self.keys.key(self.layer)
-            given |= {"vertex_ids": ids, "key": key, "p": self.p}
-        made = update_rows_(Z, bias, **given)
-        return hide_gradient(made) if self.hidden else made
+            how |= {"vertex_ids": ids, "key": key, "p": self.p}
+        rows = update_rows_(Z, bias, **how)
+        return hide_gradient(rows) if self.hidden else rows
 
 
 Precision = Literal["float32", "bfloat16", "float64"]
@@ -193,6 +193,6 @@ def stored_in(X: Features, precision: Precision) -> Features:
             values = X.values
             return X if values is None else X.with_values(values.to(weights_of(precision)))
         case Propagated():
-            kept = None if X.X_local is None else X.X_local.to(dtype_of(precision))
-            return Propagated(X.AX_local.to(dtype_of(precision)), kept)
+            own = None if X.X_local is None else X.X_local.to(dtype_of(precision))
+            return Propagated(X.AX_local.to(dtype_of(precision)), own)
     return X.to(dtype_of(precision))

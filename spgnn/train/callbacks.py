@@ -69,10 +69,10 @@ def _lines_before(path: Path, epoch: int) -> list[Record]:
     try:
         with path.open(newline="") as file:
             lines: list[Record] = list(csv.DictReader(file, strict=True))
-        kept = [line for line in lines if int(line["epoch"]) < epoch]
+        earlier = [line for line in lines if int(line["epoch"]) < epoch]
     except (OSError, ValueError, KeyError, TypeError, csv.Error):
         return []
-    return [] if any(None in line or None in line.values() for line in kept) else kept
+    return [] if any(None in line or None in line.values() for line in earlier) else earlier
 
 
 class TensorBoardLog:

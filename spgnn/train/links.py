@@ -153,8 +153,8 @@ class LinkPrediction(GraphTask):
         A, comm = self.data.A, self.comm
         drawn = pairs.drawn(A.layout.rows, count, self.seed, purpose)
         rows, moved = self._directory.rows(drawn.flatten())
-        wanted = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
-        plan = build(fetch(wanted, A.layout, comm.rank), A.mesh)
+        chosen = CSR(Selection(torch.cat((pairs.sources, rows)), A.layout.rows))
+        plan = build(fetch(chosen, A.layout, comm.rank), A.mesh)
         self.messages.append(
             PairRequests(A, (*moved, *(request_bytes(hop.counts, comm.rank) for hop in plan.hops)))
         )

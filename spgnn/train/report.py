@@ -236,11 +236,11 @@ def plot_history(report: Report, path: str, title: str) -> None:
     figure.suptitle(title, parse_math=False)
     left, right = figure.subplots(1, 2)
     for name in history[-1]:
-        known = [(r["epoch"], r[name]) for r in history if r.get(name) is not None]
-        if name not in ("epoch", "seconds", "lr") and known:
+        points = [(r["epoch"], r[name]) for r in history if r.get(name) is not None]
+        if name not in ("epoch", "seconds", "lr") and points:
             axes = left if name.endswith("loss") else right
-            few = "o" if len(known) <= _FEW_POINTS else None  # of one point there is no line
-            axes.plot(*zip(*known, strict=True), marker=few, markersize=4, label=_titled(name))
+            few = "o" if len(points) <= _FEW_POINTS else None  # of one point there is no line
+            axes.plot(*zip(*points, strict=True), marker=few, markersize=4, label=_titled(name))
     for axes, what in ((left, "loss"), (right, "score")):
         axes.set(xlabel="epoch", ylabel=what)
         axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
@@ -305,8 +305,8 @@ def final_scores(history: Sequence[Mapping[str, Any]]) -> Scores:
     """The last value of each score, and the test score where that of validation was best."""
     result: Scores = {}
     for record in history:
-        known = {name: value for name, value in record.items() if value is not None}
-        result.update({n: v for n, v in known.items() if n not in ("epoch", "seconds", "lr")})
+        present = {name: value for name, value in record.items() if value is not None}
+        result.update({n: v for n, v in present.items() if n not in ("epoch", "seconds", "lr")})
     for name in [n for n in result if n.startswith("val_") and n != "val_loss"]:
         test = name.replace("val_", "test_", 1)
         both = [r for r in history if None not in (r.get(name), r.get(test))]

@@ -44,14 +44,14 @@ OWN_FLAGS = ("threads", "data_dir")
 
 def main(arguments: Sequence[str] | None = None, program: str = "gcn.py") -> int:
     """The training command, as whatever program it was called; returns its exit status."""
-    given: dict[str, object] = {}
+    flags: dict[str, object] = {}
 
     def read() -> TrainConfig:
-        given.update(TrainConfig.given(arguments, program))
-        return TrainConfig.of(**given)
+        flags.update(TrainConfig.given(arguments, program))
+        return TrainConfig.of(**flags)
 
     def body(config: TrainConfig, comm: Communicator) -> reporting.Report:
-        return train(config, comm, given, watch=Stopwatch(PROCESS_BEGAN))
+        return train(config, comm, flags, watch=Stopwatch(PROCESS_BEGAN))
 
     return run_job(read, body, reporting.publish)
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None, program: str = "gcn.py") -> int
 def train(
     config: TrainConfig,
     comm: Communicator,
-    given: Collection[str] | None = None,
+    flags: Collection[str] | None = None,
     callbacks: Sequence[Callback] = (),
     data: TrainingGraph | None = None,
     watch: Stopwatch | None = None,
@@ -71,7 +71,7 @@ def train(
     config : TrainConfig
     comm : Communicator
         All ranks.
-    given : names of flags, optional
+    flags : names of flags, optional
         What ``--plan`` must leave alone; by default whatever is not as it is by default.
     callbacks : sequence of Callback
         ``on_epoch(record)``, called after each epoch of every run on rank 0.
@@ -91,14 +91,14 @@ def train(
     read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)
     check_run(config, comm, lambda: check_targets(config.job, of_run(config, 0).training, read))
     config = resolved(config, comm)
-    if given is None:
-        given = {option.name for option, _ in config.changed}
+    if flags is None:
+        flags = {option.name for option, _ in config.changed}
     if config.algorithm.nodes is not None:
-        given = {*given, "nodes"}
+        flags = {*flags, "nodes"}
     plan = None
     if config.algorithm.plan is not None:
         fill_in = PLANNERS.need("training", "--plan", "plan")
-        config, plan = fill_in(config, comm, given, lambda tried: _attempt(tried, comm))
+        config, plan = fill_in(config, comm, flags, lambda tried: _attempt(tried, comm))
     whole_rows, config = config.whole_rows, config.decided()
     idle = resident_bytes()
     watch.lap("start")
@@ -155,9 +155,9 @@ def check_run(config: Configuration, comm: Communicator, check: Callable[[], Non
     give_back_freed()
 
 
-def callbacks_of(job: Job, comm: Communicator, given: Sequence[Callback]) -> list[Callback]:
+def callbacks_of(job: Job, comm: Communicator, callbacks: Sequence[Callback]) -> list[Callback]:
     """The given callbacks, and on rank 0 those of ``--log``."""
-    return [*given, *(logs_in(job.log) if job.log is not None and comm.rank == 0 else [])]
+    return [*callbacks, *(logs_in(job.log) if job.log is not None and comm.rank == 0 else [])]
 
 
 def run_all(
@@ -228,8 +228,8 @@ def check_targets(job: Job, training: Training, read: Sequence[str | None]) -> N
         check_writable(job.json, "--json")
     if job.predictions is not None:
         if not job.predictions.endswith((".npz", ".parquet")):
-            said = "its name must end in .npz or .parquet"
-            raise InputError(f"--predictions {job.predictions}: {said}")
+            form = "its name must end in .npz or .parquet"
+            raise InputError(f"--predictions {job.predictions}: {form}")
         if job.predictions.endswith(".parquet"):
             check_table(f"--predictions {job.predictions}")
         check_writable(job.predictions, "--predictions")
@@ -299,6 +299,6 @@ def task_of(config: TrainConfig, data: TrainingGraph) -> GraphTask:
         return LinkPrediction(config, data)
     for extension in config.extensions:
         if (other := extension.task(config)) is not None:
-            made: GraphTask = other(config, data)
-            return made
+            task: GraphTask = other(config, data)
+            return task
     return NodeClassification(config, data)

@@ -164,8 +164,8 @@ class Task(Protocol):
 def decaying_first(layers: Stack, model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Parameters of a model as torch's optimisers take them: the first layer decays."""
     first = layers.parameters_by_layer()[0]
-    known = set(map(id, first))
-    others = [p for p in model.parameters() if id(p) not in known]
+    ids = set(map(id, first))
+    others = [p for p in model.parameters() if id(p) not in ids]
     if not weight_decay:  # an optimiser takes one group faster
         return [{"params": [*first, *others], "weight_decay": 0.0}]
     decaying = {"params": first, "weight_decay": weight_decay}
@@ -193,8 +193,8 @@ def planned_bytes(
         sent += sum(int(each.sent.sum()) for each in moved)
         received += sum(int(each.received.sum()) for each in moved)
         if group_sizes:
-            found = carried_by_level(moved, mesh.axes, mesh.rank, group_sizes=group_sizes)
-            levels += [traffic.sent_bytes for traffic in found.values()][1:]
+            by_level = carried_by_level(moved, mesh.axes, mesh.rank, group_sizes=group_sizes)
+            levels += [traffic.sent_bytes for traffic in by_level.values()][1:]
     out = np.cumsum(levels[::-1])[::-1]  # what leaves a node leaves all smaller groups as well
     return sent, received, *out.tolist()
 

@@ -168,9 +168,9 @@ class Trainer:
         # A task may have parameters of its own, at their owners.
         self._device = self._parameters[0].device if self._parameters else self.comm.device
         if optimizer is not None:
-            given = optimizer
+            theirs = optimizer
             self.optimizer = self.comm.on_every_rank(
-                lambda: _optimizer_of(given, self.task, options, set_by_hand)
+                lambda: _optimizer_of(theirs, self.task, options, set_by_hand)
             )
             self.comm.check_agreement("the optimizer", groups=str(_numbers_of(self.optimizer)))
         elif self.task.steps:  # it has a learning rate, and nothing to step on
@@ -346,9 +346,9 @@ class Trainer:
                 try:
                     callback(record)
                 except Exception as error:
-                    said = str(error) or type(error).__name__
+                    message = str(error) or type(error).__name__
                     name = getattr(callback, "__name__", type(callback).__name__)
-                    trouble = trouble or f"{name}: {said}"
+                    trouble = trouble or f"{name}: {message}"
             after = _numbers_of(self.optimizer)
             scheduled = self.options.lr_schedule != "none" or self.options.warmup
             if not trouble and scheduled and after != before:
@@ -435,10 +435,10 @@ class Trainer:
 
 def _check_settings(settings: Mapping[str, Any], options: Training | None) -> None:
     """Refuse settings that no option has, and those that would have no effect."""
-    known = [option.name for option in options_of(Training) if option.name != "runs"]
+    names = [option.name for option in options_of(Training) if option.name != "runs"]
     for name in settings:
-        if name not in known:
-            raise unknown("Trainer(…): setting", name, known)
+        if name not in names:
+            raise unknown("Trainer(…): setting", name, names)
         if options is not None:
             raise InputError(f"Trainer(options=…, {name}=…): options has it; give one of both")
     schedule = settings.get("lr_schedule", "none")
@@ -475,7 +475,7 @@ def _check_function(name: str, function: Any) -> None:
 
 
 def _optimizer_of(
-    given: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
+    theirs: torch.optim.Optimizer | Callable[..., torch.optim.Optimizer],
     task: Task,
     options: Training,
     set_by_hand: set[str],
@@ -484,13 +484,13 @@ def _optimizer_of(
     if task.steps:
         raise InputError(f"optimizer=: {type(task).__name__} takes steps of its own")
     groups = task.parameter_groups()
-    if isinstance(given, type):
+    if isinstance(theirs, type):
         if isinstance(task, GivenModel) and "weight_decay" not in set_by_hand:
             groups = [{"params": group["params"]} for group in groups]
-        optimizer = given(groups, lr=options.lr)
+        optimizer = theirs(groups, lr=options.lr)
         decays = any(group.get("weight_decay") for group in groups)
         if decays and "weight_decay" not in getattr(optimizer, "defaults", {}):
-            raise InputError(f"weight_decay=: {given.__name__} knows none")
+            raise InputError(f"weight_decay=: {theirs.__name__} knows none")
     else:
         for name in ("lr", "weight_decay", "optimizer"):
             if name in set_by_hand:
@@ -498,10 +498,10 @@ def _optimizer_of(
                     f"{name}= does not reach the optimizer that optimizer= is, or makes: set it "
                     "there, or give its class, as in optimizer=torch.optim.SGD, lr=0.1"
                 )
-        if isinstance(given, torch.optim.Optimizer):
-            optimizer = given
+        if isinstance(theirs, torch.optim.Optimizer):
+            optimizer = theirs
         else:
-            optimizer = given([p for group in groups for p in group["params"] if p.requires_grad])
+            optimizer = theirs([p for group in groups for p in group["params"] if p.requires_grad])
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InputError(f"optimizer= must make a torch optimizer, got {type(optimizer).__name__}")
     kind = type(optimizer).__name__

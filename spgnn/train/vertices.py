@@ -77,8 +77,8 @@ _HAS = {
 
 def metrics_of(loss: str, metric: str) -> tuple[str, ...]:
     """The scores that are reported: the usual ones, and the one that was asked for."""
-    asked = () if metric == "auto" else (metric,)
-    return tuple(dict.fromkeys((*_REPORTED[loss], *asked)))
+    chosen = () if metric == "auto" else (metric,)
+    return tuple(dict.fromkeys((*_REPORTED[loss], *chosen)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +199,7 @@ class Objective:
             return dict(regression_scores(outputs, self.y, self.masks, comm))
         if self.threshold:
             outputs = outputs - self.threshold
-        given = outputs, self.y, self.masks
+        arguments = outputs, self.y, self.masks
         result: dict[str, list[Score]] = {}
         if "accuracy" in self.metrics:
             y = self.y
@@ -207,9 +207,9 @@ class Objective:
                 outputs, y = torch.cat((torch.zeros_like(outputs), outputs), 1), y[:, 0]
             result["accuracy"] = accuracies(outputs, y, self.masks, self.counts, comm)
         if "f1-micro" in self.metrics or "f1-macro" in self.metrics:
-            result["f1-micro"], result["f1-macro"] = f1_scores(*given, comm)
+            result["f1-micro"], result["f1-macro"] = f1_scores(*arguments, comm)
         if "roc-auc" in self.metrics:
-            result["roc-auc"] = roc_aucs(*given, comm)
+            result["roc-auc"] = roc_aucs(*arguments, comm)
         return {name: result[name] for name in self.metrics}
 
 
@@ -270,9 +270,9 @@ def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) 
     y = y if y.dtype.is_signed else y.int()
     below = (y < UNKNOWN) & (y != nn.CrossEntropyLoss().ignore_index)
     kinds = (below, y == UNKNOWN, y == 0, y == 1, y > 1)
-    found = torch.stack([kind.any() for kind in kinds]).long().cpu()
-    comm.all_reduce(found, "max").wait()
-    smaller, unknown, zeros, ones, larger = found.tolist()
+    present = torch.stack([kind.any() for kind in kinds]).long().cpu()
+    comm.all_reduce(present, "max").wait()
+    smaller, unknown, zeros, ones, larger = present.tolist()
     if smaller or (unknown and ones and not zeros and not larger):
         raise InputError(
             f"{name}: of integers y, -1 says that a label is not known, and these are "
@@ -287,21 +287,21 @@ def _read(
 ) -> tuple[str, Tensor, float]:
     """What outputs of so many columns are: the kind, its labels, and a threshold. Collective."""
     y, integers = as_table(labels), not labels.is_floating_point()
-    known = known_labels(y)
+    has_label = known_labels(y)
     binary, classes = _are_binary(y, comm), comm.agree(classes_of(y))
-    whole = integers or not comm.agree(int(bool((known & (y != y.round())).any())))
+    whole = integers or not comm.agree(int(bool((has_label & (y != y.round())).any())))
     readings = {_READ_BY[name] for name in calls & _READ_BY.keys()}
     reading = readings.pop() if len(readings) == 1 else ""
     if y.shape[1] == 1 and columns >= max(classes, 2):
         if whole and (integers or reading == "classes"):
-            return "softmax", torch.where(known, y.long(), UNKNOWN)[:, 0], 0.0
+            return "softmax", torch.where(has_label, y.long(), UNKNOWN)[:, 0], 0.0
     elif columns == y.shape[1]:
         says = reading in ("logits", "probabilities")
         if binary and (says or (not reading and (integers or columns > 1))):
             threshold = 0.5 if reading == "probabilities" else 0.0
-            return "multilabel", torch.where(known, y.to(torch.int8), UNKNOWN), threshold
+            return "multilabel", torch.where(has_label, y.to(torch.int8), UNKNOWN), threshold
         if reading in ("", "numbers"):
-            return "mse", torch.where(known, y.double() if integers else y, torch.nan), 0.0
+            return "mse", torch.where(has_label, y.double() if integers else y, torch.nan), 0.0
     return "", y, 0.0
 
 
@@ -331,11 +331,11 @@ def _loss(
 ) -> Loss:
     if kind in RESIDUALS:
         return Residual(kind)
-    weight, given = None, aim.given_weights
-    if given and len(given) != classes:
-        raise InputError(f"aim.class-weights: {len(given)} weights for {classes} classes")
-    if given:
-        weight = torch.tensor(given, dtype=torch.float64, device=y.device)
+    weight, listed = None, aim.given_weights
+    if listed and len(listed) != classes:
+        raise InputError(f"aim.class-weights: {len(listed)} weights for {classes} classes")
+    if listed:
+        weight = torch.tensor(listed, dtype=torch.float64, device=y.device)
     elif aim.class_weights == "balanced":
         weight = _balanced(y, training, classes, comm)
     outputs = CrossEntropy if kind == "softmax" else BinaryCrossEntropy
