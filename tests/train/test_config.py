@@ -13,8 +13,6 @@ import torch
 
 import spgnn
 from spgnn import InputError
-from spgnn.addons.diskbatches.minibatch import train as train_batches
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.comm import connect
 from spgnn.config import Record, TrainConfig, Training, options_of
 from spgnn.exchange import Codec
@@ -435,7 +433,6 @@ def refusals(rank):
         lambda: train(TrainConfig.of(**gat), comm),
         lambda: training_graph(TrainConfig.of(**gat), comm),
         lambda: infer_to_file(InferConfig.of(dataset="rmat-5-4", layer=7, **files), comm),
-        lambda: train_batches(MiniBatchConfig.of(dataset="rmat-5-4", layers=5), comm),
         lambda: Trainer(torch.nn.Linear(1, 1), options=Training(resume=True)),
         lambda: Trainer(torch.nn.Linear(1, 1), options=Training(warmup=9, epochs=3)),
     ]
@@ -456,7 +453,6 @@ def test_functions_refuse_what_commands_refuse():
         [
             *["--model gat cannot begin with A·X"] * 2,
             "--layer 7: the model has --layers",
-            "--layers 5 needs as many --num-neighbors",
             "--resume needs --checkpoint",
             "training.warmup 9 must be less than --epochs 3",
         ],

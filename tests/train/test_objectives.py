@@ -10,8 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from spgnn.addons.diskbatches import MiniBatchConfig
-from spgnn.addons.diskbatches import train as train_batches
 from spgnn.comm import (
     connect,
 )
@@ -219,10 +217,6 @@ UNEVEN: list[tuple[str, dict]] = [
     ("number", {"algo": "vertex-cut", "prune": False}),
     ("number", {"chunks": 2}),
 ]
-BATCHES: list[tuple[str, dict]] = [
-    ("number", {}),
-    ("number", {"distributed": "columns", "partition": "labels"}),
-]
 
 
 def uneven(rank: int, directory: Path) -> list[tuple[list[dict], list[np.ndarray]]]:
@@ -238,17 +232,11 @@ def uneven(rank: int, directory: Path) -> list[tuple[list[dict], list[np.ndarray
         history = train(config, comm)["history"]
         with np.load(written) as file:
             found.append((history, [file[name] for name in sorted(file.files)]))
-    for kind, flags in BATCHES:
-        dataset, size = str(directory / f"{kind}.npz"), 16 // comm.size
-        how = {"epochs": 1, "layers": 2, "num_neighbors": "3,3", "batch_size": size, **flags}
-        if "partition" in how:
-            how["partition"] = str(directory / "labels") if comm.size > 1 else "block"
-        batches = MiniBatchConfig.of(dataset=dataset, **how)
-        found.append((train_batches(batches, comm)["history"], []))
     return found
 
 
-def test_ranks_without_vertices_or_labels(tmp_path):
+def write_uneven(tmp_path: Path) -> None:
+    """Data sets, and labels of such parts."""
     with np.load(written(tmp_path, "classes")) as file:
         y, training = file["y"], file["train_mask"]
     y[:9] = -1
@@ -260,15 +248,23 @@ def test_ranks_without_vertices_or_labels(tmp_path):
     several = np.where(unknown[:, None], -1, SEVERAL).astype(np.int8)
     for kind, labels_of_kind in (("classes", y), ("several", several), ("number", number)):
         write_dataset(tmp_path / f"{kind}.npz", y=labels_of_kind)
+
+
+def check_histories(one: list[dict], same: list[dict], case: object) -> None:
+    for record, other in zip(one, same, strict=True):
+        assert record.keys() == other.keys()
+        for name in record.keys() - {"seconds", "val_mrr", "test_mrr"}:  # ties
+            if record[name] is None:
+                assert other[name] is None, (case, name)
+            else:
+                assert other[name] == pytest.approx(record[name], rel=1e-3), (case, name)
+
+
+def test_ranks_without_vertices_or_labels(tmp_path):
+    write_uneven(tmp_path)
     (one,), ranks = run_ranks(uneven, 1, tmp_path), run_ranks(uneven, 4, tmp_path)
-    for case, expected, found in zip(UNEVEN + BATCHES, one, ranks[0], strict=True):
-        for record, other in zip(expected[0], found[0], strict=True):
-            assert record.keys() == other.keys()
-            for name in record.keys() - {"seconds", "val_mrr", "test_mrr"}:  # ties
-                if record[name] is None:
-                    assert other[name] is None, (case, name)
-                else:
-                    assert other[name] == pytest.approx(record[name], rel=1e-3), (case, name)
+    for case, expected, found in zip(UNEVEN, one, ranks[0], strict=True):
+        check_histories(expected[0], found[0], case)
         for array, same in zip(expected[1], found[1], strict=True):
             np.testing.assert_allclose(same, array, rtol=1e-3, atol=1e-5, err_msg=str(case))
 

@@ -23,6 +23,7 @@ from spgnn.train import train as train_whole
 from tests.comm.jobs import Forked
 from tests.real import each
 from tests.train.command import check_refused, without_torch
+from tests.train.test_objectives import check_histories, write_uneven
 from tests.training import TOLERANCE, write_dataset
 
 SHORT: dict[str, Any] = {
@@ -356,6 +357,21 @@ def check_resumed(path: Path, tmp_path: Path, cases: dict[str, dict[str, Any]]) 
     for found in run_ranks(resume_all, 2, path, tmp_path, cases):
         for name, (straight, resumed) in found.items():
             assert straight == resumed, name
+
+
+def uneven(rank: int, directory: Path) -> list[dict[str, Any]]:
+    comm = connect()
+    parts = str(directory / "labels") if comm.size > 1 else "block"
+    flags = {"dataset": str(directory / "number.npz"), "epochs": 1, "num_neighbors": "3,3"}
+    flags |= {"distributed": "exact", "partition": parts, "batch_size": 16 // comm.size}
+    history: list[dict[str, Any]] = train(MiniBatchConfig.of(**flags), comm)["history"]
+    return history
+
+
+def test_ranks_without_vertices_or_labels(tmp_path):
+    write_uneven(tmp_path)
+    (one,), ranks = run_ranks(uneven, 1, tmp_path), run_ranks(uneven, 4, tmp_path)
+    check_histories(one, ranks[0], "exact")
 
 
 def balanced(rank: int, path: Path) -> list[int]:

@@ -12,13 +12,9 @@ import torch
 import spgnn
 from spgnn import InputError, NeighborLoader
 from spgnn.__main__ import main as spgnn_main
-from spgnn.addons.diskbatches.batch_training import VertexBatches
-from spgnn.addons.diskbatches.minibatch import main as minibatch
-from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.addons.diskbatches.minibatch_data import open_dataset
-from spgnn.comm import (
-    connect,
-)
+from spgnn.addons.diskbatches import MiniBatchConfig, VertexBatches, open_dataset
+from spgnn.addons.diskbatches import main as minibatch
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.frontend.from_config import training_graph
