@@ -307,10 +307,7 @@ class Attention:
         return self._codecs.begin(step, lambda at: self.carried(*facts, at, joint=scores.joint))
 
     def _measure(self, Z: Tensor, some: Pieces, step: Step) -> None:
-        """Note the squared norm of rows that are not sent, and of all that could be.
-
-        Of sources alone: a partial softmax that is not sent is not made.
-        """
+        """Note the squared norm of rows that are not sent, and of all that could be."""
         assert self._codecs is not None
         errors, share = self._codecs.setting.errors, self._share(step.epoch)
         if share == 1 or not errors.measured(step.epoch) or self.pieces.fetch is None:

@@ -71,11 +71,7 @@ class Payload(NamedTuple):
 
 
 class PartialsExchange:
-    """The way of partial softmaxes, in both directions.
-
-    `codecs` are by `ROWS`, `DST` and `LATE`, and the first is called `first` in a step; without
-    any, all that belongs to a row travels together, as it is.
-    """
+    """The way of partial softmaxes, in both directions."""
 
     def __init__(
         self,
@@ -105,11 +101,7 @@ class PartialsExchange:
         return rows
 
     def merge(self, means: Tensor, lse: Tensor, state: AttentionState) -> AttentionState:
-        """Merge partial softmaxes that arrived into those of the rows, in place.
-
-        Each is like one source: its score is the logarithm of its sum, and what it weighs is its
-        row. P and pi of the state stay relative to what they were.
-        """
+        """Merge partial softmaxes that arrived into those of the rows, in place."""
         received = self.partials.received
         nobody = lse.new_zeros(received.shape[0], lse.shape[1])
         alone = AttentionState(state.m.clone(), state.n, state.O)
@@ -209,11 +201,7 @@ class Forward(NamedTuple):
 
 
 class Pass:
-    """One layer of attention, through exchanges that are given.
-
-    If sources and partials are a sample, `log_share` is the logarithm of the share p of all that
-    they are: the weight of each is 1/p times as large then.
-    """
+    """One layer of attention, through exchanges that are given."""
 
     def __init__(
         self,
@@ -303,10 +291,7 @@ class Pass:
         edges: EdgeParts,
         dropouts: Dropouts,
     ) -> tuple[Gradients, Tensor | None]:
-        """Gradients in all operands, and in what edges of fetched sources contribute. Collective.
-
-        `step` is an adjoint one; all else is as of :meth:`Attention.backward`.
-        """
+        """Gradients in all operands, and in what fetched sources contribute. Collective."""
         parts, share = self.pieces, self._log_share
         whole = Whole(G, saved.lse, head_products(G, saved.out, scores.heads))
         if self.fold is not None:
@@ -361,10 +346,7 @@ class Pass:
     def unfold(
         self, payload: Payload, step: Step, nothing: tuple[float, ...] = (0.0, 0.0, 0.0)
     ) -> list[Tensor]:
-        """Rows that this rank makes to all rows that it has a part of; adjoint of a fold.
-
-        Collective. Of partial rows that are not in a sample there is `nothing`.
-        """
+        """Rows that this rank makes to all rows that it has a part of; adjoint of a fold."""
         if self.fold is None:
             return payload.tensors
         parts = self.pieces

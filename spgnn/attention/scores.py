@@ -42,10 +42,7 @@ class Whole(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """In the operands of attention; ``None`` where there were no edge scores.
-
-    That in `dst` is ``None`` if it does not come block by block: :meth:`Scores.dst_gradient`.
-    """
+    """In the operands of attention; ``None`` where there were no edge scores."""
 
     Z: Tensor
     dst: Tensor | None
@@ -126,13 +123,7 @@ class Scores(NamedTuple):
 
 
 def head_scores(Z: Tensor, a: Tensor) -> Tensor:
-    """<z, a>, head by head: [rows, heads], in the dtype of a; differentiable.
-
-    Parameters
-    ----------
-    Z : Tensor [rows, heads * channels]
-    a : Tensor [heads, channels]
-    """
+    """<z, a>, head by head: [rows, heads], in the dtype of a; differentiable."""
     # Scores are sums of many terms under an exponential.
     with in_own_dtype(Z.device.type):
         return torch.mm(Z.to(a.dtype), head_matrix(a))

@@ -248,11 +248,7 @@ def _schedule(name: str, value: object) -> ByEpoch[Any]:
 
 
 class Policy:
-    """Rule of when codecs are used: products are approximate while autograd records.
-
-    But not inside of :meth:`exact`, nor where models are known and all of them are in evaluation,
-    nor where rows have fewer columns than `least_width`: ids, degrees, what is computed from them.
-    """
+    """Rule of when codecs are used: products are approximate while autograd records."""
 
     def __init__(self, least_width: int = 1) -> None:
         self.epoch, self.epochs_begun = -1, 0  # products are numbered from the last beginning on
@@ -308,11 +304,7 @@ class Policy:
 
 
 class Errors:
-    """Squared errors of the products of one matrix, on this rank, by what caused them.
-
-    Whoever knows what was lost adds it: the sender where rows are rounded or left out, the receiver
-    where they are late. Sums over all ranks and hops, divided, are relative errors of products.
-    """
+    """Squared errors of the products of one matrix, on this rank, by what caused them."""
 
     def __init__(self) -> None:
         # By (product, adjoint, cause): squared error and squared norm, float64 [2].
@@ -347,10 +339,7 @@ class CodecSetting:
     policy: Policy = field(default_factory=Policy)  # when it is used
 
     def key(self, step: Step, purpose: str) -> int:
-        """64 bits for the draws of one step, the same on all ranks; each purpose has its own.
-
-        Groups of peers draw alike: their rows have different names.
-        """
+        """64 bits for the draws of one step, the same on all ranks; each purpose has its own."""
         words = f"{purpose} {self.matrix} {step.product} {step.hop} {step.adjoint:d} {step.epoch}"
         words += f" {step.use}" if step.use else ""
         high, low = zlib.crc32(words.encode()), zlib.crc32(words[::-1].encode(), 0xFFFFFFFF)
@@ -371,17 +360,7 @@ DIRECTIONS = ("forward", "adjoint")
 
 
 def relative_errors(errors: Iterable[Errors], comm: Communicator) -> list[dict[str, Any]]:
-    """Relative errors of each product of an epoch and its adjoint, by their causes. Collective.
-
-    `errors` are those of this rank, one a matrix, in the order of the layers.
-
-    Returns
-    -------
-    list of dict
-        ``product``, its number in an epoch; ``direction``; ``error``, the root of the sum of the
-        squares of those in ``by``, each the norm of what was lost over the norm of what was to be
-        sent, all rows of all ranks and measured epochs together. ``None`` is no number.
-    """
+    """Relative errors of each product of an epoch and its adjoint, by their causes. Collective."""
     own = {
         (matrix, *key): sums.cpu()
         for matrix, each in enumerate(errors)

@@ -92,13 +92,7 @@ class CodecLayer(Transport):
 
 
 class Quantise(CodecLayer):
-    """Rows in fewer bits, each direction rounded by itself (Sylvie, EC-Graph, AdaQP).
-
-    A row's least element and its step are rounded outward to bfloat16, and these are what both ends
-    use; so what arrives is unbiased. With feedback, the rounding error of a row is added to the row
-    that is sent in its place in the next epoch (Seide et al., Interspeech'14), and rows are rounded
-    to the nearest: no single one is unbiased then anyway.
-    """
+    """Rows in fewer bits, each direction rounded by itself (Sylvie, EC-Graph, AdaQP)."""
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
@@ -240,19 +234,7 @@ class Sample(CodecLayer):
 
 
 class ExactMeans(CodecLayer):
-    """Each message's mean is exact and in time; the inner codec carries the differences from it.
-
-    With M the projection onto means, and D what the inner codec does, a message becomes
-    M + (I − M)D(I − M): the sender subtracts the mean, and the receiver replaces the mean of what
-    arrived by the true one. So the mean is right whatever D is, the result is unbiased if D is, and
-    a product and its adjoint are transposes if those of D are.
-
-    Rows of hidden layers have much in common, for activations are not negative; so when weights
-    move, the mean is what moves most. Where it is late, the optimiser acts on what it has corrected
-    already, and a loop with such a lag is stable only with steps that are many times smaller. Of a
-    sample, the mean is a control variate (as historical rows are in VR-GCN, Chen, Zhu & Song,
-    ICML'18): rows that are left out arrive as the mean, and not as zeros.
-    """
+    """Each message's mean is exact and in time; the inner codec carries the differences from it."""
 
     _buffer: Tensor | None = None
 

@@ -40,15 +40,7 @@ class DelayQueue:
 
 
 class Delay(CodecLayer):
-    """Rows sent in epoch e are used in epoch e + R; gradients too.
-
-    All of them in each epoch (PipeGCN, Wan et al., ICLR'22: R = 1), or one of several bins in turn
-    (cd-r of DistGNN, Md et al., SC'21: as many bins as R). Row k of a message is in bin k modulo
-    their number, which both ends know. In a vertex cut without clones, rows are late as well as
-    partial sums, unlike in DistGNN. The first epoch of a line is exact, and the rows
-    that arrive then are kept. With smoothing, the stale rows are a running mean whose weights add
-    up to one from the first arrival on (Kingma & Ba, ICLR'15, section 3).
-    """
+    """Rows sent in epoch e are used in epoch e + R; gradients too."""
 
     def forget(self) -> None:
         super().forget()

@@ -124,11 +124,7 @@ class Executor:
         return G_local
 
     def _between(self, number: int, like: Tensor) -> Tensor | None:
-        """A buffer for the rows that stage `number` hands to the next one; ``None`` at either end.
-
-        They are made in every product and nobody else sees them: in new memory, each page of them
-        would cost a fault.
-        """
+        """A buffer for the rows that a stage hands to the next one; ``None`` at either end."""
         if not 0 <= number < len(self._runners) - 1:
             return None
         rows = self.plan.stages[number].shape[0]
@@ -136,11 +132,7 @@ class Executor:
 
 
 class Exchange:
-    """Runs one stage; its hops also for what is not a product.
-
-    `first` is the number of its first hop in the plan; transports, communicators and buffers are
-    those of the executor.
-    """
+    """Runs one stage; its hops also for what is not a product."""
 
     def __init__(self, stage: Stage, first: int, executor: Executor) -> None:
         self.stage, self.first, self.executor = stage, first, executor
@@ -208,11 +200,7 @@ class Exchange:
         return Arriving(self, H_local, out, step)
 
     def begin_adjoint(self, R_G: Tensor, step: Step, out: Tensor | None = None) -> Returning:
-        """Start Πᵀ of `R_G` [received rows, f].
-
-        What arrives is written to its rows of `out` [columns, f], if given; S must only name
-        neighbouring ones.
-        """
+        """Start Πᵀ of `R_G` [received rows, f]."""
         return Returning(self, R_G, step, out)
 
     def received(self, like: Tensor) -> Tensor:
@@ -387,10 +375,7 @@ class Turning:
 
 
 def _shares(dense: Tensor, message: Tensor, peers: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The columns of ranks that have equally many, [ranks, rows, share], and their blocks.
-
-    At most two of each: of ranks with one more column, and of the others.
-    """
+    """The columns of ranks that have equally many, [ranks, rows, share], and their blocks."""
     rows, width = dense.shape
     share, more = divmod(width, peers)
     split = more * (share + 1)

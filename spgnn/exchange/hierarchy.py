@@ -123,10 +123,7 @@ class Entries(NamedTuple):
 
 
 class Cargo(NamedTuple):
-    """Rows of H, and partial sums of rows of A, that cross from other nodes to one node.
-
-    Arrays are int64, by thing or by nonzero of a thing.
-    """
+    """Rows of H, and partial sums of rows of A, that cross from other nodes to one node."""
 
     node: Int64Array  # where each thing comes from
     key: Int64Array  # number of a row of H; of a sum −1 − the row of the rank that wants it
@@ -182,10 +179,7 @@ class Cargo(NamedTuple):
 
 
 def solve(response: Received, here: Group, cover: Cover) -> tuple[Cargo, Int64Array]:
-    """The least that has to cross to this node from those that this rank looks after.
-
-    With the agent of each thing: the rank that carries it on both sides.
-    """
+    """The least that has to cross to this node from those that this rank looks after."""
     ((rows, columns, values),) = response.arrays
     assert rows is not None
     assert columns is not None
@@ -256,11 +250,7 @@ def hierarchical(
     cover: Cover = "column",
     column_scale: Tensor | None = None,
 ) -> Scheme[Plan]:
-    """1D and 1.5D on nodes of several ranks: what crosses is as little as the cover allows.
-
-    With several replicas these are ranks of one node, so that partial sums of whole block rows are
-    added inside nodes.
-    """
+    """1D and 1.5D on nodes of several ranks: what crosses is as little as the cover allows."""
     c = axes.size("replica") if "replica" in axes.names else 1
     made, block = yield from of_block_row(block, layout, c)
     last_stages = fold(made, axes.coordinate("replica", rank) if c > 1 else 0)
@@ -290,11 +280,7 @@ def hierarchical(
 
 
 def _exchange(block: CSR, group: Group, cover: Cover) -> Scheme[tuple[CSR, CSR, tuple[Hop, ...]]]:
-    """L and R of a rank's rows, whose columns are all rows of a group, and the hops between.
-
-    Between nodes first, then inside each of them: by the same rule, if nodes have levels of their
-    own.
-    """
+    """L and R of a rank's rows, whose columns are all rows of a group, and the hops between."""
     own = int(group.layout.sizes[group.me])
     if len(group.axes) == 1:
         L, R, needs = needs_of(block, group.layout, range(group.sizes[0]), group.me, cover)
@@ -387,10 +373,7 @@ def _needed(things: Cargo, here: Group, cover: Cover) -> Needs:
 def _distributed(
     arrived: Cargo, before: int, here: Group, node: Group, own: int
 ) -> Scheme[tuple[tuple[Hop, ...], Found]]:
-    """The hops that pass things on inside the node; `before` rows come before them.
-
-    A product with a selection: the rows that a rank takes, of those that arrived at its node.
-    """
+    """The hops that pass things on inside the node; `before` rows come before them."""
     thing = np.repeat(np.arange(len(arrived.key)), arrived.wanted)
     order = grouped_order(arrived.wanting, here.size)
     thing, counts = thing[order], np.bincount(arrived.wanting, minlength=here.size)

@@ -55,10 +55,7 @@ Arrays = tuple[Tensor | None, ...]
 
 
 class Received(NamedTuple):
-    """The response to a `Swap`: the stretches for this rank, in the order of the peers.
-
-    And their counts to and from each peer, for each group of arrays.
-    """
+    """The response to a `Swap`: the stretches for this rank, in the order of the peers."""
 
     counts: tuple[RowCounts, ...]
     arrays: tuple[Arrays, ...]
@@ -147,10 +144,7 @@ class Gather(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A scheme's request to tell some peers along an axis a number each, which is not 0.
-
-    The response are the peers that told this rank a number, rising, and their numbers.
-    """
+    """A scheme's request to tell some peers along an axis a number each, which is not 0."""
 
     axis: str
     peers: Int64Array  # rising
@@ -342,10 +336,7 @@ def request_bytes(counts: RowCounts, rank: int) -> Carried:
 def whole_rows(
     block: CSR, columns: RowLayout, members: Sequence[int] | Int64Array, me: int
 ) -> tuple[CSR, CSR, CSR, RowCounts]:
-    """L, R, send matrix and counts where every rank gets all rows of its peers, needed or not.
-
-    Tripathy et al. (SC'20). Nothing has to be exchanged beforehand.
-    """
+    """L, R, send matrix and counts where every rank gets all rows of its peers, needed or not."""
     L, R, needs = needs_of(block, columns, members, me, "column")
     sizes = columns.sizes[np.asarray(members, np.int64)]
     begins = np.concatenate(([0], np.cumsum(sizes)))

@@ -52,16 +52,6 @@ class Piece:
 class Peers(Executor):
     """Runs a plan like any executor, with received rows that fit a budget.
 
-    Parameters
-    ----------
-    plan : Plan
-        Whose exchanges are in rounds (:func:`in_rounds`).
-    mesh : communicators by axis
-    budget : int
-        Bytes for received rows, both buffers together; in the adjoint, for those that come back.
-    codecs, workspace
-        As of :class:`Executor`.
-
     Raises
     ------
     InputError
@@ -205,10 +195,7 @@ class Grouped(Exchange):
         return transports[self.first].begin(rows, out, route, comm, step.at(self.first, group))
 
     def _buffers(self, like: Tensor) -> tuple[list[Piece], list[Tensor], list[Tensor]]:
-        """The groups for such rows, and where their rows lie: they take turns.
-
-        Stages come one after the other, so all of them have the same memory.
-        """
+        """The groups for such rows, and where their rows lie: they take turns."""
         pieces = self._pieces(bytes_of_row(like.shape[1], like.dtype))
         handles = under_way(self._peers.budget)
 

@@ -71,20 +71,14 @@ class Carried:
 
 
 def levels_of(group_sizes: Sequence[int]) -> tuple[str, ...]:
-    """Names of the levels of groups of neighbouring ranks, whose sizes rise to those of nodes.
-
-    ``inside`` the smallest groups, then between groups of each size, inside the next larger ones.
-    """
+    """Names of the levels of groups of neighbouring ranks, whose sizes rise to those of nodes."""
     return ("inside", *(f"between groups of {size}" for size in group_sizes[:-1]), "between")
 
 
 def carried_by_level(
     exchanges: Iterable[Carried], axes: Axes, rank: int, *, group_sizes: Sequence[int]
 ) -> dict[str, Traffic]:
-    """Bytes of a rank's exchanges by level: ``inside`` nodes of so many ranks, and ``between``.
-
-    Of groups of several sizes, see :func:`levels_of`.
-    """
+    """Bytes of a rank's exchanges by level: ``inside`` nodes of so many ranks, and ``between``."""
     levels = levels_of(group_sizes)
     found = dict.fromkeys(levels, Traffic())
     for moved in exchanges:

@@ -34,16 +34,7 @@ DIRECT, BASE = -1, -2
 
 
 def relayed(scheme: Scheme[Plan], axes: Axes, rank: int, *, whole_rows: bool) -> Scheme[Plan]:
-    """The plan of another scheme, with relays in the exchanges whose busiest rank they relieve.
-
-    Parameters
-    ----------
-    scheme : Scheme of Plan
-    axes : Axes
-    rank : int
-    whole_rows : bool
-        The first stage receives rows of H as they are: nothing is added up on its way there.
-    """
+    """The plan of another scheme, with relays in the exchanges whose busiest rank they relieve."""
     plan = yield from scheme
     return replace(plan, stages=(yield from _factors(plan.stages, axes, rank, whole_rows)))
 
@@ -250,10 +241,7 @@ def _rows_of_H(send: CSR) -> Int64Array:
 
 
 def _rows_of_A(stage: Stage, R: CSR, place: int) -> tuple[Int64Array, Int64Array]:
-    """The one row of A that takes each received row of a hop, and the nonzero of R there.
-
-    int64 [received rows]; −1 where there are several, or the row is handed on.
-    """
+    """The one row of A that takes each received row of a hop, and the nonzero of R there."""
     begin, end = stage.received[place : place + 2]
     taken = R.indices.numpy()
     uses = np.bincount(taken, minlength=stage.received[-1])
@@ -326,25 +314,7 @@ def _by_relays(
     limit: int,
     share: int | None,
 ) -> Scheme[tuple[Int64Array, bool]]:
-    """Find relays for some rows of busy ranks, in turns of offers; all ranks take part.
-
-    Parameters
-    ----------
-    alike : int64 [rows]
-        Rows with the same number can go by each other's peers; those with −1 cannot.
-    rows : _Rows
-    load : int64 [ranks]
-        Rows that each rank sends, or receives: too many, if above `limit`.
-    share : int or None
-        Rows that any rank takes in a hop of their own; ``None``: in the same hop, up to `limit`.
-
-    Returns
-    -------
-    via : int64 [rows]
-        The row whose peer is the relay, `DIRECT` or `BASE`.
-    moved : bool
-        Whether any rank has found one.
-    """
+    """Find relays for some rows of busy ranks, in turns of offers; all ranks take part."""
     via, group = np.full(len(alike), DIRECT), axes.group(axis, rank)
     peers = np.arange(group.start, group.stop, group.step)
     taken, first = np.zeros_like(load), load

@@ -27,10 +27,7 @@ _MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 class Names(NamedTuple):
-    """Names of the rows of an exchange that both ends know, so that they draw alike.
-
-    A row of H has the original id of its vertex. A partial sum has a number of its sender's own.
-    """
+    """Names of the rows of an exchange that both ends know, so that they draw alike."""
 
     sent: Tensor  # int64 [rows to send]
     received: Tensor  # int64 [rows received]
@@ -148,10 +145,7 @@ def _ends(rows: Int64Array) -> Tensor:
 
 
 def _numbers(marks: Tensor, before: Tensor, count: int) -> Tensor:
-    """Numbers of the rows that are marked, so many; `before` [rows + 1] counts those before each.
-
-    Who looks for their number, as `nonzero` does, waits for the device.
-    """
+    """Numbers of the marked rows; `before` [rows + 1] counts those before each."""
     if marks.device.type == "cpu":
         return marks.nonzero()[:, 0]
     wanted = torch.arange(1, count + 1, device=marks.device)

@@ -90,10 +90,7 @@ def _expand_and_fold(
     strategy: Strategy,
     cover: Cover,
 ) -> Scheme[tuple[Stage, ...]]:
-    """Block columns along "row", then partial sums added along "replica".
-
-    `layout` has one part for every group of ranks that differ in nothing but their "feature".
-    """
+    """Block columns along "row", then partial sums added along "replica"."""
     peers = axes.group("row", rank)
     members = np.arange(peers.start, peers.stop, peers.step) * layout.parts // axes.ranks
     me, c = axes.coordinate("row", rank), axes.size("replica")
@@ -179,12 +176,7 @@ def fold(made: Int64Array, me: int) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Dealt:
-    """Nonzeros of a vertex cut, where they are multiplied.
-
-    `block` has those of own rows that stayed, and then rows that other ranks handed out, each of
-    which is made of some of the nonzeros of a row. `rows` [handed out] says which own row each of
-    those that this rank handed out is of, grouped by rank; `counts` are of rows to and from each.
-    """
+    """Nonzeros of a vertex cut, where they are multiplied."""
 
     block: CSR
     rows: Int64Array
@@ -251,14 +243,6 @@ def vertex_cut(
 ) -> Scheme[Plan]:
     """Nonzeros anywhere: expand rows of H, multiply, fold partial sums.
 
-    Every nonzero is multiplied by the rank that its label names (PowerGraph, Gonzalez et al.,
-    OSDI'12; DistGNN, Md et al., SC'21). It moves there once, when the plan is made. A product then
-    has two stages: rank p receives the rows of H in whose columns it has nonzeros (*expand*),
-    multiplies, and sends the sums of rows that it does not own to their owners, who add them
-    (*fold*). The owner of a row handed its nonzeros out, so it knows what comes back. A row lies at
-    its owner alone: memory does not grow with replication. Where clones of a vertex hold rows too,
-    as in DistGNN, that is another scheme, in ``experiments/systems``.
-
     Raises
     ------
     InputError
@@ -288,12 +272,7 @@ def vertex_cut(
 
 
 def _lower_degree(block: CSR, layout: RowLayout, rank: int) -> Scheme[Int64Array]:
-    """The rank that multiplies each nonzero where nobody says: an endpoint's owner, int64 [nnz].
-
-    Of two endpoints, the one with more nonzeros is the one that other ranks get to see
-    (degree-based hashing, Xie et al., NIPS'14, with the partition instead of the hash). Columns
-    are counted in the rows that are wanted of all ranks.
-    """
+    """The rank that multiplies each nonzero where nobody says: an endpoint's owner, int64 [nnz]."""
     begin, end = layout.range(rank)
     indices = block.indices.numpy()
     goes = np.full(block.nnz, rank, np.int64)
@@ -337,10 +316,7 @@ def check_labels(labels: Tensor, block: CSR, layout: RowLayout) -> Int64Array:
 
 
 def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
-    """The plan of another scheme, with what it takes to exchange with a few peers at a time.
-
-    All ranks of the mesh agree, also those that never talk: a budget is too small for all or none.
-    """
+    """The plan of another scheme, with what it takes to exchange with a few peers at a time."""
     plan = yield from scheme
     stages: list[Factor] = []
     for stage in plan.stages:

@@ -26,11 +26,7 @@ from spgnn.sparse import CSR
 
 
 def stack(setting: CodecSetting, *, attended: bool = False) -> Transport:
-    """The codecs of one hop, the last of which sends.
-
-    Of rows that attention weighs where they arrive, none is left out here: attention draws the
-    sample itself, for a row's weight goes with it. Nor do these have a mean.
-    """
+    """The codecs of one hop, the last of which sends."""
     codec = setting.codec
     transport: Transport = Quantise(Transport(), setting) if codec.quantises else Transport()
     if codec.samples and not attended:
@@ -46,9 +42,6 @@ def stack(setting: CodecSetting, *, attended: bool = False) -> Transport:
 
 class Codecs:
     """The codecs of one matrix's hops, and how often each product has been computed.
-
-    Several losses have a backward each, and the gradient of a gradient multiplies once more: these
-    are other rows, and what a codec keeps of the first ones is not for them.
 
     Raises
     ------
@@ -88,10 +81,7 @@ class Codecs:
 
 
 def name_rows(plan: Plan, ids: Tensor, mesh: Communicators, rank: int) -> Plan:
-    """The plan of this rank with names of the rows of all its hops. Collective.
-
-    `ids` int64 [columns] are the original ones of the vertices whose rows it takes.
-    """
+    """The plan of this rank with names of the rows of all its hops. Collective."""
     numbers, stages = _Numbers(rank), []
     for stage in plan.stages:
         stages.append(_named(stage, ids, mesh, numbers))
