@@ -125,11 +125,7 @@ def cloned(
     column_scale: Tensor | None = None,
     edge_labels: Tensor | None = None,
 ) -> Scheme[Layered]:
-    """The plans of all layers, of which all but the last make rows of clones as well.
-
-    Parameters are those of :func:`spgnn.exchange.layered`. The last layer makes rows that
-    the loss looks at, which are owners'; other layers those that the layer after them multiplies.
-    """
+    """The plans of all layers, of which all but the last make rows of clones as well."""
     part = yield from _part(block, layout, rank, column_scale, edge_labels)
     own, found = part.own, list[LayerPlan | None]([None] * layers)
     mask = torch.zeros(len(part.vertices), dtype=torch.bool)
@@ -243,12 +239,7 @@ def _part(
 
 
 def _layer(part: Part, wanted: Tensor) -> Scheme[tuple[Plan, Tensor]]:
-    """The plan that makes rows of some of a part's vertices, and the columns that it multiplies.
-
-    First, partial sums: of the wanted vertices, and of those that others ask for. Those travel
-    along "row" to their owners (hop 1); an owner sends each clone the sum of all but its own (hop
-    2). Loops are multiplied by each clone itself, and stay out of what is sent.
-    """
+    """The plan that makes rows of some of a part's vertices, and the columns that it multiplies."""
     A, own, ranks = part.A, part.own, len(part.given_counts.send)
     asks = wanted[own:].to(torch.uint8)
     response = yield Swap("row", (np.asarray(part.clone_counts.send),), ((asks,),))

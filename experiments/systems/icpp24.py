@@ -35,13 +35,7 @@ def replicated(
     column_scale: Tensor | None = None,
     edge_labels: Tensor | None = None,
 ) -> Scheme[Plan]:
-    """1.5D as it is written in ICPP'24, Algorithm 2, to compare with; c² divides P.
-
-    The c ranks (i, ·) get all of block row i of H. Of s = P/c² block columns each, rank (i, j)
-    takes [j·s, (j + 1)·s): the rows of H come from the ranks (·, j) that hold these block rows.
-    Partial sums are all-reduced. Of the all-reduce, the reduce-scatter ends a product and the
-    all-gather begins the next one: the same bytes, and what lies between is computed once.
-    """
+    """1.5D as it is written in ICPP'24, Algorithm 2, to compare with; c² divides P."""
     strategy, cover = algorithm.exchange, algorithm.cover
     c, i, j = axes.size("replica"), *(axes.coordinate(axis, rank) for axis in axes.names)
     if c == 1:

@@ -56,19 +56,7 @@ class LabelInputs(Extension):
 
 
 class WithLabels(nn.Module):
-    """A model whose features are X plus an embedding of the labels that it is shown.
-
-    Parameters
-    ----------
-    model : Module
-        Called as ``model(X, graph, keys)``.
-    labels : int
-        Classes, or labels that a vertex may have.
-    channels : int
-        Width of X.
-    seed : int
-        Of the embedding (Glorot & Bengio 2010, uniform).
-    """
+    """A model whose features are X plus an embedding of the labels that it is shown."""
 
     def __init__(self, model: nn.Module, labels: int, channels: int, seed: int = 0) -> None:
         super().__init__()
@@ -83,16 +71,7 @@ class WithLabels(nn.Module):
         keys: DropoutKeys | None = None,
         shown: Tensor | None = None,
     ) -> Tensor:
-        """Outputs of the model for features and labels. Collective.
-
-        Parameters
-        ----------
-        x : Tensor [columns of the first layer, features]
-        graph, keys
-            As the model takes them.
-        shown : Tensor int64 [columns], or int8 [columns, labels], optional
-            −1 where a label is not shown; by default none is.
-        """
+        """Outputs of the model for features and labels. Collective."""
         if not isinstance(x, Tensor):
             raise InputError("labels are added to features that are a dense tensor, and not A·X")
         if shown is None:
@@ -109,10 +88,6 @@ class WithLabels(nn.Module):
 
 class LabelPropagation(NodeClassification):
     """Labels of a share of the training vertices are inputs, those of the others are learnt.
-
-    As Shi et al. (2021, UniMP): an embedding of the labels that are inputs is added to the
-    features. Which ones these are is drawn in each epoch, by a hash of (seed, epoch, original id).
-    In evaluation all training labels are inputs; so scores on training vertices say little.
 
     Raises
     ------

@@ -46,16 +46,7 @@ class Skipping(Extension):
 
 
 class SkipUnchanged(CodecLayer):
-    """Each row is sent only if it is farther than a share of its norm from what was last sent.
-
-    As in Sancus (Peng et al., PVLDB 15, 2022) and CDFGNN (2024), but row by row, in both
-    directions. A bit for each row says to receivers which rows come; they use the last known one in
-    place of the others. At first all rows are sent. The bits are waited for at once, for only they
-    say how many rows will come; the rows travel meanwhile, as others do.
-
-    Where rows are sent in fewer bits, what is kept here is the row before that: a row moves, or
-    does not, whatever was lost of it.
-    """
+    """Each row is sent only if it is farther than a share of its norm from what was last sent."""
 
     remembers = reads_values = True
     BLOCK = 1024  # rows that a CPU compares at a time: their differences stay in cache

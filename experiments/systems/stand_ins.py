@@ -48,30 +48,7 @@ def nested_model(
     seed: int = 0,
     name: str = "nested",
 ) -> Graph:
-    """An undirected graph of communities within communities, some of which are far more open.
-
-    Vertices are the leaves of a binary tree. An edge begins at a vertex in proportion to θ, as in
-    `block_model`. It ends inside the smallest community of that vertex, of at least eight average
-    degrees, or with probability ``reach`` inside a larger one, each ``decay`` times as likely as
-    its halves. Each community multiplies the reach of its vertices by a lognormal number. So where
-    a partition has few edges between parts, some parts have several times the boundary of others,
-    which block models do not show.
-
-    Parameters
-    ----------
-    edges : int
-        Stored entries: an undirected edge counts twice. Met within a few per cent.
-    reach : float
-        Average probability that an edge leaves its smallest community.
-    decay : float
-        Of the probability of an edge from one level of the tree to the next larger one.
-    spread : float
-        Standard deviation of the logarithm of the factors, of communities that are the whole.
-    fade : float
-        Of smaller ones it is so many times that of those twice as large.
-    skew : float > 1
-        As of `block_model`; so are classes, features and signal. A class is a stretch of the tree.
-    """
+    """An undirected graph of communities within communities, some of which are far more open."""
     check_memory(
         f"{name}: {vertices} vertices, {edges} edges, {features} features",
         4 * (vertices * (features + 16) + edges),
@@ -110,16 +87,6 @@ def nested_model(
 
 def expanded(graph: Graph, copies: int, *, train: float = 0.1, seed: int = 0) -> Graph:
     """A graph `copies` times as large, of the same kind: the Kronecker product of a star with it.
-
-    Belletti et al. 2019, from whom Ginex (VLDB'22) takes its data sets: the adjacency of a few
-    vertices ⊗ the graph's, so that degrees multiply, and communities stay within communities. Here
-    the few are a hub and its leaves, each with a loop, where they reduce the graph itself: n
-    vertices of degree d become n of degree copies · d and n · (copies − 1) of 2 · d, and edges are
-    3 · copies − 2 times as many (10 for 4, where Ginex has 8.6 to 8.8). A connected graph stays so.
-
-    Vertex v of copy c is number c · n + v; labels are those of v, and weights are copied. Features
-    are left out, for their width is to be chosen; so are splits: a share `train` of the vertices is
-    for training, drawn at random, and a tenth of that for validation and for testing each.
 
     Raises
     ------
@@ -164,10 +131,7 @@ def expanded(graph: Graph, copies: int, *, train: float = 0.1, seed: int = 0) ->
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a data set, and how its degrees and communities are spread.
-
-    With a `reach`, communities are nested; else they are classes, with a homophily.
-    """
+    """Sizes of a data set, and how its degrees and communities are spread."""
 
     vertices: int
     edges: int
@@ -191,10 +155,7 @@ STAND_INS = {
 
 
 def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed: int = 0) -> Graph:
-    """The stand-in of that name with ``scale`` times the vertices and edges of the original.
-
-    `features`, by default as many as the original's, change no edge.
-    """
+    """The stand-in of that name with ``scale`` times the vertices and edges of the original."""
     check_choice("stand-in", name, STAND_INS)
     if not 0 < scale <= 1:
         raise InputError(f"the scale of {name} must be in (0, 1], got {scale}")
