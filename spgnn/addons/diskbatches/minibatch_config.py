@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal
@@ -332,7 +332,7 @@ class MiniBatchConfig(Configuration):
         if name == "none":
             return None
         kinds: list[type[Mode]] = [MODES[each] for each in MODES]
-        more = [kind for kind in kinds if kind.extends == name and any(self._set_of(kind.keys))]
+        more = [kind for kind in kinds if kind.extends == name and self._set_of(kind.keys)]
         return more[0] if more else MODES[name]
 
     @property
@@ -343,12 +343,9 @@ class MiniBatchConfig(Configuration):
         used = [kind for kind in kinds if getattr(options, options_of(kind.keys)[0].name)]
         return used[0] if used else None
 
-    def _set_of(self, record: type[Record] | None) -> Iterator[Option]:
-        """The options of a record that are not as by default."""
-        options = self.flat()
-        for option in options_of(record) if record is not None else ():
-            if options[option.name] != option.default:
-                yield option
+    def _set_of(self, record: type[Record] | None) -> list[tuple[Option, Any]]:
+        """The options of a registered record that are not as by default, and their values."""
+        return [pair for one in self.extra if type(one) is record for pair in one.changed]
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
@@ -449,17 +446,17 @@ class MiniBatchConfig(Configuration):
         return self.superbatch != 1 and not self.sampling.overlap
 
     def _check_distribution(self) -> None:
-        how, mode, options = self.distribution, self.mode, self.flat()
+        how, mode = self.distribution, self.mode
         for name in MODES:
-            for option in self._set_of(MODES[name].keys):
+            needed = MODES[name].extends or name
+            for option, value in self._set_of(MODES[name].keys):
                 if mode is not MODES[name]:
                     raise InputError(
-                        f"{option.written} {options[option.name]} needs --distributed "
-                        f"{MODES[name].extends or name}, not {how.distributed}"
+                        f"{option.written} {value} needs --distributed {needed}, "
+                        f"not {how.distributed}"
                     )
-        for option in options_of(Distribution):
-            value = options[option.name]
-            if mode is None and value != option.default:
+        for option, value in how.changed:
+            if mode is None:
                 raise InputError(f"{option.written} {value} needs --distributed")
         if mode is None:
             return
