@@ -38,7 +38,7 @@ from spgnn.train.report import epochs_to
 # Table 2: learning rates on one socket and on several; heads of GAT, which is that of equation 2.
 MODELS: dict[str, tuple[float, float, dict[str, Any]]] = {
     "sage": (0.003, 0.006, {}),
-    "gat": (0.001, 0.001, {"heads": 4, "relu_first": True}),
+    "gat": (0.001, 0.001, {"heads": 4, "model": "gat-relu-first"}),
 }
 # DistDGL: exact batches of a rank's own seeds; features of each are fetched when it is begun.
 # DistDGLv2 has those of the next ones travel meanwhile.
@@ -83,9 +83,10 @@ def measure(options: Options, model: str, ranks: int, epochs: int, **way: Any) -
     how = way.get("distributed", "one process")
     print(f"{model}, {ranks} ranks, {how}: {epochs} epochs", flush=True)
     one, several, flags = MODELS[model]
-    flags = flags | {name: getattr(options, name) for name in ("dataset", "data_dir", "batch_size")}
+    flags = {"model": model} | flags
+    flags |= {name: getattr(options, name) for name in ("dataset", "data_dir", "batch_size")}
     flags |= {name: getattr(options, name) for name in ("num_neighbors", "hidden", "seed")}
-    flags |= {"model": model, "epochs": epochs, "lr": several if ranks > 1 else one, "threads": 1}
+    flags |= {"epochs": epochs, "lr": several if ranks > 1 else one, "threads": 1}
     flags |= {"balance": "nnz,train"} if ranks > 1 else {"prefetch": 0}
     if how == "historical":
         flags["historical"] = options.historical

@@ -319,9 +319,6 @@ class Model(Record):
     message_dropout: Annotated[
         float, key("of gat and gatv2: on what is weighed, as the authors of GAT do", "P", high=1)
     ] = 0.0
-    relu_first: Annotated[
-        bool, key("of gat: bias and ReLU before attention, not after it, as DistGNN-MB has them")
-    ] = False
 
     @property
     def registered(self) -> type[Stack]:

@@ -4,7 +4,7 @@ Programs in ``experiments/`` begin with ``import systems``. A program elsewhere 
 folder's parent in ``PYTHONPATH``. Systems import from the doors of spgnn's rooms alone.
 """
 
-from spgnn.registry import CODECS, DATASETS, MODES, SAMPLERS, SCHEMES, SECTIONS, TABLES
+from spgnn.registry import CODECS, DATASETS, MODELS, MODES, SAMPLERS, SCHEMES, SECTIONS, TABLES
 
 for _name in ("reddit", "amazon", "protein", "papers", "products"):
     DATASETS.add(f"{_name}-like", "systems.stand_ins:load_stand_in")
@@ -21,6 +21,7 @@ SECTIONS.add("TrainConfig.fresh", "systems.sancus:Skipping")
 SECTIONS.add("TrainConfig.labels", "systems.label_propagation:LabelInputs")  # UniMP
 SECTIONS.add("TrainConfig.rebalance", "systems.roc:Rebalancing")  # Roc
 
+MODELS.add("gat-relu-first", "systems.relu_first:ReluFirstGAT")  # DistGNN-MB
 SAMPLERS.add("ladies", "systems.ladies:LadiesSampler")
 SAMPLERS.add("fastgcn", "systems.ladies:FastGCNSampler")
 MODES.add("columns", "systems.columns:Columns")  # P3

@@ -21,7 +21,6 @@ from spgnn.graph.protocol import (
     Matrix,
     Normalisation,
 )
-from spgnn.kernels.update import update_rows_
 from spgnn.nn.convolution import (
     Channels,
     Convolution,
@@ -70,8 +69,6 @@ class AttentionConv(Convolution):
         Of each element of a vertex's row, after scores were computed from all of it, as the
         authors' own implementation of GAT does; PyG's has none. The same mask for all neighbours, a
         function of the vertex.
-    relu_first : bool
-        Of `GATConv`: bias and ReLU before attention instead of the bias after it.
     options
         Of PyG's message passing; only their defaults.
 
@@ -101,7 +98,6 @@ class AttentionConv(Convolution):
         residual: bool = False,
         *,
         message_dropout: float = 0.0,
-        relu_first: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -117,15 +113,14 @@ class AttentionConv(Convolution):
         self.dropout = check_rate(f"{name} dropout", dropout)
         self.message_dropout = check_rate(f"{name} message_dropout", message_dropout)
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
-        self.number, self.relu_first = 0, relu_first
+        self.number = 0
         width = heads * out_channels
         self.lin_edge = None if edge_dim is None else Linear(edge_dim, width, bias=False)
         total = width if concat else out_channels
         self.res = None
         if residual:
             self.res = Linear(both(in_channels)[1], total, bias=False, of_targets=True)
-        shifted = width if relu_first else total
-        self.bias = nn.Parameter(torch.zeros(shifted)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(total)) if bias else None
         self.uses_own_rows = residual
         self._edge_order = EdgeOrder()
         self._add_weights(in_channels, width, bias=bias)
@@ -190,11 +185,10 @@ class AttentionConv(Convolution):
             out = out.unflatten(1, (self.heads, self.out_channels)).mean(1)
         if self.res is not None:
             out = out + linear_of_own(self.res, H, graph)
-        bias = None if self.relu_first else self.bias
-        if bias is not None:
-            out = out + bias.to(out.dtype)
+        if self.bias is not None:
+            out = out + self.bias.to(out.dtype)
         # The gradient needs the result of attention; the next layer may overwrite what it is given.
-        untouched = self.concat and self.res is None and bias is None
+        untouched = self.concat and self.res is None and self.bias is None
         return out.clone() if untouched else out
 
     @abstractmethod
@@ -244,9 +238,6 @@ class GATConv(AttentionConv):
     Parameters are those of PyG's layer, and so are their names. One row of W H travels, whatever
     the number of heads; scores are computed where they are needed.
 
-    With ``relu_first``, ``h'_i = Σ_j α_ij z_j`` with ``z = ReLU(W h + b)``, of which α are scores
-    as well: the GAT of DistGNN-MB (Vasimuddin et al. 2022, equation 2).
-
     Parameters
     ----------
     in_channels, out_channels, heads, …
@@ -273,13 +264,13 @@ class GATConv(AttentionConv):
         of_sources, of_targets = self.lin_src or self.lin, self.lin_dst or self.lin
         assert isinstance(of_sources, Linear)
         assert isinstance(of_targets, Linear)
-        Z, a = self._weighed(linear_of(of_sources, H)), self.att_src[0]
+        Z, a = self.weighed(linear_of(of_sources, H)), self.att_src[0]
         wide = SUM_DTYPE.get(Z.dtype, Z.dtype)
         to_target = self.att_dst[0].to(wide)
         if of_sources is of_targets and graph.target_features is None:
             d = graph.own_scores(Z, to_target)
         else:
-            d = head_scores(self._weighed(linear_of_own(of_targets, H, graph)), to_target)
+            d = head_scores(self.weighed(linear_of_own(of_targets, H, graph)), to_target)
         of_edges = None
         if edges is not None and self.att_edge is not None:
             of_edges = head_scores(edges, self.att_edge[0].to(wide))
@@ -291,13 +282,10 @@ class GATConv(AttentionConv):
             a = nn.functional.pad(torch.zeros_like(a), (0, 1), value=1.0)
         return Z, AttentionScores(a, d, self.negative_slope, edges=of_edges)
 
-    def _weighed(self, rows: Tensor) -> Tensor:
+    def weighed(self, rows: Tensor) -> Tensor:
         """The rows that are scored and weighed, of W h, which they may overwrite."""
-        rows = autocast(rows)
-        if not self.relu_first:
-            return rows
-        wide = SUM_DTYPE.get(rows.dtype, rows.dtype)
-        return update_rows_(rows, None if self.bias is None else self.bias.to(wide), act="relu")
+        result: Tensor = autocast(rows)
+        return result
 
 
 class GATv2Conv(AttentionConv):

@@ -211,9 +211,10 @@ class Stack(nn.Module):
 
     @classmethod
     def takes(cls) -> set[str]:
-        """The options of the layers, by the signatures of `init_conv` and of their class."""
-        ours, theirs = signature(cls.init_conv), signature(cls.convolution.__init__)
-        return {*ours.parameters, *theirs.parameters}
+        """The options of the layers, by the signatures of `init_conv` and of their classes."""
+        makers = [vars(kind).get("init_conv") for kind in cls.__mro__]
+        makers += [vars(kind).get("__init__") for kind in cls.convolution.__mro__]
+        return {name for maker in makers if maker for name in signature(maker).parameters}
 
     @classmethod
     def of(cls, widths: Sequence[int], **options: Any) -> Self:

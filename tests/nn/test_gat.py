@@ -154,10 +154,7 @@ WITH_LOOPS = torch.from_numpy((ADJACENCY.toarray() != 0) | (torch.eye(N).numpy()
 
 
 def dropping(kind: str) -> Any:
-    if kind == "relu first":
-        layer: Any = GATConv(7, WIDTH, HEADS, message_dropout=P, relu_first=True).double()
-    else:
-        layer = OURS[kind](7, WIDTH, HEADS, message_dropout=P).double()
+    layer: Any = OURS[kind](7, WIDTH, HEADS, message_dropout=P).double()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -170,8 +167,6 @@ def dense(layer: Any, H: Tensor) -> Tensor:
     parameters = dict(layer.named_parameters())
     if isinstance(layer, GATConv):
         Z = (H @ parameters["lin.weight"].T).view(N, HEADS, WIDTH)
-        if layer.relu_first:
-            Z = (Z + layer.bias.view(HEADS, WIDTH)).relu()
         d, s = ((Z * parameters[name]).sum(2) for name in ("att_dst", "att_src"))
         scores = nn.functional.leaky_relu(d[:, None] + s, SLOPE)
     else:
@@ -182,8 +177,7 @@ def dense(layer: Any, H: Tensor) -> Tensor:
     columns = torch.arange(HEADS * WIDTH)
     kept = dropout_keeps(torch.arange(N)[:, None], columns, KEYS.key(layer.number | MESSAGES), P)
     M = Z * kept.view(Z.shape) / (1 - P)
-    out = torch.einsum("ijh,jhf->ihf", alpha, M).flatten(1)
-    return out if getattr(layer, "relu_first", False) else out + layer.bias
+    return torch.einsum("ijh,jhf->ihf", alpha, M).flatten(1) + layer.bias
 
 
 def check_messages(rank: int, kind: str, cover: str) -> None:
@@ -210,7 +204,7 @@ def check_messages(rank: int, kind: str, cover: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "cover"), [(1, "column"), (3, "minimum"), (3, "column")])
-@pytest.mark.parametrize("kind", [*OURS, "relu first"])
+@pytest.mark.parametrize("kind", OURS)
 def test_scores_are_of_whole_rows_and_messages_dropped(kind, ranks, cover):
     pytest.importorskip("torch_geometric")
     run_ranks(check_messages, ranks, kind, cover)
@@ -242,20 +236,3 @@ def test_a_rank_may_make_no_rows():
     """Of heads side by side the columns of each are known even then."""
     layer = GATConv(3, 4, heads=2, message_dropout=0.5)
     assert layer.by_head(torch.empty(0, 10)).shape == (0, 2, 5)
-
-
-def test_relu_first_is_of_every_head_and_of_gat_alone():
-    """Averaged heads are the mean of those side by side; the bias is within."""
-    wide = GATConv(7, 4, heads=3, relu_first=True).double()
-    mean = GATConv(7, 4, heads=3, concat=False, relu_first=True).double()
-    with torch.no_grad():
-        wide.bias.uniform_(-1, 1)
-        mean.load_state_dict(wide.state_dict())
-    graph = spgnn.distribute(data(0))
-    Z = wide(features(7), graph)
-    torch.testing.assert_close(mean(features(7), graph), Z.view(N, 3, 4).mean(1))
-    assert not (Z < 0).any()
-    with pytest.raises(InputError, match="GATv2Conv has no option relu_first"):
-        GATv2Conv(7, 4, relu_first=True)
-    with pytest.raises(InputError, match="GATv2Conv has no option relu_first"):
-        GAT(7, 6, 2, 3, v2=True, relu_first=True)

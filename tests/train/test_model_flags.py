@@ -91,7 +91,7 @@ OURS = [
     {"residual": True, "model": "sage", "input_dropout": False, "dropout": 0.3, "jk": "cat"},
     {"model": "gat", "heads": 2, "attention_dropout": 0.6, "message_dropout": 0.3},
     {"model": "gatv2", "dropout": 0.5, "attention_dropout": 0.0, "norm": "node"},
-    {"model": "gat", "heads": 2, "relu_first": True, "dropout": 0.2},
+    {"model": "gat-relu-first", "heads": 2, "dropout": 0.2},
 ]
 
 

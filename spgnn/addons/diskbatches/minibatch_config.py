@@ -15,7 +15,7 @@ from spgnn.config import Model as OfWhole
 from spgnn.config import Training as Usual
 from spgnn.errors import InputError
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
-from spgnn.registry import MODES, SAMPLERS, TABLES
+from spgnn.registry import MODELS, MODES, SAMPLERS, TABLES
 
 
 class FeatureTable(Rows):
@@ -57,8 +57,8 @@ class Model(OfWhole):
     """The network."""
 
     model: Annotated[
-        Literal["gcn", "sage", "gin", "gat", "gatv2"],
-        flag("of Kipf & Welling, GraphSAGE (mean), Xu et al., Veličković et al., or Brody et al."),
+        str,
+        flag("GraphSAGE (mean) or another one; batches have no features of edges", choices=MODELS),
     ] = "sage"
     layers: Annotated[int, flag("0: one for each of --num-neighbors", high=1000)] = 0
     hidden: Annotated[int, flag("width of the layers between", low=1)] = 256
@@ -353,6 +353,8 @@ class MiniBatchConfig(Configuration):
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
+        if self.model.registered.needs_edges:
+            raise InputError(f"--model {self.model.model}: batches have no features of edges")
         for message in refused_models(self.settled().model, self.aim):
             raise InputError(message)
         self.storage.check()

@@ -69,7 +69,7 @@ CASES = {
     "std": {**MAX, "aggregate": "std", "dropout": 0.2, "hidden": 7, **WIDE},
     "max, sparse": {**SPARSE, **MAX, "feature_norm": "none", "dropout": 0.2},
     "gat": {**GAT, "dropout": 0.5, "attention_dropout": 0.3},
-    "gat, relu first": {**GAT, "relu_first": True, "dropout": 0.2},
+    "gat, relu first": {**GAT, "model": "gat-relu-first", "dropout": 0.2},
     "gat, few labels": {**GAT, "heads": 3, "hidden": 6, "random_labels": 0.05, "dropout": 0.2},
     "gat, batch": {**GAT, "heads": 2, "hidden": 6, "jk": "cat", "norm": "batch", **WIDE},
     "gat, sparse": {**SPARSE, "model": "gat", "heads": 2, "hidden": 4, "dropout": 0.2},
