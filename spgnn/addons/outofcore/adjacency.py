@@ -60,16 +60,16 @@ def statistics_of(
     first, last = adjacency.layout.range(comm.rank)
     degree = np.zeros(last - first)
     missing = np.zeros(last - first, np.float32)
-    wanted = np.zeros(adjacency.layout.rows if comm.size > 1 else 0, bool)
+    seen = np.zeros(adjacency.layout.rows if comm.size > 1 else 0, bool)
     for chunk, block in adjacency.blocks.stream():
         begin, end = adjacency.blocks.bounds[chunk : chunk + 2]
         indptr, indices = block.indptr.numpy(), block.indices.numpy()
         if loops:
             missing[begin:end] = _without_loop(indptr, indices, first + begin)
         degree[begin:end] = row_sums(block)
-        if len(wanted):
-            wanted[indices] = True
-    wanted[first:last] = False
+        if len(seen):
+            seen[indices] = True
+    seen[first:last] = False
     degree += missing
     scale = None
     if kind != "none":
@@ -81,7 +81,7 @@ def statistics_of(
         torch.from_numpy(missing) if loops and missing.any() else None,
         scale,
         scale if kind == "sym" else None,
-        torch.from_numpy(np.flatnonzero(wanted)),
+        torch.from_numpy(np.flatnonzero(seen)),
     )
 
 
@@ -259,7 +259,7 @@ def receptive_field(
 
 
 def _rows_in_blocks(whole: ChunkMatrix, wanted: Tensor) -> Iterator[CSR]:
-    """Of each block, the rows that are wanted, bool [own rows]."""
+    """Rows of each block that are wanted, bool [own rows]."""
     for number, block in whole.blocks.stream():
         chosen = wanted[slice(*whole.bounds[number : number + 2])].nonzero()[:, 0]
         yield take_rows(block, chosen)

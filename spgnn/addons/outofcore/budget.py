@@ -42,7 +42,7 @@ class Budget:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What it decided, as reports and plans have it."""
+        """The decision, as reports and plans have it."""
         return {
             "chunks": self.chunks,
             "on_disk": sorted(self.placement.on_disk),
@@ -250,8 +250,8 @@ def decide_together(sizes: Sequence[Sizes], memory: int | None, **options: Any) 
 
 
 def _too_little(memory: int, least: int, itself: int, advice: str) -> InputError:
-    asked, enough, taken = (-(-n // 2**20) for n in (memory + itself, least + itself, itself))
+    limit, enough, taken = (-(-n // 2**20) for n in (memory + itself, least + itself, itself))
     return InputError(
-        f"--memory: {asked} MiB are too few; about {enough} MiB are needed, {taken} of them by the "
+        f"--memory: {limit} MiB are too few; about {enough} MiB are needed, {taken} of them by the "
         f"process itself: {advice}"
     )

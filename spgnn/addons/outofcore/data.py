@@ -163,9 +163,9 @@ def _labels(config: TrainConfig, dataset: ChunkedDataset, rank: int) -> Labels:
         data = VertexData(**dataset.data.take(slice(first, last)))
         y = made_up_labels(config, ids) if data.y is None else data.y
         split = masks_of(data, ids, y, config.training.seed)
-        known = (labelled(y) & (split[0] | split[1] | split[2])).nonzero()[:, 0]
-        rows.append(known + first)
-        labels.append(y[known])
-        masks.append([mask[known] for mask in split])
+        here = (labelled(y) & (split[0] | split[1] | split[2])).nonzero()[:, 0]
+        rows.append(here + first)
+        labels.append(y[here])
+        masks.append([mask[here] for mask in split])
     joined = [torch.cat(parts) for parts in zip(*masks, strict=True)]
     return Labels(torch.cat(rows), torch.cat(labels), joined)

@@ -297,6 +297,6 @@ class ChunkedGraph:
 def _fixed_bytes(dataset: ChunkedDataset, statistics: RowStatistics) -> int:
     """Bytes that are in memory whatever is decided."""
     X, ids = dataset.X, dataset.ids
-    known = (statistics.loops, statistics.row_scale, X, ids)
-    nbytes = sum(tensor.nbytes for tensor in known if isinstance(tensor, Tensor))
+    tensors = (statistics.loops, statistics.row_scale, X, ids)
+    nbytes = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
     return nbytes + (2 * X.nnz * 8 if isinstance(X, CSR) else 0)

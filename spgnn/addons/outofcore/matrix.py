@@ -77,7 +77,7 @@ class Request(NamedTuple):
 
     @property
     def heads(self) -> Heads:
-        """Of attention; there are none without."""
+        """Heads of attention; there are none without."""
         if self.scores is None:
             return NO_HEADS
         number, channels = self.scores.vector.shape
@@ -146,7 +146,7 @@ class ChunkMatrix:
         return self.targets[low:high] - self.bounds[chunk]
 
     def keep_wanted(self, chunk: int, Z: Tensor) -> Tensor:
-        """Of the rows of a block, those that are made."""
+        """The rows of a block that are made."""
         chosen = self.chosen(chunk) if self.thinned else None
         return Z if chosen is None else Z[chosen]
 
@@ -466,7 +466,7 @@ class _PanelAttention:
         return PanelRows(pattern, matrix.spread(chunk, own).contiguous(), loops, dropout)
 
     def _ids_of(self, first: int, last: int) -> Tensor | None:
-        """Of sources, so that dropout of some heads is that of these among all of them."""
+        """Ids of sources, so that dropout of some heads is that of these among all of them."""
         heads, here = self._heads.number, (last - first) // self._heads.channels
         if self._ids is None or here == heads:
             return self._ids

@@ -107,7 +107,7 @@ class MomentSums:
         self._rows = total
 
     def over_ranks(self, comm: Communicator) -> VertexMoments:
-        """Of all vertices. Collective."""
+        """Moments of all vertices. Collective."""
         assert self._norm is not None
         rows, mean, squares = self._rows, self._mean, self._squares
         if comm.size > 1:
@@ -138,7 +138,7 @@ class MomentGradients:
         self._total = here if self._total is None else self._total + here
 
     def over_ranks(self, comm: Communicator) -> Tensor:
-        """Of all rows, float64 [2, f]. Collective."""
+        """Gradients of all rows, float64 [2, f]. Collective."""
         total = self._total
         assert total is not None
         if comm.size > 1:
@@ -271,15 +271,15 @@ class ChunkedModel:
     ) -> Sizes:
         """Sizes of training on a rank whose layers make all its rows."""
         layers, learns = list[LayerSizes](), False
-        for number, (given, made) in enumerate(pairwise(self.widths)):
-            request = self._of_no_rows(number, given, sparse=sparse)
+        for number, (width, made_width) in enumerate(pairwise(self.widths)):
+            request = self._of_no_rows(number, width, sparse=sparse)
             operand = request.operand
             learns = learns or (number == 0 and operand.requires_grad and not propagates)
             layers.append(
                 LayerSizes(
                     operand=0 if propagates and not number else operand.shape[1],
-                    given=given,
-                    made=made,
+                    given=width,
+                    made=made_width,
                     rows=rows,
                     columns=rows,
                     reads_own=self.reads_own(number),

@@ -99,14 +99,14 @@ class ChunkedPass:
             with torch.enable_grad():
                 H_in = self._input(last, chunk)
                 H, rows = self._layer(last, chunk, Z, H_in, norms - 1)
-                made = H.detach().requires_grad_() if norms else H
-                outputs, earlier = self._outputs(chunk, made)
+                output = H.detach().requires_grad_() if norms else H
+                outputs, earlier = self._outputs(chunk, output)
                 value = share(chunk, self._chosen(last, chunk), outputs)
             total += value.detach()
             with self._aside():
                 value.backward()
             if norms:
-                self._save_before_norms(last, chunk, H, made, rows)
+                self._save_before_norms(last, chunk, H, output, rows)
             else:
                 self._save_gradients(last, chunk, rows, H_in, Z)
             for number, one in enumerate(earlier):
@@ -130,11 +130,11 @@ class ChunkedPass:
                     with torch.enable_grad():
                         H_in = self._input(number, chunk)
                         H, rows = self._layer(number, chunk, None, H_in, norms - 1)
-                        made = H.detach().requires_grad_() if norms else H
-                        ends, gradients = self._ends(number, chunk, made, _picked(dO, wanted))
+                        output = H.detach().requires_grad_() if norms else H
+                        ends, gradients = self._ends(number, chunk, output, _picked(dO, wanted))
                     torch.autograd.backward(ends, gradients)
                     if norms:
-                        self._save_before_norms(number, chunk, H, made, rows)
+                        self._save_before_norms(number, chunk, H, output, rows)
                     else:
                         self._save_gradients(number, chunk, rows, H_in)
                     self._tell()
@@ -161,8 +161,8 @@ class ChunkedPass:
         """Give up what was saved for `backward`."""
         while self._tables:
             self._tables.popitem()[1].release()
-        for known in (self._moments, self._requests, self._vector_gradients, self._kept):
-            known.clear()
+        for each in (self._moments, self._requests, self._vector_gradients, self._kept):
+            each.clear()
         self._moment_gradients = MomentGradients()  # of an epoch that was broken off
 
     @contextmanager
@@ -409,8 +409,8 @@ class ChunkedPass:
         earlier, learns, last = list[Tensor](), torch.is_grad_enabled(), self.model.layers - 1
         for number in range(last) if self.model.jumps else ():
             with torch.set_grad_enabled(self._learns):
-                made, _ = self._layer(number, chunk, None)
-            earlier.append(made.detach().requires_grad_(learns))
+                output, _ = self._layer(number, chunk, None)
+            earlier.append(output.detach().requires_grad_(learns))
         ids = self.graph.ids_of(chunk, self._chosen(last, chunk))
         return self.model.outputs([*earlier, H], keys_on(self._keys, ids)), earlier
 
@@ -532,11 +532,11 @@ class ChunkedPass:
         return self._matrices[number].chosen(chunk)
 
     def _inside(self, number: int, chunk: int) -> Tensor | None:
-        """Of the rows that a layer makes, those that the next one makes; ``None``: all."""
-        given, wanted = self._chosen(number, chunk), self._chosen(number + 1, chunk)
-        if wanted is None or given is None:
-            return wanted
-        return torch.searchsorted(given, wanted)
+        """The rows that the next layer makes among those that a layer makes; ``None``: all."""
+        before, after = self._chosen(number, chunk), self._chosen(number + 1, chunk)
+        if after is None or before is None:
+            return after
+        return torch.searchsorted(before, after)
 
     def _passes(self, number: int) -> int:
         """Number of passes over all chunks of a layer, forward or backward."""

@@ -67,9 +67,9 @@ class Sizes:
     def with_labels(self, labelled: int, classes: int) -> Sizes:
         """The same with the outputs of labelled rows, and their labels and masks, in memory."""
         # Row and label, int64, for all and once more for those of training; three masks.
-        known = labelled * (2 * (8 + 8) + 3)
+        of_labels = labelled * (2 * (8 + 8) + 3)
         outputs = labelled * classes * self.itemsize
-        return replace(self, scored_bytes=outputs, fixed_bytes=self.fixed_bytes + known)
+        return replace(self, scored_bytes=outputs, fixed_bytes=self.fixed_bytes + of_labels)
 
     def with_rows(
         self,

@@ -121,7 +121,7 @@ class ChunkedTask(Task):
         return self.objective.share(outputs[inside], self._train_y[here], mask)
 
     def _in_chunk(self, rows: Tensor, chunk: int, chosen: Tensor | None) -> tuple[Tensor, slice]:
-        """Of some own rows those in a chunk: where among its chosen rows, and which of them."""
+        """Places of some own rows among the chosen ones of a chunk, and which rows these are."""
         first, last = self.graph.bounds[chunk : chunk + 2]
         low, high = torch.searchsorted(rows, torch.tensor([first, last])).tolist()
         inside = rows[low:high] - first

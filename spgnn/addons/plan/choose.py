@@ -79,7 +79,7 @@ class PricedPlan:
 
     @property
     def seconds(self) -> float:
-        """Of one epoch."""
+        """Seconds of one epoch."""
         seconds = self.prediction.epoch_seconds
         assert seconds is not None
         return seconds

@@ -162,8 +162,8 @@ def measured_here(ranks: int, edges: Collection[str] = ()) -> Machine:
 def run_plan(words: Sequence[str]) -> int:
     """Rank all configurations, print the best, and write what was asked for."""
     idle = resident_bytes()
-    given = PlanConfig.given(words)
-    config = PlanConfig.of(**given)
+    flags = PlanConfig.given(words)
+    config = PlanConfig.of(**flags)
     options, job, storage = config.plan, config.job, config.storage
     # What is said of one scheme may not work on some numbers of ranks: then there is no plan.
     config.but(algo="1d", c=1, hierarchy="none").check(1)
@@ -198,7 +198,7 @@ def run_plan(words: Sequence[str]) -> int:
                 source,
                 config,
                 machine,
-                given=given,
+                given=flags,
                 memory=storage.memory or None,
                 disk=disk,
                 cache=options.cache,

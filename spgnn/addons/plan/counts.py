@@ -58,7 +58,7 @@ class MeanRowBytes(NamedTuple):
 
     @classmethod
     def of(cls, codec: Codec | None, width: Width, dtype: torch.dtype) -> MeanRowBytes:
-        """Of rows of one width, or of a width on each rank; without a codec they are exact."""
+        """The effect on rows of a width, or of one on each rank; without a codec they are exact."""
         itemsize = dtype.itemsize
         if codec is None:
             return cls(width * itemsize)
@@ -156,7 +156,7 @@ class AttentionCounts:
 
     @property
     def ways(self) -> list[HopCounts]:
-        """Those of partial softmaxes."""
+        """Exchanges of partial softmaxes."""
         return [way for way in (self.sums, self.fold) if way is not None]
 
     @property
@@ -228,12 +228,12 @@ class MatrixCounts:
 
     @property
     def hops(self) -> list[HopCounts]:
-        """Of all stages."""
+        """Hops of all stages."""
         return [hop for stage in self.stages for hop in stage.hops]
 
     @property
     def nonzeros(self) -> dict[str, Int64Array]:
-        """Of L and of R."""
+        """Nonzeros of L and of R."""
         return {
             "local": total_of([stage.local for stage in self.stages]),
             "remote": total_of([stage.remote for stage in self.stages]),

@@ -108,7 +108,7 @@ class Disk:
     def _sizes(
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
     ) -> tuple[list[Sizes], Callable[[Budget, bool], list[Sizes]]]:
-        """Of each rank: as the budget takes them, at most, and as they will be with it."""
+        """Sizes of each rank: as the budget takes them, at most, and as they will be with it."""
         dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
         model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
@@ -130,7 +130,7 @@ class Disk:
             many = own.stop - own.start
             columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
             here, lengths = scored[own], A.row_lengths[own]
-            known = int(here.sum())
+            labels = int(here.sum())
             base = model.sizes(
                 rows=many,
                 received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
@@ -142,9 +142,9 @@ class Disk:
                 sparse=epoch.sparse,
                 propagates=epoch.propagated,
                 in_files=in_files,
-            ).with_labels(known, epoch.widths[-1])
+            ).with_labels(labels, epoch.widths[-1])
             asked = int(lengths[here].sum()), int(lengths.sum())
-            upper.append(base.at_most(known, *asked) if prunes else base)
+            upper.append(base.at_most(labels, *asked) if prunes else base)
             bases.append(base)
 
         def exact_for(budget: Budget, sorts: bool) -> list[Sizes]:
@@ -153,12 +153,14 @@ class Disk:
             n, loops = dataset.vertices, torch.empty(0) if virtual.loops else None
             whole = ChunkMatrix(MemoryBlocks.of(A, (0, n)), (0, n), loops)
             files, alone = sorts and "matrix" in budget.placement.on_disk, virtual.ranks == 1
-            wanted, solo = dataset.labelled[order], SoloCommunicator()
-            rows = rows_of_layers(whole, wanted, reads_own, solo, files=files)
+            labelled, solo = dataset.labelled[order], SoloCommunicator()
+            rows = rows_of_layers(whole, labelled, reads_own, solo, files=files)
             sizes = list[Sizes]()
             for rank, base in enumerate(bases):
                 own = slice(*virtual.layout.range(rank))
-                made = [base.rows if one.made is None else int(one.made[own].sum()) for one in rows]
+                rows_made = [
+                    base.rows if one.made is None else int(one.made[own].sum()) for one in rows
+                ]
                 read = [base.rows] * layers
                 for number, one in enumerate(rows):
                     # Sources are numbered alone on one rank, if they are not the features' rows.
@@ -174,10 +176,10 @@ class Disk:
                         entries = (4 + 4 * dataset.weighted) * nonzeros
                         offsets = 8 * (read[number] + budget.chunks)
                         offsets += 8 * (base.received + 1) * (base.received > 0)
-                        forward = 8 * (made[number] + budget.chunks) + entries
+                        forward = 8 * (rows_made[number] + budget.chunks) + entries
                         back = offsets + entries if model.multiplies else forward
                         matrices[number] = forward, back
-                sizes.append(base.with_rows(made, read, matrices))
+                sizes.append(base.with_rows(rows_made, read, matrices))
             return sizes
 
         return upper, exact_for
@@ -211,7 +213,7 @@ def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence
 
 
 def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:
-    """Of each layer, at most: products with all its matrices, and a pass over what it makes."""
+    """Seconds of a row of each layer, at most: all products of the row, and a pass over it."""
     seconds = []
     for number, parameters in enumerate(epoch.model.parameters_by_layer()[: epoch.layers]):
         weights = sum(p.numel() for p in parameters if p.dim() > 1)

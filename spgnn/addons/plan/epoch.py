@@ -93,7 +93,7 @@ class Epoch:
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """Those with distributed matrices: the same that ``recorded_products`` finds."""
+        """Products with distributed matrices: the same that ``recorded_products`` finds."""
         return tuple(step for step in self.steps if isinstance(step, Product))
 
     @property
@@ -229,12 +229,12 @@ class _SizedMatrix(DryMatrix):
         )
 
     def forward(self, H_local: Tensor, step: ExchangeStep) -> Tensor:
-        made = super().forward(H_local, step)
+        Z = super().forward(H_local, step)
         if self._largest:
             # Which rows were the largest is known while these are still side by side.
-            self._kept.append(torch.empty_like(made, dtype=torch.int32))
+            self._kept.append(torch.empty_like(Z, dtype=torch.int32))
             self._halo(H_local)
-        return made
+        return Z
 
     def adjoint(self, G_local: Tensor, step: ExchangeStep) -> Tensor:
         if self._largest:
@@ -279,8 +279,8 @@ class _Recording(DispatchMode):
         self._sizes = layers + 1 + len(EXTRA_ROWS) * layers + links
         self._alive: dict[int, tuple[int, float]] = {}
         self.times: list[list[float]] = [[0.0] * self._sizes]
-        given = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
-        for tensor in _tensors(given):  # views of the features are not made here
+        inputs = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
+        for tensor in _tensors(inputs):  # views of the features are not made here
             self._alive[tensor.untyped_storage()._cdata] = 0, 0.0
 
     def size(self, layer: int, which: str) -> int:
@@ -304,8 +304,8 @@ class _Recording(DispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         written = _written(func, args) if result is None else result
-        made = [t for t in _tensors(written) if self._at(t) is not None]
-        given = [t for t in _tensors(args) if self._at(t) is not None]
+        outputs = [t for t in _tensors(written) if self._at(t) is not None]
+        inputs = [t for t in _tensors(args) if self._at(t) is not None]
         name = func.name().partition("::")[2].partition(".")[0]
         if name in _ATTENTION:
             self._attention(_tensors(result), adjoint=name == _ATTENTION[1])
@@ -313,14 +313,14 @@ class _Recording(DispatchMode):
         if name in _DENSE:
             self.steps.append(self._dense(*args[-2:]))
         elif name == "spmm":
-            self.steps.append(Sparse(_tensors(result)[0].shape[1], adjoint=not made))
-        elif (made or given) and name not in _FREE:
-            at = cast(int, self._at((*made, *given)[0]))
-            moved = sum(map(self._row_bytes, (*made, *given)))
+            self.steps.append(Sparse(_tensors(result)[0].shape[1], adjoint=not outputs))
+        elif (outputs or inputs) and name not in _FREE:
+            at = cast(int, self._at((*outputs, *inputs)[0]))
+            moved = sum(map(self._row_bytes, (*outputs, *inputs)))
             dropout = name == "dropout_rows" or (name == "update_rows" and args[2] is not None)
             kind = "dropout" if dropout else "softmax" if name in _SOFTMAX else "elementwise"
             self.steps.append(Pass(at, moved, kind))  # type: ignore[arg-type]
-        for tensor in made:
+        for tensor in outputs:
             self._keep(tensor)
         return result
 

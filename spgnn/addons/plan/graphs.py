@@ -107,7 +107,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Of the structure's content."""
+        """Digest of the structure's content."""
         indptr, indices = self.structure.indptr.numpy(), self.structure.indices.numpy()
         return digest(indptr.data, np.ascontiguousarray(indices).data)
 
@@ -152,7 +152,7 @@ class Partitions:
         return self._labels_and_file(method, objective, parts, nodes)[1]
 
     def key(self, method: str, objective: Objective, parts: int, nodes: int | None = None) -> str:
-        """Of what labels would be: the graph, the method and its options."""
+        """Name of the labels: the graph, the method and its options."""
         key: list[object] = [_GENERATION, self._dataset.digest, method, objective, parts]
         key += [] if nodes is None else [nodes]
         key += [self._seed, float(self._imbalance), self._preset]

@@ -59,9 +59,9 @@ def planned_placement(
             prune=False,
             cover="column",
         )
-        given = ["partition", "prune", "recompute_halo", "order"]
-        given += ["algo", "cover", "hierarchy"] if halo else []
-        options: dict[str, Any] = {"given": given, "memory": memory}
+        fixed = ["partition", "prune", "recompute_halo", "order"]
+        fixed += ["algo", "cover", "hierarchy"] if halo else []
+        options: dict[str, Any] = {"given": fixed, "memory": memory}
         with ProgressBar() as progress:
             planner = Planner(source, settled, machine, progress=progress, **options)
             choice = planner.choose(comm.size)

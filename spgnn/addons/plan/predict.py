@@ -91,13 +91,13 @@ class Prediction:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the rank that needs most, in training or before it."""
+        """Bytes of the rank that needs most, in training or before it."""
         training = total_of(list(self.memory.values()))
         return int(np.maximum(training, self.setup).max())
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Of one training epoch."""
+        """Seconds of one training epoch."""
         return None if self.seconds is None else sum(self.seconds.values())
 
 
@@ -225,7 +225,7 @@ def memory_of(
 
 
 def _features(counted: ModelCounts, epoch: Epoch) -> Int64Array:
-    """Of all own rows, for evaluation; and of those that training begins with, if these differ."""
+    """Bytes of all own rows, for evaluation; and of training's first rows, if these differ."""
     own, width, nonzeros = counted.whole.columns, epoch.widths[0], counted.feature_nonzeros
     begun = counted.rows[int(epoch.propagated)] - counted.halo
     # With a halo behind them, own rows are looked at in place.
@@ -263,7 +263,7 @@ def _activations(counted: ModelCounts, epoch: Epoch) -> Int64Array:
 
 
 def _matrices_of(counted: ModelCounts, step: Product) -> list[MatrixCounts]:
-    """Those that take a step: in training; and forward, in evaluation."""
+    """Matrices that take a step: in training; and forward, in evaluation."""
     training = counted.of(step.layer)
     trained_alone = step.adjoint or step.layer == len(counted.layers)
     return [training] if trained_alone else [training, counted.whole]
@@ -315,9 +315,9 @@ def _codecs(counted: ModelCounts, epoch: Epoch, codec: Codec | None) -> Int64Arr
                 state += _NAME * (leaving + arriving)
             if step.adjoint:
                 leaving, arriving = arriving, leaving
-            kept = (late > 0) * arriving + codec.feedback * leaving
-            kept = kept + late / codec.bins * (leaving + arriving)
-            state += step.dtype.itemsize * columns * kept
+            saved = (late > 0) * arriving + codec.feedback * leaving
+            saved = saved + late / codec.bins * (leaving + arriving)
+            state += step.dtype.itemsize * columns * saved
     return np.ceil(state).astype(np.int64)
 
 

@@ -186,26 +186,26 @@ class VirtualRanks:
         schemes = []
         for rank, block in enumerate(blocks):
             rows = slice(*layout.range(rank))
-            asked: dict[str, Any] = {
+            options: dict[str, Any] = {
                 "layers": layers,
                 "wanted": labelled[rows].nonzero()[:, 0] if prunes else None,
                 "propagated": propagated,
                 "recompute_halo": how.recompute_halo,
                 "column_scale": None if column_scale is None else column_scale[rows],
             }
-            schemes.append(layered(algorithm, block, layout, rank, **asked))
-        made, rows_of = build_all(schemes, axes), counts.rows
+            schemes.append(layered(algorithm, block, layout, rank, **options))
+        of_ranks, rows_of = build_all(schemes, axes), counts.rows
         of_layers: list[MatrixCounts | None] = [None] * layers
         for layer in range(layers):
-            plans = [plan.plan for one in made if (plan := one.layers[layer]) is not None]
+            plans = [plan.plan for one in of_ranks if (plan := one.layers[layer]) is not None]
             if plans:
                 of_layers[layer] = count(plans, axes, self.ranks_a_node, attends=self._attends)
                 rows_of[layer] = [plan.shape[1] for plan in plans]
-        rows_of[layers] = [len(one.rows) for one in made]
-        rows_of[propagated] = [len(one.first) for one in made]
+        rows_of[layers] = [len(one.rows) for one in of_ranks]
+        rows_of[propagated] = [len(one.first) for one in of_ranks]
         if propagated:
             rows_of[0] = rows_of[1]
-        halo = np.array([0 if one.halo is None else one.halo.volume.receive for one in made])
+        halo = np.array([0 if one.halo is None else one.halo.volume.receive for one in of_ranks])
         return replace(counts, layers=tuple(of_layers), halo=halo)
 
     @cached_property

@@ -58,10 +58,10 @@ def epoch_seconds(
                 parts = {"passes": slow * moved / getattr(machine.streams, step.kind)}
             case Sparse():
                 sides = np.full_like(rows[0], epoch.widths[0]), rows[0]
-                made, operand = sides if step.adjoint else sides[::-1]
+                rows_made, operand = sides if step.adjoint else sides[::-1]
                 entries = counted.feature_nonzeros
                 entries = rows[0] if entries is None else entries
-                parts = {"spmm": slow * spmm(machine, entries, made, operand, step.width)}
+                parts = {"spmm": slow * spmm(machine, entries, rows_made, operand, step.width)}
         slowest = int(total_of(list(parts.values())).argmax())
         for kind, seconds in parts.items():
             spent[kind] += float(seconds[slowest])
@@ -127,7 +127,7 @@ def cut_and_bound(
 def spmm(
     machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: Any
 ) -> Float64Array:
-    """Of a sparse product, from nonzeros, rows made and rows of the operand."""
+    """Seconds of a sparse product, from nonzeros, rows made and rows of the operand."""
     return np.asarray(machine.spmm.seconds(nonzeros, made, width, _FLOAT * width * operand))
 
 
