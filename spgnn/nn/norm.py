@@ -90,11 +90,11 @@ class Norm(nn.Module):
             comm.check_agreement(
                 type(self).__name__, width=x.shape[1], dtype=x.dtype, training=self.training
             )
-        found = on.moments(x)
+        moments = on.moments(x)
         if shift is None:
-            return found
+            return moments
         # Whatever looks at the mean alone looks at what has been taken off.
-        return replace(found, centre=found.centre + shift, mean=found.mean + 0 * shift)
+        return replace(moments, centre=moments.centre + shift, mean=moments.mean + 0 * shift)
 
     def extra_repr(self) -> str:
         """Its width, if it has one."""
@@ -112,21 +112,13 @@ class _Running(nn.Module):
 
     def __init__(self, width: int, affine: bool, tracked: bool, device: Any) -> None:
         super().__init__()
-        made: dict[str, Tensor | None] = dict.fromkeys(("weight", "bias"))
-        kept: dict[str, Tensor | None] = dict.fromkeys(
-            ("running_mean", "running_var", "num_batches_tracked")
-        )
-        if affine:
-            made = {"weight": torch.ones(width, device=device)}
-            made["bias"] = torch.zeros(width, device=device)
-        if tracked:
-            kept["running_mean"] = torch.zeros(width, device=device)
-            kept["running_var"] = torch.ones(width, device=device)
-            kept["num_batches_tracked"] = torch.tensor(0, device=device)
-        for name, tensor in made.items():
-            self.register_parameter(name, None if tensor is None else nn.Parameter(tensor))
-        for name, tensor in kept.items():
-            self.register_buffer(name, tensor)
+        ones, zeros = torch.ones(width, device=device), torch.zeros(width, device=device)
+        for name, tensor in (("weight", ones), ("bias", zeros)):
+            self.register_parameter(name, nn.Parameter(tensor.clone()) if affine else None)
+        number = torch.tensor(0, device=device)
+        running = {"running_mean": zeros, "running_var": ones, "num_batches_tracked": number}
+        for name, tensor in running.items():
+            self.register_buffer(name, tensor if tracked else None)
 
 
 class BatchNorm(Norm):
@@ -207,28 +199,28 @@ class BatchNorm(Norm):
         found : Moments
             Of at least two vertices.
         """
-        held = self.module
-        if held.running_mean is None:
+        module = self.module
+        if module.running_mean is None:
             return
-        assert held.running_var is not None
-        assert held.num_batches_tracked is not None
-        held.num_batches_tracked += 1
+        assert module.running_var is not None
+        assert module.num_batches_tracked is not None
+        module.num_batches_tracked += 1
         momentum = self.momentum
         if momentum is None:
-            momentum = 1.0 / float(held.num_batches_tracked)
+            momentum = 1.0 / float(module.num_batches_tracked)
         unbiased = found.variance * (found.count / (found.count - 1))
-        held.running_mean.lerp_(found.centre + found.mean, momentum)
-        held.running_var.lerp_(unbiased, momentum)
+        module.running_mean.lerp_(found.centre + found.mean, momentum)
+        module.running_var.lerp_(unbiased, momentum)
 
     def reset_running_stats(self) -> None:
         """Forget all statistics."""
-        held = self.module
-        if held.running_mean is not None:
-            held.running_mean.zero_()
-            assert held.running_var is not None
-            held.running_var.fill_(1)
-            assert held.num_batches_tracked is not None
-            held.num_batches_tracked.zero_()
+        module = self.module
+        if module.running_mean is not None:
+            module.running_mean.zero_()
+            assert module.running_var is not None
+            module.running_var.fill_(1)
+            assert module.num_batches_tracked is not None
+            module.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
         """Scales one, shifts zero, no statistics."""
@@ -261,24 +253,26 @@ class LayerNorm(Norm):
         check_choice("LayerNorm mode", mode, ("graph", "node"))
         self.in_channels, self.eps, self.mode = in_channels, eps, mode
         self.needs_all_rows = mode == "graph"
-        made = torch.ones(in_channels, device=device), torch.zeros(in_channels, device=device)
-        self.weight = nn.Parameter(made[0]) if affine else None
-        self.bias = nn.Parameter(made[1]) if affine else None
+        initial = torch.ones(in_channels, device=device), torch.zeros(in_channels, device=device)
+        self.weight = nn.Parameter(initial[0]) if affine else None
+        self.bias = nn.Parameter(initial[1]) if affine else None
 
     def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective in mode ``graph``."""
         if self.mode == "node":
             x = x if shift is None else x + shift
             return F.layer_norm(x, (self.in_channels,), self.weight, self.bias, self.eps)
-        found = self._moments(x, graph, shift)
-        between = found.centre - found.centre.mean()
+        moments = self._moments(x, graph, shift)
+        between = moments.centre - moments.centre.mean()
         between = between - between.mean()
-        offset = between - found.mean.mean()
-        variance = (found.variance + (between + found.mean - found.mean.mean()).square()).mean()
+        offset = between - moments.mean.mean()
+        variance = (
+            moments.variance + (between + moments.mean - moments.mean.mean()).square()
+        ).mean()
         scale = (1 / (variance.sqrt() + self.eps)).expand(self.in_channels)
         if self.weight is not None:
             scale = scale * self.weight
-        return _scaled(found.centred, -offset, scale, self.bias)
+        return _scaled(moments.centred, -offset, scale, self.bias)
 
 
 class GraphNorm(Norm):
@@ -300,10 +294,10 @@ class GraphNorm(Norm):
 
     def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective."""
-        found = self._moments(x, graph, shift)
-        left = (1 - self.mean_scale) * (found.centre + found.mean)
-        scale = self.weight * (found.variance + left.square() + self.eps).rsqrt()
-        return _scaled(found.centred, found.mean - left, scale, self.bias)
+        moments = self._moments(x, graph, shift)
+        left = (1 - self.mean_scale) * (moments.centre + moments.mean)
+        scale = self.weight * (moments.variance + left.square() + self.eps).rsqrt()
+        return _scaled(moments.centred, moments.mean - left, scale, self.bias)
 
 
 class PairNorm(Norm):
@@ -325,14 +319,14 @@ class PairNorm(Norm):
 
     def forward(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Tensor:
         """X [rows, f] to the same shape. Collective."""
-        found = self._moments(x, graph, shift)
+        moments = self._moments(x, graph, shift)
         if self.scale_individually:
-            centred = found.centred - found.mean
+            centred = moments.centred - moments.mean
             length = centred.norm(2, -1, keepdim=True)
             divided: Tensor = self.scale * centred / (self.eps + length)
             return divided
-        scale = self.scale * (self.eps + found.variance.sum()).rsqrt()
-        return _scaled(found.centred, found.mean, scale.expand_as(found.mean), None)
+        scale = self.scale * (self.eps + moments.variance.sum()).rsqrt()
+        return _scaled(moments.centred, moments.mean, scale.expand_as(moments.mean), None)
 
 
 def _less(mean: Tensor, shift: Tensor | None) -> Tensor:
@@ -370,13 +364,13 @@ def norm_of(
             raise unknown("norm", norm, ("none", *_NORMS))
         kind = _NORMS[name]
     assert isinstance(kind, type)
-    given = () if kind is PairNorm else (width,)
+    arguments = () if kind is PairNorm else (width,)
     try:
-        made = kind(*given, **options)
+        result = kind(*arguments, **options)
     except TypeError as error:
         raise InputError(f"norm {kind.__name__}: {error}") from None
-    check_local(made)
-    return made
+    check_local(result)
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,13 +415,13 @@ def stages_between(
 
 def flatten_stages(stages: Iterable[Stage]) -> list[Stage]:
     """The stages with each Sequential opened, so that a norm is a stage of its own."""
-    found: list[Stage] = []
+    result: list[Stage] = []
     for stage in stages:
         if isinstance(stage, nn.Sequential) and not has_hooks(stage):
-            found += flatten_stages(stage)
+            result += flatten_stages(stage)
         else:
-            found.append(stage)
-    return found
+            result.append(stage)
+    return result
 
 
 def run_stages(
@@ -493,13 +487,13 @@ def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = 
         for part in stage:
             x = run_stage(part, x, graph)
         return x
-    made: Tensor = stage(x)
-    return made
+    rows: Tensor = stage(x)
+    return rows
 
 
 def _shifted(module: Any, x: Tensor, graph: NormGraph, shift: Tensor | None) -> Tensor:
-    made: Tensor = module(x, graph) if shift is None else module(x, graph, shift)
-    return made
+    rows: Tensor = module(x, graph) if shift is None else module(x, graph, shift)
+    return rows
 
 
 def takes_shift(stage: Stage) -> bool:

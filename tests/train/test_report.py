@@ -270,19 +270,6 @@ def test_a_directory_with_one_part_is_a_graph_that_is_not_cut_yet(tmp_path, rank
     assert one == other
 
 
-def test_the_seed_of_a_run_is_not_that_of_the_graph(tmp_path):
-    """Weights and splits change with it; the graph that is trained on does not."""
-    edges = {}
-    for name in ("rmat-7-8", "rmat-7-8@seed=1"):
-        for seed in (0, 1):
-            made_up = ["--random-features", 3, "--random-classes", 2]
-            flags = ["--dataset", name, *made_up, "--seed", seed]
-            edges[name, seed] = report_of(tmp_path, *flags)["graph"]["edges"]
-    for name in ("rmat-7-8", "rmat-7-8@seed=1"):
-        assert edges[name, 0] == edges[name, 1] == load_dataset(name).edges
-    assert edges["rmat-7-8", 0] != edges["rmat-7-8@seed=1", 0]
-
-
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
