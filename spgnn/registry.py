@@ -129,6 +129,9 @@ SECTIONS = Registry("section of the configuration")
 TASKS = Registry("task")
 # "training" fills in what a configuration leaves open, "distribute" a placement of a graph.
 PLANNERS = Registry("planner")
+# For `spgnn.distribute`: (function that recognises such data, function that distributes them).
+DATA = Registry("kind of data")
+GRAPH_METHODS = Registry("method of DistGraph")  # functions of the graph and of what it is given
 # Of mini-batches:
 SAMPLERS = Registry("sampler")  # a class of `spgnn.addons.batches.GraphSampler`
 MODES = Registry("mode")  # of a graph on several ranks: a class of `spgnn.addons.batches.Mode`

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from spgnn.addons.hetero.data import distribute_types
 from spgnn.comm import Communicator, connect
 from spgnn.command import nbytes
 from spgnn.config import ObjectiveChoice, TrainConfig
@@ -38,7 +36,7 @@ from spgnn.graph.codecs import checked as checked_codec
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.edges import scattered_edges
 from spgnn.graph.vertices import copied_from_rank_zero, scatter_rows
-from spgnn.registry import MODELS, PLANNERS
+from spgnn.registry import DATA, MODELS, PLANNERS
 from spgnn.torch_internals import on_cpu
 
 
@@ -168,10 +166,9 @@ def distribute(
         nodes=algorithm.nodes(comm.size, comm.ranks_a_node()),
     )
     apart = dict(zip(APART, (x, y, train_mask, val_mask, test_mask), strict=True))
-    checked = comm.on_every_rank(lambda: checked_codec(codec, algorithm, plan is not None))
-    comm.check_agreement("distribute", codec=repr(checked))
 
-    def check_plan() -> tuple[TrainConfig, float | None]:
+    def checked() -> tuple[Codec, TrainConfig, float | None, str]:
+        rows_lost = checked_codec(codec, algorithm, plan is not None)
         if plan not in (None, "auto"):
             raise unknown("plan", plan, ["auto"])
         if plan is None and memory is not None:
@@ -180,37 +177,41 @@ def distribute(
             raise InputError(f'plan="auto" chooses the algorithm, and {algorithm} was given')
         if plan is not None:
             PLANNERS.need("distribute", 'plan="auto"', "plan")
-        return _planned_model(plan_for, hidden_channels, num_layers, memory)
+        planned = _planned_model(plan_for, hidden_channels, num_layers, memory)
+        check_integer("seed", seed, 0)
+        check_number("imbalance", imbalance, 0, 1000)
+        if split is not None:
+            check_integer("split", split, 0)
+        check_choice("cover", cover, get_args(CoverChoice))
+        check_choice("objective", objective, get_args(ObjectiveChoice))
+        algorithm.check(comm.size)
+        return rows_lost, *planned, kind_of(data)
 
-    config, most_bytes = comm.on_every_rank(check_plan)
+    lossy, config, most_bytes, kind = comm.on_every_rank(checked)
     comm.check_agreement(
         "distribute",
+        **{**vars(algorithm), "cover": cover},
+        codec=repr(lossy),
         plan=plan,
         plan_for=plan_for,
         hidden_channels=hidden_channels,
         num_layers=num_layers,
         halo=halo,
         memory=memory,
+        objective=objective,
+        imbalance=imbalance,
+        seed=seed,
+        symmetrise=symmetrise,
+        split=split,
     )
-    kind = _agreed_kind(data, how, cover, comm)
-    if kind == "hetero":
-        several = {"plan": plan, "symmetrise": symmetrise or None, **apart}
-        check = partial(_check_types, algorithm, checked, several)
-        comm.on_every_rank(check)
-        hetero = distribute_types(
-            data,
-            comm,
-            algorithm=algorithm,
-            how=partition,
-            objective=objective,
-            imbalance=imbalance,
-            seed=seed,
-            split=split,
-            codecs=GraphCodecs(checked, comm, seed),
-        )
+    kind = _kind_of_all(kind, comm)
+    codecs = GraphCodecs(lossy, comm, seed)
+    if kind in DATA:
+        others = {"plan": plan, "symmetrise": symmetrise or None, **apart}
+        special: DistGraph = DATA[kind][1](data, how, codecs, comm, others)
         if model is not None:
-            hetero.synchronise(model)
-        return cast(DistGraph, hetero)  # the data say which, and only when they are there
+            special.synchronise(model)
+        return special
     cut = False
     if kind == "name":
         path = comm.from_rank_zero(lambda: os.fspath(data))
@@ -219,8 +220,8 @@ def distribute(
         raise InputError('plan="auto" cuts a graph by itself: give it in one piece')
     more = dict[str, Any]()
     if kind == "block":
-        given = [key for key, value in apart.items() if value is not None]
-        share = share_of_blocks(data, how, comm, name, given)
+        extra = [key for key, value in apart.items() if value is not None]
+        share = share_of_blocks(data, how, comm, name, extra)
     elif cut:
         share = opened_share(path, how, comm)
     else:
@@ -241,8 +242,8 @@ def distribute(
             how, record = place(opened, how, comm, config, most_bytes, halo=halo)
         share, more = _scattered(opened, how, comm, name)
         more["plan"] = record
-    codecs, products = GraphCodecs(checked, comm, seed), None
-    if cover == "auto" and checked.exact and plan is None and comm.size > 1:
+    products = None
+    if cover == "auto" and lossy.exact and plan is None and comm.size > 1:
         products = algorithm.for_products
     graph = DistGraph(share, comm, how.algorithm, products=products, codecs=codecs, **more)
     if model is not None:
@@ -265,51 +266,14 @@ def _planned_model(
     return TrainConfig.of(model=kind, hidden=hidden_channels, layers=num_layers), memory
 
 
-def _check_types(algorithm: Algorithm, codec: Codec, given: dict[str, Any]) -> None:
-    """Refuse what is not there for several vertex types."""
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
-    if algorithm != Algorithm(cover=algorithm.cover):
-        raise InputError(f'several vertex types need algo="1d" and any cover, got {algorithm}')
-    if not codec.exact and algorithm.cover != "column":
-        raise InputError('codec= of several vertex types needs whole rows: cover="column"')
+_SHOWN = {"nothing": "nothing", "block": "a GraphBlock", "pyg": "a PyG Data"}
 
 
-_SHOWN = {
-    "nothing": "nothing",
-    "block": "a GraphBlock",
-    "pyg": "a PyG Data",
-    "hetero": "a HeteroData",
-}
-
-
-def _agreed_kind(data: Any, how: Placement, cover: CoverChoice, comm: Communicator) -> str:
-    """The kind of rank 0's data, once options are valid and equal on all ranks. Collective."""
-
-    def checked() -> str:
-        check_integer("seed", how.seed, 0)
-        check_number("imbalance", how.imbalance, 0, 1000)
-        if how.split is not None:
-            check_integer("split", how.split, 0)
-        check_choice("cover", cover, get_args(CoverChoice))
-        check_choice("objective", how.objective, get_args(ObjectiveChoice))
-        how.algorithm.check(comm.size)
-        return kind_of(data)
-
-    mine = comm.on_every_rank(checked)
-    comm.check_agreement(
-        "distribute",
-        **{**vars(how.algorithm), "cover": cover},
-        objective=how.objective,
-        imbalance=how.imbalance,
-        seed=how.seed,
-        symmetrise=how.symmetrise,
-        split=how.split,
-    )
+def _kind_of_all(mine: str, comm: Communicator) -> str:
+    """The kind of rank 0's data; others have the same, or nothing. Collective."""
     first: str = comm.from_rank_zero(lambda: mine)
 
-    def check_first() -> None:
+    def check() -> None:
         if mine != first and ("block" in (mine, first) or mine != "nothing"):
             raise InputError(
                 f"data: rank 0 has {_SHOWN.get(first, f'a {first}')}, rank {comm.rank} "
@@ -317,7 +281,7 @@ def _agreed_kind(data: Any, how: Placement, cover: CoverChoice, comm: Communicat
                 "every rank a GraphBlock"
             )
 
-    comm.on_every_rank(check_first)
+    comm.on_every_rank(check)
     return first
 
 
@@ -365,15 +329,15 @@ def _scattered(
         listed = None
         if opened is not None:
             labels = key.removesuffix("_index")
-            known = {labels: opened.pairs[labels]} if labels in opened.pairs else {}
+            present = {labels: opened.pairs[labels]} if labels in opened.pairs else {}
             source, target = opened.pairs[key].numpy()
-            listed = EdgeList(source, target, known)
+            listed = EdgeList(source, target, present)
         pairs[key] = scattered_edges(listed, share.vertex_ids, share.layout, comm)
     # x and y of other dtypes and shapes than those of a record.
-    known = {key: attributes.pop(key) for key in ("x", "y") if key in attributes}
-    labelled = meta.labelled or "y" in known
+    present = {key: attributes.pop(key) for key in ("x", "y") if key in attributes}
+    labelled = meta.labelled or "y" in present
     meta = replace(meta, features=facts["features"], classes=facts["classes"], labelled=labelled)
-    share = replace(share, meta=meta, data=replace(share.data, **known))
+    share = replace(share, meta=meta, data=replace(share.data, **present))
     return (
         share,
         {

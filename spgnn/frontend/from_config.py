@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.command import plural
 from spgnn.config import TrainConfig
 from spgnn.data import open_source

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.config import ObjectiveChoice, objective_for
 from spgnn.data import Graph, GraphBlock, from_scipy, open_shards, open_source
 from spgnn.data.adapters import (
@@ -43,6 +41,7 @@ from spgnn.partition import METHODS, cut_vertices, partition, read_labels
 from spgnn.partition.labels import check_labels, read_edge_labels
 from spgnn.partition.vertex_cut import LIBRA
 from spgnn.progress import ProgressBar
+from spgnn.registry import DATA
 from spgnn.sparse import CSR
 
 # With a SciPy matrix, its vertices' features, targets and masks come as separate arguments.
@@ -107,10 +106,10 @@ def kind_of(data: Any) -> str:
         "scipy": scipy.sparse.issparse(data),
         "ogb": hasattr(data, "get_idx_split"),
         "dgl": hasattr(data, "ndata"),
-        "hetero": hasattr(data, "node_types") and hasattr(data, "edge_types"),
         "pyg": hasattr(data, "edge_index"),
     }
     result = [kind for kind, there in signs.items() if there]
+    result = result or [kind for kind in DATA if DATA[kind][0](data)]
     if isinstance(data, Dataset) and result and result[0] != "ogb":
         result = []  # PyG's take attributes of the graphs they hold
     if result:
@@ -141,11 +140,8 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
     if arrays and kind != "scipy":
         raise InputError(f"{next(iter(arrays))}= belongs to a SciPy matrix; this data has its own")
     match kind:
-        case "hetero":
-            raise InputError(
-                "this takes graphs of one vertex type; spgnn.distribute takes a HeteroData, and "
-                "docs/hetero.md says what works on the graph that it makes"
-            )
+        case _ if kind in DATA:
+            raise InputError(f"this takes graphs of one vertex type, not a {kind}")
         case "nothing":
             raise InputError("data: rank 0 has none; it has to hold the graph")
         case "name":

@@ -6,6 +6,7 @@ from .codecs import GraphCodecs as GraphCodecs
 from .dist_vertices import DistVertices as DistVertices
 from .dist_vertices import as_rows as as_rows
 from .distgraph import DistGraph as DistGraph
+from .distributed import DistributedGraph as DistributedGraph
 from .dry import DryGraph as DryGraph
 from .dry import DryMatrix as DryMatrix
 from .edges import Edges as Edges
@@ -26,12 +27,12 @@ from .protocol import AttentionScores as AttentionScores
 from .protocol import DroppedEdges as DroppedEdges
 from .protocol import Graph as Graph
 from .protocol import LayerGraph as LayerGraph
+from .protocol import LocalEdges as LocalEdges
 from .protocol import Matrix as Matrix
 from .protocol import Normalisation as Normalisation
 from .protocol import as_graph as as_graph
 from .protocol import dense as dense
 from .tracked import tracked as tracked
-from .trained import Trained as Trained
 from .training import TrainingGraph as TrainingGraph
 from .vertices import check_sent as check_sent
 from .vertices import copied_from_rank_zero as copied_from_rank_zero

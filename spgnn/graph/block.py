@@ -12,9 +12,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
-from spgnn.comm import (
-    SoloCommunicator,
-)
+from spgnn.comm import SoloCommunicator
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Plan, Stage, Step
 from spgnn.graph.protocol import RECIPES, Aggregation, Graph, LocalEdges, Normalisation
@@ -91,7 +89,7 @@ class Block(Graph):
     ) -> None:
         self.pattern = pattern
         self.vertex_ids: Tensor = vertex_ids
-        self._edge_weight, self.factors = edge_weight, factors
+        self.edge_weight, self.factors = edge_weight, factors
         self._attributes = attributes or {}
         self._find_degrees = degrees
         self._matrices: dict[str, LocalMatrix] = {}
@@ -105,21 +103,6 @@ class Block(Graph):
         return self.pattern.shape[0]
 
     num_rows = rows
-
-    @property
-    def edge_weight(self) -> Tensor | None:
-        """Weights of the graph, float32 [edges]."""
-        return self._edge_weight
-
-    @property
-    def edge_attr(self) -> Tensor | None:
-        """Features of its edges."""
-        return self._attributes.get("edge_attr")
-
-    @property
-    def edge_type(self) -> Tensor | None:
-        """Types of its edges."""
-        return self._attributes.get("edge_type")
 
     @property
     def columns(self) -> int:
@@ -137,18 +120,12 @@ class Block(Graph):
         return H
 
     @property
-    def edge_pattern(self) -> Pattern:
-        """The block's pattern."""
-        return self.pattern
-
     def local_edges(self) -> LocalEdges:
         """Its edges; all their rows are at hand."""
-        return LocalEdges(self.halo, self.local_edge_index)
-
-    @property
-    def edge_order(self) -> Tensor:
-        """Columns and rows of the edges that ``edge_attr`` is of."""
-        return self.local_edge_index
+        values = {**self._attributes, "edge_weight": self.edge_weight}
+        edges = LocalEdges(self.matrix, lambda: self.local_edge_index, values, self.halo)
+        edges.pattern = self.pattern
+        return edges
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
         f_out, f_in = W.shape
@@ -188,8 +165,8 @@ class Block(Graph):
 
         def degrees() -> Degrees:
             assert self._find_degrees is not None
-            found = self._find_degrees()
-            return Degrees(found.edges.to(device), found.weight.to(device), moved(found.bare))
+            result = self._find_degrees()
+            return Degrees(result.edges.to(device), result.weight.to(device), moved(result.bare))
 
         return Block(
             self.pattern.to(device),
@@ -197,7 +174,9 @@ class Block(Graph):
             edge_weight=moved(self.edge_weight),
             factors=moved(self.factors),
             degrees=None if self._find_degrees is None else degrees,
-            attributes={name: t.to(device) for name, t in self._attributes.items()},
+            attributes={
+                name: t.to(device) for name, t in self._attributes.items() if t is not None
+            },
         )
 
     @cached_property
@@ -285,13 +264,7 @@ class Block(Graph):
         return self.pattern.indices == self._row_of_each
 
     def _inverse(self, degree: Tensor) -> Tensor:
-        """1 / degree, and 0 where that is 0.
-
-        Raises
-        ------
-        InputError
-            If one is negative.
-        """
+        """1 / degree, and 0 where that is 0."""
         if self.edge_weight is not None:
             check_degrees(degree.double().cpu().numpy(), self.vertex_ids)
         return torch.where(degree > 0, degree, torch.inf).reciprocal()
@@ -334,8 +307,8 @@ class Block(Graph):
 
 def block_pattern(indptr: Tensor, indices: Tensor, columns: int) -> Pattern:
     """A pattern of arrays that a sampler made."""
-    kept = indices.to(index_dtype(columns))
-    return Pattern.trusted(indptr, kept.contiguous(), (len(indptr) - 1, columns))
+    narrow = indices.to(index_dtype(columns))
+    return Pattern.trusted(indptr, narrow.contiguous(), (len(indptr) - 1, columns))
 
 
 class LocalMatrix:
@@ -417,27 +390,16 @@ class LocalMatrix:
 
     def _in(self, like: Tensor) -> tuple[CSR, Tensor | None]:
         """The block and its diagonal for operands of a dtype."""
-        found = self._as.get(like.dtype)
-        if found is None:
+        result = self._as.get(like.dtype)
+        if result is None:
             block = self.block.to(like.dtype)
             column = None if self.diagonal is None else self.diagonal[:, None].to(like.dtype)
-            found = self._as[like.dtype] = block, column
-        return found
+            result = self._as[like.dtype] = block, column
+        return result
 
 
 class BesideOwn:
-    """H to ``[A·H, own rows of H]``, side by side.
-
-    One dense product then maps both, and the gradient in H is one sum. Columns of zeros make their
-    number a multiple of 16, which dense products like.
-
-    Parameters
-    ----------
-    block : CSR [rows, columns]
-        A.
-    width : int
-        f.
-    """
+    """H to ``[A·H, own rows of H]``, side by side."""
 
     def __init__(self, block: CSR, width: int) -> None:
         self.block = block
@@ -469,7 +431,7 @@ class BesideOwn:
 def _checked(H_local: Tensor, block: CSR) -> Step:
     """Refuse what a block does not multiply."""
     if H_local.dim() != 2 or H_local.shape[0] != block.shape[1]:
-        shape, given = list(block.shape), list(H_local.shape)
-        hops = "; layers of several hops take a batch's own graph" if len(given) == 2 else ""
-        raise InputError(f"a block {shape} multiplies {shape[1]} rows, got {given}{hops}")
+        shape, got = list(block.shape), list(H_local.shape)
+        hops = "; layers of several hops take a batch's own graph" if len(got) == 2 else ""
+        raise InputError(f"a block {shape} multiplies {shape[1]} rows, got {got}{hops}")
     return Step()

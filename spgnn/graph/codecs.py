@@ -10,9 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.codec import CodecSetting, Errors, Policy, relative_errors
@@ -90,11 +88,13 @@ class GraphCodecs:
 
     def state(self) -> State:
         """All that codecs keep, in memory of the CPU. Collective: rows under way land."""
-        found = {_EPOCH: torch.tensor(self.policy.epoch)}
-        found |= {f"{name}.{_PLACE}": self._place(A) for name, A in self._matrices.items()}
+        result = {_EPOCH: torch.tensor(self.policy.epoch)}
+        result |= {f"{name}.{_PLACE}": self._place(A) for name, A in self._matrices.items()}
         for name, codec in self._codecs():
-            found |= {f"{name}.{key}": kept.cpu().clone() for key, kept in codec.state().items()}
-        return found
+            result |= {
+                f"{name}.{key}": tensor.cpu().clone() for key, tensor in codec.state().items()
+            }
+        return result
 
     def load(
         self,
@@ -154,13 +154,7 @@ class GraphCodecs:
 
 
 def checked(codec: Codec | Mapping[str, Any] | None, algorithm: Algorithm, planned: bool) -> Codec:
-    """The codec that is asked of a graph.
-
-    Raises
-    ------
-    InputError
-        If there is no such codec, or a graph cannot have it.
-    """
+    """The codec that is asked of a graph."""
     if codec is None:
         return Codec()
     options = vars(codec) if isinstance(codec, Codec) else codec

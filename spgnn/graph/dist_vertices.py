@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from math import prod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -35,8 +36,14 @@ class DistVertices(ABC):
     comm: Communicator
     vertex_ids: Tensor
     device: torch.device
+    num_classes: Any  # a property
     bipartite = False  # its edges start and end at vertices of the same numbers
     calls_agreed = 0
+
+    @property
+    def data_name(self) -> str:
+        """What messages call them."""
+        return "vertices"
 
     @property
     @abstractmethod
@@ -106,8 +113,8 @@ class DistVertices(ABC):
         if isinstance(t, Tensor) and t.dim():
             rows = as_rows(t)
         else:
-            given = "a scalar" if isinstance(t, Tensor) else type(t).__name__
-            wrong = f"a halo is of a tensor [{rows_here}, …], got {given}"
+            got = "a scalar" if isinstance(t, Tensor) else type(t).__name__
+            wrong = f"a halo is of a tensor [{rows_here}, …], got {got}"
         if not torch.compiler.is_compiling():
             self.halo_matrix().operands.check(rows, rows_here, wrong=wrong, **as_given(t))
         if rows.is_floating_point():

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
-from itertools import compress
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.addons.dynamic.updates import ChangingEdges, changes_given
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data.distribute import RankShare, induced
 from spgnn.data.graph import MASKS
 from spgnn.data.source import GraphMeta
@@ -25,14 +20,15 @@ from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
 from spgnn.graph.dist_vertices import DistVertices
+from spgnn.graph.distributed import DistributedGraph
 from spgnn.graph.edges import Edges, edges_of_pattern, scattered_edges
 from spgnn.graph.matrices import GraphMatrices, NormalisedRows, edges_of_rows, with_each_edge
 from spgnn.graph.named import Named
 from spgnn.graph.pairs import checked_pairs, own_pairs
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
-from spgnn.graph.trained import Trained
 from spgnn.layout import RowLayout
+from spgnn.registry import GRAPH_METHODS
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import on_cpu
@@ -40,42 +36,11 @@ from spgnn.torch_internals import on_cpu
 FloatsOrIntegers = TypeVar("FloatsOrIntegers", Tensor, Tensor | CSR)
 
 
-class DistGraph(Named, Trained, DistVertices, Graph):
+class DistGraph(Named, DistributedGraph, DistVertices, Graph):
     """One rank's vertices of a graph that is distributed over all ranks.
 
     Made by :func:`spgnn.distribute`. Row i of everything here is the vertex that stood at
     ``vertex_ids[i]`` in the source.
-
-    Parameters
-    ----------
-    share : RankShare
-        With its adjacency, in memory of the CPU.
-    comm : Communicator
-        All ranks.
-    algorithm : Algorithm
-    products : Algorithm, optional
-        Of products alone, where these may move less than halos and attention do.
-    report : dict, optional
-        What the partitioner predicted (rank 0).
-    plan : dict, optional
-        What a plan predicts, and why it was chosen.
-    edges : Edges, optional
-        The edges one by one, where the adjacency does not say all of them.
-    attributes : dict of Tensor [own rows, …], optional
-        What else the source knew of its vertices.
-    shared : dict, optional
-        What it said of the whole graph.
-    pairs : dict of Edges, optional
-        Pairs of vertices, ``edge_label_index`` and the like, of own targets, in rows of all ranks.
-    left_out : dict of str, optional
-        The names of what ranks do not have of the source, and what it is.
-    repeated : bool
-        Whether some of these edges are between the same two vertices: the adjacency counts them, or
-        sums their weights.
-    codecs : GraphCodecs, optional
-        By default, all rows are exact.
-    links : sequence of Pairs
-        Where links are learnt: those for training, validation and testing.
 
     Attributes
     ----------
@@ -137,8 +102,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         self.train_mask, self.val_mask = data.train_mask, data.val_mask
         self.test_mask = data.test_mask
         self.version = 0
-        self._changing: ChangingEdges | None = None
-        self._settled, self._written = True, set[str]()  # rows that are no longer the caller's
+        self._adjacency: Callable[[], CSR] | None = None  # where it has changed
         self.device = torch.device("cpu")
         self._dtype: torch.dtype | None = (
             None  # of floating features and weights, if one is asked for
@@ -151,20 +115,20 @@ class DistGraph(Named, Trained, DistVertices, Graph):
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of vertices, of edges (collective when first used) and of the whole graph."""
-        known = self.__dict__
-        for values in (known.get("attributes", {}), known.get("_shared", {})):
+        state = self.__dict__
+        for values in (state.get("attributes", {}), state.get("_shared", {})):
             if name in values:
                 return values[name]
-        edges = known.get("_given_edges")
+        edges = state.get("_given_edges")
         if edges is not None and name in edges.attributes:
             return self.edge_attributes[name]
         pairs = f"{name.removesuffix('_index')}_index"
-        if pairs in known.get("_pairs", {}):
+        if pairs in state.get("_pairs", {}):
             labels = self._pairs[pairs].attributes
             if name == pairs or name in labels:
                 own = self._own_pairs(pairs)
                 return own.index if name == pairs else own.attributes[name]
-        left_out = known.get("_left_out", {})
+        left_out = state.get("_left_out", {})
         if name in left_out:
             raise AttributeError(
                 f"{name} of the source, {left_out[name]}, is not on ranks: it has no row for each "
@@ -246,6 +210,29 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         own = own_pairs(edges, self, self._codecs)
         labels = own.attributes.get("edge_label")
         return own.index if labels is None else (own.index, labels)
+
+    @property
+    def data_name(self) -> str:
+        """The name of the data."""
+        return self.meta.name
+
+    def model_inputs(self, takes_graph: bool) -> tuple[Any, Any]:
+        """Features, and the graph or its ``edge_index``."""
+        return self.x, self if takes_graph else self.edge_index
+
+    def labelled_vertices(self, name: str | None) -> DistGraph:
+        """The graph itself, which has one vertex type."""
+        if name is not None:
+            raise InputError(f"target={name!r} is for graphs of several vertex types")
+        return self
+
+    def _coded_matrix(self, kind: Any) -> DistMatrix:
+        return self._matrices.get(kind)
+
+    @property
+    def given_edges(self) -> Edges | None:
+        """The edges one by one, in rows of the whole graph, where the adjacency is not all."""
+        return self._given_edges
 
     @property
     def num_node_features(self) -> int:
@@ -411,88 +398,25 @@ class DistGraph(Named, Trained, DistVertices, Graph):
             that is dropped is not, or something is given twice; if the graph has a codec,
             repeated edges or a vertex cut, or let go of its adjacency.
         """
-        self.comm.check_agreement("graph.update", version=self.version)
-        changing = self.changing_edges()
-        rows = {"x": (x, self.x), "y": (y, self.y)}
-        known = {"edge_weight": torch.empty(0)} if self.meta.weighted else {}
-        known = known if self._given_edges is None else self._given_edges.attributes
-        classes = self.num_classes
-        changes = self.comm.on_every_rank(
-            lambda: changes_given(add_edges, drop_edges, of_edges, known, rows, classes)
-        )
-        # Who gives no rows, where others do, gives none of their width.
-        given = torch.tensor([name in changes.rows for name in rows], dtype=torch.int64)
-        self.comm.all_reduce(given, "max").wait()
-        every = {}
-        for name, (_, like) in compress(rows.items(), given.tolist()):
-            assert isinstance(like, Tensor)
-            nothing = np.empty(0, np.int64), like[:0].detach().cpu()
-            every[name] = changes.rows.get(name, nothing)
-        changes = replace(changes, rows=every)
-        symmetric = self.meta.directed or changing.symmetric(changes)
-        mine = changing.apply(changes)
-        if self._given_edges is not None:
-            self._given_edges = self._given_edges.changed(mine.edges, mine.attributes)
-        for name, (at, values) in mine.rows.items():
-            self._overwrite(name, torch.from_numpy(at), values)
-        for watcher in changing.watchers:
-            if "x" in mine.rows:
-                watcher.features_changed(mine.rows["x"][0])
-        dropped = int(changes.edges[:, 2].sum())
-        more = self.comm.agree(len(changes.edges) - 2 * dropped, "sum")
-        meta = replace(
-            self.meta, edges=self.meta.edges + more, directed=not symmetric or self.meta.directed
-        )
-        self._share = replace(self._share, meta=meta)
-        self._settled = False
-        for name in ("edge_index", "_edges"):
+        GRAPH_METHODS.need("update", "graph.update", "dynamic")
+        updated: int = GRAPH_METHODS["update"](self, add_edges, drop_edges, x, y, of_edges)
+        return updated
+
+    def take_changes(
+        self, share: RankShare, edges: Edges | None, adjacency: Callable[[], CSR]
+    ) -> None:
+        """Take over a new share, edges one by one, and the adjacency when it is needed."""
+        self._share, self._given_edges, self._adjacency = share, edges, adjacency
+        for name in ("edge_index", "_edges", "local_edges"):
             self.__dict__.pop(name, None)
         self.version += 1
-        return self.version
-
-    @on_cpu
-    def changing_edges(self) -> ChangingEdges:
-        """The edges in a form that can change; made when it is first asked for. Collective."""
-        if self._changing is None:
-            self.comm.on_every_rank(self._check_can_change)
-            self._changing = ChangingEdges(self._share, self.comm)
-        return self._changing
-
-    def _check_can_change(self) -> None:
-        refused = {
-            "has a codec, which keeps rows of its messages": not self.codec.exact,
-            "has repeated edges": self.has_repeated_edges,
-            "is cut by edges (a vertex cut)": self._share.edge_labels is not None,
-            "has let go of its adjacency": self._share.adjacency is None,
-            "has features of edges from a file or a block (a Data keeps them one by one)": (
-                self._share.edge_attr is not None
-            ),
-        }
-        for what, holds in refused.items():
-            if holds:
-                raise InputError(f"a graph that {what} cannot be updated: distribute it again")
-
-    @torch.no_grad()
-    def _overwrite(self, name: str, at: Tensor, values: Tensor) -> None:
-        """Write rows of x or y, which are the graph's own from the first time on."""
-        if name not in self._written and not getattr(self, name).requires_grad:
-            self._written.add(name)
-            own = getattr(self, name).clone()
-            setattr(self, name, own)
-            data = replace(self._share.data, **{name: own.cpu()})
-            self._share = replace(self._share, data=data)
-        mine, kept = getattr(self, name), getattr(self._share.data, name)
-        mine.index_copy_(0, at.to(mine.device), values.to(mine.device))
-        if mine.data_ptr() != kept.data_ptr():
-            kept.index_copy_(0, at, values.to(kept.dtype))
 
     def _settle(self) -> None:
         """Bring the adjacency up to date, for matrices of its own."""
-        if not self._settled:
-            assert self._changing is not None
-            self._share = replace(self._share, adjacency=self._changing.adjacency())
+        if self._adjacency is not None:
+            self._share = replace(self._share, adjacency=self._adjacency())
             self._matrices = self._matrices.of(self._share)
-            self._settled = True
+            self._adjacency = None
 
     @on_cpu
     def release(self) -> None:
@@ -503,7 +427,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
 
     @property
     def _has_halo(self) -> bool:
-        return self._settled and "none" in self._matrices
+        return self._adjacency is None and "none" in self._matrices
 
     @property
     def A(self) -> DistMatrix:
@@ -565,14 +489,12 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         """Types of these edges, integers [local edges], if the source had any."""
         return self.edge_attributes.get("edge_type")
 
+    @cached_property
     def local_edges(self) -> LocalEdges:
         """The same edges, and the halo that their sources are rows of. Collective."""
-        return LocalEdges(self.halo, self.local_edge_index)
-
-    @property
-    def edge_order(self) -> Tensor:
-        """Sources and destinations of the edges that `edge_attr` is of."""
-        return self.local_edge_index
+        here, index, weight = copy(self), self.local_edge_index, self.edge_weight
+        state = self.edge_attributes | ({} if weight is None else {"edge_weight": weight})
+        return LocalEdges(here.halo_matrix, lambda: index, state, here.halo)
 
     def to(self, target: torch.device | torch.dtype | str) -> DistGraph:
         """Move everything to a device, or to a floating dtype, in place; returns the graph.
@@ -588,7 +510,8 @@ class DistGraph(Named, Trained, DistVertices, Graph):
         self.attributes = {name: tensor.to(device) for name, tensor in self.attributes.items()}
         tensors = {name: t for name, t in self._shared.items() if isinstance(t, Tensor)}
         self._shared |= {name: t.to(device) for name, t in tensors.items()}
-        self.__dict__.pop("edge_index", None)
+        for name in ("edge_index", "local_edges"):
+            self.__dict__.pop(name, None)
         self._pairs_here = {}
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
@@ -606,6 +529,7 @@ class DistGraph(Named, Trained, DistVertices, Graph):
             self.x = _cast(self.x, dtype)
         self._dtype = dtype
         self._matrices.to(dtype)
+        self.__dict__.pop("local_edges", None)
         return self
 
 

@@ -29,21 +29,7 @@ from spgnn.spmm import DistMatrix
 
 
 class Recorded(NamedTuple):
-    """A product with A, or with Aᵀ if its step is an adjoint one; or attention, or its gradient.
-
-    Attributes
-    ----------
-    A : DistMatrix
-    width : int
-        Columns of the rows that travel.
-    dtype : torch.dtype
-    step : Step
-        Which product of an epoch it is, if it is not exact.
-    heads : int
-        Of attention over the nonzeros of A; 0 for a product.
-    joint : bool
-        Whether attention's scores need the destination's whole row.
-    """
+    """A product with A, or with Aᵀ if its step is an adjoint one; or attention, or its gradient."""
 
     A: DistMatrix
     width: int
@@ -97,10 +83,10 @@ class DryMatrix(ABC):
         self.note(G_local.shape[1], G_local.dtype, step)
         return G_local.new_empty(self.columns, G_local.shape[1])
 
-    def append(self, made: RecordedAttention) -> None:
+    def append(self, entry: RecordedAttention) -> None:
         """Note attention, or its gradient."""
-        step = replace(step_of(0, made.product), adjoint=made.adjoint)
-        self.note(made.width, made.dtype, step, made.heads, made.joint)
+        step = replace(step_of(0, entry.product), adjoint=entry.adjoint)
+        self.note(entry.width, entry.dtype, step, entry.heads, entry.joint)
 
     @abstractmethod
     def note(
@@ -116,7 +102,7 @@ class DryGraph(LayerGraph):
     ----------
     matrix : DryMatrix, optional
         Takes the notes.
-    vertex_ids, targets, own_rows, edges
+    vertex_ids, row_columns, own_rows, edges
         As of a `LayerGraph`.
     """
 
@@ -124,11 +110,11 @@ class DryGraph(LayerGraph):
         self,
         matrix: DryMatrix | None,
         vertex_ids: Tensor | None = None,
-        targets: Tensor | None = None,
+        row_columns: Tensor | None = None,
         own_rows: int | None = None,
         edges: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        super().__init__(None, vertex_ids, targets, own_rows, edges=edges)
+        super().__init__(None, vertex_ids, row_columns, own_rows, edges=edges)
         self.A: Any = matrix
 
     def moments(self, x: Tensor) -> Moments:
@@ -159,8 +145,8 @@ class DryGraph(LayerGraph):
         matrix.append(RecordedAttention(Z.shape[1], Z.dtype, False, len(a), scores.joint, number))
         # Without ids of vertices: no weight is dropped where there are no data.
         operands, how = (Z, ends, a, edges, None, None), (matrix.handle, scores.joint, scores.slope)
-        made: list[Tensor] = torch.ops.spgnn.attend(*operands, *how, 0.0, 0, gradients, 0, number)
-        return made[0]
+        entry: list[Tensor] = torch.ops.spgnn.attend(*operands, *how, 0.0, 0, gradients, 0, number)
+        return entry[0]
 
 
 class _NumberedMatrix(DryMatrix):
@@ -186,28 +172,16 @@ class _NumberedMatrix(DryMatrix):
 def recorded_products(
     model: nn.Module, X_local: Features, graph: Matrices, dtype: torch.dtype | None = None
 ) -> list[Recorded]:
-    """The products of one forward and one backward, matrix by matrix, in order.
-
-    Neither the model nor the matrices notice.
-
-    Parameters
-    ----------
-    model : Module
-        Called as ``model(X, graph)``.
-    X_local : Tensor or CSR [columns of the first layer, features], or Propagated
-    graph : DistMatrix, or a sequence of one LayerGraph a layer
-    dtype : torch.dtype, optional
-        What torch.autocast will multiply, and dense features have; by default that of the weights.
-    """
+    """The products of one forward and one backward, matrix by matrix, in order."""
     matrices = {id(A): _NumberedMatrix(A) for A in matrices_of(graph)}
 
     def dry(layer: LayerGraph) -> DryGraph:
         matrix = None if layer.A is None else matrices[id(layer.A)]
-        targets = None if layer.targets is None else layer.targets.to("meta")
+        columns = None if layer.row_columns is None else layer.row_columns.to("meta")
         edges = None
-        if layer.edges is not None:
-            edges = layer.edges[0].to("meta"), layer.edges[1].to("meta", dtype)
-        return DryGraph(matrix, None, targets, layer.own_rows, edges)
+        if layer.edge_rows is not None:
+            edges = layer.edge_rows[0].to("meta"), layer.edge_rows[1].to("meta", dtype)
+        return DryGraph(matrix, None, columns, layer.own_rows, edges)
 
     layers: Any = (
         [dry(layer) for layer in graph] if isinstance(graph, Sequence) else dry(LayerGraph(graph))

@@ -9,9 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data.adapters import EdgeList
 from spgnn.graph.vertices import collected, dealt
 from spgnn.layout import Int64Array, RowLayout, inverse_permutation
@@ -44,19 +42,19 @@ class Edges:
         wide = weight.dtype in (torch.float32, torch.float64)
         return weight.reshape(-1) if wide else weight.reshape(-1).double()
 
-    def on_halo(self, halo: Callable[[Tensor], Tensor], own: tuple[int, int]) -> Edges:
+    def on_halo(
+        self, halo: Callable[[Tensor], Tensor], own: tuple[int, int], target: int | None = None
+    ) -> Edges:
         """The same, from rows of the whole graph to rows of the halo and own rows. Collective.
 
-        Parameters
-        ----------
-        halo : callable
-            Of the graph.
-        own : first own row, and one past the last
+        `own` are the first own row of sources, and one past the last; `target` the first own row of
+        targets, where these are others.
         """
         rows = halo(torch.arange(*own, device=self.index.device))
         order = rows.argsort()
         place = order[torch.searchsorted(rows[order], self.index[0])]
-        return replace(self, index=torch.stack((place, self.index[1] - own[0])))
+        first = own[0] if target is None else target
+        return replace(self, index=torch.stack((place, self.index[1] - first)))
 
     def changed(self, changes: Int64Array, attributes: dict[str, Tensor]) -> Edges:
         """Without edges that are dropped; new ones come after all others of their destination.
@@ -73,11 +71,11 @@ class Edges:
         stays = ~torch.isin(keys, gone)
         index = torch.cat((self.index[:, stays], ends[:, ~dropped]), 1)
         order = index[1].argsort(stable=True)
-        found = {
+        result = {
             name: torch.cat((t[stays], attributes[name][~dropped]))[order]
             for name, t in self.attributes.items()
         }
-        return Edges(index[:, order], found)
+        return Edges(index[:, order], result)
 
     def to(self, device: torch.device) -> Edges:
         """The same on a device."""
@@ -88,10 +86,7 @@ class Edges:
 def scattered_edges(
     listed: EdgeList | None, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Edges:
-    """Every rank's edges of a list that rank 0 has, in rows of the whole graph. Collective.
-
-    Those of one destination stay in the order of the list.
-    """
+    """Every rank's edges of a list that rank 0 has, in rows of the whole graph. Collective."""
     ids = collected(vertex_ids, layout, comm)
     arrays: dict[str, Tensor] = {}
     counts = np.zeros(comm.size, np.int64)
@@ -103,8 +98,8 @@ def scattered_edges(
         arrays[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[order])
         for name, array in listed.attributes.items():
             arrays[name] = array[torch.from_numpy(order)]
-    found = dealt(arrays, counts, comm)
-    return Edges(found.pop(_ENDS).T.contiguous(), found)
+    result = dealt(arrays, counts, comm)
+    return Edges(result.pop(_ENDS).T.contiguous(), result)
 
 
 def edges_of_pattern(
@@ -114,11 +109,7 @@ def edges_of_pattern(
     halo: Callable[[Tensor], Tensor],
     own: tuple[int, int],
 ) -> Edges:
-    """The nonzeros of own rows, those of a row by where their vertices stood in the source.
-
-    So whatever looks at edges in turn sees what one process sees. Features [nnz, k] are those of
-    nonzeros whose columns, numbered over all ranks, rise in each row. Collective.
-    """
+    """The nonzeros of own rows, those of a row by where their vertices stood in the source."""
     local = A.local_matrix()
     ids = halo(vertex_ids).cpu().numpy()
     columns = local.indices.cpu().numpy()

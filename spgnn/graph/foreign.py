@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
 
@@ -15,32 +16,16 @@ from spgnn.comm import Communicator
 from spgnn.comm.failure import guests, world
 from spgnn.errors import InputError
 
-# Of PyG: what looks at all vertices it is given, in training and afterwards.
-_OF_ALL_VERTICES = {
-    "CorrectAndSmooth",
-    "DeepGraphInfomax",
-    "DiffGroupNorm",
-    "EquilibriumAggregation",
-    "GPSConv",
-    "GraphNorm",
-    "GraphSizeNorm",
-    "HANConv",
-    "HeteroBatchNorm",
-    "HypergraphConv",
-    "InstanceNorm",
-    "LINKX",
-    "MeanSubtractionNorm",
-    "PairNorm",
-    "PerformerAttention",
-    "PolynormerAttention",
-    "SGFormerAttention",
-}
-# Modules of these choose among all vertices, or merge them.
-_POOLS = "torch_geometric.nn.pool."
 _NORM = "take a norm of spgnn.nn or a LayerNorm of each vertex, or call eval() of a batch norm"
 _ATTENTION = "take attention over neighbours, as GATConv, GATv2Conv and TransformerConv have it"
-# What to do instead, where that is no other norm.
-_INSTEAD = {
+_POOLED = "leave pools out, or read all vertices out with graph.mean or graph.sum"
+# Classes of PyG that look at all vertices they are given, in training and afterwards; and the
+# module to take in their place.
+_OF_ALL_VERTICES = {
+    **dict.fromkeys(
+        ("DiffGroupNorm", "GraphNorm", "GraphSizeNorm", "HeteroBatchNorm", "InstanceNorm"), _NORM
+    ),
+    **dict.fromkeys(("MeanSubtractionNorm", "PairNorm"), _NORM),
     **dict.fromkeys(
         ("GPSConv", "PerformerAttention", "PolynormerAttention", "SGFormerAttention"), _ATTENTION
     ),
@@ -51,17 +36,12 @@ _INSTEAD = {
     "HypergraphConv": "hyperedges have no owner; make them vertices of a HeteroData",
     "LINKX": "its weights have a row for each vertex number; take GraphSAGE, or MLPs of graph.x",
 }
-_POOLED = "leave pools out, or read all vertices out with graph.mean or graph.sum"
-# Of PyG: what goes on through the padding behind a vertex's neighbours.
-_PADDED = {
-    "GRUAggregation",
-    "LCMAggregation",
-    "LSTMAggregation",
-    "PatchTransformerAggregation",
-}
-
-# Of PyG: what cannot be called without any neighbours, as on a rank without edges, or for quantiles
-# where the first vertex has none: on one process that is one vertex, here one of each rank.
+_POOLS = "torch_geometric.nn.pool."  # modules that choose among all vertices, or merge them
+# Aggregations of PyG that go on through the padding behind a vertex's neighbours.
+_PADDED = {"GRUAggregation", "LCMAggregation", "LSTMAggregation", "PatchTransformerAggregation"}
+# Aggregations of PyG that cannot be called without any neighbours, as on a rank without edges, or
+# for quantiles where the first vertex has none: on one process that is one vertex, here one of each
+# rank.
 _NEED_NEIGHBOURS = {
     "GraphMultisetTransformer",
     "LCMAggregation",
@@ -72,71 +52,66 @@ _NEED_NEIGHBOURS = {
     "SortAggregation",
 }
 _BEFORE, _RANKS = "_spgnn_vertex_before", "_spgnn_ranks"
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def refuse_one_rank(model: nn.Module) -> None:
-    """Refuse modules that would see one rank's vertices where they should see all.
-
-    Raises
-    ------
-    InputError
-        Names the first one, and what to do.
-    """
+    """Refuse modules that would see one rank's vertices where they should see all."""
     modules = list(model.named_modules())
     # A norm that can be replaced does not matter in a model that cannot work at all.
     modules.sort(key=lambda one: _instead(one[1]) == _NORM)
     for name, module in modules:
-        called = f"{name or 'the model'} ({kind_of_module(module)})"
+        title = f"{name or 'the model'} ({kind_of_module(module)})"
+        agree = "ranks have to agree on: call graph.replicate(model) before the first epoch"
         if _sees_all(module):
             raise InputError(
-                f"{called} looks at all vertices at once, and would see those of one rank: "
+                f"{title} looks at all vertices at once, and would see those of one rank: "
                 + _instead(module)
             )
-        if _asks_all_edges(module) and module.normalization is None and not _knows(module):
+        if _RANKS in module.__dict__:
+            continue
+        if _pyg_kind(module) == "ChebConv" and module.normalization is None:
             raise InputError(
-                f"{called} without normalization takes the largest weight of all edges, which "
-                "ranks have to agree on: call graph.replicate(model) before the first epoch"
+                f"{title} without normalization takes the largest weight of all edges, which "
+                + agree
             )
-        if _is_padded(module) and not _knows(module):
+        if _pyg_kind(module) in _PADDED:
             raise InputError(
-                f"{called} pads neighbours to the largest number of them, which ranks have to "
-                "agree on: call graph.replicate(model) before the first epoch"
+                f"{title} pads neighbours to the largest number of them, which {agree}"
             )
+
+
+def _frames() -> Iterator[FrameType]:
+    """Frames of the callers of this module, innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") != __name__:
+            yield frame
+        frame = frame.f_back
 
 
 def caller() -> str:
     """The module of others that is at work, and its function: " in SuperGATConv (helper)"."""
-    frame, inner = inspect.currentframe(), ""
-    while frame is not None:
-        name = str(frame.f_globals.get("__name__", ""))
-        if not name.startswith(("spgnn.", "torch.")):
+    inner = ""
+    for frame in _frames():
+        if not str(frame.f_globals.get("__name__", "")).startswith(("spgnn.", "torch.")):
             inner = inner or frame.f_code.co_name
             module = frame.f_locals.get("self")
             if isinstance(module, nn.Module):
-                kind = type(module).__name__
-                return f" in {kind}" + ("" if inner == "forward" else f" ({inner})")
-        frame = frame.f_back
+                function = "" if inner == "forward" else f" ({inner})"
+                return f" in {type(module).__name__}{function}"
     return f" in {inner}" if inner else ""
 
 
 def refuse_callers() -> None:
-    """Refuse a look-up that a module of PyG makes for something of all vertices.
-
-    Of a module that no graph was given: only those who call it are known.
-
-    Raises
-    ------
-    InputError
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
+    """Refuse a look-up that a module of PyG makes for something of all vertices."""
+    for frame in _frames():
         kind, _, method = frame.f_code.co_qualname.partition(".")
         looks = method in ("forward", "correct") and kind in _OF_ALL_VERTICES
         if looks and "torch_geometric" in frame.f_code.co_filename:
             module = frame.f_locals.get("self")
             if isinstance(module, nn.Module):
                 refuse_one_rank(module)
-        frame = frame.f_back
 
 
 class _Ranks:
@@ -159,22 +134,16 @@ class _Ranks:
 
 
 def pad_alike(model: nn.Module, comm: Communicator) -> None:
-    """Tell modules that pad neighbours, from now on, the largest number of them on any rank.
-
-    Those that need a bound on all edges' weights refuse to be called without one. Those that need
-    some neighbour of the first vertex get a vertex before it, which has two.
-    """
+    """Tell modules that pad neighbours, from now on, the largest number of them on any rank."""
     for module in model.modules():
-        if _is_padded(module) or _asks_all_edges(module):
+        kind = _pyg_kind(module)
+        agree = _with_bound if kind == "ChebConv" else _with_largest if kind in _PADDED else None
+        if agree is not None:
+            if _RANKS not in module.__dict__:
+                module.register_forward_pre_hook(agree, with_kwargs=True)
             module.__dict__[_RANKS] = _Ranks(comm)
-        if _is_padded(module) and not _knows(module):
-            module.register_forward_pre_hook(_with_largest, with_kwargs=True)
-        if _asks_all_edges(module) and not _knows(module):
-            module.register_forward_pre_hook(_with_bound, with_kwargs=True)
-        if (
-            _needs_neighbours(module)
-            and _with_vertex_before not in module._forward_pre_hooks.values()
-        ):
+        hooks = module._forward_pre_hooks.values()
+        if kind in _NEED_NEIGHBOURS and _with_vertex_before not in hooks:
             # Before the largest number of neighbours is looked for.
             module.register_forward_pre_hook(_with_vertex_before, with_kwargs=True, prepend=True)
             module.register_forward_hook(_without_it, with_kwargs=True)
@@ -188,7 +157,7 @@ def kind_of_module(module: nn.Module) -> str:
 
 def _instead(module: nn.Module) -> str:
     pools = type(module).__module__.startswith(_POOLS)
-    return _POOLED if pools else _INSTEAD.get(kind_of_module(module), _NORM)
+    return _POOLED if pools else _OF_ALL_VERTICES.get(kind_of_module(module), _NORM)
 
 
 def takes_hooks(module: nn.Module) -> bool:
@@ -206,33 +175,16 @@ def _sees_all(module: nn.Module) -> bool:
     pools = type(module).__module__.startswith(_POOLS)
     scales = getattr(module, "autoscale", True)  # of CorrectAndSmooth: by a mean error
     looks = (kind in _OF_ALL_VERTICES and scales) or by_graph or pools
-    return looks and (scripted or _is_of_pyg(module))
+    return looks and (scripted or bool(_pyg_kind(module)))
 
 
-def _is_padded(module: nn.Module) -> bool:
-    return _is_of_pyg(module) and type(module).__name__ in _PADDED
+def _pyg_kind(module: nn.Module) -> str:
+    """The class of a module of PyG, nothing for others."""
+    of_pyg = type(module).__module__.startswith("torch_geometric.")
+    return type(module).__name__ if of_pyg else ""
 
 
-def _needs_neighbours(module: nn.Module) -> bool:
-    return _is_of_pyg(module) and type(module).__name__ in _NEED_NEIGHBOURS
-
-
-def _asks_all_edges(module: nn.Module) -> bool:
-    return _is_of_pyg(module) and type(module).__name__ == "ChebConv"
-
-
-def _is_of_pyg(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("torch_geometric.")
-
-
-def _knows(module: nn.Module) -> bool:
-    hooks = module._forward_pre_hooks.values()
-    return _with_largest in hooks or _with_bound in hooks
-
-
-def _with_largest(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _with_largest(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
     """Say the largest number of neighbours, if the caller does not. Collective."""
     comm, index, ptr = module.__dict__[_RANKS](), kwargs.get("index"), kwargs.get("ptr")
     if comm is None or kwargs.get("max_num_elements") is not None:
@@ -246,14 +198,8 @@ def _with_largest(
     return args, {**kwargs, "max_num_elements": comm.agree(largest)}
 
 
-def _with_bound(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Say `lambda_max`, where it is not given: PyG takes it from one rank's edges. Collective.
-
-    It is twice the largest entry of the Laplacian: 2, where that is normalised and no weight is
-    negative.
-    """
+def _with_bound(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call | None:
+    """Say `lambda_max`, where it is not given: PyG takes it from one rank's edges. Collective."""
     comm = module.__dict__[_RANKS]()
     if comm is None or comm.size == 1 or _argument(args, kwargs, 4, "lambda_max") is not None:
         return None
@@ -264,6 +210,7 @@ def _with_bound(
             "ChebConv without normalization, or of negative weights, takes the largest eigenvalue "
             "from one rank's edges: give lambda_max, the same on all ranks"
         )
+    # Twice the largest entry of the Laplacian: 2, where it is normalised and no weight negative.
     return args, {**kwargs, "lambda_max": 2.0}
 
 
@@ -273,7 +220,7 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, name: s
 
 def _with_vertex_before(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+) -> _Call | None:
     """Put a vertex with two neighbours before the first one, if that has none."""
     index, size, dim = kwargs.get("index"), kwargs.get("dim_size"), kwargs.get("dim", -2)
     if index is None or size is None or not args:
@@ -349,23 +296,23 @@ class _Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
-        known = [t for t in _tensors((*args, *kwargs.values())) if self._is_known(t)]
-        if known and not _is_ours():
+        followed = [t for t in _tensors((*args, *kwargs.values())) if self._is_known(t)]
+        if followed and not _is_ours():
             self._check(name, args, kwargs)
-        found = func(*args, **kwargs)
-        if known and name not in _MADE and not name.endswith("_like"):
-            for t in _tensors(found if isinstance(found, tuple | list) else (found,)):
-                self.note(t, self._dim_of(t, name, known, args))
-        return found
+        result = func(*args, **kwargs)
+        if followed and name not in _MADE and not name.endswith("_like"):
+            for t in _tensors(result if isinstance(result, tuple | list) else (result,)):
+                self.note(t, self._dim_of(t, name, followed, args))
+        return result
 
     def _is_known(self, t: object) -> bool:
         entry = self._known.get(id(t))
         return entry is not None and entry[0]() is t
 
-    def _dim_of(self, made: Tensor, name: str, known: list[Tensor], args: Any) -> int | None:
+    def _dim_of(self, result: Tensor, name: str, followed: list[Tensor], args: Any) -> int | None:
         """The dimension of the vertices in a result of known tensors; ``None`` if it has none."""
-        alike = [self._known[id(t)][1] for t in known if t.shape[:1] == made.shape[:1]]
-        dims = [self._known[id(t)][1] for t in known]
+        alike = [self._known[id(t)][1] for t in followed if t.shape[:1] == result.shape[:1]]
+        dims = [self._known[id(t)][1] for t in followed]
         of_vertices = any(dim not in (None, _EDGES) for dim in dims)
         if name not in _SCATTERS:
             if name in _CHOICES and len(args) > 1:
@@ -377,7 +324,7 @@ class _Watch(TorchFunctionMode):
                 return _EDGES if _EDGES in dims else None
             if name not in _SHAPED and 0 in alike:
                 return 0
-        places = [dim for dim, size in enumerate(made.shape) if size in self._rows]
+        places = [dim for dim, size in enumerate(result.shape) if size in self._rows]
         return places[0] if len(places) == 1 else None
 
     def _check(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -402,15 +349,15 @@ class _Watch(TorchFunctionMode):
             return  # integers are types and numbers, which are sorted to be put back
         dims = args[0].dim()
         place = _OVER[name]
-        given = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
-        if isinstance(given, Tensor):  # the maximum of two tensors
+        argument = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
+        if isinstance(argument, Tensor):  # the maximum of two tensors
             return
-        if given is None and name in _LAST:
-            given = -1
-        if given is None and name == "normalize":
-            given = 1
-        several = given if isinstance(given, tuple | list) else (given,)
-        self._refuse(name, given is None or not several or along in [d % dims for d in several])
+        if argument is None and name in _LAST:
+            argument = -1
+        if argument is None and name == "normalize":
+            argument = 1
+        several = argument if isinstance(argument, tuple | list) else (argument,)
+        self._refuse(name, argument is None or not several or along in [d % dims for d in several])
 
     def _refuse(self, name: str, wrong: bool) -> None:
         if wrong:
@@ -434,10 +381,7 @@ def _tensors(values: Any) -> Iterator[Tensor]:
 
 def _is_ours() -> bool:
     """True if the caller is spgnn itself, which sums over ranks afterwards."""
-    frame = inspect.currentframe()
-    here = __name__
-    while frame is not None and frame.f_globals.get("__name__") == here:
-        frame = frame.f_back
+    frame = next(_frames(), None)
     return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("spgnn.")
 
 
@@ -467,10 +411,10 @@ class _Once:
         graph = None if self._graph is None else self._graph()
         if graph is None:
             return
-        given = [*args, *kwargs.values()]
+        argument = [*args, *kwargs.values()]
         rows = graph.row_counts
-        own = [t for t in _tensors(given) if t.dim() and len(t) in rows]
-        if not own and not any(value is graph for value in given):
+        own = [t for t in _tensors(argument) if t.dim() and len(t) in rows]
+        if not own and not any(value is graph for value in argument):
             return
         self._watch = _Once.active = _Watch(rows, module)
         for t in (*own, *_tensors(vars(graph).values())):
@@ -500,9 +444,9 @@ def watch(model: nn.Module, graph: Rows) -> None:
         if type(module).__module__.startswith("spgnn.") or not takes_hooks(module):
             continue
         hooks = [getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values()]
-        known = [one for one in hooks if isinstance(one, _Once)]
-        if known:
-            known[0].look_at(graph)
+        followed = [one for one in hooks if isinstance(one, _Once)]
+        if followed:
+            followed[0].look_at(graph)
             continue
         once = _Once(graph)
         module.register_forward_pre_hook(once.before, with_kwargs=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
@@ -31,11 +30,7 @@ from spgnn.spmm import DistMatrix
 
 @dataclass(frozen=True, eq=False)
 class NormalisedRows:
-    """Rows [own rows, n] and scalings that a matrix is built from.
-
-    `column_scale` is of the columns that the rank owns; `edge_labels` [nnz] are the ranks that
-    multiply each nonzero, in a vertex cut.
-    """
+    """Rows [own rows, n] and scalings that a matrix is built from."""
 
     block: CSR
     column_scale: Tensor | None
@@ -98,10 +93,7 @@ def with_single_loops(block: CSR, edges: Edges, first_row: int) -> CSR:
 def with_each_edge(
     share: RankShare, edges: Edges, first_row: int, *, loops: bool = False
 ) -> RankShare:
-    """The share with a nonzero for each edge, in place of one for each pair of vertices.
-
-    `loops`: of several self-loops of a vertex the last is left, as in PyG.
-    """
+    """The share with a nonzero for each edge, in place of one for each pair of vertices."""
     pairs = share.adjacency
     assert pairs is not None
     source, target = edges.index.numpy()
@@ -146,14 +138,7 @@ def _edge_labels(share: RankShare, block: CSR, rank: int) -> Tensor | None:
 
 
 class GraphMatrices:
-    """Builds each matrix of a graph when it is first asked for, and keeps it.
-
-    With an algorithm of `products` of their own, a kind has two matrices: one that multiplies, and
-    one for halos and attention. Each is built where it is needed.
-
-    The share is in memory of the CPU, with its adjacency. Where a pair of vertices has several
-    edges, that counts them, or sums their weights, and `repeated` are all edges one by one.
-    """
+    """Builds each matrix of a graph when it is first asked for, and keeps it."""
 
     def __init__(
         self,
@@ -178,13 +163,7 @@ class GraphMatrices:
         return kind in self._built
 
     def get(self, kind: Normalisation) -> DistMatrix:
-        """The matrix of a kind, to multiply with. Collective when it is built.
-
-        Raises
-        ------
-        InputError
-            If ranks ask for different ones, there is no such thing, or a degree is negative.
-        """
+        """The matrix of a kind, to multiply with. Collective when it is built."""
         released = self._share.adjacency is None
         if self._products is None or (released and kind in self._built):
             return self.with_halo(kind)
@@ -194,13 +173,7 @@ class GraphMatrices:
         return self._multiplied[kind]
 
     def with_halo(self, kind: Normalisation) -> DistMatrix:
-        """The same for halos and attention. Collective when it is built.
-
-        Raises
-        ------
-        InputError
-            As `get`.
-        """
+        """The same for halos and attention. Collective when it is built."""
         if kind not in self._built:
             A = self._built[kind] = self._build(kind, self._algorithm)
             ids = self._share.vertex_ids.to(self._device)
@@ -236,16 +209,9 @@ class GraphMatrices:
         return other
 
     def release(self) -> None:
-        """Let go of the adjacency; what is built stays, and nothing else can be.
-
-        It stays for the halos of matrices that are built for products alone.
-        """
+        """Let go of the adjacency; what is built stays, and nothing else can be."""
         if not self._multiplied:
             self._share = replace(self._share, adjacency=None)
-
-    def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
-        """Codecs go on from a state. Collective."""
-        self._codecs.load(state, self._device, lambda kind: self.get(cast(Normalisation, kind)))
 
     def to(self, target: torch.device | torch.dtype) -> None:
         """Move what is built, and build on this device, for operands of this dtype, from now on."""
@@ -265,11 +231,7 @@ class GraphMatrices:
             A.build_with_halo = self._halo_of(kind)
 
     def _share_for(self, kind: Normalisation) -> RankShare:
-        """The share that a matrix of a kind is built from.
-
-        Attention, maxima and deviations look at the nonzeros of "none" and "loops": these have one
-        for each edge. Others are multiplied alone, and have one for each pair of vertices.
-        """
+        """The share that a matrix of a kind is built from."""
         share, edges = self._share, self.repeated
         if edges is None:
             return share

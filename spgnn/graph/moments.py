@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,8 @@ class Moments:
     centre, mean, variance : Tensor [f]
     count : int or Tensor float64
         Rows. A tensor where it is sure that there are two: no host has to wait for the number.
+    updates : bool
+        Whether a norm in training takes them into its running ones.
     """
 
     centred: Tensor
@@ -35,6 +35,7 @@ class Moments:
     mean: Tensor
     variance: Tensor
     count: int | Tensor
+    updates: bool = True
 
     @property
     def has_variance(self) -> bool:
@@ -43,16 +44,7 @@ class Moments:
 
 
 def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
-    """Mean and variance of each column. Collective.
-
-    Parameters
-    ----------
-    x : Tensor [rows, f]
-    own : int, optional
-        Rows that count, the first ones; by default all.
-    comm : Communicator, optional
-        All ranks whose rows count.
-    """
+    """Mean and variance of each column. Collective."""
     counted = x if own is None else x[:own]
     rows = len(counted)
     count: int | Tensor = rows

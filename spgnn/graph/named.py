@@ -22,13 +22,7 @@ class Named(ABC):
         """A value that is there. Collective where that of an attribute is."""
 
     def __getitem__(self, name: str) -> Any:
-        """The value of a name.
-
-        Raises
-        ------
-        KeyError
-            If there is none.
-        """
+        """The value of a name."""
         if name in self.keys():
             return self._value(name)
         raise KeyError(f"no {name!r} here; there are {', '.join(self.keys())}")

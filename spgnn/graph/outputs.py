@@ -203,9 +203,9 @@ def _weight(logits: Tensor, y: Tensor, kwargs: dict[str, Any]) -> Any:
     if y.is_floating_point():  # probabilities of classes
         classes = logits.shape[1 if logits.dim() > 1 else 0]
         return logits.numel() // max(classes, 1)
-    known = y[y != kwargs.get("ignore_index", -100)]
+    labelled = y[y != kwargs.get("ignore_index", -100)]
     weight = kwargs.get("weight")
-    return known.numel() if weight is None else weight[known].sum()
+    return labelled.numel() if weight is None else weight[labelled].sum()
 
 
 class Marks:

@@ -70,15 +70,9 @@ class Sources(DistVertices):
 
 
 def checked_pairs(index: Any, labels: Any, vertices: int) -> EdgeList:
-    """Pairs that are given, and their labels.
-
-    Raises
-    ------
-    InputError
-        If they are not pairs of vertices, or there is not a label for each.
-    """
-    given = {"edge_label_index": index, "edge_label": labels}
-    pairs = pairs_of_vertices(given, vertices, vertices)
+    """Pairs that are given, and their labels."""
+    record = {"edge_label_index": index, "edge_label": labels}
+    pairs = pairs_of_vertices(record, vertices, vertices)
     if "edge_label_index" not in pairs:
         shown = described(index) if hasattr(index, "dtype") else type(index).__name__
         raise InputError(
@@ -89,16 +83,13 @@ def checked_pairs(index: Any, labels: Any, vertices: int) -> EdgeList:
         shown = described(labels) if hasattr(labels, "dtype") else type(labels).__name__
         count = pairs["edge_label_index"].shape[1]
         raise InputError(f"edge_label must be a tensor [{count}, …], one a pair, got {shown}")
-    known = {} if labels is None else {"edge_label": pairs["edge_label"]}
+    attributes = {} if labels is None else {"edge_label": pairs["edge_label"]}
     source, target = pairs["edge_label_index"].numpy()
-    return EdgeList(source, target, known)
+    return EdgeList(source, target, attributes)
 
 
 def own_pairs(edges: Edges, vertices: DistVertices, codecs: GraphCodecs) -> Edges:
-    """Pairs in rows of the whole graph as those of own targets, whose sources fetch a halo.
-
-    Collective.
-    """
+    """Pairs in rows of the whole graph as those of own targets, whose sources fetch a halo."""
     comm, layout = vertices.comm, vertices.layout
     own = layout.range(comm.rank)
     if comm.size == 1:

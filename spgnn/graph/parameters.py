@@ -11,9 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.foreign import pad_alike, refuse_one_rank, takes_hooks
 from spgnn.graph.outputs import Marks
@@ -30,16 +28,7 @@ _LOSS_DRIFT, _LEAST_LOSS, _FIRST_LOSSES = 1e-3, 1e-6, 16
 
 
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
-    """Give all ranks the parameters and buffers of rank 0, in place. Collective.
-
-    Modules that pad the neighbours of each vertex to the largest number of neighbours use the
-    largest of all ranks from then on.
-
-    Raises
-    ------
-    InputError
-        If they differ in more than values; if the model takes statistics over one rank's rows.
-    """
+    """Give all ranks the parameters and buffers of rank 0, in place. Collective."""
     _check_model(model, comm, lambda: pad_alike(model, comm))
     with torch.no_grad():
         for _, tensor in _tensors(model):
@@ -92,12 +81,7 @@ def note_loss(comm: Communicator, loss: Tensor | None) -> None:
 
 
 class _Replica:
-    """Hooks of a model's parameters: their gradients become those of one process.
-
-    A gradient that ``torch.autograd.grad`` returns is the average over all ranks, and so is one
-    that is differentiated any further, whoever asks for it. What ``backward`` adds up in ``.grad``
-    is averaged once at its end, where the model is synchronised.
-    """
+    """Hooks of a model's parameters: their gradients become those of one process."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = ref(model)
@@ -113,8 +97,8 @@ class _Replica:
         # Hooks of parameters live until the interpreter ends; the communicator must end before.
         self._comm = ref(comm)
         for name, p in model.named_parameters():
-            known = self._known.get(id(p))
-            if p.requires_grad and (known is None or known() is not p):
+            hooked = self._known.get(id(p))
+            if p.requires_grad and (hooked is None or hooked() is not p):
                 self._known[id(p)] = ref(p)
                 p.register_hook(_Hook(self, name))
                 p.register_post_accumulate_grad_hook(_Hook(self, name))
@@ -132,10 +116,7 @@ class _Replica:
         return gradient
 
     def note_loss(self, comm: Communicator, loss: Tensor | None) -> None:
-        """Note the loss whose gradients are to come: where they are averaged, ranks compare it.
-
-        Where a model is in evaluation, what is differentiated may be each rank's own.
-        """
+        """Note the loss whose gradients are to come: where they are averaged, ranks compare it."""
         model = self._model()
         compares = model is not None and model.training and self._compared < _FIRST_LOSSES
         if loss is None or not compares or self._comm() is not comm:
@@ -171,7 +152,7 @@ class _Replica:
 
 def _warn_of_others(loss: Tensor) -> None:
     """Say which parameters of a loss no graph averages: ranks may learn different ones."""
-    known = {i for replica in list(_replicas.values()) for i in replica._known}
+    hooked = {i for replica in list(_replicas.values()) for i in replica._known}
     nodes, seen = [loss.grad_fn], set[Any]()
     while nodes:
         node = nodes.pop()
@@ -180,7 +161,7 @@ def _warn_of_others(loss: Tensor) -> None:
         seen.add(node)
         nodes += [after for after, _ in node.next_functions]
         leaf = getattr(node, "variable", None)
-        if isinstance(leaf, nn.Parameter) and id(leaf) not in known:
+        if isinstance(leaf, nn.Parameter) and id(leaf) not in hooked:
             warnings.warn(
                 f"the loss has a parameter {list(leaf.shape)} of a module that no graph was given: "
                 "graph.synchronise(module) averages its gradients over the ranks",
@@ -195,11 +176,11 @@ class _Hook:
     def __init__(self, replica: _Replica, name: str) -> None:
         self._replica, self._name = replica, name
 
-    def __call__(self, given: Tensor) -> Tensor | None:
-        if isinstance(given, nn.Parameter):
+    def __call__(self, value: Tensor) -> Tensor | None:
+        if isinstance(value, nn.Parameter):
             self._replica.added_up(self._name)
             return None
-        return self._replica.gradient(self._name, given)
+        return self._replica.gradient(self._name, value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """A copy of the model is on its own."""
@@ -248,18 +229,7 @@ def average_gradients(model: nn.Module, comm: Communicator, loss: Tensor | None 
 def _with_gradients(
     model: nn.Module, comm: Communicator, loss: Tensor | None
 ) -> list[nn.Parameter]:
-    """Parameters that have a gradient on some rank. Collective.
-
-    What no rank's loss looks at stays without a gradient, as on one process. In the same all-reduce
-    one element of each parameter is compared: they were the same once, but a model may have been
-    drawn anew since, by every rank from a generator of its own, or loaded on one rank alone. And so
-    is the loss, where it is known.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if they hold different ones, or have different losses.
-    """
+    """Parameters that have a gradient on some rank. Collective."""
     learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     there = torch.tensor(
         [p.grad is not None for _, p in learning], dtype=torch.float64, device="cpu"
@@ -270,9 +240,9 @@ def _with_gradients(
     if loss is not None:
         value = loss.double().cpu().reshape(()).nan_to_num(1e300, 1e301, -1e301)
         ends = torch.stack((value, -value))
-    told = torch.cat((there, sample, -sample, ends))
-    comm.all_reduce(told, "max").wait()
-    there, largest, least = told[:-2].view(3, -1)
+    compared = torch.cat((there, sample, -sample, ends))
+    comm.all_reduce(compared, "max").wait()
+    there, largest, least = compared[:-2].view(3, -1)
     apart = largest + least > _DRIFT * torch.maximum(largest.abs(), least.abs()) + _LEAST_APART
     if apart.any():
         number = int(apart.nonzero()[0])
@@ -281,7 +251,7 @@ def _with_gradients(
             f"to {float(largest[number]):.4g} at one place: after reset_parameters(), or loading "
             "on one rank, call graph.replicate(model)"
         )
-    most, lowest = float(told[-2]), -float(told[-1])
+    most, lowest = float(compared[-2]), -float(compared[-1])
     if most - lowest > _LOSS_DRIFT * max(abs(most), abs(lowest)) + _LEAST_LOSS:
         raise InputError(
             f"backward of a loss that is {lowest:.5g} on one rank and {most:.5g} on another: each "
@@ -294,13 +264,13 @@ def _with_gradients(
 def _sample(parameters: list[nn.Parameter]) -> Tensor:
     """The element in the middle of each, float64 [parameters]; 0 where there is none."""
     with torch.no_grad():
-        found = [
+        elements = [
             p.reshape(-1)[p.numel() // 2] if p.numel() else p.new_zeros(()) for p in parameters
         ]
-        kinds = {p.device for p in found}
+        kinds = {p.device for p in elements}
         if len(kinds) > 1:
-            found = [one.cpu() for one in found]
-        wide = [one.abs().double() if one.is_complex() else one.double() for one in found]
+            elements = [one.cpu() for one in elements]
+        wide = [one.abs().double() if one.is_complex() else one.double() for one in elements]
         sample = torch.stack(wide) if wide else torch.zeros(0, dtype=torch.float64, device="cpu")
     # What has diverged is compared by its numbers alone.
     return sample.nan_to_num(0, 0, 0).cpu()

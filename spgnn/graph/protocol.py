@@ -9,8 +9,10 @@ travels.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import torch
@@ -20,9 +22,7 @@ from spgnn import kernels
 from spgnn.attention import Attention, EdgeDropout, attend
 from spgnn.attention.scores import head_scores
 from spgnn.autograd import Linear, Operands, autocast, product, product_beside_itself
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.errors import InputError
 from spgnn.graph.features import Features, Propagated, times
@@ -97,15 +97,7 @@ class DroppedEdges:
 
 @dataclass(frozen=True, eq=False)
 class EdgeOperand:
-    """Numbers of edges that neighbours are combined with, before they are reduced.
-
-    Attributes
-    ----------
-    op : {"mul", "add", "sub", "div", "copy", "add_relu", "outer"}
-        As of :func:`spgnn.kernels.edge_spmm`: ``x_j op v``. With "copy" rows of H play no part.
-    values : Tensor [edges], [edges, heads] or [edges, f]
-        In the order of ``graph.edge_index``; of a matrix, in that of its ``local_pattern``.
-    """
+    """Numbers of edges that neighbours are combined with, before they are reduced."""
 
     op: EdgeOp
     values: Tensor
@@ -202,20 +194,60 @@ class Matrix(Linear, Protocol):
         """H_local [columns, f] to the rows that `local_pattern` refers to. Collective."""
 
 
-@dataclass(frozen=True, eq=False)
 class LocalEdges:
-    """Edges of one rank: sources are rows of the halo, targets are rows that a layer makes.
+    """A rank's edges one by one, and what is known of them.
 
-    Attributes
+    Parameters
     ----------
-    halo : callable
-        H_local [columns, f] to [columns + received, f]; one exchange. Collective.
-    index : Tensor int64 [2, edges]
-        Sources and targets.
+    matrix : callable
+        The matrix whose rows travel whole. Collective when it is built.
+    index : callable, optional
+        Sources, which number rows of the halo, and targets, rows that a layer makes, int64
+        [2, edges]; sorted by these. By default they are the nonzeros of the matrix.
+    attributes : dict of Tensor [edges, …], optional
+        ``edge_attr``, ``edge_type``, ``edge_weight``.
+    halo : callable, optional
+        H_local [columns, f] to [columns + received, f]; by default that of the matrix. Collective.
     """
 
-    halo: Callable[[Tensor], Tensor]
-    index: Tensor
+    def __init__(
+        self,
+        matrix: Callable[[], Matrix],
+        index: Callable[[], Tensor] | None = None,
+        attributes: Mapping[str, Tensor | None] = MappingProxyType({}),
+        halo: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self._matrix, self._index, self._halo = matrix, index, halo
+        self.attr, self.type = attributes.get("edge_attr"), attributes.get("edge_type")
+        self.weight = attributes.get("edge_weight")
+
+    def halo(self, H_local: Tensor) -> Tensor:
+        """H_local [columns, f] to [columns + received, f]. Collective."""
+        return (self._halo or self._matrix().halo)(H_local)
+
+    @cached_property
+    def order(self) -> Tensor | None:
+        """The index, where they are not the nonzeros."""
+        return None if self._index is None else self._index()
+
+    @cached_property
+    def index(self) -> Tensor:
+        """Sources and targets, int64 [2, edges]."""
+        if self.order is not None:
+            return self.order
+        pattern = self._matrix().local_pattern
+        rows = torch.arange(pattern.shape[0], device=pattern.device)
+        return torch.stack((pattern.indices.long(), rows.repeat_interleave(pattern.row_lengths)))
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        """The same as [rows, rows of the halo], in their order."""
+        pattern, index = self._matrix().local_pattern, self.order
+        if index is None:
+            return pattern
+        indptr = index.new_zeros(pattern.shape[0] + 1)
+        torch.cumsum(torch.bincount(index[1], minlength=pattern.shape[0]), 0, out=indptr[1:])
+        return Pattern.trusted(indptr, index[0].to(index_dtype(pattern.shape[1])), pattern.shape)
 
 
 class Graph(ABC):
@@ -229,29 +261,15 @@ class Graph(ABC):
         Original ids of the rows that a layer is given. Dropout is a function of them.
     target_features : Tensor [rows, f] or None
         Rows of the vertices that a layer makes, where these are of another type than its sources.
-    updates_norms : bool
-        Whether a norm in training updates its running moments when it is called.
+    complete : callable or None
+        From the rows that the layer before made to those that a layer is given, if it is given
+        others than these.
     """
 
     comm: Communicator | None = None
     vertex_ids: Tensor | None = None
     target_features: Tensor | None = None
-    updates_norms: bool = True
-
-    @property
-    def edge_attr(self) -> Tensor | None:
-        """Features of its edges, [local edges, …], if there are any."""
-        return None
-
-    @property
-    def edge_type(self) -> Tensor | None:
-        """Types of its edges, integers [local edges], if there are any."""
-        return None
-
-    @property
-    def edge_weight(self) -> Tensor | None:
-        """Weights of its edges, [local edges], if there are any."""
-        return None
+    complete: Callable[[Tensor], Tensor] | None = None
 
     @abstractmethod
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
@@ -259,10 +277,6 @@ class Graph(ABC):
 
     def halo_matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """A whose rows travel whole, for halos, attention and edges one by one. Collective."""
-        return self.matrix(normalisation)
-
-    def linear(self, normalisation: Normalisation) -> Linear:
-        """A as sums need it. Collective when it is asked for first."""
         return self.matrix(normalisation)
 
     def aggregate(self, request: Aggregation) -> Tensor:
@@ -291,7 +305,7 @@ class Graph(ABC):
                 return fused
         operand, first = self.operand(request)
         if linear:
-            Z = product(self.linear(request.normalisation), operand)
+            Z = product(self.matrix(request.normalisation), operand)
         else:
             Z = self._reduced(request, operand)
         return self.combine(request, Z, operand, first=first)
@@ -354,12 +368,6 @@ class Graph(ABC):
         """Original ids of the rows that a layer makes."""
         return None if self.vertex_ids is None else self.own(self.vertex_ids)
 
-    is_complete = True  # whether a layer is given the very rows that the layer before it made
-
-    def complete(self, made: Tensor) -> Tensor:
-        """The rows that the layer is given, where the layer before it made these."""
-        return made
-
     def moments(self, x: Tensor) -> Moments:
         """Mean and variance of each column over the rows of all ranks. Collective."""
         return moments(x, None, None if self.comm is None or self.comm.size == 1 else self.comm)
@@ -368,60 +376,21 @@ class Graph(ABC):
         """The graph of each of so many layers."""
         return [self] * count
 
+    @property
     def local_edges(self) -> LocalEdges:
-        """Edges of own rows one by one, in the order of ``edge_attr``.
+        """Its edges one by one. Collective when first used.
 
         Raises
         ------
         InputError
             If rows do not travel whole: a graph must be 1D with column covers.
         """
-        A = self.halo_matrix()
-        pattern = A.local_pattern
-        rows = torch.arange(pattern.shape[0], device=pattern.device)
-        rows = rows.repeat_interleave(pattern.row_lengths)
-        return LocalEdges(A.halo, torch.stack((pattern.indices.long(), rows)))
-
-    @property
-    def edge_order(self) -> Tensor | None:
-        """Sources and targets of the edges that ``edge_attr`` is of; ``None``: of the nonzeros."""
-        return None
-
-    @property
-    def edge_pattern(self) -> Pattern:
-        """The edges that ``edge_attr`` is of, in its order: [rows, rows of the halo]. Collective.
-
-        Made when it is first asked for, and kept while ``edge_order`` is the same.
-        """
-        index, A = self.edge_order, self.halo_matrix()
-        if index is None:
-            return A.local_pattern
-        if self._edge_pattern is None or self._edge_pattern[0] is not index:
-            shape = A.local_pattern.shape
-            indptr = index.new_zeros(shape[0] + 1)
-            torch.cumsum(torch.bincount(index[1], minlength=shape[0]), 0, out=indptr[1:])
-            columns = index[0].to(index_dtype(shape[1]))
-            self._edge_pattern = index, Pattern.trusted(indptr, columns, shape)
-        return self._edge_pattern[1]
-
-    _edge_pattern: tuple[Tensor, Pattern] | None = None
+        return LocalEdges(self.halo_matrix)
 
     def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
         """Dropout of attention weights, with the ids of this graph's rows."""
         ids = dropped.vertex_ids if self.vertex_ids is None else self.vertex_ids
         return EdgeDropout(dropped.p, dropped.key, ids)
-
-    def dropout_factors(self, dropped: DroppedEdges, weights: Tensor) -> Tensor:
-        """Factors of dropout for weights [edges, heads], in the order of `edge_pattern`.
-
-        The same as of attention: a function of an edge's two vertices and the head. Collective.
-        """
-        ends = self.edge_dropout(dropped)
-        sources = _ids_of_halo(self.halo_matrix(), ends.sources)
-        targets = ends.sources if ends.targets is None else ends.sources[ends.targets]
-        rule = AttentionDropout(dropped.key, dropped.p, targets, sources)
-        factors = dropout_factors(self.edge_pattern, Rules(dropout=rule), weights)
-        return torch.ones_like(weights) if factors is None else factors
 
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
         """The rows of a reduction that is no plain product."""
@@ -454,7 +423,7 @@ class Graph(ABC):
 
     def _of_edges(self, edge: EdgeOperand, reduce: Reduction, operand: Tensor) -> Tensor:
         """Neighbours combined with numbers of edges, and reduced. Collective, but for "copy"."""
-        pattern, values = self.edge_pattern, edge.values
+        pattern, values = self.local_edges.pattern, edge.values
         if values.shape[:1] != (pattern.nnz,):
             raise InputError(
                 f"edges: this rank has {pattern.nnz}, there are rows of {list(values.shape)} "
@@ -483,30 +452,29 @@ class Graph(ABC):
         if transformed():
             return None
         first = self.multiplies_first(W.shape[1], W.shape[0], gradient=H.requires_grad)
-        A = self.linear(request.normalisation)
+        A = self.matrix(request.normalisation)
         return product_beside_itself(A, H, W, R, first=first)
+
+
+def edge_dropout_factors(graph: Graph, dropped: DroppedEdges, weights: Tensor) -> Tensor:
+    """Factors of dropout for weights [edges, heads] in the order of local edges. Collective."""
+    ends = graph.edge_dropout(dropped)
+    sources = _ids_of_halo(graph.halo_matrix(), ends.sources)
+    targets = ends.sources if ends.targets is None else ends.sources[ends.targets]
+    rule = AttentionDropout(dropped.key, dropped.p, targets, sources)
+    factors = dropout_factors(graph.local_edges.pattern, Rules(dropout=rule), weights)
+    return torch.ones_like(weights) if factors is None else factors
 
 
 def product_with_dropout(
     A: Matrix, H_local: Tensor, vertex_ids: Tensor, dropped: DroppedEdges
 ) -> Tensor:
-    """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective.
-
-    Whether a nonzero is dropped is a function of the two vertices, so it is the same at any P.
-
-    Parameters
-    ----------
-    A : Matrix
-        1D with column covers: whole rows of H have to arrive.
-    H_local : Tensor [columns, f]
-    vertex_ids : Tensor int64 [columns]
-    dropped : DroppedEdges
-    """
+    """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective."""
     ids = _ids_of_halo(A, vertex_ids)
     B, p = A.local_matrix(), dropped.p
     rows = torch.arange(B.shape[0], device=ids.device).repeat_interleave(B.row_lengths)
-    kept = dropout_keeps(ids[rows], ids[B.indices.long()], dropped.key, p)
-    values = kept.to(H_local.dtype) / (1 - p)
+    stays = dropout_keeps(ids[rows], ids[B.indices.long()], dropped.key, p)
+    values = stays.to(H_local.dtype) / (1 - p)
     values = values if B.values is None else values * B.values
     return kernels.spmm(B.with_values(values), A.halo(H_local))
 
@@ -527,7 +495,7 @@ class LayerGraph(Graph):
     vertex_ids : Tensor int64 [columns], optional
         Original ids: own vertices, then those of a recomputed halo. Without a matrix, ids of the
         rows that the layer makes.
-    targets : Tensor int64 [rows], optional
+    row_columns : Tensor int64 [rows], optional
         Which column each row is; ``None`` if row i is column i.
     own_rows : int, optional
         How many of its rows are own ones, if the last ones are of a recomputed halo: norms count
@@ -542,28 +510,27 @@ class LayerGraph(Graph):
         self,
         A: DistMatrix | None,
         vertex_ids: Tensor | None = None,
-        targets: Tensor | None = None,
+        row_columns: Tensor | None = None,
         own_rows: int | None = None,
         comm: Communicator | None = None,
         edges: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        self.A, self.vertex_ids, self.targets, self.edges = A, vertex_ids, targets, edges
-        self.own_rows = own_rows
+        self.A, self.vertex_ids, self.row_columns = A, vertex_ids, row_columns
+        self.own_rows, self.edge_rows = own_rows, edges
         self.comm = comm if A is None else A.mesh.everyone
 
     def on(self, A: DistMatrix) -> LayerGraph:
         """The same rows of another matrix."""
-        return LayerGraph(A, self.vertex_ids, self.targets, self.own_rows, edges=self.edges)
+        return LayerGraph(A, self.vertex_ids, self.row_columns, self.own_rows, edges=self.edge_rows)
 
-    @property
-    def edge_order(self) -> Tensor | None:
-        """Sources and destinations of its edges, where it has features of them."""
-        return None if self.edges is None else self.edges[0]
-
-    @property
-    def edge_attr(self) -> Tensor | None:
-        """Features of its edges."""
-        return None if self.edges is None else self.edges[1]
+    @cached_property
+    def local_edges(self) -> LocalEdges:
+        """Those that it has features of, or the nonzeros."""
+        matrix = partial(_matrix_of, self.A)  # which does not know this graph
+        if self.edge_rows is None:
+            return LocalEdges(matrix)
+        index, attr = self.edge_rows
+        return LocalEdges(matrix, lambda: index, {"edge_attr": attr})
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """The only one.
@@ -573,9 +540,7 @@ class LayerGraph(Graph):
         InputError
             If there is none.
         """
-        if self.A is None:
-            raise InputError("a layer without a matrix needs features that are propagated already")
-        return self.A
+        return _matrix_of(self.A)
 
     @property
     def num_rows(self) -> int | None:
@@ -588,7 +553,7 @@ class LayerGraph(Graph):
         ids = self.vertex_ids
         if ids is None or self.A is None:
             return ids
-        return ids[: self.A.rows] if self.targets is None else ids[self.targets]
+        return ids[: self.A.rows] if self.row_columns is None else ids[self.row_columns]
 
     def moments(self, x: Tensor) -> Moments:
         """Mean and variance over the own rows of all ranks. Collective."""
@@ -597,22 +562,28 @@ class LayerGraph(Graph):
 
     def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
         """Dropout of attention weights, with the ids of this layer's rows."""
-        return replace(super().edge_dropout(dropped), targets=self.targets)
+        return replace(super().edge_dropout(dropped), targets=self.row_columns)
 
     def own(self, H: Tensor | Propagated) -> Tensor:
         """Of the rows that the layer is given, those that it makes."""
-        if self.targets is None or isinstance(H, Propagated):
+        if self.row_columns is None or isinstance(H, Propagated):
             return super().own(H)
-        return kernels.gather_rows(H, self.targets)
+        return kernels.gather_rows(H, self.row_columns)
 
     def own_scores(self, rows: Tensor, vector: Tensor) -> Tensor:
         """As any graph; rows are picked when they are narrow."""
-        if self.targets is None:
+        if self.row_columns is None:
             return super().own_scores(rows, vector)
-        return kernels.gather_rows(head_scores(rows, vector), self.targets)
+        return kernels.gather_rows(head_scores(rows, vector), self.row_columns)
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
-        return super()._fused(request, H, W, R) if self.targets is None else None
+        return super()._fused(request, H, W, R) if self.row_columns is None else None
+
+
+def _matrix_of(A: DistMatrix | None) -> DistMatrix:
+    if A is None:
+        raise InputError("a layer without a matrix needs features that are propagated already")
+    return A
 
 
 AnyGraph = Graph | DistMatrix | Sequence[Graph]
@@ -640,13 +611,7 @@ def as_graph(graph: object) -> Graph:
 
 
 def graphs_for(graph: object, layers: int) -> Sequence[Graph]:
-    """The graph of each of so many layers, from one graph or a sequence of one for each.
-
-    Raises
-    ------
-    InputError
-        If there are more or fewer graphs than layers.
-    """
+    """The graph of each of so many layers, from one graph or a sequence of one for each."""
     if not isinstance(graph, Sequence):
         return as_graph(graph).for_layers(layers)
     if len(graph) != layers:

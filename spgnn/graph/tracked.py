@@ -50,11 +50,7 @@ class Halo(Protocol):
 
 
 class TrackedIndex(Tensor):
-    """Integers that may number rows of the halo, and that remember it.
-
-    Made by :func:`tracked`. Its kind says which: ``edges`` [2, E] have sources in row 0, as
-    ``edge_index`` has; ``reversed edges`` have them in row 1; all ``sources`` […] are.
-    """
+    """Integers that may number rows of the halo, and that remember it."""
 
     graph: Halo
     kind: str
@@ -71,10 +67,10 @@ class TrackedIndex(Tensor):
         kwargs = kwargs or {}
         with plain_tensors():
             handler = _HANDLERS.get(_name(func))
-            found = NotImplemented if handler is None else handler(func, args, kwargs)
-        if found is NotImplemented:
+            result = NotImplemented if handler is None else handler(func, args, kwargs)
+        if result is NotImplemented:
             raise _refused(func, (*args, *kwargs.values()))
-        return found
+        return result
 
     def __repr__(self) -> str:  # type: ignore[override]
         return f"TrackedIndex({self.kind}, {list(self.shape)})"
@@ -82,9 +78,9 @@ class TrackedIndex(Tensor):
 
 def tracked(index: Tensor, graph: Halo, kind: str = EDGES) -> TrackedIndex:
     """An index that remembers that it numbers rows of a halo."""
-    found: TrackedIndex = _plain(index).as_subclass(TrackedIndex)
-    found.graph, found.kind = graph, kind
-    return found
+    result: TrackedIndex = _plain(index).as_subclass(TrackedIndex)
+    result.graph, result.kind = graph, kind
+    return result
 
 
 def _name(func: Callable[..., Any]) -> str:
@@ -163,10 +159,12 @@ def _same(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     first = args[0]
     if not isinstance(first, TrackedIndex):
         return _read(func, args, kwargs)  # the other operand gives its shape alone
-    found = _read(func, args, kwargs)
-    if first.kind != SOURCES and found.shape != first.shape:
+    result = _read(func, args, kwargs)
+    if first.kind != SOURCES and result.shape != first.shape:
         return NotImplemented
-    return tracked(found, first.graph, first.kind) if found.dtype == torch.int64 else NotImplemented
+    return (
+        tracked(result, first.graph, first.kind) if result.dtype == torch.int64 else NotImplemented
+    )
 
 
 def _largest(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -211,16 +209,16 @@ def _joined(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Edges followed by self-loops, or sources by own vertices, which come first in the halo."""
     pieces = args[0]
     dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-    known = [piece for piece in pieces if isinstance(piece, TrackedIndex)]
-    kinds = {piece.kind for piece in known}
-    graphs = {id(piece.graph) for piece in known}
+    indices = [piece for piece in pieces if isinstance(piece, TrackedIndex)]
+    kinds = {piece.kind for piece in indices}
+    graphs = {id(piece.graph) for piece in indices}
     # Between types there are no self-loops to add; numbers of two halos have nothing in common.
-    if len(kinds) != 1 or len(graphs) != 1 or any(map(_bipartite, known)):
+    if len(kinds) != 1 or len(graphs) != 1 or any(map(_bipartite, indices)):
         return NotImplemented
     along = 0 if kinds == {SOURCES} else 1
     if dim not in (along, -1):
         return NotImplemented
-    return tracked(func(_plain(list(pieces)), dim), known[0].graph, known[0].kind)
+    return tracked(func(_plain(list(pieces)), dim), indices[0].graph, indices[0].kind)
 
 
 def _stacked(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -236,61 +234,61 @@ def _stacked(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def _item(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``edge_index[0]``, ``edge_index[:, kept]``, ``row[kept]``; ``x[row]``, ``x[:, row]``."""
-    held, key = args
-    if isinstance(held, TrackedIndex):
-        return _item_of_index(held, key)
+    operand, key = args
+    if isinstance(operand, TrackedIndex):
+        return _item_of_index(operand, key)
     keys = key if isinstance(key, tuple) else (key,)
     dims = [dim for dim, one in enumerate(keys) if isinstance(one, TrackedIndex)]
     others = [one for dim, one in enumerate(keys) if dim not in dims]
     if len(dims) != 1 or any(one != slice(None) for one in others):
         return NotImplemented
-    return _looked_up(held, dims[0], keys[dims[0]])
+    return _looked_up(operand, dims[0], keys[dims[0]])
 
 
-def _item_of_index(held: TrackedIndex, key: Any) -> Any:
-    if held.kind == SOURCES:
-        return tracked(_plain(held)[_plain(key)], held.graph, SOURCES)
+def _item_of_index(operand: TrackedIndex, key: Any) -> Any:
+    if operand.kind == SOURCES:
+        return tracked(_plain(operand)[_plain(key)], operand.graph, SOURCES)
     keys = key if isinstance(key, tuple) else (key,)
     if isinstance(keys[0], int) and -2 <= keys[0] < 2:
-        row = _two_rows(held)[keys[0]]
+        row = _two_rows(operand)[keys[0]]
         if len(keys) == 1:
             return row
         return _item_of_index(row, keys[1:]) if isinstance(row, TrackedIndex) else row[keys[1:]]
     if isinstance(key, list) and key == [1, 0]:
-        return _flipped(torch.flip, (held, (0,)), {})
+        return _flipped(torch.flip, (operand, (0,)), {})
     if len(keys) == 2 and keys[0] in (slice(None), Ellipsis):
-        return tracked(_plain(held)[:, _plain(keys[1])], held.graph, held.kind)
+        return tracked(_plain(operand)[:, _plain(keys[1])], operand.graph, operand.kind)
     return NotImplemented
 
 
 def _selected(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``index_select``, and ``gather`` with an index that is the same along other dimensions."""
-    held, dim, index = _three(args, kwargs, ("input", "dim", "index"))
-    if isinstance(held, TrackedIndex):
-        along = 0 if held.kind == SOURCES else 1
-        if dim % held.dim() != along or isinstance(index, TrackedIndex):
+    operand, dim, index = _three(args, kwargs, ("input", "dim", "index"))
+    if isinstance(operand, TrackedIndex):
+        along = 0 if operand.kind == SOURCES else 1
+        if dim % operand.dim() != along or isinstance(index, TrackedIndex):
             return NotImplemented
-        return tracked(_plain(held).index_select(along, index), held.graph, held.kind)
+        return tracked(_plain(operand).index_select(along, index), operand.graph, operand.kind)
     if _name(func) != "gather":
-        return _looked_up(held, dim, index)
+        return _looked_up(operand, dim, index)
     line, shape = _line(index, dim), _shape_of(index)
-    if line is None or held.dim() != len(shape):
+    if line is None or operand.dim() != len(shape):
         return NotImplemented
-    return _region(_looked_up(held, dim, line), shape, None)
+    return _region(_looked_up(operand, dim, line), shape, None)
 
 
-def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
+def _looked_up(operand: Tensor, dim: int, index: TrackedIndex) -> Any:
     """Rows of a tensor of own vertices at the sources of edges. Collective."""
-    if index.kind != SOURCES or index.dim() != 1 or not held.dim():
+    if index.kind != SOURCES or index.dim() != 1 or not operand.dim():
         return NotImplemented
     refuse_callers()
-    graph, rows = index.graph, held.shape[dim]
+    graph, rows = index.graph, operand.shape[dim]
     if rows == graph.halo_rows:  # and never that of own rows, where there are other ranks
-        return graph.looked_up(held.index_select(dim, _plain(index)))
+        return graph.looked_up(operand.index_select(dim, _plain(index)))
     if rows != graph.own_rows:
         of_all = rows == getattr(graph, "num_nodes", None)
         raise InputError(
-            f"rows at the sources of edges are taken of a tensor {list(held.shape)}{caller()}; "
+            f"rows at the sources of edges are taken of a tensor {list(operand.shape)}{caller()}; "
             f"this rank has {graph.own_rows} vertices, and {graph.halo_rows} rows in their halo"
             + (
                 "; weights by vertex number are those of graph.vertex_ids: give them to an "
@@ -298,7 +296,7 @@ def _looked_up(held: Tensor, dim: int, index: TrackedIndex) -> Any:
             )
             * of_all
         )
-    whole = graph.halo(held.movedim(dim, 0))
+    whole = graph.halo(operand.movedim(dim, 0))
     return graph.looked_up(whole.index_select(0, _plain(index)).movedim(0, dim))
 
 
@@ -308,7 +306,7 @@ def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     alpha = kwargs.pop("alpha", 1)
     if len(args) + len(kwargs) != 4:
         return NotImplemented
-    held, dim, index, source = _four(args, kwargs, ("input", "dim", "index", "src"))
+    operand, dim, index, source = _four(args, kwargs, ("input", "dim", "index", "src"))
     name, shape = _name(func), None
     if name.startswith("scatter"):
         shape = _shape_of(index)
@@ -316,7 +314,7 @@ def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     if index is None or index.kind != SOURCES or isinstance(source, TrackedIndex):
         return NotImplemented
     graph = index.graph
-    if not held.dim() == source.dim() > 0 or held.shape[dim] != graph.own_rows:
+    if not operand.dim() == source.dim() > 0 or operand.shape[dim] != graph.own_rows:
         return NotImplemented  # each rank would have a part of the sum
     if shape is not None:  # of the source, torch takes what has an index
         source = _region(source, shape, None)
@@ -324,9 +322,9 @@ def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     there = rows.new_zeros((graph.halo_rows, *rows.shape[1:]))
     there = there.index_add(0, _plain(index), rows, alpha=alpha)
     sums = graph.halo_sum(there).movedim(0, dim)
-    found = held if name.endswith("_") else held.clone()
-    _region(found, sums.shape, dim).add_(sums)
-    return found
+    result = operand if name.endswith("_") else operand.clone()
+    _region(result, sums.shape, dim).add_(sums)
+    return result
 
 
 def _region(t: Tensor, shape: torch.Size, whole: int | None) -> Tensor:
@@ -338,19 +336,23 @@ def _region(t: Tensor, shape: torch.Size, whole: int | None) -> Tensor:
 
 
 def _shape_of(index: Any) -> torch.Size:
-    found: torch.Size = _plain(index).shape
-    return found
+    result: torch.Size = _plain(index).shape
+    return result
 
 
 def _written(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``t[row[loops]] = …``: only own vertices can be written to, as where an edge is a loop."""
-    held, key, value = args
-    if not isinstance(key, TrackedIndex) or isinstance(held, TrackedIndex) or key.kind != SOURCES:
+    operand, key, value = args
+    if (
+        not isinstance(key, TrackedIndex)
+        or isinstance(operand, TrackedIndex)
+        or key.kind != SOURCES
+    ):
         return NotImplemented
     place = _plain(key)
     if place.numel() and int(place.max()) >= key.graph.own_rows:
         raise InputError("a row of another rank is written to at the source of an edge")
-    held[place] = value
+    operand[place] = value
     return None
 
 

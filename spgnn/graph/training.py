@@ -6,17 +6,16 @@ other ones too: those of a recomputed halo, or of the subgraph of the training v
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data.structure import slice_rows, stack_rows
 from spgnn.exchange import Plan, build, layered, swap_rows
 from spgnn.exchange.layers import Layered
@@ -32,30 +31,7 @@ COLUMNS_AT_ONCE = 32  # of features, when those of the recomputed halo are fetch
 
 @dataclass(frozen=True, eq=False)
 class TrainingGraph:
-    """A graph, and what the layers of a model work on in an epoch of training on it.
-
-    Attributes
-    ----------
-    whole : DistGraph
-        What is evaluated, with labels and masks.
-    A : DistMatrix
-        Its matrix, as the model normalises it.
-    features : Tensor or CSR [own rows, features], or Propagated
-        Its features, as the first layer takes them. May share memory with X.
-    graph : DistGraph
-        What is trained on: the same, or the subgraph of the training vertices.
-    layers : DistMatrix, or a LayerGraph for each layer
-    X : Tensor or CSR [columns of the first layer, features], or Propagated
-    rows : Tensor int64 or slice
-        Rows of `graph` that the last layer makes.
-    first : Tensor int64 or slice
-        Rows of `graph` whose features the first layer takes; those of a recomputed halo follow.
-    halo_rows : int
-        Vertices of other ranks whose first hidden rows this one makes: of a recomputed halo, or
-        clones.
-    with_edges : sequence of LayerGraph, optional
-        Of `whole`, where layers take features of edges.
-    """
+    """A graph, and what the layers of a model work on in an epoch of training on it."""
 
     whole: DistGraph
     A: DistMatrix
@@ -92,8 +68,8 @@ class TrainingGraph:
         if isinstance(X, CSR):
             first = int(X.indptr[X.shape[0] - self.halo_rows])
             return sum(t[first:].nbytes for t in (X.indices, X.values) if t is not None)
-        kept = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
-        return sum(self.halo_rows * X.shape[1] * X.element_size() for X in kept if X is not None)
+        tensors = [X.AX_local, X.X_local] if isinstance(X, Propagated) else [X]
+        return sum(self.halo_rows * X.shape[1] * X.element_size() for X in tensors if X is not None)
 
 
 def layer_plans(
@@ -105,12 +81,7 @@ def layer_plans(
     recompute_halo: bool,
     propagated: bool,
 ) -> Layered | None:
-    """Plans for layers that do with less than the whole matrix, or with more. Collective.
-
-    ``None`` if all layers work on the whole matrix. `wanted`, bool [own rows], are the vertices
-    that the loss looks at (``None``: layers make all rows); `propagated`: the first layer is given
-    A·X.
-    """
+    """Plans for layers that do with less than the whole matrix, or with more. Collective."""
     plain = graph.comm.size == 1 or graph.algorithm.named.layers is None
     if wanted is None and not recompute_halo and plain:
         return None
@@ -133,11 +104,7 @@ def layer_plans(
 def training_on(
     graph: DistGraph, A: DistMatrix, X: Features, plans: Layered | None
 ) -> TrainingGraph:
-    """Training on a graph, as plans for its layers ask for it. Collective.
-
-    Layers without a plan of their own work on A. X are the graph's features as the first layer
-    takes them, on the matrix's device.
-    """
+    """Training on a graph, as plans for its layers ask for it. Collective."""
     ids = graph.vertex_ids
     own, begin = A.own_rows, graph.layout.range(graph.comm.rank)[0]
     propagated = isinstance(X, Propagated)
@@ -166,9 +133,9 @@ def training_on(
         if layer is not None:
             matrix = A.another(layer.plan.to(device).ready())
             targets = None if layer.targets is None else layer.targets.to(device)
-            made = layer.columns if layer.targets is None else layer.columns[layer.targets]
+            outputs = layer.columns if layer.targets is None else layer.columns[layer.targets]
             # Norms count own rows, which come first.
-            counted = int(is_own(made).sum())
+            counted = int(is_own(outputs).sum())
             layers.append(LayerGraph(matrix, ids_of(layer.columns), targets, counted))
         elif number or not propagated:
             layers.append(LayerGraph(A, ids))
@@ -176,52 +143,41 @@ def training_on(
             mine = ids_of(plans.first)
             # Norms ask for all ranks where there is no matrix to ask.
             layers.append(LayerGraph(None, mine, own_rows=len(mine) - halo_rows, comm=comm))
-    chosen = _rows_of(X, first)
+    chosen = _each(partial(_rows_of, rows=first), X)
     if fetch is not None:
-        chosen = _with_halo(chosen, X, fetch, comm)
+        chosen = _each(partial(_with_halo, fetch=fetch, comm=comm), chosen, X)
         if len(first) == own:
-            X = _first_rows(chosen, own)
+            X = _each(partial(_first_rows, rows=own), chosen)
     rows = plans.rows.to(device)
     return TrainingGraph(graph, A, X, graph, layers, chosen, rows, first, halo_rows)
 
 
-def _rows_of(X: Features, rows: Tensor) -> Features:
+def _each(function: Callable[..., Any], X: Features, *others: Features) -> Any:
+    """A function of dense or sparse features; of propagated ones, of A·X and of X."""
+    if not isinstance(X, Propagated):
+        return function(X, *others)
+    others_AX = [other.AX_local for other in others if isinstance(other, Propagated)]
+    others_X = [other.X_local for other in others if isinstance(other, Propagated)]
+    X_local = None if X.X_local is None else function(X.X_local, *others_X)
+    return Propagated(function(X.AX_local, *others_AX), X_local)
+
+
+def _rows_of(X: Tensor | CSR, rows: Tensor) -> Tensor | CSR:
     """Some rows, rising; X itself if these are all."""
-    match X:
-        case Propagated():
-            if len(rows) == len(X.AX_local):
-                return X
-            return Propagated(X.AX_local[rows], None if X.X_local is None else X.X_local[rows])
-        case CSR():
-            return X if len(rows) == X.shape[0] else take_rows(X, rows)
-        case Tensor():
-            return X if len(rows) == len(X) else X[rows]
+    if len(rows) == X.shape[0]:
+        return X
+    return take_rows(X, rows) if isinstance(X, CSR) else X[rows]
 
 
-def _first_rows(X: Features, rows: int) -> Features:
+def _first_rows(X: Tensor | CSR, rows: int) -> Tensor | CSR:
     """So many rows, which share their memory with all of them."""
-    match X:
-        case Propagated():
-            kept = None if X.X_local is None else X.X_local[:rows]
-            return Propagated(X.AX_local[:rows], kept)
-        case CSR():
-            return slice_rows(X, slice(0, rows))
-        case Tensor():
-            return X[:rows]
+    return slice_rows(X, slice(0, rows)) if isinstance(X, CSR) else X[:rows]
 
 
-def _with_halo(chosen: Features, source: Features, fetch: Plan, comm: Communicator) -> Features:
+def _with_halo(
+    chosen: Tensor | CSR, source: Tensor | CSR, fetch: Plan, comm: Communicator
+) -> Tensor | CSR:
     """Rows of this rank, then those of its recomputed halo or clones. Collective."""
-    if isinstance(chosen, Propagated):
-        assert isinstance(source, Propagated)
-        pairs = ((chosen.AX_local, source.AX_local), (chosen.X_local, source.X_local))
-        AX_local, X_local = (
-            None if one is None or all_ is None else _with_halo(one, all_, fetch, comm)
-            for one, all_ in pairs
-        )
-        assert isinstance(AX_local, Tensor)
-        assert X_local is None or isinstance(X_local, Tensor)
-        return Propagated(AX_local, X_local)
     if isinstance(chosen, CSR):
         assert isinstance(source, CSR)
         return stack_rows([chosen, _fetched_sparse(source, fetch, comm)])

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from spgnn.autograd import check_strided
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.files import atomic_directory, atomic_file
@@ -78,13 +76,7 @@ def _check_own(what: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator) 
 def gather_rows(
     rows: Tensor, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor | None:
-    """Rows [own rows, …] of all vertices by their ids, on rank 0; ``None`` elsewhere. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if these are not own rows, or of different width or dtype.
-    """
+    """Rows [own rows, …] of all vertices by their ids, on rank 0; else ``None``. Collective."""
     check_strided("rows", rows)
     _check_own("graph.gather", rows, vertex_ids, comm)
     every, ids = collected(rows, layout, comm), collected(vertex_ids, layout, comm)
@@ -99,13 +91,7 @@ def gather_rows(
 def scatter_rows(
     rows: Tensor | None, vertex_ids: Tensor, layout: RowLayout, comm: Communicator
 ) -> Tensor:
-    """The reverse: rank 0's rows [all vertices, …] to their owners. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if rank 0 has none of these.
-    """
+    """The reverse: rank 0's rows [all vertices, …] to their owners. Collective."""
 
     def checked() -> Tensor:
         if not isinstance(rows, Tensor) or rows.shape[:1] != (layout.rows,):
@@ -189,16 +175,7 @@ def write_npy(
     what: str,
     after: Callable[[], None] | None = None,
 ) -> None:
-    """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective.
-
-    The path is rank 0's; `what` is how errors call the file, say ``"--output scores.npy"``;
-    bfloat16 is written as float32. `after` is called after each stretch of rows.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if it cannot be written; what was there stays.
-    """
+    """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective."""
     with ExitStack() as stack:
         file = comm.on_rank_zero(lambda: stack.enter_context(atomic_file(path, what)))
         _write_array(file, rows, vertex_ids, comm, what, after)
@@ -215,11 +192,7 @@ def write_npz(
     after: Callable[[], None] | None = None,
     columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
 ) -> None:
-    """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective.
-
-    `columns` are further ones, which rank 0 has. Other parameters and errors are those of
-    `write_npy`.
-    """
+    """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective."""
     with ExitStack() as stack:
 
         def opened() -> zipfile.ZipFile:
@@ -248,11 +221,7 @@ def write_npz(
 
 
 def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
-    """Write a directory in which each rank has a file of its rows and one of their ids. Collective.
-
-    They are ``rows-00000.npy`` and ``ids-00000.npy``, and so on. All ranks must see the directory.
-    Parameters and errors are those of `write_npy`; a directory that exists is refused.
-    """
+    """Write a directory in which each rank has files of its rows and their ids. Collective."""
 
     def opened() -> str:
         return str(stack.enter_context(atomic_directory(path)))
@@ -286,12 +255,7 @@ def write_table(
     dataset: str | None = None,
     columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
 ) -> None:
-    """Write arrays as a Parquet file, a row a vertex, with its id as its source has it. Collective.
-
-    Column ``id`` is that of `columns`, if it has one, or strings, where `dataset` is a graph with
-    such ids; else ``vertex_ids``. Two dimensions become lists. Other parameters and errors are
-    those of `write_npz`.
-    """
+    """Write arrays as a Parquet file, a row a vertex, with the source's ids. Collective."""
 
     def write(stretches: tuple[Tensor | None, ...]) -> None:
         assert table is not None
@@ -299,8 +263,8 @@ def write_table(
         here = slice(table.rows, table.rows + len(ids))
         if table.ids is not None:
             ids = table.ids.slice(table.rows, len(ids))
-        given = {name: column[here] for name, column in columns.items()}
-        table.write({"id": ids, **given, **dict(zip(arrays, values, strict=True))})
+        extra = {name: column[here] for name, column in columns.items()}
+        table.write({"id": ids, **extra, **dict(zip(arrays, values, strict=True))})
 
     tensors = [t.float() if t.dtype == torch.bfloat16 else t for t in arrays.values()]
     everything = [vertex_ids, *tensors]

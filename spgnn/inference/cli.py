@@ -7,9 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
 from spgnn.command import say
 from spgnn.config import DESCRIBED, Model, TrainConfig
@@ -57,13 +55,7 @@ class InferConfig(TrainConfig):
     inference: Inference = field(default_factory=Inference)
 
     def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks.
-
-        Raises
-        ------
-        InputError
-            Names the flag and what would be right.
-        """
+        """Refuse what cannot work on that many ranks."""
         if self.inference.weights is None:
             raise InputError(
                 "--weights FILE is needed: a checkpoint, or a state_dict (safetensors, torch)"
@@ -102,17 +94,11 @@ class InferConfig(TrainConfig):
 
 def run_infer(words: Sequence[str]) -> int:
     """Compute and write; returns the exit status of this rank, or of the job."""
-    return run_job(lambda: InferConfig.read(words), infer_to_file, lambda config, said: say(said))
+    return run_job(lambda: InferConfig.read(words), infer_to_file, lambda config, line: say(line))
 
 
 def infer_to_file(config: InferConfig, comm: Communicator) -> str:
-    """Compute and write the outputs; returns a line that says what was written. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks.
-    """
+    """Compute and write the outputs; returns a line that says what was written. Collective."""
     weights, path = str(config.inference.weights), str(config.inference.output)
     check_run(config, comm, lambda: _check_output(path))
     state = comm.on_rank_zero(lambda: _read(config, weights))

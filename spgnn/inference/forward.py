@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.dynamic.embeddings import Embeddings, evaluating
-from spgnn.addons.hetero.graph import HeteroDistGraph
-from spgnn.addons.hetero.layers import outputs_of
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer
-from spgnn.graph.distgraph import DistGraph
-from spgnn.graph.features import Features
+from spgnn.graph import DistGraph, DistributedGraph, Features, check_replicated
 from spgnn.graph.outputs import plain
-from spgnn.graph.parameters import check_replicated
 from spgnn.graph.protocol import graphs_for
-from spgnn.nn import Stack
+from spgnn.nn import Stack, evaluating, takes_graph
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import default_device
 
 
+@runtime_checkable
+class Outputs(Protocol):
+    """Outputs of a model on a graph that can be brought up to date, as `spgnn.Embeddings`."""
+
+    outputs: Tensor
+
+    @property
+    def model(self) -> nn.Module:
+        """The model."""
+
+    @property
+    def graph(self) -> DistGraph:
+        """The graph that changes."""
+
+    def update(self) -> None:
+        """Compute again what has changed. Collective."""
+
+
 def infer(
     model: nn.Module,
-    graph: DistGraph | HeteroDistGraph | DistMatrix,
+    graph: DistributedGraph | DistMatrix,
     x: Features | None = None,
     *,
     layer: int | None = None,
-    since: Embeddings | None = None,
+    since: Outputs | None = None,
 ) -> Any:
     """Run a model on all vertices, without gradients, in evaluation mode. Collective.
 
@@ -66,9 +77,9 @@ def infer(
         On all ranks, if the ranks' models differ, the model does not return one row for each own
         vertex, or there is no such layer.
     """
-    if isinstance(graph, HeteroDistGraph):
-        given = {"x": x, "layer": layer, "since": since}
-        return _of_types(model, graph, [name for name, one in given.items() if one is not None])
+    if isinstance(graph, DistributedGraph) and not isinstance(graph, DistGraph):
+        refused = {"x": x, "layer": layer, "since": since}
+        return _of_types(model, graph, [name for name, one in refused.items() if one is not None])
     comm = graph.mesh.everyone if isinstance(graph, DistMatrix) else graph.comm
     comm.check_agreement("infer", since=since is not None)
     if since is not None:
@@ -86,7 +97,7 @@ def infer(
 
 
 def _check_since(model: Any, graph: Any, x: object, layer: object, since: object) -> None:
-    if not isinstance(since, Embeddings):
+    if not isinstance(since, Outputs):
         raise InputError(
             f"infer: since must be spgnn.Embeddings(model, graph), got a {type(since).__name__}"
         )
@@ -99,20 +110,20 @@ def _check_since(model: Any, graph: Any, x: object, layer: object, since: object
         )
 
 
-def _of_types(model: Any, graph: HeteroDistGraph, given: list[str]) -> Any:
+def _of_types(model: Any, graph: DistributedGraph, refused: list[str]) -> Any:
     """Outputs of a model on a graph of several vertex types. Collective."""
 
     def check() -> None:
         if not isinstance(model, nn.Module):
             kind = type(model).__name__
             raise InputError(f"infer: the model must be a torch.nn.Module, got {kind}")
-        if given:
-            raise InputError(f"infer: {given[0]}= is for graphs of one vertex type")
+        if refused:
+            raise InputError(f"infer: {refused[0]}= is for graphs of one vertex type")
 
     graph.comm.on_every_rank(check)
     check_replicated(model, graph.comm)
     with evaluating(model), torch.no_grad():
-        return plain(outputs_of(model, graph))
+        return plain(model(*graph.model_inputs(takes_graph(model))))
 
 
 def _checked(model: Any, graph: Any, x: Features | None, layer: int | None) -> Features:

@@ -13,9 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.files import write_file
 from spgnn.train.checkpoint import (
@@ -58,13 +56,7 @@ def load_weights(model: nn.Module, path: str, comm: Communicator) -> None:
 
 
 def read_state(path: str, first: str = LAYERS) -> tuple[State, dict[str, Any]]:
-    """The weights in a file by name, and what a checkpoint says it was made with.
-
-    In a file of torch they may lie next to other things, inside tables, under names to which
-    wrappers (``DistributedDataParallel``, ``torch.compile``, ``AveragedModel``, a module of
-    Lightning) have added something: `first` is how some name of the model begins. Several sets of
-    weights in one file are refused.
-    """
+    """The weights in a file by name, and what a checkpoint says it was made with."""
     if os.path.isdir(path):
         path = os.path.join(path, FILE)
     if not os.path.exists(path):
@@ -185,26 +177,14 @@ def _refuse_several(path: str, places: Sequence[str]) -> NoReturn:
 
 
 def deal_weights(model: nn.Module, state: State | None, path: str, comm: Communicator) -> None:
-    """Give the model weights that rank 0 has read, on all ranks. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if they are of another model.
-    """
-    wanted = model.state_dict()
-    fitted = comm.on_rank_zero(lambda: _fitted(state or {}, wanted, path))
+    """Give the model weights that rank 0 has read, on all ranks. Collective."""
+    expected = model.state_dict()
+    fitted = comm.on_rank_zero(lambda: _fitted(state or {}, expected, path))
     model.load_state_dict(sent_to_all(fitted, comm))
 
 
 def outputs_of(state: State, path: str) -> int:
-    """The width of what the last layer of a model of ours or of PyG makes.
-
-    Raises
-    ------
-    InputError
-        If these are not weights of such a model.
-    """
+    """The width of what the last layer of a model of ours or of PyG makes."""
     numbers = [part for name in state if name.startswith("convs.") for part in [name.split(".")[1]]]
     layers = [int(number) for number in numbers if number.isdigit()]
     last = "lin." if "lin.weight" in state else f"convs.{max(layers, default=0)}."
@@ -221,18 +201,18 @@ def outputs_of(state: State, path: str) -> int:
     return len(bias if bias is not None else matrices[0])
 
 
-def _fitted(state: Mapping[str, Any], wanted: Mapping[str, Any], path: str) -> State:
+def _fitted(state: Mapping[str, Any], expected: Mapping[str, Any], path: str) -> State:
     """The arrays of the model, in its dtypes, if these are they."""
     other = "these are the weights of another model"
-    beyond = [f"'{name}' {_shape(state[name])}" for name in state if name not in wanted]
-    for name, like in wanted.items():
+    beyond = [f"'{name}' {_shape(state[name])}" for name in state if name not in expected]
+    for name, like in expected.items():
         if name not in state:
             instead = f"; it has {beyond[0]}" if beyond else ""
             raise InputError(f"{path}: no '{name}' {_shape(like)}{instead}: {other}")
     if beyond:
         raise InputError(f"{path}: {beyond[0]} has no place in the model: {other}")
     result = {}
-    for name, like in wanted.items():
+    for name, like in expected.items():
         tensor = state[name]
         if name.endswith(EXTRA_STATE):
             result[name] = tensor

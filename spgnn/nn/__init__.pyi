@@ -1,12 +1,15 @@
 from .convolution import Convolution as Convolution
+from .convolution import GraphModule as GraphModule
 from .convolution import Linear as Linear
 from .convolution import check_channels as check_channels
 from .convolution import check_options as check_options
 from .convolution import copy_from_rank_zero as copy_from_rank_zero
+from .convolution import evaluating as evaluating
 from .convolution import find_widths as find_widths
 from .convolution import glorot_ as glorot_
 from .convolution import layer_widths as layer_widths
 from .convolution import lazy_parts as lazy_parts
+from .convolution import takes_graph as takes_graph
 from .edge_features import CGConv as CGConv
 from .edge_features import GINEConv as GINEConv
 from .edge_features import InteractionNetwork as InteractionNetwork

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from itertools import pairwise
@@ -27,7 +28,28 @@ from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import has_hooks
 
 
-class Convolution(nn.Module):
+class GraphModule(nn.Module):
+    """A module that is called with rows and the graph."""
+
+
+def takes_graph(model: nn.Module) -> bool:
+    """True for a model of our layers, which is called with the graph and not with edge_index."""
+    return any(isinstance(part, GraphModule) for part in model.modules())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside; every part is as it was afterwards."""
+    before = [(part, part.training) for part in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
+
+
+class Convolution(GraphModule):
     """Base of layers on a graph: an aggregation, and what is done to its result.
 
     A layer describes its aggregation in `aggregation`, goes on from the result in `update`, and

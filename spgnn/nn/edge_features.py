@@ -24,6 +24,7 @@ from spgnn.graph.protocol import (
     Graph,
     as_graph,
     dense,
+    edge_dropout_factors,
 )
 from spgnn.kernels import edge_add, edge_softmax, edge_spmm, sddmm, spmm
 from spgnn.kernels.edge_spmm import EDGE_REDUCTIONS
@@ -49,7 +50,7 @@ def edge_rows(
     layer: nn.Module, graph: Graph, given: Tensor | None, rows: Tensor, width: int | None = None
 ) -> Tensor:
     """Features of edges [edges, f], those given or the graph's, in the dtype of `rows`."""
-    name, attr = type(layer).__name__, graph.edge_attr if given is None else given
+    name, attr = type(layer).__name__, graph.local_edges.attr if given is None else given
     if not isinstance(attr, Tensor) or not attr.is_floating_point() or attr.dim() not in (1, 2):
         raise InputError(
             f"{name} needs edge_attr, floating numbers [edges, f] of this rank's edges as "
@@ -58,8 +59,8 @@ def edge_rows(
     attr = attr[:, None] if attr.dim() == 1 else attr
     if width is not None and attr.shape[1] != width:
         raise InputError(f"{name}: edges have {attr.shape[1]} features, not {width}")
-    if not attr.is_meta and len(attr) != graph.edge_pattern.nnz:
-        edges = graph.edge_pattern.nnz
+    if not attr.is_meta and len(attr) != graph.local_edges.pattern.nnz:
+        edges = graph.local_edges.pattern.nnz
         raise InputError(f"{name}: this rank has {edges} edges, edge_attr {len(attr)} rows")
     return attr.to(rows.dtype)
 
@@ -76,7 +77,7 @@ def meet(
     there = graph.halo_matrix().halo(times_transposed(H, to_source))
     here = times_transposed(graph.own(H), to_target)
     here = here if bias is None else here + bias
-    pattern = graph.edge_pattern
+    pattern = graph.local_edges.pattern
     if of_edges is None:
         of_edges = there.new_zeros(pattern.nnz, there.shape[1])
     # Under torch.autocast what travelled is of another dtype.
@@ -283,7 +284,7 @@ class CGConv(Convolution):
             of_edges = times_transposed(attr, to_edge)
         gate, size = meet(on, H, to_target, to_source, bias, of_edges).chunk(2, 1)
         message = gate.sigmoid() * F.softplus(size)
-        Z = edge_spmm(on.edge_pattern, None, message, "copy", self.reduce)
+        Z = edge_spmm(on.local_edges.pattern, None, message, "copy", self.reduce)
         if self.bn is not None:
             norm: BatchNorm = self.__dict__["norm"]
             norm.training = self.training
@@ -361,7 +362,7 @@ class TransformerConv(Convolution):
     ) -> Tensor:
         """H_local [columns, in_channels] to [rows, out]; see `Convolution`. Collective."""
         H, on, heads = dense(H_local, "TransformerConv"), as_graph(graph), self.heads
-        own, fetch, pattern = on.own(H), on.halo_matrix().halo, on.edge_pattern
+        own, fetch, pattern = on.own(H), on.halo_matrix().halo, on.local_edges.pattern
         if H.shape[1] <= 2 * heads * self.out_channels:
             there = fetch(H)
             key, value = self.lin_key(there), self.lin_value(there)
@@ -381,7 +382,7 @@ class TransformerConv(Convolution):
             if keys is None:
                 raise InputError("TransformerConv with dropout needs keys=DropoutKeys(…)")
             dropped = DroppedEdges(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
-            alpha = alpha * on.dropout_factors(dropped, alpha)
+            alpha = alpha * edge_dropout_factors(on, dropped, alpha)
         Z = spmm(CSR(pattern, alpha), value)
         if attr is not None:
             summed = spmm(CSR(pattern.by_nonzero, alpha), attr)
@@ -471,5 +472,5 @@ class InteractionNetwork(Convolution):
         to_edge, to_source, to_target = first.weight.chunk(3, 1)
         met = meet(on, H, to_target, to_source, first.bias, times_transposed(E, to_edge))
         E = E + self.edge_mlp[1:](met)
-        summed, own = edge_spmm(on.edge_pattern, None, E, "copy", self.aggr), on.own(H)
+        summed, own = edge_spmm(on.local_edges.pattern, None, E, "copy", self.aggr), on.own(H)
         return own + self.node_mlp(torch.cat((own, summed), 1)), E

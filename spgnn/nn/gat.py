@@ -155,7 +155,7 @@ class AttentionConv(Convolution):
         if not isinstance(H, Tensor | CSR):
             raise InputError("attention weighs features themselves; A·X adds them up already")
         if edge_attr is None and self.edge_dim is not None:
-            edge_attr = graph.edge_attr
+            edge_attr = graph.local_edges.attr
         if (edge_attr is None) != (self.edge_dim is None):
             raise InputError(
                 f"{type(self).__name__} with edge_dim={self.edge_dim} needs "
@@ -384,7 +384,7 @@ class EdgeOrder:
         """Features of the nonzeros of own rows, [nonzeros, f]."""
         A.attention.check_edges(None, wanted=True)
         attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
-        index = graph.edge_order
+        index = graph.local_edges.order
         if attr.is_meta:  # no data, and no order
             return attr.new_empty(A.attention.edges, attr.shape[1])
         if index is None:

@@ -123,7 +123,7 @@ class PaperGCNConv(GCNConv):
 
     def forward(self, H_local: Features, graph: AnyGraph) -> Tensor:  # type: ignore[override]
         """``(Â H) W``. Collective."""
-        A = as_graph(graph).linear("sym")
+        A = as_graph(graph).matrix("sym")
         Z = paper_layer(A, dense(H_local, "order paper"), self.lin.weight.T)
         return _shifted(Z, self.bias)
 
@@ -252,7 +252,7 @@ class GraphConv(Convolution):
             If the graph has weights that the reduction does not know.
         """
         reduce, normalisation = NEIGHBOURS[self.aggr]
-        if (reduce, normalisation) != ("sum", "none") and graph.edge_weight is not None:
+        if (reduce, normalisation) != ("sum", "none") and graph.local_edges.weight is not None:
             raise InputError(f"GraphConv: aggr {self.aggr} of weighted edges is not supported")
         W, R = self.lin_rel.weight, self.lin_root.weight
         return Aggregation(H, W, R, normalisation=normalisation, reduce=reduce)

@@ -344,7 +344,7 @@ class Stack(nn.Module):
     def entering(self, number: int, H: Features, on: Graph, keys: DropoutKeys | None) -> Features:
         """The rows that a layer is given, after dropout, of those that the layer before made."""
         if number and isinstance(H, Tensor):
-            H = on.complete(H)
+            H = H if on.complete is None else on.complete(H)
         if isinstance(H, Propagated) or not (number or self.input_dropout):
             return H
         return dropout(H, self.dropout, keys_on(keys, on.vertex_ids), number)
@@ -417,7 +417,7 @@ class Stack(nn.Module):
         if number + 1 == len(graphs):
             return keys_on(keys, graphs[number].row_ids)
         following = graphs[number + 1]
-        return keys_on(keys, following.vertex_ids) if following.is_complete else None
+        return keys_on(keys, following.vertex_ids) if following.complete is None else None
 
     def _keys(self, keys: DropoutKeys | None, graph: Graph) -> DropoutKeys | None:
         """Those of this call; none outside training."""

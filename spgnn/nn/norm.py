@@ -71,8 +71,8 @@ class Norm(nn.Module):
     def remember(self, found: Moments) -> None:
         """Update running moments, if there are any, with those of at least two vertices.
 
-        In training a norm does so itself, unless ``graph.updates_norms`` is False: then whoever
-        runs it several times for one step does.
+        In training a norm does so itself, unless its moments say otherwise (`Moments.updates`):
+        then the caller who runs it several times for one step does.
         """
 
     def reset_parameters(self) -> None:
@@ -177,7 +177,7 @@ class BatchNorm(Norm):
             assert held.running_var is not None
             scale = self._scale(held.running_var)
             return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
-        if self.training and as_graph(graph).updates_norms:
+        if self.training and found.updates:
             self.remember(found)
         return _scaled(found.centred, found.mean, self._scale(found.variance), held.bias)
 

@@ -26,13 +26,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.comm import (
     Communicator,
 )
 from spgnn.errors import InputError
 from spgnn.files import atomic_file, check_writable, digest
-from spgnn.graph.distgraph import DistGraph
+from spgnn.graph import DistributedGraph
 
 SUFFIX = ".safetensors"
 FILE = f"checkpoint{SUFFIX}"
@@ -43,9 +42,7 @@ Progress = dict[str, Any]
 _DAMAGED = "not a checkpoint, or a damaged one"
 
 
-def save(
-    directory: str, graph: DistGraph | HeteroDistGraph | Communicator, /, **state: Any
-) -> None:
+def save(directory: str, graph: DistributedGraph | Communicator, /, **state: Any) -> None:
     """Write a checkpoint of a training loop, ``DIR/checkpoint.safetensors``. Collective.
 
     Rank 0 writes what all ranks have; another number of ranks may :func:`load` it, unless the graph
@@ -93,9 +90,7 @@ def save(
     _write_all(directory, tensors, progress, comm, own, 0)
 
 
-def load(
-    directory: str, graph: DistGraph | HeteroDistGraph | Communicator, /, **state: Any
-) -> dict[str, Any]:
+def load(directory: str, graph: DistributedGraph | Communicator, /, **state: Any) -> dict[str, Any]:
     """Read a checkpoint that :func:`save` wrote into these objects, on all ranks. Collective.
 
     Parameters
@@ -317,7 +312,7 @@ def check_target(directory: str, resume: bool) -> None:
 def _comm_of(graph: Any) -> Communicator:
     if isinstance(graph, Communicator):
         return graph
-    if isinstance(graph, DistGraph | HeteroDistGraph):
+    if isinstance(graph, DistributedGraph):
         return graph.comm
     raise InputError(
         f"give the graph of spgnn.distribute, or spgnn.connect(), got {type(graph).__name__}"

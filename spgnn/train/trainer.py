@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.hetero.graph import HeteroDistGraph
 from spgnn.command import plural
 from spgnn.config import Aim, Training
 from spgnn.errors import InputError, check_choice, memory_for, unknown
-from spgnn.graph.distgraph import DistGraph
+from spgnn.graph import DistributedGraph
 from spgnn.graph.parameters import check_replicated
 from spgnn.graph.vertices import write_npz, write_table
 from spgnn.memory import FreedMemory
@@ -109,7 +108,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module | Task,
-        graph: DistGraph | HeteroDistGraph | None = None,
+        graph: DistributedGraph | None = None,
         *,
         target: str | None = None,
         loss: str | LossFunction = "auto",
@@ -134,13 +133,11 @@ class Trainer:
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
         options.check()
         if isinstance(model, nn.Module):
-            if not isinstance(graph, DistGraph | HeteroDistGraph):
+            if not isinstance(graph, DistributedGraph):
                 raise InputError(
                     "Trainer(model, graph): give the graph that spgnn.distribute made, got "
                     f"{type(graph).__name__}"
                 )
-            if target is not None and isinstance(graph, DistGraph):
-                raise InputError(f"target={target!r} is for graphs of several vertex types")
             seed, decay = options.seed, options.weight_decay
             self.task: Task = GivenModel(
                 model, graph, loss, target=target, forward=forward, seed=seed, weight_decay=decay
@@ -154,7 +151,10 @@ class Trainer:
             self.task = model
         self.comm = self.task.comm
         if not isinstance(model, nn.Module) or "dtype" in set_by_hand:
-            for x in [] if graph is None else _features(graph):
+            features = None if graph is None else graph.model_inputs(True)[0]
+            for x in features.values() if isinstance(features, Mapping) else [features]:
+                if not isinstance(x, Tensor):
+                    continue
                 if (x.dtype == torch.float64) != (options.dtype == "float64"):
                     raise InputError(
                         f"dtype={options.dtype!r}: the features of the graph are {x.dtype}; "
@@ -540,12 +540,6 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         {name: value for name, value in group.items() if isinstance(value, int | float | list)}
         for group in numbers
     ]
-
-
-def _features(graph: DistGraph | HeteroDistGraph) -> list[Tensor]:
-    """Dense features of all vertex types."""
-    every = [graph.x] if isinstance(graph, DistGraph) else list(graph.x_dict.values())
-    return [x for x in every if isinstance(x, Tensor)]
 
 
 def _check_loss(share: Any) -> None:

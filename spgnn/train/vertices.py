@@ -9,8 +9,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from spgnn.addons.hetero.graph import HeteroDistGraph, VertexType
-from spgnn.addons.hetero.layers import outputs_of
 from spgnn.comm import (
     Communicator,
 )
@@ -26,10 +24,10 @@ from spgnn.data.graph import (
 )
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
-from spgnn.graph.distgraph import DistGraph
+from spgnn.graph import DistGraph, DistributedGraph, DistVertices
 from spgnn.graph.outputs import plain
 from spgnn.graph.training import TrainingGraph
-from spgnn.nn import Convolution, DropoutKeys, Stack
+from spgnn.nn import DropoutKeys, Stack, takes_graph
 from spgnn.nn.loss import (
     UNKNOWN,
     BinaryCrossEntropy,
@@ -213,14 +211,11 @@ class Objective:
         return {name: result[name] for name in self.metrics}
 
 
-def objective_on(
-    loss: Aim | str | LossFunction, graph: DistGraph | VertexType, seed: int = 0
-) -> Objective:
+def objective_on(loss: Aim | str | LossFunction, graph: DistVertices, seed: int = 0) -> Objective:
     """The objective of options, of a named loss or of a function, on vertices. Collective."""
     named = isinstance(loss, Aim | str)
     aim = loss if isinstance(loss, Aim) else Aim(loss=cast(Any, loss)) if named else Aim()
-    name = graph.name if isinstance(graph, VertexType) else graph.meta.name
-    y, comm = getattr(graph, "y", None), graph.comm
+    name, y, comm = graph.data_name, getattr(graph, "y", None), graph.comm
     if y is None:
         raise InputError(f"{name} has no labels: give distribute y, or write a Task")
     if not y.is_floating_point():
@@ -395,7 +390,7 @@ class GivenModel(Task):
     def __init__(
         self,
         model: nn.Module,
-        graph: DistGraph | HeteroDistGraph,
+        graph: DistributedGraph,
         loss: str | LossFunction,
         *,
         target: str | None,
@@ -404,9 +399,8 @@ class GivenModel(Task):
         weight_decay: float,
     ) -> None:
         self.graph, self.comm, self.model = graph, graph.comm, model
-        self.vertices: Any = graph if isinstance(graph, DistGraph) else graph.labelled(target)
+        self.vertices = graph.labelled_vertices(target)
         self._forward, self._seed, self._weight_decay = forward, seed, weight_decay
-        self._own_layers = any(isinstance(part, Convolution) for part in model.modules())
         self._epoch = -1
         self._loss, self._version, self._has_outputs = loss, graph.version, False
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -458,15 +452,13 @@ class GivenModel(Task):
         graph, model = self.graph, self.model
         if self._forward is not None:
             result = self._forward(model, graph)
-        elif isinstance(graph, HeteroDistGraph):
-            result = outputs_of(model, graph)
-        elif isinstance(model, Stack):
+        elif isinstance(model, Stack) and isinstance(graph, DistGraph):
             keys = DropoutKeys(graph.vertex_ids, self._seed, self._epoch)
             result = model(graph.x, graph, keys if model.training else None)
         else:
-            result = model(graph.x, graph if self._own_layers else graph.edge_index)
-        if isinstance(result, Mapping) and isinstance(graph, HeteroDistGraph):
-            name = self.vertices.name
+            result = model(*graph.model_inputs(takes_graph(model)))
+        if isinstance(result, Mapping) and not isinstance(graph, DistGraph):
+            name = self.vertices.data_name
             if name not in result:
                 raise InputError(
                     f"the model makes rows of {', '.join(map(str, result)) or 'no type'}, none of "

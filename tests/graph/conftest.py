@@ -4,7 +4,7 @@ import warnings
 from importlib.util import find_spec
 
 # Without the extra "pyg" there is nothing to compare with.
-OF_PYG = ["test_convolutions.py", "test_hetero.py", "test_lonely_ranks.py", "test_parallel.py"]
+OF_PYG = ["test_convolutions.py", "test_lonely_ranks.py", "test_parallel.py"]
 collect_ignore = [] if find_spec("torch_geometric") else OF_PYG
 
 with warnings.catch_warnings():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,25 @@ from experiments.mesh import MeshGraphNet, mesh
 from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
 from spgnn.testing import run_ranks
-from tests.addons.dynamic.test_updates import Changing, models, trained_like
-from tests.addons.hetero.test_hetero import BY_RELATION, MODELS, data_for, pair, trained
 from tests.nn.test_layers import CASES, _doubled, distributed, graph_data, made, weights
 from tests.pretended_gpu import GPU, late_group, pretended_gpu
 
-# PyG warns of types that no relation ends at.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:There exist node types:UserWarning"),
-    pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")
+
+
+def labelled(comm: Communicator) -> spgnn.DistGraph:
+    """A graph of 60 vertices with labels."""
+    draw = torch.Generator().manual_seed(2)
+    data = SimpleNamespace(
+        num_nodes=60,
+        x=torch.randn(60, 7, generator=draw),
+        edge_index=torch.randint(0, 60, (2, 400), generator=draw).unique(dim=1),
+        y=torch.randint(0, 4, (60,), generator=draw),
+        train_mask=torch.arange(60) % 2 == 0,
+        val_mask=torch.arange(60) % 4 == 1,
+        test_mask=torch.arange(60) % 4 == 3,
+    )
+    return spgnn.distribute(data, partition="random", comm=comm)
 
 
 def losses_of(model: torch.nn.Module, loss: Callable[[], Tensor], epochs: int = 2) -> list[Tensor]:
@@ -62,24 +71,6 @@ def layers(comm: Communicator) -> list[Tensor]:
     return [t for t in found if t is not None]
 
 
-def types(comm: Communicator) -> list[Tensor]:
-    """Graphs of several vertex types, with PyG's layers and ours."""
-    found: list[Tensor] = []
-    for name in MODELS:
-        data = data_for("papers", name)
-        theirs, mine = pair(data, name)
-        graph = spgnn.distribute(data, comm=comm, cover="column")
-        aim = graph[graph.node_types[0]]
-        mean = partial(aim.mean, mask=aim.train_mask)
-        for model, edges in ((mine, graph), (theirs, graph.edge_index_dict)):
-            if model is None or (edges is not graph and name not in (*BY_RELATION, "to_hetero")):
-                continue
-            graph.synchronise(model.to(graph.device))
-            call = partial(model, graph.x_dict, edges)
-            found.append(torch.tensor(trained(model, call, aim, mean, 2)))
-    return found
-
-
 def edges(comm: Communicator) -> list[Tensor]:
     """Edges that learn."""
     torch.manual_seed(0)
@@ -93,7 +84,7 @@ def pyg(comm: Communicator) -> list[Tensor]:
     from torch_geometric.nn import GAT, GCN, GraphSAGE
 
     found = []
-    graph = Changing(1).graph(partition="random", comm=comm)
+    graph = labelled(comm)
     for kind, options in ((GCN, {}), (GraphSAGE, {"aggr": "max"}), (GAT, {"heads": 2})):
         torch.manual_seed(0)
         model = kind(7, 8, 2, 4, **options).to(graph.device)
@@ -104,21 +95,6 @@ def pyg(comm: Communicator) -> list[Tensor]:
             return graph.mean(torch.nn.functional.cross_entropy(out, graph.y, reduction="none"))
 
         found += losses_of(model, loss)
-    return found
-
-
-def updates(comm: Communicator) -> list[Tensor]:
-    """Inference, and what an update of the graph reaches."""
-    found = []
-    changing = Changing(1)
-    graph = changing.graph(partition="random", comm=comm)
-    kinds = {name: trained_like(name).to(graph.device) for name in models()}
-    served = {name: spgnn.Embeddings(model, graph) for name, model in kinds.items()}
-    for step, size in enumerate((1, 4)):
-        graph.update(**changing.share(changing.batch(size, step), comm.rank, comm.size))
-        for name, model in kinds.items():
-            found.append(spgnn.infer(model, graph, since=served[name]).clone())
-            found.append(spgnn.infer(model, graph).clone())
     return found
 
 
@@ -137,26 +113,9 @@ def halos(comm: Communicator) -> list[Tensor]:
     return [rows.detach(), grad.detach(), x.grad, halo.adjoint(rows.detach())]
 
 
-def batches(comm: Communicator) -> list[Tensor]:
-    """A loader's batches on the device."""
-    graph = Changing(1).graph(partition="random", comm=comm)
-    torch.manual_seed(0)
-    model = ours.GraphSAGE(7, 8, 2, 4).to(comm.device)
-    loader = spgnn.NeighborLoader(graph, [4, 3], batch_size=8)
-    found = []
-    for batch in loader:
-        if batch is None:  # of a rank that has no seeds left
-            continue
-        on = batch.to(comm.device)
-        out = model(on.x, on.layers, on.keys)
-        out.square().sum().backward()
-        found.append(out.detach())
-    return found + [p.grad for p in model.parameters() if p.grad is not None]
-
-
 def trainer(comm: Communicator) -> list[Tensor]:
     """A trainer, of a model whose width is found; one that is elsewhere is refused."""
-    graph = Changing(1).graph(partition="random", comm=comm)
+    graph = labelled(comm)
     torch.manual_seed(0)
     model = ours.GCN(7, 8, num_layers=2, out_channels=4, norm="batch")
     if comm.device.type == "cuda":
@@ -169,7 +128,7 @@ def trainer(comm: Communicator) -> list[Tensor]:
 
 Scenario = Callable[[Communicator], list[Tensor]]
 FAST: list[Scenario] = [halos, trainer]
-SLOW: list[Scenario] = [layers, types, edges, pyg, updates, batches]
+SLOW: list[Scenario] = [layers, edges, pyg]
 
 
 def check(rank: int, scenarios: list[Scenario], kernels: str) -> None:

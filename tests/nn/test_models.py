@@ -250,7 +250,7 @@ def check_found_when_pruned(graph: Any, layers: list[nn.Module]) -> None:
     A, plans = graph.matrix("none"), layer_plans(graph, "none", layers=2, **how)
     training = training_on(graph, A, graph.x, plans)
     X, pruned = training.X, training.layers
-    assert any(layer.targets is not None for layer in pruned)
+    assert any(layer.row_columns is not None for layer in pruned)
     pairs = [ours.SAGEConv((-1, -1), 3), ours.GATConv((-1, -1), 3), ours.GATv2Conv((-1, -1), 3)]
     alone = [ours.GATConv(-1, 3, residual=True), ours.GATv2Conv(-1, 3, share_weights=True)]
     models = [ours.GCN, ours.GraphSAGE, ours.GIN, ours.GAT, ours.GATv2]

@@ -2,4 +2,8 @@
 
 import lazy_loader
 
+from spgnn.registry import GRAPH_METHODS
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+GRAPH_METHODS.add("update", "spgnn.addons.dynamic.updates:update")

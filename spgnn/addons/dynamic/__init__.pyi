@@ -1,3 +1,1 @@
-from .embeddings import (
-    Embeddings as Embeddings,
-)
+from .embeddings import Embeddings as Embeddings

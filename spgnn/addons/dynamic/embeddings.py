@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from spgnn import kernels
 from spgnn.addons.dynamic.neighbours import Int64
-from spgnn.addons.dynamic.updates import ChangingEdges
+from spgnn.addons.dynamic.updates import ChangingEdges, changing_edges
 from spgnn.attention import attend
 from spgnn.data import POWERS
 from spgnn.errors import InputError
@@ -24,13 +22,22 @@ from spgnn.graph import (
     DistGraph,
     Features,
     Graph,
+    LocalEdges,
     LocalMatrix,
     Matrix,
     Normalisation,
     check_replicated,
     times,
 )
-from spgnn.nn import AttentionConv, Norm, Stack, find_widths, lazy_parts, run_stages
+from spgnn.nn import (
+    AttentionConv,
+    Norm,
+    Stack,
+    evaluating,
+    find_widths,
+    lazy_parts,
+    run_stages,
+)
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
 from spgnn.torch_internals import has_hooks, on_cpu
@@ -43,9 +50,9 @@ class _Rows(Graph):
         self._weights = weights
 
     @property
-    def edge_weight(self) -> Tensor | None:
-        """Not ``None`` where edges have weights."""
-        return self._weights
+    def local_edges(self) -> LocalEdges:
+        """Their weights, where edges have some."""
+        return LocalEdges(self.matrix, attributes={"edge_weight": self._weights})
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """None of them."""
@@ -60,21 +67,7 @@ class _Rows(Graph):
 
 @dataclass(eq=False)
 class _Layer:
-    """State of a layer: of each row of its input, what it hands to those it is a neighbour of.
-
-    Attributes
-    ----------
-    operand : Tensor [columns, f]
-        H Wᵀ, or H; of all columns, scaled as the columns of the matrix are.
-    root : Tensor [own rows, f_out], optional
-        H Rᵀ.
-    destinations : Tensor [own rows, …], optional
-        Of attention.
-    output : Tensor [own rows, …]
-        Its result.
-    scaled : bool
-        Whether operands are scaled by degrees, so that they change where these do.
-    """
+    """State of a layer: of each row of its input, what it hands to those it is a neighbour of."""
 
     operand: Tensor | None = None
     root: Tensor | None = None
@@ -122,15 +115,15 @@ class Embeddings:
 
     @on_cpu
     def __init__(self, model: Stack, graph: DistGraph) -> None:
-        given: object = graph
-        if not isinstance(given, DistGraph):
-            kind = type(given).__name__
+        candidate: object = graph
+        if not isinstance(candidate, DistGraph):
+            kind = type(candidate).__name__
             raise InputError(
                 f"Embeddings: give a graph that spgnn.distribute returns, not a {kind}"
             )
         graph.comm.on_every_rank(lambda: _check(model, graph))
         self.model, self.graph, self.version = model, graph, -1
-        self._edges: ChangingEdges = graph.changing_edges()
+        self._edges: ChangingEdges = changing_edges(graph)
         self._parameters: list[Tensor] = []
         self._cast: torch.dtype | None = None
         self._begin()
@@ -216,8 +209,8 @@ class Embeddings:
 
     def _run(self, number: int, H: Features, changed: Int64, structure: Int64) -> Int64:
         """Run a layer on what changed of its input H; the rows of its result that did."""
-        layer, kept, edges = self.model.convolutions[number], self._layers[number], self._edges
-        inputs = np.union1d(changed, structure) if kept.scaled else changed
+        layer, state, edges = self.model.convolutions[number], self._layers[number], self._edges
+        inputs = np.union1d(changed, structure) if state.scaled else changed
         at = torch.from_numpy(inputs).to(self.graph.device)
         some = _rows_of(H, at)
         request = layer.aggregation(some, self._on, None, None)
@@ -228,18 +221,18 @@ class Embeddings:
             self.graph.comm.on_every_rank(lambda: check_degrees(degrees, ids))
         rows, _ = self._on.operand(request)
         assert isinstance(rows, Tensor)
-        if kept.operand is None:
-            kept.scaled = request.reduce == "sum" and scaling == "sym"
-        if kept.scaled:
+        if state.operand is None:
+            state.scaled = request.reduce == "sum" and scaling == "sym"
+        if state.scaled:
             rows = rows * self._scale(inputs, loops, POWERS[scaling], rows)[:, None]
-        kept.operand = _written(kept.operand, at, rows, edges.columns)
+        state.operand = _written(state.operand, at, rows, edges.columns)
         if request.root is not None:
             root = self._on.add_root(rows.new_zeros(len(at), len(request.root)), some, request.root)
-            kept.root = _written(kept.root, at, root, edges.own_rows)
+            state.root = _written(state.root, at, root, edges.own_rows)
         if request.scores is not None:
             destinations = request.scores.destinations
-            kept.destinations = _written(kept.destinations, at, destinations, edges.own_rows)
-        received = self._exchange(inputs, kept.operand)
+            state.destinations = _written(state.destinations, at, destinations, edges.own_rows)
+        received = self._exchange(inputs, state.operand)
         reached = np.zeros(edges.own_rows, np.bool_)
         _, targets, _ = edges.targets.take(np.concatenate((inputs, received)))
         for places in (targets.numpy(), inputs, structure):
@@ -266,9 +259,9 @@ class Embeddings:
 
     def _computed(self, number: int, request: Aggregation, H: Features, reached: Int64) -> Int64:
         """Compute rows of a layer's result; those that are others than before."""
-        layer, kept, model = self.model.convolutions[number], self._layers[number], self.model
+        layer, state, model = self.model.convolutions[number], self._layers[number], self.model
         at = torch.from_numpy(reached).to(self.graph.device)
-        Z = self._reduced(request, kept, reached, at)
+        Z = self._reduced(request, state, reached, at)
         # Where own rows are part of the sum already, nobody looks at them again.
         summed = request.root is not None or request.self_loop is not None
         looks = layer.uses_own_rows and not summed
@@ -276,15 +269,15 @@ class Embeddings:
         Z = layer.update(Z, own, self._on)
         stages = [*layer.tail(), *model.stages(number, own, self._on)]
         Z = run_stages(stages, Z, self._on, layer.shift)
-        if kept.output is not None:
-            differs = (kept.output.index_select(0, at) != Z).flatten(1).any(1)
+        if state.output is not None:
+            differs = (state.output.index_select(0, at) != Z).flatten(1).any(1)
             reached = reached[differs.cpu().numpy()]
-        kept.output = _written(kept.output, at, Z, self._edges.own_rows)
+        state.output = _written(state.output, at, Z, self._edges.own_rows)
         return reached
 
-    def _reduced(self, request: Aggregation, kept: _Layer, rows: Int64, at: Tensor) -> Tensor:
+    def _reduced(self, request: Aggregation, state: _Layer, rows: Int64, at: Tensor) -> Tensor:
         """Rows of an aggregation, of all their neighbours' operands."""
-        operand, edges, loops = kept.operand, self._edges, RECIPES[request.normalisation][0]
+        operand, edges, loops = state.operand, self._edges, RECIPES[request.normalisation][0]
         assert operand is not None
         bare = ~edges.looped[rows] & bool(loops)
         indptr, columns, values = edges.sources.take(rows, ~bare)
@@ -296,12 +289,12 @@ class Embeddings:
         if request.reduce == "attention":
             scores = request.scores
             assert scores is not None
-            assert kept.destinations is not None
+            assert state.destinations is not None
             Z = attend(
                 LocalMatrix(CSR(pattern)),
                 operand,
                 scores.vector,
-                kept.destinations.index_select(0, at),
+                state.destinations.index_select(0, at),
                 joint=scores.joint,
                 slope=scores.slope,
             )
@@ -317,7 +310,7 @@ class Embeddings:
             Z = kernels.spmm(CSR(pattern, values, scale).to(operand.dtype), operand)
             if request.self_loop is not None:
                 Z = Z.addcmul_(operand.index_select(0, at), request.self_loop)
-        return Z if kept.root is None else Z.add_(kept.root.index_select(0, at))
+        return Z if state.root is None else Z.add_(state.root.index_select(0, at))
 
     def _degrees(self, rows: Int64, loops: int) -> npt.NDArray[np.float64]:
         return self._edges.degrees[rows] + loops * ~self._edges.looped[rows]
@@ -354,18 +347,6 @@ def _written(array: Tensor | None, at: Tensor, rows: Tensor, count: int) -> Tens
             larger[: len(array)] = array
         array = larger
     return array.index_copy_(0, at, rows.to(array.dtype))
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside; every part is as it was afterwards."""
-    before = [(part, part.training) for part in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training
 
 
 def _check(model: object, graph: DistGraph) -> None:

@@ -13,19 +13,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class Neighbours:
-    """Rows of a sparse matrix in one array; those that grow move to its end, with room to spare.
-
-    An entry is found by looking through its row, and the last one of the row takes the place of one
-    that is dropped: so the order within a row means nothing.
-
-    Parameters
-    ----------
-    lengths : int64 [rows]
-    columns : int32 [sum of lengths]
-        Row after row; given away.
-    weights : float32 [sum of lengths], optional
-        One an entry; given away.
-    """
+    """Rows of a sparse matrix in one array; those that grow move to its end, with room to spare."""
 
     def __init__(self, lengths: Int64, columns: Int32, weights: Float32 | None = None) -> None:
         self.columns, self.weights = columns, weights
@@ -48,7 +36,7 @@ class Neighbours:
 
     def find(self, rows: Int64, columns: Int64, skip: int = 0) -> Int64:
         """The places of entries, the first few of each row left out; −1 for what is not there."""
-        found = np.full(len(rows), -1)
+        places = np.full(len(rows), -1)
         begins, ends = self._starts[rows] + skip, self._starts[rows] + self.lengths[rows]
         ranges = zip(begins.tolist(), ends.tolist(), columns.tolist(), strict=True)
         for number, (begin, end, column) in enumerate(ranges):
@@ -56,8 +44,8 @@ class Neighbours:
                 there = self.columns[begin:end] == column
                 place = there.argmax()
                 if there[place]:
-                    found[number] = begin + place
-        return found
+                    places[number] = begin + place
+        return places
 
     def add(self, rows: Int64, columns: Int64, weights: Float32 | None = None) -> None:
         """Add entries at the ends of their rows."""
@@ -90,10 +78,7 @@ class Neighbours:
     def take(
         self, rows: Int64, skip: npt.NDArray[np.bool_] | None = None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Some rows in CSR form: int64 [rows + 1], columns int32 [entries], and weights.
-
-        `skip` says of which rows the first entry is left out.
-        """
+        """Some rows in CSR form: int64 [rows + 1], columns int32 [entries], and weights."""
         starts, lengths = self._starts[rows], self.lengths[rows]
         if skip is not None:
             starts, lengths = starts + skip, lengths - skip

@@ -8,24 +8,24 @@ Whoever keeps results of the graph is told which rows an update touches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spgnn.addons.dynamic.neighbours import Float32, Int64, Neighbours
-from spgnn.comm import (
-    Communicator,
-    RowCounts,
-)
+from spgnn.comm import Communicator, RowCounts
 from spgnn.data import RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import swap_rows
+from spgnn.graph import DistGraph
 from spgnn.pattern import described, index_dtype
 from spgnn.sparse import CSR
+from spgnn.torch_internals import on_cpu
 
 ADDED, DROPPED = 0, 1
 
@@ -42,17 +42,7 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """The changes of one update that a rank was given, by original ids.
-
-    Attributes
-    ----------
-    edges : int64 [k, 3]
-        Source, target, and whether the edge is added or dropped.
-    attributes : dict of Tensor [k, …]
-        Of edges that are added, by name; zeros for others.
-    rows : dict of (int64 [m], Tensor [m, …])
-        Vertices and their new rows, by the name of what they are rows of.
-    """
+    """The changes of one update that a rank was given, by original ids."""
 
     edges: Int64
     attributes: dict[str, Tensor]
@@ -60,27 +50,7 @@ class Changes:
 
 
 class ChangingEdges:
-    """The edges of own vertices of a graph that changes. Collective.
-
-    Columns are own vertices, and then remote ones that are or were a source of an own vertex's
-    edge, in the order in which they came.
-
-    Attributes
-    ----------
-    sources : Neighbours [own rows]
-        The vertex itself, and then the columns of its in-edges.
-    targets : Neighbours [columns]
-        Own vertices that an edge of a column ends at.
-    receivers : Neighbours [own rows]
-        Ranks that have the row among their columns.
-    degrees : float64 [own rows]
-        Sums of the weights of in-edges.
-    looped : bool [own rows]
-        Whether one of them is a self-loop.
-    halo : int64 [remote columns]
-        Their numbers among the rows of all ranks.
-    watchers : WeakSet of Watcher
-    """
+    """The edges of own vertices of a graph that changes. Collective."""
 
     def __init__(self, share: RankShare, comm: Communicator) -> None:
         assert share.adjacency is not None
@@ -115,6 +85,8 @@ class ChangingEdges:
         self._row_of = np.full(-(-self._limit // P), -1)
         self._row_of[placed // P] = rows_there
         self.watchers: WeakSet[Watcher] = WeakSet()
+        self.share = replace(share, adjacency=None)
+        self._written = set[str]()  # rows that are no longer the caller's
 
     @property
     def columns(self) -> int:
@@ -126,32 +98,19 @@ class ChangingEdges:
         rows = np.arange(self.own_rows)
         indptr, columns, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
         numbers = np.concatenate((np.arange(self._first, self._first + len(rows)), self.halo))
-        found = numbers[columns.numpy()]
-        order = torch.from_numpy(np.lexsort((found, np.repeat(rows, np.diff(indptr.numpy())))))
-        indices = torch.from_numpy(found)[order].to(index_dtype(self._layout.rows))
+        result = numbers[columns.numpy()]
+        order = torch.from_numpy(np.lexsort((result, np.repeat(rows, np.diff(indptr.numpy())))))
+        indices = torch.from_numpy(result)[order].to(index_dtype(self._layout.rows))
         values = None if weights is None else weights[order]
         return CSR.of(indptr, indices, (len(rows), self._layout.rows), values)
 
     def apply(self, changes: Changes) -> Changes:
-        """Carry an update out. Collective.
-
-        Returns
-        -------
-        Changes
-            Those of own vertices: numbers of rows of all ranks in the place of ids of edges, and
-            of own rows in that of other ids.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if there is no such vertex, an edge that is added is there, one that is
-            dropped is not, or something is there twice; then nothing is changed.
-        """
-        asked = np.concatenate(
+        """Carry an update out. Collective."""
+        queried = np.concatenate(
             (changes.edges[:, :2].ravel(), *(ids for ids, _ in changes.rows.values()))
         )
-        numbers = self._numbers(asked)
-        ends, given = np.split(numbers, [changes.edges[:, :2].size])
+        numbers = self._numbers(queried)
+        ends, rest = np.split(numbers, [changes.edges[:, :2].size])
         source, target = ends.reshape(-1, 2).T
         owner = self._layout.owner(target)
         # The source's id, for messages, is with the edge; the target's is its owner's.
@@ -163,7 +122,7 @@ class ChangingEdges:
         }
         rows = {}
         for name, (ids, values) in changes.rows.items():
-            mine, given = np.split(given, [len(ids)])
+            mine, rest = np.split(rest, [len(ids)])
             (at,), counts, order = self._routed(self._layout.owner(mine), mine)
             sent = values[torch.from_numpy(order)].contiguous()
             rows[name] = at - self._first, swap_rows(self._comm, sent, counts)
@@ -172,6 +131,20 @@ class ChangingEdges:
         weights = attributes.get("edge_weight", torch.ones(len(edges)))
         self._change(edges, weights.reshape(-1).float().numpy(), places)
         return Changes(edges, attributes, rows)
+
+    @torch.no_grad()
+    def overwrite(self, graph: DistGraph, name: str, at: Tensor, values: Tensor) -> None:
+        """Write rows of x or y, which are the graph's own from the first time on."""
+        if name not in self._written and not getattr(graph, name).requires_grad:
+            self._written.add(name)
+            own = getattr(graph, name).clone()
+            setattr(graph, name, own)
+            data = replace(self.share.data, **{name: own.cpu()})
+            self.share = replace(self.share, data=data)
+        mine, saved = getattr(graph, name), getattr(self.share.data, name)
+        mine.index_copy_(0, at.to(mine.device), values.to(mine.device))
+        if mine.data_ptr() != saved.data_ptr():
+            saved.index_copy_(0, at, values.to(saved.dtype))
 
     def symmetric(self, changes: Changes) -> bool:
         """True if all ranks together change both directions of each edge alike. Collective."""
@@ -194,14 +167,14 @@ class ChangingEdges:
             what = "added and dropped" if len(kinds) > 1 else "given twice"
             raise InputError(f"update: edge {self._shown(edges[place])} is {what}")
         for name, at in rows.items():
-            found, times = np.unique(at, return_counts=True)
-            for row in found[times > 1][:1]:
+            result, times = np.unique(at, return_counts=True)
+            for row in result[times > 1][:1]:
                 raise InputError(f"update: {name} of vertex {self._ids[row]} is given twice")
         there = self.columns_of(edges[:, 0])
         places = np.full(len(edges), -1)
-        known = np.flatnonzero(there >= 0)
-        targets = edges[known, 1] - self._first
-        places[known] = self.sources.find(targets, there[known], 1)
+        present = np.flatnonzero(there >= 0)
+        targets = edges[present, 1] - self._first
+        places[present] = self.sources.find(targets, there[present], 1)
         for edge in edges[(places >= 0) == (edges[:, 2] == ADDED)][:1]:
             what = "there already" if edge[2] == ADDED else "not there to be dropped"
             raise InputError(f"update: edge {self._shown(edge)} is {what}")
@@ -240,13 +213,7 @@ class ChangingEdges:
             self.targets.extend(len(new))
 
     def _subscribe(self, slots: Int64) -> Int64:
-        """Tell owners of remote columns who has them, and who no longer. Collective.
-
-        Returns
-        -------
-        int64 [2, k]
-            Own rows that other ranks have from now on, and these ranks.
-        """
+        """Tell owners of remote columns who has them, and who no longer. Collective."""
         needed = self.targets.lengths[self.own_rows + slots] > 0
         slots = slots[needed != self._subscribed[slots]]
         begins = ~self._subscribed[slots]
@@ -265,10 +232,12 @@ class ChangingEdges:
         own = (numbers >= self._first) & (numbers < self._first + self.own_rows)
         place = np.searchsorted(self._sorted, numbers)
         place[place == len(self._sorted)] = 0
-        found = np.full(len(numbers), -1)
+        result = np.full(len(numbers), -1)
         if len(self._sorted):
-            found = np.where(self._sorted[place] == numbers, self.own_rows + self._slots[place], -1)
-        return np.where(own, numbers - self._first, found)
+            result = np.where(
+                self._sorted[place] == numbers, self.own_rows + self._slots[place], -1
+            )
+        return np.where(own, numbers - self._first, result)
 
     def _numbers(self, ids: Int64) -> Int64:
         """Rows of all ranks, of original ids. Collective."""
@@ -278,8 +247,8 @@ class ChangingEdges:
                 raise InputError(f"update: vertex {wrong} is outside [0, {self._limit})")
 
         self._comm.on_every_rank(check)
-        (asked,), counts, order = self._routed(ids % self._comm.size, ids)
-        answers = torch.from_numpy(self._row_of[asked // self._comm.size])
+        (queried,), counts, order = self._routed(ids % self._comm.size, ids)
+        answers = torch.from_numpy(self._row_of[queried // self._comm.size])
         numbers = np.empty_like(ids)
         numbers[order] = swap_rows(self._comm, answers, counts.reversed()).numpy()
 
@@ -305,8 +274,8 @@ class ChangingEdges:
         lengths = self.sources.lengths[rows] - 1
         _, _, weights = self.sources.take(rows, np.ones(len(rows), np.bool_))
         row = np.repeat(np.arange(len(rows)), lengths)
-        given = None if weights is None else weights.numpy()
-        self.degrees[rows] = np.bincount(row, given, minlength=len(rows))
+        values = None if weights is None else weights.numpy()
+        self.degrees[rows] = np.bincount(row, values, minlength=len(rows))
 
     def _shown(self, edge: Int64) -> str:
         return f"{edge[3]} → {self._ids[edge[1] - self._first]}"
@@ -319,40 +288,108 @@ def _mixed(numbers: Int64) -> Int64:
     return mixed * np.int64(-4658895280553007687)
 
 
-def changes_given(
+_changing: WeakKeyDictionary[DistGraph, ChangingEdges] = WeakKeyDictionary()
+
+
+@on_cpu
+def changing_edges(graph: DistGraph) -> ChangingEdges:
+    """The edges of a graph in a form that can change; made when first asked for. Collective."""
+    if graph not in _changing:
+        graph.comm.on_every_rank(lambda: _check_can_change(graph))
+        _changing[graph] = ChangingEdges(graph.share, graph.comm)
+    return _changing[graph]
+
+
+def _check_can_change(graph: DistGraph) -> None:
+    share = graph.share
+    refused = {
+        "has a codec, which keeps rows of its messages": not graph.codec.exact,
+        "has repeated edges": graph.has_repeated_edges,
+        "is cut by edges (a vertex cut)": share.edge_labels is not None,
+        "has let go of its adjacency": share.adjacency is None,
+        "has features of edges from a file or a block (a Data keeps them one by one)": (
+            share.edge_attr is not None
+        ),
+    }
+    for what, holds in refused.items():
+        if holds:
+            raise InputError(f"a graph that {what} cannot be updated: distribute it again")
+
+
+@on_cpu
+def update(
+    graph: DistGraph,
+    add_edges: object,
+    drop_edges: object,
+    x: object,
+    y: object,
+    of_edges: Mapping[str, object],
+) -> int:
+    """See :meth:`spgnn.DistGraph.update`."""
+    comm = graph.comm
+    comm.check_agreement("graph.update", version=graph.version)
+    changing, edges = changing_edges(graph), graph.given_edges
+    rows = {"x": (x, graph.x), "y": (y, graph.y)}
+    present = {"edge_weight": torch.empty(0)} if graph.meta.weighted else {}
+    present = present if edges is None else edges.attributes
+    changes = comm.on_every_rank(
+        lambda: _checked(add_edges, drop_edges, of_edges, present, rows, graph.num_classes)
+    )
+    # A rank that has no new rows, where others have some, has none of their width.
+    updated = torch.tensor([name in changes.rows for name in rows], dtype=torch.int64)
+    comm.all_reduce(updated, "max").wait()
+    every = {}
+    for name, (_, like) in compress(rows.items(), updated.tolist()):
+        assert isinstance(like, Tensor)
+        nothing = np.empty(0, np.int64), like[:0].detach().cpu()
+        every[name] = changes.rows.get(name, nothing)
+    changes = replace(changes, rows=every)
+    symmetric = graph.meta.directed or changing.symmetric(changes)
+    mine = changing.apply(changes)
+    if edges is not None:
+        edges = edges.changed(mine.edges, mine.attributes)
+    for name, (at, values) in mine.rows.items():
+        changing.overwrite(graph, name, torch.from_numpy(at), values)
+    for watcher in changing.watchers:
+        if "x" in mine.rows:
+            watcher.features_changed(mine.rows["x"][0])
+    dropped = int(changes.edges[:, 2].sum())
+    meta = replace(
+        graph.meta,
+        edges=graph.meta.edges + comm.agree(len(changes.edges) - 2 * dropped, "sum"),
+        directed=not symmetric or graph.meta.directed,
+    )
+    changing.share = replace(changing.share, meta=meta)
+    graph.take_changes(changing.share, edges, changing.adjacency)
+    return graph.version
+
+
+def _checked(
     add_edges: object,
     drop_edges: object,
     of_edges: Mapping[str, object],
-    known: Mapping[str, Tensor],
+    present: Mapping[str, Tensor],
     rows: Mapping[str, tuple[object, Tensor | CSR | None]],
     classes: int,
 ) -> Changes:
-    """The arguments of an update, checked as far as one rank can.
-
-    `of_edges` are given for new edges, `known` what the graph knows of its edges; `rows` are
-    (given, known) by name.
-
-    Raises
-    ------
-    InputError
-    """
+    """The arguments of an update, checked as far as one rank can."""
     added, dropped = _edges("add_edges", add_edges), _edges("drop_edges", drop_edges)
     kinds = np.repeat((ADDED, DROPPED), (len(added), len(dropped)))
     edges = np.column_stack((np.concatenate((added, dropped)), kinds))
     attributes = {}
     for name in of_edges:
-        if of_edges[name] is not None and name not in known:
+        if of_edges[name] is not None and name not in present:
             raise InputError(f"update: {name}: the edges of this graph have none")
-    for name, like in known.items():
+    for name, like in present.items():
         values = attributes[name] = like.new_zeros((len(edges), *like.shape[1:]), device="cpu")
-        given = of_edges.get(name)
-        if given is None and len(added):
+        data = of_edges.get(name)
+        if data is None and len(added):
             raise InputError(f"update: {name} of new edges is missing, {list(like.shape[1:])} each")
-        if given is not None:
-            new = _tensor(given)
-            wanted = [len(added), *like.shape[1:]]
-            if new.is_floating_point() != like.is_floating_point() or list(new.shape) != wanted:
-                what = f"{str(like.dtype).removeprefix('torch.')} {wanted}"
+        if data is not None:
+            new = _tensor(data)
+            expected = [len(added), *like.shape[1:]]
+            if new.is_floating_point() != like.is_floating_point() or list(new.shape) != expected:
+                what = f"{str(like.dtype).removeprefix('torch.')} {expected}"
                 raise InputError(f"update: {name} must be {what}, got {described(new)}")
             if new.is_floating_point() and not bool(new.isfinite().all()):
                 raise InputError(f"update: {name} must be finite")
@@ -364,13 +401,11 @@ def changes_given(
     return Changes(edges, attributes, result)
 
 
-def _tensor(given: object) -> Tensor:
+def _tensor(data: object) -> Tensor:
     try:
-        return torch.as_tensor(given).detach().cpu()
+        return torch.as_tensor(data).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"update: numbers are given as a tensor, got {described(given)}"
-        ) from error
+        raise InputError(f"update: numbers are given as a tensor, got {described(data)}") from error
 
 
 def _edges(name: str, edges: object) -> Int64:
@@ -385,8 +420,8 @@ def _edges(name: str, edges: object) -> Int64:
     return array.T.numpy()
 
 
-def _integers(name: str, shape: str, given: object) -> Tensor:
-    array = _tensor(given)
+def _integers(name: str, shape: str, data: object) -> Tensor:
+    array = _tensor(data)
     if array.numel() == 0:
         array = array.long()  # an empty list is one of floating numbers
     if array.dtype not in (torch.int32, torch.int64):
@@ -395,19 +430,19 @@ def _integers(name: str, shape: str, given: object) -> Tensor:
 
 
 def _rows(
-    name: str, given: object, known: Tensor | CSR | None, classes: int
+    name: str, data: object, present: Tensor | CSR | None, classes: int
 ) -> tuple[Int64, Tensor]:
     """Ids and rows (ids, rows) of vertices as a user gives them."""
-    if not isinstance(known, Tensor):
-        there = "sparse features, whose rows stay" if isinstance(known, CSR) else f"no {name}"
+    if not isinstance(present, Tensor):
+        there = "sparse features, whose rows stay" if isinstance(present, CSR) else f"no {name}"
         raise InputError(f"update: the graph has {there}")
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise InputError(f"update: {name} must be (ids, rows), got {described(given)}")
-    ids = _integers(f"ids of {name}", "[vertices]", given[0])
-    rows = _tensor(given[1])
-    wanted = (len(ids), *known.shape[1:]), known.dtype
-    if ids.dim() != 1 or (tuple(rows.shape), rows.dtype) != wanted:
-        what = f"{str(known.dtype).removeprefix('torch.')} {list(wanted[0])}"
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InputError(f"update: {name} must be (ids, rows), got {described(data)}")
+    ids = _integers(f"ids of {name}", "[vertices]", data[0])
+    rows = _tensor(data[1])
+    expected = (len(ids), *present.shape[1:]), present.dtype
+    if ids.dim() != 1 or (tuple(rows.shape), rows.dtype) != expected:
+        what = f"{str(present.dtype).removeprefix('torch.')} {list(expected[0])}"
         raise InputError(f"update: {name} must be {what}, one row an id, got {described(rows)}")
     if rows.is_floating_point() and name == "x" and not bool(rows.isfinite().all()):
         raise InputError("update: x must be finite")

@@ -2,10 +2,11 @@
 
 import lazy_loader
 
-from spgnn.registry import LAYERS
+from spgnn.registry import DATA, LAYERS
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 for _layer in ("HANConv", "HGTConv", "HeteroConv"):
     LAYERS.add(_layer, f"spgnn.addons.hetero.layers:{_layer}")
+DATA.add("HeteroData", "spgnn.addons.hetero.data:HETERO_DATA")
 LAYERS.add("RGCNConv", "spgnn.addons.hetero.relational:RGCNConv")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph, OwnType
 from spgnn.comm import Communicator
-from spgnn.config import ObjectiveChoice, objective_for
+from spgnn.config import objective_for
 from spgnn.data import (
     MASKS,
     is_said_of_all,
@@ -27,6 +27,7 @@ from spgnn.data import (
 )
 from spgnn.errors import InputError, memory_for, unknown
 from spgnn.exchange import Algorithm
+from spgnn.frontend import Placement
 from spgnn.graph import Edges, GraphCodecs, check_sent, copied_from_rank_zero, dealt
 from spgnn.layout import Int64Array, RowLayout, grouped_order, inverse_permutation
 from spgnn.partition import METHODS, Objective, check_labels, partition
@@ -40,29 +41,18 @@ _COLUMNS_A_NONZERO = 8
 
 @dataclass(frozen=True, eq=False)
 class HeteroArrays:
-    """All of a ``HeteroData``: what each vertex type and each relation has, in memory of the CPU.
-
-    `sizes` are the vertices of each type; `listed` are lists of them (`lists_of_vertices`); `edges`
-    int64 [2, edges] sources and targets. `said` is what is said of the whole graph (``None``), of
-    each type and each relation, and the names of what has a row for no vertex and no edge.
-    """
+    """All of a ``HeteroData``: what each vertex type and each relation has, on the CPU."""
 
     sizes: dict[str, int]
     vertices: dict[str, dict[str, Tensor]]
     listed: dict[str, dict[str, Tensor]]
     edges: dict[EdgeType, Tensor]
     attributes: dict[EdgeType, dict[str, Tensor]]
-    said: dict[str | EdgeType | None, tuple[dict[str, Any], dict[str, str]]]
+    notes: dict[str | EdgeType | None, tuple[dict[str, Any], dict[str, str]]]
 
     @classmethod
     def read(cls, data: Any, split: int | None) -> HeteroArrays:
-        """Everything in some data that has a row for each vertex or each edge.
-
-        Raises
-        ------
-        InputError
-            If a type has no number of vertices, or an edge ends nowhere.
-        """
+        """Everything in some data that has a row for each vertex or each edge."""
         arrays = cls({}, {}, {}, {}, {}, {})
         if not hasattr(data, "node_stores"):
             raise InputError(f"a {type(data).__name__} is distributed already; give a HeteroData")
@@ -79,13 +69,13 @@ class HeteroArrays:
         stated = named.pop("num_nodes", None)
         arrays = {key: value for key, value in named.items() if hasattr(value, "shape")}
         if stated is None:
-            known = next((arrays[key] for key in (*_ROWS, "pos") if key in arrays), None)
-            if known is None:
+            sized = next((arrays[key] for key in (*_ROWS, "pos") if key in arrays), None)
+            if sized is None:
                 raise InputError(
                     f"vertex type {name!r} has neither x nor num_nodes: one of them must say how "
                     "many vertices there are"
                 )
-            stated = len(known)
+            stated = len(sized)
         size = self.sizes[name] = int(stated)
         lists = self.listed[name] = {} if size < 0 else lists_of_vertices(named, size)
         fixed = {key: value for key, value in arrays.items() if key in _ROWS}
@@ -162,10 +152,10 @@ class HeteroArrays:
 
     def _say(self, owner: str | EdgeType | None, named: dict[str, Any], *rows: int) -> None:
         """Sort what has no row for each of so many vertices or edges."""
-        shared, absent = self.said[owner] = {}, {}
-        for key, given in named.items():
-            numbers = isinstance(given, np.ndarray) and given.dtype.kind in "biuf"
-            value = torch.from_numpy(given) if numbers else given
+        shared, absent = self.notes[owner] = {}, {}
+        for key, raw in named.items():
+            numbers = isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf"
+            value = torch.from_numpy(raw) if numbers else raw
             one = isinstance(value, Tensor) and value.shape[:1] in ((), (1,))
             if is_said_of_all(value, *rows):
                 shared[key] = value
@@ -176,26 +166,23 @@ class HeteroArrays:
                 absent[key] = described(value)
 
     def labels(
-        self, how: Any, parts: int, imbalance: float, seed: int, *, objective: Objective
+        self, how: Placement, parts: int, objective: Objective
     ) -> tuple[dict[str, Int64Array], dict[str, Any] | None]:
-        """The part of each vertex of each type, and what the partitioner predicts of all.
-
-        All types are partitioned as one graph, of the edges of all relations. Parts have equal
-        shares of the work: in-edges, and the widths of features.
-        """
-        if not isinstance(how, str):
-            if not isinstance(how, Mapping) or set(how) != set(self.sizes):
+        """The part of each vertex of each type, and what the partitioner predicts of all."""
+        method: Any = how.partition
+        if not isinstance(method, str):
+            if not isinstance(method, Mapping) or set(method) != set(self.sizes):
                 raise InputError(
                     "partition: labels of several vertex types are a dictionary that has each of "
                     f"{', '.join(self.sizes)}"
                 )
-            given = {}
+            raw = {}
             for name, size in self.sizes.items():
                 with _about(f"partition of {name!r}"):
-                    given[name] = check_labels(how[name], size, parts)[0].astype(np.int64)
-            return given, None
-        if how not in METHODS:
-            raise unknown("partition", how, METHODS)
+                    raw[name] = check_labels(method[name], size, parts)[0].astype(np.int64)
+            return raw, None
+        if method not in METHODS:
+            raise unknown("partition", method, METHODS)
         offsets = dict(zip(self.sizes, np.cumsum([0, *self.sizes.values()]), strict=False))
         n = sum(self.sizes.values())
         sources, targets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -211,10 +198,10 @@ class HeteroArrays:
             labels, report = partition(
                 A,
                 parts,
-                method=how,
+                method=method,
                 objective=objective,
-                imbalance=imbalance,
-                seed=seed,
+                imbalance=how.imbalance,
+                seed=how.seed,
                 weights=weights,
                 progress=progress,
             )
@@ -236,46 +223,32 @@ def _width(x: Tensor | None) -> int:
 
 
 def distribute_types(
-    data: Any,
-    comm: Communicator,
-    *,
-    algorithm: Algorithm,
-    how: Any,
-    objective: ObjectiveChoice,
-    imbalance: float,
-    seed: int,
-    split: int | None,
-    codecs: GraphCodecs,
+    data: Any, how: Placement, codecs: GraphCodecs, comm: Communicator, others: Mapping[str, Any]
 ) -> HeteroDistGraph:
-    """Partition rank 0's ``HeteroData`` and give every rank its part. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if anything is wrong with the data, or the algorithm is not 1D.
-    """
+    """Partition rank 0's ``HeteroData`` and give every rank its part. Collective."""
+    comm.on_every_rank(lambda: _check(how.algorithm, codecs, others))
 
     def opened() -> tuple[HeteroArrays, dict[str, Int64Array], dict[str, Any] | None]:
         with memory_for("the HeteroData"):
-            arrays = HeteroArrays.read(data, split)
-            if objective != "auto" and not isinstance(how, str):
-                raise InputError(f"--objective {objective}: partition says the parts already")
-            minimised = objective_for(algorithm.cover, how, objective)
-            return arrays, *arrays.labels(how, comm.size, imbalance, seed, objective=minimised)
+            arrays = HeteroArrays.read(data, how.split)
+            if not isinstance(how.partition, str):
+                how.check_ready("partition")
+            objective = objective_for(how.algorithm.cover, how.partition, how.objective)
+            return arrays, *arrays.labels(how, comm.size, objective)
 
     arrays, labels, report = comm.on_rank_zero(opened) or (None, None, None)
     names = comm.from_rank_zero(
         lambda: {
             "sizes": arrays and arrays.sizes,
             "relations": [list(relation) for relation in arrays.edges] if arrays else [],
-            "absent": [absent for _, absent in arrays.said.values()] if arrays else [],
+            "absent": [absent for _, absent in arrays.notes.values()] if arrays else [],
         }
     )
     owners = [None, *names["sizes"], *map(tuple, names["relations"])]
-    said = {}
+    notes = {}
     for owner, absent in zip(owners, names["absent"], strict=True):
-        shared = arrays.said[owner][0] if arrays is not None else None
-        said[owner] = copied_from_rank_zero(shared, comm), absent
+        shared = arrays.notes[owner][0] if arrays is not None else None
+        notes[owner] = copied_from_rank_zero(shared, comm), absent
     types: dict[str, OwnType] = {}
     positions: dict[str, Int64Array] = {}
     for name in names["sizes"]:
@@ -291,7 +264,7 @@ def distribute_types(
             offsets = RowLayout.from_labels(labels[name], comm.size).offsets.tolist()
         layout = RowLayout(np.array(comm.broadcast_value(offsets), np.int64))
         own = dealt(lists, layout.sizes, comm)
-        ids, (shared, absent) = own.pop(_IDS), said[name]
+        ids, (shared, absent) = own.pop(_IDS), notes[name]
         shared |= of_own_rows(own)
         types[name] = OwnType(layout, ids, dealt(rows, layout.sizes, comm), shared, absent)
     relations: dict[EdgeType, Edges] = {}
@@ -308,4 +281,22 @@ def distribute_types(
             sent[_ENDS] = torch.from_numpy(np.stack((source, target), axis=1)[by_target])
         own = dealt(sent, counts, comm)
         relations[relation] = Edges(own.pop(_ENDS).T.contiguous(), own)
-    return HeteroDistGraph(types, relations, said, comm, algorithm, report, codecs)
+    return HeteroDistGraph(types, relations, notes, comm, how.algorithm, report, codecs)
+
+
+def _check(algorithm: Algorithm, codecs: GraphCodecs, others: Mapping[str, Any]) -> None:
+    """Refuse what is not there for several vertex types."""
+    for name, value in others.items():
+        if value is not None:
+            raise InputError(f"{name}= is for graphs of one vertex type; a HeteroData has several")
+    if algorithm != Algorithm(cover=algorithm.cover):
+        raise InputError(f'several vertex types need algo="1d" and any cover, got {algorithm}')
+    if not codecs.codec.exact and algorithm.cover != "column":
+        raise InputError('codec= of several vertex types needs whole rows: cover="column"')
+
+
+def _recognises(data: object) -> bool:
+    return hasattr(data, "node_types") and hasattr(data, "edge_types")
+
+
+HETERO_DATA = _recognises, distribute_types

@@ -31,6 +31,7 @@ from spgnn.graph import (
     Aggregation,
     Block,
     Degrees,
+    DistributedGraph,
     DistVertices,
     DroppedEdges,
     Edges,
@@ -38,7 +39,6 @@ from spgnn.graph import (
     GraphCodecs,
     Named,
     Normalisation,
-    Trained,
     as_rows,
     block_pattern,
     matrix_of_sources,
@@ -58,10 +58,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, eq=False)
 class OwnType:
-    """One rank's vertices of one type: their layout, ids, and attributes [own rows, …].
-
-    `shared` is said of all of them; `absent` names what the source had and ranks do not have.
-    """
+    """One rank's vertices of one type: their layout, ids, and attributes [own rows, …]."""
 
     layout: RowLayout
     vertex_ids: Tensor
@@ -71,16 +68,7 @@ class OwnType:
 
 
 class VertexType(Named, DistVertices):
-    """One rank's vertices of one type: ``graph["paper"]``.
-
-    Attributes
-    ----------
-    name : str
-    x, y, train_mask, … : Tensor [own rows, …]
-        Whatever the source has a row of for each vertex; also in `attributes`.
-    vertex_ids : Tensor int64 [own rows]
-        Where these vertices stood in the source.
-    """
+    """One rank's vertices of one type: ``graph["paper"]``."""
 
     def __init__(self, name: str, comm: Communicator, own: OwnType, codecs: GraphCodecs) -> None:
         self.name, self.comm, self.device = name, comm, comm.device
@@ -109,6 +97,11 @@ class VertexType(Named, DistVertices):
         return self.attributes[name] if name in self.attributes else self._shared[name]
 
     @property
+    def data_name(self) -> str:
+        """The name of the type."""
+        return self.name
+
+    @property
     def layout(self) -> RowLayout:
         """The layout of this type's rows over ranks."""
         return self._layout
@@ -132,13 +125,7 @@ class VertexType(Named, DistVertices):
 
     @property
     def A(self) -> DistMatrix:
-        """A row that names every vertex whose row this rank needs: what the halo is of.
-
-        Raises
-        ------
-        InputError
-            If whole rows do not travel.
-        """
+        """A row that names every vertex whose row this rank needs: what the halo is of."""
         if self._matrix is None:
             raise InputError(
                 "a halo, and edge_index, need whole rows of all sources: distribute the graph with "
@@ -155,22 +142,12 @@ class VertexType(Named, DistVertices):
         return self._codecs.policy.exact()
 
     def build_halo(self, sources: Int64Array) -> None:
-        """Plan the exchange of the rows that relations of this rank start at. Collective.
-
-        Parameters
-        ----------
-        sources : int64 [any]
-            Rows of all vertices of this type.
-        """
+        """Plan the exchange of the rows that relations of this rank start at. Collective."""
         built = matrix_of_sources(sources, self.layout, self.comm)
         self._matrix = built.to(self.device)
 
     def halo(self, H_local: Tensor) -> Tensor:
-        """Own rows of H, then the rows of others that some relation starts at. Collective.
-
-        As :meth:`DistGraph.halo`; but rows that travelled once are not sent again, as long as the
-        same tensor is looked up, unchanged. Do not write to the result.
-        """
+        """Own rows of H, then the rows of others that some relation starts at. Collective."""
         if self.comm.size == 1 and isinstance(H_local, Tensor) and len(H_local) == self.own_rows:
             return H_local
         if (
@@ -201,18 +178,15 @@ class VertexType(Named, DistVertices):
 
     def _is_at_hand(self, H_local: Tensor) -> bool:
         """True if the halo of these rows was fetched, and neither has changed since."""
-        known = self._halos.get(H_local)
+        state = self._halos.get(H_local)
         return (
-            known is not None
-            and known[0] == self._state_of(H_local)
-            and known[1]._version == known[2]
+            state is not None
+            and state[0] == self._state_of(H_local)
+            and state[1]._version == state[2]
         )
 
     def is_narrower(self, H_local: Tensor, width: int) -> bool:
-        """True if so many columns, computed of H, move fewer bytes than H; both ways in training.
-
-        Rows that need no gradient travel once and for all epochs.
-        """
+        """True if so many columns, computed of H, move fewer bytes than H."""
         training = torch.is_grad_enabled()
         if self.comm.size == 1 or self._is_at_hand(H_local):
             return False
@@ -239,6 +213,7 @@ class _Relation(Named, Graph):
     edge_type_name: EdgeType
     sources: VertexType
     attributes: dict[str, Tensor]
+    edge_weight: Tensor | None  # [edges] or [edges, 1]
     _given: Tensor | None = None
     _shared: Mapping[str, Any] = MappingProxyType({})  # said of all its edges
     _absent: Mapping[str, str] = MappingProxyType({})  # what the source had besides
@@ -262,11 +237,6 @@ class _Relation(Named, Graph):
         return f"{type(self).__name__}({' '.join(self.edge_type_name)}; {where})"
 
     @property
-    def edge_weight(self) -> Tensor | None:
-        """Weights of its edges, [edges] or [edges, 1], if there are any."""
-        return self.attributes.get("edge_weight")
-
-    @property
     def bipartite(self) -> bool:
         """True if its targets are of another type than its sources."""
         return self.edge_type_name[0] != self.edge_type_name[2]
@@ -280,13 +250,7 @@ class _Relation(Named, Graph):
         return relation
 
     def own(self, H: Any) -> Any:
-        """Rows of the targets, of the very rows that the layer was given.
-
-        Raises
-        ------
-        InputError
-            If the layer takes its targets from rows that it has computed from its sources.
-        """
+        """Rows of the targets, of the very rows that the layer was given."""
         if not self.bipartite:
             return super().own(H)
         if H is not self._given or self.target_features is None:
@@ -312,15 +276,15 @@ class _Relation(Named, Graph):
             raise InputError(f"dropout of edges of {self._name}: its two types share no ids")
         return super().edge_dropout(dropped)
 
-    def _fused(self, *given: Any) -> Tensor | None:
-        return None if self.bipartite else super()._fused(*given)
+    def _fused(self, *args: Any) -> Tensor | None:
+        return None if self.bipartite else super()._fused(*args)
 
     @property
     def _name(self) -> str:
         return f"relation {self.edge_type_name}"
 
-    def _check(self, kind: Normalisation, *known: str) -> None:
-        if kind not in known:
+    def _check(self, kind: Normalisation, *kinds: str) -> None:
+        if kind not in kinds:
             raise InputError(
                 f'matrix("{kind}"): {self._name} has no self-loops and no degrees on both sides; '
                 'layers take "none" (sums) or "row" (means) there, and add_self_loops=False'
@@ -328,17 +292,7 @@ class _Relation(Named, Graph):
 
 
 class Relation(_Relation, Block):
-    """One rank's edges of one relation: ``graph["author", "writes", "paper"]``.
-
-    As a graph for layers, its columns are the rows of the halo of its source type.
-
-    Attributes
-    ----------
-    edge_index : Tensor int64 [2, local edges]
-        Sources, which number rows of the halo of the source type and fetch it where rows are
-        looked up (see :attr:`DistGraph.edge_index`), and targets, which number own rows.
-    edge_attr, … : Tensor [local edges, …]
-    """
+    """One rank's edges of one relation: ``graph["author", "writes", "paper"]``."""
 
     def __init__(
         self, name: EdgeType, edges: Edges, sources: VertexType, targets: VertexType, ids: Tensor
@@ -350,6 +304,7 @@ class Relation(_Relation, Block):
         super().__init__(
             block_pattern(indptr, edges.index[0], sources.halo_rows),
             ids,
+            edge_weight=edges.attributes.get("edge_weight"),
             degrees=None if self.bipartite else self._degrees_of_columns,
             attributes=edges.attributes,
         )
@@ -416,10 +371,7 @@ class Relation(_Relation, Block):
 
 
 class CoveredRelation(_Relation):
-    """One rank's edges of one relation with a plan of its own: partial sums travel, or rows.
-
-    As a graph for layers, its columns are own rows of its source type.
-    """
+    """One rank's edges of one relation with a plan of its own: partial sums travel, or rows."""
 
     def __init__(
         self,
@@ -433,7 +385,7 @@ class CoveredRelation(_Relation):
         self.edge_type_name, self.sources = name, sources
         self.comm, self.attributes = sources.comm, edges.attributes
         self._targets, self._algorithm, self._mesh = targets, algorithm, mesh
-        weight = edges.attributes.get("edge_weight")
+        self.edge_weight = weight = edges.attributes.get("edge_weight")
         source, target = edges.index.cpu().numpy()
         values = (
             np.ones(len(source)) if weight is None else weight.reshape(-1).double().cpu().numpy()
@@ -451,7 +403,7 @@ class CoveredRelation(_Relation):
         """Refused, as `edge_index`: sources are not at hand."""
         return self.sources.A.local_pattern  # which raises
 
-    edge_index = edge_pattern = pattern
+    edge_index = pattern
 
     def matrix(self, normalisation: Normalisation = "none") -> DistMatrix:
         """A or D^-1 A. Collective when it is asked for first."""
@@ -474,13 +426,7 @@ class CoveredRelation(_Relation):
         return self._matrices[kind]
 
     def aggregate(self, request: Aggregation) -> Tensor:
-        """As any graph, with a matrix for operands of this dtype. Collective.
-
-        Raises
-        ------
-        InputError
-            If it is no sum.
-        """
+        """As any graph, with a matrix for operands of this dtype. Collective."""
         if request.reduce != "sum":
             raise InputError(
                 f"{self._name}: only sums and means can be covered, {request.reduce} needs whole "
@@ -491,7 +437,7 @@ class CoveredRelation(_Relation):
         return super().aggregate(request)
 
 
-class HeteroDistGraph(Trained):
+class HeteroDistGraph(DistributedGraph):
     """One rank's part of a graph of several vertex types, distributed over all ranks.
 
     Made by :func:`spgnn.distribute` of a PyG ``HeteroData``. ``graph["paper"]`` is a
@@ -500,22 +446,6 @@ class HeteroDistGraph(Trained):
     these have, as in PyG. So ``model(graph.x_dict, graph.edge_index_dict)`` is exact for models of
     PyG, and ``layer(graph.x_dict, graph)`` is how layers of spgnn.nn are called. Losses are
     ``graph["paper"].mean(loss, mask)``.
-
-    Parameters
-    ----------
-    types : dict of OwnType
-    relations : dict of Edges
-        In rows of the whole graph, sorted by target; of own targets.
-    said : dict of (dict, dict)
-        Of the whole graph (``None``) and of each relation: values, and the names of what ranks do
-        not have of the source, and what it is.
-    comm : Communicator
-    algorithm : Algorithm
-        1D.
-    report : dict, optional
-        What the partitioner predicted, of all types together (rank 0).
-    codecs : GraphCodecs, optional
-        By default, all rows are exact.
 
     Attributes
     ----------
@@ -534,7 +464,7 @@ class HeteroDistGraph(Trained):
         self,
         types: Mapping[str, OwnType],
         relations: Mapping[EdgeType, Edges],
-        said: Mapping[Any, tuple[dict[str, Any], dict[str, str]]],
+        notes: Mapping[Any, tuple[dict[str, Any], dict[str, str]]],
         comm: Communicator,
         algorithm: Algorithm,
         report: dict[str, Any] | None = None,
@@ -547,7 +477,7 @@ class HeteroDistGraph(Trained):
         self.vertices = {
             name: VertexType(name, comm, own, self._codecs) for name, own in types.items()
         }
-        self.attributes, self._absent = _on(self.device, said[None][0]), said[None][1]
+        self.attributes, self._absent = _on(self.device, notes[None][0]), notes[None][1]
         self.covered = algorithm.cover != "column"
         edges_here = sum(edges.index.shape[1] for edges in relations.values())
         self.num_edges = comm.agree(edges_here, "sum")
@@ -569,27 +499,18 @@ class HeteroDistGraph(Trained):
                     relation, own, source, target, algorithm, self.mesh
                 )
             else:
-                own = self._on_halo(edges.to(self.device), source, target)
+                ranges = (one.layout.range(comm.rank) for one in (source, target))
+                (begin, end), (first, _) = ranges
+                own = edges.to(self.device).on_halo(source._received, (begin, end), first)
                 ids = source.halo(source.vertex_ids)
                 self.relations[relation] = Relation(relation, own, source, target, ids)
-            shared, absent = said[relation]
+            shared, absent = notes[relation]
             self.relations[relation]._shared = _on(self.device, shared)
             self.relations[relation]._absent = absent
 
     def __repr__(self) -> str:
         own = ", ".join(f"{name}: {one.own_rows}" for name, one in self.vertices.items())
         return f"HeteroDistGraph({own}; rank {self.comm.rank} of {self.comm.size})"
-
-    def _on_halo(self, edges: Edges, source: VertexType, target: VertexType) -> Edges:
-        """From rows of all vertices to rows of the halo and own rows. Collective."""
-        first = source.layout.range(self.comm.rank)[0]
-        rows = source.halo(torch.arange(first, first + source.own_rows, device=self.device))
-        if source.A.volume.receive == 0:
-            rows = rows[: source.own_rows]
-        order = rows.argsort()
-        place = order[torch.searchsorted(rows[order], edges.index[0])]
-        own = edges.index[1] - target.layout.range(self.comm.rank)[0]
-        return Edges(torch.stack((place, own)), edges.attributes)
 
     def rows(self, name: str, H_local: Tensor, widths: Sequence[int] = ()) -> Tensor:
         """The rows of a source type that its relations read: their halo, or own ones. Collective.
@@ -656,13 +577,7 @@ class HeteroDistGraph(Trained):
         return frozenset(one.own_rows for one in self.vertices.values())
 
     def __getitem__(self, key: str | EdgeType) -> Any:
-        """A vertex type, or a relation.
-
-        Raises
-        ------
-        InputError
-            If there is no such type or relation.
-        """
+        """A vertex type, or a relation."""
         if isinstance(key, str):
             if key in self.attributes and key not in self.vertices:
                 return self.attributes[key]
@@ -679,7 +594,7 @@ class HeteroDistGraph(Trained):
         """
         return _of(self.relations, name, "relation", " ".join(map(str, name)))
 
-    def labelled(self, name: str | None) -> VertexType:
+    def labelled_vertices(self, name: str | None) -> VertexType:
         """The vertex type of a name; without one, the only type that has labels y.
 
         Raises
@@ -689,15 +604,15 @@ class HeteroDistGraph(Trained):
         """
         if name is not None:
             return _of(self.vertices, name, "vertex type", name)
-        known = [one for one in self.vertices.values() if "y" in one.attributes]
-        if len(known) != 1:
-            names = ", ".join(one.name for one in known) or "none"
+        labelled = [one for one in self.vertices.values() if "y" in one.attributes]
+        if len(labelled) != 1:
+            names = ", ".join(one.name for one in labelled) or "none"
             raise InputError(f"vertex types with labels y are {names}: target= names one")
-        return known[0]
+        return labelled[0]
 
-    def load_codec_state(self, state: Mapping[str, Tensor]) -> None:
-        """As of a graph of one type. Collective."""
-        self._codecs.load(state, self.device)
+    def model_inputs(self, takes_graph: bool) -> tuple[Any, Any]:
+        """Features by type, and the graph or its ``edge_index_dict``."""
+        return self.x_dict, self if takes_graph else self.edge_index_dict
 
     def collect(self, name: str) -> dict[Any, Tensor]:
         """An attribute of all types or relations that have it, as ``HeteroData.collect``.
@@ -710,19 +625,19 @@ class HeteroDistGraph(Trained):
         if name == "edge_index":
             return {key: one.edge_index for key, one in self.relations.items()}
         stores = [*self.vertices.items(), *self.relations.items()]
-        found = {key: one[name] for key, one in stores if name in one}
-        if name == "vertex_ids" or (name == "num_nodes" and not found):
-            found = {key: getattr(one, name) for key, one in self.vertices.items()}
-        if not found and name not in ("x", "edge_attr", "edge_weight"):
+        values = {key: one[name] for key, one in stores if name in one}
+        if name == "vertex_ids" or (name == "num_nodes" and not values):
+            values = {key: getattr(one, name) for key, one in self.vertices.items()}
+        if not values and name not in ("x", "edge_attr", "edge_weight"):
             raise AttributeError(f"no vertex type and no relation has an attribute {name!r}")
-        return found
+        return values
 
     def __getattr__(self, name: str) -> Any:
         """``x_dict`` is ``collect("x")``, and so on; what is said of the whole graph."""
         if name.startswith("_"):
             raise AttributeError(f"'HeteroDistGraph' object has no attribute '{name}'")
-        known = vars(self)
-        if name.endswith("_dict") and name not in known.get("attributes", {}):
+        state = vars(self)
+        if name.endswith("_dict") and name not in state.get("attributes", {}):
             return self.collect(name.removesuffix("_dict"))
         return _named(self, name, "the whole HeteroData has")
 
@@ -756,23 +671,17 @@ def _on(device: torch.device, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(store: Any, name: str, what: str) -> Any:
-    """A value of a store by its name.
-
-    Raises
-    ------
-    AttributeError
-        If it has none; says why, where the source had one.
-    """
-    known = vars(store)
-    for values in (known.get("attributes", {}), known.get("_shared", {})):
+    """A value of a store by its name."""
+    state = vars(store)
+    for values in (state.get("attributes", {}), state.get("_shared", {})):
         if name in values:
             return values[name]
-    absent = known.get("_absent", {})
+    absent = state.get("_absent", {})
     if name in absent:
         raise AttributeError(
             f"{what} no {name!r} on ranks: {absent[name]} has no row for each vertex or each edge"
         )
-    there = ", ".join(store.keys() if "attributes" in known else ()) or "none"
+    there = ", ".join(store.keys() if "attributes" in state else ()) or "none"
     raise AttributeError(f"{what} no {name!r}; their attributes: {there}")
 
 

@@ -19,7 +19,15 @@ from spgnn import kernels
 from spgnn.addons.hetero.graph import EdgeType, HeteroDistGraph
 from spgnn.autograd import all_reduced
 from spgnn.errors import InputError, check_choice, check_integer, check_number
-from spgnn.nn import AttentionConv, Convolution, Linear, copy_from_rank_zero, glorot_, lazy_parts
+from spgnn.nn import (
+    AttentionConv,
+    Convolution,
+    GraphModule,
+    Linear,
+    copy_from_rank_zero,
+    glorot_,
+    lazy_parts,
+)
 from spgnn.sparse import CSR
 
 Metadata = tuple[Sequence[str], Sequence[EdgeType]]
@@ -32,17 +40,7 @@ def key_of(name: str | EdgeType) -> str:
     return (f"<{key}>" if hasattr(nn.ModuleDict, key) else key).replace(".", "#")
 
 
-class HeteroLayer(nn.Module):
-    """A layer that is called with the rows of each type and the graph."""
-
-
-def outputs_of(model: nn.Module, graph: HeteroDistGraph) -> Any:
-    """The result of a model of our layers, or of PyG's, on a graph. Collective."""
-    ours = any(isinstance(part, Convolution | HeteroLayer) for part in model.modules())
-    return model(graph.x_dict, graph if ours else graph.edge_index_dict)
-
-
-class HeteroConv(HeteroLayer):
+class HeteroConv(GraphModule):
     """A layer of its own for each relation; what ends at one type is added up.
 
     Parameters
@@ -144,12 +142,7 @@ def _check_conv(relation: EdgeType, conv: Any) -> None:
 
 
 def check_graph(layer: str, graph: object) -> None:
-    """Refuse anything but a graph of several types.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse anything but a graph of several types."""
     if not isinstance(graph, HeteroDistGraph):
         raise InputError(
             f"{layer} is called with x_dict and the graph that spgnn.distribute made of a "
@@ -181,7 +174,7 @@ class TypedLinear(nn.Module):
         return layer
 
 
-class _Attention(HeteroLayer):
+class _Attention(GraphModule):
     """Base of HGT and HAN: widths by type, and their draws."""
 
     def __init__(

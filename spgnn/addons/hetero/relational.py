@@ -23,15 +23,7 @@ RelationalAggregation = Literal["mean", "sum", "add", "max"]
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """The edges of all relations as one matrix: one row for each target of each relation.
-
-    Attributes
-    ----------
-    stacked : CSR [targets of the first relation, of the next, …; rows of the halo]
-        With a number for each edge only where some are repeated.
-    targets : tuple of Tensor int64
-        Of each relation, the rows that it adds to.
-    """
+    """The edges of all relations as one matrix: one row for each target of each relation."""
 
     stacked: CSR
     targets: tuple[Tensor, ...]
@@ -178,9 +170,9 @@ class RGCNConv(Convolution):
         if isinstance(graph, HeteroDistGraph):
             return self._of_types(H_local, graph)
         H, on = dense(H_local, "RGCNConv"), as_graph(graph)
-        edges = on.local_edges()
-        given = on.edge_type if edge_type is None else edge_type
-        types = check_edge_rows("RGCNConv", "edge_type", given, edges.index)
+        edges = on.local_edges
+        rows = edges.type if edge_type is None else edge_type
+        types = check_edge_rows("RGCNConv", "edge_type", rows, edges.index)
         inner = self.num_bases is not None and self.aggr != "max"
         if inner:
             bases_width = self.weight.shape[0] * self.out_channels
@@ -271,32 +263,27 @@ class RGCNConv(Convolution):
 
     def _relations(self, index: Tensor, types: Tensor, halo_rows: int) -> Relations:
         """Sorted once for each tensor of types."""
-        known = _relations.get(types)
-        fits = known is not None and known[1] == self.num_relations
-        if not fits or not (known[0] is index or torch.equal(known[0], index)):
+        cached = _relations.get(types)
+        fits = cached is not None and cached[1] == self.num_relations
+        if not fits or not (cached[0] is index or torch.equal(cached[0], index)):
             if len(types) and not 0 <= int(types.min()) <= int(types.max()) < self.num_relations:
                 raise InputError(
                     f"RGCNConv: edge_type runs from {int(types.min())} to {int(types.max())}, "
                     f"num_relations is {self.num_relations}"
                 )
-            made = Relations.of(index, types, self.num_relations, halo_rows)
-            known = index, self.num_relations, made
-            _relations[types] = known
-        found: Relations = known[2]
-        return found
+            relations = Relations.of(index, types, self.num_relations, halo_rows)
+            cached = index, self.num_relations, relations
+            _relations[types] = cached
+        result: Relations = cached[2]
+        return result
 
 
-def check_edge_rows(layer: str, name: str, given: object, index: Tensor) -> Tensor:
-    """One row for each local edge, which a layer has to be given.
-
-    Raises
-    ------
-    InputError
-    """
-    if not isinstance(given, Tensor) or given.shape[:1] != index.shape[1:]:
-        found = list(given.shape) if isinstance(given, Tensor) else type(given).__name__
+def check_edge_rows(layer: str, name: str, rows: object, index: Tensor) -> Tensor:
+    """One row for each local edge, which a layer has to be given."""
+    if not isinstance(rows, Tensor) or rows.shape[:1] != index.shape[1:]:
+        result = list(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
         raise InputError(
             f"{layer}: {name} must be a tensor with one row for each of this rank's "
-            f"{index.shape[1]} edges, as edge_index orders them; got {found}"
+            f"{index.shape[1]} edges, as edge_index orders them; got {result}"
         )
-    return given
+    return rows

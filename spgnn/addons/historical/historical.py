@@ -192,15 +192,9 @@ class PartialHop:
 class PartialBlock(Block):
     """A block some of whose columns are rows of a cache: the layer before makes the others."""
 
-    is_complete = False
-
-    def __init__(self, arrive: Callable[[Tensor], Tensor], *args: Any, **options: Any) -> None:
+    def __init__(self, complete: Callable[[Tensor], Tensor], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._arrive = arrive
-
-    def complete(self, fresh: Tensor) -> Tensor:
-        """All columns [columns, f], of the rows that the layer before made."""
-        return self._arrive(fresh)
+        self.complete = complete
 
 
 _Sampled = tuple[list[PartialHop], Tensor, Draw]

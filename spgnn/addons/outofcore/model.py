@@ -68,7 +68,7 @@ class VertexMoments:
             of_mean, of_variance = (self.gradient / self.count).to(centred.dtype)
             shift, rows = of_mean - 2 * of_variance * mean.detach(), centred.detach()
             centred.register_hook(lambda G: torch.addcmul(G + shift, rows, 2 * of_variance))
-        moments = Moments(centred, centre, mean, variance, self.count)
+        moments = Moments(centred, centre, mean, variance, self.count, updates=False)
         return moments, [mean, variance] if leaf else []
 
     def update_running(self, dtype: torch.dtype) -> None:
@@ -148,8 +148,6 @@ class MomentGradients:
 
 class ChunkRows(Graph):
     """The rows of one chunk, as a layer's graph: its aggregation is a product that is given."""
-
-    updates_norms = False
 
     def __init__(
         self,

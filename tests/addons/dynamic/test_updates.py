@@ -585,3 +585,40 @@ def test_a_trainer_follows_and_a_loader_says_that_it_does_not():
 
     mine, new = run_ranks(body, 2)[0]
     assert mine == pytest.approx(new, rel=1e-5)
+
+
+def check_plans_of_before(rank: int) -> None:
+    changing = Changing(4, weighted=True)
+    graph, by_rows = (
+        changing.graph(cover=cover, partition="random") for cover in ("auto", "column")
+    )
+    x, dense = torch.from_numpy(changing.x), torch.from_numpy(changing.matrix().toarray())
+    before, batch = graph.A, changing.batch(3, 0)  # its halo is not built yet
+    for one in (graph, by_rows):
+        one.update(**changing.share(batch, rank, 4))
+    ids = graph.vertex_ids
+    rows = torch.from_numpy(before.local_matrix().to_scipy().toarray())
+    for product in (before @ x[ids], rows @ before.halo(x[ids])):
+        torch.testing.assert_close(product, (dense @ x)[ids], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(graph.A @ x[ids], by_rows.A @ x[ids], rtol=1e-4, atol=1e-5)
+    assert torch.equal(graph.local_edge_index, by_rows.local_edge_index)
+
+
+def test_a_matrix_of_before_keeps_its_plans():
+    run_ranks(check_plans_of_before, 4)
+
+
+def of_default_device(rank: int, device: str) -> list[float]:
+    graph, model = Changing(2).graph(), trained_like("sage")
+    torch.set_default_device(device)
+    loader = spgnn.NeighborLoader(graph, num_neighbors=[3, 3], batch_size=8)
+    sizes = sum(batch.batch_size for batch in loader if batch is not None)
+    graph.update()
+    outputs = spgnn.Embeddings(model, graph).outputs
+    assert torch.get_default_device().type == device
+    return [graph.comm.agree(sizes, "sum"), float(graph.sum(outputs.sum()))]
+
+
+def test_the_default_device_of_a_program_is_its_own():
+    on_cpu, on_meta = (run_ranks(of_default_device, 2, device) for device in ("cpu", "meta"))
+    assert on_cpu == on_meta

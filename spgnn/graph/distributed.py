@@ -1,32 +1,44 @@
-"""Training a model on a distributed graph: equal parameters, epochs, exact evaluation."""
+"""What every distributed graph has: equal models on all ranks, epochs, exact evaluation."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.exchange import Codec
 from spgnn.exchange.plan import Traffic
 from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.dist_vertices import DistVertices
 from spgnn.graph.foreign import watch
-from spgnn.graph.matrices import GraphMatrices
 from spgnn.graph.parameters import average_gradients, replicate, synchronise
 
 
-class Trained:
-    """A graph on which models are trained."""
+class DistributedGraph(ABC):
+    """A graph that is distributed over ranks, of one vertex type or of several."""
 
     comm: Communicator
-    row_counts: Any  # a property of the graph
-    _matrices: GraphMatrices
+    device: torch.device
+    version: int  # how often it was updated
+    num_nodes: Any  # these are properties of the graph, or attributes
+    num_edges: Any
+    row_counts: Any
     _codecs: GraphCodecs
+    _coded_matrix: Any = None  # builds the matrix that has a state, where that may not be there
+
+    @abstractmethod
+    def model_inputs(self, takes_graph: bool) -> tuple[Any, Any]:
+        """The features and the graph as a model is called with them, or edges in its place."""
+
+    @abstractmethod
+    def labelled_vertices(self, name: str | None) -> DistVertices:
+        """The vertices whose labels are learnt, if need be by the name of their type."""
 
     def replicate(self, model: nn.Module) -> nn.Module:
         """Give all ranks the parameters and buffers of rank 0, in place. Collective.
@@ -126,7 +138,7 @@ class Trained:
         InputError
             On all ranks, if it is none of this.
         """
-        self._matrices.load_codec_state(state)
+        self._codecs.load(state, self.device, self._coded_matrix)
 
     def codec_traffic(self) -> Traffic:
         """Traffic of this epoch's rows on this rank so far, as codecs count it.
