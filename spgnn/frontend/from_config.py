@@ -84,7 +84,7 @@ def training_graph(
             trained,
             kind,
             layers=model.layers,
-            wanted=looked_at if prune else None,
+            targets=looked_at if prune else None,
             recompute_halo=how.recompute_halo,
             propagated=config.propagates_once(sparse=isinstance(vertices.x, CSR)),
         )
@@ -305,7 +305,7 @@ def made_up_labels(config: TrainConfig, vertex_ids: Tensor) -> Tensor:
 
 
 def masks_of(data: VertexData, vertex_ids: Tensor, y: Tensor, seed: int) -> list[Tensor]:
-    """Of training, validation and testing; a seeded split where there are none."""
+    """Masks of training, validation and testing; a seeded split where there are none."""
     masks = [data.train_mask, data.val_mask, data.test_mask]
     if masks[0] is None:
         split = seeded_split(vertex_ids.cpu(), y.cpu(), seed)

@@ -47,7 +47,7 @@ class Degrees:
     bare: Tensor | None = None
 
     def of(self, columns: Tensor) -> Degrees:
-        """Those of some columns."""
+        """Degrees of some columns."""
         bare = None if self.bare is None else self.bare[columns]
         return Degrees(self.edges[columns], self.weight[columns], bare)
 
@@ -181,7 +181,7 @@ class Block(Graph):
 
     @cached_property
     def degrees(self) -> Degrees | None:
-        """Of the whole graph; ``None`` if the block is all there is."""
+        """Degrees in the whole graph; ``None`` if the block is all there is."""
         return None if self._find_degrees is None else self._find_degrees()
 
     @cached_property

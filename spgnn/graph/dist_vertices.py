@@ -42,7 +42,7 @@ class DistVertices(ABC):
 
     @property
     def data_name(self) -> str:
-        """What messages call them."""
+        """The name that messages use."""
         return "vertices"
 
     @property

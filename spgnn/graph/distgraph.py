@@ -168,7 +168,7 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
 
     @on_cpu
     def _own_pairs(self, name: str) -> Edges:
-        """Those of own targets. Collective when first used."""
+        """Pairs of own targets. Collective when first used."""
         if name not in self._pairs_here:
             self._pairs_here[name] = own_pairs(self._pairs[name], self, self._codecs)
         return self._pairs_here[name]

@@ -1,4 +1,4 @@
-"""What every distributed graph has: equal models on all ranks, epochs, exact evaluation."""
+"""Graphs over ranks, of one vertex type or several: equal models, epochs, exact evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of vertices and edges by name, as PyG's ``Data`` and its stores present it."""
+"""Values of vertices and edges by name, as PyG's ``Data`` and its stores present it."""
 
 from __future__ import annotations
 

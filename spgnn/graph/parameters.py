@@ -277,7 +277,7 @@ def _sample(parameters: list[nn.Parameter]) -> Tensor:
 
 
 def _by_kind(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Those of one dtype and device together, in an order that all ranks have."""
+    """Tensors of one dtype and device together, in an order that all ranks have."""
     kinds = dict.fromkeys((t.dtype, t.device) for t in tensors)
     for kind in kinds:
         yield [t for t in tensors if (t.dtype, t.device) == kind]

@@ -349,7 +349,7 @@ class Graph(ABC):
         return 2 * f_out <= f_in * (2 if gradient else 1)
 
     def own(self, H: Tensor | Propagated) -> Tensor:
-        """Of the rows that a layer is given [columns, …], those that it makes [rows, …]."""
+        """The rows that a layer makes [rows, …], of those that it is given [columns, …]."""
         if isinstance(H, Propagated):
             return H.own
         return H if self.num_rows is None else H[: self.num_rows]
@@ -525,7 +525,7 @@ class LayerGraph(Graph):
 
     @cached_property
     def local_edges(self) -> LocalEdges:
-        """Those that it has features of, or the nonzeros."""
+        """The edges that it has features of, or the nonzeros."""
         matrix = partial(_matrix_of, self.A)  # which does not know this graph
         if self.edge_rows is None:
             return LocalEdges(matrix)
@@ -565,7 +565,7 @@ class LayerGraph(Graph):
         return replace(super().edge_dropout(dropped), targets=self.row_columns)
 
     def own(self, H: Tensor | Propagated) -> Tensor:
-        """Of the rows that the layer is given, those that it makes."""
+        """The rows that the layer makes, of those that it is given."""
         if self.row_columns is None or isinstance(H, Propagated):
             return super().own(H)
         return kernels.gather_rows(H, self.row_columns)

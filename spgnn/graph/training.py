@@ -77,13 +77,13 @@ def layer_plans(
     normalisation: Normalisation,
     *,
     layers: int,
-    wanted: Tensor | None,
+    targets: Tensor | None,
     recompute_halo: bool,
     propagated: bool,
 ) -> Layered | None:
     """Plans for layers that do with less than the whole matrix, or with more. Collective."""
     plain = graph.comm.size == 1 or graph.algorithm.named.layers is None
-    if wanted is None and not recompute_halo and plain:
+    if targets is None and not recompute_halo and plain:
         return None
     rows = graph.normalised_rows(normalisation)
     scheme = layered(
@@ -92,7 +92,7 @@ def layer_plans(
         graph.layout,
         graph.comm.rank,
         layers=layers,
-        wanted=None if wanted is None else wanted.nonzero()[:, 0],
+        wanted=None if targets is None else targets.nonzero()[:, 0],
         recompute_halo=recompute_halo,
         propagated=propagated,
         column_scale=rows.column_scale,

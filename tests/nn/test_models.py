@@ -246,7 +246,7 @@ def check_lazy(rank: int) -> list[list[float]]:
 def check_found_when_pruned(graph: Any, layers: list[nn.Module]) -> None:
     """Some rows of two layers, and nobody knows their widths; equal to those of all. Collective."""
     wanted = torch.arange(graph.own_rows) == 0
-    how: dict[str, Any] = {"wanted": wanted, "recompute_halo": False, "propagated": False}
+    how: dict[str, Any] = {"targets": wanted, "recompute_halo": False, "propagated": False}
     A, plans = graph.matrix("none"), layer_plans(graph, "none", layers=2, **how)
     training = training_on(graph, A, graph.x, plans)
     X, pruned = training.X, training.layers

@@ -31,7 +31,7 @@ ADDED, DROPPED = 0, 1
 
 
 class Watcher(Protocol):
-    """Whoever keeps results of a graph that changes."""
+    """Results of a graph that changes, to be brought up to date."""
 
     def edges_changed(self, targets: Int64, receivers: Int64) -> None:
         """In-edges of these own vertices changed; rows [2, k] are asked for, (row, rank)."""

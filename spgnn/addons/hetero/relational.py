@@ -246,7 +246,7 @@ class RGCNConv(Convolution):
         return times_transposed(H_local, self.weight.permute(1, 0, 2).flatten(1).T)
 
     def _combined(self, part: Tensor, relation: int) -> Tensor:
-        """Of these, the combination that a relation is."""
+        """The combination of these that a relation is."""
         assert self.comp is not None
         bases = part.view(len(part), self.weight.shape[0], self.out_channels)
         return torch.einsum("nbf,b->nf", bases, self.comp[relation])
