@@ -158,13 +158,13 @@ def check_constants(rank: int) -> None:
         for batch in loader:
             hidden: list[Tensor] = []
             block = batch.layers[1]
-            arrive = block._arrive
+            arrive = block.complete
 
             def noted(made, arrive=arrive, hidden=hidden):
                 hidden.append(made)
                 return arrive(made)
 
-            block._arrive = noted
+            block.complete = noted
             model(batch.x, batch.layers).sum().backward()
             assert hidden[0].requires_grad
             assert batch.y.shape == (batch.num_nodes,)
