@@ -31,9 +31,9 @@ from spgnn.inference.cli import InferConfig
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from spgnn.train.run import train
+from tests.addons.diskbatches.test_negative_weights import WORDS, dataset
 from tests.addons.outofcore.runs import SMALL, check_equal, reports, task_of
 from tests.comm.jobs import Forked
-from tests.train.test_negative_weights import WORDS, dataset
 from tests.training import write_dataset
 
 ATTENTION = (
