@@ -11,9 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Step
 from spgnn.exchange.codec import Policy
@@ -38,17 +36,7 @@ Result = TypeVar("Result")
 
 
 class Operands:
-    """Checks the products of a distributed matrix, and says of each whether it is exact.
-
-    Parameters
-    ----------
-    comm : Communicator
-        All ranks that multiply.
-    policy : Policy, optional
-        Of the codec of the matrix; without one, all products are exact.
-    dry : bool
-        Operands have no data, and nobody is asked about them.
-    """
+    """Checks operands of a distributed matrix; exact without a policy, without data if `dry`."""
 
     def __init__(
         self, comm: Communicator, policy: Policy | None = None, *, dry: bool = False
@@ -65,26 +53,7 @@ class Operands:
     def next(
         self, dense: object, rows: int, *, exact: bool = False, wrong: str = "", **facts: object
     ) -> Step:
-        """Check an operand; the step of the product that is about to begin. Collective.
-
-        Parameters
-        ----------
-        dense : Tensor [rows, f]
-        rows : int
-            Rows this rank must hold.
-        exact : bool
-            Whatever the policy says.
-        wrong : str
-            Why the caller refuses it.
-        **facts
-            What else all ranks must agree on.
-
-        Raises
-        ------
-        InputError
-            If it is no such tensor; on all ranks, if width, dtype, kind of device, whether a
-            gradient is required or whether it is approximate differ between them.
-        """
+        """Check `dense` [rows, f], count its product; refused on one, it is on all. Collective."""
         if tracing():
             raise InputError(
                 "torch.jit.trace, and SummaryWriter.add_graph, which traces, record no rows of "
@@ -150,17 +119,7 @@ def _why_no_operand(dense: object, rows: int) -> str:
 
 
 def agreeing(owner: Any, comm: Communicator | None, work: Callable[[], Result]) -> Result:
-    """Do what may refuse this rank's rows; refused on one rank in the first calls, it is on all.
-
-    Parameters
-    ----------
-    owner
-        Whose calls ``owner.calls_agreed`` counts.
-    comm : Communicator, optional
-        The ranks that do the same; without it, nobody does.
-    work : callable
-        If it is collective, it begins with ranks that compare something, as products do.
-    """
+    """Do what may refuse this rank's rows; refused on one rank in the first calls, it is on all."""
     if comm is None or owner.calls_agreed == FIRST_AGREED or torch.compiler.is_compiling():
         return work()
     owner.calls_agreed += 1
@@ -168,12 +127,7 @@ def agreeing(owner: Any, comm: Communicator | None, work: Callable[[], Result]) 
 
 
 def check_strided(name: str, rows: Tensor) -> None:
-    """Refuse sparse tensors.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse sparse tensors."""
     if rows.layout != torch.strided:
         raise InputError(f"{name} must be dense, got layout {rows.layout}: take to_dense()")
 
@@ -279,11 +233,7 @@ class _PaperLayer(torch.autograd.Function):
 
 
 class _BesideItself(torch.autograd.Function):
-    """forward Z = A (H W) + H₀ R or (A H) W + H₀ R; what reaches H on both ways is one sum.
-
-    H₀ are the first rows of H. The second result is A H, if dW is made of it; of a square W, dW is
-    made of Aᵀ G.
-    """
+    """forward A (H W) + H₀ R or (A H) W + H₀ R, H₀ the first rows of H; and A H if dW needs it."""
 
     @staticmethod
     def forward(
@@ -358,15 +308,7 @@ class _Procedure(torch.autograd.Function):
 
 
 def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
-    """The same tensor, whose gradient is handed to a procedure.
-
-    Parameters
-    ----------
-    value : Tensor
-        Without a history; given away.
-    backward : callable
-        Called in backward with the gradient of the tensor.
-    """
+    """The same tensor, without a history and given away; a procedure gets its gradient."""
     anchor = torch.zeros((), dtype=value.dtype, requires_grad=True)
     found: Tensor = recorder(_Procedure)(anchor, [value], backward)
     return found
@@ -404,11 +346,7 @@ def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool 
 
 
 def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
-    """``(A @ H) @ W`` with the backward of Tripathy et al. (SC'20), which multiplies A by G.
-
-    The exchange moves rows of width f_in forward and f_out backward, in every layer and every
-    epoch. Kept for comparisons.
-    """
+    """``(A @ H) @ W`` with the backward of Tripathy et al. (SC'20), which multiplies A by G."""
     H_local, W = autocast(H_local), autocast(W)
     if getattr(A, "composed", None) is not None:
         return product(A, H_local) @ W
@@ -420,18 +358,7 @@ def paper_layer(A: Linear, H_local: Tensor, W: Tensor) -> Tensor:
 def product_beside_itself(
     A: Linear, H_local: Tensor, W: Tensor, R: Tensor, *, first: bool
 ) -> Tensor:
-    """``A @ H @ Wᵀ + H₀ @ Rᵀ`` with H₀ the first rows of H, as many as A has. Collective.
-
-    Both dense products add into one result, forward and backward. Differentiable at every order.
-
-    Parameters
-    ----------
-    A : Linear
-    H_local : Tensor [A.columns, f_in]
-    W, R : Tensor [f_out, f_in]
-    first : bool
-        Whether H Wᵀ is made first, and travels.
-    """
+    """``A @ H @ Wᵀ + H₀ @ Rᵀ``, H₀ the first rows of H; W multiplies `first` or not. Collective."""
     H_local, W, R = autocast(H_local), autocast(W), autocast(R)
     if torch.compiler.is_compiling() or getattr(A, "composed", None) is not None:
         Z_local = product(A, H_local @ W.T) if first else product(A, H_local) @ W.T
@@ -448,11 +375,7 @@ def product_beside_itself(
 
 
 def autocast(operand: Any) -> Any:
-    """The operand of a product as torch.autocast casts it, where it is on.
-
-    Kernels know no float16, and sum in float32 anyway: its products are float32, and so are rows
-    that travel for them.
-    """
+    """The operand of a product as torch.autocast casts it; not float16, which no kernel knows."""
     if not isinstance(operand, Tensor):
         return operand  # refused by whoever takes it
     device = operand.device.type
@@ -484,18 +407,7 @@ class _AllReduce(torch.autograd.Function):
 
 
 def all_reduced(t: Tensor, comm: Communicator) -> Tensor:
-    """The sum over all ranks, on every rank; differentiable at every order, and collective.
-
-    The adjoint is the same sum, whatever each rank makes of the total. So a loss that all ranks
-    make of it is one number that P ranks differentiate: gradients of replicated parameters have to
-    be averaged over the ranks, as DistributedDataParallel does.
-
-    Parameters
-    ----------
-    t : Tensor
-        Of the same shape and dtype on all ranks.
-    comm : Communicator
-    """
+    """The sum over all ranks, on every rank; differentiable: its adjoint is itself. Collective."""
     if comm.size == 1:
         return t.clone()
     total: Tensor = recorder(_AllReduce)(t, comm)
@@ -514,13 +426,7 @@ def named(A: object) -> int:
 
 
 def with_name(handle: int) -> Any:
-    """The matrix of a number.
-
-    Raises
-    ------
-    InputError
-        If it is gone, as where a halo was planned again between forward and backward.
-    """
+    """The matrix of a number; InputError if it is gone, as where a halo was planned again."""
     A = _by_handle.get(handle)
     if A is None:
         raise InputError("a compiled function names a matrix or a halo that is there no more")

@@ -30,12 +30,7 @@ _BYTES = re.compile(r"(\d{1,18}(?:\.\d{0,18})?)\s*(?:([kmgt])(i?))?b?", re.IGNOR
 
 
 def nbytes(text: str) -> int:
-    """Bytes, a number alone or with a unit (``20MB``, ``1.5 GiB``).
-
-    Raises
-    ------
-    InputError
-    """
+    """Bytes, a number alone or with a unit (``20MB``, ``1.5 GiB``); InputError if it is neither."""
     match = _BYTES.fullmatch(text.strip())
     if match is None:
         raise InputError(f"'{shortened(text, _SHOWN)}' must be bytes, as in 4096, 20MB or 2GiB")
@@ -112,14 +107,7 @@ def show_table(table: Table, width: int | None = None) -> None:
 
 
 def prepare_streams() -> None:
-    """Let standard streams that are closed, or that cannot be written to, do no harm.
-
-    Characters that their encodings do not have are printed as escapes.
-
-    A file that is opened later would get the number of a closed stream, and with it what is
-    printed. Output that was closed is an error when something is printed. Diagnostics that cannot
-    be written are lost, since there is nobody to tell.
-    """
+    """Let standard streams that are closed, or that cannot be written to, do no harm."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -164,10 +152,7 @@ def plural(count: int, one: str, several: str | None = None) -> str:
 
 
 def run(body: Callable[[], int | None]) -> int:
-    """Do what a command does and return its exit status; whatever goes wrong is one line.
-
-    The return value of `body`, or 0, is the status.
-    """
+    """Do what a command does and return its exit status; whatever goes wrong is one line."""
     raise_on_interrupt()
     prepare_streams()
     try:

@@ -58,10 +58,7 @@ def page_buffer(nbytes: int) -> Bytes:
 
 
 def keep_pages(most: int | None) -> None:
-    """Set the most bytes of pages, in use and kept; what is in use may exceed it.
-
-    ``None``, as at the beginning: one piece is kept, but none of those that are free now.
-    """
+    """Set the most bytes of pages in use and kept; ``None``, the default, keeps one piece."""
     _keeper.bound(most)
 
 
@@ -108,24 +105,7 @@ class Transfers:
 
 
 class DirectFile:
-    """A file of long stretches of bytes.
-
-    Several threads may read and write disjoint stretches at once. File systems without direct
-    transfers are read and written as usual.
-
-    Parameters
-    ----------
-    path : path
-    counts : Transfers
-        Counts what this file moves.
-    create : bool
-        Make it anew, to be read and written; else it is opened to be read.
-
-    Raises
-    ------
-    InputError
-        If it cannot be opened.
-    """
+    """A file of long stretches, disjoint ones on several threads; InputError if not opened."""
 
     def __init__(self, path: str | Path, counts: Transfers, *, create: bool = False) -> None:
         self.path, self.counts = Path(path), counts
@@ -142,11 +122,7 @@ class DirectFile:
             raise self._wrong("opened", error) from None
 
     def read(self, offset: int, nbytes: int, buffer: Bytes | None = None) -> Bytes:
-        """A stretch of the file; a view of the buffer, if one is given.
-
-        That is one of `page_buffer`, at least ``nbytes + 2 * PAGE`` long. Raises InputError if the
-        file ends before, or the disk fails.
-        """
+        """A stretch, in a `page_buffer` of ``nbytes + 2 * PAGE`` if given; InputError if short."""
         first = offset // PAGE * PAGE
         last = padded(offset + nbytes)
         whole = page_buffer(last - first) if buffer is None else buffer[: last - first]
@@ -165,10 +141,7 @@ class DirectFile:
         return whole[offset - first : offset - first + nbytes]
 
     def write(self, offset: int, values: npt.NDArray[Any]) -> None:
-        """Write an array's bytes at a multiple of `PAGE`; the rest of the last page becomes zero.
-
-        Raises InputError if the disk is full, or fails.
-        """
+        """Write bytes at a multiple of `PAGE`, zeros to the page's end; InputError if it fails."""
         assert offset % PAGE == 0
         plain = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
         staged = page_buffer(min(padded(plain.nbytes), _LONGEST))
@@ -205,11 +178,7 @@ class DirectFile:
 
 @contextmanager
 def nameless_file(folder: Path, counts: Transfers) -> Iterator[DirectFile]:
-    """A file to write and read, which loses its name when the block ends.
-
-    So the system removes it when nobody has it open any more, however the process ends. The block
-    may open it once more. Raises InputError if nothing can be written to the directory.
-    """
+    """A file to write and read that has no name after the block; InputError if it fails."""
     try:
         handle, name = tempfile.mkstemp(prefix=".nameless-", dir=folder)
     except OSError as error:

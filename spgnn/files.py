@@ -26,11 +26,7 @@ _LOCAL |= {"xfs", "zfs"}
 
 @contextmanager
 def atomic_file(path: AnyPath, what: str | None = None) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces `path` when the block ends: a link too, not its target.
-
-    An error calls it `what`, say ``"--json report.json"``. ``InputError`` if it cannot be written
-    (no such directory, a full disk); the old file stays.
-    """
+    """A file that replaces `path` when the block ends; an InputError calls it `what`."""
     target, shown = Path(path), what or str(path)
     remove_leftovers(target)
     try:
@@ -68,11 +64,7 @@ def atomic_directory(path: AnyPath) -> Iterator[Path]:
 
 @contextmanager
 def scratch_directory(parent: AnyPath, what: str) -> Iterator[Path]:
-    """An empty directory for temporary files, in one that is made if it does not exist.
-
-    It is removed when the block ends, and those of killed processes when the block begins. An
-    ``InputError`` calls it `what`, say ``"--spill DIR"``.
-    """
+    """An empty directory in `path`, removed when the block ends; an InputError calls it `what`."""
     target = Path(parent) / "spill"
     with ExitStack() as stack:
         try:
@@ -86,11 +78,7 @@ def scratch_directory(parent: AnyPath, what: str) -> Iterator[Path]:
 
 
 def check_writable(path: AnyPath, what: str) -> None:
-    """Refuse a file that cannot be written, before long work.
-
-    ``InputError`` if the name, which flag or argument `what` gave, is empty, or that of anything
-    but a regular file, or nothing can be written to its directory.
-    """
+    """InputError, before long work, if the file that `what` names cannot be written."""
     target = Path(path)
     if not os.fspath(path):
         raise InputError(f"{what}: an empty name; give the name of a file")
@@ -112,11 +100,7 @@ def check_writable(path: AnyPath, what: str) -> None:
 
 
 def check_new_directory(path: AnyPath, what: str | None = None) -> None:
-    """Refuse a directory that cannot be made, before long work.
-
-    ``InputError`` if the name, which flag or argument `what` gave, is empty or taken, or nothing
-    can be written to its parent.
-    """
+    """InputError, before long work, if the directory that `what` names cannot be made."""
     target = Path(path)
     shown = str(target) if what is None else f"{what} {target}"
     if not os.fspath(path):
@@ -132,12 +116,7 @@ def check_new_directory(path: AnyPath, what: str | None = None) -> None:
 
 
 def remove_leftovers(target: Path) -> None:
-    """Remove temporary files for `target` of processes that have ended.
-
-    A temporary file or directory is removed only if it is this user's, and nobody can hold its
-    lock any more: it was made on this machine since it started, or lies on a local file system, and
-    the lock can be taken. Whatever else has such a name stays.
-    """
+    """Remove this user's temporary files for `target` whose lock nobody can hold any more."""
     name = re.compile(rf"\.{re.escape(target.name)}\.([0-9a-f]{{8}})-[0-9a-f]{{16}}\.partial")
     folder = target.absolute().parent
     with suppress(OSError):
@@ -283,11 +262,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def reading(path: Path, what: str = "truncated or damaged") -> Iterator[None]:
-    """Turn whatever a library raises in the block about the bytes of a file into an InputError.
-
-    Readers of zip, gzip and .npy raise a dozen types for damaged bytes, undocumented ones among
-    them; all mean the same. Only calls of such readers belong in the block.
-    """
+    """Turn whatever a library raises in the block about the bytes of a file into an InputError."""
     try:
         yield
     except (InputError, MemoryError, Warning):

@@ -271,10 +271,7 @@ class Halo:
 
 @dataclass(frozen=True, eq=False)
 class OwnedIds:
-    """Ids in [0, n), and the rank that owns each of them.
-
-    Numbers of the same vertices lie owner by owner, ids of one owner in their order.
-    """
+    """Ids in [0, n) and the rank that owns each; numbers are owner by owner, in order of ids."""
 
     layout: RowLayout  # of the numbers
     numbers: npt.NDArray[np.int32] | None = None  # [n], of each id; ``None`` if ids are numbers

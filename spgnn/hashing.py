@@ -19,25 +19,7 @@ def uniform(
     *,
     second: npt.NDArray[np.int64] | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1) that depend on (seed, purpose, id or ids, column) and nothing else.
-
-    The mixing function is the finaliser of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014), applied
-    to the id and, with ``columns``, once more to the column.
-
-    Parameters
-    ----------
-    ids : int64 [rows]
-    seed : int
-    purpose : str
-        Draws for different purposes are independent.
-    columns : int, optional
-    second : int64 [rows], optional
-        Another id each: numbers of ordered pairs.
-
-    Returns
-    -------
-    float64 [rows], or [rows, columns]
-    """
+    """[rows] or [rows, columns] in [0, 1): SplitMix64 hashes of (seed, purpose, ids, column)."""
     stream = _stream(seed, purpose)
     with np.errstate(over="ignore"):
         state = _mix(ids.astype(np.uint64) ^ np.uint64(stream))

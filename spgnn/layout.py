@@ -22,10 +22,7 @@ NODE, LOCAL = "node", "local"
 
 
 def grouped_order(group: npt.NDArray[np.integer], groups: int) -> Int64Array:
-    """The order in which members of a group lie together: groups rise, members stay as they were.
-
-    `group` are integers [members] in [0, groups).
-    """
+    """The order in which members of each of `groups` lie together, in the order they had."""
     # Keys of two bytes are sorted by counting, longer ones by comparing.
     narrow = np.uint16 if groups <= 1 << 16 else np.int64
     return np.argsort(group.astype(narrow, copy=False), kind="stable")

@@ -30,12 +30,7 @@ _CONTROL_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def give_back_freed() -> None:
-    """For set-up: let every freed block of 128 KiB or more return to the system at once.
-
-    Left alone, glibc raises this limit to the largest block ever freed, up to 32 MiB, and keeps
-    the memory of building the matrix on top of that of training: 20 MB a rank on a graph of 25 M
-    nonzeros in 8 parts, a third of its data. Elsewhere than on glibc this does nothing.
-    """
+    """For set-up: freed blocks of 128 KiB or more, not of up to 32 MiB, return at once (glibc)."""
     with suppress(OSError, AttributeError):
         libc = _libc()
         libc.mallopt(_MMAP_THRESHOLD, _SMALL)
@@ -72,10 +67,7 @@ class FreedMemory:
 
 
 def give_back_large() -> None:
-    """Give back what set-up freed, and from now on blocks of 1 MiB or more.
-
-    Smaller ones stay for the next epoch, which would have to fault them in.
-    """
+    """Give back what set-up freed, and from now on blocks of 1 MiB or more."""
     with suppress(OSError, AttributeError):
         libc = _libc()
         libc.malloc_trim(0)
@@ -89,11 +81,7 @@ def give_back_holes() -> None:
 
 
 def keep_freed() -> None:
-    """Give back what was freed before, and from then on keep what is freed for reuse.
-
-    An older glibc refuses to raise the limit beyond 32 MiB; there, no block is ever taken from the
-    system by itself.
-    """
+    """Give back what was freed before, and from then on keep what is freed for reuse."""
     with suppress(OSError, AttributeError):
         libc = _libc()
         libc.malloc_trim(0)
@@ -114,11 +102,7 @@ def freed_is_kept() -> Iterator[None]:
 
 
 def collapse_pages(address: int, nbytes: int) -> None:
-    """Move memory that is in use to huge pages, as many as fit; elsewhere than on Linux, nothing.
-
-    For what every epoch reads from end to end: small pages have to be looked up one by one, which
-    products of few columns wait for.
-    """
+    """Move memory that every epoch reads to huge pages, as many as fit; on Linux only."""
     begin = -(-address // _HUGE_PAGE) * _HUGE_PAGE
     length = (address + nbytes) // _HUGE_PAGE * _HUGE_PAGE - begin
     if length > 0 and sys.platform == "linux":
@@ -150,10 +134,7 @@ def check_memory(what: str, nbytes: int) -> None:
 
 
 def processors() -> int:
-    """Processors this process may use: those it may run on, and the time its control groups have.
-
-    A part of one counts as one. A set of processors (cpuset) is in what it may run on.
-    """
+    """Processors this process may use: those it may run on, and its control groups' time."""
     count = os.cpu_count() or 1
     with suppress(OSError):  # Some sandboxes do not tell.
         count = len(os.sched_getaffinity(0))
@@ -176,10 +157,7 @@ def peak_bytes() -> int:
 
 
 def _group_settings(controller: str, unified: str, *legacy: str) -> Iterator[list[str]]:
-    """Words of a setting of this process's control groups, and of all groups above them.
-
-    `unified` is its file in version 2, `legacy` are files of version 1, of a `controller`.
-    """
+    """Words of a setting (version 2 or 1) of this process's control groups and those above."""
     for folder in _groups("", _CONTROL_GROUPS, _CONTROL_GROUPS / "unified"):
         with suppress(OSError):
             yield (folder / unified).read_text().split()
@@ -190,10 +168,7 @@ def _group_settings(controller: str, unified: str, *legacy: str) -> Iterator[lis
 
 
 def _groups(controller: str, *mounts: Path) -> Iterator[Path]:
-    """Directories of this process's control group and those above it; some may not exist.
-
-    In a container, the mount may be the container's own group, and the path that of the host.
-    """
+    """Directories of this process's control group and those above it; some may not exist."""
     text = ""
     with suppress(OSError):
         text = _OWN_GROUPS.read_text(errors="surrogateescape")

@@ -185,16 +185,7 @@ class Pattern:
 
 
 class Selection(Pattern):
-    """A pattern with exactly one nonzero in every row: it lists rows of what it multiplies.
-
-    Rows are shared as a `Pattern` shares its arrays.
-
-    Parameters
-    ----------
-    rows : Tensor, int32 or int64 [m]
-        Each in [0, cols); may repeat.
-    cols : int
-    """
+    """A pattern with one nonzero in every row: it lists `rows` [m], each in [0, cols), shared."""
 
     def __init__(self, rows: Tensor, cols: int) -> None:
         _check_columns(rows, cols)

@@ -43,18 +43,7 @@ PROCESS_BEGAN = _process_began()
 
 
 class Stopwatch:
-    """Seconds of the parts of a job, one after the other.
-
-    Parameters
-    ----------
-    began : float, optional
-        When the first part began, by the clock of ``time.perf_counter``; by default, now.
-
-    Attributes
-    ----------
-    seconds : dict
-        Of each part.
-    """
+    """`seconds` of the parts of a job, one after the other; the first began now, or at `began`."""
 
     def __init__(self, began: float | None = None) -> None:
         self.seconds: dict[str, float] = {}
@@ -87,12 +76,7 @@ class _Stage:
 
 
 class ProgressBar:
-    """A callable (what, done, all) that shows on stderr how far each stage is.
-
-    On a terminal that is one line, which is gone at the end. Elsewhere, a line is written of
-    work that takes longer than `LONG_SECONDS`, further ones after twice the time each, and one of
-    its end. Of several ranks, one shows it.
-    """
+    """A callable (what, done, all): a line on a terminal, few lines of long work elsewhere."""
 
     # Of the whole process: a command has a bar for each of its jobs.
     _next_line, _pause = 0.0, 0.0

@@ -68,20 +68,14 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with_torchrun() -> None:
-    """The same if torchrun started this process: nobody else would end its ranks.
-
-    Programs that a rank starts inherit the variable that shows this, so they end with that rank.
-    """
+    """The same if torchrun started this process, or a rank of it: nobody else would end them."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         die_with_parent(os.getppid())
 
 
 @contextmanager
 def endings_raise() -> Iterator[None]:
-    """Let SIGINT and SIGTERM raise `AskedToEnd` inside the block, unless they are ignored.
-
-    Only a main thread can; on another one nothing changes.
-    """
+    """SIGINT and SIGTERM raise `AskedToEnd` in the block, if on a main thread and not ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -273,13 +273,7 @@ class CSR:
 
 
 def as_csr(A: Any) -> CSR:
-    """A matrix of this library, of SciPy, or of torch (any of their sparse forms) as a CSR.
-
-    Raises
-    ------
-    InputError
-        If it is none of them, or has values that products do not take.
-    """
+    """A matrix of this library, of SciPy or of torch as a CSR; InputError if it is none of them."""
     if isinstance(A, CSR):
         return A
     if isinstance(A, Tensor) and A.layout != torch.strided and A.dim() == 2:
@@ -330,11 +324,7 @@ def _version(values: Tensor | None) -> int | None:
 
 
 def check_degrees(degree: npt.NDArray[np.float64], ids: Tensor | int = 0) -> None:
-    """Refuse negative degrees [rows]: D^-1/2 of one is not a number, and no mean has such weights.
-
-    The ``InputError`` names the first vertex by its original id: of `ids` [rows], or, where those
-    follow each other, counted from that of row 0.
-    """
+    """Refuse negative degrees [rows]; the error names the first vertex by its original id."""
     negative = np.flatnonzero(degree < 0)
     if negative.size:
         row = int(negative[0])
@@ -369,10 +359,7 @@ def entries_of(A: CSR, rows: Tensor) -> Tensor:
 
 
 def keep_columns(A: CSR, columns: Tensor) -> CSR:
-    """The same entries where only some columns [m] are left; all entries lie in these.
-
-    Columns rise; ``columns[k]`` becomes column k.
-    """
+    """The same entries where only some rising columns [m] are left, in which all entries lie."""
     number = torch.empty(A.shape[1], dtype=index_dtype(len(columns)), device=A.device)
     number[columns] = torch.arange(len(columns), dtype=number.dtype, device=A.device)
     indices, shape = number[A.indices], (A.shape[0], len(columns))
@@ -385,10 +372,7 @@ def keep_columns(A: CSR, columns: Tensor) -> CSR:
 
 
 def side_by_side(left: CSR, right: CSR | None) -> CSR:
-    """``[left right]``: the rows of two blocks next to each other, without their scalings.
-
-    Both have values, or both have none.
-    """
+    """``[left right]`` without their scalings; both have values, or both have none."""
     if right is None:
         return CSR(left.pattern, left.values)
     shape = left.shape[0], left.shape[1] + right.shape[1]

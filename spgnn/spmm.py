@@ -15,9 +15,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention import Attention
 from spgnn.autograd import Operands, named, product
-from spgnn.comm import (
-    Mesh,
-)
+from spgnn.comm import Mesh
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Algorithm, Executor, Plan, Stage, Step, build
 from spgnn.exchange.codec import CodecSetting
@@ -560,22 +558,7 @@ class HopMap:
 
 
 class HaloMap:
-    """H to [own rows of H, received rows of H]; linear, its adjoint adds what comes back.
-
-    Parameters
-    ----------
-    executor : Executor
-        Of a matrix whose only stage receives rows of H, as under the column cover in 1D.
-    operands : Operands
-        Those of the matrix, whose products and halos are counted together.
-    codecs : Codecs, optional
-        Those of the matrix.
-
-    Raises
-    ------
-    InputError
-        If the plan receives anything else.
-    """
+    """H to [own, received rows of H], linear; InputError if the plan receives anything else."""
 
     def __init__(
         self, executor: Executor, operands: Operands, codecs: Codecs | None = None
@@ -644,12 +627,7 @@ class HaloMap:
 
 
 class Adjoint:
-    """The transpose of a matrix or of a halo; its products are the adjoint's, and back.
-
-    Attributes
-    ----------
-    T : DistMatrix or HaloMap
-    """
+    """The transpose of a matrix or of a halo; its products are the adjoint's, and back."""
 
     def __init__(self, A: DistMatrix | HaloMap) -> None:
         self.T = A

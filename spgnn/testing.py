@@ -9,11 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spgnn.comm import (
-    connect,
-    guarded,
-    launch,
-)
+from spgnn.comm import connect, guarded, launch
 from spgnn.signals import AskedToEnd
 
 

@@ -54,10 +54,7 @@ def tracing() -> bool:
 
 
 def operators_seen(tensor: Tensor) -> bool:
-    """True if a transform, a mode, a profiler or a class of tensors sees calls of operators.
-
-    Or the dispatcher, which negates what lies in memory where torch put that off.
-    """
+    """True if a transform, mode, profiler, subclass or the dispatcher sees calls of operators."""
     return (
         type(tensor) is not Tensor
         or tensor.is_neg()
@@ -80,10 +77,7 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 def has_hooks(module: nn.Module, *ours: Callable[..., object]) -> bool:
-    """True if more than its forward runs when a module is called, or when its gradients arrive.
-
-    Hooks of our own before the call do not count. Torch has no public way to ask.
-    """
+    """True if more than its forward runs when a module is called; hooks of ours do not count."""
     return bool(
         module._forward_hooks
         or any(hook not in ours for hook in module._forward_pre_hooks.values())
@@ -100,11 +94,7 @@ def constant_when_compiled(function: Callable[..., None]) -> Callable[..., None]
 
 
 def without_compiler(optimizer: type[torch.optim.Optimizer]) -> Callable[..., Any]:
-    """An optimiser that does not import ``torch._dynamo``, which takes as long as importing torch.
-
-    Torch imports it to keep the compiler out of an optimiser's methods, whether anybody compiles or
-    not.
-    """
+    """An optimiser that does not import ``torch._dynamo``, which takes as long as torch."""
     names = ("add_param_group", "zero_grad", "state_dict", "load_state_dict", "step")
     methods: dict[str, Any] = {name: inspect.unwrap(getattr(optimizer, name)) for name in names}
     methods["step"] = torch.no_grad()(methods["step"])
@@ -112,10 +102,7 @@ def without_compiler(optimizer: type[torch.optim.Optimizer]) -> Callable[..., An
 
 
 class DispatchMode(TorchDispatchMode):
-    """A mode whose handler the compiler leaves alone, if there is one.
-
-    Torch imports ``torch._dynamo`` to say so, whether or not anybody compiles.
-    """
+    """A mode whose handler the compiler leaves alone; torch imports ``torch._dynamo`` to say so."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -170,11 +157,7 @@ def timeout_of(process_group: Any, device: torch.device) -> timedelta:
 def unlisted_group(
     store: Any, rank: int, size: int, name: str, timeout: timedelta, cuda: bool
 ) -> Any:
-    """A process group of gloo, with `cuda` also of NCCL, that torch does not list.
-
-    ``torch.distributed.new_group`` lists its groups, and calls later ones after their number: those
-    of the program, too. This one ends with the last reference to it.
-    """
+    """A process group of gloo, with `cuda` also NCCL, that torch does not list or number."""
     dist: Any = torch.distributed
     made, kinds = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType
     made._set_default_backend(kinds.NCCL if cuda else kinds.GLOO)
@@ -227,10 +210,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def on_cpu(function: F) -> F:
-    """A function, or a generator, whose own lists and counts lie in memory of the CPU.
-
-    Whatever ``torch.set_default_device`` says, which whoever iterates over a generator still has.
-    """
+    """A function or generator whose own lists lie on the CPU, whatever the default device."""
 
     @wraps(function)
     def guarded(*arguments: Any, **named: Any) -> Any:

@@ -17,10 +17,7 @@ from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
 from spgnn.attention import EdgeDropout, attend
 from spgnn.attention.pieces import check_attention
 from spgnn.attention.scores import head_scores
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Step, build
 from spgnn.kernels.torch_kernels import dropout_keeps
 from spgnn.testing import run_ranks

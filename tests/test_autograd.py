@@ -13,10 +13,7 @@ from torch import Tensor
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn.autograd import all_reduced, paper_layer, product, product_beside_itself
-from spgnn.comm import (
-    Ledger,
-    connect,
-)
+from spgnn.comm import Ledger, connect
 from spgnn.exchange import Algorithm
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES

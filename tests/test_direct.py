@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 
 from spgnn import InputError, direct
-from spgnn.direct import (
-    PAGE,
-    DirectFile,
-    Transfers,
-    keep_pages,
-    padded,
-    page_buffer,
-    pages_held,
-)
+from spgnn.direct import PAGE, DirectFile, Transfers, keep_pages, padded, page_buffer, pages_held
 from spgnn.kernels.recycling import Keeper
 from spgnn.signals import AskedToEnd
 

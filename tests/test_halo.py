@@ -12,14 +12,9 @@ import torch
 from scipy.spatial import cKDTree
 
 from spgnn import DistMatrix, Halo, InputError, Mesh, RowLayout
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm
-from spgnn.kernels import (
-    spmm,
-)
+from spgnn.kernels import spmm
 from spgnn.partition import morton
 from spgnn.testing import run_ranks
 from tests.comm.jobs import on_their_own

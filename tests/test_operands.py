@@ -10,9 +10,7 @@ import torch
 
 from spgnn import CSR, DistMatrix, Halo, InputError, Mesh, RowLayout
 from spgnn.autograd import FIRST_COMPARED
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
 from tests import unchanged

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from spgnn import CSR, InputError
-from spgnn.kernels import (
-    spmm,
-)
+from spgnn.kernels import spmm
 from spgnn.sparse import SUM_DTYPE
 
 

@@ -12,10 +12,7 @@ import torch
 from scipy.sparse.linalg import cg, eigsh
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.schemes import STRATEGIES

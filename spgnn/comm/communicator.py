@@ -18,17 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    agreement,
-)
-from spgnn.comm.failure import (
-    Call,
-    CommunicationError,
-    Group,
-    Job,
-    MismatchError,
-    shown_ranks,
-)
+from spgnn.comm import agreement
+from spgnn.comm.failure import Call, CommunicationError, Group, Job, MismatchError, shown_ranks
 from spgnn.comm.place import find_place
 from spgnn.comm.traffic import Ledger, RowCounts, Traffic
 from spgnn.errors import InputError

@@ -34,23 +34,8 @@ from torch.distributed import (  # type: ignore[attr-defined]
 )
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
-from spgnn.comm.failure import (
-    SETUP_SECONDS,
-    Job,
-    StartError,
-    join,
-    shown_ranks,
-    world,
-)
-from spgnn.comm.place import (
-    BACKENDS,
-    DEVICES,
-    Place,
-    choose,
-    find_place,
-    mpi_lacks_room,
-    seconds,
-)
+from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, shown_ranks, world
+from spgnn.comm.place import BACKENDS, DEVICES, Place, choose, find_place, mpi_lacks_room, seconds
 from spgnn.errors import InputError, check_choice
 from spgnn.signals import END_SECONDS, die_with_torchrun
 

@@ -16,14 +16,7 @@ from torch import Tensor
 
 from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.connect import Rendezvous, has_address, least, meet
-from spgnn.comm.failure import (
-    CONNECT_SECONDS,
-    Group,
-    Job,
-    Lifelines,
-    StartError,
-    StreamCall,
-)
+from spgnn.comm.failure import CONNECT_SECONDS, Group, Job, Lifelines, StartError, StreamCall
 from spgnn.comm.place import Place, choose
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError

@@ -18,13 +18,7 @@ from torch.autograd import Function
 
 from spgnn.errors import InputError
 from spgnn.kernels.recycling import new_rows
-from spgnn.torch_internals import (
-    below_autograd,
-    direct,
-    forward_mode,
-    recorder,
-    transforms_active,
-)
+from spgnn.torch_internals import below_autograd, direct, forward_mode, recorder, transforms_active
 
 _library: Any = torch.library.Library("spgnn", "DEF")
 

@@ -22,10 +22,7 @@ _ALWAYS_ALLOWED = 1 << 16  # parts
 
 
 def check_parts(parts: object, vertices: int, name: str = "k") -> int:
-    """The number of parts: at most 65,536, or four times as many as vertices.
-
-    Every figure per part takes memory, and parts beyond that could not but be empty.
-    """
+    """The number of parts: at most 65,536, or four times as many as vertices."""
     return check_integer(name, parts, 1, min(max(_ALWAYS_ALLOWED, 4 * vertices), 2**31 - 1))
 
 
@@ -57,11 +54,7 @@ def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
 def part_bounds(
     totals: npt.ArrayLike, parts: npt.ArrayLike, imbalance: npt.ArrayLike
 ) -> Int64Array:
-    """The most that a part may have of each total, never less than its share rounded up.
-
-    Its share is one of `parts`, which broadcast with the totals: 3.0 stands for a third. A single
-    row above a bound makes it impossible for the part that has this row, and for no other.
-    """
+    """The most that each of `parts` shares may have of each total, or its largest row."""
     totals, parts = np.asarray(totals, np.int64), np.asarray(parts)
     allowed = np.floor(np.minimum(totals * (1 + np.asarray(imbalance)) / parts, 2.0**62))
     bounds: Int64Array = np.maximum(allowed, np.ceil(totals / parts * (1 - 1e-12)))

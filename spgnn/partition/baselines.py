@@ -49,14 +49,7 @@ def _with_fixed(problem: Problem, free: Int32Array) -> Int32Array:
 
 
 def pagraph(problem: Problem) -> Int32Array:
-    """PaGraph's: training vertices one by one, each where most of its neighbours already are.
-
-    The score of part i for vertex v (Lin et al., SoCC 2020) is |T_i ∩ IN(v)| · (T/k − |T_i|) /
-    |V_i|. T_i are its training vertices so far, IN(v) all that v reaches within `hops`, and V_i
-    what all of T_i reach: the vertices that a rank holds under ``--distributed replicated``. Among
-    equal scores, the part with fewest training vertices wins. Any other vertex goes to one of the
-    parts that hold it, drawn at random; those that none holds make the number of vertices even.
-    """
+    """PaGraph's (Lin et al., SoCC 2020): training vertices where their neighbours are."""
     adjacency, k, targets = problem.adjacency, problem.parts, problem.targets
     indptr, indices, n = adjacency.indptr, adjacency.indices, adjacency.vertices
     labels = np.full(n, -1, np.int32)

@@ -39,26 +39,14 @@ def check_labels(labels: npt.ArrayLike, vertices: int, parts: int | None) -> tup
 
 
 def check_fixed(fixed: npt.ArrayLike, vertices: int, parts: int) -> Int32Array | None:
-    """The part that each vertex must be in, −1 for any; None where no vertex is fixed.
-
-    Raises
-    ------
-    InputError
-        If they are not integers, not one per vertex, or not in [−1, parts).
-    """
+    """The part that each vertex must be in, −1 for any; None if all are free."""
     array = integers(fixed, "fixed")
     _check_range(array, vertices, parts, "fixed label", "vertex", "vertices", lowest=-1)
     return array.astype(np.int32) if (array >= 0).any() else None
 
 
 def check_shares(shares: npt.ArrayLike, parts: int, name: str = "shares") -> Float64Array | None:
-    """Shares of the work, float64 [parts], beside the largest; None where all are equal.
-
-    Raises
-    ------
-    InputError
-        If they are not real numbers, not one per part, or not positive and finite.
-    """
+    """Shares of the work, float64 [parts], of the largest; None if equal, InputError if unfit."""
     try:
         array = np.asarray(shares)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -144,13 +132,7 @@ def read_labels(path: AnyPath, vertices: int, parts: int, *, lowest: int = 0) ->
 
 
 def read_shares(path: AnyPath, parts: int) -> Float64Array:
-    """Read the share of each part, one positive number a line, float64 [parts].
-
-    Raises
-    ------
-    InputError
-        Naming file and line: not a positive number, or a wrong number of lines.
-    """
+    """Read the share of each part, one positive number a line; InputError names file and line."""
     shares = []
     for line, field in enumerate(_read_bytes(path).decode("latin-1").rstrip().split("\n"), 1):
         try:
@@ -196,13 +178,7 @@ def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) 
 
 
 def read_edge_labels(path: AnyPath, edges: int, parts: int) -> Int32Array:
-    """Read the part of each nonzero from a .npy vector of uint8, int16 or int32, little endian.
-
-    Raises
-    ------
-    InputError
-        Naming the file: no such array, not one label for each nonzero, or one outside [0, parts).
-    """
+    """Read the part of each nonzero from a .npy vector of integers; InputError names the file."""
     named = Path(path)
     check_regular(named)
     with reading(named), named.open("rb") as file, errors_of(path):
@@ -220,10 +196,7 @@ def read_edge_labels(path: AnyPath, edges: int, parts: int) -> Int32Array:
 def write_edge_labels(
     path: AnyPath, labels: npt.ArrayLike, parts: int, what: str | None = None
 ) -> None:
-    """Write the part of each nonzero, in [0, parts), in the narrowest dtype that holds any part.
-
-    An error calls the file `what`, by default its path.
-    """
+    """Write the part of each nonzero in the narrowest dtype that holds any; errors say `what`."""
     array = integers(labels, "edge labels")
     dtype = next(dtype for dtype in _EDGE_DTYPES if parts - 1 <= np.iinfo(dtype).max)
     starts = range(0, len(array), _PIECE)

@@ -236,13 +236,7 @@ def check_method(
     positions: bool,
     weights: int = 1,
 ) -> None:
-    """Refuse what a method cannot do; the options are those of `partition`, given or not.
-
-    Raises
-    ------
-    InputError
-        If it cannot, or its package is missing.
-    """
+    """InputError if a method lacks an option of `partition`, or its package is missing."""
     if objective not in OURS.get(method, ("both",)):
         raise InputError(f"method {method} takes no objective {objective}; use gvb")
     if shares and method == "pagraph":

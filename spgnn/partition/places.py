@@ -73,13 +73,7 @@ def place(
 def levels_of(
     machine: Machine | AnyPath | None, parts: int, nodes: int | None = None
 ) -> tuple[int | None, int]:
-    """The number of nodes, and what a row to another counts beside one inside.
-
-    Raises
-    ------
-    InputError
-        If the machine's nodes do not fit the parts, or it does not know links between nodes.
-    """
+    """The number of nodes, and what a row to another counts; InputError if unfit."""
     nodes = check_nodes(nodes, parts)
     if machine is None:
         return nodes, OUTSIDE

@@ -37,11 +37,7 @@ def write_figure(figure: Any, path: str, suffix: str, flag: str = "--plot") -> N
 
 
 def plot_volumes(volumes: Volumes, path: str, title: str, reports: Sequence[Report] = ()) -> None:
-    """Draw send and receive volume per part and the block heat map, for the column cover.
-
-    Of several reports, what the busiest part of each method moves as well: the larger of rows sent
-    and received, which the others wait for.
-    """
+    """Draw volumes per part, the heat map of blocks and the busiest part of each report."""
     suffix = check_plot(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

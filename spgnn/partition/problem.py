@@ -22,12 +22,7 @@ BALANCES = ("nnz", "vertices", "train")
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A graph to be partitioned, and the options; checked by `partition`.
-
-    `weights` is int64 [vertices, constraints]: what each part's share of must be balanced;
-    `targets` are the training vertices, or all. `shares` and `fixed` are None where parts are equal
-    and vertices free.
-    """
+    """A checked graph and options; `weights` [vertices, constraints] are to be balanced."""
 
     adjacency: Adjacency
     parts: int

@@ -30,16 +30,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class VertexCut:
-    """A part for every nonzero, and an owner for every vertex.
-
-    Attributes
-    ----------
-    edges : int32 [nnz]
-        Of each nonzero, in the order of the matrix; the diagonal belongs to the owner.
-    owners : int32 [n]
-    report : dict
-        docs/partition.md has its figures.
-    """
+    """A part for every nonzero, `edges` in the matrix's order, and an owner for every vertex."""
 
     edges: Int32Array
     owners: Int32Array

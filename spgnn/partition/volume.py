@@ -24,15 +24,7 @@ _TABLE_BYTES = 4 << 30
 
 @dataclass(frozen=True)
 class CoverVolume:
-    """Rows that cross ranks in one SpMM under one cover.
-
-    Attributes
-    ----------
-    send, receive : int64 [parts]
-        Rows that enter nodes once are no part's: there `receive` is by node.
-    blocks : int64 [parts, parts] or None
-        Rows that part p sends to part q. None beyond 1024 parts.
-    """
+    """Rows that cross ranks in one SpMM under a cover; `blocks` None beyond 1024 parts."""
 
     send: Int64Array
     receive: Int64Array
@@ -242,10 +234,7 @@ def part_weights(weights: Int64Array, labels: npt.ArrayLike, parts: int) -> Int6
 
 
 def excess_of_maximum(values: Int64Array, shares: Float64Array | None = None) -> float:
-    """Maximum / average − 1, or with `shares` of each the largest value / its share − 1.
-
-    0 where all are 0.
-    """
+    """Maximum / average − 1, or largest value / its share − 1 with `shares`; 0 where all are 0."""
     total = int(values.sum())
     if not total:
         return 0.0

@@ -16,11 +16,7 @@ from pathlib import Path
 import torch
 
 from spgnn import InputError
-from spgnn.comm import (
-    Communicator,
-    connect,
-    guarded,
-)
+from spgnn.comm import Communicator, connect, guarded
 from spgnn.comm.communicator import Pending
 from spgnn.comm.traffic import RowCounts
 

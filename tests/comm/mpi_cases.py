@@ -13,13 +13,7 @@ from mpi4py import MPI
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import (
-    CommunicationError,
-    Communicator,
-    connect,
-    failure,
-    guarded,
-)
+from spgnn.comm import CommunicationError, Communicator, connect, failure, guarded
 from spgnn.comm.mpi import MPIJob
 from tests import products, training, unchanged
 from tests.comm import misbehaving as quarrels

@@ -7,9 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.communicator import Pending
 from spgnn.comm.traffic import RowCounts
 

@@ -19,14 +19,7 @@ import torch
 import torch.distributed as dist
 
 from spgnn import InputError
-from spgnn.comm import (
-    CommunicationError,
-    connect,
-    failure,
-    guarded,
-    launch,
-    torchdist,
-)
+from spgnn.comm import CommunicationError, connect, failure, guarded, launch, torchdist
 from spgnn.comm.failure import Call
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.testing import run_ranks

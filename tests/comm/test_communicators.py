@@ -18,14 +18,7 @@ import torch.distributed as dist
 
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn._native import Endpoint
-from spgnn.comm import (
-    CommunicationError,
-    Communicator,
-    connect,
-    launch,
-    shared,
-    torchdist,
-)
+from spgnn.comm import CommunicationError, Communicator, connect, launch, shared, torchdist
 from spgnn.comm.communicator import Pending
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.comm.traffic import RowCounts
@@ -227,9 +220,7 @@ def check():
         os._exit(1)
 
 atexit.register(check)
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 connect("gloo").barrier()
 assert threads() > 0, "gloo calls its threads something else now"
 """

@@ -19,12 +19,7 @@ import pytest
 import torch
 
 from spgnn import InputError, signals
-from spgnn.comm import (
-    SoloCommunicator,
-    connect,
-    guarded,
-    launch,
-)
+from spgnn.comm import SoloCommunicator, connect, guarded, launch
 from spgnn.comm.failure import Lifelines
 from spgnn.testing import run_ranks
 from tests.comm import misbehaving

@@ -12,10 +12,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-    place,
-)
+from spgnn.comm import connect, place
 from spgnn.comm.connect import meet, step_hosts, step_port
 from spgnn.comm.place import (
     NO_GPU,

@@ -25,10 +25,7 @@ from torch import distributed as dist
 from torch.distributed import TCPStore
 
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-    launch,
-)
+from spgnn.comm import connect, launch
 from spgnn.comm.failure import Job, Lifelines, world
 from spgnn.testing import run_ranks
 from spgnn.train.run import main

@@ -6,10 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    attention,
-    torch_kernels,
-)
+from spgnn.kernels import attention, torch_kernels
 from spgnn.kernels.attention import (
     AttentionDropout,
     Gat,

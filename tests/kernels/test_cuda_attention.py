@@ -5,10 +5,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from spgnn.kernels import (
-    cpu,
-    torch_kernels,
-)
+from spgnn.kernels import cpu, torch_kernels
 from spgnn.kernels.attention import (
     Gat,
     GatV2,

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spgnn.kernels import (
-    torch_kernels as cusparse,
-)
+from spgnn.kernels import torch_kernels as cusparse
 from spgnn.kernels.cuda import device, programs
 from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda.device import ACCUMULATORS, WARP, instance, thread_shape

@@ -12,12 +12,8 @@ import torch
 from torch.func import hessian, jvp, vmap
 
 from spgnn import DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm import (
-    SoloCommunicator,
-)
-from spgnn.kernels import (
-    torch_kernels,
-)
+from spgnn.comm import SoloCommunicator
+from spgnn.kernels import torch_kernels
 from spgnn.kernels.attention import AttentionDropout, Gat, Rules, attend_, finish
 from spgnn.sparse import CSR
 

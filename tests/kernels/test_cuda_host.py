@@ -7,11 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from spgnn.kernels import (
-    cuda,
-    sddmm,
-    torch_kernels,
-)
+from spgnn.kernels import cuda, sddmm, torch_kernels
 from spgnn.kernels.cuda import device, programs
 from spgnn.kernels.cuda import operations as nonzeros
 from spgnn.torch_internals import at_work

@@ -15,13 +15,7 @@ from spgnn.kernels.cuda.device import (
     thread_shape,
     vector_width,
 )
-from spgnn.kernels.cuda.tiling import (
-    TILE_ITEMS,
-    Tiling,
-    make_segments,
-    make_tiling,
-    tile_items,
-)
+from spgnn.kernels.cuda.tiling import TILE_ITEMS, Tiling, make_segments, make_tiling, tile_items
 
 LENGTHS = st.lists(
     st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 40), st.integers(0, 3000)),

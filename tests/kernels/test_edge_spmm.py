@@ -8,10 +8,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from spgnn.errors import InputError
 from spgnn.kernels import edge_add as add_ends
-from spgnn.kernels import (
-    edge_spmm,
-    torch_kernels,
-)
+from spgnn.kernels import edge_spmm, torch_kernels
 from spgnn.kernels.edge_spmm import EDGE_OPS, EDGE_REDUCTIONS
 from spgnn.pattern import Pattern
 

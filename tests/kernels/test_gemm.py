@@ -3,11 +3,7 @@
 import pytest
 import torch
 
-from spgnn.kernels import (
-    bfloat16,
-    cpu,
-    gemm,
-)
+from spgnn.kernels import bfloat16, cpu, gemm
 from spgnn.kernels.gemm import (
     FEWEST_ROWS,
     add_times_transposed_,

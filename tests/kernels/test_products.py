@@ -8,11 +8,7 @@ from hypothesis import strategies as st
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    edge_softmax,
-    sddmm,
-    spmm,
-)
+from spgnn.kernels import edge_softmax, sddmm, spmm
 from spgnn.sparse import CSR
 
 from . import oracle

@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    dequantise_rows,
-    quantise_rows,
-    torch_kernels,
-)
+from spgnn.kernels import dequantise_rows, quantise_rows, torch_kernels
 from spgnn.kernels.quantise import packed_bytes
 
 from .conftest import DTYPES, random_dense

@@ -9,10 +9,7 @@ import threading
 import pytest
 import torch
 
-from spgnn.kernels import (
-    recycling,
-    spmm,
-)
+from spgnn.kernels import recycling, spmm
 from spgnn.kernels.recycling import SMALLEST, Keeper
 from spgnn.sparse import CSR
 

@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    spmm,
-)
+from spgnn.kernels import spmm
 from spgnn.kernels.extremes import extreme_
 from spgnn.sparse import CSR
 

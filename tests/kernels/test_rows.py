@@ -5,11 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    dropout_rows,
-    gather_rows,
-    scatter_add_rows,
-)
+from spgnn.kernels import dropout_rows, gather_rows, scatter_add_rows
 
 from . import oracle as reference
 from .conftest import DTYPES, SUM_DTYPE, assert_close, random_dense

@@ -8,9 +8,7 @@ import torch.nn.functional as F
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels import (
-    dropout_rows,
-)
+from spgnn.kernels import dropout_rows
 from spgnn.kernels.update import update_rows_
 
 from . import oracle as reference

@@ -8,9 +8,7 @@ from types import ModuleType
 
 import torch
 
-from spgnn.kernels import (
-    torch_kernels,
-)
+from spgnn.kernels import torch_kernels
 from spgnn.kernels.cuda import kernels
 from spgnn.kernels.cuda.operations import dropout_rows
 

@@ -8,15 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spgnn.kernels.attention import (
-    FINISHED,
-    MERGED,
-    STORED,
-    Gat,
-    GatV2,
-    Rules,
-    Target,
-)
+from spgnn.kernels.attention import FINISHED, MERGED, STORED, Gat, GatV2, Rules, Target
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda.device import (
     PACK_BYTES,

@@ -1,12 +1,7 @@
 # ruff: noqa: F401
 """Every operation by spgnn's own CUDA kernels, where it has one."""
 
-from spgnn.kernels.cuda.attention import (
-    attend,
-    attend_backward,
-    attention_finish,
-    head_products,
-)
+from spgnn.kernels.cuda.attention import attend, attend_backward, attention_finish, head_products
 from spgnn.kernels.cuda.operations import (
     dequantise_rows,
     dropout_rows,
