@@ -66,7 +66,7 @@ def _odd_graphs() -> dict[str, sp.csr_array]:
 GRAPHS = _odd_graphs()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS])
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize("k", [1, 2, 5, 100])
 def test_labels_are_in_range_whatever_the_graph(method, graph, k):
@@ -78,7 +78,7 @@ def test_labels_are_in_range_whatever_the_graph(method, graph, k):
     assert result["empty_parts"] == k - len(np.unique(labels))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*METHODS])
 def test_what_every_method_promises(method):
     """Bounds of 0 and none at all; duplicates count once; a seed is a partition; communities."""
     A = GRAPHS["disconnected"]
