@@ -43,4 +43,3 @@ from .transport import ByteCounts as ByteCounts
 from .transport import Handle as Handle
 from .transport import Step as Step
 from .transport import Then as Then
-from .transport import Transport as Transport
