@@ -87,13 +87,13 @@ void test_report(const Matrix& matrix, const std::vector<Part>& labels, int part
     expect(std::accumulate(by_row.begin(), by_row.end(), std::int64_t{0}) == std::ssize(rows),
            "partial sums", matrix.name, parts);
     const auto minimum = spgnn::count_minimum_covers(adjacency, labels, parts, 1, threads, {});
-    const auto columns = spgnn::transpose(adjacency);
+    const auto transposed = spgnn::transpose(adjacency);
     const auto n = static_cast<Vertex>(adjacency.vertices());
     const spgnn::gvb::WeightedVertices vertices{n, 1, row_lengths(adjacency)};
     Options options;
     options.parts = parts;
     options.threads = threads;
-    const spgnn::gvb::CoverState state(adjacency, {columns.indptr, columns.indices}, vertices,
+    const spgnn::gvb::CoverState state(adjacency, {transposed.indptr, transposed.indices}, vertices,
                                        labels, options);
     expect(minimum.all.send == state.send() && minimum.all.receive == state.receive(),
            "minimum covers", matrix.name, parts);

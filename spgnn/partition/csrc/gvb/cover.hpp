@@ -58,7 +58,7 @@ inline void split_by_covers(const Adjacency& adjacency, const std::vector<Part>&
   for (int thread = 0; thread < std::min(threads, parts); ++thread) {
     covers.emplace_back(adjacency, labels, parts, members, true);
   }
-  parallel_chunks(parts, std::ssize(covers), [&](std::int64_t p, int thread) {
+  parallel_chunks(parts, static_cast<int>(covers.size()), [&](std::int64_t p, int thread) {
     covers[thread].of_rows(p, [&](std::int64_t, std::int64_t) {
       covers[thread].for_each_nonzero([&](std::int64_t e, bool by_row, bool by_column) {
         // Where both sides are in the cover, either pays for free.
