@@ -204,7 +204,7 @@ def test_edges_of_pyg_data_one_by_one():
     for batch in spgnn.NeighborLoader(data, [-1], batch_size=11):
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
-        assert torch.equal(batch.layers[0].edge_attr, data.edge_attr[batch.e_id])
+        assert torch.equal(batch.layers[0].local_edges.attr, data.edge_attr[batch.e_id])
         assert torch.equal(batch.age, 2 * batch.n_id)
         met += torch.bincount(batch.e_id, minlength=data.num_edges)
     assert met.tolist() == [1] * data.num_edges
@@ -403,7 +403,7 @@ def test_all_that_data_holds_is_in_batches_as_it_is_given():
                 else:
                     assert found == value
         assert torch.equal(
-            batch.layers[-1].edge_type, batch.edge_type[: batch.layers[-1].pattern.nnz]
+            batch.layers[-1].local_edges.type, batch.edge_type[: batch.layers[-1].pattern.nnz]
         )
 
 
@@ -529,7 +529,7 @@ def test_batches_are_pickled_without_their_graph(resample):
             for name in ("e_id", "edge_attr", "edge_weight", "edge_type", "age", "big"):
                 assert torch.equal(getattr(batch, name), getattr(other, name)), name
             for one, two in zip(batch.layers, other.layers, strict=True):
-                assert torch.equal(one.edge_attr, two.edge_attr)
+                assert torch.equal(one.local_edges.attr, two.local_edges.attr)
             out = model(batch.x, batch.layers, batch.keys)
             assert torch.equal(out, model(other.x, other.layers, other.keys))
             assert other.pyg().to_dict().keys() == batch.pyg().to_dict().keys()

@@ -144,7 +144,7 @@ class Reference:
         for hop, block in enumerate(reversed(batch.layers)):
             assert block.rows == reached
             assert block.columns >= block.rows
-            edges = [] if block.edge_attr is None else block.edge_attr.tolist()
+            edges = [] if block.local_edges.attr is None else block.local_edges.attr.tolist()
             ends, columns = block.pattern.indptr.tolist(), block.pattern.indices.tolist()
             assert len(ends) == block.rows + 1
             assert ends[-1] == len(columns) == len(edges)
@@ -329,8 +329,8 @@ def check_subgraph(
     inside = torch.isin(data.edge_index, batch.n_id).all(0)
     assert sorted(batch.e_id.tolist()) == inside.nonzero()[:, 0].tolist()
     for block in batch.layers:
-        assert block.edge_attr is not None
-        assert sorted(block.edge_attr.tolist()) == sorted(batch.e_id.tolist())
+        assert block.local_edges.attr is not None
+        assert sorted(block.local_edges.attr.tolist()) == sorted(batch.e_id.tolist())
     if case.sampler == "cluster":
         chosen = batch.input_id.tolist()
         assert nodes == [v for c in chosen for v in range(int(data.num_nodes)) if v // 3 == c]
