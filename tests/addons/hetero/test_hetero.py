@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as geometric
 from torch import nn
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import (
     GATConv,
     GATv2Conv,
@@ -700,3 +700,16 @@ def check_names(rank: int) -> None:
 
 def test_names_of_users_do_not_replace_those_of_the_graph():
     run_ranks(check_names, 3)
+
+
+def check_types_of_one_rank(rank: int) -> None:
+    index = torch.tensor([[0, 1, 2, 3, 1, 2], [1, 0, 3, 2, 2, 1]])
+    graph = spgnn.distribute(Data(x=torch.rand(4, 2), edge_index=index), partition=[0, 0, 1, 1])
+    types = torch.full((graph.local_edge_index.shape[1],), 7 if rank == 1 else 0)
+    with pytest.raises(InputError, match="edge_type runs from 7"):
+        spgnn.nn.RGCNConv(2, 2, 2)(graph.x, graph, types)
+    assert graph.comm.agree(1, "sum") == 2
+
+
+def test_types_that_one_rank_refuses_all_do():
+    run_ranks(check_types_of_one_rank, 2)
