@@ -46,7 +46,7 @@ def quantise_rows(
 
     ``code = floor((x - minimum) / scale + u)`` with u in [0, 1) a pure function of
     ``(key, ids[i], column)``: the same on every device, rank and number of threads, and unbiased.
-    16 bits: bfloat16, rounded stochastically. docs/kernels.md defines every bit. What bfloat16
+    16 bits: bfloat16, rounded stochastically. torch_kernels.py defines every bit. What bfloat16
     cannot hold arrives non-finite, and so does all of a row (at 8 bits and fewer) with a NaN or an
     infinity in it, or whose range float32 cannot hold. Scales below 2⁻¹¹⁰ are raised to it.
 

@@ -306,7 +306,7 @@ def cross_entropy(
         gradient.scatter_add_(1, target.clamp(min=0)[:, None], -factor).mul_(factor / divisor)
 
 
-# --- rows in few bits, as docs/kernels.md defines them ------------------------------------------
+# --- rows in few bits: the definition of every bit ----------------------------------------------
 
 _NAN = 0x7FC0
 _LEAST_SCALE = 2.0**-110
