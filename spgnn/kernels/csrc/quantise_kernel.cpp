@@ -1,4 +1,4 @@
-// Rows packed into few bits, and unpacked; docs/kernels.md defines every one of them.
+// Rows packed into few bits, and unpacked; kernels/torch_kernels.py defines every one of them.
 
 #include "codes.hpp"
 #include "row_scales.hpp"

@@ -1,4 +1,4 @@
-// Rows in few bits; docs/kernels.md defines every one of them.
+// Rows in few bits; kernels/torch_kernels.py defines every one of them.
 #pragma once
 
 #include "nonzeros.cuh"
