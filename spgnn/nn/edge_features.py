@@ -47,10 +47,10 @@ from spgnn.sparse import CSR
 
 
 def edge_rows(
-    layer: nn.Module, graph: Graph, given: Tensor | None, rows: Tensor, width: int | None = None
+    layer: nn.Module, graph: Graph, edge_attr: Tensor | None, rows: Tensor, width: int | None = None
 ) -> Tensor:
     """Features of edges [edges, f], those given or the graph's, in the dtype of `rows`."""
-    name, attr = type(layer).__name__, graph.local_edges.attr if given is None else given
+    name, attr = type(layer).__name__, graph.local_edges.attr if edge_attr is None else edge_attr
     if not isinstance(attr, Tensor) or not attr.is_floating_point() or attr.dim() not in (1, 2):
         raise InputError(
             f"{name} needs edge_attr, floating numbers [edges, f] of this rank's edges as "

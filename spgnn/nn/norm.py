@@ -68,7 +68,7 @@ class Norm(nn.Module):
         """True if a call takes statistics over all vertices in the current mode."""
         return self.needs_all_rows
 
-    def remember(self, found: Moments) -> None:
+    def remember(self, moments: Moments) -> None:
         """Update running moments, if there are any, with those of at least two vertices.
 
         In training a norm does so itself, unless its moments say otherwise (`Moments.updates`):
@@ -165,21 +165,23 @@ class BatchNorm(Norm):
         InputError
             If there is one vertex in all, which has no variance.
         """
-        held = self.module
-        if held.running_mean is not None and held.running_var is not None and not self.training:
-            scale = self._scale(held.running_var)
-            return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
-        found = self._moments(x, graph, shift)
-        if self.training and not found.has_variance:
-            if not self.allow_single_element:
-                raise InputError(f"BatchNorm: a variance needs two vertices, got {found.count}")
-            assert held.running_mean is not None
-            assert held.running_var is not None
-            scale = self._scale(held.running_var)
-            return _scaled(x, _less(held.running_mean, shift), scale, held.bias)
-        if self.training and found.updates:
-            self.remember(found)
-        return _scaled(found.centred, found.mean, self._scale(found.variance), held.bias)
+        module, moments = self.module, None
+        if self.needs_moments:
+            moments = self._moments(x, graph, shift)
+            if self.training and not moments.has_variance:
+                if not self.allow_single_element:
+                    raise InputError(
+                        f"BatchNorm: a variance needs two vertices, got {moments.count}"
+                    )
+                moments = None
+        if moments is None:
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            scale = self._scale(module.running_var)
+            return _scaled(x, _less(module.running_mean, shift), scale, module.bias)
+        if self.training and moments.updates:
+            self.remember(moments)
+        return _scaled(moments.centred, moments.mean, self._scale(moments.variance), module.bias)
 
     def _scale(self, variance: Tensor) -> Tensor:
         scale = (variance + self.eps).rsqrt()
@@ -191,12 +193,12 @@ class BatchNorm(Norm):
         return self.training or self.module.running_mean is None
 
     @torch.no_grad()
-    def remember(self, found: Moments) -> None:
+    def remember(self, moments: Moments) -> None:
         """Take moments into the running ones.
 
         Parameters
         ----------
-        found : Moments
+        moments : Moments
             Of at least two vertices.
         """
         module = self.module
@@ -208,8 +210,8 @@ class BatchNorm(Norm):
         momentum = self.momentum
         if momentum is None:
             momentum = 1.0 / float(module.num_batches_tracked)
-        unbiased = found.variance * (found.count / (found.count - 1))
-        module.running_mean.lerp_(found.centre + found.mean, momentum)
+        unbiased = moments.variance * (moments.count / (moments.count - 1))
+        module.running_mean.lerp_(moments.centre + moments.mean, momentum)
         module.running_var.lerp_(unbiased, momentum)
 
     def reset_running_stats(self) -> None:

@@ -532,13 +532,13 @@ def _numbers_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
         number = value.item() if isinstance(value, Tensor) and not value.dim() else value
         return list(number) if isinstance(number, tuple) else number
 
-    numbers = [
-        {name: plain(value) for name, value in g.items() if name != "params"}
-        for g in optimizer.param_groups
-    ]
     return [
-        {name: value for name, value in group.items() if isinstance(value, int | float | list)}
-        for group in numbers
+        {
+            name: number
+            for name, value in group.items()
+            if name != "params" and isinstance(number := plain(value), int | float | list)
+        }
+        for group in optimizer.param_groups
     ]
 
 
