@@ -75,7 +75,14 @@ class Operands:
 
     def check(self, dense: object, rows: int, *, wrong: str = "", **facts: object) -> None:
         """Check what belongs to a product that has been. Collective."""
-        wrong = wrong or _why_no_operand(dense, rows)
+        if wrong:
+            pass
+        elif not isinstance(dense, Tensor):
+            wrong = f"the operand must be a torch tensor, got {type(dense).__name__}"
+        elif dense.layout != torch.strided:
+            wrong = f"the operand must be dense, got layout {dense.layout}: take to_dense()"
+        elif dense.dim() != 2 or dense.shape[0] != rows:
+            wrong = f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}"
         if self._comm.size > 1 and not self._dry:
             self._compare(dense, wrong, facts)
         if not wrong and dense.is_meta and not self._dry:  # type: ignore[attr-defined]
@@ -105,17 +112,6 @@ class Operands:
 def as_given(rows: object) -> dict[str, Any]:
     """What ranks must agree on of rows [n, …] that travel as [n, f] of some other dtype."""
     return {"dtype": rows.dtype, "width": (*rows.shape[1:],)} if isinstance(rows, Tensor) else {}
-
-
-def _why_no_operand(dense: object, rows: int) -> str:
-    """The reason that something is no operand, a tensor [rows, f] with data; else nothing."""
-    if not isinstance(dense, Tensor):
-        return f"the operand must be a torch tensor, got {type(dense).__name__}"
-    if dense.layout != torch.strided:
-        return f"the operand must be dense, got layout {dense.layout}: take to_dense()"
-    if dense.dim() != 2 or dense.shape[0] != rows:
-        return f"the rank holds {rows} rows, the operand has shape {list(dense.shape)}"
-    return ""
 
 
 def agreeing(owner: Any, comm: Communicator | None, work: Callable[[], Result]) -> Result:

@@ -42,15 +42,31 @@ def recorder(node: type[Function]) -> Callable[..., Any]:
     return apply
 
 
-def transforms_active() -> bool:
-    """True while a transform of ``torch.func`` is at work; torch has no public way to ask."""
-    active: bool = torch._C._are_functorch_transforms_active()
-    return active
+# True while a transform of ``torch.func`` is at work; torch has no public way to ask.
+transforms_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+# True while ``torch.jit.trace`` records; its own word is not typed.
+tracing: Callable[[], object] = torch._C._get_tracing_state
 
 
-def tracing() -> bool:
-    """True while ``torch.jit.trace`` records; its own word is not typed."""
-    return torch._C._get_tracing_state() is not None
+def transformed() -> bool:
+    """True while a transform of ``torch.func`` or forward-mode differentiation is at work."""
+    return transforms_active() or forward_ad._current_level >= 0
+
+
+def traced() -> bool:
+    """True while operations are recorded: to be compiled, batched or differentiated."""
+    return torch.compiler.is_compiling() or transforms_active() or forward_ad._current_level >= 0
+
+
+def watched(*arguments: object) -> bool:
+    """True if autograd, a transform or a tracer records operations on these."""
+    if torch.compiler.is_compiling() or transforms_active() or forward_ad._current_level >= 0:
+        return True
+    if torch.is_grad_enabled():
+        for argument in arguments:
+            if isinstance(argument, Tensor) and argument.requires_grad:
+                return True
+    return False
 
 
 def operators_seen(tensor: Tensor) -> bool:
@@ -62,7 +78,7 @@ def operators_seen(tensor: Tensor) -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._len_torch_function_stack() > 0
         or torch._C._autograd._profiler_enabled()
-        or tracing()
+        or torch._C._get_tracing_state() is not None
     )
 
 
@@ -214,7 +230,9 @@ def on_cpu(function: F) -> F:
 
     @wraps(function)
     def guarded(*arguments: Any, **named: Any) -> Any:
-        with default_device(CPU):
+        if not torch._C._len_torch_function_stack():  # as there is without such a default
+            return function(*arguments, **named)
+        with CPU:
             return function(*arguments, **named)
 
     @wraps(function)

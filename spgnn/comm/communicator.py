@@ -177,7 +177,7 @@ class Communicator(ABC):
             The same on all ranks; names a fact and which ranks hold which value.
         """
         if self.size > 1:
-            with self._blocked(self._next_call(f"check_agreement({what})")):
+            with Blocked(self, self._next_call(f"check_agreement({what})")):
                 agreement.check_facts(self, what, facts, "")
 
     # Groups.
@@ -194,7 +194,7 @@ class Communicator(ABC):
         call = self._next_call("subgroup")
         ranks = [self.group.ranks[member] for member in mine]
         key = f"{self.group.key}/{call.number}:{ranks[0]}"
-        with self._blocked(call):
+        with Blocked(self, call):
             return self._split(Group(key, name or f"of {shown_ranks(ranks)}", ranks))
 
     def apart(self) -> Communicator:
@@ -208,7 +208,7 @@ class Communicator(ABC):
         if self._apart is None:
             call, group = self._next_call("apart"), self.group
             key = f"{group.key}/{call.number}:apart"
-            with self._blocked(call):
+            with Blocked(self, call):
                 self._apart = self._split(Group(key, f"{group.name}, apart", group.ranks, True))
         return self._apart
 
@@ -244,18 +244,19 @@ class Communicator(ABC):
             (counts.sent - counts.send_list[self.rank]) * row_bytes,
             (counts.received - counts.recv_list[self.rank]) * row_bytes,
             counts,
-            between=self._between(counts.send, counts.recv, row_bytes),
+            between=(counts.send, counts.recv, row_bytes),
         )
         if counts.largest * row_bytes == 0:
             return Pending(None)
-        with self._blocked(call, account):
-            wait, unstage = self._move_rows(send, recv, counts, row_bytes)
+        with Blocked(self, call, account):
+            wait, landed = self._move_rows(send, recv, counts, row_bytes)
 
         def finish() -> None:
-            with self._blocked(call, account):
+            with Blocked(self, call, account):
                 if wait is not None:
                     wait()
-                unstage()
+                if landed is not None:
+                    recv.detach().copy_(landed)
 
         return Pending(finish)
 
@@ -265,9 +266,8 @@ class Communicator(ABC):
         nbytes = buffer.numel() * buffer.element_size()
         sends = self.rank == root
         mine = (nbytes * (self.size - 1), 0) if sends else (0, nbytes)
-        between = self._between(*self._to_all(root), nbytes)
         what = f"broadcast({_shown(buffer)} from {root})"
-        begun = self._begin("broadcast", what, *mine, between=between)
+        begun = self._begin("broadcast", what, *mine, between=(*self._to_all(root), nbytes))
         return self._in_pieces(
             buffer, begun, lambda piece: self._broadcast(piece, root), sends, not sends
         )
@@ -279,9 +279,8 @@ class Communicator(ABC):
         receives = self.rank == root
         mine = (0, nbytes * (self.size - 1)) if receives else (nbytes, 0)
         to, from_ = self._to_all(root)
-        between = self._between(from_, to, nbytes)
         what = f"reduce({_shown(buffer)} to {root})"
-        begun = self._begin("reduce", what, *mine, between=between)
+        begun = self._begin("reduce", what, *mine, between=(from_, to, nbytes))
         return self._in_pieces(
             buffer, begun, lambda piece: self._reduce(piece, root), True, receives
         )
@@ -311,20 +310,20 @@ class Communicator(ABC):
             (self.size - 1) * len(mine) * row_bytes,
             (len(parts) - len(mine)) * row_bytes,
             counts,
-            between=self._between(counts.send, counts.recv, row_bytes),
+            between=(counts.send, counts.recv, row_bytes),
         )
         if counts.largest * row_bytes == 0:
             return
-        with self._blocked(call, account):
-            given = _as_byte_rows(self._staged(mine.detach(), filled=True))
+        with Blocked(self, call, account):
+            own = _as_byte_rows(self._staged(mine.detach(), filled=True))
             whole = parts.detach()
             landed = self._staged(whole, filled=False)
             received = _as_byte_rows(landed)
             step = max(1, self.message_limit // row_bytes)
             if counts.largest <= step:
-                self._all_gather(given, received, sizes)()
+                self._all_gather(own, received, sizes)()
             else:
-                self._alltoallv_in_rounds(given.repeat(self.size, 1), received, counts, step)
+                self._alltoallv_in_rounds(own.repeat(self.size, 1), received, counts, step)
             if landed is not whole:
                 whole.copy_(landed)
 
@@ -344,18 +343,18 @@ class Communicator(ABC):
             (sum(sizes) - sizes[root]) * row_bytes if sends else 0,
             0 if sends else len(mine) * row_bytes,
         )
-        with self._blocked(call, account):
+        with Blocked(self, call, account):
             largest = torch.tensor([max(sizes, default=0) if sends else 0], device="cpu")
             if self.size > 1:
                 self.maximise_uncounted(largest)  # so that all make as many rounds
             if int(largest) * row_bytes == 0:
                 return
             counts = RowCounts(sizes if sends else none, receives, int(largest))
-            given = parts if sends else mine[:0]
-            wait, unstage = self._move_rows(given, mine, counts, row_bytes)
+            wait, landed = self._move_rows(parts if sends else mine[:0], mine, counts, row_bytes)
             if wait is not None:
                 wait()
-            unstage()
+            if landed is not None:
+                mine.detach().copy_(landed)
 
     def barrier(self) -> None:
         """Return when all ranks of the group have entered."""
@@ -410,7 +409,7 @@ class Communicator(ABC):
                 raise
             error = caught
         if self.size > 1:
-            with self._blocked(self._next_call("on_every_rank")):
+            with Blocked(self, self._next_call("on_every_rank")):
                 try:
                     agreement.check_facts(self, "on_every_rank", {}, str(error or ""))
                 except InputError as of_another:
@@ -461,30 +460,30 @@ class Communicator(ABC):
         received: int,
         counts: RowCounts | None = None,
         *,
-        between: tuple[Any, int] = (0, 0),
+        between: tuple[Int64Array, Int64Array, int] | None = None,
     ) -> tuple[Call, Traffic]:
-        """Count a call that starts now; under ``SPGNN_DEBUG``, compare it with the others'."""
-        account = self.job.ledger.of(operation)
+        """Count a call that starts now; under ``SPGNN_DEBUG``, compare it with the others'.
+
+        `between` are the units to and from each peer, and the bytes of one.
+        """
+        ledger = self.job.ledger
+        account = ledger.operations.get(operation) or ledger.of(operation)
         account.calls += 1
         account.sent_bytes += sent
         account.received_bytes += received
-        account.sent_out = account.sent_out + between[0]
-        account.received_between += between[1]
+        if between is not None and ledger.node_size:
+            to, from_, nbytes = between
+            sizes, ranks = np.array(ledger.group_sizes)[:, None], np.asarray(self.group.ranks)
+            away = ranks // sizes != self.job.rank // sizes  # by size, nodes last
+            account.sent_out = account.sent_out + away @ to * nbytes
+            account.received_between += int(from_[away[-1]].sum()) * nbytes
         call = self._next_call(what)
         if self.job.debug and self.size > 1:
-            with self._blocked(call):
+            with Blocked(self, call):
                 agreement.check_call(self, call)
                 if counts is not None:
                     agreement.check_counts(self, call, counts)
         return call, account
-
-    def _between(self, send: Int64Array, recv: Int64Array, row_bytes: int) -> tuple[Any, int]:
-        """Bytes of rows to each peer that leave groups of each size; and from other nodes."""
-        if not self.ledger.node_size:
-            return 0, 0
-        sizes, ranks = np.array(self.ledger.group_sizes)[:, None], np.asarray(self.group.ranks)
-        away = ranks // sizes != self.job.rank // sizes
-        return away @ send * row_bytes, int(recv[away[-1]].sum()) * row_bytes
 
     def _to_all(self, root: int) -> tuple[Int64Array, Int64Array]:
         """Units to and from each peer if the root sends everyone one."""
@@ -494,10 +493,6 @@ class Communicator(ABC):
         else:
             from_[root] = 1
         return to, from_
-
-    def _blocked(self, call: Call, account: Traffic | None = None) -> _Blocked:
-        """Time what may block, let it be watched, and name the call if it fails."""
-        return _Blocked(self, call, account)
 
     def _named(self, call: Call, error: Exception) -> Exception:
         match error:
@@ -525,8 +520,8 @@ class Communicator(ABC):
 
     def _move_rows(
         self, send: Tensor, recv: Tensor, counts: RowCounts, row_bytes: int
-    ) -> tuple[Wait | None, Wait]:
-        """Begin to move rows; returns what waits for them, if any, and what unstages them."""
+    ) -> tuple[Wait | None, Tensor | None]:
+        """Begin to move rows; returns what waits for them, and where they land if not in `recv`."""
         send_bytes = _as_byte_rows(self._staged(send.detach(), filled=True))
         recv = recv.detach()
         landed = self._staged(recv, filled=False)
@@ -537,12 +532,7 @@ class Communicator(ABC):
             wait = self._alltoallv(send_bytes, received, counts)
         else:
             self._alltoallv_in_rounds(send_bytes, received, counts, step)
-
-        def unstage() -> None:
-            if landed is not recv:
-                recv.copy_(landed)
-
-        return wait, unstage
+        return wait, None if landed is recv else landed
 
     def _alltoallv_in_rounds(
         self, send: Tensor, recv: Tensor, counts: RowCounts, step: int
@@ -569,7 +559,7 @@ class Communicator(ABC):
         """Start an operation on a buffer of any length, which this rank reads, writes, or both."""
         if self.size == 1 or buffer.numel() == 0:
             return Pending(None)
-        with self._blocked(*begun):
+        with Blocked(self, *begun):
             flat = buffer.detach().view(-1)
             staged = self._staged(flat, filled=reads)
             most = max(1, self.message_limit // buffer.element_size())
@@ -577,7 +567,7 @@ class Communicator(ABC):
             waits = [begin(piece) for piece in pieces]
 
         def finish() -> None:
-            with self._blocked(*begun):
+            with Blocked(self, *begun):
                 for wait in waits:
                     wait()
                 if writes and staged is not flat:
@@ -586,26 +576,29 @@ class Communicator(ABC):
         return Pending(finish)
 
 
-class _Blocked:
-    """The context of :meth:`Communicator._blocked`; a generator costs as much as a small call."""
+class Blocked:
+    """Time what may block, let it be watched, and name the call if it fails."""
 
+    # A class, for a generator costs as much as a small call.
     __slots__ = ("_account", "_call", "_comm", "_start")
 
-    def __init__(self, comm: Communicator, call: Call, account: Traffic | None) -> None:
+    def __init__(self, comm: Communicator, call: Call, account: Traffic | None = None) -> None:
         self._comm, self._call, self._account = comm, call, account
 
     def __enter__(self) -> None:
-        if self._account is not None and (wait := self._comm.ledger.wait) is not None:
+        job = self._comm.job
+        if self._account is not None and (wait := job.ledger.wait) is not None:
             wait()  # for what came before
-        self._comm.job.waiting = self._call
-        self._start = self._comm.ledger.clock()
+        job.waiting = self._call
+        self._start = job.ledger.clock()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        job = self._comm.job
         if self._account is not None:
-            if error is None and (wait := self._comm.ledger.wait) is not None:
+            if error is None and (wait := job.ledger.wait) is not None:
                 wait()
-            self._account.seconds += self._comm.ledger.clock() - self._start
-        self._comm.job.waiting = None
+            self._account.seconds += job.ledger.clock() - self._start
+        job.waiting = None
         if isinstance(error, RuntimeError | OSError | MismatchError):
             named = self._comm._named(self._call, self._comm._translated(error))
             if named is not error:
@@ -614,10 +607,11 @@ class _Blocked:
 
 def _check_contiguous(*buffers: Tensor) -> None:
     # Transports read and write memory from the first element on, whatever the strides are.
-    if not all(buffer.is_contiguous() for buffer in buffers):
-        raise InputError("communication buffers must be contiguous")
-    if any(buffer.is_meta for buffer in buffers):
-        raise InputError("a communication buffer has no data: it is on the device meta")
+    for buffer in buffers:
+        if not buffer.is_contiguous():
+            raise InputError("communication buffers must be contiguous")
+        if buffer.is_meta:
+            raise InputError("a communication buffer has no data: it is on the device meta")
 
 
 def _shown(buffer: Tensor) -> str:

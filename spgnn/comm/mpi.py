@@ -29,7 +29,7 @@ except (ImportError, RuntimeError):  # it looks for the library when it is impor
         "of a cluster's MPI; or set MASTER_ADDR and MASTER_PORT, and take --backend gloo"
     ) from None
 
-from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
+from spgnn.comm.communicator import Blocked, Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.failure import Call, CommunicationError, Group, Job, Lifelines, MismatchError
 from spgnn.comm.place import Place, choose, find_place
 from spgnn.comm.traffic import RowCounts
@@ -443,7 +443,7 @@ class MPICommunicator(Communicator):
                 if status.Get_count(MPI.BYTE) != length:
                     raise MismatchError("data of another size arrived")
 
-        job.began(wait, self._blocked(call), help_)
+        job.began(wait, Blocked(self, call), help_)
         return wait
 
     def _translated(self, error: Exception) -> Exception:

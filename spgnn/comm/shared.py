@@ -7,6 +7,7 @@ processor for it: where ranks share processors, a call waits for several turns o
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import resource
 import secrets
@@ -14,8 +15,9 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import torch
@@ -41,11 +43,8 @@ _READ_BY_ALL = 1 << 18
 _KINDS: Final = {"alltoall": 1, "broadcast": 2, "reduce": 3, "gather": 4, "scatter": 5, "share": 6}
 
 
-class Rows(NamedTuple):
-    """Rows to send or receive, rank after rank: so many units of bytes for each."""
-
-    tensor: Tensor
-    counts: Int64Array
+# Rows to send or receive, rank after rank, and so many units of bytes for each.
+Side = tuple[Tensor, Int64Array]
 
 
 class Memory:
@@ -61,58 +60,39 @@ class Memory:
     def begin(
         self,
         where: tuple[int, int, int],
-        send: Rows,
-        recv: Rows,
+        send: Side,
+        recv: Side,
         unit: int,
         *,
         same: bool = False,
         then: Callable[[], None] | None = None,
     ) -> Wait:
         """Post rows, and return a function that reads those of others."""
-        begun: list[Operation] = []
-
-        def is_begun() -> bool:
-            operation = self.endpoint.begin(
-                *where,
-                send.tensor.data_ptr(),
-                send.counts,
-                unit,
-                same,
-                recv.tensor.data_ptr(),
-                recv.counts,
-                then is not None,
-                BUDGET,
-            )
-            if operation is None:
-                self.endpoint.pause()
-                return False
-            begun.append(operation)
-            return True
-
-        self.until(is_begun)
-        (operation,) = begun
+        (outgoing, to), (incoming, from_) = send, recv
+        start, end = outgoing.data_ptr(), time.monotonic() + self._job.timeout
+        begin = partial(self.endpoint.begin, *where, start, to, unit, same)
+        while (begun := begin(incoming.data_ptr(), from_, then is not None, BUDGET)) is None:
+            self.endpoint.pause()
+            self.go_on(end)
         if len(self._under_way) > _MANY:
-            self._forget_read()
-        self._under_way[operation] = recv.tensor
+            for one in list(self._under_way):  # read into, though nobody has waited for it
+                if self.endpoint.is_done(one):
+                    self._under_way.pop(one, None)
+        self._under_way[begun] = incoming
         if then is not None:
-            self._followed[operation] = then
+            self._followed[begun] = then
 
         def wait() -> None:
-            self.until(lambda: self.endpoint.wait(operation))
-            self._under_way.pop(operation, None)
-            self._go_on()
-            if operation.mismatched:
+            end = time.monotonic() + self._job.timeout
+            while not self.endpoint.wait(begun):
+                self.go_on(end)
+            self._under_way.pop(begun, None)
+            if self._followed:
+                self.go_on()
+            if begun.mismatched:
                 raise MismatchError("data of another size arrived")
 
         return wait
-
-    def until(self, is_over: Callable[[], bool]) -> None:
-        """Ask again and again, doing what follows operations in between."""
-        end = time.monotonic() + self._job.timeout
-        while not is_over():
-            self._go_on()
-            if time.monotonic() > end:
-                raise TimeoutError
 
     def release(self) -> None:
         """Give the memory back; no operation may follow."""
@@ -120,22 +100,17 @@ class Memory:
         self._followed.clear()
         del self.endpoint
 
-    def _forget_read(self) -> None:
-        """Let go of buffers that are read into, though nobody has waited for them."""
-        for operation in list(self._under_way):
-            if self.endpoint.is_done(operation):
-                self._under_way.pop(operation, None)
-
-    def _go_on(self) -> None:
-        """Do what follows operations that are done."""
-        if not self._followed:
-            return
-        self.endpoint.take_notice()
+    def go_on(self, end: float = math.inf) -> None:
+        """Do what follows operations that are done; ``TimeoutError`` after the end."""
+        if self._followed:
+            self.endpoint.take_notice()
         for operation in list(self._followed):
             if self.endpoint.is_done(operation):
                 then = self._followed.pop(operation, None)
                 if then is not None:  # no other thread was faster
                     then()
+        if time.monotonic() > end:
+            raise TimeoutError
 
 
 class SharedCommunicator(Communicator):
@@ -149,7 +124,7 @@ class SharedCommunicator(Communicator):
         digest = hashlib.blake2b(group.key.encode(), digest_size=8).digest()
         self._channel = memory.endpoint.open(int.from_bytes(digest) | 1, ranks, self.rank)
         self._ones = np.ones(self.size, np.int64)
-        self._nothing = Rows(torch.empty(0, device="cpu"), np.zeros(self.size, np.int64))
+        self._nothing = torch.empty(0, device="cpu"), np.zeros(self.size, np.int64)
 
     @classmethod
     def of(cls, comm: Communicator) -> SharedCommunicator | str:
@@ -186,9 +161,9 @@ class SharedCommunicator(Communicator):
             "the ranks cannot find each other's memory through /proc, which takes one user and "
             "one process namespace": not met,
         }
-        found = torch.tensor([int(present) for present in obstacles.values()], device="cpu")
-        comm.maximise_uncounted(found)
-        for what, present in zip(obstacles, found.tolist(), strict=True):
+        anywhere = torch.tensor([int(present) for present in obstacles.values()], device="cpu")
+        comm.maximise_uncounted(anywhere)
+        for what, present in zip(obstacles, anywhere.tolist(), strict=True):
             if present:
                 return what
         assert endpoint is not None
@@ -206,20 +181,19 @@ class SharedCommunicator(Communicator):
     def _post(
         self,
         kind: str,
-        send: Rows | None,
-        recv: Rows | None,
+        send: Side | None,
+        recv: Side | None,
         unit: int,
         *,
         same: bool = False,
         number: int | None = None,
         then: Callable[[], None] | None = None,
     ) -> Wait:
-        where = self._channel, self._next(1) if number is None else number, _KINDS[kind]
+        if number is None:
+            number = self._memory.endpoint.reserve(self._channel, 1)
+        where = self._channel, number, _KINDS[kind]
         sides = send or self._nothing, recv or self._nothing
         return self._memory.begin(where, *sides, unit, same=same, then=then)
-
-    def _next(self, operations: int) -> int:
-        return self._memory.endpoint.reserve(self._channel, operations)
 
     def _from(self, root: int) -> Int64Array:
         """One unit from (or for) one rank."""
@@ -228,24 +202,24 @@ class SharedCommunicator(Communicator):
         return counts
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
-        unit = max(rows.shape[1] if len(rows) else 0 for rows in (send, recv))
-        return self._post("alltoall", Rows(send, counts.send), Rows(recv, counts.recv), unit)
+        unit = send.shape[1] if send.shape[0] else recv.shape[1] if recv.shape[0] else 0
+        return self._post("alltoall", (send, counts.send), (recv, counts.recv), unit)
 
     def _all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> Wait:
-        sides = Rows(mine, len(mine) * self._ones), Rows(parts, np.array(sizes))
+        sides = (mine, len(mine) * self._ones), (parts, np.array(sizes))
         return self._post("share", *sides, parts.shape[1], same=True)
 
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
         if self.rank != root:
-            return self._post("broadcast", None, Rows(buffer, self._from(root)), buffer.nbytes)
-        return self._post("broadcast", Rows(buffer, self._ones), None, buffer.nbytes, same=True)
+            return self._post("broadcast", None, (buffer, self._from(root)), buffer.nbytes)
+        return self._post("broadcast", (buffer, self._ones), None, buffer.nbytes, same=True)
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
-        send = Rows(buffer, self._from(root))
+        send = (buffer, self._from(root))
         if self.rank != root:
             return self._post("reduce", send, None, buffer.nbytes)
         recv = buffer.new_empty((self.size, *buffer.shape))
-        landed = self._post("reduce", send, Rows(recv, self._ones), buffer.nbytes)
+        landed = self._post("reduce", send, (recv, self._ones), buffer.nbytes)
 
         def wait() -> None:
             landed()
@@ -257,7 +231,7 @@ class SharedCommunicator(Communicator):
         if self.size * buffer.nbytes > _READ_BY_ALL:
             return self._all_reduce_by_parts(buffer.view(-1), op)
         recv = buffer.new_empty((self.size, *buffer.shape))
-        sides = Rows(buffer, self._ones), Rows(recv, self._ones)
+        sides = (buffer, self._ones), (recv, self._ones)
         landed = self._post("gather", *sides, buffer.nbytes, same=True)
 
         def wait() -> None:
@@ -270,23 +244,25 @@ class SharedCommunicator(Communicator):
         """Each rank combines a part of all buffers, which the others then read."""
         # Both numbers now: ranks may wait for several of these in different orders, and must share
         # a part that is combined even while they wait for something else.
-        first, unit = self._next(2), flat.element_size()
+        first, unit = self._memory.endpoint.reserve(self._channel, 2), flat.element_size()
         sizes = np.diff(np.arange(self.size + 1) * flat.numel() // self.size)
         own = int(sizes[self.rank])
         recv = flat.new_empty((self.size, own))
         sharing: list[Wait] = []
 
         def share() -> None:
-            part = Rows(_combined(recv, op).contiguous(), own * self._ones)
-            sides = part, Rows(flat, sizes)
+            part = (_combined(recv, op).contiguous(), own * self._ones)
+            sides = part, (flat, sizes)
             sharing.append(self._post("share", *sides, unit, same=True, number=first + 1))
 
-        sides = Rows(flat, sizes), Rows(recv, own * self._ones)
+        sides = (flat, sizes), (recv, own * self._ones)
         landed = self._post("scatter", *sides, unit, number=first, then=share)
 
         def wait() -> None:
             landed()
-            self._memory.until(lambda: bool(sharing))
+            end = time.monotonic() + self.job.timeout
+            while not sharing:
+                self._memory.go_on(end)
             sharing[0]()
 
         return wait

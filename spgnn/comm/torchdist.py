@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from spgnn.comm.communicator import Communicator, Reduction, SoloCommunicator, Wait
+from spgnn.comm.communicator import Blocked, Communicator, Reduction, SoloCommunicator, Wait
 from spgnn.comm.connect import Rendezvous, has_address, least, meet
 from spgnn.comm.failure import CONNECT_SECONDS, Group, Job, Lifelines, StartError, StreamCall
 from spgnn.comm.place import Place, choose
@@ -133,17 +133,17 @@ class TorchCommunicator(Communicator):
 
     def greeted(self) -> Self:
         """The same, once NCCL has connected the ranks on this one's device. Collective."""
-        given = torch.zeros(self.size, 1, dtype=torch.uint8, device=self.device)
-        if not self.moves_cuda or not self._on_stream(given):
+        greeting = torch.zeros(self.size, 1, dtype=torch.uint8, device=self.device)
+        if not self.moves_cuda or not self._on_stream(greeting):
             return self
         job, ones = self.job, RowCounts([1] * self.size, [1] * self.size, 1)
         call = self._next_call("NCCL's first messages (NCCL_DEBUG=INFO says more)")
         timeout, job.timeout = job.timeout, min(job.timeout, CONNECT_SECONDS)
         try:
-            with self._blocked(call):
-                self._alltoallv(given, torch.empty_like(given), ones)()
-                self._all_gather(given[:1], torch.empty_like(given), [1] * self.size)()
-                self._all_reduce(given, "max")()
+            with Blocked(self, call):
+                self._alltoallv(greeting, torch.empty_like(greeting), ones)()
+                self._all_gather(greeting[:1], torch.empty_like(greeting), [1] * self.size)()
+                self._all_reduce(greeting, "max")()
                 _mark().synchronize()
         finally:
             job.timeout = timeout
@@ -201,8 +201,8 @@ class TorchCommunicator(Communicator):
         mine, own = list(group.ranks), [job.rank]
         while groups_made() < int(most):
             dist.new_group(own, timeout=span, use_local_synchronization=True)
-        made = dist.new_group(mine, timeout=span, use_local_synchronization=True)
-        return TorchCommunicator(job, group, made).greeted()
+        part = dist.new_group(mine, timeout=span, use_local_synchronization=True)
+        return TorchCommunicator(job, group, part).greeted()
 
     def _on_stream(self, buffer: Tensor) -> bool:
         """True if NCCL moves it: operations are ordered on a stream, and their waits return."""

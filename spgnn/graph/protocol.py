@@ -30,11 +30,11 @@ from spgnn.graph.moments import Moments, moments
 from spgnn.kernels.attention import AttentionDropout, Rules
 from spgnn.kernels.edge_spmm import EdgeOp
 from spgnn.kernels.gemm import add_times_transposed_, has_gemm, sum_of_products
-from spgnn.kernels.library import transformed
 from spgnn.kernels.torch_kernels import dropout_factors, dropout_keeps
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
+from spgnn.torch_internals import transformed
 
 # D^-1/2 (A + I) D^-1/2; D^-1 A, the mean; A as it is; A + I; D^-1/2 A D^-1/2; the first of A + 2 I;
 # D^-1 (A + I).

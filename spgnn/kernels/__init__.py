@@ -11,12 +11,12 @@ from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.edge_spmm import edge_add, edge_spmm
 from spgnn.kernels.extremes import add_to_extremes_, extreme_
 from spgnn.kernels.gemm import times_transposed, transposed_times
-from spgnn.kernels.library import transformed
 from spgnn.kernels.quantise import dequantise_rows, packed_bytes, quantise_rows
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.rows import dropout_rows, gather_rows, scatter_add_rows
 from spgnn.kernels.softmax import edge_softmax
 from spgnn.kernels.spmm import sddmm, spmm
+from spgnn.torch_internals import transformed
 
 __all__ = [
     "AttentionDropout",

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_array, check_dense, check_is
-from spgnn.kernels.library import define, kernels_for, traced
+from spgnn.kernels.library import define, kernels_for
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
+from spgnn.torch_internals import traced
 
 STORED, MERGED, FINISHED = range(3)  # Ending of types.hpp and heads.cuh
 

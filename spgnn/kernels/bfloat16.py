@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.kernels.library import Operator, traced
+from spgnn.kernels.library import Operator
 from spgnn.kernels.recycling import new_rows
+from spgnn.torch_internals import traced
 
 Made = TypeVar("Made")
 _starting = threading.Lock()

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from spgnn.errors import InputError
 from spgnn.kernels.checks import check_array
-from spgnn.kernels.library import Operator, kernels_for, traced, watched
+from spgnn.kernels.library import Operator, kernels_for
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import described
+from spgnn.torch_internals import traced, watched
 
 _DTYPES = (torch.float32, torch.float64)
 

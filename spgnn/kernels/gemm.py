@@ -13,10 +13,10 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.kernels import bfloat16
-from spgnn.kernels.library import Operator, define, kernels_for, traced, watched
+from spgnn.kernels.library import Operator, define, kernels_for
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.update import relu_of
-from spgnn.torch_internals import below_autograd, direct
+from spgnn.torch_internals import below_autograd, direct, traced, watched
 
 # Fewest rows of X that are worth it.
 FEWEST_ROWS = 512
@@ -48,7 +48,7 @@ def times_transposed(X: Tensor, W: Tensor) -> Tensor:
     X : Tensor [n, f_in]
     W : Tensor [f_out, f_in]
     """
-    if bfloat16.narrows(X, W):
+    if torch.is_autocast_enabled("cpu") and bfloat16.narrows(X, W):
         return bfloat16.product(X, W)
     return _product(X, W) if has_gemm(X, W) else X @ W.T
 
@@ -113,7 +113,10 @@ def transposed_times(G: Tensor, X: Tensor) -> Tensor:
 
 def has_gemm(*operands: Tensor) -> bool:
     """True if `times_transposed` has a kernel of its own for X and W, or for several such pairs."""
-    return all(W.shape[0] <= _MOST_COLUMNS for W in operands[1::2]) and _has_kernel(*operands)
+    for W in operands[1::2]:
+        if W.shape[0] > _MOST_COLUMNS:
+            return False
+    return _has_kernel(*operands)
 
 
 def _has_kernel(*operands: Tensor) -> bool:

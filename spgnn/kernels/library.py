@@ -18,7 +18,15 @@ from torch.autograd import Function
 
 from spgnn.errors import InputError
 from spgnn.kernels.recycling import new_rows
-from spgnn.torch_internals import below_autograd, direct, forward_mode, recorder, transforms_active
+from spgnn.torch_internals import (
+    below_autograd,
+    direct,
+    forward_mode,
+    recorder,
+    traced,
+    transforms_active,
+    watched,
+)
 
 _library: Any = torch.library.Library("spgnn", "DEF")
 
@@ -69,27 +77,6 @@ class Writer:
 
     def __call__(self, *arguments: Any) -> None:
         (self._overload if torch.compiler.is_compiling() else self._run)(*arguments)
-
-
-def watched(*arguments: object) -> bool:
-    """True if autograd, a transform or a tracer records operations on these."""
-    if traced():
-        return True
-    if torch.is_grad_enabled():
-        for argument in arguments:
-            if isinstance(argument, Tensor) and argument.requires_grad:
-                return True
-    return False
-
-
-def traced() -> bool:
-    """True while operations are recorded: to be compiled, batched or differentiated."""
-    return torch.compiler.is_compiling() or transformed()
-
-
-def transformed() -> bool:
-    """True while a transform of torch.func or forward-mode differentiation is at work."""
-    return transforms_active() or forward_mode()
 
 
 class Operator:

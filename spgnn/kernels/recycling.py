@@ -76,7 +76,7 @@ class Keeper:
     def new_rows(self, rows: int, X: Tensor, columns: int | None = None) -> Tensor:
         """Uninitialised [rows, …] with the dtype, device and other lengths of X, or `columns`."""
         shape = (rows, *X.shape[1:]) if columns is None else (rows, columns)
-        if is_fake(X) or not X.is_cpu:
+        if (type(X) is not Tensor and is_fake(X)) or not X.is_cpu:
             return X.new_empty(shape)
         nbytes = prod(shape) * X.element_size()
         if nbytes < SMALLEST:

@@ -10,9 +10,10 @@ from torch import Tensor
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_array, check_dense, check_list, check_out
 from spgnn.kernels.cuda import device
-from spgnn.kernels.library import Operator, Writer, kernels_for, more_columns, new_like, watched
+from spgnn.kernels.library import Operator, Writer, kernels_for, more_columns, new_like
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import SUM_DTYPE
+from spgnn.torch_internals import watched
 
 
 def gather_rows(

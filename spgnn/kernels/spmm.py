@@ -14,19 +14,11 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_array, check_block, check_dense, check_is, check_out
-from spgnn.kernels.library import (
-    Operator,
-    define,
-    kernels_for,
-    traced,
-    transformed,
-    watched,
-    with_batch,
-)
+from spgnn.kernels.library import Operator, define, kernels_for, with_batch
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.torch_internals import direct, operators_seen
+from spgnn.torch_internals import direct, operators_seen, traced, transformed, watched
 
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
@@ -73,7 +65,8 @@ def spmm(
     InputError
         If types, shapes, dtypes or devices do not fit.
     """
-    check_is("A", A, CSR)
+    if type(A) is not CSR:
+        check_is("A", A, CSR)
     if reduce == "sum" and (plain := _plain_product(A, X, out, bool(accumulate))) is not None:
         return plain
     check_block(A, X)
@@ -189,7 +182,7 @@ def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> T
     if out is None:
         out = new_rows(pattern.shape[0], X)
     block = pattern.indptr, pattern.indices, values, row_scale, col_scale, pattern.shape[1]
-    scaled = _scaled_rows(pattern.indices, col_scale, X)
+    scaled = None if col_scale is None else _scaled_rows(pattern.indices, col_scale, X)
     return out if multiply(*block, X, out, accumulate, scaled) else None
 
 

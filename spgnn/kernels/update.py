@@ -9,10 +9,11 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_array, check_dense
-from spgnn.kernels.library import Operator, define, kernels_for, new_like, transformed
+from spgnn.kernels.library import Operator, define, kernels_for, new_like
 from spgnn.kernels.recycling import new_rows
 from spgnn.kernels.rows import check_dropout, dropout_rows
 from spgnn.sparse import SUM_DTYPE
+from spgnn.torch_internals import transformed
 
 Act = Literal["relu", "leaky_relu", "elu"]
 # As C++ and CUDA number them.

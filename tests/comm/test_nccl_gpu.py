@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from spgnn.comm.communicator import Blocked
 from spgnn.comm.failure import Job
 from spgnn.comm.torchdist import TorchCommunicator, TorchJob
 from spgnn.comm.traffic import RowCounts
@@ -29,7 +30,7 @@ def test_every_operation(tmp_path):
         comm.greeted()
         given = torch.randn(1000, 33, device=job.device)
         rows, counts = given.view(torch.uint8), RowCounts([1000], [1000], 1000)
-        with comm._blocked(comm._next_call("each")):
+        with Blocked(comm, comm._next_call("each")):
             for begin in (
                 lambda out: comm._alltoallv(rows, out, counts),
                 lambda out: comm._all_gather(rows, out, [1000]),
