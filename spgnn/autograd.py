@@ -110,7 +110,7 @@ class Operands:
 
 
 def as_given(rows: object) -> dict[str, Any]:
-    """What ranks must agree on of rows [n, …] that travel as [n, f] of some other dtype."""
+    """Facts to agree on of rows [n, …] that travel as [n, f] of some other dtype."""
     return {"dtype": rows.dtype, "width": (*rows.shape[1:],)} if isinstance(rows, Tensor) else {}
 
 
@@ -306,8 +306,8 @@ class _Procedure(torch.autograd.Function):
 def with_backward(value: Tensor, backward: Callable[[Tensor], None]) -> Tensor:
     """The same tensor, without a history and given away; a procedure gets its gradient."""
     anchor = torch.zeros((), dtype=value.dtype, requires_grad=True)
-    found: Tensor = recorder(_Procedure)(anchor, [value], backward)
-    return found
+    result: Tensor = recorder(_Procedure)(anchor, [value], backward)
+    return result
 
 
 def product(A: Linear, H_local: Tensor, step: Step | None = None, *, cast: bool = True) -> Tensor:
@@ -366,8 +366,8 @@ def product_beside_itself(
         operand = like.expand(H_local.shape[0], len(W))
     step = A.next_step(operand)
     with in_own_dtype(H_local.device.type):
-        made: Tensor = recorder(_BesideItself)(H_local, W, R, A, step, first)[0]
-    return made
+        Z_own: Tensor = recorder(_BesideItself)(H_local, W, R, A, step, first)[0]
+    return Z_own
 
 
 def autocast(operand: Any) -> Any:
@@ -437,12 +437,12 @@ def _product(H_local: Tensor, handle: int, rows: int, columns: int, adjoint: boo
         raise InputError(
             "torch.compile of a matrix whose values require a gradient: call it as it is"
         )
-    found: Tensor = (
+    result: Tensor = (
         A.adjoint(H_local, EXACT.reversed())  # as its forward, where autograd did not record
         if adjoint
         else A.forward(H_local, A.next_step(H_local))
     )
-    return found
+    return result
 
 
 @_product.register_fake

@@ -80,14 +80,14 @@ class Transfers:
     moved_out: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def count_read(self, asked: int, moved: int) -> None:
+    def count_read(self, requested: int, moved: int) -> None:
         with self._lock:
-            self.read += asked
+            self.read += requested
             self.moved_in += moved
 
-    def count_written(self, asked: int, moved: int) -> None:
+    def count_written(self, requested: int, moved: int) -> None:
         with self._lock:
-            self.written += asked
+            self.written += requested
             self.moved_out += moved
 
     def copy(self) -> Transfers:

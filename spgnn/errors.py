@@ -50,27 +50,27 @@ def shortened(text: str, most: int) -> str:
     """The text, or its beginning and its end around an ellipsis: at most `most` characters."""
     if len(text) <= most:
         return text
-    kept = most - 1
-    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
+    room = most - 1
+    return f"{text[: room - room // 2]}…{text[len(text) - room // 2 :]}"
 
 
 def unknown(what: str, value: object, choices: Iterable[str]) -> InputError:
     """The error for a name of a flag or argument `what` that is none of the choices."""
-    known, given = list(choices), shortened(str(value), _LONGEST_NAME)
-    return InputError(f"{what} {given}: choose one of {', '.join(known)}{suggestion(given, known)}")
+    names, shown = list(choices), shortened(str(value), _LONGEST_NAME)
+    return InputError(f"{what} {shown}: choose one of {', '.join(names)}{suggestion(shown, names)}")
 
 
-def suggestion(given: str, choices: Iterable[str]) -> str:
-    """``; did you mean 'NAME'?`` if one of the choices is near what was given, or nothing."""
-    near = get_close_matches(shortened(given, _LONGEST_NAME), list(choices), n=1)
+def suggestion(name: str, choices: Iterable[str]) -> str:
+    """``; did you mean 'NAME'?`` if one of the choices is near the name, or nothing."""
+    near = get_close_matches(shortened(name, _LONGEST_NAME), list(choices), n=1)
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def check_choice(what: str, value: object, choices: Iterable[str]) -> None:
     """``InputError`` for a name that is none of the choices."""
-    known = list(choices)
-    if value not in known:
-        raise unknown(what, value, known)
+    names = list(choices)
+    if value not in names:
+        raise unknown(what, value, names)
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
@@ -81,8 +81,8 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
     except TypeError:
         right = False
     if not right:
-        wanted = f"of at least {low}" if high is None else f"in [{low}, {high}]"
-        raise InputError(f"{name} must be an integer {wanted}, got {_shown(value)}")
+        bounds = f"of at least {low}" if high is None else f"in [{low}, {high}]"
+        raise InputError(f"{name} must be an integer {bounds}, got {_shown(value)}")
     return number
 
 
@@ -119,10 +119,10 @@ def memory_for(what: str) -> Iterator[None]:
     except OutOfMemory:
         raise
     except (MemoryError, RuntimeError) as error:
-        said = str(error)
-        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(said):
+        text = str(error)
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(text):
             raise
-        size = _SIZE.search(said)
+        size = _SIZE.search(text)
         tried = f" ({size[1]} more)" if size else ""
         raise OutOfMemory(shortened(f"{what}{tried}", LONGEST_LINE)) from None
 

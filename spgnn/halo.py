@@ -137,11 +137,11 @@ class Halo:
                 raise InputError(
                     f"edge_index must be int64 or int32 [2, edges], got {described(edge_index)}"
                 )
-            given = edge_index.detach().cpu().contiguous()
-            local = new_rows(2, given.new_empty(0, given.shape[1], dtype=torch.int64))
+            edges = edge_index.detach().cpu().contiguous()
+            local = new_rows(2, edges.new_empty(0, edges.shape[1], dtype=torch.int64))
             rows, columns = _native.halo_edges(
-                given[0].numpy(),
-                given[1].numpy(),
+                edges[0].numpy(),
+                edges[1].numpy(),
                 sources.layout.offsets,
                 sources.numbers,
                 targets.layout.offsets,

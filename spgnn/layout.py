@@ -90,8 +90,8 @@ class RowLayout:
 
     def owner(self, rows: npt.ArrayLike) -> Int64Array:
         """The part that owns each of the rows."""
-        found = np.searchsorted(self.offsets, np.asarray(rows), side="right") - 1
-        return found.astype(np.int64, copy=False)
+        owners = np.searchsorted(self.offsets, np.asarray(rows), side="right") - 1
+        return owners.astype(np.int64, copy=False)
 
     def grouped(self, size: int) -> RowLayout:
         """The coarser layout in which every `size` neighbouring parts are one."""

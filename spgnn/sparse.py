@@ -104,8 +104,8 @@ class CSR:
         """
         import scipy.sparse as sp  # a quarter of a second, which products do not need
 
-        given, A = A, sp.csr_array(A)
-        form = getattr(given, "format", "dense")
+        original, A = A, sp.csr_array(A)
+        form = getattr(original, "format", "dense")
         shared = form == A.format  # every other format is converted into new arrays
         kind = A.dtype.kind
         if kind not in "biuf":
@@ -214,13 +214,13 @@ class CSR:
             # Symmetric in its values as well: one array is enough.
             same = pattern is self.pattern and not moved.requires_grad
             values = values if same and torch.equal(moved, values) else moved
-        made = CSR(pattern, values, self.col_scale, self.row_scale)
+        transpose = CSR(pattern, values, self.col_scale, self.row_scale)
         if version is not None and not transforms_active():  # which wraps what is made inside it
             # Weak on the other side, so that both go when the last user of this one does.
             theirs = _version(values)
-            self.__dict__["_transpose"] = (lambda: made), version, theirs
-            made.__dict__["_transpose"] = weakref.ref(self), theirs, version
-        return made
+            self.__dict__["_transpose"] = (lambda: transpose), version, theirs
+            transpose.__dict__["_transpose"] = weakref.ref(self), theirs, version
+        return transpose
 
     def with_values(self, values: Tensor | None) -> CSR:
         """The same pattern and scalings with other values."""
@@ -268,8 +268,8 @@ class CSR:
 
     def __repr__(self) -> str:
         parts = ("values", "row_scale", "col_scale")
-        kept = [name for name in parts if getattr(self, name) is not None]
-        return f"CSR({self.shape[0]}×{self.shape[1]}, nnz={self.nnz}, {'+'.join(kept) or '0/1'})"
+        names = [name for name in parts if getattr(self, name) is not None]
+        return f"CSR({self.shape[0]}×{self.shape[1]}, nnz={self.nnz}, {'+'.join(names) or '0/1'})"
 
 
 def as_csr(A: Any) -> CSR:

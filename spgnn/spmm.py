@@ -503,9 +503,9 @@ def _check_block(
     if mesh.axes != algorithm.axes(ranks):
         raise InputError(f"{algorithm} needs a mesh of {algorithm.axes(ranks)}, got {mesh.axes}")
     own = int(layout.sizes[mesh.rank])
-    asked = int(row_layout.sizes[mesh.rank]), layout.rows
-    if block.shape != asked:
-        raise InputError(f"this rank's rows are {block.shape}, the layout asks for {asked}")
+    expected = int(row_layout.sizes[mesh.rank]), layout.rows
+    if block.shape != expected:
+        raise InputError(f"this rank's rows are {block.shape}, the layout asks for {expected}")
     if block.col_scale is not None:
         raise InputError(
             "a rank's rows have no col_scale: it would have to know that of remote columns; pass "

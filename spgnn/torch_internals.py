@@ -175,20 +175,20 @@ def unlisted_group(
 ) -> Any:
     """A process group of gloo, with `cuda` also NCCL, that torch does not list or number."""
     dist: Any = torch.distributed
-    made, kinds = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType
-    made._set_default_backend(kinds.NCCL if cuda else kinds.GLOO)
+    group, kinds = dist.ProcessGroup(store, rank, size), dist.ProcessGroup.BackendType
+    group._set_default_backend(kinds.NCCL if cuda else kinds.GLOO)
     gloo = dist.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, timeout)
     gloo._set_sequence_number_for_group()
-    made._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+    group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
     if cuda:
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = timeout
         nccl = dist.ProcessGroupNCCL(dist.PrefixStore("cuda", store), rank, size, options)
         nccl._set_sequence_number_for_group()
-        made._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
-    made._set_group_name(name)
-    made._set_group_desc(name)
-    return made
+        group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
+    group._set_group_name(name)
+    group._set_group_desc(name)
+    return group
 
 
 def plain_tensors() -> AbstractContextManager[None]:

@@ -76,10 +76,10 @@ def check_counts(comm: Communicator, call: Call, counts: RowCounts) -> None:
     wrong = np.argwhere(coming[0] != coming[1])
     if len(wrong):
         source, target = wrong[0]
-        rows, wanted = coming[:, source, target]
+        rows, due = coming[:, source, target]
         names = [shown_ranks([comm.group.ranks[rank]]) for rank in (source, target)]
         raise CommunicationError(
-            f"{names[0]} sends {rows} rows to {names[1]}, which expects {wanted}, in {call}"
+            f"{names[0]} sends {rows} rows to {names[1]}, which expects {due}, in {call}"
         )
 
 

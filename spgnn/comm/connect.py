@@ -315,18 +315,18 @@ def local_address(host: str) -> str | None:
 
 def addresses() -> list[tuple[str, str]]:
     """Network interfaces of this machine, each with its first IPv4 and all its IPv6 addresses."""
-    found = [(name, _ipv4_of(name) or "") for _, name in socket.if_nameindex()]
+    listed = [(name, _ipv4_of(name) or "") for _, name in socket.if_nameindex()]
     with suppress(OSError):
         for line in Path("/proc/net/if_inet6").read_text().splitlines():
             number, *_, name = line.split()
-            found.append((name, str(ipaddress.IPv6Address(int(number, 16)))))
-    return [(name, address) for name, address in found if address]
+            listed.append((name, str(ipaddress.IPv6Address(int(number, 16)))))
+    return [(name, address) for name, address in listed if address]
 
 
 def interface_of(address: str) -> str | None:
     """The network interface that has an address, or is the loopback."""
-    wanted = LOCALHOST if _is_loopback(address) else address.partition("%")[0]
-    return next((name for name, one in addresses() if one == wanted), None)
+    numeric = LOCALHOST if _is_loopback(address) else address.partition("%")[0]
+    return next((name for name, one in addresses() if one == numeric), None)
 
 
 def has_address(interfaces: str) -> bool:
@@ -335,9 +335,9 @@ def has_address(interfaces: str) -> bool:
 
 
 def _ipv4_of(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked, suppress(OSError):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line, suppress(OSError):
         request = struct.pack("256s", interface.encode()[:_LONGEST_NAME])
-        return socket.inet_ntoa(fcntl.ioctl(asked, _SIOCGIFADDR, request)[20:24])
+        return socket.inet_ntoa(fcntl.ioctl(line, _SIOCGIFADDR, request)[20:24])
     return None
 
 
@@ -446,9 +446,9 @@ def _node_address(node: str) -> str:
     """The address at which SLURM's daemons reach a node (``NodeAddr``); empty if unknown."""
     command = ["scontrol", "--oneliner", "show", "node", node]
     with suppress(OSError, subprocess.TimeoutExpired):
-        said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-        found = re.search(r"\bNodeAddr=(\S+)", said.stdout)
-        return found[1] if found and found[1] != node else ""
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        match = re.search(r"\bNodeAddr=(\S+)", answer.stdout)
+        return match[1] if match and match[1] != node else ""
     return ""
 
 

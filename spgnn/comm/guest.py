@@ -45,13 +45,13 @@ def visit_default(theirs: Any, device: str) -> Communicator:
     return comm
 
 
-def visit(given: Any, device: str) -> Communicator:
+def visit(group: Any, device: str) -> Communicator:
     """A communicator of a ProcessGroup, a DeviceMesh of one axis, or an MPI communicator."""
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and isinstance(given, mpi.Comm):
+    if mpi is not None and isinstance(group, mpi.Comm):
         from spgnn.comm.mpi import visit_mpi
 
-        visitor = visit_mpi(given, device)
+        visitor = visit_mpi(group, device)
         guests.add(visitor)
         return visitor
     if not dist.is_initialized():
@@ -63,7 +63,7 @@ def visit(given: Any, device: str) -> Communicator:
         )
     meeting = _Meeting()
     try:
-        theirs, config = _checked(given, device)
+        theirs, config = _checked(group, device)
     except InputError as error:
         meeting.refuse(str(error))
         raise
@@ -90,20 +90,20 @@ def visit(given: Any, device: str) -> Communicator:
     return comm
 
 
-def _checked(given: Any, device: str) -> tuple[Any, str]:
+def _checked(group: Any, device: str) -> tuple[Any, str]:
     """The process group, and what moves tensors of each device: ``cpu:gloo,cuda:nccl``."""
-    is_mesh = hasattr(given, "get_group")
-    if is_mesh and given.ndim != 1:
-        axes = given.mesh_dim_names
-        one = f'mesh["{axes[-1]}"]' if axes else f"mesh.get_group({given.ndim - 1})"
-        raise InputError(f"group: the mesh has {given.ndim} axes; give one of them, as {one}")
-    if is_mesh and given.get_coordinate() is None:
+    is_mesh = hasattr(group, "get_group")
+    if is_mesh and group.ndim != 1:
+        axes = group.mesh_dim_names
+        one = f'mesh["{axes[-1]}"]' if axes else f"mesh.get_group({group.ndim - 1})"
+        raise InputError(f"group: the mesh has {group.ndim} axes; give one of them, as {one}")
+    if is_mesh and group.get_coordinate() is None:
         return dist.GroupMember.NON_GROUP_MEMBER, ""
-    theirs = given.get_group() if is_mesh else given
+    theirs = group.get_group() if is_mesh else group
     if theirs is dist.GroupMember.NON_GROUP_MEMBER:
         return theirs, ""
     if not isinstance(theirs, dist.ProcessGroup):
-        kind = type(given).__name__
+        kind = type(group).__name__
         raise InputError(
             "group: must be a ProcessGroup, a DeviceMesh of one axis or an MPI communicator, got "
             f"{kind}"

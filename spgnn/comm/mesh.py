@@ -41,11 +41,11 @@ class Mesh:
             raise InputError(
                 f"axes {axes.sizes} hold {axes.ranks} ranks, there are {everyone.size}"
             )
-        known = _meshes_of(everyone)
-        if axes not in known:
+        meshes = _meshes_of(everyone)
+        if axes not in meshes:
             along = {name: everyone.subgroup(axes.groups(name), name) for name in axes.names}
-            known[axes] = cls(axes, everyone, along)
-        return known[axes]
+            meshes[axes] = cls(axes, everyone, along)
+        return meshes[axes]
 
     @classmethod
     def grid(cls, everyone: Communicator, c: int = 1) -> Mesh:
@@ -84,18 +84,18 @@ def _check(everyone: object) -> None:
 def _known_mesh(axes: Axes) -> Mesh:
     own = world()
     groups = [_meshes_of(comm) for comm in ([own] if own else guests)]
-    found = [known[axes] for known in groups if axes in known]
+    meshes = [by_axes[axes] for by_axes in groups if axes in by_axes]
     shape = " × ".join(map(str, axes.sizes))
-    if not found:
+    if not meshes:
         raise InputError(
             f"what is unpickled lives on {shape} ranks; build a Mesh of that shape first, on all"
         )
-    if len(found) > 1:
+    if len(meshes) > 1:
         raise InputError(f"what is unpickled lives on {shape} ranks; several groups here have them")
-    return found[0]
+    return meshes[0]
 
 
 def _meshes_of(everyone: Communicator) -> dict[Axes, Mesh]:
     """The meshes made of a communicator, which live as long as it does."""
-    known: dict[Axes, Mesh] = everyone.__dict__.setdefault("_meshes", {})
-    return known
+    meshes: dict[Axes, Mesh] = everyone.__dict__.setdefault("_meshes", {})
+    return meshes

@@ -299,21 +299,21 @@ class MPIGuestJob(MPIJob):
         raise CommunicationError(message)
 
 
-def visit_mpi(given: Any, device: str) -> Communicator:
+def visit_mpi(group: Any, device: str) -> Communicator:
     """A communicator of the ranks of an MPI communicator, which stays as it is. Collective."""
-    if given == MPI.COMM_NULL:
+    if group == MPI.COMM_NULL:
         raise InputError("group: this process is no member of the communicator, or it was freed")
-    if not isinstance(given, MPI.Intracomm):
+    if not isinstance(group, MPI.Intracomm):
         raise InputError("group: an MPI intercommunicator has two groups; give intercomm.Merge()")
     place = find_place()
-    if given == MPI.COMM_WORLD and place is not None:
+    if group == MPI.COMM_WORLD and place is not None:
         world_of(place)  # refuses the MPI of another launcher, in which each rank is alone
-    job = MPIGuestJob(given, torch.device("cpu"), place)
+    job = MPIGuestJob(group, torch.device("cpu"), place)
     if job.size == 1:
         comm: Communicator = SoloCommunicator(job)
     else:
         _free_unused()
-        duplicate, begun = given.Idup()
+        duplicate, begun = group.Idup()
         try:
             job.poll(begun.Test)
         except TimeoutError:

@@ -110,9 +110,9 @@ def _check_equal(one: _Pair, other: _Pair) -> None:
 
 
 def _contradiction(one: Sequence[str], other: Sequence[str]) -> InputError:
-    said = [" ".join(f"{name}={os.environ[name]}" for name in names) for names in (one, other)]
+    pairs = [" ".join(f"{name}={os.environ[name]}" for name in names) for names in (one, other)]
     return InputError(
-        f"{said[0]} and {said[1]} in the environment contradict each other: unset what another "
+        f"{pairs[0]} and {pairs[1]} in the environment contradict each other: unset what another "
         "launcher or an earlier job has left"
     )
 
@@ -147,12 +147,12 @@ def _tasks_per_node(text: str) -> list[int]:
     """Read SLURM's ``2(x3),1``: two tasks on each of three nodes, and one on a fourth."""
     nodes: list[int] = []
     for part in text.split(","):
-        found = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part)
-        if found is None or int(found[1]) == 0:
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part)
+        if match is None or int(match[1]) == 0:
             raise InputError(
                 f"SLURM_STEP_TASKS_PER_NODE={text} in the environment: should read like 2(x3),1"
             )
-        nodes += [int(found[1])] * int(found[2] or 1)
+        nodes += [int(match[1])] * int(match[2] or 1)
     return nodes
 
 

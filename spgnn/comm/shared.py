@@ -274,7 +274,7 @@ class SharedCommunicator(Communicator):
 
 
 def _combined(rows: Tensor, op: Reduction) -> Tensor:
-    """Of all ranks [size, …]: the same bits wherever it is done."""
+    """The sum or maximum over all ranks [size, …]: the same bits wherever it is done."""
     if rows.dtype == torch.bool:
         return rows.any(0)
     return rows.amax(0) if op == "max" else rows.sum(0, dtype=rows.dtype)

@@ -186,8 +186,8 @@ class AttentionPanel:
     def _unpacked(self, packed: Tensor) -> Tensor:
         """Matrices of packed rows, as they are otherwise [some, heads * channels]; a copy."""
         (heads, width), padded = self.a.shape, self.shape.padded
-        found = packed.view(self.a.dtype)[:, : width * padded]
-        by_head = found.reshape(len(packed), width, padded)[:, :, :heads].transpose(1, 2)
+        block = packed.view(self.a.dtype)[:, : width * padded]
+        by_head = block.reshape(len(packed), width, padded)[:, :, :heads].transpose(1, 2)
         return by_head.reshape(len(packed), heads * width).clone()
 
     def _numbers(self, packed: Tensor) -> Tensor:

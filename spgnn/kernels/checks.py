@@ -16,10 +16,10 @@ from spgnn.torch_internals import is_fake
 def check_is(name: str, value: object, *kinds: type) -> None:
     """Refuse an argument of another type."""
     if not isinstance(value, kinds):
-        wanted = " or ".join(
+        types = " or ".join(
             f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds
         )
-        raise InputError(f"{name} must be a {wanted}, got {type(value).__name__}")
+        raise InputError(f"{name} must be a {types}, got {type(value).__name__}")
 
 
 def check_dense(name: str, X: Tensor, dims: tuple[int, ...] = (2,)) -> None:
@@ -65,8 +65,8 @@ def check_list(name: str, rows: Tensor, X: Tensor, *dtypes: torch.dtype) -> None
     """Refuse an argument that is no list of rows on the device of X."""
     check_is(name, rows, Tensor)
     if rows.dim() != 1 or rows.dtype not in dtypes:
-        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise InputError(f"{name} must be {wanted} [m], got {described(rows)}")
+        types = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise InputError(f"{name} must be {types} [m], got {described(rows)}")
     if rows.device != X.device:
         raise InputError(f"{name} is on {rows.device}, X on {X.device}")
 

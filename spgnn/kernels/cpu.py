@@ -62,7 +62,7 @@ class PackedShape(NamedTuple):
 
     @property
     def columns(self) -> int:
-        """Of a packed matrix, filled up."""
+        """Columns of a packed matrix, filled up."""
         return -(-self.padded * self.width // 16) * 16
 
     def row_bytes(self, dtype: torch.dtype, matrices: int, numbers: int) -> int:

@@ -46,8 +46,8 @@ def cross_entropy_sum(
     if mask is not None:
         check_array("mask", mask, X.shape[:1], X, torch.bool)
     if traced():  # compilers and transforms know torch's own
-        known = torch.where(_counts(target, mask), target, -100)
-        return F.cross_entropy(X, known, reduction="sum", ignore_index=-100) / divisor
+        classes = torch.where(_counts(target, mask), target, -100)
+        return F.cross_entropy(X, classes, reduction="sum", ignore_index=-100) / divisor
     loss: Tensor
     # On a GPU it would take waiting to know whether what reaches the loss is 1.
     at_once = X.is_cpu and type(X) is Tensor and watched(X)
@@ -85,10 +85,10 @@ def _compute(
 
 
 def _save_made(ctx: Any, inputs: Any, output: Any) -> None:
-    *given, ctx.divisor, _ = inputs
+    *saved, ctx.divisor, _ = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*given, output[1])
+    ctx.save_for_backward(*saved, output[1])
 
 
 def _backward(ctx: Any, G: Tensor | None, _: Any) -> tuple[Tensor | None, ...]:

@@ -136,9 +136,9 @@ def _check_values(pattern: Pattern, X: Tensor, values: Tensor, op: str) -> None:
     elif op != "add_relu":
         shapes += [(pattern.nnz, *X.shape[1:-1]), (pattern.nnz,)]
     if values.shape not in shapes or values.dtype != X.dtype or values.device != X.device:
-        wanted = " or ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
+        allowed = " or ".join(str(list(shape)) for shape in dict.fromkeys(shapes))
         raise InputError(
-            f'values of op="{op}" must be {X.dtype} {wanted} on {X.device} for X {list(X.shape)} '
+            f'values of op="{op}" must be {X.dtype} {allowed} on {X.device} for X {list(X.shape)} '
             f"and {pattern.nnz} nonzeros, got {described(values)} on {values.device}"
         )
 

@@ -72,8 +72,8 @@ def two_products(X: Tensor, W1: Tensor, W2: Tensor) -> tuple[Tensor, Tensor]:
     if watched(X, W1, W2) or not has_gemm(X, W1, X, W2):
         return times_transposed(X, W1), times_transposed(X, W2)
     with below_autograd():
-        made: tuple[Tensor, Tensor] = _two_products(X, W1, W2)
-    return made
+        products: tuple[Tensor, Tensor] = _two_products(X, W1, W2)
+    return products
 
 
 def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,10 +84,10 @@ def two_gradients(G1: Tensor, X1: Tensor, G2: Tensor, X2: Tensor) -> tuple[Tenso
     if not kernel or watched(G1, X1, G2, X2):
         return transposed_times(G1, X1), transposed_times(G2, X2)
     with below_autograd():
-        made: tuple[Tensor, Tensor] = _two_gradients(
+        gradients: tuple[Tensor, Tensor] = _two_gradients(
             G1, X1, None if G1 is G2 else G2, None if X1 is X2 else X2
         )
-    return made
+    return gradients
 
 
 def gradient_of(
@@ -99,8 +99,8 @@ def gradient_of(
     if fits and not watched(*operands):
         with below_autograd():
             relu.passed = _product_through_relu(G1, W1, G2, W2, X)
-        made: Tensor = relu.passed[0]
-        return made
+        dX: Tensor = relu.passed[0]
+        return dX
     return times_transposed(G1, W1) if len(operands) == 2 else sum_of_products(*operands)
 
 

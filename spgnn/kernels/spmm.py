@@ -76,8 +76,8 @@ def spmm(
     if X.dim() == 3 and (values is None or values.dim() == 1):
         return _shared_by_heads(A, X, out, accumulate)
     if values is not None and values.dim() == 2 and X.shape[1:-1] != values.shape[1:]:
-        wanted = f"[{X.shape[0]}, {values.shape[1]}, f]"
-        raise InputError(f"X must be {wanted} for values {list(values.shape)}, got {list(X.shape)}")
+        shape = f"[{X.shape[0]}, {values.shape[1]}, f]"
+        raise InputError(f"X must be {shape} for values {list(values.shape)}, got {list(X.shape)}")
     if out is not None:
         check_out("out", out, pattern.shape[0], X, values)
     elif accumulate:
@@ -85,8 +85,8 @@ def spmm(
     elif watched(X, values):
         constant = values is None or not (values.requires_grad or traced())
         side = other_side(pattern, X, ordered=not constant)
-        known = constant and values is not None and side[0] is not None
-        numbers = values, A.T.values if known else None, A.row_scale, A.col_scale
+        transposed = constant and values is not None and side[0] is not None
+        numbers = values, A.T.values if transposed else None, A.row_scale, A.col_scale
         return spmm_operator(pattern.indptr, pattern.indices, *side, *numbers, X, False)
     else:
         out = new_rows(pattern.shape[0], X)
@@ -135,7 +135,7 @@ def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
 
 
 def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | None, ...]:
-    """Of the transpose, if a gradient in X may be asked for: indptr, indices, order of values."""
+    """The transpose's indptr, indices, order of values, if a gradient in X may be asked for."""
     if not (X.requires_grad or transformed()):
         return None, None, None
     if traced():

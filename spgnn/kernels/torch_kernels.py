@@ -130,15 +130,15 @@ def _extremes(indptr: Tensor, messages: Tensor, largest: bool) -> tuple[Tensor, 
     places = torch.where(equal, torch.arange(nnz, device=indptr.device)[:, None], nnz)
     first = torch.full(best.shape, nnz, device=indptr.device)
     first = first.scatter_reduce(0, row[:, None].expand_as(places), places, "amin")
-    found = first < nnz
-    return torch.where(found, best, 0.0), torch.where(found, first, -1)
+    inside = first < nnz
+    return torch.where(inside, best, 0.0), torch.where(inside, first, -1)
 
 
 def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
     """The result of an EdgeOp on numbers of columns x, nonzeros v and rows w."""
     if x is None:
         return v
-    made = (
+    picked = (
         lambda: x * v,
         lambda: x + v,
         lambda: x - v,
@@ -147,7 +147,7 @@ def _messages(op: int, x: Tensor | None, v: Tensor, w: Tensor | None) -> Tensor:
         lambda: torch.relu(x + v),
         lambda: x.new_zeros(()) if w is None else torch.where(w + v > 0, x, 0.0),
     )[op]()
-    return made
+    return picked
 
 
 def edge_sum(*arguments: Any) -> None:
@@ -298,8 +298,8 @@ def cross_entropy(
 ) -> None:
     """The loss of the rows that count, and its gradient, with zeros in the others."""
     counts = target >= 0 if mask is None else mask & (target >= 0)
-    known = torch.where(counts, target, -100)
-    out.copy_(F.cross_entropy(X, known, reduction="sum", ignore_index=-100)).div_(divisor)
+    classes = torch.where(counts, target, -100)
+    out.copy_(F.cross_entropy(X, classes, reduction="sum", ignore_index=-100)).div_(divisor)
     if gradient is not None:
         torch.softmax(X, 1, out=gradient)
         factor = counts.to(X.dtype)[:, None]
@@ -384,7 +384,7 @@ def _in_codes(V: Tensor, width: int, halves: Tensor) -> Tensor:
 
 
 def _low_and_scale(V: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row: minimum and scale, bfloat16 as integers, and whether these hold the row."""
+    """Minimum and scale of each row, bfloat16 as integers, and whether these hold the row."""
     if V.shape[1] == 0:
         nothing = torch.zeros(len(V), dtype=torch.int64, device=V.device)
         return nothing, nothing, nothing == 0

@@ -45,12 +45,12 @@ def update_rows_(
     return _update.overwriting(Z, bias, vertex_ids, key, float(p), which, float(alpha))
 
 
-def hide_gradient(made: Tensor) -> Tensor:
+def hide_gradient(result: Tensor) -> Tensor:
     """Say of a result of `update_rows_` that nobody looks at its gradient; the same tensor."""
-    node: Any = None if torch.compiler.is_compiling() else made.grad_fn
+    node: Any = None if torch.compiler.is_compiling() else result.grad_fn
     if getattr(node, "operator", None) is _update and node.act == _RELU:
         node.hidden = True
-    return made
+    return result
 
 
 def relu_of(X: Tensor) -> Any:
@@ -94,7 +94,7 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 
 def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
-    kept = *ctx.saved_tensors, ctx.key, ctx.p, ctx.act, ctx.alpha
+    saved = *ctx.saved_tensors, ctx.key, ctx.p, ctx.act, ctx.alpha
     summed = ctx.has_bias and ctx.needs_input_grad[1]
     passed, ctx.passed = getattr(ctx, "passed", None), None
     # `passed` refers to its gradient, so autograd cannot add another one to it in place: if G is
@@ -105,10 +105,10 @@ def _backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
             dZ.mul_(1.0 / (1.0 - ctx.p))
             sums.mul_(1.0 / (1.0 - ctx.p))
     elif transformed() or (torch.is_grad_enabled() and not torch.compiler.is_compiling()):
-        dZ = _passed(G, *kept)
+        dZ = _passed(G, *saved)
         sums = dZ.sum(0, dtype=SUM_DTYPE[G.dtype]) if summed else None
     else:
-        dZ, sums = _update_gradients(G, *kept, summed)
+        dZ, sums = _update_gradients(G, *saved, summed)
     return dZ, sums if summed else None, None, None, None, None, None
 
 

@@ -67,7 +67,7 @@ class Problem:
 def balanced_weights(
     adjacency: Adjacency, balance: Sequence[str], train_mask: npt.NDArray[np.bool_] | None
 ) -> Int64Array:
-    """What each part's share of must be balanced, int64 [vertices, constraints]."""
+    """Weights of which each part has its share, int64 [vertices, constraints]."""
     names = balance.split(",") if isinstance(balance, str) else balance
     if not isinstance(names, Sequence) or not names:
         raise InputError(f"balance must name one or more of {', '.join(BALANCES)}")

@@ -32,12 +32,12 @@ def implementation() -> ModuleType:
 @cache
 def trouble() -> str | None:
     """The reason why the kernels cannot run here, a line; ``None`` if one was compiled and run."""
-    ones, found = torch.ones(1, 1, device="cuda"), torch.zeros(1, 1, device="cuda")
+    ones, written = torch.ones(1, 1, device="cuda"), torch.zeros(1, 1, device="cuda")
     try:
-        dropout_rows(ones, torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.0, found)
-        if float(found) == 1.0:
+        dropout_rows(ones, torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.0, written)
+        if float(written) == 1.0:
             return None
-        why = f"a kernel that writes 1 wrote {float(found)}"
+        why = f"a kernel that writes 1 wrote {float(written)}"
     except ModuleNotFoundError as error:
         return f"{error}; they come with {INSTALL}"
     except Exception as error:

@@ -140,11 +140,11 @@ def _over_rows(
     shape = HeadShape.of(heads, written, [*target.arrays[2:4], *wide], 1 + twice)
     if target.ending == MERGED and shape.column_tiles > 1:
         # Every sweep over the columns would need the numbers that the first one overwrites.
-        made = Target(
+        partial = Target(
             STORED, tuple(None if a is None else torch.empty_like(a) for a in target.arrays)
         )
-        _over_rows(kernel, pattern, operands, matrices, heads, rules, made, *wide)
-        _end_triples(made.arrays, target, target.arrays[2])
+        _over_rows(kernel, pattern, operands, matrices, heads, rules, partial, *wide)
+        _end_triples(partial.arrays, target, target.arrays[2])
         return
     tiling = tiling_of(pattern.indptr)
     carry = _carry(tiling.carried, shape, twice, Z)

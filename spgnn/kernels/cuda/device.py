@@ -101,11 +101,11 @@ def remembered(tensor: Tensor, question: object, make: Callable[[], T]) -> T:
     """The answer of ``make()`` about a tensor, while it lives and is not written to."""
     answers = _answers(tensor)
     if question not in answers:
-        answer = make()
+        value = make()
         finish(tensor.device)
-        answers[question] = answer
-    found: T = answers[question]
-    return found
+        answers[question] = value
+    answer: T = answers[question]
+    return answer
 
 
 def remember(tensor: Tensor, question: object, answer: object) -> None:
@@ -119,8 +119,8 @@ def _answers(tensor: Tensor) -> dict[object, Any]:
     if answers is None or version != now:
         answers = {}
         _remembered[tensor] = (now, answers)
-    found: dict[object, Any] = answers
-    return found
+    memory: dict[object, Any] = answers
+    return memory
 
 
 class ThreadShape(NamedTuple):
