@@ -19,6 +19,7 @@ from torch import Tensor
 
 from spgnn.kernels.library import Operator
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.update import relu_of
 from spgnn.torch_internals import traced
 
 Made = TypeVar("Made")
@@ -128,8 +129,10 @@ def _pool(threads: int, process: int) -> ThreadPoolExecutor:
     return pool
 
 
-def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
+def save_pair(ctx: Any, inputs: Any, output: Tensor) -> None:
+    """Save each operand of a product for the other's gradient."""
     first, second = inputs
+    ctx.relu = relu_of(first)
     ctx.save_for_backward(
         first if ctx.needs_input_grad[1] else None, second if ctx.needs_input_grad[0] else None
     )
@@ -156,13 +159,13 @@ product = Operator(
     "gemm_narrow_product(Tensor X, Tensor W) -> Tensor",
     new=lambda X, W: X.new_empty(X.shape[0], W.shape[0], dtype=torch.bfloat16),
     compute=_multiply,
-    save=_save,
+    save=save_pair,
     backward=_product_backward,
 )
 gradient = Operator(
     "gemm_narrow_gradient(Tensor G, Tensor X) -> Tensor",
     new=lambda G, X: G.new_empty(G.shape[1], X.shape[1], dtype=torch.float32),
     compute=_add_up,
-    save=_save,
+    save=save_pair,
     backward=_gradient_backward,
 )

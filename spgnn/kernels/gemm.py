@@ -15,7 +15,6 @@ from spgnn import _native
 from spgnn.kernels import bfloat16
 from spgnn.kernels.library import Operator, define, kernels_for
 from spgnn.kernels.recycling import new_rows
-from spgnn.kernels.update import relu_of
 from spgnn.torch_internals import below_autograd, direct, traced, watched
 
 # Fewest rows of X that are worth it.
@@ -137,14 +136,6 @@ def _has_kernel(*operands: Tensor) -> bool:
     return True
 
 
-def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
-    first, second = inputs
-    ctx.relu = relu_of(first)
-    ctx.save_for_backward(
-        first if ctx.needs_input_grad[1] else None, second if ctx.needs_input_grad[0] else None
-    )
-
-
 def _save_sum(ctx: Any, inputs: Any, output: Tensor) -> None:
     X1, W1, X2, W2 = inputs
     needs = ctx.needs_input_grad
@@ -259,14 +250,14 @@ _product = Operator(
     "gemm_product(Tensor X, Tensor W) -> Tensor",
     new=_rows_of,
     compute=_multiply,
-    save=_save,
+    save=bfloat16.save_pair,
     backward=_product_backward,
 )
 _gradient = Operator(
     "gemm_gradient(Tensor G, Tensor X) -> Tensor",
     new=_new_gradient,
     compute=_sum_up,
-    save=_save,
+    save=bfloat16.save_pair,
     backward=_gradient_backward,
 )
 _sum = Operator(

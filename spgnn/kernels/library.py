@@ -71,8 +71,8 @@ def define(
 class Writer:
     """An operator that returns nothing and writes into its arguments."""
 
-    def __init__(self, schema: str) -> None:
-        self._overload = define(schema)
+    def __init__(self, schema: str, compute: Callable[..., None] | None = None) -> None:
+        self._overload = define(schema, compute=compute)
         self._run = direct(self._overload)
 
     def __call__(self, *arguments: Any) -> None:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_choice
 from spgnn.kernels.checks import check_array, check_block, check_dense, check_is, check_out
-from spgnn.kernels.library import Operator, define, kernels_for, with_batch
+from spgnn.kernels.library import Operator, Writer, kernels_for, with_batch
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
-from spgnn.torch_internals import direct, operators_seen, traced, transformed, watched
+from spgnn.torch_internals import operators_seen, traced, transformed, watched
 
 # X of at most this many columns is scaled as a whole, if its rows are used so often on average.
 SCALED_COLUMNS = 16
@@ -91,12 +91,8 @@ def spmm(
     else:
         out = new_rows(pattern.shape[0], X)
     block = pattern.indptr, pattern.indices, values, A.row_scale, A.col_scale
-    if torch.compiler.is_compiling():
-        _spmm_into(*block, X, out, bool(accumulate))
-    elif operators_seen(X):
-        _run_spmm_into(*block, X, out, bool(accumulate))
-    else:
-        _multiply_into(*block, X, out, bool(accumulate))
+    seen = torch.compiler.is_compiling() or operators_seen(X)
+    (_spmm_into if seen else _multiply_into)(*block, X, out, bool(accumulate))
     return out
 
 
@@ -318,12 +314,11 @@ def _batched_sddmm(
 _SIDES = "Tensor indptr, Tensor indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order"
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
 
-_spmm_into = define(
+_spmm_into = Writer(
     f"spmm.out(Tensor indptr, Tensor indices, Tensor? values, {_SCALES}, Tensor X, "
     "Tensor(a!) out, bool accumulate) -> ()",
     compute=_multiply_into,
 )
-_run_spmm_into = direct(_spmm_into)
 spmm_operator = Operator(
     f"spmm({_SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) "
     "-> Tensor",

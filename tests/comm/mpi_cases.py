@@ -11,6 +11,10 @@ from types import SimpleNamespace
 import torch
 from mpi4py import MPI
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "experiments"))
+
+import systems  # noqa: F401  (registers a codec that training tests)
+
 import spgnn
 from spgnn import InputError
 from spgnn.comm import CommunicationError, Communicator, connect, failure, guarded
