@@ -173,15 +173,9 @@ def _temporary_directory(target: Path, mode: int = 0o777) -> Iterator[Path]:
 
 
 def _locked(target: Path, make: Callable[[Path], int | None]) -> tuple[Path, int]:
-    """Create a file or directory under a temporary name next to `target`, and lock it.
-
-    The lock belongs to the open file: forked processes hold it too, and the system releases it when
-    the last one has ended, however that happens. Numbers of processes say nothing: containers that
-    share a directory count their own. The name has the machine's boot in it, because on some
-    network file systems a lock is seen on one machine only. What cannot be locked gets a name
-    that `remove_leftovers` does not know. `make` takes a name that must be new, and returns a file
-    descriptor, or ``None`` if it is gone already.
-    """
+    """Create a file or directory under a temporary name next to `target`, and lock it."""
+    # The lock is of the open file: forks hold it too, and the system releases it however they end.
+    # The machine's boot is in the name: some network file systems show locks on one machine only.
     boot = _boot()
     while True:
         random = secrets.token_hex(8)

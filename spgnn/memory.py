@@ -41,14 +41,10 @@ def give_back_freed() -> None:
 
 
 class FreedMemory:
-    """A policy for memory that an epoch frees, and that the next one allocates again.
+    """A policy for memory that an epoch frees and the next one allocates; of `ranks_here` ranks."""
 
-    Taken from the system anew, each page of it costs a fault and is filled with zeros: a third to
-    half of an epoch's time. Kept for reuse, it leaves holes, and a rank's peak is up to twice what
-    it needs. So one process keeps it; ranks, which share their machine, give it back during the
-    first epoch, which shows what they need, and keep it from then on if there is plenty. Of the
-    job's ranks, `ranks_here` share this machine.
-    """
+    # Taken anew, it is a third of an epoch's time; reused, it has holes, up to twice the peak. One
+    # process keeps it; ranks give it back in the first epoch, which shows what they need.
 
     def __init__(self, ranks: int, ranks_here: int) -> None:
         self._alone, self._ranks_here = ranks == 1, ranks_here

@@ -91,13 +91,9 @@ def endings_raise() -> Iterator[None]:
 
 @contextmanager
 def termination_raises(give_up: Callable[[], object]) -> Iterator[bool]:
-    """Let SIGTERM raise `AskedToEnd` inside the block, unless somebody else handles it.
-
-    Yields whether this process, and not the one that forked it, says why it ends. Processes that
-    it forks end on SIGTERM as before. `give_up` must end the process; another thread calls it
-    `END_SECONDS` after the signal if the main thread, which may compute outside Python, has not
-    noticed it by then.
-    """
+    """SIGTERM raises `AskedToEnd` in the block; yields whether this process says why it ends."""
+    # Another thread calls `give_up`, which must end the process, `END_SECONDS` after the signal if
+    # the main thread, which may compute outside Python, has not noticed it.
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield signal.getsignal(signal.SIGTERM) is not raise_once

@@ -40,17 +40,10 @@ _EFFORT: dict[Preset, dict[str, float | list[int]]] = {
 
 
 def gvb(problem: Problem) -> Int32Array:
-    """Our multilevel partitioner: least total and maximum volume together.
-
-    The model has a net per column v: v and the rows with a nonzero there. With λ_v the number of
-    parts among them, the part of v sends λ_v − 1 rows. Several first partitions minimise the cut of
-    a weighted graph that approximates this (multilevel k-way, Karypis & Kumar 1998), every second
-    of them coarsened inside communities, and one bisects the nets themselves; they are
-    combined in V-cycles (Andre, Schlag & Schulz 2018). Refinement prices what
-    each part sends and receives by how far that lies above the average (after Acer, Selvitopi,
-    Aykanat 2016, section 4), in the end by how close it is to the maximum; and weight close to the
-    bounds, or else the parts that move least would be full, and all room where volume is to leave.
-    """
+    """Our multilevel partitioner: least total and maximum volume together."""
+    # A net per column v: v and the rows with a nonzero there. First partitions minimise a weighted
+    # cut (Karypis & Kumar 1998) or bisect the nets, and are combined in V-cycles (Andre, Schlag &
+    # Schulz 2018); refinement prices volumes above the average (Acer, Selvitopi, Aykanat 2016).
     indptr, indices = problem.adjacency.indptr, problem.adjacency.indices
     n = len(indptr) - 1
     if n >= 2**31 - 1:
