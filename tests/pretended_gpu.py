@@ -32,8 +32,8 @@ from torch.utils._device import _device_constructors
 import spgnn
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.kernels import cpu, cuda, extremes, torch_kernels
+from spgnn.kernels import cuda as native
 from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda import kernels as native
 from spgnn.torch_internals import in_backward
 from tests.kernels.cuda_emulation import EmulatedDevice, cpu_properties
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from spgnn import _native
+from spgnn.kernels import cuda as native
 from spgnn.kernels import extremes, torch_kernels
 from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda import kernels as native
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 

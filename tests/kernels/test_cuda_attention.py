@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spgnn.kernels import cpu, torch_kernels
+from spgnn.kernels import cuda as native
 from spgnn.kernels.attention import (
     Gat,
     GatV2,
@@ -15,7 +16,6 @@ from spgnn.kernels.attention import (
     finish,
     head_products,
 )
-from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda import tiling
 
 from .conftest import EMULATION, random_block, work_by

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn.errors import InputError
 from spgnn.kernels import cpu, dequantise_rows, edge_spmm, quantise_rows, spmm
+from spgnn.kernels import cuda as native
 from spgnn.kernels.cuda import device, tiling
-from spgnn.kernels.cuda import kernels as native
 from spgnn.kernels.cuda import operations as host
 from spgnn.sparse import CSR
 
