@@ -711,6 +711,9 @@ class TrainConfig(Configuration):
         InputError
             Names the option and what would be right.
         """
+        for extension in self.extensions:
+            for message in extension.refused(self):
+                raise InputError(message)
         self.distribution.check(ranks)
         nodes, size = self.algorithm.nodes, self.distribution.node_size
         if nodes is not None and ranks % nodes:
@@ -722,9 +725,6 @@ class TrainConfig(Configuration):
             )
         self.aim.check()
         self.training.check()
-        for extension in self.extensions:
-            for message in extension.refused(self):
-                raise InputError(message)
         for message in refused(self):
             raise InputError(message)
 

@@ -70,6 +70,13 @@ class Clones(Extension):
             yield f"algorithm.clones needs --algo vertex-cut, not {how.algo}"
         if how.algo != "clones":
             return
+        if how.cover != "column" or how.schedule != "overlap":
+            yield (
+                "algorithm.clones needs --cover column and --schedule overlap: clones hold the "
+                "rows, so sums alone travel"
+            )
+        if how.relays:
+            yield "algorithm.clones needs --no-relays: owners hand sums on to clones already"
         if config.algorithm.recompute_halo:
             yield "algorithm.clones needs no --recompute-halo: clones make their rows in all layers"
         if config.changes_features:

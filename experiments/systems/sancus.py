@@ -42,7 +42,12 @@ class Skipping(Extension):
 
     def codec(self, config: TrainConfig, codec: Codec) -> Codec:
         """The codec that skips rows, too."""
-        return replace(codec, extra=(*codec.extra, ("fresh", self.fresh))) if self.fresh else codec
+        if not self.fresh:
+            return codec
+        if codec.samples or codec.bins > 1:
+            other = "--boundary-sampling" if codec.samples else "--delay-bins"
+            raise InputError(f"messages.fresh compares all rows: it cannot be had with {other}")
+        return replace(codec, extra=(*codec.extra, ("fresh", self.fresh)))
 
 
 class SkipUnchanged(CodecLayer):
