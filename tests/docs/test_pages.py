@@ -50,35 +50,52 @@ def test_pictures_are_what_the_script_draws():
         ElementTree.fromstring(source)
 
 
-def doors() -> dict[str, list[str]]:
-    """Packages that say what is public, and their names."""
-    found = {}
-    for file in [ROOT / "spgnn" / "__init__.py", *(ROOT / "spgnn").glob("*/__init__.py")]:
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-                room = file.parent.relative_to(ROOT).parts
-                found[".".join(room)] = sorted(ast.literal_eval(node.value))
-    return found
+def exported() -> dict[str, set[str]]:
+    """The names of each door."""
+    names = {}
+    for file in [*(ROOT / "spgnn").rglob("__init__.pyi"), ROOT / "spgnn/kernels/__init__.py"]:
+        imports = [n for n in ast.parse(file.read_text()).body if isinstance(n, ast.ImportFrom)]
+        room = ".".join(file.parent.relative_to(ROOT).parts)
+        names[room] = {alias.asname or alias.name for node in imports for alias in node.names}
+    return names
 
 
-def test_every_room_with_public_names_has_a_page():
-    """A door is a package that says what is public; a page may show modules of its room too."""
+def names_of_users() -> dict[str, set[str]]:
+    """The names of each room on the page of stability."""
+    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").partition("## Names")[2]
+    rows = re.findall(r"^\| `(spgnn[.a-z]*)` \|(.*)\|$", page, re.MULTILINE)
+    return {room: set(re.findall(r"`(\w+)`", names)) for room, names in rows}
+
+
+def test_every_room_with_names_for_users_has_a_page():
+    """A page may show modules of its room too."""
     pages = (ROOT / "docs" / "api").glob("*.md")
     shown = {
         module
         for page in pages
         for module in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
     }
-    expected = {*doors(), "spgnn.testing"}
-    assert expected <= shown
-    assert {".".join(module.split(".")[:2]) for module in shown} <= expected
+    assert {*names_of_users(), "spgnn.testing"} <= shown
 
 
-def test_every_exported_name_has_a_stability():
-    """A row of the page has all names of a door, each once."""
-    page = (ROOT / "docs" / "stability.md").read_text(encoding="utf-8").partition("## Names")[2]
-    rows = re.findall(r"^\| `(spgnn[.a-z]*)` \|(.*)\|$", page, re.MULTILINE)
-    assert {door: sorted(re.findall(r"`(\w+)`", names)) for door, names in rows} == doors()
+def test_doors_export_what_is_promised_and_what_others_take():
+    doors, promised = exported(), names_of_users()
+    assert promised["spgnn"] == doors["spgnn"]
+    assert {
+        room: names - doors[room] for room, names in promised.items() if names - doors[room]
+    } == {}
+    taken: dict[str, set[str]] = {}
+    for folder in ("spgnn", "experiments", "benchmarks"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ImportFrom):
+                    taken.setdefault(str(node.module), set()).update(a.name for a in node.names)
+    unused = {
+        room: names - promised.get(room, set()) - taken.get(room, set())
+        for room, names in doors.items()
+        if room not in ("spgnn", "spgnn.kernels")
+    }
+    assert {room: names for room, names in unused.items() if names} == {}
 
 
 def test_every_page_in_docs_is_in_the_menu():
