@@ -42,13 +42,17 @@ train: $(VENV)/.built-$(SETS) $(VENV)/.start
 	$(BIN)/python experiments/gcn.py --nproc 4 --dataset sbm --json build/train.json
 
 # Three processes on two cores, for the ranks of a test mostly wait for one another. What Python
-# compiles is kept, whatever the shell says: tests start interpreters.
+# compiles is kept, whatever the shell says: tests start interpreters. The engine is tested with
+# the add-ons taken away.
 test:
 	$(MAKE) --no-print-directory SETS=all build
 	$(MAKE) --no-print-directory SETS=all --jobs=2 --keep-going --output-sync=target lint tests
 
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
+ABOVE := tests/addons tests/docs tests/experiments tests/systems
 tests:
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -m 'not slow' --numprocesses=3 --dist=worksteal
+	PYTHONPATH=tests/without_addons $(PYTEST) $(addprefix --ignore=,$(ABOVE))
+	$(PYTEST) $(ABOVE)
 
 test-slow: build $(VENV)/.docs
 	$(BIN)/python -m pytest -m slow

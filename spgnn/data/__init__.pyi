@@ -19,7 +19,6 @@ from .generators import block_model as block_model
 from .generators import drawn_from as drawn_from
 from .generators import drawn_graph as drawn_graph
 from .generators import propensities as propensities
-from .generators import rmat as rmat
 from .generators import split_seed as split_seed
 from .graph import MASKS as MASKS
 from .graph import UNKNOWN as UNKNOWN

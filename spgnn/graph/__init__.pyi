@@ -15,7 +15,6 @@ from .features import Propagated as Propagated
 from .features import densified as densified
 from .features import propagate_ as propagate_
 from .features import times as times
-from .matrices import normalised as normalised
 from .moments import Moments as Moments
 from .named import Named as Named
 from .pairs import matrix_of_sources as matrix_of_sources

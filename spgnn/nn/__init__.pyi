@@ -34,7 +34,6 @@ from .links import pairs_cross_entropy as pairs_cross_entropy
 from .loss import UNKNOWN as UNKNOWN
 from .loss import label_weights as label_weights
 from .loss import masked_cross_entropy as masked_cross_entropy
-from .metrics import accuracies as accuracies
 from .models import GAT as GAT
 from .models import GCN as GCN
 from .models import GIN as GIN

@@ -18,7 +18,6 @@ from .loader import Superbatch as Superbatch
 from .modes import BatchOptions as BatchOptions
 from .modes import Mode as Mode
 from .modes import Strategy as Strategy
-from .rank_batches import Clusters as Clusters
 from .rank_batches import Exact as Exact
 from .rank_batches import RankBatches as RankBatches
 from .rank_batches import seed_order as seed_order
@@ -50,8 +49,6 @@ from .sampling import Hop as Hop
 from .sampling import Sample as Sample
 from .sampling import SampleCounts as SampleCounts
 from .sampling import Sampler as Sampler
-from .sampling import as_int64 as as_int64
-from .sampling import as_weights as as_weights
 from .sampling import column_sums as column_sums
 from .sampling import distinct as distinct
 from .sampling import draw_keys as draw_keys

@@ -1,4 +1,3 @@
-from .batch_training import BatchTask as BatchTask
 from .batch_training import BatchTrainer as BatchTrainer
 from .batch_training import VertexBatches as VertexBatches
 from .batch_training import average_gradients as average_gradients
@@ -14,4 +13,3 @@ from .minibatch_config import MiniBatchConfig as MiniBatchConfig
 from .minibatch_data import Dataset as Dataset
 from .minibatch_data import open_dataset as open_dataset
 from .superbatch import DiskSuperbatch as DiskSuperbatch
-from .superbatch import SampleFile as SampleFile

@@ -1,4 +1,3 @@
 from .historical import History as History
 from .historical import Local as Local
-from .historical import PartBatches as PartBatches
 from .historical import hidden_widths as hidden_widths

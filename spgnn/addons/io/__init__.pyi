@@ -2,7 +2,6 @@ from .columns import SUFFIXES as SUFFIXES
 from .columns import column_for as column_for
 from .columns import is_row_number as is_row_number
 from .columns import words_around as words_around
-from .parquet import TableWriter as TableWriter
 from .parquet import is_tabular as is_tabular
 from .parquet import read_pairs as read_pairs
 from .text import Grammar as Grammar
@@ -10,4 +9,3 @@ from .text import NoNumbers as NoNumbers
 from .text import open_bytes as open_bytes
 from .text import read_numbers as read_numbers
 from .text import refuse_first as refuse_first
-from .through_disk import open_through_disk as open_through_disk
