@@ -19,10 +19,10 @@ _exported, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> Any:
-    """An exported name, an add-on, or a room: each is imported when it is first asked for."""
+    """An exported name, a room, or an add-on: each is imported when it is first asked for."""
     if name in __all__:
         return _exported(name)
-    for module in (f"spgnn.addons.{name}", f"spgnn.{name}") if not name.startswith("_") else ():
+    for module in (f"spgnn.{name}", f"spgnn.addons.{name}") if not name.startswith("_") else ():
         try:
             return import_module(module)
         except ModuleNotFoundError as error:

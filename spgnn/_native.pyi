@@ -432,7 +432,7 @@ def count_levels(
 def parse_labels(text: bytes, lowest: int, parts: int, labels: _Int32) -> None: ...
 def format_labels(labels: _Array) -> bytes: ...
 
-# partition/gvb.py
+# partition/ours.py
 
 class GvbOptions:
     parts: int
@@ -497,7 +497,7 @@ def gvb_replay(
     outside: int = 1,
 ) -> tuple[int, _Int64, _Int64, _Int64, _Int64, float]: ...
 
-# sampling
+# addons/batches
 
 _Index = _Int32 | _Int64
 _Hop = tuple[_Int64, _Int32, _Int64 | None, _Float32 | None, int]
@@ -596,7 +596,7 @@ def row_order(
 ) -> _Int64 | None: ...
 def relabel(targets: _Int64, columns: _Index, threads: int) -> tuple[_Int64, _Int32]: ...
 
-# store
+# addons/diskbatches
 
 class Ticket:
     def wait(self) -> str: ...

@@ -25,7 +25,7 @@ from spgnn.nn.models import Order
 from spgnn.nn.rowwise import Precision
 from spgnn.options import Configuration, Option, Record, flag, key, options_of, rare
 from spgnn.partition.problem import Objective
-from spgnn.registry import CODECS, MODELS, SCHEMES
+from spgnn.registry import CODECS, MODELS, REDUCTIONS, SCHEMES
 
 Number = TypeVar("Number", int, float)
 Added = TypeVar("Added", bound="Extension")
@@ -307,7 +307,7 @@ class Model(Record):
         rare("a linear layer makes the scores, of the last hidden layer, or of all of them"),
     ] = "none"
     aggregate: Annotated[
-        Literal["mean", "sum", "max", "min", "std"], rare("of sage: over the neighbours")
+        str, rare("of sage: over the neighbours", choices=lambda: ("sum", *REDUCTIONS))
     ] = "mean"
     heads: Annotated[
         int, flag("of gat and gatv2; side by side they are --hidden wide", low=1, high=1024)

@@ -102,6 +102,16 @@ WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.Tab
 # Ways to open a graph that is larger than memory, as `spgnn.addons.io.open_through_disk`.
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
+# Over the neighbours of a row, besides their sum: functions of (A, X) as in `kernels.reductions`
+REDUCTIONS = Registry(
+    "reduce",
+    {
+        "mean": "spgnn.kernels.reductions:mean",
+        "max": "spgnn.kernels.reductions:largest",
+        "min": "spgnn.kernels.reductions:smallest",
+        "std": "spgnn.kernels.reductions:deviation",
+    },
+)
 # What the training command trains: a subclass of `spgnn.nn.Stack`
 MODELS = Registry(
     "model",
@@ -124,7 +134,7 @@ DATASETS = Registry(
 # More keys of a command, by the name of its configuration and one of its own,
 # ``TrainConfig.clones``: an `options.Record`
 SECTIONS = Registry("section of the configuration")
-# Tasks that open their data themselves: functions of (TrainConfig, Communicator, bytes of the
+# Slots of the engine, each with its name: "chunks" trains what opens its data itself: functions of (TrainConfig, Communicator, bytes of the
 # process before it has data, outputs or None) to a `spgnn.train.Task`.
 TASKS = Registry("task")
 # "training" fills in what a configuration leaves open, "distribute" a placement of a graph.

@@ -1,4 +1,6 @@
-"""Reductions over the neighbours of a row, besides their sum: one function and one entry each.
+"""Reductions over the neighbours of a row, besides their sum: one function each.
+
+`spgnn.registry.REDUCTIONS` has their names.
 
 A reduction takes A [rows, cols] and X [cols, f] to [rows, f], 0 in rows without nonzeros. Torch can
 differentiate it, so it works wherever all neighbours of a row are at hand: in memory, over a halo,
@@ -7,7 +9,6 @@ in mini-batches, out of core.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -39,9 +40,5 @@ def deviation(A: CSR, X: Tensor) -> Tensor:
     return torch.where(variance > LEAST_VARIANCE, variance.sqrt(), 0.0).to(X.dtype)
 
 
-REDUCTIONS: dict[str, Callable[[CSR, Tensor], Tensor]] = {
-    "mean": mean,
-    "max": partial(extreme, largest=True),
-    "min": partial(extreme, largest=False),
-    "std": deviation,
-}
+largest = partial(extreme, largest=True)
+smallest = partial(extreme, largest=False)

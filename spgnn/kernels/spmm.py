@@ -17,6 +17,7 @@ from spgnn.kernels.checks import check_array, check_block, check_dense, check_is
 from spgnn.kernels.library import Operator, Writer, kernels_for, with_batch
 from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern
+from spgnn.registry import REDUCTIONS
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.torch_internals import operators_seen, traced, transformed, watched
 
@@ -141,12 +142,11 @@ def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | Non
 
 
 def _reduced(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool, reduce: str) -> Tensor:
-    from spgnn.kernels.reductions import REDUCTIONS  # which are made of products
-
     check_choice("reduce", reduce, ("sum", *REDUCTIONS))
     if out is not None or accumulate:
         raise InputError(f'reduce="{reduce}" makes its own result; it takes no out')
-    return REDUCTIONS[reduce](A, X)
+    result: Tensor = REDUCTIONS[reduce](A, X)
+    return result
 
 
 def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:

@@ -28,7 +28,6 @@ from spgnn.graph.protocol import (
     as_graph,
     dense,
 )
-from spgnn.kernels.reductions import REDUCTIONS
 from spgnn.nn.convolution import (
     MLP,
     Channels,
@@ -43,15 +42,25 @@ from spgnn.nn.convolution import (
 )
 from spgnn.nn.norm import Stage, check_local, needs_all_rows
 from spgnn.nn.rowwise import DropoutKeys
+from spgnn.registry import REDUCTIONS
 from spgnn.sparse import CSR
 
-# How neighbours are reduced, and over which matrix.
-NEIGHBOURS: dict[str, tuple[Reduction, Normalisation]] = {
+# How neighbours are summed, and over which matrix.
+_SUMS: dict[str, tuple[Reduction, Normalisation]] = {
     "mean": ("sum", "row"),
     "sum": ("sum", "none"),
     "add": ("sum", "none"),
-    **{name: (name, "none") for name in REDUCTIONS if name != "mean"},
 }
+
+
+def _over_neighbours(what: str, aggr: str) -> tuple[Reduction, Normalisation]:
+    """The reduction and the matrix of what a layer calls `aggr`."""
+    if aggr in _SUMS:
+        return _SUMS[aggr]
+    check_choice(what, aggr, {**_SUMS, **dict.fromkeys(REDUCTIONS)})
+    return aggr, "none"
+
+
 # Keys of dropped edges are apart from those of features.
 EDGES = 1 << 15
 
@@ -164,7 +173,7 @@ class SAGEConv(Convolution):
         super().__init__()
         check_channels("SAGEConv", pair=True, in_channels=in_channels, out_channels=out_channels)
         check_options(self, options)
-        check_choice("SAGEConv aggr", aggr, tuple(NEIGHBOURS))
+        self._reduction = _over_neighbours("SAGEConv aggr", aggr)
         sources, targets = both(in_channels)
         if project and sources < 0:
             raise InputError("SAGEConv: project=True needs in_channels")
@@ -174,19 +183,19 @@ class SAGEConv(Convolution):
         self.lin_r = None
         if root_weight:
             self.lin_r = Linear(targets, out_channels, bias=False, of_targets=True)
-        self.accepts_propagated = NEIGHBOURS[aggr][0] == "sum" and not project
+        self.accepts_propagated = self._reduction[0] == "sum" and not project
         self.uses_own_rows = root_weight
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
     ) -> Aggregation:
         """``reduce(H) W_l + H W_r``; with a projection, H W_r comes in `update`."""
-        reduce, normalisation = NEIGHBOURS[self.aggr]
         R, operand = None if self.lin_r is None else self.lin_r.weight, H
         if self.lin is not None:
             if isinstance(H, Propagated):
                 raise InputError("SAGEConv: project needs X, and not A·X")
             operand, R = torch.relu(linear_of(self.lin, H)), None
+        reduce, normalisation = self._reduction
         return Aggregation(
             operand, self.lin_l.weight, R, normalisation=normalisation, reduce=reduce
         )
@@ -234,12 +243,12 @@ class GraphConv(Convolution):
         super().__init__()
         check_channels("GraphConv", pair=True, in_channels=in_channels, out_channels=out_channels)
         check_options(self, options)
-        check_choice("GraphConv aggr", aggr, tuple(NEIGHBOURS))
+        self._reduction = _over_neighbours("GraphConv aggr", aggr)
         self.aggr = aggr
         sources, targets = both(in_channels)
         self.lin_rel = Linear(sources, out_channels, bias=bias)
         self.lin_root = Linear(targets, out_channels, bias=False, of_targets=True)
-        self.accepts_propagated = NEIGHBOURS[aggr][0] == "sum"
+        self.accepts_propagated = self._reduction[0] == "sum"
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -251,8 +260,8 @@ class GraphConv(Convolution):
         InputError
             If the graph has weights that the reduction does not know.
         """
-        reduce, normalisation = NEIGHBOURS[self.aggr]
-        if (reduce, normalisation) != ("sum", "none") and graph.local_edges.weight is not None:
+        reduce, normalisation = self._reduction
+        if self._reduction != ("sum", "none") and graph.local_edges.weight is not None:
             raise InputError(f"GraphConv: aggr {self.aggr} of weighted edges is not supported")
         W, R = self.lin_rel.weight, self.lin_root.weight
         return Aggregation(H, W, R, normalisation=normalisation, reduce=reduce)

@@ -176,7 +176,7 @@ class AttentionCounts:
 
 
 def _partials_moved(hop: HopCounts, step: Product, codec: Codec | None, *, back: bool) -> Moved:
-    """One exchange of partial softmaxes, as :meth:`spgnn.attention.passes.Way.carried` has it."""
+    """One exchange of partial softmaxes."""
     weighted = back == step.adjoint  # rows that a codec approximates, and the scores with them
     scores = SUM_DTYPE[step.dtype]
     rows = step.width if weighted or step.joint else 0
