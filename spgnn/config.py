@@ -278,6 +278,11 @@ class Storage(Record):
         return bool(self.memory or self.spill or self.chunks)
 
 
+def all_reductions() -> tuple[str, ...]:
+    """Names of sums and of registered reductions over neighbours."""
+    return "sum", *REDUCTIONS
+
+
 @dataclass(frozen=True)
 class Model(Record):
     """The network."""
@@ -306,9 +311,7 @@ class Model(Record):
         Literal["none", "last", "cat", "max"],
         rare("a linear layer makes the scores, of the last hidden layer, or of all of them"),
     ] = "none"
-    aggregate: Annotated[
-        str, rare("of sage: over the neighbours", choices=lambda: ("sum", *REDUCTIONS))
-    ] = "mean"
+    aggregate: Annotated[str, rare("of sage: over the neighbours", choices=all_reductions)] = "mean"
     heads: Annotated[
         int, flag("of gat and gatv2; side by side they are --hidden wide", low=1, high=1024)
     ] = 1

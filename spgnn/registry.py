@@ -134,8 +134,8 @@ DATASETS = Registry(
 # More keys of a command, by the name of its configuration and one of its own,
 # ``TrainConfig.clones``: an `options.Record`
 SECTIONS = Registry("section of the configuration")
-# Slots of the engine, each with its name: "chunks" trains what opens its data itself: functions of (TrainConfig, Communicator, bytes of the
-# process before it has data, outputs or None) to a `spgnn.train.Task`.
+# A slot, "chunks": training that opens its data itself, a function of (TrainConfig, Communicator,
+# bytes of the process before it has data, outputs or None) to a `spgnn.train.Task`.
 TASKS = Registry("task")
 # "training" fills in what a configuration leaves open, "distribute" a placement of a graph.
 PLANNERS = Registry("planner")

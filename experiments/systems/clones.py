@@ -151,7 +151,7 @@ def cloned(
             first, *rest = plan.stages
             assert isinstance(first, Stage)
             plan = Plan((Stage(keep_columns(first.local, columns)), *rest))
-        targets = places(mask.nonzero()[:, 0], columns)
+        targets = yield from places(mask.nonzero()[:, 0], columns)
         found[number] = LayerPlan(plan, part.vertices[columns], targets)
         (whole,) = yield Gather(EVERYONE, (mask.all()[None],))
         if whole.all():

@@ -114,7 +114,8 @@ def layered(
             whole = yield from _nearly_all(block, columns)
             if whole:  # a layer below that makes all rows asks for one above that takes them
                 narrower, columns = plan, torch.arange(own)
-        found[number] = LayerPlan(narrower, columns + begin, places(rows, columns))
+        targets = yield from places(rows, columns)
+        found[number] = LayerPlan(narrower, columns + begin, targets)
         rows = columns
     return Layered(tuple(found), last, rows + begin, None)
 
@@ -150,7 +151,8 @@ def _recomputed_halo(
     everything = CSR(Selection(torch.arange(own), own))
     fetch = Plan((Stage(everything, None, (Hop(EVERYONE, send, counts),)),))
     vertices = torch.cat((columns + begin, halo))
-    return LayerPlan(Plan((Stage(local),)), vertices, places(rows, columns)), fetch
+    targets = yield from places(rows, columns)
+    return LayerPlan(Plan((Stage(local),)), vertices, targets), fetch
 
 
 def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
@@ -187,6 +189,10 @@ def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Te
     return Plan((first, *rest)), used[begin:end].nonzero()[:, 0]
 
 
-def places(rows: Tensor, columns: Tensor) -> Tensor | None:
-    """Positions of rows among columns, both sorted; ``None`` where row i is column i."""
-    return None if len(rows) == len(columns) else torch.searchsorted(columns, rows)
+def places(rows: Tensor, columns: Tensor) -> Scheme[Tensor | None]:
+    """Positions of rows among columns, both sorted; ``None`` where row i is column i on every rank.
+
+    Ranks decide together: where a layer's two products are made in one pass, other rows travel.
+    """
+    fewer = yield from gather_number(EVERYONE, int(len(rows) < len(columns)))
+    return torch.searchsorted(columns, rows) if fewer.any() else None

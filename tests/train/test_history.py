@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spgnn.comm import (
-    connect,
-)
+import spgnn
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
+from spgnn.data.npz import write_npz
 from spgnn.testing import run_ranks
 from tests.training import (
     attending,
@@ -25,6 +25,25 @@ from tests.training import (
 )
 
 ALL, EVEN, ODD = slice(None), slice(0, None, 2), slice(1, None, 2)
+
+
+def test_a_rank_whose_rows_are_all_needed_and_one_whose_are_not(tmp_path):
+    """Both send the same of what a layer with two products, as wide as its input, multiplies."""
+    n = 40
+    ring = sp.coo_array((np.ones(n), (np.arange(n), np.roll(np.arange(n), 1))), (n, n)).tocsr()
+    A, train = (ring + ring.T).tocsr(), np.arange(n) < n // 2 + 2
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.random((n, 8), np.float32), "y": rng.integers(0, 3, n)}
+    masks = {"train_mask": train, "val_mask": ~train, "test_mask": ~train}
+    graph = spgnn.data.from_scipy(A, **arrays, **masks)
+    write_npz(graph, tmp_path / "ring.npz")
+    (tmp_path / "halves").write_text("\n".join(str(int(i >= n // 2)) for i in range(n)))
+    path = str(tmp_path / "ring.npz")
+    config = TrainConfig.of(dataset=path, model="sage", hidden=16, epochs=3, dropout=0.0)
+    apart = config.but(partition=str(tmp_path / "halves"))
+    (alone,) = run_ranks(lambda rank: run(config, connect())[0], 1)
+    losses, _ = run_ranks(lambda rank: run(apart, connect())[0], 2)
+    assert losses == pytest.approx(alone, rel=1e-5)
 
 
 # On three or four ranks each of the runs once, those that depend on how features are stored when
