@@ -55,9 +55,9 @@ _SUMS: dict[str, tuple[Reduction, Normalisation]] = {
 
 def _over_neighbours(what: str, aggr: str) -> tuple[Reduction, Normalisation]:
     """The reduction and the matrix of what a layer calls `aggr`."""
-    if aggr in _SUMS:
+    if isinstance(aggr, str) and aggr in _SUMS:
         return _SUMS[aggr]
-    check_choice(what, aggr, {**_SUMS, **dict.fromkeys(REDUCTIONS)})
+    check_choice(what, aggr, tuple(dict.fromkeys((*_SUMS, *REDUCTIONS))))
     return aggr, "none"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -84,11 +83,3 @@ def test_rows_in_few_bits():
     right = (arrived - X).double().norm() / X.double().norm()
     assert torch.allclose(scope["relative_error"], right)
     assert 0.05 < float(right) < 0.2
-
-
-def test_every_file_that_is_named_exists():
-    """Of the kernels' own, in the table of files."""
-    folder = Path(sys.modules["spgnn.kernels"].__file__).parent
-    table = DOCS.read_text(encoding="utf-8").split("## Where things are")[1].split("##")[0]
-    for name in re.findall(r"`([\w/*.]+\.(?:py|hpp|cpp))`", table):
-        assert any(where.joinpath(name).exists() for where in (folder, folder.parents[1])), name

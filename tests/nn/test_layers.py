@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -25,7 +25,6 @@ from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask
 from spgnn.nn import DropoutKeys
 from spgnn.testing import run_ranks
-from tests.products import moved
 
 geometric = pytest.importorskip("torch_geometric.nn")
 geometric_data = pytest.importorskip("torch_geometric.data")
@@ -105,19 +104,6 @@ CASES = [
     Case("TAGConv", (F_IN, 3), {"normalize": False, "K": 2}, "weights"),
     Case("GCN2Conv", (F_IN, 0.1, 0.5, 2)),
     Case("GCN2Conv", (F_IN, 0.1), {"shared_weights": False}, "weights"),
-    *(
-        Case("RGCNConv", (F_IN, width, RELATIONS), options, "types")
-        for options in (
-            {},
-            {"aggr": "sum", "root_weight": False, "bias": False},
-            {"aggr": "max"},
-            {"num_bases": 2},
-            {"num_bases": 3, "aggr": "sum"},
-            {"num_blocks": 3},
-        )
-        for width in (3, 9)
-    ),
-    Case("RGCNConv", (8, 1, RELATIONS), {"num_bases": 2}, "types"),
     *(
         Case(name, (F_IN, 4), options, "attr" if "edge_dim" in options else "")
         for name in ("GATConv", "GATv2Conv")
@@ -237,10 +223,10 @@ def _doubled(t: Tensor) -> Tensor:
     return t.double() if t.is_floating_point() else t
 
 
-def check(rank: int) -> int:
+def check(rank: int, cases: Sequence[Case] = tuple(CASES)) -> int:
     comm = connect()
     graphs: dict[tuple[str, int], tuple[Any, DistGraph]] = {}
-    for case in CASES:
+    for case in cases:
         width = 8 if case.given[:1] == (8,) else F_IN
         key = case.edges, width
         if key not in graphs:
@@ -249,45 +235,12 @@ def check(rank: int) -> int:
             graphs[key] = data.apply(_doubled), graph
         data, graph = graphs[key]
         check_case(comm, case, graph, data)
-    return len(CASES)
+    return len(cases)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_layers_are_those_of_pyg(ranks):
     assert run_ranks(check, ranks) == [len(CASES)] * ranks
-
-
-def check_bytes(rank: int) -> int:
-    """All relations share one halo of all edges; with bases the narrower travels. Collective."""
-    comm = connect()
-    data = graph_data("types", F_IN)
-    graph = distributed(data, comm)
-    _ = graph.edge_index
-    halo = graph.halo_matrix("none").volume
-    for options, width in (
-        ({}, F_IN),
-        ({"num_bases": 3}, 3),
-        ({"num_bases": 7}, F_IN),
-        ({"num_bases": 2}, 2),
-        ({"num_blocks": 1}, F_IN),
-    ):
-        layer = ours.RGCNConv(F_IN, 1, RELATIONS, **options)
-        x = graph.x.clone().requires_grad_()
-        before = comm.ledger.copy()
-        z = layer(x, graph, graph.edge_attr)
-        forward = comm.ledger.since(before)
-        before = comm.ledger.copy()
-        z.sum().backward()
-        backward = comm.ledger.since(before)
-        assert list(forward.operations) == list(backward.operations) == ["alltoall"]
-        sent, received = 4 * width * halo.send, 4 * width * halo.receive
-        assert moved(forward) == (sent, received), options
-        assert moved(backward) == (received, sent), options
-    return int(halo.send)
-
-
-def test_one_exchange_for_all_relations():
-    assert sum(run_ranks(check_bytes, 3)) > 0
 
 
 def transformer() -> nn.Module:
@@ -360,6 +313,10 @@ def test_features_that_a_layer_cannot_take():
     ids=lambda case: f"{case.name}{dict(case.options)}",
 )
 def test_layers_can_be_checkpointed(case):
+    check_checkpointed(case)
+
+
+def check_checkpointed(case: Case) -> None:
     """Recomputed in backward, in both ways of torch's, with the same gradients."""
     width = 8 if case.given[:1] == (8,) else F_IN
     graph = distributed(graph_data(case.edges, width), connect())
@@ -415,8 +372,6 @@ def test_models_can_be_checkpointed(reentrant):
         (lambda: ours.NNConv(3, 4, nn.Linear(2, 11)), r"nn must end with a linear layer to 3 · 4"),
         (lambda: ours.TransformerConv(3, 4, dropout=1), "dropout of 1 leaves nothing"),
         (lambda: ours.InteractionNetwork(4, aggr="mul"), "InteractionNetwork aggr mul: choose"),
-        (lambda: ours.RGCNConv(3, 3, 2, num_bases=1, num_blocks=1), "num_bases or num_blocks"),
-        (lambda: ours.RGCNConv(4, 3, 2, num_blocks=2), "num_blocks=2 must divide 4 and 3"),
         (lambda: ours.GCN2Conv(3, 0.1, theta=1.0), "theta and layer go together"),
         (lambda: ours.SGConv(3, 3, K=0), "SGConv K must be an integer of at least 1"),
     ],
@@ -428,13 +383,6 @@ def test_what_layers_refuse(call, said):
 
 def test_what_layers_refuse_of_a_graph():
     graph = distributed(graph_data("types", F_IN), connect())
-    layer = ours.RGCNConv(F_IN, 3, 2)
-    with pytest.raises(InputError, match="edge_type runs from 0 to 3, num_relations is 2"):
-        layer(graph.x, graph, graph.edge_attr)
-    with pytest.raises(InputError, match=r"edge_type must be a tensor with one row.*got \[3\]"):
-        layer(graph.x, graph, torch.zeros(3, dtype=torch.int64))
-    with pytest.raises(InputError, match=r"edge_type must be a tensor.*got NoneType"):
-        layer(graph.x, graph)
     with pytest.raises(InputError, match=r"edges have \[1\] features, vertices \[6\]"):
         ours.GINEConv(nn.Tanh())(graph.x, graph, graph.edge_attr[:, None].float())
     weighted = distributed(graph_data("weights", F_IN), connect())

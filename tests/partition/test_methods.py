@@ -282,7 +282,7 @@ def test_out_of_memory_says_for_what(monkeypatch):
         raise MemoryError("std::bad_alloc")
 
     A = Adjacency.of(community_graph(100, 2, 0))
-    monkeypatch.setitem(METHODS, "gvb", too_much)
+    monkeypatch.setitem(METHODS._values, "gvb", too_much)
     with pytest.raises(MemoryError, match=r"^method gvb for 100 vertices, .* nonzeros, 2 parts$"):
         partition(A, 2)
     with pytest.raises(MemoryError):  # of native code

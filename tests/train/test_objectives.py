@@ -215,14 +215,15 @@ UNEVEN: list[tuple[str, dict]] = [
     ("number", {"loss": "l1", "model": "sage", "aggregate": "max", "inductive": True}),
     ("number", {"task": "links", "decoder": "mlp"}),
     ("number", {"algo": "vertex-cut", "prune": False}),
-    ("number", {"chunks": 2}),
 ]
 
 
-def uneven(rank: int, directory: Path) -> list[tuple[list[dict], list[np.ndarray]]]:
+def uneven(
+    rank: int, directory: Path, cases: list[tuple[str, dict]]
+) -> list[tuple[list[dict], list[np.ndarray]]]:
     """Histories and predictions."""
     comm, found = connect(), []
-    for kind, flags in UNEVEN:
+    for kind, flags in cases:
         written = str(directory / f"{comm.size}.npz")
         partition = str(directory / "labels") if comm.size > 1 else "block"
         config = TrainConfig.of(
@@ -261,9 +262,14 @@ def check_histories(one: list[dict], same: list[dict], case: object) -> None:
 
 
 def test_ranks_without_vertices_or_labels(tmp_path):
-    write_uneven(tmp_path)
-    (one,), ranks = run_ranks(uneven, 1, tmp_path), run_ranks(uneven, 4, tmp_path)
-    for case, expected, found in zip(UNEVEN, one, ranks[0], strict=True):
+    check_uneven(tmp_path, UNEVEN)
+
+
+def check_uneven(directory: Path, cases: list[tuple[str, dict]]) -> None:
+    """The same on one rank and on four, of which some have nothing."""
+    write_uneven(directory)
+    (one,), ranks = (run_ranks(uneven, size, directory, cases) for size in (1, 4))
+    for case, expected, found in zip(cases, one, ranks[0], strict=True):
         check_histories(expected[0], found[0], case)
         for array, same in zip(expected[1], found[1], strict=True):
             np.testing.assert_allclose(same, array, rtol=1e-3, atol=1e-5, err_msg=str(case))

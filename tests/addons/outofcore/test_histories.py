@@ -22,6 +22,7 @@ from spgnn.inference.cli import InferConfig, infer_to_file
 from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 from tests.addons.outofcore.runs import SMALL, check_equal, reports, task_of
+from tests.train.test_objectives import check_uneven
 
 WIDE = {"dtype": "float64"}  # Adam magnifies the rounding of small gradients, as norms do
 MAX = {"model": "sage", "aggregate": "max"}
@@ -310,3 +311,7 @@ def test_a_layer_reads_its_own_rows_alone(tmp_path):
         assert all(matrix.blocks is task.graph.matrix.blocks for matrix in task._evaluation)
     finally:
         task.close()
+
+
+def test_ranks_without_vertices_or_labels(tmp_path):
+    check_uneven(tmp_path, [("number", {"chunks": 2})])
