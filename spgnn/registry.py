@@ -48,7 +48,8 @@ class Registry:
         return iter(list(self._values))
 
     def __contains__(self, name: object) -> bool:
-        _import_addons()
+        if name not in self._values:  # nothing is imported inside a compiled function
+            _import_addons()
         return name in self._values
 
     def __getitem__(self, name: str) -> Any:
@@ -103,15 +104,7 @@ WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.Tab
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
 # Over the neighbours of a row, besides their sum: functions of (A, X) as in `kernels.reductions`
-REDUCTIONS = Registry(
-    "reduce",
-    {
-        "mean": "spgnn.kernels.reductions:mean",
-        "max": "spgnn.kernels.reductions:largest",
-        "min": "spgnn.kernels.reductions:smallest",
-        "std": "spgnn.kernels.reductions:deviation",
-    },
-)
+REDUCTIONS = Registry("reduce")
 # What the training command trains: a subclass of `spgnn.nn.Stack`
 MODELS = Registry(
     "model",

@@ -17,6 +17,7 @@ from torch import Tensor
 from spgnn.errors import InputError
 from spgnn.kernels.extremes import extreme
 from spgnn.kernels.spmm import spmm
+from spgnn.registry import REDUCTIONS
 from spgnn.sparse import CSR, SUM_DTYPE
 
 LEAST_VARIANCE = 1e-5  # as PyG's: below, the deviation is 0 and passes no gradient
@@ -40,5 +41,7 @@ def deviation(A: CSR, X: Tensor) -> Tensor:
     return torch.where(variance > LEAST_VARIANCE, variance.sqrt(), 0.0).to(X.dtype)
 
 
-largest = partial(extreme, largest=True)
-smallest = partial(extreme, largest=False)
+REDUCTIONS.add("mean", mean)
+REDUCTIONS.add("max", partial(extreme, largest=True))
+REDUCTIONS.add("min", partial(extreme, largest=False))
+REDUCTIONS.add("std", deviation)

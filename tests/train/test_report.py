@@ -122,8 +122,10 @@ def test_keys_and_types(tmp_path, ranks):
         most, median, first = (
             memory.pop(f"{which}_{name}") for which in ("max_rank", "median_rank", "rank_0")
         )
-        assert 0 < median <= most
-        assert 0 < first <= most
+        # A process that has been larger before may have room for the whole training.
+        least = 1 if name == "peak_bytes" else 0
+        assert least <= median <= most
+        assert least <= first <= most
     assert not memory
 
 
