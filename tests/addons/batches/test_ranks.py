@@ -187,7 +187,7 @@ def check_refused(rank: int) -> None:
         ({"disjoint": True}, "disjoint is not for a graph on several ranks"),
         ({"input_nodes": "trian_mask"}, "no such mask"),
         ({"mode": "all"}, "mode all: choose one of"),
-        ({"mode": 3}, "mode must be one of exact, .* or a Mode, got 3"),
+        ({"mode": 3}, "mode must be one of .* or a Mode, got 3"),
         ({"mode": "historical"}, "mode historical: give a History of it"),
         ({"seed": rank}, "do not agree on seed"),
     ):
