@@ -9,7 +9,7 @@ python experiments/ginex.py misses             of a static cache and of the best
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,9 +112,9 @@ class PagedRows(Rows):
         )
         return lambda: None
 
-    def gather_many(self, ids: Sequence[Tensor]) -> Iterator[Tensor]:  # type: ignore[override]
+    def gather_many(self, ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
         """One after another: nothing is known beforehand."""
-        return map(self.gather, ids)
+        yield from map(self.gather, ids)
 
 
 class Stages:
@@ -159,7 +159,7 @@ def clocked(x: Rows) -> list[float]:
     """Have the seconds noted that whoever gathers many rows of a table spends there."""
     seconds, gather_many = list[float](), x.gather_many
 
-    def noted(ids: Sequence[Tensor]) -> Iterator[Tensor]:
+    def noted(ids: Sequence[Tensor]) -> Generator[Tensor, None, None]:
         rows = gather_many(ids)
         while True:
             began = perf_counter()
@@ -169,7 +169,7 @@ def clocked(x: Rows) -> list[float]:
                 return
             yield found
 
-    x.gather_many = noted  # type: ignore[method-assign, assignment]
+    x.gather_many = noted  # type: ignore[method-assign]
     return seconds
 
 
