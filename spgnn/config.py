@@ -556,7 +556,7 @@ class Extension(Record):
         return layers
 
     def task(self, config: TrainConfig) -> Callable[[TrainConfig, Any], Any] | None:
-        """What is learnt, if that is another task: a ``spgnn.train.GraphTask``."""
+        """The task, if it is another one: a ``spgnn.train.GraphTask``."""
         return None
 
     def share(

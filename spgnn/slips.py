@@ -1,4 +1,4 @@
-"""What words of a command line that it does not know were meant to be."""
+"""Guesses of what unknown words of a command line were meant to be."""
 
 from __future__ import annotations
 

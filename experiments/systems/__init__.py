@@ -1,4 +1,4 @@
-"""What exists for one paper each, a system a file; importing this package registers all of it.
+"""Systems that exist for one paper each, a file a system; importing this registers all of them.
 
 Programs in ``experiments/`` begin with ``import systems``. A program elsewhere does so with this
 folder's parent in ``PYTHONPATH``. Systems import from the doors of spgnn's rooms alone.

@@ -1,1 +1,1 @@
-"""What some users need, on top of the engine; the engine imports none of it."""
+"""Features that some users need, on top of the engine; the engine imports none of it."""

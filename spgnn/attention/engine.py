@@ -280,7 +280,7 @@ class Attention:
         return Pass(parts, exchange, way(parts.sums, SUMS), way(parts.fold, FOLD), log(share))
 
     def _share(self, epoch: int) -> float:
-        """Of sources and partials that take part."""
+        """The share of sources and partials that take part."""
         assert self._codecs is not None
         codec = self._codecs.setting.codec
         if codec.delay is None and not codec.is_exact(epoch):
@@ -353,7 +353,7 @@ class Attention:
         return joined
 
     def _fetched(self, remote: Tensor, some: Pieces) -> Tensor:
-        """Of the places of remote edges, those whose source is in a sample."""
+        """Select places of remote edges whose source is in a sample."""
         if some.sampled_fetches is None or self.pieces.remote is None:
             return remote
         return remote[some.sampled_fetches[self.pieces.remote.indices.long()]]

@@ -41,15 +41,15 @@ class Partials:
 
     @property
     def counts(self) -> RowCounts:
-        """Of them to and from each peer."""
+        """Numbers of partials to and from each peer."""
         return self.route.counts
 
     def sample(self, sent: Tensor, received: Tensor) -> Partials:
-        """Those that are marked, bool [partials to send] and [received partials]."""
+        """The marked partials, bool [partials to send] and [received partials]."""
         return self.of(self.route.marked(sent, received), received)
 
     def of(self, some: Subset, received: Tensor) -> Partials:
-        """Those of a subset; `received` marks them."""
+        """The partials of a subset; `received` marks them."""
         fewer = columns_where(self.received, received, len(some.received))
         return Partials(self.axis, some.route, fewer, self.places[some.received])
 

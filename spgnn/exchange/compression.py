@@ -207,7 +207,7 @@ class Sample(CodecLayer):
         return Then(handle, spread)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
-        """Of the rows in the sample."""
+        """Count bytes of the rows in the sample."""
         share = self.setting.codec.sampling_at(step.epoch)
         if share < 1:
             route = self._draw(route, share, step).route

@@ -318,7 +318,7 @@ class Turned:
 
     @property
     def hops(self) -> tuple[Hop, ...]:
-        """Those of the stages. The turns have no codec: they move everything, as it is."""
+        """The hops of the stages. The turns have no codec: they move everything, as it is."""
         return tuple(hop for stage in self.stages for hop in stage.hops)
 
     def blocks(self) -> Iterator[CSR]:

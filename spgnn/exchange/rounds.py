@@ -92,7 +92,7 @@ class Rounds:
         return tuple(groups)
 
     def stretches(self, group: Group, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
-        """Of the rows to or from each peer, those of a group: `first` to `last` (exclusive)."""
+        """A group's stretch of the rows to or from each peer: `first` to `last` (exclusive)."""
         first, last = np.zeros_like(counts), np.zeros_like(counts)
         for number, begin, end in group:
             peer = partner(self.rank, number, len(counts))

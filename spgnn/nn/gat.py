@@ -211,7 +211,7 @@ class AttentionConv(Convolution):
         return self.by_head(dropped)
 
     def messages_of(self, Z: Tensor) -> Tensor:
-        """Of the result of attention, the columns that are messages."""
+        """The columns of attention's result that are messages."""
         by_head, width = self.by_head(Z), self.out_channels
         if by_head.shape[2] == width:
             return Z

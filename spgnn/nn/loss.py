@@ -56,7 +56,7 @@ class CrossEntropy(Loss):
         return counted.sum() if self.weight is None else self.weight[y[counted]].double().sum()
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """Of the weighted mean."""
+        """The share of the weighted mean."""
         outputs = _wide(outputs)
         if self.weight is None and not self.smoothing:
             return cross_entropy_sum(outputs, y, mask, total or 1)
@@ -85,7 +85,7 @@ class BinaryCrossEntropy(Loss):
         return ((y > UNKNOWN) & mask[:, None]).sum()
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """Of the mean."""
+        """The share of the mean."""
         outputs = _wide(outputs)
         counted = (y > UNKNOWN) & mask[:, None]
         target = (y == 1).to(outputs.dtype) * (1 - self.smoothing) + self.smoothing / 2
@@ -121,7 +121,7 @@ class FunctionLoss(Loss):
         return (mask & labelled(self.labels)).sum()
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """Of the mean; collective if it is weighted."""
+        """The share of the mean; collective if it is weighted."""
         rows = (mask & labelled(self.labels)).nonzero()[:, 0]
         chosen = outputs[rows]
         result = self.function(chosen, self.labels[rows]) if len(rows) else None
@@ -335,7 +335,7 @@ class Residual(Loss):
         return (~y.isnan() & mask[:, None]).sum()
 
     def share(self, outputs: Tensor, y: Tensor, mask: Tensor, total: float) -> Tensor:
-        """Of the mean."""
+        """The share of the mean."""
         outputs = _wide(outputs)
         counted = ~y.isnan() & mask[:, None]
         # An output that does not count is its own target: no gradient, and no copy of the others.

@@ -411,7 +411,7 @@ class Stack(nn.Module):
     def _keys_after(
         self, number: int, graphs: Sequence[Graph], keys: DropoutKeys | None
     ) -> DropoutKeys | None:
-        """Of the dropout after a layer, if the rows it makes are all that is dropped there."""
+        """Keys of the dropout after a layer, if the rows it makes are all that is dropped there."""
         if keys is None or not self.dropout:
             return None
         if number + 1 == len(graphs):
@@ -420,7 +420,7 @@ class Stack(nn.Module):
         return keys_on(keys, following.vertex_ids) if following.complete is None else None
 
     def _keys(self, keys: DropoutKeys | None, graph: Graph) -> DropoutKeys | None:
-        """Those of this call; none outside training."""
+        """The keys of this call; none outside training."""
         drops = self.dropout or any(
             getattr(c, "dropout", 0) or getattr(c, "message_dropout", 0) for c in self.convs
         )

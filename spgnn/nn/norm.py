@@ -81,7 +81,7 @@ class Norm(nn.Module):
             nn.init.constant_(parameter, 0.0 if name.endswith("bias") else 1.0)
 
     def _moments(self, x: Tensor, graph: NormGraph, shift: Tensor | None = None) -> Moments:
-        """Of x + shift."""
+        """The moments of x + shift."""
         on = as_graph(graph)
         comm = on.comm
         if comm is not None and comm.size > 1 and self._compared < FIRST_COMPARED:

@@ -50,7 +50,7 @@ class Rule:
     alpha: float = 0.0
 
     def __call__(self, Z: Tensor) -> Tensor:
-        """Of a tensor of any kind that nobody else needs."""
+        """Apply it to a tensor of any kind that nobody else needs."""
         match self.name:
             case "relu":
                 return torch.relu_(Z)
@@ -167,13 +167,13 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def dtype_of(precision: Precision) -> torch.dtype:
-    """Of activations, messages and dense features."""
+    """The dtype of activations, messages and dense features."""
     dtype: torch.dtype = getattr(torch, precision)
     return dtype
 
 
 def weights_of(precision: Precision) -> torch.dtype:
-    """Of parameters, their gradients and the optimiser's moments: never less than float32."""
+    """The dtype of parameters, gradients and the optimiser's moments: never less than float32."""
     return torch.float64 if precision == "float64" else torch.float32
 
 

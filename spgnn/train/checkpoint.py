@@ -241,7 +241,7 @@ def packed(value: Any, name: str = "") -> tuple[Tensors, Any]:
 
 
 def unpacked(values: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """What was packed."""
+    """The packed value."""
     if isinstance(values, list):
         return [unpacked(value, tensors) for value in values]
     if not isinstance(values, dict):
@@ -406,7 +406,7 @@ def _checked(
 
 
 def _as_written(path: Path, check: Callable[[], Any]) -> Any:
-    """What is read from a file; one line if it is of another form than those that we write."""
+    """Read a state from a file; one line if it is of another form than those that we write."""
     try:
         return check()
     except InputError:
@@ -457,7 +457,7 @@ def _rank_file(epochs: int, rank: int, content: str) -> str:
 
 
 def _digest(tensors: Tensors, text: str) -> str:
-    """Of names, dtypes, shapes and contents."""
+    """A digest of names, dtypes, shapes and contents."""
     pieces: list[memoryview | bytes] = [text.encode()]
     for name in sorted(tensors):
         tensor = _plain(tensors[name])

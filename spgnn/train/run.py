@@ -285,7 +285,7 @@ def of_run(config: TrainConfig, number: int) -> TrainConfig:
 
 
 def resumable(config: TrainConfig, comm: Communicator) -> TrainConfig:
-    """Of several runs, those that had not begun do so now. Collective."""
+    """Begin those of several runs that had not begun. Collective."""
     training = config.training
     if training.runs == 1 or not training.resume or training.checkpoint is None:
         return config

@@ -230,7 +230,7 @@ class GraphTask(Task):
             self._check_budget()
 
     def network_of(self, layers: Stack) -> nn.Module:
-        """What an epoch runs: the layers, or these and what stands before them."""
+        """The module that an epoch runs: the layers, or these and what stands before them."""
         return layers
 
     def _set_codecs(self, config: TrainConfig) -> None:
@@ -338,7 +338,7 @@ class GraphTask(Task):
 
     @cached_property
     def _products(self) -> list[Recorded]:
-        """Those of one training epoch."""
+        """The products of one training epoch."""
         return recorded_products(self.network, self.data.X, self.data.layers, self.dtype)
 
 

@@ -272,7 +272,7 @@ class Trainer:
                 raise InputError(f"{self.options.checkpoint}: {error}") from None
 
     def _state(self) -> dict[str, Any]:
-        """What this rank keeps besides model and optimiser. Collective."""
+        """The state that this rank has besides model and optimiser. Collective."""
         return dict(self.task.state())
 
     def _load_state(self, state: Mapping[str, Any]) -> None:

@@ -280,7 +280,7 @@ def _check_integers(y: Tensor, name: str, loss: str | None, comm: Communicator) 
 def _read(
     labels: Tensor, calls: set[str], columns: int, comm: Communicator
 ) -> tuple[str, Tensor, float]:
-    """What outputs of so many columns are: the kind, its labels, and a threshold. Collective."""
+    """The kind of outputs of so many columns, its labels, and a threshold. Collective."""
     y, integers = as_table(labels), not labels.is_floating_point()
     has_label = known_labels(y)
     binary, classes = _are_binary(y, comm), comm.agree(classes_of(y))

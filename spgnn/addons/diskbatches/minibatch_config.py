@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -37,9 +38,9 @@ class FeatureTable(Rows):
         return
 
     @classmethod
+    @abstractmethod
     def of(cls, rows: Rows, options: Any, directory: Any) -> FeatureTable:
         """Before a table, with all options by name and a directory for files of this process."""
-        raise NotImplementedError
 
     def report(self) -> Mapping[str, int]:
         """Numbers for the report, whose sums over ranks are shown."""
