@@ -29,10 +29,7 @@ from spgnn.addons.plan import PricedPlan
 from spgnn.addons.plan.epoch import edges_of
 from spgnn.addons.plan.measure import measure
 from spgnn.addons.plan.planned import flags_of, ranked_for
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.files import atomic_file
 from spgnn.frontend.from_config import training_graph

@@ -42,11 +42,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "experiments"))
 import torch
 from systems.slow_link import Throttled, throttled
 
-from spgnn.comm import (
-    Communicator,
-    connect,
-    guarded,
-)
+from spgnn.comm import Communicator, connect, guarded
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.protocol import matrices_of

@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
-from spgnn.kernels import (
-    edge_spmm,
-)
+from spgnn.kernels import edge_spmm
 from spgnn.pattern import Pattern
 
 CASES = [

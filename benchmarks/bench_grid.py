@@ -17,9 +17,7 @@ from time import process_time
 
 import torch
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed

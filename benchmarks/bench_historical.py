@@ -40,9 +40,7 @@ import spgnn
 from spgnn.addons.batches import NeighborLoader
 from spgnn.addons.diskbatches import average_gradients
 from spgnn.addons.historical import History, hidden_widths
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data.graph import Graph
 from spgnn.data.load import load_dataset
 from spgnn.data.normalise import row_normalise_features

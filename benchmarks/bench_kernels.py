@@ -44,9 +44,7 @@ import torch
 from rich.console import Console
 
 from spgnn import _native
-from spgnn.kernels import (
-    spmm,
-)
+from spgnn.kernels import spmm
 from spgnn.sparse import CSR
 
 log = Console(stderr=True)

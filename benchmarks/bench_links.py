@@ -133,7 +133,7 @@ def main() -> None:
     lines = [
         f"`python benchmarks/bench_links.py --sets {options.sets} --ranks {options.ranks} "
         f"--between {options.between} --inside {options.inside}`, torch {torch.__version__}, "
-        f"Python {platform.python_version()}; GCN of 3 layers, {options.hidden} hidden.",
+        f"Python {platform.python_version()}; GCN of 3 layers, {options.hidden} hidden."
     ]
     for ranks in map(int, options.ranks.split(",")):
         cells = {name: rows_of(name, ranks, options, machine) for name in options.sets.split(",")}

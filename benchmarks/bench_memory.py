@@ -25,9 +25,7 @@ import torch
 from spgnn.addons.plan import Prediction, predict
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.addons.plan.measure import runtime_bytes
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.source import GraphSource, MemorySource

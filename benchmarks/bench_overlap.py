@@ -24,11 +24,7 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import CSR, kernels
-from spgnn.comm import (
-    Communicator,
-    connect,
-    guarded,
-)
+from spgnn.comm import Communicator, connect, guarded
 from spgnn.comm.traffic import RowCounts
 
 WIDTH = 64

@@ -19,9 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import give_back_freed

@@ -19,10 +19,7 @@ from statistics import median
 import torch
 from bench_epoch import prepare
 
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.memory import keep_freed

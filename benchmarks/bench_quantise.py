@@ -25,10 +25,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.kernels import (
-    dequantise_rows,
-    quantise_rows,
-)
+from spgnn.kernels import dequantise_rows, quantise_rows
 from spgnn.kernels.quantise import packed_bytes
 
 BAR, AIM = 0.6, 0.8

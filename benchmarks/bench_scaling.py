@@ -123,7 +123,7 @@ def main() -> None:
     lines = [
         f"`python benchmarks/bench_scaling.py --sets {options.sets} --ranks {options.ranks}`, "
         f"torch {torch.__version__}, Python {platform.python_version()}; GCN of 3 layers, "
-        f"{options.hidden} hidden, one thread a rank, gvb.",
+        f"{options.hidden} hidden, one thread a rank, gvb."
     ]
 
     def add(*more: str) -> None:

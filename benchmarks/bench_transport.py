@@ -22,10 +22,7 @@ os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 import torch
 
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.comm.traffic import RowCounts
 from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks

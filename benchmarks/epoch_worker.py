@@ -52,9 +52,7 @@ def status(name):
 
 
 def of_spgnn(data, path, model, hidden):
-    from spgnn.comm import (
-        connect,
-    )
+    from spgnn.comm import connect
     from spgnn.config import TrainConfig
     from spgnn.frontend.from_config import training_graph
     from spgnn.memory import give_back_freed, keep_freed

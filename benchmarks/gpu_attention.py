@@ -12,9 +12,7 @@ from gpu_operations import HEADS, Line, compare
 from torch import Tensor
 
 from spgnn import CSR
-from spgnn.kernels import (
-    torch_kernels,
-)
+from spgnn.kernels import torch_kernels
 from spgnn.kernels.attention import FINISHED, AttentionDropout, Gat, GatV2, Rules, Target
 from spgnn.kernels.library import kernels_for
 from spgnn.pattern import Pattern

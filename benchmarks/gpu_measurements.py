@@ -19,9 +19,7 @@ from torch import Tensor
 from spgnn import CSR, kernels
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops
-from spgnn.kernels import (
-    torch_kernels,
-)
+from spgnn.kernels import torch_kernels
 from spgnn.kernels.cuda import device
 from spgnn.kernels.cuda import operations as host
 from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
@@ -226,10 +224,7 @@ def tile_sweep(A: CSR, columns: int, clock: Clock, rounds: int) -> dict[str, Any
 def bandwidth(clock: Clock, rounds: int, where: str, elements: int) -> dict[str, float]:
     """Bytes per second of a device copy and of the stream triad, bytes read plus written."""
     a, b, c = (torch.randn(elements, device=where) for _ in range(3))
-    calls: Calls = {
-        "copy": partial(a.copy_, b),
-        "triad": partial(torch.add, b, c, alpha=3, out=a),
-    }
+    calls: Calls = {"copy": partial(a.copy_, b), "triad": partial(torch.add, b, c, alpha=3, out=a)}
     times = measure(calls, clock, rounds)
     moved = {"copy": 8 * elements, "triad": 12 * elements}
     return {name: moved[name] / t.median for name, t in times.items()}

@@ -13,12 +13,8 @@ from gpu_measurements import Blocks, Calls, Clock, is_near, measure
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm import (
-    SoloCommunicator,
-)
-from spgnn.kernels import (
-    torch_kernels as plain,
-)
+from spgnn.comm import SoloCommunicator
+from spgnn.kernels import torch_kernels as plain
 
 HEADS = ((8, 8), (4, 64))  # heads and columns of each, as attention has them
 DERIVATIVES_TOLERANCE = 1e-4  # of the norm, float32, through a dozen operations
@@ -217,10 +213,7 @@ def distributed(A: CSR, where: str, columns: int, clock: Clock, rounds: int) -> 
 
     through_halo = kernels.spmm(D.local_matrix(), D.halo(H))
     right = is_near(D @ H, expected, magnitude) and is_near(through_halo, expected, magnitude)
-    calls: Calls = {
-        "baseline": partial(kernels.spmm, alone, H),
-        "spgnn": partial(D.__matmul__, H),
-    }
+    calls: Calls = {"baseline": partial(kernels.spmm, alone, H), "spgnn": partial(D.__matmul__, H)}
     yield compare("product, against spmm", (1, columns), calls, right, run)
     # A is symmetric: the gradient is 2 A A H.
     right = is_near(

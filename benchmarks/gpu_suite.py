@@ -391,11 +391,7 @@ def run_steps(options: argparse.Namespace, arguments: Sequence[str]) -> Report:
 
 
 def run_step(
-    name: str,
-    report: Report,
-    options: argparse.Namespace,
-    budget: Budget,
-    arguments: Sequence[str],
+    name: str, report: Report, options: argparse.Namespace, budget: Budget, arguments: Sequence[str]
 ) -> None:
     """In a process of its own: what it finds is on disk when it ends."""
     try:

@@ -15,9 +15,7 @@ import numpy as np
 import torch
 
 import spgnn
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.testing import run_ranks
 
 M_MMAP_THRESHOLD = -3

@@ -30,9 +30,7 @@ import systems  # noqa: F401
 from rich.table import Table
 
 from spgnn import command
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig
 from spgnn.errors import InputError

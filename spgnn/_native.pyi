@@ -226,24 +226,11 @@ def use_near_bytes(bytes: int) -> None: ...
 
 def is_symmetric(indptr: _Array, indices: _Array, cols: int) -> bool: ...
 def transpose(
-    indptr: _Array,
-    indices: _Array,
-    cols: int,
-    t_indptr: _Array,
-    t_indices: _Array,
+    indptr: _Array, indices: _Array, cols: int, t_indptr: _Array, t_indices: _Array
 ) -> None: ...
-def transposed_order(
-    indptr: _Array,
-    indices: _Array,
-    t_indptr: _Array,
-    order: _Array,
-) -> None: ...
+def transposed_order(indptr: _Array, indices: _Array, t_indptr: _Array, order: _Array) -> None: ...
 def uniform_rows(
-    ids: _Array,
-    streams: _Array,
-    columns: _Array,
-    out: _Array,
-    threads: int,
+    ids: _Array, streams: _Array, columns: _Array, out: _Array, threads: int
 ) -> None: ...
 
 # comm
@@ -282,13 +269,7 @@ class Endpoint:
 # exchange
 
 _Block = tuple[_Int64, _Int32, _Array]
-_Demand = tuple[
-    _Int64,
-    _Int64,
-    _Int32,
-    _Int32,
-    _Array,
-]
+_Demand = tuple[_Int64, _Int64, _Int32, _Int32, _Array]
 
 def demand(
     indptr: _Int64,
@@ -314,12 +295,7 @@ def minimum_vertex_cover(
     begin: _Int64, columns: _Int64, num_columns: int
 ) -> tuple[_Bytes, _Bytes]: ...
 def choose_agents(
-    block: _Int64,
-    home: _Int64,
-    begin: _Int64,
-    candidate: _Int64,
-    blocks: int,
-    ranks: int,
+    block: _Int64, home: _Int64, begin: _Int64, candidate: _Int64, blocks: int, ranks: int
 ) -> _Int64: ...
 
 # data
@@ -422,12 +398,7 @@ def count_cut(
     threads: int,
 ) -> tuple[_Int32, _Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
 def count_levels(
-    indptr: _Int64,
-    indices: _Int32,
-    labels: _Int32,
-    parts: int,
-    parts_per_node: int,
-    threads: int,
+    indptr: _Int64, indices: _Int32, labels: _Int32, parts: int, parts_per_node: int, threads: int
 ) -> tuple[_Int64, _Int64, _Int64, _Int64, _Int64, _Int64]: ...
 def parse_labels(text: bytes, lowest: int, parts: int, labels: _Int32) -> None: ...
 def format_labels(labels: _Array) -> bytes: ...

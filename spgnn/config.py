@@ -410,8 +410,7 @@ class Aim(Record):
         rare("auto: what the labels are, one class a vertex, several, or numbers"),
     ] = "auto"
     metric: Annotated[
-        str,
-        rare("that early stopping and the best epoch go by; auto: val_loss", choices=METRICS),
+        str, rare("that early stopping and the best epoch go by; auto: val_loss", choices=METRICS)
     ] = "auto"
     class_weights: Annotated[
         str, key("W0,W1,…: one a class; balanced: n / (classes × its vertices)", "WEIGHTS")

@@ -100,10 +100,7 @@ class RowLayout:
         return RowLayout(self.offsets[::size])
 
     def split(
-        self,
-        pieces: int,
-        weights: npt.ArrayLike | None = None,
-        shares: Float64Array | None = None,
+        self, pieces: int, weights: npt.ArrayLike | None = None, shares: Float64Array | None = None
     ) -> RowLayout:
         """The finer layout in which every part is cut into `pieces` of about equal weight.
 

@@ -121,8 +121,7 @@ METHODS = Registry("method")  # of partitioning: a function of a `partition.Prob
 # Made up, by their names; capitals stand for anything: a function of the name, the directory of
 # named sets, the seed and progress, as of `load_dataset`, that returns a Graph, or `None`
 DATASETS = Registry(
-    "data set",
-    dict.fromkeys(("sbm", "rmat-SCALE-FACTOR"), "spgnn.data.generators:generate"),
+    "data set", dict.fromkeys(("sbm", "rmat-SCALE-FACTOR"), "spgnn.data.generators:generate")
 )
 # More keys of a command, by the name of its configuration and one of its own,
 # ``TrainConfig.clones``: an `options.Record`

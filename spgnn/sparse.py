@@ -80,11 +80,7 @@ class CSR:
 
     @classmethod
     def of(
-        cls,
-        indptr: Tensor,
-        indices: Tensor,
-        shape: tuple[int, int],
-        values: Tensor | None = None,
+        cls, indptr: Tensor, indices: Tensor, shape: tuple[int, int], values: Tensor | None = None
     ) -> CSR:
         """A block from the arrays of CSR form, which it shares; `with_scales` adds scalings."""
         return cls(Pattern(indptr, indices, shape), values)

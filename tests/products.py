@@ -12,10 +12,7 @@ import torch
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, Axes, DistMatrix, Mesh, RowLayout
-from spgnn.comm import (
-    Communicator,
-    Ledger,
-)
+from spgnn.comm import Communicator, Ledger
 from spgnn.exchange import Algorithm, Plan
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Traffic, Volume, carried_by_level
@@ -186,11 +183,7 @@ def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1)
     given = problem(case, mesh.rank)
     dense, own = given.dense, given.own
     matrix = DistMatrix.build(
-        given.block,
-        case.layout,
-        mesh,
-        algorithm=algorithm,
-        column_scale=given.column_scale,
+        given.block, case.layout, mesh, algorithm=algorithm, column_scale=given.column_scale
     )
     rng = np.random.default_rng(case.n + 1)
     # Numbers that every dtype holds exactly.

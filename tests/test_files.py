@@ -258,11 +258,7 @@ def test_modes_are_those_of_any_new_file(tmp_path):
         (check_writable, "no/x.json", "--json .*x.json: its directory does not exist"),
         (check_writable, "/proc/x.json", "--json /proc/x.json: cannot be written"),
         (check_writable, "/dev/null", "--json /dev/null: is a device or a pipe; name a regular"),
-        (
-            check_writable,
-            "/dev/stdout",
-            "--json /dev/stdout: is a device or a pipe; name",
-        ),
+        (check_writable, "/dev/stdout", "--json /dev/stdout: is a device or a pipe; name"),
         (check_writable, "x" * 5000, "--json .*xxx.*: cannot be written: File name too long"),
         (check_writable, "a\0b", "cannot be written: embedded null byte"),
         (check_new_directory, "", "--json: an empty name"),

@@ -128,9 +128,7 @@ def attention_losses(rank: int, layer: str) -> tuple[list[float], list[np.ndarra
         comm.all_reduce(flat).wait()
         gradients, total = flat[:-1], float(flat[-1])
         for p, g in zip(
-            conv.parameters(),
-            gradients.split([p.numel() for p in conv.parameters()]),
-            strict=True,
+            conv.parameters(), gradients.split([p.numel() for p in conv.parameters()]), strict=True
         ):
             p.grad.copy_(g.view_as(p))
         optimizer.step()

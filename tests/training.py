@@ -12,9 +12,7 @@ import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.kernels.torch_kernels import dropout_mask

@@ -14,9 +14,7 @@ from torch import Tensor
 from spgnn import DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend
 from spgnn.autograd import all_reduced
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.codec import CodecSetting, Errors

@@ -29,8 +29,7 @@ class LabelInputs(Extension):
     section = "aim"
 
     label_propagation: Annotated[
-        float,
-        key("show the labels of this share of training vertices, learn the others", high=1),
+        float, key("show the labels of this share of training vertices, learn the others", high=1)
     ] = 0.0
 
     def changes_features(self, config: TrainConfig) -> str | None:
@@ -123,10 +122,7 @@ class LabelPropagation(NodeClassification):
         targets = self.data.mask & ~self._drawn(self._row_ids, epoch)
         (total,) = label_weights(self.objective.loss, self.y, [targets], self.comm)
         outputs = self.model(
-            self.data.X,
-            self.data.layers,
-            self.begin(epoch),
-            _hidden_unless(inputs, self._inputs_y),
+            self.data.X, self.data.layers, self.begin(epoch), _hidden_unless(inputs, self._inputs_y)
         )
         return self.objective.loss.share(outputs, self.y, targets, total)
 

@@ -135,11 +135,7 @@ class PackedRows(FeatureTable):
     def of(cls, rows: Rows, options: Any, directory: Any) -> PackedRows:
         """From options of the training command."""
         return cls(
-            rows,
-            directory,
-            options.pack,
-            memory_bytes=options.cache,
-            epochs=options.pack_epochs,
+            rows, directory, options.pack, memory_bytes=options.cache, epochs=options.pack_epochs
         )
 
     def report(self) -> dict[str, int]:

@@ -11,9 +11,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.attention.pieces import Partials, Pieces
 from spgnn.attention.scores import Block, Gradients, Scores, Whole
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.exchange import Step
 from spgnn.exchange.executor import Exchange
 from spgnn.exchange.plan import Carried

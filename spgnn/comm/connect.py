@@ -25,13 +25,7 @@ from typing import Any, TypeVar
 from weakref import ref
 
 import torch.distributed as dist
-from torch.distributed import (  # type: ignore[attr-defined]
-    DistError,
-    FileStore,
-    PrefixStore,
-    Store,
-    TCPStore,
-)
+from torch.distributed import DistError, FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator
 from spgnn.comm.failure import SETUP_SECONDS, Job, StartError, join, shown_ranks, world

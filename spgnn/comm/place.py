@@ -185,11 +185,7 @@ def visible_gpus() -> int:
 
 
 def choose(
-    backend: str,
-    device: str,
-    place: Place | None,
-    least: Callable[[int], int],
-    auto: str = "gloo",
+    backend: str, device: str, place: Place | None, least: Callable[[int], int], auto: str = "gloo"
 ) -> tuple[str, torch.device]:
     """Choose the backend and this rank's device, of the same kind on all ranks."""
     otherwise = auto if backend == "auto" else backend

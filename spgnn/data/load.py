@@ -272,11 +272,7 @@ def open_source(
         return file.source(progress)
 
 
-def download(
-    name: str,
-    data_dir: AnyPath | None = None,
-    progress: Progress | None = None,
-) -> Graph:
+def download(name: str, data_dir: AnyPath | None = None, progress: Progress | None = None) -> Graph:
     """Fetch a public set and keep it as .npz; the files as published stay next to it."""
     fetch, home = DOWNLOADS[name], data_directory(data_dir)
     graph: Graph = fetch(name, home / "raw", progress)

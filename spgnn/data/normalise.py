@@ -76,10 +76,7 @@ def first_not_below(indptr: Int64, indices: npt.NDArray[Any], columns: Int64) ->
 
 
 def degree_scales(
-    block: CSR,
-    kind: Normalisation,
-    ids: Tensor | int = 0,
-    dtype: torch.dtype = torch.float32,
+    block: CSR, kind: Normalisation, ids: Tensor | int = 0, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor | None, Tensor | None]:
     """Scalings that normalise a block: Â = diag(row_scale) · B · diag(col_scale).
 

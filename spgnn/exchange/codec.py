@@ -15,9 +15,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.exchange.plan import Carried, Traffic
 from spgnn.exchange.route import GOLDEN, ODD

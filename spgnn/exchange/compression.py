@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.codec import Codec, CodecSetting

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.exchange.compression import CodecLayer, State, kind_of
 from spgnn.exchange.route import Route, Subset
 from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, View

@@ -33,16 +33,7 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.needs import (
-    Arrays,
-    Cover,
-    Needs,
-    Received,
-    Scheme,
-    Swap,
-    needs_of,
-    stretches,
-)
+from spgnn.exchange.needs import Arrays, Cover, Needs, Received, Scheme, Swap, needs_of, stretches
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import fold, of_block_row
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
@@ -449,11 +440,7 @@ def _remote(entries: Entries, found: Found, R: CSR, before: int) -> CSR:
     inside = np.repeat(np.arange(R.shape[0]), R.row_lengths.numpy())
     row = np.concatenate((entries.row[by_column], -1 - key[~is_row], inside))
     place = np.concatenate(
-        (
-            its_place[is_row][by_key][at[by_column]],
-            its_place[~is_row],
-            before + R.indices.numpy(),
-        )
+        (its_place[is_row][by_key][at[by_column]], its_place[~is_row], before + R.indices.numpy())
     )
     shape = (R.shape[0], before + R.shape[1])
     values = None

@@ -29,9 +29,7 @@ import torch
 from torch import Tensor
 
 from spgnn import _native
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange.plan import Carried
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order

@@ -10,9 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.exchange.route import Route
 from spgnn.layout import Int64Array
 

@@ -16,11 +16,7 @@ from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.distribute import RankShare
 from spgnn.data.graph import MASKS, VertexData, labelled
-from spgnn.data.normalise import (
-    Normalisation,
-    check_weights,
-    row_normalise_features,
-)
+from spgnn.data.normalise import Normalisation, check_weights, row_normalise_features
 from spgnn.data.normalise import normalisation_of as own_normalisation
 from spgnn.data.source import GraphSource
 from spgnn.data.splits import Pairs, held_out, seeded_split
@@ -186,10 +182,7 @@ def share_of(
     def opened() -> GraphSource:
         with ProgressBar() as progress, working(f"reading {data.dataset}"):
             return open_source(
-                data.dataset,
-                data.data_dir,
-                progress=progress,
-                graph_split=data.graphs_of_splits,
+                data.dataset, data.data_dir, progress=progress, graph_split=data.graphs_of_splits
             )
 
     what = f"partitioning {data.dataset} into {plural(parts, 'part')}"

@@ -11,10 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import (
-    Communicator,
-    Mesh,
-)
+from spgnn.comm import Communicator, Mesh
 from spgnn.data.distribute import RankShare
 from spgnn.data.normalise import Normalisation as Scaling
 from spgnn.data.normalise import add_self_loops, degree_scales
@@ -49,12 +46,7 @@ class NormalisedRows:
 
 
 def normalised(
-    share: RankShare,
-    rank: int,
-    kind: Scaling,
-    *,
-    loops: int,
-    dtype: torch.dtype = torch.float32,
+    share: RankShare, rank: int, kind: Scaling, *, loops: int, dtype: torch.dtype = torch.float32
 ) -> NormalisedRows:
     """Own rows of the adjacency, or of A + I, normalised ("sym", "row" or "none").
 

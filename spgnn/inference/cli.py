@@ -34,8 +34,7 @@ class Inference(Record):
         flag("a directory of --checkpoint, or a state_dict (safetensors, torch)", "FILE_OR_DIR"),
     ] = None
     output: Annotated[
-        str | None,
-        flag("an .npy or .parquet file of all vertices, or a directory", "FILE_OR_DIR"),
+        str | None, flag("an .npy or .parquet file of all vertices, or a directory", "FILE_OR_DIR")
     ] = None
     layer: Annotated[
         int, flag("write what this layer hands to the next one; 0: the scores", "K", high=1000)

@@ -140,18 +140,12 @@ def save_pair(ctx: Any, inputs: Any, output: Tensor) -> None:
 
 def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
     X, W = ctx.saved_tensors
-    return (
-        None if W is None else product(G, W.T),
-        None if X is None else gradient(G, X),
-    )
+    return (None if W is None else product(G, W.T), None if X is None else gradient(G, X))
 
 
 def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | None]:
     G, X = ctx.saved_tensors
-    return (
-        None if X is None else product(X, C),
-        None if G is None else product(G, C.T),
-    )
+    return (None if X is None else product(X, C), None if G is None else product(G, C.T))
 
 
 # ``X Wᵀ`` in bfloat16, and its gradient ``Gᵀ X`` in float32.

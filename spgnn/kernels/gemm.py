@@ -29,9 +29,7 @@ def most_columns(instruction_set: str, *, intel: bool, mkl: bool) -> tuple[int, 
 
 
 _MOST_COLUMNS, _MOST_OF_GRADIENT = most_columns(
-    _native.instruction_sets()[0],
-    intel=_native.is_intel(),
-    mkl=torch.backends.mkl.is_available(),
+    _native.instruction_sets()[0], intel=_native.is_intel(), mkl=torch.backends.mkl.is_available()
 )
 
 

@@ -45,10 +45,7 @@ def _cpu_kernels() -> ModuleType:
 
 
 def define(
-    schema: str,
-    *,
-    new: Callable[..., Any] | None = None,
-    compute: Callable[..., Any] | None = None,
+    schema: str, *, new: Callable[..., Any] | None = None, compute: Callable[..., Any] | None = None
 ) -> Any:
     """Register an operator."""
     name = schema.partition("(")[0]

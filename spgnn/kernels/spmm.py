@@ -27,11 +27,7 @@ LEAST_USES = 12
 
 
 def spmm(
-    A: CSR,
-    X: Tensor,
-    out: Tensor | None = None,
-    accumulate: bool = False,
-    reduce: str = "sum",
+    A: CSR, X: Tensor, out: Tensor | None = None, accumulate: bool = False, reduce: str = "sum"
 ) -> Tensor:
     """Multiply a CSR block with a dense matrix: ``Y = A X``, or ``Y += A X``.
 

@@ -14,9 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from spgnn.autograd import agreeing, check_strided
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.graph.features import Features, times, width_of
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph

@@ -375,11 +375,7 @@ class EdgeOrder:
     _seen: tuple[Tensor, Matrix, Tensor] | None = field(default=None, repr=False)
 
     def features(
-        self,
-        graph: Graph,
-        A: Matrix,
-        edge_attr: Tensor,
-        fill: float | Tensor | str | None,
+        self, graph: Graph, A: Matrix, edge_attr: Tensor, fill: float | Tensor | str | None
     ) -> Tensor:
         """Features of the nonzeros of own rows, [nonzeros, f]."""
         A.attention.check_edges(None, wanted=True)

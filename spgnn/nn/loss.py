@@ -20,9 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.data.graph import labelled
 from spgnn.errors import InputError
 from spgnn.hashing import uniform

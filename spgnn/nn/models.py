@@ -39,14 +39,7 @@ from spgnn.nn.norm import (
     run_stages,
     stages_between,
 )
-from spgnn.nn.rowwise import (
-    Activation,
-    DropoutKeys,
-    Rule,
-    activation_of,
-    dropout,
-    keys_on,
-)
+from spgnn.nn.rowwise import Activation, DropoutKeys, Rule, activation_of, dropout, keys_on
 from spgnn.torch_internals import has_hooks, in_backward
 
 Order = Literal["auto", "paper"]

@@ -232,10 +232,7 @@ def _read(path: str) -> tuple[Any, npt.NDArray[np.bool_] | None]:
 
 
 def _results(
-    options: Options,
-    matrix: Any,
-    train_mask: npt.NDArray[np.bool_] | None,
-    progress: ProgressBar,
+    options: Options, matrix: Any, train_mask: npt.NDArray[np.bool_] | None, progress: ProgressBar
 ) -> tuple[Int32Array, list[Report], Int32Array | None]:
     """Labels, the reports of them and of what is compared, and edge labels if they matter."""
     parts, vertices = options.parts, matrix.shape[0]

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spgnn.autograd import autocast
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.config import Aim, TrainConfig
 from spgnn.data.splits import Directory, Pairs
 from spgnn.errors import InputError

@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spgnn.comm import (
-    Communicator,
-    Ledger,
-    bytes_of_ranks,
-)
+from spgnn.comm import Communicator, Ledger, bytes_of_ranks
 from spgnn.exchange.plan import levels_of
 from spgnn.torch_internals import DispatchMode, below_modes
 

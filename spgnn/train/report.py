@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.launch import JobConfig
 from spgnn.command import in_lines, plural, show_table
 from spgnn.config import TrainConfig
@@ -65,11 +63,7 @@ def measurements(trainer: Trainer) -> Report:
         "history": history,
         "best": best(trainer),
         "seconds_to": seconds_to(history),
-        "epoch_seconds": {
-            "median": median(counted),
-            "min": min(counted),
-            "max": max(counted),
-        },
+        "epoch_seconds": {"median": median(counted), "min": min(counted), "max": max(counted)},
         "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
         "volume": volume(comm, sent, _per_epoch(measured.received_bytes)),
         "volume_by_level": volume_by_level(comm, sent, measured.mean_sent_out()),

@@ -13,9 +13,7 @@ from typing import Any
 
 import torch
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
 from spgnn.config import Job, TrainConfig, Training
 from spgnn.data.distribute import RankShare
@@ -161,12 +159,7 @@ def callbacks_of(job: Job, comm: Communicator, callbacks: Sequence[Callback]) ->
 
 
 def run_all(
-    trainer: Trainer,
-    job: Job,
-    watch: Stopwatch,
-    dataset: str | None = None,
-    *,
-    keep: bool = True,
+    trainer: Trainer, job: Job, watch: Stopwatch, dataset: str | None = None, *, keep: bool = True
 ) -> None:
     """Train, with memory kept that an epoch freed, and write predictions. Collective."""
     comm = trainer.comm

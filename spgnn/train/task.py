@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data.source import GraphMeta
 from spgnn.exchange.plan import Carried, carried_by_level

@@ -9,19 +9,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.command import plural
 from spgnn.config import RESIDUALS, Aim, TrainConfig, check_metric
-from spgnn.data.graph import (
-    MASKS,
-    VertexData,
-    classes_of,
-    known_labels,
-    label_columns,
-    label_kind,
-)
+from spgnn.data.graph import MASKS, VertexData, classes_of, known_labels, label_columns, label_kind
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import masks_of
 from spgnn.graph import DistGraph, DistributedGraph, DistVertices
@@ -66,11 +57,7 @@ _NEEDED = {
     "multilabel": "several labels a vertex (y: 0 and 1 [n, labels])",
     **dict.fromkeys(RESIDUALS, "numbers (y: floating [n] or [n, numbers])"),
 }
-_HAS = {
-    "classes": "one class a vertex",
-    "several": "several labels a vertex",
-    "numbers": "numbers",
-}
+_HAS = {"classes": "one class a vertex", "several": "several labels a vertex", "numbers": "numbers"}
 
 
 def metrics_of(loss: str, metric: str) -> tuple[str, ...]:

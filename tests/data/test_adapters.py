@@ -57,14 +57,8 @@ BAD = [
     (lambda: from_scipy(EYE, x=np.array([["a"]] * 3)), "x must be real numbers, got <U1"),
     (lambda: from_scipy(EYE, x=EYE * 1j), "x must be real numbers, got complex128"),
     (lambda: from_scipy(EYE, y=np.zeros((3, 4, 1), int)), r"y must be labels .* int64 \[3, 4,"),
-    (
-        lambda: from_scipy(EYE, y=np.array([[0, 1], [2, 0], [0, 0]])),
-        r"y\[1, 0\] is 2; it must be",
-    ),
-    (
-        lambda: from_scipy(EYE, y=np.array([0.5, np.nan, np.inf])),
-        r"y\[2\] is inf; it must be",
-    ),
+    (lambda: from_scipy(EYE, y=np.array([[0, 1], [2, 0], [0, 0]])), r"y\[1, 0\] is 2; it must be"),
+    (lambda: from_scipy(EYE, y=np.array([0.5, np.nan, np.inf])), r"y\[2\] is inf; it must be"),
     (lambda: from_pyg(data_of([[0, 2], [1, 1]], 2)), r"edge 1: vertex 2 is outside \[0, 2\)"),
     (lambda: from_pyg(SimpleNamespace(num_nodes=3)), "no edge_index"),
     (lambda: from_pyg(data_of([[0.0], [1.0]])), r"edge_index must be integers \[2, edges\], got"),

@@ -37,12 +37,7 @@ def small_graph(directed: bool) -> Graph:
 
 
 def share_of(
-    rank: int,
-    graph: Graph,
-    labels: np.ndarray | None,
-    c: int,
-    folder: Path | None,
-    shares: int = 1,
+    rank: int, graph: Graph, labels: np.ndarray | None, c: int, folder: Path | None, shares: int = 1
 ):
     """What a rank gets, as arrays."""
     comm = connect()

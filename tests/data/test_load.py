@@ -50,8 +50,7 @@ WRONG = "@ @0.5 @, @seed=1, @seed=1,seed=1 @seed=-1 @seed= @seed=9999999999 @see
 
 
 @pytest.mark.parametrize(
-    "name",
-    [*(f"sbm{after}" for after in WRONG.split()), "rmat-6-4@7", "sbm@" + "x" * 5000],
+    "name", [*(f"sbm{after}" for after in WRONG.split()), "rmat-6-4@7", "sbm@" + "x" * 5000]
 )
 def test_what_follows_an_at_sign_is_checked(name):
     with pytest.raises(InputError, match=r"': what follows @ must be as in \S+@") as caught:

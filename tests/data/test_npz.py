@@ -356,10 +356,7 @@ def test_formats_as_they_are_written(tmp_path, text):
 
 
 def two_of_one_name(path, raw):
-    with (
-        pytest.warns(UserWarning, match="Duplicate name"),
-        zipfile.ZipFile(path, "a") as file,
-    ):
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(path, "a") as file:
         file.writestr("indices.npy", raw)
 
 

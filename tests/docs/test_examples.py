@@ -21,7 +21,7 @@ PROGRAMS = [page for page in PAGES if name_of(page) not in ELSEWHERE and blocks(
 COMMANDS = [page for page in PAGES if blocks(page, "sh")]
 slow = pytest.mark.slow
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning"),  # PyG
+    pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # PyG
 ]
 
 

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
-from spgnn.comm import (
-    Communicator,
-    SoloCommunicator,
-)
+from spgnn.comm import Communicator, SoloCommunicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec, Plan, Stage
 from spgnn.exchange.codec import CodecSetting

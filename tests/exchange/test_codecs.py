@@ -10,9 +10,7 @@ import pytest
 import torch
 
 from spgnn import DistMatrix, InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, Executor, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.needs import COVERS

@@ -15,9 +15,7 @@ from torch import Tensor
 from spgnn import DistMatrix, InputError
 from spgnn.attention import EdgeDropout, attend
 from spgnn.attention.scores import Scores
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting, Errors
 from spgnn.testing import run_ranks
@@ -27,10 +25,7 @@ from tests.products import moved
 
 N, HEADS, CHANNELS, EPOCHS = 26, 2, 3, 3
 WIDTH = HEADS * CHANNELS
-SCHEMES = {
-    "column": Algorithm(),
-    "1.5d": Algorithm("1.5d", 2, cover="minimum"),
-}
+SCHEMES = {"column": Algorithm(), "1.5d": Algorithm("1.5d", 2, cover="minimum")}
 MORE = {
     "minimum": Algorithm(cover="minimum"),
     "row": Algorithm(cover="row"),

@@ -13,9 +13,7 @@ from scipy.stats import norm
 from systems.sancus import SkipUnchanged
 
 from spgnn import kernels
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.compression import CodecLayer, Quantise
@@ -66,8 +64,7 @@ def scores(errors: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES],
+    "case", [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CASES]
 )
 def test_products_and_adjoints_are_unbiased(case):
     """Draws are hashes, so that scores are the same in every run."""

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from spgnn import RowLayout
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting

@@ -11,9 +11,7 @@ import torch
 
 import spgnn
 from spgnn import Axes, DistMatrix, Mesh, RowLayout, kernels
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, Executor, Plan, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.plan import Turn, Turned

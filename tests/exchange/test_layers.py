@@ -10,10 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from spgnn import DistMatrix, Mesh
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, build, build_all, layered
 from spgnn.exchange import layers as module
 from spgnn.exchange.layers import Layered
@@ -47,13 +44,7 @@ def column_scale() -> np.ndarray:
     return np.linspace(1, 2, N)
 
 
-def scheme(
-    algorithm: Algorithm,
-    layout: RowLayout,
-    rank: int,
-    weighted: bool,
-    **options,
-):
+def scheme(algorithm: Algorithm, layout: RowLayout, rank: int, weighted: bool, **options):
     """One rank's part of the matrix, with scales of rows and columns."""
     own = slice(*layout.range(rank))
     A = sp.csr_array(matrix(weighted))
@@ -89,12 +80,7 @@ def reached(A: np.ndarray, wanted: np.ndarray, layers: int) -> list[np.ndarray]:
     return sets[::-1]
 
 
-def check(
-    comm: Communicator,
-    algorithm: Algorithm,
-    weighted: bool,
-    options: dict,
-) -> None:
+def check(comm: Communicator, algorithm: Algorithm, weighted: bool, options: dict) -> None:
     """Three products, each on its own rows, forward and adjoint, against the dense matrix."""
     layout = uneven_layout(N, comm.size, seed=2)
     mesh = Mesh.build(comm, algorithm.axes(comm.size))

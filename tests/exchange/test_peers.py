@@ -12,10 +12,7 @@ import pytest
 import torch
 
 from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.comm.traffic import RowCounts
 from spgnn.exchange import Algorithm, build, build_all
 from spgnn.exchange import rounds as rounds_

@@ -13,9 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spgnn import CSR, Axes, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Plan, Stage, build, build_all
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Turned, Volume

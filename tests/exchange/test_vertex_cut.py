@@ -9,10 +9,7 @@ import pytest
 import torch
 
 from spgnn import CSR, Axes, InputError, RowLayout
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
 from spgnn.exchange import build_all

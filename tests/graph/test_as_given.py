@@ -15,9 +15,7 @@ from torch import Tensor
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks
 

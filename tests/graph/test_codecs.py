@@ -23,10 +23,7 @@ from tests.graph.pyg_like import N
 
 EPOCHS = 5
 KINDS = ("summed", "halos", "sym", "max")
-EXACT = (
-    {"bits": 32, "delay": 0, "sampling": 1, "fresh": 0},
-    Codec(),
-)
+EXACT = ({"bits": 32, "delay": 0, "sampling": 1, "fresh": 0}, Codec())
 
 
 class Summed(nn.Module):

@@ -15,9 +15,7 @@ from torch_geometric.data import Data
 import spgnn
 import spgnn.nn as snn
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data.adapters import from_pyg
 from spgnn.graph.distgraph import DistGraph
 from spgnn.testing import run_ranks

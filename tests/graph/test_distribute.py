@@ -14,9 +14,7 @@ from torch.utils.data import Dataset
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data import Graph, from_scipy, write_shards
 from spgnn.data.npz import write_npz
 from spgnn.graph.distgraph import DistGraph

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.graph import vertices as output
 from spgnn.testing import run_ranks
 

@@ -10,9 +10,7 @@ from torch import Tensor
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.testing import run_ranks
 
 geometric_data = pytest.importorskip("torch_geometric.data")

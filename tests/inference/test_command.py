@@ -12,9 +12,7 @@ import pytest
 import torch
 
 from spgnn.__main__ import main
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.inference.cli import InferConfig
 from spgnn.train import train
@@ -131,11 +129,7 @@ BAD = [
     Bad("no layers", ["linear.pt: not the weights of a model of layers", "'weight'"], "linear.pt"),
     Bad(
         "another kind",
-        [
-            "model.pt: no 'convs.0.bias' [8]",
-            "it has 'convs.",
-            "another model",
-        ],
+        ["model.pt: no 'convs.0.bias' [8]", "it has 'convs.", "another model"],
         flags=["--model", "gcn"],
     ),
     Bad(

@@ -12,9 +12,7 @@ from torch import nn
 
 import spgnn
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.inference.weights import load_weights
 from spgnn.registry import MODELS
 from spgnn.testing import run_ranks

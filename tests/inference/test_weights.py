@@ -9,9 +9,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from spgnn import InputError
 from spgnn.__main__ import main
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.inference.weights import load_weights, read_state, save_weights
 from spgnn.nn import GCN
 

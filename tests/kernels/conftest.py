@@ -96,11 +96,7 @@ def moved(operand, where):
 
 
 @pytest.fixture(
-    params=[
-        pytest.param("kernels", marks=EMULATION),
-        "torch",
-        pytest.param("gpu", marks=ON_GPU),
-    ]
+    params=[pytest.param("kernels", marks=EMULATION), "torch", pytest.param("gpu", marks=ON_GPU)]
 )
 def away(request, monkeypatch):
     """Runs a function of tensors and blocks by another implementation; results are on the CPU."""

@@ -161,9 +161,7 @@ def test_gathered_rows_stay_below_a_number_of_bytes(columns, monkeypatch):
     monkeypatch.setattr(torch_kernels, "GATHERED_BYTES", 2**16)
     largest, multiply_ = [0], torch.Tensor.__mul__
     monkeypatch.setattr(
-        torch.Tensor,
-        "__mul__",
-        lambda a, b: largest.append(a.nbytes + b.nbytes) or multiply_(a, b),
+        torch.Tensor, "__mul__", lambda a, b: largest.append(a.nbytes + b.nbytes) or multiply_(a, b)
     )
     found = sddmm(A, G, X)
     monkeypatch.undo()

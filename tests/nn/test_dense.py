@@ -15,10 +15,7 @@ import torch
 from torch import Tensor
 
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
 from spgnn.graph import LayerGraph, Propagated
 from spgnn.graph.dry import recorded_products

@@ -12,17 +12,13 @@ from torch import Tensor, nn
 import spgnn
 import spgnn.nn as ours
 from experiments.mesh import MeshGraphNet, mesh
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data.npz import write_npz
 from spgnn.errors import InputError
 from spgnn.graph.block import Block
 from spgnn.graph.protocol import Aggregation, EdgeOperand
-from spgnn.kernels import (
-    edge_spmm,
-)
+from spgnn.kernels import edge_spmm
 from spgnn.kernels.edge_spmm import EDGE_OPS, EDGE_REDUCTIONS
 from spgnn.testing import run_ranks
 from tests.training import run

@@ -12,10 +12,7 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import CSR, DistMatrix, InputError, Mesh, RowLayout
-from spgnn.comm import (
-    SoloCommunicator,
-    connect,
-)
+from spgnn.comm import SoloCommunicator, connect
 from spgnn.exchange import Algorithm, Plan, Stage, build
 from spgnn.graph import LayerGraph, Propagated
 from spgnn.kernels.torch_kernels import dropout_keeps

@@ -16,10 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import spgnn
 from spgnn import CSR, InputError
 from spgnn import nn as ours
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.graph import Propagated, propagate_
 from spgnn.graph.distgraph import DistGraph
 from spgnn.kernels.torch_kernels import dropout_mask

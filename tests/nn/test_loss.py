@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from spgnn import RowLayout
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.nn.loss import (
     BinaryCrossEntropy,
     CrossEntropy,

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import RowLayout
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.nn import metrics
 from spgnn.nn.metrics import Score
 from spgnn.testing import run_ranks
@@ -93,11 +91,7 @@ def expected_regression(Z, y) -> list[Score]:
             spread = ((t - t.mean()) ** 2).sum()
             left = ((t - z) ** 2).sum()
             r2.append(1 - left / spread if spread else float(left == 0))
-    return [
-        np.abs(error).mean(),
-        np.sqrt((error**2).mean()),
-        float(np.mean(r2)) if r2 else None,
-    ]
+    return [np.abs(error).mean(), np.sqrt((error**2).mean()), float(np.mean(r2)) if r2 else None]
 
 
 def expected(kind, Z, y, masks) -> list[Score]:

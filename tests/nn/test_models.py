@@ -17,9 +17,7 @@ from torch import Tensor, nn
 import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products

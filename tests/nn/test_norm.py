@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from spgnn import InputError
 from spgnn.autograd import all_reduced
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.graph import LayerGraph
 from spgnn.graph.moments import moments
 from spgnn.nn import BatchNorm, GraphNorm, LayerNorm, PairNorm

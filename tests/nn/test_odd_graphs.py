@@ -11,9 +11,7 @@ from torch import nn
 import spgnn
 from spgnn import InputError
 from spgnn import nn as ours
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.testing import run_ranks
 
 geometric = pytest.importorskip("torch_geometric.nn")

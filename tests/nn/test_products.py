@@ -14,10 +14,7 @@ from torch import Tensor, nn
 
 import spgnn
 from spgnn import CSR, DistMatrix, InputError, Mesh, _native
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph import densified, propagate_

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 import spgnn
 from spgnn import nn as ours
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 
 geometric = pytest.importorskip("torch_geometric.nn")
 geometric_data = pytest.importorskip("torch_geometric.data")

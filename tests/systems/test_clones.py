@@ -11,10 +11,7 @@ from systems import clones
 from systems.clones import cloned
 
 from spgnn import Axes, DistMatrix, Mesh
-from spgnn.comm import (
-    Communicator,
-    connect,
-)
+from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.exchange import build, build_all
 from spgnn.testing import run_ranks

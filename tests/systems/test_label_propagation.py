@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from systems.label_propagation import LabelPropagation
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph

@@ -14,9 +14,7 @@ from unittest.mock import patch
 import numpy as np
 
 from spgnn import memory
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer, train

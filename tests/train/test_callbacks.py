@@ -10,9 +10,7 @@ from types import ModuleType
 import pytest
 
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig, Training
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer, train

@@ -18,10 +18,7 @@ import torch.nn.functional as F
 
 import spgnn
 from spgnn import InputError, Trainer
-from spgnn.comm import (
-    SoloCommunicator,
-    connect,
-)
+from spgnn.comm import SoloCommunicator, connect
 from spgnn.config import TrainConfig
 from spgnn.inference import load_weights, save_weights
 from spgnn.nn import GCN, DropoutKeys, GraphSAGE

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.training import TrainingGraph

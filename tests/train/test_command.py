@@ -12,9 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spgnn.comm import (
-    launch,
-)
+from spgnn.comm import launch
 from spgnn.train import checkpoint
 from spgnn.train.checkpoint import FILE
 from spgnn.train.run import main

@@ -394,11 +394,7 @@ def test_combinations_that_work(options, ranks):
             "messages.exact-last 2",
         ),
         ({"fresh": 0.01}, Codec(extra=(("fresh", 0.01),)), "messages.fresh 0.01"),
-        (
-            {"delay": 2, "exact_means": False},
-            Codec(delay=2, exact_means=False),
-            "--delay 2",
-        ),
+        ({"delay": 2, "exact_means": False}, Codec(delay=2, exact_means=False), "--delay 2"),
         (
             {"boundary_sampling": "0.1,1@9"},
             Codec(sampling=((0, 0.1), (9, 1.0))),

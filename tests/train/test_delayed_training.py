@@ -15,9 +15,7 @@ import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.partition import cut_vertices

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
 from tests.training import EPOCHS, TOLERANCE, reference_history, run, write_dataset

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from spgnn import CSR, RowLayout
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import Graph
 from spgnn.data.distribute import scatter

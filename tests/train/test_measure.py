@@ -11,19 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from spgnn import CSR, DistMatrix, Mesh, RowLayout
 from spgnn.attention import attend
-from spgnn.comm import (
-    Communicator,
-    Ledger,
-    SoloCommunicator,
-)
+from spgnn.comm import Communicator, Ledger, SoloCommunicator
 from spgnn.comm.failure import Job
 from spgnn.comm.traffic import RowCounts
-from spgnn.kernels import (
-    gather_rows,
-    scatter_add_rows,
-    sddmm,
-    spmm,
-)
+from spgnn.kernels import gather_rows, scatter_add_rows, sddmm, spmm
 from spgnn.spmm import product as distributed
 from spgnn.train import measure
 from spgnn.train import measure as clocks

@@ -15,9 +15,7 @@ import torch
 
 from spgnn import InputError, memory
 from spgnn import memory as limits
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
 from spgnn.train import train

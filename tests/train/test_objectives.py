@@ -10,9 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.frontend.from_config import training_graph

@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig, Training
 from spgnn.testing import run_ranks
 from spgnn.train.trainer import apply_rates, rate_factor

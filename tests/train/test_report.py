@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 
 from spgnn.__main__ import main as spgnn_command
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.data import load_dataset, write_shards
 from spgnn.data.normalise import add_self_loops

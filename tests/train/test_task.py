@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from spgnn import InputError
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import Training
 from spgnn.testing import run_ranks
 from spgnn.train import Task, Trainer

@@ -7,9 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
 from spgnn.train import train

@@ -12,10 +12,7 @@ from torch import Tensor
 
 from spgnn.addons.batches.feature_rows import Counts
 from spgnn.addons.batches.remote_rows import Requests, take
-from spgnn.comm import (
-    Communicator,
-    RowCounts,
-)
+from spgnn.comm import Communicator, RowCounts
 from spgnn.data import RankShare
 from spgnn.errors import InputError
 from spgnn.exchange import exchange_needs, needs_of, swap_rows

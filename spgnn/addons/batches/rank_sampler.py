@@ -79,10 +79,7 @@ class RankSampler:
         return last(self.sampling(seeds, draws))
 
     def sampling(
-        self,
-        seeds: Sequence[Tensor],
-        draws: Sequence[Draw],
-        thread: Executor | None = None,
+        self, seeds: Sequence[Tensor], draws: Sequence[Draw], thread: Executor | None = None
     ) -> Sampling:
         """As `sample`, in two steps a hop and one more; each step is collective.
 

@@ -11,9 +11,7 @@ from torch import Tensor
 
 from spgnn.addons.batches.feature_rows import Rows, Wait, check_ids, copy_rows
 from spgnn.addons.batches.sampling import offsets_of
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.exchange import swap_counts, swap_rows
 from spgnn.layout import Int64Array, RowLayout

@@ -243,10 +243,7 @@ class NeighborSampler(GraphSampler):
         return self.sample_many([seeds], [draw], None if times is None else [times])[0]
 
     def sample_many(
-        self,
-        seeds: Sequence[Tensor],
-        draws: Sequence[Draw],
-        times: Sequence[Tensor] | None = None,
+        self, seeds: Sequence[Tensor], draws: Sequence[Draw], times: Sequence[Tensor] | None = None
     ) -> list[Sample]:
         """Several samples at once, each on a thread of its own, as `sample` makes each."""
         self._check_square()

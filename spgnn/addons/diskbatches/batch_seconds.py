@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from spgnn.comm import (
-    Communicator,
-)
+from spgnn.comm import Communicator
 from spgnn.train import gathered, timed
 
 PARTS = ("sampling", "fetch", "push", "forward", "backward", "allreduce", "idle", "other")

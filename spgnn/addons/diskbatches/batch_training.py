@@ -204,12 +204,7 @@ class VertexBatches(BatchTask):
         self.classes = dataset.classes
         super().__init__(config, comm, dataset.meta, dataset.features, self.classes, dataset)
         self.objective = Objective.of(
-            config.aim,
-            dataset.meta.name,
-            dataset.y,
-            dataset.masks,
-            classes=self.classes,
-            comm=solo,
+            config.aim, dataset.meta.name, dataset.y, dataset.masks, classes=self.classes, comm=solo
         )
         self.criterion = self.objective.criterion
         y = as_taken(self.objective.kind, dataset.y)

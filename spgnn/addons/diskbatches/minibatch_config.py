@@ -78,8 +78,7 @@ class Sampling(Record):
     ] = "15,10,5"
     batch_size: Annotated[int, flag("seeds of a batch", low=1)] = 1024
     seed_clusters: Annotated[
-        int,
-        key("seeds of a cluster follow each other, clusters in random order; 0: all at random"),
+        int, key("seeds of a cluster follow each other, clusters in random order; 0: all at random")
     ] = 0
     fixed: Annotated[
         bool,
@@ -294,12 +293,7 @@ class MiniBatchConfig(Configuration):
     """One run of mini-batch training. ``MiniBatchConfig.of(hidden=64)`` sets options by name."""
 
     program: ClassVar[str] = "minibatch.py"
-    fixed: ClassVar[tuple[str, ...]] = (
-        "normalisation",
-        "inductive",
-        "runs",
-        "dtype",
-    )
+    fixed: ClassVar[tuple[str, ...]] = ("normalisation", "inductive", "runs", "dtype")
     about: ClassVar[str] = (
         "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md and "
         "distributed-minibatch.md list more flags, and all keys of --set and --config."
@@ -400,10 +394,7 @@ class MiniBatchConfig(Configuration):
         )
         device = f"--device {self.job.device}"
         if self.job.device != "cpu":
-            yield (
-                mode != "none",
-                f"{device} needs --distributed none: parts of ranks are on CPUs",
-            )
+            yield (mode != "none", f"{device} needs --distributed none: parts of ranks are on CPUs")
             yield links, f"{device} needs --task vertices, not links"
             yield turns, f"{device} needs --jk none: evaluation goes layer by layer"
         chosen = f"sampling.superbatch {how.superbatch}" if how.superbatch else "--cache"
@@ -416,10 +407,7 @@ class MiniBatchConfig(Configuration):
             how.overlap and (store.store == "memory" or self.superbatch == 1),
             "sampling.overlap needs superbatches whose features lie on a disk",
         )
-        yield (
-            how.fixed and mode != "none",
-            f"sampling.fixed needs --distributed none, not {mode}",
-        )
+        yield (how.fixed and mode != "none", f"sampling.fixed needs --distributed none, not {mode}")
         yield whole and ranks > 1, f"--compare full needs one rank, not {ranks}"
         yield whole and store.store == "disk", "--compare full needs --store memory"
 

@@ -29,15 +29,7 @@ from spgnn.graph import (
     check_replicated,
     times,
 )
-from spgnn.nn import (
-    AttentionConv,
-    Norm,
-    Stack,
-    evaluating,
-    find_widths,
-    lazy_parts,
-    run_stages,
-)
+from spgnn.nn import AttentionConv, Norm, Stack, evaluating, find_widths, lazy_parts, run_stages
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE, check_degrees, take_rows
 from spgnn.torch_internals import has_hooks, on_cpu

@@ -189,13 +189,7 @@ class BlockWriter:
     """Collects blocks one after another: in memory, or in files of a directory."""
 
     def __init__(
-        self,
-        name: str,
-        columns: int,
-        *,
-        weighted: bool,
-        directory: Path | None,
-        counts: Transfers,
+        self, name: str, columns: int, *, weighted: bool, directory: Path | None, counts: Transfers
     ) -> None:
         self._columns, self._counts, self._index = columns, counts, index_dtype(columns)
         self._blocks = list[CSR]()

@@ -125,10 +125,7 @@ class ChunkedTask(Task):
         first, last = self.graph.bounds[chunk : chunk + 2]
         low, high = torch.searchsorted(rows, torch.tensor([first, last])).tolist()
         inside = rows[low:high] - first
-        return (
-            inside if chosen is None else torch.searchsorted(chosen, inside),
-            slice(low, high),
-        )
+        return (inside if chosen is None else torch.searchsorted(chosen, inside), slice(low, high))
 
     def scores(self) -> Scores:
         """Validation loss, then scores on train, validation and test. Collective."""

@@ -37,14 +37,7 @@ from spgnn.data import (
     slice_rows,
 )
 from spgnn.errors import InputError
-from spgnn.exchange import (
-    BYTES_OF_COLUMN,
-    BYTES_OF_COUNTS,
-    Algorithm,
-    build_all,
-    fetch,
-    layered,
-)
+from spgnn.exchange import BYTES_OF_COLUMN, BYTES_OF_COUNTS, Algorithm, build_all, fetch, layered
 from spgnn.layout import Axes, Int64Array, RowLayout, inverse_permutation
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR

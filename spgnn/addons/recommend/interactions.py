@@ -147,13 +147,7 @@ def open_interactions(
 
 
 def make_up(
-    users: int,
-    items: int,
-    count: int,
-    *,
-    groups: int = 0,
-    inside: float = 0.8,
-    seed: int = 0,
+    users: int, items: int, count: int, *, groups: int = 0, inside: float = 0.8, seed: int = 0
 ) -> sp.csr_array:
     """Interactions with tastes: most are with items of the user's own group, popular ones first."""
     if not users or not items or not 0 < count <= users * items // 2:

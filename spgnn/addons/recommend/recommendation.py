@@ -151,10 +151,7 @@ class Recommendation(PairTask):
     """Embeddings of users and items, their propagation, and a loss of pairs. Collective."""
 
     def __init__(
-        self,
-        config: RecommendConfig,
-        comm: Communicator,
-        interactions: Interactions | None = None,
+        self, config: RecommendConfig, comm: Communicator, interactions: Interactions | None = None
     ) -> None:
         super().__init__(config, comm)
         rows, places = self.scatter(interactions)

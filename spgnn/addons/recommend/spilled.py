@@ -51,10 +51,7 @@ class SpilledRecommendation(PairTask):
     """The same pairs, loss and steps as in memory, chunk by chunk. Collective."""
 
     def __init__(
-        self,
-        config: RecommendConfig,
-        comm: Communicator,
-        interactions: Interactions | None = None,
+        self, config: RecommendConfig, comm: Communicator, interactions: Interactions | None = None
     ) -> None:
         super().__init__(config, comm)
         assert config.storage.spill is not None

@@ -130,13 +130,7 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     device.launch(
         spmm_instance(dtypes, weighted, A.row_map is not None, (shape, tiling.items)),
         (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
-        (
-            *block,
-            tiling.tiles,
-            *matrices,
-            columns,
-            int(accumulate),
-        ),
+        (*block, tiling.tiles, *matrices, columns, int(accumulate)),
     )
     _sum_carried(A, tiling, carry, out, accumulate)
 

@@ -18,9 +18,7 @@ from spgnn.addons.diskbatches.batch_training import LinkBatches
 from spgnn.addons.diskbatches.minibatch import train
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.addons.diskbatches.minibatch_data import open_dataset
-from spgnn.comm import (
-    SoloCommunicator,
-)
+from spgnn.comm import SoloCommunicator
 from spgnn.data import Graph, load_dataset, write_shards
 from spgnn.train import train as train_whole
 from tests.addons.batches.graphs import F_IN, N, directed

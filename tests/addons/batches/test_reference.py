@@ -212,12 +212,7 @@ class Reference:
             assert sorted(row) == [e for e in all_of_them if self.source[e] in chosen]
 
     def _check_induced(
-        self,
-        drawn: list[Any],
-        allowed: list[Any],
-        nodes: list[int],
-        trees: list[int],
-        columns: int,
+        self, drawn: list[Any], allowed: list[Any], nodes: list[int], trees: list[int], columns: int
     ) -> None:
         there = set(zip(trees[:columns], nodes[:columns], strict=True))
         for i, (row, all_of_them) in enumerate(zip(drawn, allowed, strict=True)):

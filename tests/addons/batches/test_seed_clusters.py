@@ -13,9 +13,7 @@ from spgnn.addons.diskbatches import CachedRows
 from spgnn.addons.diskbatches.cached_rows import hits
 from spgnn.addons.diskbatches.minibatch import train
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
-from spgnn.comm import (
-    SoloCommunicator,
-)
+from spgnn.comm import SoloCommunicator
 from spgnn.data import write_shards
 from spgnn.data.generators import block_model
 

@@ -14,9 +14,7 @@ import torch
 from spgnn.addons.batches import DiskRows, MemoryRows, RemoteRows
 from spgnn.addons.diskbatches import CachedRows
 from spgnn.addons.diskbatches.cached_rows import POLICIES, hits
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.layout import RowLayout
 from spgnn.testing import run_ranks

@@ -448,10 +448,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"historical": "1,2,3,4"}, "1,2,3,4 needs --distributed historical, not none"),
     ({"distributed": "historical", "historical": "1,2,3"}, "SIZE,LIFE,DELAY,PUSH"),
     ({"distributed": "historical", "historical": f"1,{10**20},3,4"}, "at most 2147483647"),
-    (
-        {"past": "bfloat16"},
-        "distribution.past bfloat16 needs --distributed historical, not none",
-    ),
+    ({"past": "bfloat16"}, "distribution.past bfloat16 needs --distributed historical, not none"),
     ({"misses": "fetch"}, "distribution.misses fetch needs --distributed historical, not none"),
     ({"heads": 4}, "--heads 4 needs --model gat, gatv2 or gat-relu-first, not sage"),
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),

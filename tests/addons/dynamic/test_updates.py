@@ -17,9 +17,7 @@ import torch
 import spgnn
 from spgnn import InputError
 from spgnn.addons.dynamic.neighbours import Neighbours
-from spgnn.comm import (
-    connect,
-)
+from spgnn.comm import connect
 from spgnn.data import from_scipy
 from spgnn.data.npz import write_npz
 from spgnn.nn import GAT, GCN, GIN, GraphSAGE
