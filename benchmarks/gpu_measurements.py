@@ -17,12 +17,12 @@ from gpu_report import CACHED, CACHED_BFLOAT16, DGL, KINDS, Spread, speedups
 from torch import Tensor
 
 from spgnn import CSR, kernels
+from spgnn.addons.cuda import device
+from spgnn.addons.cuda import operations as host
+from spgnn.addons.cuda.tiling import TILE_ITEMS, tile_items
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops
 from spgnn.kernels import torch_kernels
-from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda import operations as host
-from spgnn.kernels.cuda.tiling import TILE_ITEMS, tile_items
 
 TOLERANCE = 1e-5  # of the sum of absolute terms, float32
 FLUSH_BYTES = 2**28  # several times any L2

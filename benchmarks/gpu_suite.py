@@ -38,8 +38,8 @@ import torch
 from gpu_epoch import epochs
 from gpu_report import Report, failures, markdown, summarise, write
 
+from spgnn.addons.cuda.kernels import trouble
 from spgnn.errors import InputError
-from spgnn.kernels.cuda import trouble
 from spgnn.memory import processors
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -278,7 +278,7 @@ class Steps:
         arguments = (
             "-m",
             "gpu",
-            "tests/kernels",
+            "tests/addons/cuda",
             "tests/train/test_pretended_gpu.py",
             "tests/comm/test_nccl_gpu.py",
         )

@@ -103,6 +103,9 @@ WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.Tab
 # Ways to open a graph that is larger than memory, as `spgnn.addons.io.open_through_disk`.
 OPENERS = Registry("way to open a graph")
 LAYERS = Registry("layer")  # of `spgnn.nn`, from elsewhere
+# For tensors of a device, "cuda": a function that returns a module of what `kernels.torch_kernels`
+# has, and a line that says why it cannot run here, or nothing
+KERNELS = Registry("kernels of a device")
 # Over the neighbours of a row, besides their sum: functions of (A, X) as in `kernels.reductions`
 REDUCTIONS = Registry("reduce")
 # What the training command trains: a subclass of `spgnn.nn.Stack`

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache, partial, wraps
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
@@ -31,11 +31,11 @@ from torch.utils._device import _device_constructors
 
 import spgnn
 from spgnn.comm.torchdist import TorchCommunicator
-from spgnn.kernels import cpu, cuda, extremes, torch_kernels
-from spgnn.kernels import cuda as native
-from spgnn.kernels.cuda import device
+from spgnn.kernels import cpu, extremes, library, torch_kernels
 from spgnn.torch_internals import in_backward
-from tests.kernels.cuda_emulation import EmulatedDevice, cpu_properties
+
+if TYPE_CHECKING:
+    from tests.addons.cuda.emulation import EmulatedDevice
 
 GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
 PACKAGE = str(Path(spgnn.__file__).parent)
@@ -466,9 +466,13 @@ def pretended_gpu(kernels: str | EmulatedDevice = "cpu", count: int = 1) -> Iter
         change(torch, "is_autocast_enabled", lambda device="cpu": enabled("cpu"))
         change(torch, "get_autocast_dtype", lambda device: dtype("cpu"))
         if isinstance(kernels, str):
-            change(cuda, "implementation", lambda: KERNELS[kernels])
+            change(library, "cuda_kernels", lambda: KERNELS[kernels])
         else:
-            change(cuda, "implementation", lambda: native)
+            from spgnn.addons.cuda import device
+            from spgnn.addons.cuda import kernels as native
+            from tests.addons.cuda.emulation import cpu_properties
+
+            change(library, "cuda_kernels", lambda: native)
             change(device, "launch", partial(launch, kernels))
             change(device, "properties", cpu_properties)
         if kernels == "cpu":

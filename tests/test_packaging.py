@@ -149,7 +149,7 @@ def test_archives_hold_what_they_should(dist):
     python = {str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.py")}
     stubs = {str(file.relative_to(ROOT)) for file in PACKAGE.rglob("*.pyi")}
     assert python | stubs | {"spgnn/py.typed"} <= shipped
-    assert {f"spgnn/kernels/cuda/src/{name}.cuh" for name in ("rows", "spmm", "sddmm")} <= shipped
+    assert {f"spgnn/addons/cuda/src/{name}.cuh" for name in ("rows", "spmm", "types")} <= shipped
     assert {name.split("/")[0] for name in shipped} == {
         "spgnn",
         f"spgnn-{spgnn.__version__}.dist-info",

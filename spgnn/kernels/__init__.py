@@ -1,14 +1,24 @@
+# Names that are not in __all__ are for add-ons with kernels of their own.
+# ruff: noqa: F401
 """The operations of spgnn that touch every feature or every nonzero, one file a family.
 
 Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
 """
 
-# Modules whose operators are registered as well.
-from spgnn.kernels import bfloat16, cross_entropy, gemm, reductions, update  # noqa: F401
+from spgnn.kernels import bfloat16, cross_entropy, gemm, reductions, update
+from spgnn.kernels import torch_kernels as torch_kernels
+from spgnn.kernels.attention import FINISHED as FINISHED
+from spgnn.kernels.attention import MERGED as MERGED
+from spgnn.kernels.attention import STORED as STORED
 from spgnn.kernels.attention import AttentionDropout, attention, finish, head_products
+from spgnn.kernels.attention import Gat as Gat
+from spgnn.kernels.attention import GatV2 as GatV2
+from spgnn.kernels.attention import Rules as Rules
+from spgnn.kernels.attention import Target as Target
 from spgnn.kernels.attention_panel import AttentionPanel, PanelLoops, PanelRows, panel_bytes
 from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.edge_spmm import edge_add, edge_spmm
+from spgnn.kernels.extremes import PICK as PICK
 from spgnn.kernels.extremes import add_to_extremes_, extreme_
 from spgnn.kernels.gemm import times_transposed, transposed_times
 from spgnn.kernels.quantise import dequantise_rows, packed_bytes, quantise_rows

@@ -6,9 +6,10 @@ What can be differentiated is an `Operator`: autograd, transforms and tracers fi
 
 from __future__ import annotations
 
-import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.autograd import Function
 
 from spgnn.errors import InputError
 from spgnn.kernels.recycling import new_rows
+from spgnn.registry import KERNELS
 from spgnn.torch_internals import (
     below_autograd,
     direct,
@@ -33,15 +35,28 @@ _library: Any = torch.library.Library("spgnn", "DEF")
 
 def kernels_for(tensor: Tensor) -> ModuleType:
     """The module with a function for each operation on tensors like this one."""
-    if tensor.is_cuda:
-        module: ModuleType = importlib.import_module("spgnn.kernels.cuda").implementation()
-        return module
-    return _cpu_kernels()
+    return cuda_kernels() if tensor.is_cuda else _cpu_kernels()
 
 
 @cache
 def _cpu_kernels() -> ModuleType:
-    return importlib.import_module("spgnn.kernels.cpu")
+    return import_module("spgnn.kernels.cpu")
+
+
+@cache
+def cuda_kernels() -> ModuleType:
+    """An add-on's kernels; torch's own operations, after one notice, where they cannot run."""
+    trouble = "spgnn.addons.cuda is not installed"
+    if "cuda" in KERNELS:
+        kernels: ModuleType
+        kernels, trouble = KERNELS["cuda"]()
+        if not trouble:
+            return kernels
+    notice = (
+        f"spgnn's CUDA kernels cannot run here, so cuSPARSE multiplies through torch: {trouble}"
+    )
+    warnings.warn(notice, RuntimeWarning, stacklevel=3)
+    return import_module("spgnn.kernels.torch_kernels")
 
 
 def define(

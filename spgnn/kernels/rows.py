@@ -9,7 +9,6 @@ from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
 from spgnn.kernels.checks import check_array, check_dense, check_list, check_out
-from spgnn.kernels.cuda import device
 from spgnn.kernels.library import Operator, Writer, kernels_for, more_columns, new_like
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import SUM_DTYPE
@@ -92,8 +91,8 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None = 
 
 def known_rows(rows: Tensor, limit: int) -> Tensor:
     """The list itself, known to have entries in [0, limit): no GPU is waited for to look."""
-    if rows.device.type == "cuda" and len(rows):
-        device.remember(rows, "extremes", [0, limit - 1])
+    if rows.is_cuda and len(rows) and (know := getattr(kernels_for(rows), "know_range", None)):
+        know(rows, limit)
     return rows
 
 

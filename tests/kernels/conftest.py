@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 
 import numpy as np
@@ -10,22 +9,11 @@ import pytest
 import torch
 
 from spgnn import _native
-from spgnn.kernels import cuda as native
-from spgnn.kernels import extremes, torch_kernels
-from spgnn.kernels.cuda import device
+from spgnn.kernels import extremes
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
-from .cuda_emulation import EmulatedDevice, cpu_properties
-
 DTYPES = list(SUM_DTYPE)
-EMULATION = pytest.mark.skipif(
-    sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
-)
-ON_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
 
 
 @pytest.fixture(params=_native.instruction_sets())
@@ -61,57 +49,12 @@ def threads():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def emulated_device(tmp_path_factory):
-    """One device for all tests, which keeps the kernels that it has compiled."""
-    return EmulatedDevice(tmp_path_factory.mktemp("emulation"))
-
-
-@pytest.fixture
-def emulated(emulated_device, monkeypatch):
-    """`spgnn.kernels.cuda` with its launches emulated."""
-    monkeypatch.setattr(device, "launch", emulated_device.launch)
-    monkeypatch.setattr(device, "properties", cpu_properties)
-    emulated_device.launched.clear()
-    return emulated_device
-
-
 def work_by(monkeypatch, implementation):
     """Have operators on CPU tensors done by other functions than the CPU's."""
     for name, module in list(sys.modules.items()):
         if name.startswith("spgnn.kernels.") and hasattr(module, "kernels_for"):
             monkeypatch.setattr(module, "kernels_for", lambda _: implementation)
     monkeypatch.setattr(extremes, "adds_in_order", lambda _: False)
-
-
-def moved(operand, where):
-    """Tensors and blocks on a device, alone or in lists; tensors have the same strides there."""
-    if isinstance(operand, (tuple, list)):
-        return [moved(one, where) for one in operand]
-    if not isinstance(operand, torch.Tensor) or operand.is_cuda:
-        return operand.to(where) if hasattr(operand, "to") else operand
-    whole = operand.untyped_storage().size() // operand.element_size()
-    there = operand.as_strided((whole,), (1,), 0).to(where)
-    return there.as_strided(operand.shape, operand.stride(), operand.storage_offset())
-
-
-@pytest.fixture(
-    params=[pytest.param("kernels", marks=EMULATION), "torch", pytest.param("gpu", marks=ON_GPU)]
-)
-def away(request, monkeypatch):
-    """Runs a function of tensors and blocks by another implementation; results are on the CPU."""
-    if request.param == "kernels":
-        request.getfixturevalue("emulated")
-
-    def run(function, *operands):
-        if request.param == "gpu":
-            return moved(function(*moved(operands, "cuda")), "cpu")
-        with monkeypatch.context() as patch:
-            work_by(patch, native if request.param == "kernels" else torch_kernels)
-            return function(*operands)
-
-    run.way = request.param
-    return run
 
 
 def random_block(

@@ -15,9 +15,11 @@ from spgnn.kernels import (
     dropout_rows,
     edge_softmax,
     gather_rows,
+    library,
     scatter_add_rows,
     sddmm,
     spmm,
+    torch_kernels,
 )
 from spgnn.kernels.update import update_rows_
 from tests.comm.jobs import Forked
@@ -329,6 +331,12 @@ def test_batches_of_structure_are_refused_in_one_line(X):
     rows = torch.tensor([[0, 1], [2, 3]])
     with pytest.raises(InputError, match="gather_rows: vmap takes batches of dense matrices"):
         vmap(lambda rows: torch.ops.spgnn.gather_rows(X, rows, None))(rows)
+
+
+def test_cuda_tensors_without_the_add_on_get_one_notice_and_torch(monkeypatch):
+    monkeypatch.setattr(library, "KERNELS", {})
+    with pytest.warns(RuntimeWarning, match=r"spgnn\.addons\.cuda is not installed"):
+        assert library.cuda_kernels.__wrapped__() is torch_kernels
 
 
 def test_kernels_work_in_a_forked_child(tmp_path):

@@ -20,8 +20,6 @@ from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train.run import resolved, task_of
-from tests.kernels.conftest import EMULATION
-from tests.kernels.cuda_emulation import EmulatedDevice
 from tests.pretended_gpu import GPU, away, late_group, pretended_gpu
 from tests.training import attending, other_models, variants, write_dataset
 
@@ -104,6 +102,8 @@ def check(rank: int, runs: list[tuple[TrainConfig, list[Way]]]) -> None:
         expected = history(config)
         for kernels, late in ways:
             if isinstance(kernels, Path) and emulated is None:
+                from tests.addons.cuda.emulation import EmulatedDevice
+
                 (kernels / str(rank)).mkdir()
                 emulated = EmulatedDevice(kernels / str(rank))
             used = emulated if isinstance(kernels, Path) else kernels
@@ -138,11 +138,11 @@ def test_every_training_is_that_of_the_cpu(tmp_path, ranks, kernels, step):
     run_ranks(check, ranks, runs, backend="gloo")
 
 
-@EMULATION
 @pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "step"), [(1, 3), (2, 5)])
 def test_the_kernels_of_the_device_train_alike(tmp_path, ranks, step):
     """Emulated: what they keep of a graph, and lists of rows, are on the device as well."""
+    pytest.importorskip("spgnn.addons.cuda")
     configs = every(write_dataset(tmp_path / "graph.npz"), ranks)[::step]
     runs = [(config, [(tmp_path, True)]) for config in configs]
     run_ranks(check, ranks, runs, backend="gloo")

@@ -20,8 +20,7 @@ from spgnn.addons.diskbatches.minibatch import train
 from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from tests.kernels.conftest import EMULATION
-from tests.kernels.cuda_emulation import EmulatedDevice
+from tests.addons.cuda.emulation import EMULATION, EmulatedDevice
 from tests.pretended_gpu import GPU, late_group, pretended_gpu
 from tests.training import write_dataset
 

@@ -5,8 +5,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from spgnn.addons.cuda import kernels as native
+from spgnn.addons.cuda import tiling
 from spgnn.kernels import cpu, torch_kernels
-from spgnn.kernels import cuda as native
 from spgnn.kernels.attention import (
     Gat,
     GatV2,
@@ -16,11 +17,8 @@ from spgnn.kernels.attention import (
     finish,
     head_products,
 )
-from spgnn.kernels.cuda import tiling
-
-from .conftest import EMULATION, random_block, work_by
-from .cuda_cases import SKEWED
-from .test_attention import (
+from tests.kernels.conftest import random_block, work_by
+from tests.kernels.test_attention import (
     KINDS,
     assert_near,
     fused,
@@ -31,6 +29,9 @@ from .test_attention import (
     split,
     with_gradients,
 )
+
+from .cases import SKEWED
+from .emulation import EMULATION
 
 SINGLE, DOUBLE, HALF = torch.float32, torch.float64, torch.bfloat16
 # Heads, columns of each, dtype, edges, dropout; 300 are more than a group of threads holds.

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from spgnn import kernels
-from spgnn.kernels.cuda import device
+from spgnn.addons.cuda import device
 
 pytestmark = pytest.mark.slow
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 ON_CPU = ["--device", "cpu"]
 
 

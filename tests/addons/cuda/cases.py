@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from spgnn.sparse import CSR, SUM_DTYPE
-
-from . import oracle as reference
-from .conftest import random_block
+from tests.kernels import oracle as reference
+from tests.kernels.conftest import random_block
 
 PARTS = [(), ("values",), ("row_scale", "col_scale"), ("values", "row_scale", "col_scale")]
 ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-14, torch.bfloat16: 4e-3}

@@ -16,10 +16,8 @@ from spgnn.comm import SoloCommunicator
 from spgnn.kernels import torch_kernels
 from spgnn.kernels.attention import AttentionDropout, Gat, Rules, attend_, finish
 from spgnn.sparse import CSR
-
-from .conftest import DTYPES, ON_GPU, moved, random_block
-from .cuda_cases import ROUNDING, SKEWED, assert_product, block, matrix
-from .test_attention import (
+from tests.kernels.conftest import DTYPES, random_block
+from tests.kernels.test_attention import (
     KINDS,
     assert_near,
     fused,
@@ -29,6 +27,9 @@ from .test_attention import (
     split,
     with_gradients,
 )
+
+from .cases import ROUNDING, SKEWED, assert_product, block, matrix
+from .conftest import ON_GPU, moved
 
 pytestmark = [
     *ON_GPU,

@@ -7,13 +7,13 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from spgnn.kernels import cuda, sddmm, torch_kernels
-from spgnn.kernels.cuda import device, programs
-from spgnn.kernels.cuda import operations as nonzeros
+from spgnn.addons.cuda import device, kernels, programs
+from spgnn.addons.cuda import operations as nonzeros
+from spgnn.kernels import library, sddmm, torch_kernels
 from spgnn.torch_internals import at_work
+from tests.kernels.conftest import work_by
 
-from .conftest import work_by
-from .cuda_cases import SKEWED, assert_product, assert_products, block, matrix, multiply
+from .cases import SKEWED, assert_product, assert_products, block, matrix, multiply
 
 
 class FakeToolkit:
@@ -76,7 +76,7 @@ class FakeToolkit:
 
 def forget():
     """What the host keeps for good, in a process."""
-    for cached in (programs.function, programs.bound, cuda.implementation, cuda.trouble):
+    for cached in (programs.function, programs.bound, library.cuda_kernels, kernels.trouble):
         getattr(cached, "cache_clear", int)()
 
 
@@ -125,7 +125,7 @@ def test_a_broken_installation_gets_one_notice_and_torch(what, toolkit, monkeypa
         monkeypatch.setattr(torch, name, on_cpu)
     A, X = block(SKEWED), matrix(800, 16)
     for _ in range(2):
-        assert_product(multiply(cuda.implementation(), A, X), A, X)
+        assert_product(multiply(library.cuda_kernels(), A, X), A, X)
     said = [str(w.message) for w in recwarn if "cuSPARSE" in str(w.message)]
     assert len(said) == 1
     assert "\n" not in said[0]

@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError
-from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda.device import (
+from spgnn.addons.cuda import device
+from spgnn.addons.cuda.device import (
     ACCUMULATORS,
     ThreadShape,
     dense,
@@ -29,8 +28,9 @@ from spgnn.kernels.cuda.device import (
     unit_stride,
     vector_width,
 )
-from spgnn.kernels.cuda.tiling import Tiling, make_segments, make_tiling, tile_items
-from spgnn.kernels.extremes import PICK
+from spgnn.addons.cuda.tiling import Tiling, make_segments, make_tiling, tile_items
+from spgnn.errors import InputError
+from spgnn.kernels import PICK
 from spgnn.sparse import SUM_DTYPE
 
 ROW_BYTES_LIMIT = 2**32  # the arithmetic of spmm.cuh on 32-bit indices
@@ -273,6 +273,11 @@ def check_range(rows: Tensor, limit: int) -> None:
     low, high = remembered(rows, "extremes", lambda: torch.stack(torch.aminmax(rows)).tolist())
     if low < 0 or high >= limit:
         raise InputError(f"row {low if low < 0 else high} outside [0, {limit})")
+
+
+def know_range(rows: Tensor, limit: int) -> None:
+    """A list's entries are in [0, limit): nobody has to wait for the device to look."""
+    device.remember(rows, "extremes", [0, limit - 1])
 
 
 def update_rows(*arguments: Any) -> None:

@@ -29,9 +29,9 @@ from spgnn.kernels.extremes import extreme_
 from spgnn.kernels.update import update_rows_
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
+from tests.kernels import oracle
 
-from . import oracle
-from .cuda_cases import (
+from .cases import (
     PARTS,
     ROUNDING,
     SKEWED,

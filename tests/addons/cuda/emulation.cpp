@@ -1,4 +1,4 @@
-#include "cuda_emulation.hpp"
+#include "emulation.hpp"
 
 #include <setjmp.h>
 #include <signal.h>

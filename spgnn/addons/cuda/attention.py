@@ -8,9 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spgnn.kernels.attention import FINISHED, MERGED, STORED, Gat, GatV2, Rules, Target
-from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda.device import (
+from spgnn.addons.cuda import device
+from spgnn.addons.cuda.device import (
     PACK_BYTES,
     WARP,
     Argument,
@@ -23,8 +22,9 @@ from spgnn.kernels.cuda.device import (
     unit_stride,
     vector_width,
 )
-from spgnn.kernels.cuda.operations import Operand, multiply_into, tiling_of
-from spgnn.kernels.cuda.tiling import CarriedRows, Tiling
+from spgnn.addons.cuda.operations import Operand, multiply_into, tiling_of
+from spgnn.addons.cuda.tiling import CarriedRows, Tiling
+from spgnn.kernels import FINISHED, MERGED, STORED, Gat, GatV2, Rules, Target
 from spgnn.pattern import Pattern
 from spgnn.sparse import SUM_DTYPE
 

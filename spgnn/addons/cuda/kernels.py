@@ -1,18 +1,16 @@
 # ruff: noqa: F401
-"""The operations on CUDA tensors. Where the kernels cannot run torch does it, after one notice."""
+"""A function for each operation, which writes its result into ``out``; and whether one can run."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import types
-import warnings
 
 import torch
 
-from spgnn.kernels import torch_kernels
-from spgnn.kernels.cuda.attention import attend, attend_backward, attention_finish, head_products
-from spgnn.kernels.cuda.operations import (
+from spgnn.addons.cuda.attention import attend, attend_backward, attention_finish, head_products
+from spgnn.addons.cuda.operations import (
     dequantise_rows,
     dropout_rows,
     edge_extremes,
@@ -21,6 +19,7 @@ from spgnn.kernels.cuda.operations import (
     edge_sum,
     extreme,
     gather_rows,
+    know_range,
     quantise_rows,
     row_sums,
     scatter_add_rows,
@@ -29,33 +28,25 @@ from spgnn.kernels.cuda.operations import (
     update_rows,
     update_rows_backward,
 )
-from spgnn.kernels.torch_kernels import cross_entropy
+from spgnn.kernels import torch_kernels
 
+cross_entropy = torch_kernels.cross_entropy
 INSTALL = "pip install 'spgnn[gpu-cu12]' or 'spgnn[gpu-cu13]'"
 
 
-@functools.cache
-def implementation() -> types.ModuleType:
-    """The module with a function for each operation, which writes its result into ``out``."""
-    why = trouble()
-    if why is None:
-        return sys.modules[__name__]
-    warnings.warn(
-        f"spgnn's CUDA kernels cannot run here, so cuSPARSE multiplies through torch: {why}",
-        RuntimeWarning,
-        stacklevel=3,
-    )
-    return torch_kernels
+def load() -> tuple[types.ModuleType, str]:
+    """These functions, and why they cannot run here."""
+    return sys.modules[__name__], trouble()
 
 
 @functools.cache
-def trouble() -> str | None:
-    """The reason why the kernels cannot run here, a line; ``None`` if one was compiled and run."""
+def trouble() -> str:
+    """The reason why the kernels cannot run here, a line; empty if one was compiled and run."""
     ones, written = torch.ones(1, 1, device="cuda"), torch.zeros(1, 1, device="cuda")
     try:
         dropout_rows(ones, torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.0, written)
         if float(written) == 1.0:
-            return None
+            return ""
         why = f"a kernel that writes 1 wrote {float(written)}"
     except ModuleNotFoundError as error:
         return f"{error}; they come with {INSTALL}"

@@ -8,16 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spgnn.addons.cuda import device, tiling
+from spgnn.addons.cuda import kernels as native
+from spgnn.addons.cuda import operations as host
 from spgnn.errors import InputError
 from spgnn.kernels import cpu, dequantise_rows, edge_spmm, quantise_rows, spmm
-from spgnn.kernels import cuda as native
-from spgnn.kernels.cuda import device, tiling
-from spgnn.kernels.cuda import operations as host
 from spgnn.sparse import CSR
+from tests.kernels.conftest import work_by
 
-from .conftest import EMULATION, work_by
-from .cuda_cases import SKEWED, assert_product, block, matrix, multiply, some_scores
-from .cuda_emulation import EmulatedDevice
+from .cases import SKEWED, assert_product, block, matrix, multiply, some_scores
+from .emulation import EMULATION, EmulatedDevice
 
 pytestmark = [pytest.mark.usefixtures("emulated"), EMULATION]
 WIDTHS = [1, 3, 16, 47, 128, 129, 300, 1024]

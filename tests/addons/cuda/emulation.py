@@ -1,20 +1,26 @@
-"""Stands in for `spgnn.kernels.cuda.device.launch`: runs the kernels' source on the CPU."""
+"""Stands in for `spgnn.addons.cuda.device.launch`: runs the kernels' source on the CPU."""
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import Tensor
 
-from spgnn.kernels.cuda import device, programs
+from spgnn.addons.cuda import device, programs
 
 HERE = Path(__file__).parent
+EMULATION = pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("g++") is None, reason="needs g++ on Linux"
+)
 # Kernels read packs of numbers as whole words, which only nvcc's dialect of C++ allows.
 FLAGS = ("-std=c++20", "-Og", "-fPIC", "-fno-strict-aliasing", "-fno-gnu-unique")
 WARNINGS = (
@@ -37,21 +43,21 @@ class EmulatedDevice:
         self.launched: list[str] = []
         self._kernels: dict[str, ctypes.CDLL] = {}
         runtime = folder / "libemulation.so"
-        _compile("-shared", HERE / "cuda_emulation.cpp", "-o", runtime)
+        _compile("-shared", HERE / "emulation.cpp", "-o", runtime)
         self._runtime = ctypes.CDLL(str(runtime), mode=ctypes.RTLD_GLOBAL)
         self._runtime.allocate_guarded.restype = ctypes.c_void_p
         self._runtime.allocate_guarded.argtypes = [ctypes.c_size_t]
         self._runtime.free_guarded.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         # All that kernels have in common is read once: half of what compiling one takes.
         self._sources = folder / "kernels.hpp"
-        includes = "".join(f'#include "{name}"\n' for name in ("cuda_emulation.hpp", *headers))
+        includes = "".join(f'#include "{name}"\n' for name in ("emulation.hpp", *headers))
         self._sources.write_text(includes)
         _compile("-x", "c++-header", self._sources, "-o", f"{self._sources}.gch")
 
     def launch(
         self, kernel: str, grid: tuple[int, int], arguments: Sequence[device.Argument]
     ) -> None:
-        """As `spgnn.kernels.cuda.device.launch`, for CPU tensors."""
+        """As `spgnn.addons.cuda.device.launch`, for CPU tensors."""
         self.launched.append(kernel)
         library = self._library(kernel)
         kinds = "".join(

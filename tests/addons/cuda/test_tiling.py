@@ -7,15 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spgnn.kernels.cuda import device
-from spgnn.kernels.cuda.device import (
+from spgnn.addons.cuda import device
+from spgnn.addons.cuda.device import (
     ACCUMULATORS,
     MOST_PACKS,
     remembered,
     thread_shape,
     vector_width,
 )
-from spgnn.kernels.cuda.tiling import TILE_ITEMS, Tiling, make_segments, make_tiling, tile_items
+from spgnn.addons.cuda.tiling import TILE_ITEMS, Tiling, make_segments, make_tiling, tile_items
 
 LENGTHS = st.lists(
     st.one_of(st.just(0), st.integers(0, 5), st.integers(0, 40), st.integers(0, 3000)),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from spgnn.kernels.cuda import programs
+from spgnn.addons.cuda import programs
 from spgnn.torch_internals import at_work, current_stream
 
 THREADS = 128  # kThreads of types.cuh
