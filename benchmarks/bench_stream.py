@@ -22,7 +22,7 @@ from statistics import geometric_mean
 
 from partition_graphs import load
 
-from spgnn.data.generators import generate_block_model, generate_rmat
+from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import ShardDirectory, open_shards
 from spgnn.partition import partition
 from spgnn.partition.adjacency import Adjacency
@@ -31,7 +31,6 @@ from spgnn.progress import ProgressBar
 
 # The paper's largest graphs: vertices and nonzeros (twice the edges).
 SHAPES = {"amazon": (14_249_639, 231_594_310), "papers": (111_059_956, 3_231_371_744)}
-GENERATORS = {"block-model": generate_block_model, "rmat": generate_rmat}
 
 
 class AnonymousPeak:
@@ -68,7 +67,7 @@ def graph_at(options: argparse.Namespace, progress: ProgressBar) -> ShardDirecto
         return open_shards(path)
     vertices, nonzeros = (round(options.scale * size) for size in SHAPES[options.shape])
     begin, begin_cpu = time.perf_counter(), time.process_time()
-    graph = GENERATORS[options.model](path, vertices, nonzeros, progress=progress)
+    graph = generate_block_model(path, vertices, nonzeros, progress=progress)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
     print(f"generated in {seconds:.0f} s ({cpu:.0f} s of CPU)", flush=True)
     return graph
@@ -117,7 +116,6 @@ def main() -> None:
     parser.add_argument("--directed", action="store_true", help="those graphs as they are")
     parser.add_argument("--shape", choices=SHAPES, default="papers")
     parser.add_argument("--scale", type=float, default=0.01)
-    parser.add_argument("--model", choices=GENERATORS, default="block-model")
     parser.add_argument("--parts", type=int, default=256)
     parser.add_argument("--methods", default="random,block,stream:fast,stream")
     options = parser.parse_args()

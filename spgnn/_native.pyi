@@ -310,14 +310,6 @@ def parse_lines(
     blank_rows: bool,
 ) -> tuple[_Int64, _Float64, _Int64, _Int64, tuple[str, int, int, int, int]]: ...
 
-class _Model:
-    def count_degrees(
-        self, vertices: int, edges: int, threads: int, progress: _Progress
-    ) -> _Int32: ...
-    def draw_rows(
-        self, first: int, degrees: _Int32, edges: int, threads: int, progress: _Progress
-    ) -> tuple[_Int32, _Int32]: ...
-
 class NameTable:
     def __init__(self) -> None: ...
     def number(self, begins: _Int64, bytes: _Bytes, all_known: bool) -> _Int64: ...
@@ -325,10 +317,7 @@ class NameTable:
     def order(self) -> _Int64: ...
     def __len__(self) -> int: ...
 
-class Rmat(_Model):
-    def __init__(self, vertices: int, a: float, b: float, c: float, seed: int) -> None: ...
-
-class BlockModel(_Model):
+class BlockModel:
     def __init__(
         self,
         starts: _Int64,
@@ -339,6 +328,12 @@ class BlockModel(_Model):
         hub: float,
         seed: int,
     ) -> None: ...
+    def count_degrees(
+        self, vertices: int, edges: int, threads: int, progress: _Progress
+    ) -> _Int32: ...
+    def draw_rows(
+        self, first: int, degrees: _Int32, edges: int, threads: int, progress: _Progress
+    ) -> tuple[_Int32, _Int32]: ...
 
 # partition
 

@@ -22,6 +22,7 @@ from spgnn.errors import InputError
 from spgnn.files import check_regular, check_unpacked, digest, hasher_of_digest, reading
 from spgnn.memory import check_memory
 
+Array = npt.NDArray[Any]
 HEADER_BYTES = 128  # of the headers written here, whatever they say
 _LONGEST = 10_000  # bytes of a header; NumPy's own limit
 _MOST_DIMENSIONS = 8
@@ -43,30 +44,20 @@ class NpyHeader(NamedTuple):
 
 def read_header(file: BinaryIO) -> NpyHeader:
     """Read the header that an open file begins with, of any dtype (versions 1 to 3)."""
-
-    def read(size: int) -> bytes:
-        content = file.read(size)
-        if len(content) != size:
-            raise ValueError("ends within its header")
-        return content
-
-    beginning = read(8)
-    if beginning[:6] != b"\x93NUMPY" or beginning[6] not in (1, 2, 3):
+    magic, layout = file.read(8), np.lib.format
+    if magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
         raise ValueError("no .npy array")
-    layout = struct.Struct("<H" if beginning[6] == 1 else "<I")
-    (length,) = layout.unpack(read(layout.size))
-    if length > _LONGEST:
-        raise ValueError(f"a header of {length} bytes")
-    text = io.BytesIO(struct.pack("<H", length) + read(length))
+    # Version 3 differs from 2 in the names of columns alone.
+    read = layout.read_array_header_1_0 if magic[6] == 1 else layout.read_array_header_2_0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of files that Python 2 wrote, of dtypes that age
-            shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(text)
+            shape, fortran_order, dtype = read(file, max_header_size=_LONGEST)
     except (MemoryError, RecursionError):  # of Python's parser
         raise ValueError("its header is not NumPy's") from None
     if len(shape) > _MOST_DIMENSIONS or any(size < 0 for size in shape):
         raise ValueError("its header is not NumPy's")
-    return NpyHeader(dtype, tuple(map(int, shape)), fortran_order, 8 + layout.size + length)
+    return NpyHeader(dtype, tuple(map(int, shape)), fortran_order, file.tell())
 
 
 def header_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
@@ -78,16 +69,11 @@ def header_bytes(dtype: np.dtype[Any], shape: Sequence[int]) -> bytes:
     return file.getvalue()
 
 
-Array = npt.NDArray[Any]
 _READ_BYTES = 1 << 20  # bytes read at once
-_DEFLATE_LIMIT = 1032  # times; no deflated byte holds more
-_ENCRYPTED = 0x1
-_UTF8 = 0x800
-_LOCAL_HEADER, _LOCAL_MAGIC = struct.Struct("<4s5H3L2H"), b"PK\x03\x04"
-_END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"
-_LONGEST_COMMENT = 2**16 - 1
+_END, _END_MAGIC = struct.Struct("<4s4H2LH"), b"PK\x05\x06"  # of an archive's directory
+_LONGEST_COMMENT = _COUNT_ELSEWHERE = 2**16 - 1  # bytes; entries of a very large archive
+_LENGTHS, _LOCAL_HEADER = 26, 30  # where a member states lengths of its name and extras; bytes
 _LONGEST_WORD = 1024  # bytes
-_COUNT_ELSEWHERE = 2**16 - 1  # the number of entries of a very large archive
 
 
 class ArrayStream:
@@ -119,14 +105,29 @@ class Archive:
         with reading(path, "not an .npz file, or a truncated one"):
             self._bytes = path.stat().st_size
             self._zip = zipfile.ZipFile(path)
-            with path.open("rb") as file:
-                _check_directory(file, self._zip.infolist())
         self._members: dict[str, zipfile.ZipInfo] = {}
-        for info in self._zip.infolist():
+        try:
+            self._read_directory()
+        except BaseException:
+            self._zip.close()
+            raise
+
+    def _read_directory(self) -> None:
+        """See that the directory lists what there is: a damaged name would hide an array."""
+        entries = self._zip.infolist()
+        with reading(self.path, "not an .npz file, or a truncated one"):
+            with self.path.open("rb") as file:
+                file.seek(-min(_END.size + _LONGEST_COMMENT, self._bytes), os.SEEK_END)
+                tail = file.read()
+            count = _END.unpack_from(tail, tail.rindex(_END_MAGIC))[4]
+            if count not in (len(entries), _COUNT_ELSEWHERE):
+                raise ValueError(f"its directory lists {len(entries)} arrays, but should {count}")
+        for info in entries:
             name = info.filename.removesuffix(".npy")
+            with reading(self.path, f"array '{name}' is damaged or truncated"):
+                self._zip.open(info).close()  # compares its name with what stands before it
             if name in self._members:
-                self._zip.close()
-                raise InputError(f"{path}: holds two arrays '{name}'")
+                raise InputError(f"{self.path}: holds two arrays '{name}'")
             if name != info.filename:
                 self._members[name] = info
 
@@ -145,23 +146,35 @@ class Archive:
         return list(self._members)
 
     @contextmanager
-    def stream(self, name: str) -> Iterator[ArrayStream]:
-        """Read an array from its beginning."""
-        info = self._checked(name)
+    def _opened(self, name: str) -> Iterator[tuple[BinaryIO, NpyHeader]]:
+        """An array, its header read."""
+        if name not in self._members:
+            raise InputError(f"{self.path}: no array '{name}'")
+        info = self._members[name]
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            fault = f"is compressed by method {info.compress_type}; save it with np.savez"
+            raise InputError(f"{self.path}: array '{name}' {fault}")
         with reading(self.path, f"array '{name}' is damaged or truncated"):
             file = cast(BinaryIO, self._zip.open(info))
         with file:
             with reading(self.path, f"array '{name}' is damaged or truncated"):
                 header = read_header(file)
-                kind = header.dtype
-                if kind.kind not in "biuf" or kind.itemsize > 8:
-                    what = f"'{kind.str}'" if kind.names is None else "records"
-                    raise InputError(f"{self.path}: array '{name}' holds {what}, not numbers")
-                if header.size + header.nbytes != info.file_size:
-                    raise ValueError(
-                        f"its header promises {header.nbytes} bytes of numbers, the archive "
-                        f"{info.file_size - header.size}"
-                    )
+            yield file, header
+
+    @contextmanager
+    def stream(self, name: str) -> Iterator[ArrayStream]:
+        """Read an array from its beginning."""
+        with self._opened(name) as (file, header):
+            kind = header.dtype
+            if kind.kind not in "biuf" or kind.itemsize > 8:
+                what = f"'{kind.str}'" if kind.names is None else "records"
+                raise InputError(f"{self.path}: array '{name}' holds {what}, not numbers")
+            stored = self._members[name].file_size - header.size
+            if header.nbytes != stored:
+                fault = (
+                    f"its header promises {header.nbytes} bytes of numbers, the archive {stored}"
+                )
+                raise InputError(f"{self.path}: array '{name}' is damaged or truncated: {fault}")
             yield ArrayStream(self.path, name, file, header)
 
     def array(self, name: str) -> Array:
@@ -177,14 +190,12 @@ class Archive:
 
     def word(self, name: str) -> str:
         """A short text in ASCII, as NumPy stores one: SciPy's array ``format`` is one."""
-        info = self._checked(name)
-        with reading(self.path, f"array '{name}' is damaged or truncated"):
-            with self._zip.open(info) as file:
-                header = read_header(cast(BinaryIO, file))
-                small = math.prod(header.shape) == 1 and header.nbytes <= _LONGEST_WORD
-                if header.dtype.kind not in "SU" or not small:
-                    raise ValueError("it is no word")
-                raw = file.read(header.nbytes)
+        with (
+            self._opened(name) as (file, header),
+            reading(self.path, f"array '{name}' is damaged or truncated"),
+        ):
+            small = math.prod(header.shape) == 1 and header.nbytes <= _LONGEST_WORD
+            raw = file.read(header.nbytes) if small and header.dtype.kind in "SU" else b""
             # Bytes, or UCS-4 of either byte order: in ASCII, zeros are all that differs.
             text = raw.replace(b"\0", b"").decode("ascii")
             if not text.isalnum():
@@ -196,54 +207,18 @@ class Archive:
 
         Its checksum is not compared.
         """
-        info = self._checked(name)
         with self.stream(name) as stream:
-            header = stream.header
+            header, info = stream.header, self._members[name]
         if info.compress_type != zipfile.ZIP_STORED or not header.nbytes:
             return header, None
         with reading(self.path, f"array '{name}' is damaged or truncated"):
             with self.path.open("rb") as file:
-                file.seek(info.header_offset)
-                local = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-            begin = info.header_offset + _LOCAL_HEADER.size + sum(local[-2:]) + header.size
+                file.seek(info.header_offset + _LENGTHS)
+                behind = sum(struct.unpack("<2H", file.read(4))) + header.size
+            begin = info.header_offset + _LOCAL_HEADER + behind
             order: Literal["F", "C"] = "F" if header.fortran_order else "C"
-            mapped = np.memmap(self.path, header.dtype, "r", int(begin), header.shape, order)
+            mapped = np.memmap(self.path, header.dtype, "r", begin, header.shape, order)
         return header, np.asarray(mapped)
-
-    def _checked(self, name: str) -> zipfile.ZipInfo:
-        """The directory's entry, if the file can hold what it promises."""
-        if name not in self._members:
-            raise InputError(f"{self.path}: no array '{name}'")
-        info = self._members[name]
-        stored = info.compress_type == zipfile.ZIP_STORED
-        if info.flag_bits & _ENCRYPTED:
-            fault = "is encrypted"
-        elif not stored and info.compress_type != zipfile.ZIP_DEFLATED:
-            fault = f"is compressed by method {info.compress_type}; save it with np.savez"
-        elif (
-            not 0 <= info.header_offset <= self._bytes - info.compress_size
-            or (stored and info.file_size != info.compress_size)
-            or info.file_size > _DEFLATE_LIMIT * (info.compress_size + 1)
-        ):
-            fault = "is damaged or truncated: its size in the archive's directory cannot be"
-        else:
-            return info
-        raise InputError(f"{self.path}: array '{name}' {fault}")
-
-
-def _check_directory(file: BinaryIO, entries: Sequence[zipfile.ZipInfo]) -> None:
-    """See that the directory lists what there is: a damaged name would hide an array."""
-    file.seek(-min(_END.size + _LONGEST_COMMENT, file.seek(0, os.SEEK_END)), os.SEEK_END)
-    tail = file.read()
-    end = _END.unpack_from(tail, tail.rindex(_END_MAGIC))
-    if len(entries) != end[4] and end[4] != _COUNT_ELSEWHERE:
-        raise ValueError(f"its directory lists {len(entries)} arrays, but should {end[4]}")
-    for entry in entries:
-        file.seek(entry.header_offset)
-        header = file.read(_LOCAL_HEADER.size)
-        name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
-        if header[:4] != _LOCAL_MAGIC or file.read(len(name)) != name:
-            raise ValueError(f"'{entry.orig_filename}' does not begin where its directory says")
 
 
 # Opening an array of at most so many bytes compares the digest of all of them, opening a larger one
@@ -329,14 +304,19 @@ def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool =
         array = _map(path, np.dtype(record.dtype), record.shape, writable=writable)
     if check:
         small = record.nbytes <= CHECKED_WHOLE
-        if (_digest(array) != record.digest) if small else (_sample(array) != record.sample):
+        if (
+            (digest(*_pieces(array)) != record.digest)
+            if small
+            else (_sample(array) != record.sample)
+        ):
             raise _damaged(path)
     return array
 
 
 def check_array(path: Path, record: ArrayRecord) -> None:
     """Compare all bytes of an array with its digest."""
-    if _digest(open_array(path, record, writable=False, check=False)) != record.digest:
+    array = open_array(path, record, writable=False, check=False)
+    if digest(*_pieces(array)) != record.digest:
         raise _damaged(path)
 
 
@@ -355,13 +335,6 @@ def _pieces(array: Array) -> Iterator[memoryview]:
 
 def _bytes(array: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
-
-
-def _digest(array: Array) -> str:
-    hasher = hasher_of_digest()
-    for piece in _pieces(array):
-        hasher.update(piece)
-    return hasher.hexdigest()
 
 
 def _sample(array: Array) -> str:

@@ -171,17 +171,7 @@ def rmat(
     seed: int = 0,
     name: str | None = None,
 ) -> Graph:
-    """A recursive-matrix graph with 2^scale vertices, undirected and without loops.
-
-    Chakrabarti, Zhan & Faloutsos 2004, with the parameters and the random renumbering of Graph500:
-    each of 2^scale · edge_factor edges, of which duplicates and loops are dropped, descends
-    ``scale`` times into one of four quadrants with probabilities a, b, c and 1 − a − b − c.
-
-    Raises
-    ------
-    InputError
-        If the scale is not in [0, 31], or the graph could never fit into memory.
-    """
+    """A recursive-matrix graph with 2^scale vertices, undirected and without loops."""
     if not 0 <= scale <= 31:
         raise InputError(f"the scale of an R-MAT graph must be in [0, 31], got {scale}")
     vertices = 1 << scale
@@ -211,13 +201,7 @@ _LARGEST_SEED = 2**31 - 1
 def generate(
     text: str, data_dir: AnyPath | None, seed: int, progress: Progress | None
 ) -> Graph | None:
-    """``sbm`` or ``rmat-SCALE-FACTOR``, either with a seed, ``sbm@seed=3``; else ``None``.
-
-    Raises
-    ------
-    InputError
-        If something else follows.
-    """
+    """``sbm`` or ``rmat-SCALE-FACTOR``, either with a seed, ``sbm@seed=3``; else ``None``."""
     sizes = _RMAT.fullmatch(text.partition("@")[0])
     if sizes is None and not text.startswith("sbm"):
         return None
@@ -273,29 +257,14 @@ def generate_block_model(
 ) -> ShardDirectory:
     """Write a degree-corrected block model with two levels of communities, in O(n) memory.
 
-    After Karrer & Newman (2011). A share `inside` of the edges stays in its community, a share
-    `near` in its district, the rest goes anywhere. Sizes of communities, `community` vertices on
-    average, and degrees inside each follow a power law: the density at relative position x is
-    (x + hub)^-exponent. Vertices are shuffled, so their order says nothing. The graph is undirected
-    without self-loops, and the same for a seed whatever the threads and buffers.
-
-    Parameters
-    ----------
-    path : path
-        A directory that does not exist yet.
-    nonzeros : int
-        Entries to draw (twice the edges); duplicates make the graph a little smaller.
-    district : int
-        Average communities of a district.
-    buffer_bytes : int
-        Rows are drawn in ranges that fit this; each costs a pass over all edges.
-
-    Raises
-    ------
-    InputError
-        If a number makes no sense, `path` exists, or the disk is full.
+    After Karrer & Newman (2011): a share `inside` of the edges stays in its community, a share
+    `near` in its district; the density at relative position x of a community, and of its sizes, is
+    (x + hub)^-exponent. The same for a seed whatever the threads and buffers.
     """
-    _check_size(vertices, nonzeros)
+    if not 2 <= vertices < 2**31:
+        raise InputError(f"vertices must be in [2, 2³¹), got {vertices}")
+    if nonzeros < 0:
+        raise InputError(f"nonzeros must not be negative, got {nonzeros}")
     if not (inside >= 0 and near >= 0 and inside + near <= 1):
         raise InputError(f"inside {inside} and near {near} must be shares that sum to at most 1")
     if not (0 < exponent < 1 and hub > 0 and community >= 1 and district >= 1):
@@ -309,52 +278,6 @@ def generate_block_model(
     model = _native.BlockModel(
         starts, min(vertices, community * district), inside, near, exponent, hub, seed
     )
-    origin = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
-    return _write(path, model, vertices, nonzeros, origin, buffer_bytes, threads, progress)
-
-
-def generate_rmat(
-    path: AnyPath,
-    vertices: int,
-    nonzeros: int,
-    *,
-    a: float = 0.57,
-    b: float = 0.19,
-    c: float = 0.19,
-    seed: int = 0,
-    buffer_bytes: int = 2 << 30,
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> ShardDirectory:
-    """Write an undirected R-MAT graph (Chakrabarti et al. 2004) in O(n) memory.
-
-    Any number of vertices; they are shuffled. Parameters as `generate_block_model`.
-    """
-    _check_size(vertices, nonzeros)
-    if min(a, b, c) < 0 or a + b + c > 1:
-        raise InputError(f"a, b, c = {a}, {b}, {c} must be probabilities that sum to at most 1")
-    model = _native.Rmat(vertices, a, b, c, seed)
-    origin = {"generator": "rmat", "seed": seed}
-    return _write(path, model, vertices, nonzeros, origin, buffer_bytes, threads, progress)
-
-
-def _check_size(vertices: int, nonzeros: int) -> None:
-    if not 2 <= vertices < 2**31:
-        raise InputError(f"vertices must be in [2, 2³¹), got {vertices}")
-    if nonzeros < 0:
-        raise InputError(f"nonzeros must not be negative, got {nonzeros}")
-
-
-def _write(
-    path: AnyPath,
-    model: _native.Rmat | _native.BlockModel,
-    vertices: int,
-    nonzeros: int,
-    origin: dict[str, Any],
-    buffer_bytes: int,
-    threads: int | None,
-    progress: Progress | None,
-) -> ShardDirectory:
     threads, edges = threads or processors(), nonzeros // 2
     degrees = model.count_degrees(vertices, edges, threads, stage(progress, "counting degrees"))
     bounds = row_ranges(degrees, max(1, buffer_bytes // 4))
@@ -362,14 +285,15 @@ def _write(
     with directory_writer(path) as writer:
         for i, (first, last) in enumerate(pairwise(bounds)):
             tick = stage(progress, f"drawing rows, pass {i + 1} of {len(bounds) - 1}")
-            some = degrees[first:last]
-            lengths, columns = model.draw_rows(first, some, edges, threads, tick)
+            lengths, columns = model.draw_rows(first, degrees[first:last], edges, threads, tick)
             writer.append_lengths(lengths)
             writer.append("indices", columns)
             written += len(columns)
         writer.end_part()
-        name = os.path.basename(os.fspath(path)) or str(origin["generator"])
-        sizes: dict[str, Any] = {"vertices": vertices, "edges": written, "offsets": (0, vertices)}
-        meta = GraphMeta(name=shown_name(name), directed=False, weighted=False, **sizes)
+        name = shown_name(os.path.basename(os.fspath(path)) or "block model")
+        counts: dict[str, Any] = {"vertices": vertices, "edges": written}
+        origin = {"generator": "block model", "seed": seed, "communities": len(starts) - 1}
+        offsets = (0, vertices)
+        meta = GraphMeta(name=name, directed=False, weighted=False, offsets=offsets, **counts)
         writer.finish(meta, origin)
     return open_shards(path)

@@ -63,11 +63,7 @@ def part_bounds(
 
 @dataclass(frozen=True, eq=False)
 class Adjacency:
-    """The nonzeros of a square matrix: row v needs the rows of H its columns name.
-
-    Arrays of a graph `on_disk` are memory-mapped; then only method `stream` and the report of
-    column and row volumes read them in bounded memory.
-    """
+    """The nonzeros of a square matrix: row v needs the rows of H its columns name."""
 
     indptr: Int64Array
     indices: Int32Array
@@ -75,17 +71,7 @@ class Adjacency:
 
     @classmethod
     def of(cls, A: Any) -> Adjacency:
-        """Take a SciPy sparse matrix, a CSR block, or a graph on disk.
-
-        The latter two have ``indptr``, ``indices`` and ``shape``, which are shared. A SciPy matrix
-        is copied. Explicit zeros count: the exchange moves rows for every stored entry. Columns are
-        checked when they are used.
-
-        Raises
-        ------
-        InputError
-            If A is none of these, is not square, has 2³¹ rows or more, or contradicts itself.
-        """
+        """Take a SciPy sparse matrix, a CSR block, or a graph on disk."""
         if isinstance(A, Adjacency):
             return A
         is_block = hasattr(getattr(A, "indptr", None), "cpu")

@@ -74,29 +74,7 @@ def count_volumes(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Volumes:
-    """Count the rows that a partition moves, per part and per block, under each cover.
-
-    Column: part p sends row v of H to each other part with a row that has a nonzero in column v.
-    Row: part q sends one partial sum for each row elsewhere with a nonzero in q's columns.
-    Minimum: the size of a minimum vertex cover of each block, which is exact (König).
-
-    Parameters
-    ----------
-    A : SciPy sparse matrix, CSR block or graph on disk, [n, n]
-    labels : integers in [0, parts), [n]
-    parts : int, optional
-        By default 1 + the largest label.
-    minimum : bool, optional
-        Whether to count minimum covers. By default only where A is in memory: they need rows in
-        the order of their part.
-    threads, progress
-        As of `spgnn.partition.partition`.
-
-    Raises
-    ------
-    InputError
-        If the matrix is not square or the labels do not fit it.
-    """
+    """Count the rows that a partition moves, per part and per block, under each cover."""
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
     return _counted(adjacency, checked, parts, 1, minimum, check_threads(threads), progress)[0]

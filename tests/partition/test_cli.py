@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spgnn.data.generators import generate_rmat
+from spgnn.data.generators import generate_block_model
 from spgnn.data.load import load_dataset
 from spgnn.partition import __main__ as cli
 from spgnn.partition import cut_vertices, partition, read_labels
@@ -138,7 +138,7 @@ def test_shares_and_fixed_vertices_come_from_files(graph_file, tmp_path):
 
 
 def test_a_graph_on_disk_is_partitioned_in_place(tmp_path):
-    generate_rmat(tmp_path / "g", 500, 5000)
+    generate_block_model(tmp_path / "g", 500, 5000)
     arguments = [str(tmp_path / "g"), "--parts", "3", "--method", "stream"]
     assert main([*arguments, "--json", str(tmp_path / "json")]) == 0
     assert json.loads((tmp_path / "json").read_text())["cover_volume"]["minimum"] is None
@@ -272,7 +272,7 @@ def test_what_is_read_or_written_is_not_written_over(graph_file, tmp_path, capsy
     """No two targets are one file; neither are a target and a part of a graph, or a named set."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SPGNN_DATA", str(tmp_path))
-    generate_rmat(tmp_path / "g", 50, 200)
+    generate_block_model(tmp_path / "g", 50, 200)
     for words, message in (
         ("graph.npz --output x --json ./x", "--json ./x: would overwrite --output"),
         ("g --json g/meta.json", "--json g/meta.json: would overwrite the graph"),

@@ -95,7 +95,11 @@ def test_files_hold_any_part_in_few_bytes(tmp_path, parts, dtype):
     ("content", "message"),
     [
         (None, "no such file"),
-        (b"0\n1\n", "truncated or damaged: ends within its header"),
+        (b"0\n1\n", "truncated or damaged: no .npy array"),
+        (
+            header_bytes(np.dtype("<i2"), (4,))[:20],
+            "truncated or damaged: EOF: reading array header",
+        ),
         (header_bytes(np.dtype("<f4"), (4,)) + bytes(16), "holds <f4"),
         (header_bytes(np.dtype(">i2"), (4,)) + bytes(8), "holds >i2"),
         (header_bytes(np.dtype("<i2"), (2, 2)) + bytes(8), r"holds <i2 \[2, 2\]"),

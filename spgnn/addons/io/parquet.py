@@ -494,15 +494,7 @@ def _are_classes(y: Array) -> tuple[Array, int]:
 
 
 class TableWriter:
-    """Writes rows to a Parquet file.
-
-    Attributes
-    ----------
-    rows : int
-        That have been written.
-    ids : ChunkedArray or None
-        The ids of all vertices of the data set, if they are strings.
-    """
+    """Writes rows to a Parquet file."""
 
     def __init__(self, file: BinaryIO, ids: pa.ChunkedArray | None) -> None:
         self.rows, self.ids, self._file = 0, ids, file

@@ -61,29 +61,7 @@ def open_through_disk(
     symmetrise: bool = False,
     progress: Progress | None = None,
 ) -> GraphSource:
-    """As `open_source`, but no file of edges and no compressed features are in memory as a whole.
-
-    What is generated or downloaded still is, and so is the adjacency of an .npz file.
-
-    Parameters
-    ----------
-    name_or_path, data_dir, progress
-        As of `spgnn.data.open_source`.
-    directory : path
-        Must not exist. A graph directory with one part is written there, if need be, and opened.
-    memory : int
-        Bytes that the process may have while it is written. Pages of mapped files, which the system
-        takes back when it needs them, are not counted.
-    symmetrise : bool
-        The undirected graph with an edge wherever this one has one, in either direction; of two
-        weights the larger.
-
-    Raises
-    ------
-    InputError
-        If there is nothing of that name, it cannot be read, the disk is full, or so little memory
-        is not enough.
-    """
+    """As `open_source`, but in `memory` bytes: files of edges go by way of a disk."""
     if is_graph_file(name_or_path) and isinstance(file := graph_file(name_or_path), EdgeFile):
         return _sorted_rows(file, None, directory, memory, symmetrise, progress)
     source = open_source(name_or_path, data_dir, progress=progress)

@@ -11,41 +11,22 @@ using namespace spgnn::python;
 
 namespace {
 
-template <class Model>
-nb::object count_degrees(const Model& model, std::uint64_t vertices, std::uint64_t edges,
-                         int threads, nb::object progress) {
+nb::object count_degrees(const spgnn::BlockModel& model, std::uint64_t vertices,
+                         std::uint64_t edges, int threads, nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   return to_numpy(
       unlocked([&] { return spgnn::count_degrees(model, vertices, edges, threads, tick); }));
 }
 
-template <class Model>
-nb::tuple draw_rows(const Model& model, std::uint64_t first, Array<std::int32_t> degrees,
-                    std::uint64_t edges, int threads, nb::object progress) {
+nb::tuple draw_rows(const spgnn::BlockModel& model, std::uint64_t first,
+                    Array<std::int32_t> degrees, std::uint64_t edges, int threads,
+                    nb::object progress) {
   spgnn::Tick tick = make_tick(progress);
   auto range = unlocked(
       [&] { return spgnn::draw_rows(model, first, span_of(degrees), edges, threads, tick); });
   return nb::make_tuple(to_numpy(std::move(range.lengths)),
                         to_numpy(std::move(range.columns), range.nonzeros));
 }
-
-template <class Model>
-void define(nb::class_<Model>& model) {
-  model
-      .def("count_degrees", &count_degrees<Model>, "vertices"_a, "edges"_a, "threads"_a,
-           "progress"_a.none(), "Entries of each row, int32 [vertices], duplicates included.")
-      .def("draw_rows", &draw_rows<Model>, "first"_a, "degrees"_a, "edges"_a, "threads"_a,
-           "progress"_a.none(), "(lengths, columns) of the rows that `degrees` counts.");
-}
-
-// The starts come as an array.
-class ArrayBlockModel : public spgnn::BlockModel {
- public:
-  ArrayBlockModel(Array<std::int64_t> starts, std::uint64_t district, double inside, double near,
-                  double exponent, double hub, std::uint64_t seed)
-      : BlockModel({starts.data(), starts.data() + starts.size()}, district, inside, near, exponent,
-                   hub, seed) {}
-};
 
 nb::tuple parse_lines(nb::bytes text, std::int64_t first_line, const std::string& head,
                       const std::string& cycle, const std::string& separators,
@@ -101,14 +82,18 @@ void bind_data(nb::module_& m) {
           },
           "Numbers in rising order of their names' bytes.")
       .def("__len__", &spgnn::NameTable::size);
-  auto rmat = nb::class_<spgnn::Rmat>(m, "Rmat", "R-MAT with quadrant probabilities a, b, c.");
-  rmat.def(nb::init<std::uint64_t, double, double, double, std::uint64_t>(), "vertices"_a, "a"_a,
-           "b"_a, "c"_a, "seed"_a);
-  define(rmat);
-  auto block_model = nb::class_<ArrayBlockModel>(
-      m, "BlockModel", "Degree-corrected block model over communities [starts[c], starts[c + 1]).");
-  block_model.def(
-      nb::init<Array<std::int64_t>, std::uint64_t, double, double, double, double, std::uint64_t>(),
-      "starts"_a, "district"_a, "inside"_a, "near"_a, "exponent"_a, "hub"_a, "seed"_a);
-  define(block_model);
+  nb::class_<spgnn::BlockModel>(
+      m, "BlockModel", "Degree-corrected block model over communities [starts[c], starts[c + 1]).")
+      .def(
+          "__init__",
+          [](spgnn::BlockModel* self, Array<std::int64_t> starts, std::uint64_t district,
+             double inside, double near, double exponent, double hub, std::uint64_t seed) {
+            std::vector<std::int64_t> begins(starts.data(), starts.data() + starts.size());
+            new (self) spgnn::BlockModel(begins, district, inside, near, exponent, hub, seed);
+          },
+          "starts"_a, "district"_a, "inside"_a, "near"_a, "exponent"_a, "hub"_a, "seed"_a)
+      .def("count_degrees", &count_degrees, "vertices"_a, "edges"_a, "threads"_a,
+           "progress"_a.none(), "Entries of each row, int32 [vertices], duplicates included.")
+      .def("draw_rows", &draw_rows, "first"_a, "degrees"_a, "edges"_a, "threads"_a,
+           "progress"_a.none(), "(lengths, columns) of the rows that `degrees` counts.");
 }

@@ -69,79 +69,6 @@ class Shuffle {
 
 using Edge = std::pair<std::uint64_t, std::uint64_t>;
 
-// R-MAT (Chakrabarti, Zhan, Faloutsos 2004) on any number of vertices, vertices shuffled.
-class Rmat {
- public:
-  Rmat(std::uint64_t vertices, double a, double b, double c, std::uint64_t seed)
-      : vertices_(vertices), seed_(seed), shuffle_(vertices, seed ^ 0x5eed) {
-    steps_ = (static_cast<int>(std::bit_width(vertices - 1)) + kLevels - 1) / kLevels;
-    top_bits_ = static_cast<int>(std::bit_width(vertices - 1)) - (steps_ - 1) * kLevels;
-    std::array<double, 4> quadrant{a, b, c, 1 - a - b - c};
-    build(quadrant);
-  }
-
-  Edge operator()(std::uint64_t index) const {
-    Stream random(seed_, index);
-    for (;;) {
-      std::uint64_t u = 0, v = 0;
-      for (int step = 0; step < steps_; ++step) {
-        std::uint8_t pair = draw(random.bits());
-        u = u << kLevels | pair >> kLevels;
-        v = v << kLevels | (pair & (kOutcomes / (1 << kLevels) - 1));
-      }
-      // The first step has levels to spare when the depth is no multiple of kLevels.
-      std::uint64_t mask = (std::uint64_t{1} << ((steps_ - 1) * kLevels + top_bits_)) - 1;
-      u &= mask;
-      v &= mask;
-      if (u < vertices_ && v < vertices_) return {shuffle_(u), shuffle_(v)};
-    }
-  }
-
- private:
-  static constexpr int kLevels = 4;  // of the recursion, drawn at once
-  static constexpr int kOutcomes = 1 << (2 * kLevels);
-
-  // Walker's alias table (Vose 1991) over the quadrant sequences of kLevels levels.
-  void build(const std::array<double, 4>& quadrant) {
-    std::array<double, kOutcomes> weight;
-    for (int outcome = 0; outcome < kOutcomes; ++outcome) {
-      weight[outcome] = kOutcomes;
-      for (int level = 0; level < kLevels; ++level) {
-        int row = outcome >> (kLevels + level) & 1, column = outcome >> level & 1;
-        weight[outcome] *= quadrant[2 * row + column];
-      }
-    }
-    std::vector<int> small, large;
-    for (int i = 0; i < kOutcomes; ++i) (weight[i] < 1 ? small : large).push_back(i);
-    while (!small.empty() && !large.empty()) {
-      int low = small.back(), high = large.back();
-      small.pop_back();
-      set(low, weight[low], high);
-      weight[high] -= 1 - weight[low];
-      if (weight[high] < 1) {
-        large.pop_back();
-        small.push_back(high);
-      }
-    }
-    for (int i : small) set(i, 1, i);
-    for (int i : large) set(i, 1, i);
-  }
-  void set(int outcome, double keep, int alias) {
-    keep_[outcome] = static_cast<std::uint32_t>(std::min(keep * 0x1p32, 0x1p32 - 1));
-    alias_[outcome] = static_cast<std::uint8_t>(alias);
-  }
-  std::uint8_t draw(std::uint64_t bits) const {
-    auto outcome = static_cast<std::uint8_t>(bits >> 56);
-    return static_cast<std::uint32_t>(bits) <= keep_[outcome] ? outcome : alias_[outcome];
-  }
-
-  std::uint64_t vertices_, seed_;
-  Shuffle shuffle_;
-  int steps_, top_bits_;
-  std::array<std::uint32_t, kOutcomes> keep_;
-  std::array<std::uint8_t, kOutcomes> alias_;
-};
-
 // A degree-corrected block model (Karrer & Newman 2011) with two levels of communities.
 //
 // Vertices stand in a line, communities are its intervals, districts are intervals of
@@ -230,8 +157,8 @@ struct RowRange {
 
 // Draws edges [0, edges) and hands those that are no self-loops to visit, a batch at a time, so
 // that it can ask for all the memory it will touch before it touches any.
-template <class Model, class Visit>
-void for_each_batch(const Model& model, std::uint64_t edges, int threads, const Tick& tick,
+template <class Visit>
+void for_each_batch(const BlockModel& model, std::uint64_t edges, int threads, const Tick& tick,
                     const Visit& visit) {
   constexpr std::uint64_t kChunk = 1 << 18, kBatch = 256;
   parallel_chunks(
@@ -252,9 +179,8 @@ void for_each_batch(const Model& model, std::uint64_t edges, int threads, const 
 }
 
 // Entries of each row, both directions of an edge counted, duplicates included.
-template <class Model>
-BigArray<std::int32_t> count_degrees(const Model& model, std::uint64_t vertices,
-                                     std::uint64_t edges, int threads, const Tick& tick) {
+inline BigArray<std::int32_t> count_degrees(const BlockModel& model, std::uint64_t vertices,
+                                            std::uint64_t edges, int threads, const Tick& tick) {
   BigArray<std::int32_t> degrees(vertices);
   for_each_batch(model, edges, threads, tick, [&](std::span<const Edge> batch) {
     for (auto [u, v] : batch) {
@@ -271,10 +197,9 @@ BigArray<std::int32_t> count_degrees(const Model& model, std::uint64_t vertices,
 
 // Puts all entries of rows [first, first + rows) in their rows, in no order; next[r] is where row
 // r begins, and where it ends afterwards.
-template <class Model>
-void scatter_entries(const Model& model, std::uint64_t first, BigArray<std::int64_t>& next,
-                     BigArray<std::int32_t>& columns, std::uint64_t edges, int threads,
-                     const Tick& tick) {
+inline void scatter_entries(const BlockModel& model, std::uint64_t first,
+                            BigArray<std::int64_t>& next, BigArray<std::int32_t>& columns,
+                            std::uint64_t edges, int threads, const Tick& tick) {
   for_each_batch(model, edges, threads, tick, [&](std::span<const Edge> batch) {
     struct Entry {
       std::uint64_t row, column;
@@ -302,9 +227,9 @@ void scatter_entries(const Model& model, std::uint64_t first, BigArray<std::int6
 }
 
 // Rows [first, first + degrees.size()), sorted and without duplicates.
-template <class Model>
-RowRange draw_rows(const Model& model, std::uint64_t first, std::span<const std::int32_t> degrees,
-                   std::uint64_t edges, int threads, const Tick& tick) {
+inline RowRange draw_rows(const BlockModel& model, std::uint64_t first,
+                          std::span<const std::int32_t> degrees, std::uint64_t edges, int threads,
+                          const Tick& tick) {
   std::uint64_t rows = degrees.size();
   BigArray<std::int64_t> next(rows);
   std::exclusive_scan(degrees.begin(), degrees.end(), next.begin(), std::int64_t{0});
