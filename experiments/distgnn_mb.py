@@ -28,12 +28,12 @@ from paper.output import Output, can_draw, finished, show
 from systems.slow_link import throttled
 
 from spgnn.addons.diskbatches import MiniBatchConfig, train
+from spgnn.addons.diskbatches.minibatch import epochs_to
 from spgnn.comm import connect
 from spgnn.command import run
 from spgnn.errors import InputError, check_choice
 from spgnn.options import Record, flag, positional, read_options
 from spgnn.testing import run_ranks
-from spgnn.train.report import epochs_to
 
 # Table 2: learning rates on one socket and on several; heads of GAT, which is that of equation 2.
 MODELS: dict[str, tuple[float, float, dict[str, Any]]] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -109,8 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _info(options: Info) -> None:
     longest = empty = with_label = 0
-    of_labels = "classes"
-    chosen: dict[str, int] = {}
+    of_labels, chosen = "classes", Counter[str]()
     with ProgressBar() as progress:
         source = open_source(options.graph, options.data_dir, progress=progress)
         if options.check and isinstance(source, ShardDirectory):
@@ -123,31 +124,24 @@ def _info(options: Info) -> None:
             if block.y is not None:
                 with_label += int(labelled(block.y).sum())
                 of_labels = _OF_LABELS[label_kind(block.y)]
-            if block.splits:
-                first = block.select_split()
-                masks = {name: getattr(first, name) for name in MASKS}
-                for name, mask in masks.items():
-                    if mask is not None:
-                        chosen[name] = chosen.get(name, 0) + int(mask.sum())
+            first = block.select_split() if block.splits else None
+            masks = {name: getattr(first, name, None) for name in MASKS}
+            chosen.update({name: int(m.sum()) for name, m in masks.items() if m is not None})
     kind = "directed" if meta.directed else "undirected"
-    features, labels, split = "none", "none", "none"
-    if meta.features:
-        words = ", bag of words" if meta.bag_of_words else ""
-        features = f"{meta.features} ({'sparse' if meta.sparse_features else 'dense'}{words})"
-    if meta.labelled:
-        labels = f"{meta.classes} {of_labels}, {with_label:,} vertices labelled"
-    if meta.splits:
-        split = " / ".join(f"{chosen[n]:,}" if n in chosen else "none" for n in MASKS)
-        split += f", the first of {meta.splits}" if meta.splits > 1 else ""
+    words = ", bag of words" if meta.bag_of_words else ""
+    features = f"{meta.features} ({'sparse' if meta.sparse_features else 'dense'}{words})"
+    split = " / ".join(f"{chosen[n]:,}" if n in chosen else "none" for n in MASKS)
+    split += f", the first of {meta.splits}" if meta.splits > 1 else ""
+    labels = f"{meta.classes} {of_labels}, {with_label:,} vertices labelled"
     rows = {
         "name": meta.name,
         "vertices": f"{meta.vertices:,}" + (f" in {meta.parts} parts" if meta.parts > 1 else ""),
         "stored edges": f"{meta.edges:,} ({kind}, {'' if meta.weighted else 'un'}weighted)",
         **source.decided,
         "row lengths": f"at most {longest:,}, {empty / max(meta.vertices, 1):.1%} empty",
-        "features": features,
-        "labels": labels,
-        "split": split,
+        "features": features if meta.features else "none",
+        "labels": labels if meta.labelled else "none",
+        "split": split if meta.splits else "none",
     }
     for key, value in rows.items():
         say(f"{key:>12}  {value}")
@@ -170,18 +164,14 @@ _OF_LABELS: dict[LabelKind, str] = {
 
 def _shard(options: Shard) -> None:
     check_new_directory(options.output, "--output")
-    with ProgressBar() as progress:
+    uncut = None
+    with ProgressBar() as progress, ExitStack() as stack:
         if options.memory is None:
             source = open_source(options.graph, options.data_dir, progress=progress)
-            check_parts(options.parts, source.meta.vertices, "--parts")
-            if options.symmetrise and source.meta.directed:
-                graph = source.graph().symmetrised()
-                source = MemorySource(graph, write_ids=source.write_ids)
-            _cut(source, options, progress)
-            return
-        beside = Path(options.output).absolute().parent
-        with scratch_directory(beside, f"--output {options.output}") as scratch:
-            uncut = scratch / "uncut"
+        else:
+            beside = Path(options.output).absolute().parent
+            scratch = scratch_directory(beside, f"--output {options.output}")
+            uncut = stack.enter_context(scratch) / "uncut"
             source = OPENERS.need("through disk", "--memory", "io")(
                 options.graph,
                 options.data_dir,
@@ -190,23 +180,18 @@ def _shard(options: Shard) -> None:
                 symmetrise=options.symmetrise,
                 progress=progress,
             )
-            check_parts(options.parts, source.meta.vertices, "--parts")
-            whole = options.parts == 1 and options.partition == "block" and options.split is None
-            if whole and uncut.exists():
-                uncut.rename(options.output)
-                _say_cut(source, options)
-            else:
-                _cut(source, options, progress)
-
-
-def _cut(source: GraphSource, options: Shard, progress: ProgressBar) -> None:
-    labels = _labels(source, options)
-    write_shards(source, labels, options.parts, options.output, progress, split=options.split)
-    _say_cut(source, options)
-
-
-def _say_cut(source: GraphSource, options: Shard) -> None:
-    say(f"{options.output}: {source.meta.vertices:,} vertices in {plural(options.parts, 'part')}")
+        parts = options.parts
+        check_parts(parts, source.meta.vertices, "--parts")
+        if uncut is None and options.symmetrise and source.meta.directed:
+            graph = source.graph().symmetrised()
+            source = MemorySource(graph, write_ids=source.write_ids)
+        whole = parts == 1 and options.partition == "block" and options.split is None
+        if uncut is not None and whole and uncut.exists():
+            uncut.rename(options.output)
+        else:
+            labels = _labels(source, options)
+            write_shards(source, labels, parts, options.output, progress, split=options.split)
+    say(f"{options.output}: {source.meta.vertices:,} vertices in {plural(parts, 'part')}")
 
 
 def _labels(source: GraphSource, options: Shard) -> npt.NDArray[np.int32] | None:
@@ -273,9 +258,7 @@ _OWN_COMMANDS: dict[str, tuple[str, Callable[[Sequence[str]], int | None]]] = {
 
 def _command(name: str) -> tuple[str, Callable[[Sequence[str]], int | None]]:
     """A description of a command, and the function of its words."""
-    command: tuple[str, Callable[[Sequence[str]], int | None]]
-    command = _OWN_COMMANDS[name] if name in _OWN_COMMANDS else COMMANDS[name]
-    return command
+    return _OWN_COMMANDS.get(name) or COMMANDS[name]
 
 
 if __name__ == "__main__":

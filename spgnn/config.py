@@ -46,6 +46,47 @@ LONGEST_NUMBER = 20
 LEAST_SAMPLE = 1e-9  # what is drawn stands for all others: as 1/p of it
 
 
+def _digits(text: str) -> int | None:
+    """A number from 0, of few digits."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _graph_split(text: str) -> tuple[int, ...]:
+    numbers = [_digits(word) for word in text.split(",")]
+    if len(numbers) != 3 or None in numbers or not numbers[0]:
+        raise InputError(
+            f"data.graph-split {text}: must be three numbers of graphs, as in 20,2,2, with one to "
+            "train on"
+        )
+    return tuple(number or 0 for number in numbers)
+
+
+def _group_sizes(text: str) -> tuple[int, ...]:
+    if text in ("none", "auto"):
+        return ()
+    sizes = tuple(_digits(word) or 0 for word in text.split(","))
+    if min(sizes) < 1:
+        hint = suggestion(text, ("none", "auto"))
+        raise InputError(
+            f"--hierarchy {text}: must be none, auto or a number from 1, or sizes (2,4){hint}"
+        )
+    return () if sizes == (1,) else sizes
+
+
+def _weights(text: str) -> tuple[float, ...]:
+    if text in ("none", "balanced"):
+        return ()
+    try:
+        weights = tuple(float(word) for word in text.split(","))
+    except ValueError:
+        weights = ()
+    if not all(0 <= weight < math.inf for weight in weights) or not sum(weights):
+        hint = suggestion(text, ("none", "balanced"))
+        form = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
+        raise InputError(f"aim.class-weights {text}: {form}{hint}")
+    return weights
+
+
 @dataclass(frozen=True)
 class Data(Record):
     """The graph, and what is made up of it."""
@@ -59,7 +100,8 @@ class Data(Record):
     symmetrise: Annotated[bool, rare("make a directed graph undirected")] = False
     split: Annotated[int, flag("column of the masks")] = 0
     graph_split: Annotated[
-        str | None, key("of data sets A+B+…: how many train, validate and test", "N,N,N")
+        str | None,
+        key("of data sets A+B+…: how many train, validate and test", "N,N,N", reads=_graph_split),
     ] = None
     feature_norm: Annotated[
         Literal["auto", "row", "none"], key("divide features by their sum; auto: bags of words")
@@ -78,23 +120,10 @@ class Data(Record):
         float, key("for timing: only this share of vertices gets a random class", high=1)
     ] = 0.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.graphs_of_splits
-
     @property
     def graphs_of_splits(self) -> tuple[int, ...] | None:
         """Numbers of graphs for training, validation and testing, if splits go by graph."""
-        if self.graph_split is None:
-            return None
-        words = self.graph_split.split(",")
-        numbers = [int(w) for w in words if w.isascii() and w.isdigit() and len(w) < 10]
-        if len(words) != 3 or len(numbers) != 3 or not numbers[0]:
-            raise InputError(
-                f"data.graph-split {self.graph_split}: must be three numbers of graphs, as in "
-                "20,2,2, with one to train on"
-            )
-        return tuple(numbers)
+        return None if self.graph_split is None else _graph_split(self.graph_split)
 
 
 @dataclass(frozen=True)
@@ -115,6 +144,7 @@ class Algorithm(Record):
         flag(
             "ranks of a node, or of groups that rise, nodes last: what crosses crosses once",
             "none|auto|N,…",
+            reads=_group_sizes,
         ),
     ] = "none"
     nodes: Annotated[
@@ -149,24 +179,10 @@ class Algorithm(Record):
         str | None, rare("of spgnn machine, for --plan auto; measured without", "FILE")
     ] = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.group_sizes
-
     @property
     def group_sizes(self) -> tuple[int, ...]:
         """Ranks of groups of every size, nodes last; none without a hierarchy or a decided one."""
-        text = self.hierarchy
-        if text in ("none", "auto"):
-            return ()
-        words = text.split(",")
-        sizes = tuple(int(w) if w.isascii() and w.isdigit() and len(w) < 10 else 0 for w in words)
-        if min(sizes) < 1:
-            hint = suggestion(text, ("none", "auto"))
-            raise InputError(
-                f"--hierarchy {text}: must be none, auto or a number from 1, or sizes (2,4){hint}"
-            )
-        return () if sizes == (1,) else sizes
+        return _group_sizes(self.hierarchy)
 
     @property
     def node_size(self) -> int:
@@ -213,12 +229,13 @@ class Messages(Record):
         """The delay; ``None`` if nothing is ever sent."""
         if self.delay == NEVER:
             return None
-        if not (self.delay.isascii() and self.delay.isdigit() and len(self.delay) < 10):
+        epochs = _digits(self.delay)
+        if epochs is None:
             hint = suggestion(self.delay, (NEVER,))
             raise InputError(
                 f"--delay {self.delay}: must be a number of epochs from 0, or never{hint}"
             )
-        return int(self.delay)
+        return epochs
 
     @property
     def codec(self) -> Codec:
@@ -413,7 +430,7 @@ class Aim(Record):
         str, rare("that early stopping and the best epoch go by; auto: val_loss", choices=METRICS)
     ] = "auto"
     class_weights: Annotated[
-        str, key("W0,W1,…: one a class; balanced: n / (classes × its vertices)", "WEIGHTS")
+        str, key("W0,W1,…: one a class; balanced: n / (classes × its vertices)", reads=_weights)
     ] = "none"
     label_smoothing: Annotated[float, key("share of a target that all classes get", high=1)] = 0.0
     inductive: Annotated[
@@ -427,17 +444,8 @@ class Aim(Record):
     val_links: Annotated[float, key("share that is held out for validation", high=1)] = 0.05
     test_links: Annotated[float, key("share that is held out for testing", high=1)] = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.given_weights
-
-    def check(self) -> None:
-        """Refuse options and scores that the task does not know.
-
-        Raises
-        ------
-        InputError
-        """
+    def check_together(self) -> None:
+        """Refuse options and scores that the task does not know."""
         links = self.task == "links"
         of_vertices = "loss", "class_weights", "label_smoothing", "inductive"
         of_links = "decoder", "negatives", "eval_negatives", "val_links", "test_links"
@@ -452,18 +460,7 @@ class Aim(Record):
     @property
     def given_weights(self) -> tuple[float, ...]:
         """Weights of classes that are given one by one."""
-        text = self.class_weights
-        if text in ("none", "balanced"):
-            return ()
-        try:
-            weights = tuple(float(word) for word in text.split(","))
-        except ValueError:
-            weights = ()
-        if not all(0 <= weight < math.inf for weight in weights) or not sum(weights):
-            hint = suggestion(text, ("none", "balanced"))
-            form = "must be none, balanced, or a weight for each class, as in 1,2.5,1"
-            raise InputError(f"aim.class-weights {text}: {form}{hint}")
-        return weights
+        return _weights(self.class_weights)
 
 
 @dataclass(frozen=True)
@@ -499,13 +496,8 @@ class Training(Record):
     checkpoint_every: Annotated[int, key("epochs", "N", low=1)] = 10
     resume: Annotated[bool, flag("go on from the checkpoint")] = False
 
-    def check(self) -> None:
-        """Refuse options that do not go together.
-
-        Raises
-        ------
-        InputError
-        """
+    def check_together(self) -> None:
+        """Refuse options that do not go together."""
         if self.resume and self.checkpoint is None:
             raise InputError("--resume needs --checkpoint DIR, where the checkpoint lies")
         if self.warmup and self.warmup >= self.epochs:
@@ -558,13 +550,8 @@ class Extension(Record):
         """The task, if it is another one: a ``spgnn.train.GraphTask``."""
         return None
 
-    def share(
-        self, config: TrainConfig, comm: Communicator, seconds_of: Callable[[Any, int], float]
-    ) -> tuple[Any, dict[str, Any]] | None:
-        """A rank's part of the graph, if the extension makes it, and more of the report.
-
-        ``seconds_of(share, epochs)`` tries an epoch, collectively: the seconds that a rank works.
-        """
+    def share(self, config: TrainConfig, comm: Communicator) -> tuple[Any, dict[str, Any]] | None:
+        """A rank's part of the graph, if the extension makes it, and more of the report."""
         return None
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
@@ -705,30 +692,20 @@ class TrainConfig(Configuration):
             return False
         return how.recompute_halo or not sparse
 
-    def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks.
-
-        Raises
-        ------
-        InputError
-            Names the option and what would be right.
-        """
+    def refused(self, ranks: int) -> Iterator[str]:
+        """Say what cannot work on that many ranks."""
         for extension in self.extensions:
-            for message in extension.refused(self):
-                raise InputError(message)
+            yield from extension.refused(self)
         self.distribution.check(ranks)
         nodes, size = self.algorithm.nodes, self.distribution.node_size
         if nodes is not None and ranks % nodes:
-            raise InputError(f"--nodes {nodes} must divide the number of ranks, which is {ranks}")
+            yield f"--nodes {nodes} must divide the number of ranks, which is {ranks}"
         if nodes is not None and size > 1 and nodes * size != ranks:
-            raise InputError(
+            yield (
                 f"--nodes {nodes} and --hierarchy {self.algorithm.hierarchy} contradict each "
                 f"other: a node has {ranks // nodes} of {ranks} ranks, or {size}"
             )
-        self.aim.check()
-        self.training.check()
-        for message in refused(self):
-            raise InputError(message)
+        yield from refused(self)
 
 
 def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Objective:
@@ -936,7 +913,7 @@ def _schedule(
     for place, word in enumerate(text.split(",")):
         value, at, epoch = word.strip().partition("@")
         number = read(value) if len(value) <= LONGEST_NUMBER else None
-        first = int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 10 else 0
+        first = _digits(epoch) or 0
         if number is None or bool(at) != bool(place) or (result and first <= result[-1][0]):
             raise InputError(f"{named} {text}: must be {form}")
         result.append((first, number))

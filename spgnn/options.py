@@ -43,7 +43,7 @@ from cyclopts import (
 
 from spgnn.command import LARGEST, nbytes, say_version, say_wrapped
 from spgnn.errors import InputError, check_choice, check_integer, shortened, suggestion, unknown
-from spgnn.registry import SECTIONS, Registry
+from spgnn.registry import PROGRAMS, SECTIONS, Registry
 
 # What a report says of its own run: files, and how it began.
 _WRITTEN = ("config", "json", "log", "predictions", "plot", "checkpoint", "resume")
@@ -60,6 +60,7 @@ class Mark(NamedTuple):
     high: float | None = None
     choices: Collection[str] | Registry | Callable[[], Collection[str]] = ()
     in_bytes: bool = False
+    reads: Callable[[str], Any] | None = None
     level: Literal["flag", "rare", "key", "positional"] = "flag"
 
 
@@ -76,6 +77,8 @@ def flag(help: str, metavar: str | None = None, **bounds: Any) -> Mark:
         Of a text whose type is no ``Literal``.
     in_bytes : bool
         An integer that may have a unit, as in ``20MB``.
+    reads : function of a text
+        Raises an InputError for one that means nothing.
     """
     return Mark(help, metavar, **bounds)
 
@@ -169,6 +172,8 @@ class Option(NamedTuple):
                 raise InputError(f"{self.written} must be true or false, got {_shown(value)}")
         elif not isinstance(value, str) or not value or "\0" in value:
             raise InputError(f"{self.written}: must be a text that is not empty, without a NUL")
+        elif mark.reads is not None:
+            mark.reads(value)
         return value
 
     def _number(self, value: Any) -> float:
@@ -190,6 +195,9 @@ class Record:
         for option in options_of(type(self)):
             value = option.checked(getattr(self, option.name))
             object.__setattr__(self, option.name, value)
+
+    def check_together(self) -> None:
+        """Refuse options that do not go together."""
 
     @property
     def changed(self) -> list[tuple[Option, Any]]:
@@ -276,14 +284,19 @@ class Configuration:
 
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
-
-    def check_fixed(self) -> None:
-        """Refuse `fixed` options that are not as by default."""
         for option, value in self.changed:
             if option.name in self.fixed:
                 raise InputError(
                     f"{option.written} {value}: {self.program} knows {option.default} only"
                 )
+        for message in self.refused(ranks):
+            raise InputError(message)
+        for record in self.records:
+            record.check_together()
+
+    def refused(self, ranks: int) -> Iterator[str]:
+        """Say what cannot be had together."""
+        return iter(())
 
     def flat(self) -> dict[str, Any]:
         """All options by name."""
@@ -450,6 +463,15 @@ def _parsed(app: App, words: Sequence[str], options: Mapping[str, Option]) -> di
     return dict(bound.arguments)
 
 
+def _flags_of_programs() -> Iterator[tuple[str, set[str]]]:
+    """The flags of every command line, without hyphens."""
+    for name in PROGRAMS:
+        kind = PROGRAMS[name]
+        records = kind.sections().values() if issubclass(kind, Configuration) else [kind]
+        options = [option for record in records for option in options_of(record)]
+        yield name, {o.flag[2:] for o in options if o.mark.level in ("flag", "rare")}
+
+
 def _refused(
     error: CycloptsError, words: Sequence[str], options: Mapping[str, Option]
 ) -> InputError:
@@ -462,9 +484,9 @@ def _refused(
         flags[one.flag[2:]] = written.get(one.mark.level, one.flag)
     unused = error.unused_tokens or []
     if isinstance(error, UnknownOptionError):
-        return unknown_option(error.token.keyword or error.token.value, flags)
+        return unknown_option(error.token.keyword or error.token.value, flags, _flags_of_programs)
     if isinstance(error, MissingArgumentError) and unused and unused[0].startswith("-"):
-        return unknown_option(unused[0], flags)
+        return unknown_option(unused[0], flags, _flags_of_programs)
     if isinstance(error, UnusedCliTokensError) and unused:
         word, switches = unused[0], {one.flag for one in every if one.is_switch}
         place = len(words) - 1 - words[::-1].index(word)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from spgnn.errors import ERASE, printable
@@ -90,12 +89,7 @@ class ProgressBar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._terminal:
             self._put(ERASE)
 
@@ -121,12 +115,8 @@ class ProgressBar:
         ProgressBar._next_line, ProgressBar._pause = now + pause, pause
         stage.written = True
         state = "done" if stage.share == 1.0 else f"{100 * stage.share:.0f} %"
-        words = [
-            "under way" if stage.is_one_step else state,
-            f"{seconds:.0f} s",
-            *filter(None, [stage.news]),
-        ]
-        self._put(f"{what}: {', '.join(words)}\n")
+        words = ["under way" if stage.is_one_step else state, f"{seconds:.0f} s", stage.news]
+        self._put(f"{what}: {', '.join(filter(None, words))}\n")
 
     def _draw(self, what: str, stage: _Stage, now: float) -> None:
         """The line of a stage, after what is newest of the epochs that it is a part of."""

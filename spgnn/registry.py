@@ -97,6 +97,15 @@ SCHEMES = Registry(
 # given by its name: ``Codec.of(NAME=ARGUMENT)``
 CODECS = Registry("codec")
 COMMANDS = Registry("command")  # of `spgnn`: (about, function of the words)
+# Whose a flag is: an `options.Configuration` or `Record`, by the program that reads it
+PROGRAMS = Registry(
+    "program",
+    {
+        "gcn.py": "spgnn.config:TrainConfig",
+        "spgnn infer": "spgnn.inference.cli:InferConfig",
+        "spgnn-partition": "spgnn.partition.__main__:Options",
+    },
+)
 DOWNLOADS = Registry("data set to download")  # functions of (name, folder, progress): a Graph
 READERS = Registry("file format")  # classes of `spgnn.data.GraphFile`, by suffix
 WRITERS = Registry("table format")  # by suffix: classes as `spgnn.addons.io.TableWriter`

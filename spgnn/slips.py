@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
 from spgnn.errors import InputError, shortened
@@ -42,23 +42,15 @@ _OTHER_NAMES = {
     "objective": "receive",
     "output": "out o",
 }
-# Flags that only these commands have.
-FLAGS_OF = {
-    "minibatch.py": "batch-size num-neighbors sampler store cache cache-policy distributed "
-    "historical",
-    "lightgcn.py": "recipe dim k",
-    "gcn.py": "algo c exchange cover hierarchy order recompute-halo schedule buffer plan machine "
-    "bits error-feedback delay delay-bins boundary-sampling chunks residual jk heads aggregate",
-    "spgnn infer": "weights layer",
-    "spgnn plan": "ranks top disk-speed",
-    "spgnn-partition": "parts method positions objective preset labels refine-from edge-labels",
-}
 
 
-def unknown_option(word: str, flags: Mapping[str, str]) -> InputError:
+def unknown_option(
+    word: str, flags: Mapping[str, str], programs: Callable[[], Iterator[tuple[str, set[str]]]]
+) -> InputError:
     """The error for a flag that a command does not know.
 
-    `flags` are those that it knows, without hyphens, and what to write for each.
+    `flags` are those that it knows, without hyphens, and what to write for each; `programs` yields
+    the flags of every command line.
     """
     name = word.partition("=")[0]
     bare = name.strip("-").lower().replace("_", "-")
@@ -71,11 +63,11 @@ def unknown_option(word: str, flags: Mapping[str, str]) -> InputError:
     begin = [own for own in flags if own.startswith(bare)] if len(bare) > 2 else []
     near = near or (begin if len(begin) == 1 else [])
     if not get_close_matches(bare, near, cutoff=0.9):
-        for command, words in FLAGS_OF.items():
-            for own in (bare, *others):
-                if own in words.split():
-                    what = "it" if own == bare else f"--{own}"
-                    return InputError(f"{message}; {what} is a flag of {command}")
+        for program, its_flags in programs():
+            theirs = next((own for own in (bare, *others) if own in its_flags), None)
+            if theirs is not None:
+                what = "it" if theirs == bare else f"--{theirs}"
+                return InputError(f"{message}; {what} is a flag of {program}")
     return InputError(f"{message}. Did you mean {flags[near[0]]}?" if near else f"{message}.")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Annotated, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from spgnn.errors import InputError
 from spgnn.frontend import is_cut, share_of
 from spgnn.layout import Int64Array
 from spgnn.options import key
-from spgnn.train import gathered
+from spgnn.train import gathered, tried_seconds
 
 Float64Array = npt.NDArray[np.float64]
 Shared = tuple[RankShare, dict[str, Any] | None]
@@ -43,9 +44,7 @@ class Rebalancing(Extension):
         int, key("move the cuts of the partition by the seconds of E epochs, twice", "E")
     ] = 0
 
-    def share(
-        self, config: TrainConfig, comm: Communicator, seconds_of: Callable[[Any, int], float]
-    ) -> tuple[Any, dict[str, Any]] | None:
+    def share(self, config: TrainConfig, comm: Communicator) -> tuple[Any, dict[str, Any]] | None:
         """A rank's part after the cuts have moved, and a record of it. Collective."""
         if not self.rebalance or comm.size == 1:
             return None
@@ -54,7 +53,13 @@ class Rebalancing(Extension):
             raise InputError(
                 "algorithm.rebalance: shards are ready-made; give the graph as one file"
             )
-        shared, rounds = rebalanced(config, comm, lambda part: seconds_of(part, self.rebalance))
+
+        def working(part: Shared) -> float:
+            """Seconds of an epoch in which this rank does not wait for others."""
+            tried = tried_seconds(config, comm, self.rebalance + 1, part)
+            return median(spent - waited for spent, waited in tried[1:])
+
+        shared, rounds = rebalanced(config, comm, working)
         return shared, {"rebalance": {"epochs": self.rebalance, "rounds": rounds}}
 
     def refused(self, config: TrainConfig) -> Iterator[str]:

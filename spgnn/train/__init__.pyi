@@ -15,6 +15,7 @@ from .run import check_targets as check_targets
 from .run import run_all as run_all
 from .run import task_of as task_of
 from .run import train as train
+from .run import tried_seconds as tried_seconds
 from .task import Criterion as Criterion
 from .task import Predictions as Predictions
 from .task import Scores as Scores

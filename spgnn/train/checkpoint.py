@@ -28,7 +28,7 @@ from torch.nn.parameter import is_lazy
 
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
-from spgnn.files import atomic_file, check_writable, digest
+from spgnn.files import check_writable, digest, write_file
 from spgnn.graph import DistributedGraph
 
 SUFFIX = ".safetensors"
@@ -202,11 +202,9 @@ def load_run(
 
 def check_state(model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator) -> None:
     """Refuse, before training, a state that a checkpoint could not hold. Collective."""
-
-    def check() -> None:
-        packed({"weight": model.state_dict(), "optimizer": _after_a_step(optimizer)})
-
-    comm.on_rank_zero(check)
+    comm.on_rank_zero(
+        lambda: packed({"weight": model.state_dict(), "optimizer": _after_a_step(optimizer)})
+    )
 
 
 def packed(value: Any, name: str = "") -> tuple[Tensors, Any]:
@@ -286,8 +284,8 @@ def read_weights(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 raise InputError(f"{path}: {_DAMAGED} ('{name}' is no tensor)")
         return weights, progress.get("signature", {})
 
-    weights, signature = _as_written(path, read)
-    return weights, signature
+    result: tuple[dict[str, Any], dict[str, Any]] = _as_written(path, read)
+    return result
 
 
 def check_target(directory: str, resume: bool) -> None:
@@ -440,10 +438,9 @@ def _own_of(checkpoint: Path, ranks: dict[str, Any], comm: Communicator) -> dict
         )
     content = digests[comm.rank]
     path = checkpoint.with_name(_rank_file(ranks["epochs"], comm.rank, content))
-    damaged = "a damaged file of a checkpoint"
 
     def read() -> dict[str, Any]:
-        tensors, values = _read(path, damaged, content)
+        tensors, values = _read(path, "a damaged file of a checkpoint", content)
         own: dict[str, Any] = unpacked(values, tensors)
         return own
 
@@ -514,8 +511,7 @@ def _write(path: Path, tensors: Tensors, text: str, directory: str) -> None:
         raise InputError(f"{what}: cannot be written: {error.strerror}") from None
     plain = separate(tensors)
     metadata = {"text": text, "digest": _digest(plain, text)}
-    with atomic_file(path, what) as file:
-        file.write(safetensors.torch.save(plain, metadata))
+    write_file(path, [safetensors.torch.save(plain, metadata)], what)
 
 
 def separate(tensors: Mapping[str, Tensor]) -> Tensors:

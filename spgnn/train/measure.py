@@ -98,45 +98,22 @@ def volume_by_level(comm: Communicator, sent: int, out: Sequence[int]) -> dict[s
 
 
 def _row_bytes(ledger: Ledger, direction: str) -> Any:
-    totals: defaultdict[str, Any] = defaultdict(int)
-    for name, traffic in ledger.operations.items():
-        totals[name] += getattr(traffic, direction)
-    return sum(totals[name] for name in ROW_OPERATIONS)
+    moved = (t for name, t in ledger.operations.items() if name in ROW_OPERATIONS)
+    return sum(getattr(traffic, direction) for traffic in moved)
 
 
-# By operator, whatever its overload. Products with sparse matrices and their gradients in values
-# are spmm; what works on rows around an exchange is pack.
-COMPUTE = {
-    "spgnn::spmm": "spmm",
-    "spgnn::extreme": "spmm",
-    "spgnn::extreme_adjoint": "spmm",
-    "spgnn::pick_extremes": "spmm",
-    "spgnn::sddmm": "spmm",
-    "spgnn::edge_sum": "spmm",
-    "spgnn::edge_products": "spmm",
-    "spgnn::edge_extremes": "spmm",
-    "spgnn::attention": "spmm",
-    "spgnn::attention_backward": "spmm",
-    "spgnn::attention_v2": "spmm",
-    "spgnn::attention_v2_backward": "spmm",
-    "spgnn::gather_rows": "pack",
-    "spgnn::gather_rows_adjoint": "pack",
-    "spgnn::scatter_add_rows": "pack",
-    "spgnn::quantise_rows": "pack",
-    "spgnn::dequantise_rows": "pack",
-    "spgnn::gemm_product": "gemm",
-    "spgnn::gemm_gradient": "gemm",
-    "spgnn::gemm_narrow_product": "gemm",
-    "spgnn::gemm_narrow_gradient": "gemm",
-    "spgnn::gemm_sum": "gemm",
-    "spgnn::gemm_products": "gemm",
-    "spgnn::gemm_gradients": "gemm",
-    "spgnn::gemm_passed": "gemm",
-    "aten::mm": "gemm",
-    "aten::addmm": "gemm",
-    "aten::bmm": "gemm",
-    "aten::baddbmm": "gemm",
+# Products with sparse matrices and their gradients in values are spmm; what works on rows around
+# an exchange is pack.
+_OPERATORS = {
+    "spmm": "spmm extreme extreme_adjoint pick_extremes sddmm edge_sum edge_products edge_extremes "
+    "attention attention_backward attention_v2 attention_v2_backward",
+    "pack": "gather_rows gather_rows_adjoint scatter_add_rows quantise_rows dequantise_rows",
+    "gemm": "gemm_product gemm_gradient gemm_narrow_product gemm_narrow_gradient gemm_sum "
+    "gemm_products gemm_gradients gemm_passed",
 }
+# By operator, whatever its overload.
+COMPUTE = {f"spgnn::{name}": kind for kind, names in _OPERATORS.items() for name in names.split()}
+COMPUTE |= dict.fromkeys(("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"), "gemm")
 # A distributed product in a compiled graph: not timed itself, but for the operators inside.
 COMPOSED = "spgnn::product"
 # Exchanges and kernels in one: what is neither an exchange nor an operator inside is its kernels.

@@ -15,7 +15,7 @@ from spgnn.command import in_lines, plural, show_table
 from spgnn.config import TrainConfig
 from spgnn.errors import InputError
 from spgnn.exchange.codec import DIRECTIONS
-from spgnn.files import atomic_file
+from spgnn.files import write_file
 from spgnn.memory import peak_bytes
 from spgnn.options import Configuration
 from spgnn.partition.plot import check_plot, write_figure
@@ -54,7 +54,8 @@ def assemble(config: Configuration, trainer: Trainer, idle_bytes: int, watch: St
 def measurements(trainer: Trainer) -> Report:
     """History, times and bytes of a trainer of any task, the same on every rank. Collective."""
     comm, measured = trainer.comm, trainer.measured
-    sent = _per_epoch(measured.sent_bytes)
+    epochs = max(len(measured.sent_bytes), 1)
+    sent, received = sum(measured.sent_bytes) // epochs, sum(measured.received_bytes) // epochs
     seconds = gathered(comm, measured.seconds).max(axis=0).tolist()
     counted = timed(seconds) or [0.0]
     per_category = gathered(comm, measured.mean_breakdown()).max(axis=0)
@@ -65,7 +66,7 @@ def measurements(trainer: Trainer) -> Report:
         "seconds_to": seconds_to(history),
         "epoch_seconds": {"median": median(counted), "min": min(counted), "max": max(counted)},
         "breakdown_seconds": dict(zip(CATEGORIES, per_category.tolist(), strict=True)),
-        "volume": volume(comm, sent, _per_epoch(measured.received_bytes)),
+        "volume": volume(comm, sent, received),
         "volume_by_level": volume_by_level(comm, sent, measured.mean_sent_out()),
     }
 
@@ -86,17 +87,17 @@ def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
     """Several runs, and mean and standard deviation of the scores that all have."""
     if config.training.runs == 1:
         return {"runs": None, "mean": None, "std": None}
+    scores: list[Scores] = [final_scores(trainer.history) for trainer in trainers]
     runs = [
         {
             "seed": config.training.seed + number,
             "epochs": len(trainer.history),
-            "scores": final_scores(trainer.history),
+            "scores": scores[number],
             "failure": trainer.failure,
             "history": trainer.history,
         }
         for number, trainer in enumerate(trainers)
     ]
-    scores: list[Scores] = [final_scores(trainer.history) for trainer in trainers]
     of_all = {n: [one[n] for one in scores] for n in scores[0] if all(n in one for one in scores)}
     return {
         "runs": runs,
@@ -108,20 +109,18 @@ def of_runs(config: TrainConfig, trainers: Sequence[Trainer]) -> Report:
 def memory(comm: Communicator, idle_bytes: int) -> dict[str, int]:
     """Peak memory of the ranks, and what of it is above idle. Collective."""
     peak = peak_bytes()
-    result = {}
     by_rank = gathered(comm, [peak, max(0, peak - idle_bytes)])
+    result = dict[str, int]()
     for name, bytes_ in zip(("peak_bytes", "peak_above_idle_bytes"), by_rank.T, strict=True):
-        result[f"max_rank_{name}"] = int(bytes_.max())
-        result[f"rank_0_{name}"] = int(bytes_[0])
-        result[f"median_rank_{name}"] = int(np.median(bytes_))
+        of_ranks = {"max_rank": bytes_.max(), "rank_0": bytes_[0], "median_rank": np.median(bytes_)}
+        result |= {f"{which}_{name}": int(count) for which, count in of_ranks.items()}
     return result
 
 
 def write(report: Report, path: str) -> None:
     """Write the report aside, then rename it into place."""
     text = json.dumps(report, indent=1, allow_nan=False) + "\n"
-    with atomic_file(path, f"--json {path}") as file:
-        file.write(text.encode())
+    write_file(path, [text.encode()], f"--json {path}")
 
 
 def publish(
@@ -137,10 +136,6 @@ def publish(
     (shown or show)(report)
     if trouble:
         raise InputError(trouble)
-
-
-def _per_epoch(counts: Sequence[int]) -> int:
-    return sum(counts) // max(len(counts), 1)
 
 
 def _completed(trainer: Trainer, seconds: list[float]) -> list[dict[str, Any]]:
@@ -183,7 +178,7 @@ def show(report: Report) -> None:
     table.add_row("seconds per epoch", seconds)
     table.add_row("of which", in_lines([f"{name} {spent[name]:.4f}" for name in CATEGORIES]))
     for share, reached in list(report["seconds_to"].items())[-1:]:
-        score = _titled(_followed(report["history"]) or "")
+        score = _titled(followed(report["history"]) or "")
         table.add_row(f"seconds to {float(share):.0%} {score}", f"{reached:.4f}")
 
     between = (report["volume_by_level"] or {}).get("between", {"total_bytes": 0})
@@ -261,14 +256,13 @@ def _shown(name: str, value: float) -> str:
 
 def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Seconds of training until a score was reached, for every whole percent above all before."""
-    followed = _followed(history)
-    result: dict[str, float] = {}
-    if followed is None:
+    score_of, result = followed(history), dict[str, float]()
+    if score_of is None:
         return result
     seconds, best = 0.0, -1
     for record in history:
         seconds += record["seconds"]
-        score = record.get(followed)
+        score = record.get(score_of)
         percent = -1 if score is None else int(score * 100 + 1e-9)
         for reached in range(max(best + 1, 0), percent + 1):
             result[f"{reached / 100:.2f}"] = seconds
@@ -276,17 +270,7 @@ def seconds_to(history: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return result
 
 
-def epochs_to(history: Sequence[Mapping[str, Any]], target: float) -> int | None:
-    """Epochs until the score that `seconds_to` follows was within 0.01 of a target, if it was."""
-    followed = _followed(history)
-    for record in history:
-        score = None if followed is None else record.get(followed)
-        if score is not None and target - score < 0.01:
-            return int(record["epoch"]) + 1
-    return None
-
-
-def _followed(history: Sequence[Mapping[str, Any]]) -> str | None:
+def followed(history: Sequence[Mapping[str, Any]]) -> str | None:
     """The first score that there is, of the test set or else of the validation set."""
     scores = [f"{split}_{share}" for split in ("test", "val") for share in (*SHARES, "r2", "mrr")]
     for name in scores:

@@ -8,10 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
-
-import torch
 
 from spgnn.comm import Communicator
 from spgnn.comm.launch import run_job
@@ -35,7 +32,6 @@ from spgnn.train.trainer import Trainer
 from spgnn.train.vertices import NodeClassification
 
 Shared = tuple[RankShare, dict[str, Any] | None]
-TRIED_EPOCHS = 5  # of each of two plans that are close
 # What may differ between ranks: machines do.
 OWN_FLAGS = ("threads", "data_dir")
 
@@ -95,8 +91,7 @@ def train(
         flags = {*flags, "nodes"}
     plan = None
     if config.algorithm.plan is not None:
-        fill_in = PLANNERS.need("training", "--plan", "plan")
-        config, plan = fill_in(config, comm, flags, lambda tried: _attempt(tried, comm))
+        config, plan = PLANNERS.need("training", "--plan", "plan")(config, comm, flags)
     whole_rows, config = config.whole_rows, config.decided()
     idle = resident_bytes()
     watch.lap("start")
@@ -108,7 +103,7 @@ def train(
     else:
         if data is None:
             for extension in config.extensions:
-                part = extension.share(config, comm, partial(_working, config, comm))
+                part = extension.share(config, comm)
                 if part is not None:
                     shared, more = part
             data = training_graph(config, comm, shared, watch)
@@ -173,22 +168,8 @@ def run_all(
     write_predictions(job, trainer, dataset)
 
 
-def _attempt(config: TrainConfig, comm: Communicator) -> float:
-    """Seconds of an epoch, tried without evaluating or keeping anything. Collective."""
-    seconds = [spent for spent, _ in _tried(config, comm, None, TRIED_EPOCHS)]
-    slowest = torch.tensor([median(seconds[1:])], dtype=torch.float64)
-    comm.all_reduce(slowest, "max").wait()
-    return float(slowest)
-
-
-def _working(config: TrainConfig, comm: Communicator, shared: Shared, epochs: int) -> float:
-    """Seconds of an epoch in which this rank does not wait for others. Collective."""
-    tried = _tried(config, comm, shared, epochs + 1)
-    return median(spent - waited for spent, waited in tried[1:])
-
-
-def _tried(
-    config: TrainConfig, comm: Communicator, shared: Shared | None, epochs: int
+def tried_seconds(
+    config: TrainConfig, comm: Communicator, epochs: int, shared: Shared | None = None
 ) -> list[tuple[float, float]]:
     """Seconds of each of some epochs, and those in exchanges; nothing is kept. Collective."""
     options = replace(config.training, checkpoint=None, resume=False)
@@ -217,28 +198,22 @@ def write_predictions(job: Job, trainer: Trainer, dataset: str | None) -> None:
 
 def check_targets(job: Job, training: Training, read: Sequence[str | None]) -> None:
     """Try every place to write to, which is nothing that is read, before anything takes long."""
-    if job.json is not None:
-        check_writable(job.json, "--json")
-    if job.predictions is not None:
-        if not job.predictions.endswith((".npz", ".parquet")):
-            form = "its name must end in .npz or .parquet"
-            raise InputError(f"--predictions {job.predictions}: {form}")
-        if job.predictions.endswith(".parquet"):
-            check_table(f"--predictions {job.predictions}")
-        check_writable(job.predictions, "--predictions")
-    written = {"--json": job.json, "--predictions": job.predictions}
-    for flag, path in written.items():
-        for name in (*read, job.config):
-            if path and name and _is_same(path, name):
+    if job.predictions is not None and not job.predictions.endswith((".npz", ".parquet")):
+        form = "its name must end in .npz or .parquet"
+        raise InputError(f"--predictions {job.predictions}: {form}")
+    if job.predictions is not None and job.predictions.endswith(".parquet"):
+        check_table(f"--predictions {job.predictions}")
+    for flag, path in (("--json", job.json), ("--predictions", job.predictions)):
+        if path is None:
+            continue
+        check_writable(path, flag)
+        for name in filter(None, (*read, job.config)):
+            if os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name):
                 raise InputError(f"{flag} {path}: is what this run reads")
     if job.log is not None:
         check_log_directory(job.log)
     if training.checkpoint is not None:
         checkpoint.check_target(training.checkpoint, training.resume)
-
-
-def _is_same(path: str, name: str) -> bool:
-    return os.path.exists(path) and os.path.exists(name) and os.path.samefile(path, name)
 
 
 def resolved(config: TrainConfig, comm: Communicator) -> TrainConfig:

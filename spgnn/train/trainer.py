@@ -99,10 +99,6 @@ class Trainer:
         Why training ended before it was done, the same on all ranks.
     first_epoch : int
         Epochs that a resumed run had trained before.
-    freed : FreedMemory or None
-        What a job does about memory that epochs free; by default, nothing.
-    steps_per_epoch : int
-        Of the optimiser.
     """
 
     def __init__(
@@ -124,14 +120,22 @@ class Trainer:
             check_choice("Trainer(optimizer=…)", optimizer, OPTIMIZERS)
             settings["optimizer"], optimizer = optimizer, None
         _check_settings(settings, options)
-        for name, function in (("loss", loss), ("optimizer", optimizer), ("forward", forward)):
-            _check_function(name, function)
+        _check_loss_function(loss)
+        optimizers = torch.optim.Optimizer
+        if isinstance(optimizer, type):
+            usable = issubclass(optimizer, optimizers)
+        else:
+            usable = callable(optimizer) or isinstance(optimizer, optimizers | None)
+        if not usable:
+            raise _wrong("optimizer", "a torch optimizer, its class, a name or ", optimizer)
+        if forward is not None and (isinstance(forward, type) or not callable(forward)):
+            raise _wrong("forward", "", forward)
         if callable(callbacks):
             raise InputError("Trainer(callbacks=…) must be a list of functions, got one")
         changed = [] if options is None else options.changed
         set_by_hand = {*settings, *(option.name for option, _ in changed)}
         self.options = options = options or Training(**{"weight_decay": 0.0, **settings})
-        options.check()
+        options.check_together()
         if isinstance(model, nn.Module):
             if not isinstance(graph, DistributedGraph):
                 raise InputError(
@@ -206,7 +210,7 @@ class Trainer:
             raise unknown("fit(…)", next(iter(unknown_settings)), ["epochs"])
         if epochs is not None:
             self.options = replace(self.options, epochs=epochs)
-            self.options.check()
+            self.options.check_together()
         with default_device(self._device):
             self.run()
         if self.failure is not None:
@@ -214,16 +218,7 @@ class Trainer:
         return self.history
 
     def run(self) -> None:
-        """Train for ``options.epochs`` epochs, with checkpoints. Collective.
-
-        What ends training before it is done is said by `failure`.
-
-        Raises
-        ------
-        InputError
-            If the ranks' models differ, the checkpoint to be resumed is none of this task, or early
-            stopping has no validation loss to look at.
-        """
+        """Train for ``options.epochs`` epochs, with checkpoints; `failure` says what ended it."""
         options = self.options
         check_replicated(self.task.model, self.comm)
         if options.checkpoint:
@@ -312,16 +307,7 @@ class Trainer:
 
     @torch.no_grad()
     def write_predictions(self, path: str, dataset: str | None = None) -> None:
-        """Write the predictions of all vertices as ``.npz``, in the source order. Collective.
-
-        Rank 0 holds its own rows and a stretch of all; the file is written aside, then renamed. A
-        ``.parquet`` file has the ids of vertices as well, and strings if those of `dataset` are.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if it cannot be written, or the task predicts nothing.
-        """
+        """Write the predictions of all vertices, ``.npz`` or ``.parquet``. Collective."""
         self.task.model.eval()
         with self._precision():
             predictions = self.task.predictions()
@@ -452,25 +438,21 @@ def _check_settings(settings: Mapping[str, Any], options: Training | None) -> No
             raise InputError(f"Trainer({name}=…) needs {needs}")
 
 
-def _check_function(name: str, function: Any) -> None:
-    """Refuse what can neither be called nor is a name, and classes of which none was made."""
-    if isinstance(function, torch.optim.Optimizer | str | None):
-        wrong = name == "forward" and function is not None
-    elif isinstance(function, type):
-        wrong = name != "optimizer" or not issubclass(function, torch.optim.Optimizer)
-    else:
-        wrong = not callable(function)
-    if wrong or (name == "loss" and function is None):
-        got = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
-        needed = "a torch optimizer, its class, a name" if name == "optimizer" else "a name"
-        needed = "" if name == "forward" else f"{needed} or "
-        raise InputError(f"Trainer({name}=…) must be {needed}a function, got {got}")
-    if name == "loss" and isinstance(function, nn.Module):
-        learnt = next((name for name, p in function.named_parameters() if p.requires_grad), None)
-        if learnt is not None:
+def _wrong(name: str, others: str, value: object) -> InputError:
+    got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
+    return InputError(f"Trainer({name}=…) must be {others}a function, got {got}")
+
+
+def _check_loss_function(loss: object) -> None:
+    """Refuse what cannot be called, classes, and losses that would have to be learnt."""
+    if isinstance(loss, type) or not (isinstance(loss, str) or callable(loss)):
+        raise _wrong("loss", "a name or ", loss)
+    learnt = loss.named_parameters() if isinstance(loss, nn.Module) else []
+    for name, parameter in learnt:
+        if parameter.requires_grad:
             raise InputError(
-                f"Trainer(loss=…): {learnt} of {type(function).__name__} would not be trained: "
-                "freeze it with requires_grad_(False), or write a Task (docs/tasks.md)"
+                f"Trainer(loss=…): {name} of {type(loss).__name__} would not be trained: freeze "
+                "it with requires_grad_(False), or write a Task (docs/tasks.md)"
             )
 
 

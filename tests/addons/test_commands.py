@@ -8,10 +8,6 @@ from spgnn.addons.diskbatches.minibatch_config import MiniBatchConfig
 from spgnn.addons.plan.cli import PlanConfig
 from spgnn.addons.recommend.config import RecommendConfig
 from spgnn.config import TrainConfig
-from spgnn.inference.cli import InferConfig
-from spgnn.options import options_of
-from spgnn.partition.__main__ import Options as PartitionOptions
-from spgnn.slips import FLAGS_OF
 from tests.train.command import check_help, check_slip
 
 
@@ -24,6 +20,12 @@ def test_help_is_short_and_names_are_unique(kind, capsys):
     ("kind", "words", "meant"),
     [
         (MiniBatchConfig, "--algo 1d", "it is a flag of gcn.py"),
+        (TrainConfig, "--batch-size 9", "it is a flag of minibatch.py"),
+        (TrainConfig, "--fanouts 9", "--num-neighbors is a flag of minibatch.py"),
+        (TrainConfig, "--recipe none", "it is a flag of lightgcn.py"),
+        (MiniBatchConfig, "--ranks 4", "did you mean '--nproc'?"),
+        (RecommendConfig, "--disk-speed 3", "it is a flag of spgnn plan"),
+        (RecommendConfig, "--preset fast", "it is a flag of spgnn-partition"),
         (RecommendConfig, "--hidden 3", "did you mean '--dim'?"),
         (PlanConfig, "sbm --np 4", "did you mean '--ranks'?"),
         (PlanConfig, "sbm --ranks 4 --graph sbm", "did you mean 'GRAPH without a flag'?"),
@@ -31,13 +33,3 @@ def test_help_is_short_and_names_are_unique(kind, capsys):
 )
 def test_slips_are_answered_with_what_was_meant(kind, words, meant):
     check_slip(kind, words, meant)
-
-
-def test_flags_of_other_commands_are_theirs():
-    flags = {
-        kind.program: {o.flag for record in kind.sections().values() for o in options_of(record)}
-        for kind in (TrainConfig, MiniBatchConfig, RecommendConfig, PlanConfig, InferConfig)
-    }
-    flags["spgnn-partition"] = {option.flag for option in options_of(PartitionOptions)}
-    for command, names in FLAGS_OF.items():
-        assert {f"--{name}" for name in names.split()} <= flags[command]

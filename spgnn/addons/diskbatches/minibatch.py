@@ -120,9 +120,7 @@ def assemble(
         "sampler": {**_totals(comm, counts), "seconds": seconds, "edges_per_second": rate},
     }
     if config.comparison.target is not None:
-        report["epochs_to_target"] = reporting.epochs_to(
-            report["history"], config.comparison.target
-        )
+        report["epochs_to_target"] = epochs_to(report["history"], config.comparison.target)
     if strategy is None:
         pattern = loader.graph.pattern
         report["structure"] = None
@@ -136,6 +134,16 @@ def assemble(
     report["features"] = {**rows, **none, "cache_rows": 0}
     report["partition"] = task.partition_report  # type: ignore[attr-defined]
     return report | strategy.report()
+
+
+def epochs_to(history: Sequence[Mapping[str, Any]], target: float) -> int | None:
+    """Epochs until the score that ``seconds_to`` follows was within 0.01 of a target, if it was."""
+    followed = reporting.followed(history)
+    for record in history:
+        score = None if followed is None else record.get(followed)
+        if score is not None and target - score < 0.01:
+            return int(record["epoch"]) + 1
+    return None
 
 
 def _totals(comm: Communicator, counts: Mapping[str, int]) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, Literal
@@ -191,7 +191,7 @@ class Storage(Record):
         ),
     ] = 0
 
-    def check(self) -> None:
+    def check_together(self) -> None:
         """Refuse flags that do not go together."""
         on_disk = self.store == "disk"
         # Without any room these would say what is kept of nothing.
@@ -342,20 +342,15 @@ class MiniBatchConfig(Configuration):
         """The options of a registered record that are not as by default, and their values."""
         return [pair for one in self.extra if type(one) is record for pair in one.changed]
 
-    def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks; an InputError says what would be right."""
-        self.check_fixed()
+    def refused(self, ranks: int) -> Iterator[str]:
+        """Say what cannot work on that many ranks."""
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
-            raise InputError(f"--layers {layers} needs as many --num-neighbors, got {hops}")
+            yield f"--layers {layers} needs as many --num-neighbors, got {hops}"
         if self.model.registered.needs_edges:
-            raise InputError(f"--model {self.model.model}: batches have no features of edges")
-        for message in refused_models(self.settled().model, self.aim):
-            raise InputError(message)
-        self.storage.check()
-        _refuse(*self._refused(ranks))
-        self.aim.check()
-        self.training.check()
+            yield f"--model {self.model.model}: batches have no features of edges"
+        yield from refused_models(self.settled().model, self.aim)
+        yield from (message for wrong, message in self._refused(ranks) if wrong)
         self._check_distribution()
         for name in TABLES:
             TABLES[name].check(self)

@@ -2,11 +2,12 @@
 
 import lazy_loader
 
-from spgnn.registry import COMMANDS, PLANNERS
+from spgnn.registry import COMMANDS, PLANNERS, PROGRAMS
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 COMMANDS.add("machine", "spgnn.addons.plan.cli:MACHINE")
 COMMANDS.add("plan", "spgnn.addons.plan.cli:PLAN")
+PROGRAMS.add("spgnn plan", "spgnn.addons.plan.cli:PlanConfig")
 PLANNERS.add("training", "spgnn.addons.plan.planned:fill_in")
 PLANNERS.add("distribute", "spgnn.addons.plan.planned:planned_placement")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import asdict, replace
+from statistics import median
 from typing import Any, get_args
 
 import numpy as np
@@ -25,8 +26,10 @@ from spgnn.layout import Int32Array
 from spgnn.machine import Machine, read_machine
 from spgnn.partition import METHODS, Objective, read_labels
 from spgnn.progress import ProgressBar
+from spgnn.train import gathered, tried_seconds
 
 LARGEST_FILE = 1 << 28
+TRIED = 5  # epochs of each of two plans that are close
 
 
 def planned_placement(
@@ -77,10 +80,7 @@ def planned_placement(
 
 
 def fill_in(
-    config: TrainConfig,
-    comm: Communicator,
-    given: Collection[str],
-    attempt: Callable[[TrainConfig], float],
+    config: TrainConfig, comm: Communicator, given: Collection[str]
 ) -> tuple[TrainConfig, dict[str, Any]]:
     """Choose the options of a configuration with ``--plan`` that were not given. Collective."""
     how = config.algorithm
@@ -127,7 +127,8 @@ def fill_in(
     tried = []
     if len(plans) > 1:
         for one in plans:
-            one["seconds"] = attempt(filled(one["flags"]))
+            seconds = [spent for spent, _ in tried_seconds(filled(one["flags"]), comm, TRIED)]
+            one["seconds"] = float(gathered(comm, median(seconds[1:])).max())
         tried = [{"flags": one["flags"], "seconds": one["seconds"]} for one in plans]
         plans.sort(key=lambda one: float(one["seconds"]))
     best = plans[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -187,25 +187,20 @@ class RecommendConfig(Configuration):
         scheme = Scheme(how.algo, how.c)
         return scheme if self.storage.spill is not None else scheme.for_products
 
-    def check(self, ranks: int) -> None:
-        """Refuse what cannot work on that many ranks; an InputError says what would be right."""
+    def refused(self, ranks: int) -> Iterator[str]:
+        """Say what cannot work on that many ranks."""
         self.distribution.check(ranks)
-        self.training.check()
         _ = self.model.of_layers
-        self.check_fixed()
+        sampling, spills = self.sampling, self.storage.spill is not None
         if self.training.lr_schedule == "plateau":
-            raise InputError("training.lr-schedule plateau: recommenders have no validation loss")
-        if self.sampling.loss == "in-batch" and self.sampling.negatives > 1:
-            raise InputError("--negatives: with --loss in-batch they are the items of other pairs")
-        if self.sampling.temperature != 1 and self.sampling.loss == "bpr":
-            raise InputError("sampling.temperature needs --loss softmax or in-batch")
-        if self.storage.spill is not None:
-            self._check_spill()
-
-    def _check_spill(self) -> None:
-        if self.sampling.loss == "in-batch":
-            raise InputError("--spill needs --loss bpr or softmax: steps are larger than memory")
-        if self.distribution != Scheme():
-            raise InputError("--spill needs --algo 1d and --cover column")
-        if self.training.checkpoint is not None:
-            raise InputError("--spill: embeddings on a disk are not copied: no --checkpoint")
+            yield "training.lr-schedule plateau: recommenders have no validation loss"
+        if sampling.loss == "in-batch" and sampling.negatives > 1:
+            yield "--negatives: with --loss in-batch they are the items of other pairs"
+        if sampling.temperature != 1 and sampling.loss == "bpr":
+            yield "sampling.temperature needs --loss softmax or in-batch"
+        if spills and sampling.loss == "in-batch":
+            yield "--spill needs --loss bpr or softmax: steps are larger than memory"
+        if spills and self.distribution != Scheme():
+            yield "--spill needs --algo 1d and --cover column"
+        if spills and self.training.checkpoint is not None:
+            yield "--spill: embeddings on a disk are not copied: no --checkpoint"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from spgnn.addons.diskbatches.batch_seconds import PARTS, BatchSeconds
+from spgnn.addons.diskbatches.minibatch import epochs_to
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
-from spgnn.train.report import epochs_to
 
 RANKS, STEPS, EPOCHS = 3, 2, 4
 ALL_REDUCE = 0.25
