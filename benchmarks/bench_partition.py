@@ -45,8 +45,7 @@ from spgnn.exchange.needs import Cover
 from spgnn.layout import Int32Array
 from spgnn.partition import methods as partitioners
 from spgnn.partition import partition
-from spgnn.partition.adjacency import Adjacency
-from spgnn.partition.problem import PRESETS, Problem
+from spgnn.partition.problem import PRESETS, Adjacency, Problem
 from spgnn.partition.volume import CoverVolume, count_volumes, excess_of_maximum, part_weights
 from spgnn.sparse import CSR
 

@@ -25,8 +25,7 @@ from partition_graphs import load
 from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import ShardDirectory, open_shards
 from spgnn.partition import partition
-from spgnn.partition.adjacency import Adjacency
-from spgnn.partition.problem import Preset
+from spgnn.partition.problem import Adjacency, Preset
 from spgnn.progress import ProgressBar
 
 # The paper's largest graphs: vertices and nonzeros (twice the edges).

@@ -136,7 +136,6 @@ def digest(*arrays: memoryview | bytes) -> str:
 
 
 def hasher_of_digest() -> hashlib.blake2b:
-    """The hash of a `digest`, for bytes that come piece by piece."""
     return hashlib.blake2b(digest_size=16)
 
 

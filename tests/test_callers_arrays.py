@@ -13,7 +13,7 @@ import spgnn
 from spgnn import CSR, DistMatrix, Mesh, RowLayout, connect
 from spgnn.data import Graph, from_dgl, from_ogb, from_pyg, from_scipy
 from spgnn.partition import partition, report
-from spgnn.partition.adjacency import Adjacency
+from spgnn.partition.problem import Adjacency
 from spgnn.testing import run_ranks
 
 N = 8

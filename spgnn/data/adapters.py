@@ -180,7 +180,6 @@ def unchanged(attributes: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict
 
 
 def read_pyg(data: Any) -> ForeignGraph:
-    """Everything that a PyTorch Geometric ``Data`` holds."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
         raise InputError("this Data has no edge_index; heterogeneous data are not read")

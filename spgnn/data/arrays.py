@@ -38,7 +38,6 @@ class NpyHeader(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the numbers."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -77,8 +76,6 @@ _LONGEST_WORD = 1024  # bytes
 
 
 class ArrayStream:
-    """An array of an archive, read from its beginning."""
-
     def __init__(self, path: Path, name: str, file: BinaryIO, header: NpyHeader) -> None:
         self.header = header
         self._path, self._name, self._file = path, name, file
@@ -97,8 +94,6 @@ class ArrayStream:
 
 
 class Archive:
-    """An .npz file."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         check_regular(path)
@@ -142,7 +137,6 @@ class Archive:
 
     @property
     def names(self) -> list[str]:
-        """The arrays there are."""
         return list(self._members)
 
     @contextmanager
@@ -252,7 +246,6 @@ class ArrayRecord:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its numbers."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
@@ -267,7 +260,6 @@ class ArrayWriter:
         self._rows = 0
 
     def append(self, rows: Array) -> None:
-        """Write some more rows."""
         assert rows.dtype == self._dtype
         assert rows.shape[1:] == self._row
         for piece in _pieces(rows):
@@ -285,12 +277,10 @@ class ArrayWriter:
         return ArrayRecord(self._dtype.str, shape, self._hasher.hexdigest(), _sample(written))
 
     def close(self) -> None:
-        """Close the file, complete or not."""
         self._file.close()
 
 
 def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool = True) -> Array:
-    """Map an array."""
     header = header_bytes(np.dtype(record.dtype), record.shape)
     check_regular(path)
     with reading(path, "truncated or not an array"):
@@ -314,7 +304,6 @@ def open_array(path: Path, record: ArrayRecord, *, writable: bool, check: bool =
 
 
 def check_array(path: Path, record: ArrayRecord) -> None:
-    """Compare all bytes of an array with its digest."""
     array = open_array(path, record, writable=False, check=False)
     if digest(*_pieces(array)) != record.digest:
         raise _damaged(path)

@@ -94,7 +94,6 @@ class Arrangement:
 
     @classmethod
     def of(cls, structure: CSR, labels: npt.ArrayLike | None, slices: Slices) -> Arrangement:
-        """Arrange a graph."""
         n = structure.shape[0]
         layout, order = partition_order(labels, n, slices.parts)
         entries = None
@@ -251,9 +250,9 @@ def scatter(
 
     Parameters
     ----------
-    graph : Graph or GraphSource on rank 0, ``None`` elsewhere
-    labels : int [n] in [0, parts) on rank 0, optional
-        ``None`` for even blocks.
+    graph, labels, edge_labels
+        On rank 0. Labels are int [n] in [0, parts), by default even blocks; those of edges are the
+        part of each nonzero, in the order of the source, and are sent with the rows.
     parts : int
         Each is cut into slices, one for each of as many neighbouring ranks.
     split : int, optional
@@ -261,8 +260,6 @@ def scatter(
     shares : int
         This many neighbouring slices are multiplied together, each rank taking a share of the
         feature columns: these have equally many rows, rather than equally many column entries.
-    edge_labels : int32 [nnz] on rank 0, optional
-        The part of each nonzero, in the order of the source; sent with the rows.
 
     Raises
     ------
@@ -280,11 +277,9 @@ def scatter(
             ids = reader.source.vertex_ids[order]
     own = _rows_of_all(comm, order, layout.sizes, torch.int64)
     vertex_ids = _rows_of_all(comm, ids, layout.sizes, torch.int64) if header["moved"] else own
-    A = _adjacency_of_all(comm, reader, structure, layout, weighted=meta.weighted)
-    tables = {
-        name: _entries_of_all(comm, reader, structure, name, kind, layout, A.nnz)
-        for name, kind in header["entries"].items()
-    }
+    A, tables = _adjacency_of_all(
+        comm, reader, structure, layout, weighted=meta.weighted, entries=header["entries"]
+    )
     del structure  # it may be all that holds the graph's
     data = _vertex_data_of_all(comm, reader, header, meta, own, layout)
     return RankShare(meta, layout, A, vertex_ids, data, **tables)
@@ -318,7 +313,6 @@ class _Reader:
             self.piece_rows = max(1, min(self.piece_rows, PIECE_BYTES // (4 * meta.features)))
 
     def header(self) -> dict[str, Any]:
-        """Everything that all ranks have to know."""
         meta = self.source.meta
         empty = self._one_split(self.source.rows(slice(0, 0)))
         arrays = {n: getattr(empty, n) for n in ("x", "y", *MASKS) if meta.features or n != "x"}
@@ -360,42 +354,29 @@ def _adjacency_of_all(
     layout: RowLayout,
     *,
     weighted: bool,
-) -> CSR:
-    """Own rows of rank 0's matrix; no more than those of one rank are there twice."""
+    entries: dict[str, Any],
+) -> tuple[CSR, dict[str, Tensor]]:
+    """Own rows of rank 0's matrix, and of tables of its entries; those of one rank exist twice."""
+    numbered = None
+    if matrix is not None and entries:  # exact up to 2⁵³
+        numbered = matrix.with_values(torch.arange(matrix.nnz, dtype=torch.float64))
 
-    def receive(peer: int) -> CSR:
-        block = None
+    def receive(peer: int) -> tuple[CSR, dict[str, Tensor]]:
+        block = numbers = None
         if reader is not None and matrix is not None:
             block = reader.arrangement.rows(matrix, *layout.range(peer))
+            if numbered is not None:
+                numbers = reader.arrangement.rows(numbered, *layout.range(peer)).values
         rows = np.where(np.arange(comm.size) == peer, layout.sizes, 0)
-        return _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
-
-    return [receive(peer) for peer in range(comm.size)][comm.rank]
-
-
-def _entries_of_all(
-    comm: Communicator,
-    reader: _Reader | None,
-    structure: CSR | None,
-    name: str,
-    kind: tuple[str, list[int]],
-    layout: RowLayout,
-    nnz: int,
-) -> Tensor:
-    """A table of the entries of own rows, in their new order. Collective."""
-    numbered = None
-    if structure is not None:  # exact up to 2⁵³
-        numbered = structure.with_values(torch.arange(structure.nnz, dtype=torch.float64))
-
-    def receive(peer: int) -> Tensor:
-        sent, entries = None, np.zeros(comm.size, np.int64)
-        entries[peer] = nnz if peer == comm.rank else 0
-        if reader is not None and numbered is not None:
-            numbers = reader.arrangement.rows(numbered, *layout.range(peer)).values
-            assert numbers is not None
-            sent = reader.entries[name][numbers.long()]
-            entries[peer] = len(sent)
-        return _rows_of_all(comm, sent, entries, getattr(torch, kind[0]), tuple(kind[1]))
+        A = _blocks_of_all(comm, block, rows, layout.rows, weighted=weighted)
+        counts, tables = np.zeros(comm.size, np.int64), {}
+        counts[peer] = A.nnz if block is None else block.nnz
+        for name, (dtype, width) in entries.items():
+            sent = None
+            if reader is not None and numbers is not None:
+                sent = reader.entries[name][numbers.long()]
+            tables[name] = _rows_of_all(comm, sent, counts, getattr(torch, dtype), tuple(width))
+        return A, tables
 
     return [receive(peer) for peer in range(comm.size)][comm.rank]
 

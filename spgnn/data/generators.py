@@ -47,19 +47,11 @@ def block_model(
 ) -> Graph:
     """An undirected graph with communities, skewed degrees, noisy features and a seeded split.
 
-    Karrer & Newman 2011: vertex v has a propensity θ_v, here Pareto-distributed and cut. Each edge
-    draws one end from all vertices in proportion to θ, the other from the class of the first with
-    probability ``homophily``, from all vertices otherwise. Loops and duplicates are dropped and
-    drawn again; where a class is full, edges go anywhere. Feature vectors are ``signal`` times a
-    random unit vector of the class plus standard normal noise.
-
-    Parameters
-    ----------
-    edges : int
-        Stored entries: an undirected edge counts twice. Met within about 1 % where the graph has
-        room for them.
-    skew : float > 1
-        Exponent of the degree distribution's tail; larger is flatter.
+    Karrer & Newman 2011: vertex v has a propensity θ_v, here Pareto-distributed and cut, whose tail
+    has the exponent `skew`. Each edge draws one end from all vertices in proportion to θ, the other
+    from the class of the first with probability `homophily`, from all vertices otherwise. Loops and
+    duplicates are dropped and drawn again; where a class is full, edges go anywhere. There are
+    about `edges` stored entries, two an edge. Features are as of `drawn_graph`.
 
     Raises
     ------
@@ -104,21 +96,9 @@ def drawn_graph(
 ) -> Graph:
     """An undirected graph of drawn edges, whose loops and duplicates are drawn again.
 
-    Parameters
-    ----------
-    name : str
-    edges : int
-        Stored entries: an undirected edge counts twice.
-    ends : callable
-        ``ends(count, attempt)`` draws the vertices at both ends of so many edges.
-    y : int64 [vertices]
-        Classes; features are ``signal`` times a unit vector of each, plus noise.
-    rng : Generator
-        Of the features.
-    classes, features : int
-    signal : float
-    seed : int
-        Of the split.
+    ``ends(count, attempt)`` draws the vertices at both ends of so many edges. There are `edges`
+    stored entries, two an edge. Features are ``signal`` times a unit vector of each class y, plus
+    noise of the `rng`; `seed` is the split's.
     """
     index_type, vertices = numpy_index_dtype(len(y)), len(y)
     sources, targets = [np.empty(0, index_type)], [np.empty(0, index_type)]

@@ -14,6 +14,7 @@ from torch import Tensor
 from spgnn.data.structure import rename_columns, select_rows, slice_rows, union, with_entries
 from spgnn.errors import InputError
 from spgnn.layout import inverse_permutation
+from spgnn.pattern import described
 from spgnn.sparse import CSR, EVERY_INTEGER, exact_in_float32, take_rows
 
 Array = npt.NDArray[Any]
@@ -61,12 +62,8 @@ class VertexData:
             If a mask has no such column.
         """
         if self.train_mask is not None and not 0 <= split < self.splits:
-            if not self.splits:
-                raise InputError(f"split {split} does not exist: the masks have no columns")
-            raise InputError(
-                f"split {split} does not exist: the masks have {self.splits} column(s), "
-                f"so it must be in [0, {self.splits})"
-            )
+            columns = f"{self.splits} column(s), from 0" if self.splits else "no columns"
+            raise InputError(f"split {split} does not exist: the masks have {columns}")
         masks = {name: getattr(self, name) for name in MASKS}
         tables = {name: m[:, split] for name, m in masks.items() if m is not None and m.dim() == 2}
         return replace(self, **tables)
@@ -76,7 +73,7 @@ class VertexData:
         arrays = {name: getattr(self, name) for name in ("x", "y", *MASKS)}
         return {k: None if v is None else select_rows(v, rows) for k, v in arrays.items()}
 
-    def _check_vertices(self, rows: int, owner: str) -> None:
+    def check_vertices(self, rows: int, owner: str) -> None:
         x, y = self.x, self.y
         if x is not None:
             what = f"{owner}: x"
@@ -90,7 +87,7 @@ class VertexData:
         if y is not None and ((y.dtype, y.dim()) not in kinds or len(y) != rows):
             raise InputError(
                 f"{owner}: y must be int64 [{rows}], int8 [{rows}, labels] or float32 "
-                f"[{rows}, numbers], got {y.dtype} {list(y.shape)}"
+                f"[{rows}, numbers], got {described(y)}"
             )
         for name in MASKS:
             mask = getattr(self, name)
@@ -99,7 +96,7 @@ class VertexData:
             if mask.dtype != torch.bool or mask.dim() not in (1, 2) or mask.shape[0] != rows:
                 raise InputError(
                     f"{owner}: {name} must be bool [{rows}] or [{rows}, splits], "
-                    f"got {mask.dtype} {list(mask.shape)}"
+                    f"got {described(mask)}"
                 )
             if self.train_mask is not None and mask.shape != self.train_mask.shape:
                 raise InputError(
@@ -146,15 +143,10 @@ class Graph(VertexData):
             raise InputError(
                 f"{self.name}: the matrix is {rows} × {cols}; a graph needs as many rows as columns"
             )
-        object.__setattr__(self, "adjacency", narrow(self.adjacency, self.name))
-        self._check_vertices(rows, self.name)
-        _check_edges(self, self.name)
-        if self.vertex_ids is not None:
-            _check_ids(self.vertex_ids, rows, self.name)
+        _check(self, self.name)
 
     @property
     def vertices(self) -> int:
-        """Number of vertices n."""
         return self.adjacency.shape[0]
 
     @property
@@ -169,7 +161,6 @@ class Graph(VertexData):
 
     @property
     def weighted(self) -> bool:
-        """True if edges have weights."""
         return self.adjacency.values is not None
 
     def relabel(self, order: Tensor) -> Graph:
@@ -231,29 +222,29 @@ class GraphBlock(VertexData):
             raise InputError(
                 f"rows [{self.first_row}, {self.first_row + rows}) outside [0, {cols})"
             )
-        owner = f"rows from {self.first_row}"
-        object.__setattr__(self, "adjacency", narrow(self.adjacency, owner))
-        self._check_vertices(rows, owner)
-        _check_edges(self, owner)
-        _check_ids(self.vertex_ids, rows, owner)
+        _check(self, f"rows from {self.first_row}")
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self.adjacency.shape[0]
 
 
-def _check_edges(record: Graph | GraphBlock, owner: str) -> None:
-    attr, nnz = record.edge_attr, record.adjacency.nnz
-    if attr is None:
-        return
-    if not attr.is_floating_point() or attr.dim() not in (1, 2) or len(attr) != nnz:
-        raise InputError(
-            f"{owner}: edge_attr must be floating numbers [{nnz}, k], one row for each entry of "
-            f"the adjacency, got {attr.dtype} {list(attr.shape)}"
-        )
-    table = attr[:, None] if attr.dim() == 1 else attr
-    object.__setattr__(record, "edge_attr", narrow_features(table, f"{owner}: edge_attr"))
+def _check(record: Graph | GraphBlock, owner: str) -> None:
+    """Numbers of 32 bits; arrays that fit the adjacency, which is square or some rows."""
+    rows, nnz = record.adjacency.shape[0], record.adjacency.nnz
+    object.__setattr__(record, "adjacency", narrow(record.adjacency, owner))
+    record.check_vertices(rows, owner)
+    attr, ids = record.edge_attr, record.vertex_ids
+    if attr is not None:
+        if not attr.is_floating_point() or attr.dim() not in (1, 2) or len(attr) != nnz:
+            raise InputError(
+                f"{owner}: edge_attr must be floating numbers [{nnz}, k], one row for each entry "
+                f"of the adjacency, got {described(attr)}"
+            )
+        table = attr[:, None] if attr.dim() == 1 else attr
+        object.__setattr__(record, "edge_attr", narrow_features(table, f"{owner}: edge_attr"))
+    if ids is not None and (ids.shape != (rows,) or ids.dtype != torch.int64):
+        raise InputError(f"{owner}: vertex_ids must be int64 [{rows}], got {described(ids)}")
 
 
 def moved_edges(A: CSR, attr: Tensor | None, move: Callable[[CSR], CSR]) -> Tensor | None:
@@ -263,12 +254,6 @@ def moved_edges(A: CSR, attr: Tensor | None, move: Callable[[CSR], CSR]) -> Tens
     numbers = move(A.with_values(torch.arange(A.nnz, dtype=torch.float64))).values
     assert numbers is not None
     return attr[numbers.long()]
-
-
-def _check_ids(vertex_ids: Tensor, rows: int, owner: str) -> None:
-    if vertex_ids.shape != (rows,) or vertex_ids.dtype != torch.int64:
-        got = f"{vertex_ids.dtype} {list(vertex_ids.shape)}"
-        raise InputError(f"{owner}: vertex_ids must be int64 [{rows}], got {got}")
 
 
 def vertex_ids_of(record: Graph | GraphBlock) -> Tensor:

@@ -205,13 +205,12 @@ def load_dataset(
     ----------
     name_or_path : str or path
         ``sbm``, the built-in set; ``rmat-SCALE-FACTOR``; either also with a seed, ``sbm@seed=3``;
-        a registered name (``spgnn.registry.DATASETS``); a name that can be downloaded
-        (`DOWNLOADS`); the name of an .npz file in ``data_dir``; a file that `read_graph` reads; or
-        a graph directory (`spgnn.data.open_shards`). Several, joined by ``+``, are one graph
-        without edges between them.
+        a name that is registered, can be downloaded, or is that of an .npz file in `data_dir`; a
+        file; or a graph directory. Several, joined by ``+``, are one graph without edges between
+        them.
     data_dir : path, optional
-        Where named sets are looked for and downloads are kept: by default the directory named by
-        the environment variable SPGNN_DATA, or else ``~/.cache/spgnn``.
+        Of named sets and downloads: by default the directory that the environment variable
+        SPGNN_DATA names, or else ``~/.cache/spgnn``.
     seed : int
         Of generated graphs whose name gives none.
     progress : called with (what, done, all), optional
@@ -281,7 +280,6 @@ def download(name: str, data_dir: AnyPath | None = None, progress: Progress | No
 
 
 def data_directory(data_dir: AnyPath | None = None) -> Path:
-    """The directory of named sets."""
     home = data_dir or os.environ.get("SPGNN_DATA")
     return Path(home) if home else Path.home() / ".cache" / "spgnn"
 

@@ -81,7 +81,7 @@ def degree_scales(
     """Scalings that normalise a block: Â = diag(row_scale) · B · diag(col_scale).
 
     The degree of a row is the sum of its weights (its number of entries, if it has none). Rows
-    whose degree is 0 get 0.
+    whose degree is 0 get 0. ``col_scale`` of a column is ``own_scale`` of its vertex, at its owner.
 
     Parameters
     ----------
@@ -92,13 +92,10 @@ def degree_scales(
         neighbours); ``none``: B.
     ids : Tensor int64 [rows], or int
         Original ids of the vertices, for messages; or that of row 0, where they follow it.
-    dtype : torch.float32 or torch.float64
-        Of the scalings.
 
     Returns
     -------
     row_scale, own_scale : Tensor [rows] or None
-        ``col_scale`` of a column is ``own_scale`` of its vertex, at the rank that owns it.
 
     Raises
     ------

@@ -184,7 +184,6 @@ class GraphArrays:
         return single
 
     def shape(self, name: str) -> tuple[int, int]:
-        """Two sizes."""
         rows, cols = (int(v) for v in self.integers(name, 2))
         if rows < 0 or cols < 0:
             self.refuse(name, f"must not be negative, got {rows} × {cols}")
@@ -319,7 +318,6 @@ class GraphArrays:
         return torch.from_numpy(y.astype(np.int64, copy=False))
 
     def _table_of_labels(self, table: Array) -> Tensor:
-        """Several labels a vertex, or numbers."""
         if table.dtype.kind not in "fiub" or table.ndim not in (1, 2):
             kinds = "a vector of integers, a table of 0 and 1, or numbers"
             self.refuse("y", f"must be {kinds}, got {_described(table)}")
@@ -329,7 +327,6 @@ class GraphArrays:
             return torch.from_numpy(labels_of_table(table))
 
     def masks(self) -> dict[str, Tensor]:
-        """The masks that there are, by name."""
         masks: dict[str, Tensor] = {}
         for name in MASKS:
             stored = f"{name}s" if f"{name}s" in self.archive else name
@@ -353,7 +350,6 @@ class GraphArrays:
             raise InputError(f"{self.path}: {name}[{where}] is {array[place]}; it {rule}")
 
     def refuse(self, name: str, rule: str) -> None:
-        """Refuse a whole array."""
         raise InputError(f"{self.path}: array '{name}' {rule}")
 
 
@@ -422,7 +418,6 @@ class NpzSource(GraphSource):
         return A
 
     def edge_attr(self) -> Tensor | None:
-        """In memory."""
         return self._edge_attr
 
     def adjacency(self, ids: Tensor | slice) -> CSR:
@@ -482,7 +477,6 @@ class _DenseFeatures:
         self.mapped = self._array is not None
 
     def pieces(self, rows: int) -> Iterator[tuple[int, Tensor]]:
-        """All rows, checked, so many at a time."""
         with Archive(self._path) as archive, archive.stream("x") as stream:
             arrays = GraphArrays(archive)
             for first in range(0, max(self._rows, 1), rows):
@@ -518,7 +512,6 @@ class _SparseFeatures:
         self.mapped = self._indices is not None and self._data is not None
 
     def pieces(self, rows: int) -> Iterator[tuple[int, CSR]]:
-        """All rows, checked, so many at a time."""
         starts = range(0, max(self._rows, 1), rows)
         if self._whole is not None:
             for first in starts:

@@ -162,7 +162,6 @@ class Part:
         return torch.from_numpy(self.array("edge_attr", "<f4", (nnz, *width), writable=True))
 
     def vertex_ids(self) -> Tensor:
-        """The place of each vertex in the source."""
         if not self.moved:
             return torch.arange(self.first, self.first + self.rows)
         ids = torch.from_numpy(self.array("vertex_ids", "<i8", (self.rows,), writable=True))
@@ -233,7 +232,6 @@ class ShardDirectory(GraphSource):
 
     @property
     def layout(self) -> RowLayout:
-        """Rows of each part."""
         return RowLayout(np.array(self.meta.offsets))
 
     def block(self, part: int) -> GraphBlock:
@@ -439,18 +437,12 @@ def write_shards(
 
     Besides the graph, if it is in memory, this takes memory for a piece of a part and a few numbers
     a vertex. A source that hands out rows (a graph directory, an .npz that is not compressed) is
-    never in memory as a whole. The directory appears whole or not at all.
+    never in memory as a whole. The directory, which must not exist, appears whole or not at all.
 
     Parameters
     ----------
-    graph : Graph or GraphSource
     labels : int [n] in [0, parts), optional
-        The part of each vertex; ``None`` for blocks of equal size. Vertices of a part keep their
-        order.
-    parts : int
-        At most the number of vertices; empty parts are fine.
-    directory : path
-        Must not exist.
+        By default blocks of equal size. Vertices of a part keep their order; parts may be empty.
     progress : called with (what, parts written, parts), optional
     split : int, optional
         Keep only this column of masks with several.
@@ -597,7 +589,6 @@ class DirectoryWriter:
                 self.append(name, array.numpy())
 
     def drop(self, name: str) -> None:
-        """Remove an array of the part."""
         dropped = self.arrays.pop(name)
         dropped.close()
         dropped.path.unlink()

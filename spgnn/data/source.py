@@ -50,7 +50,6 @@ class GraphMeta:
 
     @property
     def parts(self) -> int:
-        """Number of parts."""
         return len(self.offsets) - 1
 
     @classmethod
@@ -200,8 +199,6 @@ class GraphSource(ABC):
 
 
 class MemorySource(GraphSource):
-    """A graph that is in memory."""
-
     def __init__(
         self,
         graph: Graph,
@@ -213,15 +210,12 @@ class MemorySource(GraphSource):
 
     @property
     def vertex_ids(self) -> Tensor | None:
-        """As the graph has them."""
         return self._graph.vertex_ids
 
     def structure(self) -> CSR:
-        """The graph's own adjacency."""
         return self._graph.adjacency
 
     def edge_attr(self) -> Tensor | None:
-        """As the graph has them."""
         return self._graph.edge_attr
 
     def rows(self, ids: Tensor | slice) -> VertexData:
@@ -229,7 +223,6 @@ class MemorySource(GraphSource):
         return VertexData(**self._graph.take(ids))
 
     def graph(self) -> Graph:
-        """The graph itself."""
         return self._graph
 
 

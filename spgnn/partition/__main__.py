@@ -21,13 +21,6 @@ from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import check_writable, write_file
 from spgnn.layout import Int32Array
 from spgnn.options import Record, flag, positional, read_options
-from spgnn.partition.adjacency import (
-    LARGEST_IMBALANCE,
-    LARGEST_SEED,
-    MOST_THREADS,
-    check_nodes,
-    check_parts,
-)
 from spgnn.partition.labels import (
     part_sizes,
     permutation,
@@ -41,7 +34,16 @@ from spgnn.partition.methods import METHODS, OURS, check_method, partition
 from spgnn.partition.morton import MORTON, read_positions
 from spgnn.partition.places import levels_of, place
 from spgnn.partition.plot import check_plot, plot_volumes
-from spgnn.partition.problem import BALANCES, Objective, Preset
+from spgnn.partition.problem import (
+    BALANCES,
+    LARGEST_IMBALANCE,
+    LARGEST_SEED,
+    MOST_THREADS,
+    Objective,
+    Preset,
+    check_nodes,
+    check_parts,
+)
 from spgnn.partition.vertex_cut import LIBRA, VertexCut, cut_vertices
 from spgnn.partition.volume import Report, Volumes, count_volumes, report
 from spgnn.progress import ProgressBar
@@ -115,7 +117,6 @@ class Options(Record):
 
     @property
     def compared(self) -> list[str]:
-        """The further methods."""
         return [] if self.compare is None else self.compare.split(",")
 
     def objective_of(self, compared: str) -> Objective:
@@ -123,7 +124,6 @@ class Options(Record):
         return self.objective if self.objective in OURS.get(compared, ()) else "both"
 
     def outputs(self) -> dict[str, str]:
-        """The files to write, by flag."""
         named = {flag: getattr(self, flag.removeprefix("--")) for flag in OUTPUTS}
         return {flag: path for flag, path in named.items() if path is not None}
 
@@ -337,7 +337,14 @@ def _record(options: Options, reports: list[Report]) -> bytes:
     return json.dumps(record, indent=2, allow_nan=False).encode() + b"\n"
 
 
-# Lines of the table: name, place in a report, form. Those whose place no report has are left out.
+_LEVELS = {
+    "between nodes (rows)": "levels.between",
+    "once a part there": "levels.between_flat",
+    "inside nodes": "levels.inside",
+    "cover minimum, between nodes": "levels.minimum.between_flat",
+    "cover minimum, inside nodes": "levels.minimum.inside",
+}
+# Lines of the table: name, place in a report, form. Those that no report has are left out.
 _TABLE = (
     ("total volume (rows)", "total_volume", "rows"),
     ("busiest part", "busiest", "rows"),
@@ -355,19 +362,15 @@ _TABLE = (
     ("vertex imbalance", "vertex_imbalance", "share"),
     ("seconds", "seconds", "number"),
     ("peak memory", "peak_rss_bytes", "bytes"),
-    ("between nodes (rows)", "levels.between.total", "rows"),
-    ("  busiest part", "levels.between.busiest", "rows"),
-    ("  busiest node", "levels.between.busiest_node", "rows"),
-    ("once a part there", "levels.between_flat.total", "rows"),
-    ("  busiest part", "levels.between_flat.busiest", "rows"),
-    ("  busiest node", "levels.between_flat.busiest_node", "rows"),
-    ("inside nodes", "levels.inside.total", "rows"),
-    ("  busiest part", "levels.inside.busiest", "rows"),
-    ("cover minimum, between nodes", "levels.minimum.between_flat.total", "rows"),
-    ("  busiest part", "levels.minimum.between_flat.busiest", "rows"),
-    ("  busiest node", "levels.minimum.between_flat.busiest_node", "rows"),
-    ("cover minimum, inside nodes", "levels.minimum.inside.total", "rows"),
-    ("  busiest part", "levels.minimum.inside.busiest", "rows"),
+    *(
+        (line, f"{level}.{figure}", "rows")
+        for name, level in _LEVELS.items()
+        for line, figure in (
+            (name, "total"),
+            ("  busiest part", "busiest"),
+            ("  busiest node", "busiest_node"),
+        )
+    ),
     ("vertex cut: parts a vertex", "vertex_cut.replication", "number"),
     ("  expand (rows)", "vertex_cut.expand.total", "rows"),
     ("  fold", "vertex_cut.fold.total", "rows"),
@@ -385,18 +388,13 @@ _BYTES = (
 
 
 def _print_reports(reports: list[Report], features: int | None) -> None:
-    """One column of figures per report, on stdout."""
     rows = [("", [result["method"] for result in reports])]
     for name, where, form in _TABLE:
-        first_key, *keys = where.split(".")
-        if any(first_key in result for result in reports):
-            cells = []
-            for result in reports:
-                value = result.get(first_key)
-                for key in keys:
-                    value = None if value is None else value.get(key)
-                cells.append(_shown(value, form))
-            rows.append((name, cells))
+        values: list[Any] = list(reports)
+        for key in where.split("."):
+            values = [None if value is None else value.get(key) for value in values]
+        if any(value is not None for value in values):
+            rows.append((name, [_shown(value, form) for value in values]))
     if features is not None:
         for name, key in _BYTES:
             rows.append((name, [_shown(result[key] * 4 * features, "bytes") for result in reports]))

@@ -15,7 +15,7 @@ from spgnn.data.arrays import header_bytes, read_header
 from spgnn.errors import InputError, shortened
 from spgnn.files import AnyPath, check_regular, errors_of, reading, write_file
 from spgnn.layout import Float64Array, Int32Array, Int64Array
-from spgnn.partition.adjacency import check_parts, integers
+from spgnn.partition.problem import check_parts, integers
 
 _PIECE = 1 << 20  # numbers that are formatted and written at once
 _LEAST_SHARE = 1e-100  # of the largest
@@ -92,7 +92,6 @@ def _check_range(
 
 
 def part_sizes(labels: npt.ArrayLike, parts: int) -> Int64Array:
-    """Vertices of each part, int64 [parts]."""
     array = integers(labels, "labels")
     checked, parts = check_labels(array, len(array), parts)
     return np.bincount(checked, minlength=parts).astype(np.int64)

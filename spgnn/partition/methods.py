@@ -15,25 +15,22 @@ from spgnn.errors import InputError, check_choice, check_integer, check_number, 
 from spgnn.files import AnyPath
 from spgnn.layout import Int32Array, Int64Array
 from spgnn.machine import Machine
-from spgnn.partition.adjacency import (
-    LARGEST_IMBALANCE,
-    LARGEST_SEED,
-    Adjacency,
-    check_parts,
-    check_threads,
-)
-from spgnn.partition.baselines import block, pagraph, random
 from spgnn.partition.labels import check_fixed, check_labels, check_shares
 from spgnn.partition.morton import MORTON, morton
-from spgnn.partition.ours import gvb, stream
+from spgnn.partition.ours import block, gvb, pagraph, random, stream
 from spgnn.partition.packages import PACKAGES, imported, kahypar, kaminpar, metis, mtkahypar
 from spgnn.partition.places import in_places, kinds_of, levels_of
 from spgnn.partition.problem import (
+    LARGEST_IMBALANCE,
+    LARGEST_SEED,
     PRESETS,
+    Adjacency,
     Objective,
     Preset,
     Problem,
     balanced_weights,
+    check_parts,
+    check_threads,
     checked_mask,
 )
 from spgnn.partition.volume import Report, excess_of_maximum, part_weights, report
@@ -86,57 +83,38 @@ def partition(
     hops: int = 2,
     progress: Progress | None = None,
 ) -> tuple[Int32Array, Report]:
-    """Give each vertex of a square matrix to one of k parts.
+    """Give each vertex of a square matrix to one of k parts; docs/partition.md has the methods.
 
     Parameters
     ----------
     A : SciPy sparse matrix, CSR block or graph on disk, [n, n]
-        Row v needs the rows of H that its columns name. Directed patterns are taken as they are;
-        METIS sees A + Aᵀ.
+        Row v needs the rows of H that its columns name. Directed patterns are taken as they are.
     k : int
-        Parts stay empty where k > n. At most 65,536, or four times as many as vertices.
-        gvb takes at most 1,048,576.
+        At most 65,536, or four times as many as vertices; parts stay empty where k > n.
     method : str
-        One of `METHODS`, or ``"morton"``; docs/partition.md says which when.
-    objective : {"both", "send", "cover"}
-        What gvb minimises beside the total: the maximum over parts of the larger of rows sent and
-        received, or of rows sent alone; or both ways what moves under minimum vertex covers.
+        One of `METHODS`, or ``"morton"``, which takes `positions`, real numbers [n, 2] or [n, 3].
+    objective, preset, nodes, machine
+        As of the command; `machine` may be a file of ``spgnn machine``.
     imbalance : float
         Allowed excess of the heaviest part over the average, 0.05 = 5 %; at most a million.
     seed : int
-        Non-negative; the same seed gives the same labels.
-    preset : {"fast", "default", "strong"}
-        How much time to spend; used by gvb, stream, mtkahypar and kaminpar.
+        Not negative; the same seed gives the same labels.
     balance : sequence of {"nnz", "vertices", "train"}
         What every part gets an equal share of. More than one with gvb only.
     train_mask : bool [n], optional
-        The training vertices, for ``balance="train"`` and method pagraph.
+        For ``balance="train"``, and for pagraph, which looks at neighbourhoods of so many `hops`.
     weights : int64 [n], optional
         What every part gets an equal share of, in place of `balance`; not negative.
     shares : positive numbers [k], optional
-        A part's share of the work, beside those of the others: METIS's target weights. Equal by
-        default. Not with pagraph.
+        A part's share of the work, beside those of the others. Equal by default.
     fixed : integers in [−1, k), [n], optional
-        The part that a vertex must be in, −1 where any will do: hMETIS's fixed vertices. With gvb,
-        stream, kahypar, mtkahypar, block and random. What they make too heavy stays so.
+        The part that a vertex must be in, −1 where any will do. What they make too heavy stays so.
     initial : integers in [0, k), [n], optional
         A partition to refine (gvb and stream). Its parts keep their numbers, without `nodes`.
-    nodes : int, optional
-        Partition for as many nodes of k / nodes parts each, which are neighbours in number. gvb
-        minimises what the busiest part moves, a row to another node counted as eight, and what the
-        busiest node does; parts of other methods are put on nodes by `place`. The report says what
-        moves between nodes, and inside.
-    machine : machine file of ``spgnn machine``, optional
-        Its bandwidths say what a row to another node counts beside one inside, and its ranks a
-        node how many nodes there are, unless `nodes` does.
     minimum : bool, optional
-        Whether the report counts minimum covers; see `spgnn.partition.volume.count_volumes`.
+        Whether the report counts minimum covers. By default only where A is in memory.
     threads : int, optional
         By default all cores this process may run on; at most 1024.
-    positions : real numbers [n, 2] or [n, 3], optional
-        Where the vertices are, for method morton.
-    hops : int
-        Of the neighbourhoods that method pagraph looks at: layers of the model.
     progress : callable (stage, done, all), optional
 
     Returns

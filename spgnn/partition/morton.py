@@ -11,8 +11,8 @@ import numpy.typing as npt
 from spgnn.errors import InputError
 from spgnn.files import check_regular, reading
 from spgnn.layout import Int32Array, RowLayout
-from spgnn.partition.adjacency import check_parts
 from spgnn.partition.labels import check_shares
+from spgnn.partition.problem import check_parts
 
 MORTON = "morton"  # a method that needs positions, not a graph
 _BITS = 16  # of a coordinate: cells along an edge of the box
@@ -32,8 +32,6 @@ def morton(
     Parameters
     ----------
     positions : real numbers [n, 2] or [n, 3]
-    k : int
-        Number of parts.
     weights : real numbers [n], optional
         Not negative; every part gets an equal share, up to one point. By default, of points.
     shares : positive numbers [k], optional

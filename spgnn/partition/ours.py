@@ -1,4 +1,4 @@
-"""Our own partitioners: gvb, multilevel and in memory; stream, by passes over the graph."""
+"""Our own partitioners, gvb in memory and stream from a disk; and partitions to compare with."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import numpy as np
 
 from spgnn import _native
 from spgnn.errors import InputError, check_integer
-from spgnn.layout import Int32Array
-from spgnn.partition.adjacency import check_columns, part_bounds, without_duplicates
+from spgnn.layout import Int32Array, RowLayout
 from spgnn.partition.places import kinds_of
-from spgnn.partition.problem import Preset, Problem
+from spgnn.partition.problem import Preset, Problem, check_columns, part_bounds, without_duplicates
 from spgnn.progress import stage
 
 MAX_PARTS = 1 << 20
@@ -116,3 +115,73 @@ def stream(problem: Problem) -> Int32Array:
         problem.threads,
         stage(problem.progress, "streaming"),
     )
+
+
+def block(problem: Problem) -> Int32Array:
+    """Runs of equally many consecutive vertices, or as many as the shares say."""
+    return _with_fixed(problem, _runs(problem))
+
+
+def random(problem: Problem) -> Int32Array:
+    """Equally many vertices each, drawn at random, or as many as the shares say."""
+    return _with_fixed(problem, np.random.default_rng(problem.seed).permutation(_runs(problem)))
+
+
+def _runs(problem: Problem) -> Int32Array:
+    """Labels of the free vertices, rising: what fixed ones leave of each part's share."""
+    n, parts, shares = problem.adjacency.vertices, problem.parts, problem.shares
+    fixed = problem.fixed
+    if fixed is not None:
+        taken = np.bincount(fixed[fixed >= 0], minlength=parts)
+        shares = np.maximum(n / problem.portions - taken, 0)
+        n -= int(taken.sum())
+    rows = RowLayout.even(n, parts)
+    if shares is not None and n:
+        rows = RowLayout(np.array([0, n])).split(parts, shares=shares)
+    return np.repeat(np.arange(parts, dtype=np.int32), rows.sizes)
+
+
+def _with_fixed(problem: Problem, free: Int32Array) -> Int32Array:
+    if problem.fixed is None:
+        return free
+    labels = problem.fixed.copy()
+    labels[labels < 0] = free
+    return labels
+
+
+def pagraph(problem: Problem) -> Int32Array:
+    """PaGraph's (Lin et al., SoCC 2020): training vertices where their neighbours are."""
+    adjacency, k, targets = problem.adjacency, problem.parts, problem.targets
+    indptr, indices, n = adjacency.indptr, adjacency.indices, adjacency.vertices
+    labels = np.full(n, -1, np.int32)
+    holds = np.zeros((k, n), np.bool_)
+    trained, sizes = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    for turn, v in enumerate(targets):
+        if problem.progress is not None and turn % 256 == 0:
+            problem.progress("placing training vertices", turn, len(targets))
+        reached = frontier = np.array([v])
+        for _ in range(problem.hops):
+            lengths = indptr[frontier + 1] - indptr[frontier]
+            first = indptr[frontier] - np.cumsum(lengths) + lengths
+            columns = indices[np.repeat(first, lengths) + np.arange(lengths.sum())]
+            frontier = np.setdiff1d(columns.astype(np.int64), reached)
+            reached = np.concatenate((reached, frontier))
+        near = labels[reached]
+        common = np.bincount(near[near >= 0], minlength=k)
+        score = common * (len(targets) / k - trained) / np.maximum(sizes, 1)
+        best = np.flatnonzero(score == score.max())
+        part = best[trained[best].argmin()]
+        labels[v] = part
+        trained[part] += 1
+        sizes[part] += np.count_nonzero(~holds[part, reached])
+        holds[part, reached] = True
+    rng, rest = np.random.default_rng(problem.seed), np.flatnonzero(labels < 0)
+    largest = np.zeros(len(rest))
+    for part in range(k):
+        draw = rng.random(len(rest)) * holds[part, rest]
+        labels[rest[draw > largest]] = part
+        largest = np.maximum(largest, draw)
+    rest = np.flatnonzero(labels < 0)
+    missing = np.maximum(-(-n // k) - np.bincount(labels[labels >= 0], minlength=k), 0)
+    labels[rest] = np.repeat(np.arange(k, dtype=np.int32), missing)[: len(rest)]
+    return labels

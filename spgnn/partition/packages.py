@@ -13,9 +13,8 @@ import numpy as np
 
 from spgnn.errors import InputError
 from spgnn.layout import Int32Array, Int64Array
-from spgnn.partition.adjacency import Adjacency
-from spgnn.partition.baselines import block
-from spgnn.partition.problem import Problem
+from spgnn.partition.ours import block
+from spgnn.partition.problem import Adjacency, Problem
 
 PACKAGES = {
     "metis": "pymetis",

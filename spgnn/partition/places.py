@@ -12,8 +12,8 @@ from spgnn.errors import InputError
 from spgnn.files import AnyPath
 from spgnn.layout import Float64Array, Int32Array
 from spgnn.machine import Machine, read_machine
-from spgnn.partition.adjacency import Adjacency, check_nodes
 from spgnn.partition.labels import check_fixed, check_labels, check_shares
+from spgnn.partition.problem import Adjacency, check_nodes
 from spgnn.partition.volume import count_volumes
 
 # What a row to another node counts beside one inside, where no machine file says: about what links
@@ -34,20 +34,8 @@ def place(
     """Number parts by place: those that exchange many rows become neighbours in number.
 
     With `nodes` every node gets k / nodes of them, so that few rows leave the busiest part's node
-    and the busiest node.
-
-    Parameters
-    ----------
-    A : as of `partition`
-    labels : integers in [0, k), [n]
-        From anywhere.
-    k : int, optional
-        By default 1 + the largest label.
-    nodes : int, optional
-    shares : positive numbers [k], optional
-        A part's share of the work: only parts of equal shares change numbers.
-    fixed : integers in [-1, k), [n], optional
-        The part that each vertex must be in, or −1: parts with fixed vertices keep their numbers.
+    and the busiest node. Only parts of equal `shares` change numbers, and none with `fixed`
+    vertices; both are as of `partition`. Labels may come from anywhere.
 
     Returns
     -------

@@ -1,23 +1,167 @@
-"""A graph to be partitioned, and what its parts must be like."""
+"""A graph to be partitioned, and what its parts must be like; and checks of numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
-from spgnn.errors import InputError, check_choice
+from spgnn import _native
+from spgnn.errors import InputError, check_choice, check_integer
 from spgnn.layout import Float64Array, Int32Array, Int64Array
-from spgnn.partition.adjacency import Adjacency, part_bounds
+from spgnn.memory import processors
 from spgnn.progress import Progress
 
 Objective = Literal["both", "send", "cover"]
 Preset = Literal["fast", "default", "strong"]
 PRESETS: tuple[Preset, ...] = get_args(Preset)
 BALANCES = ("nnz", "vertices", "train")
+LARGEST_SEED = 2**31 - 1
+LARGEST_IMBALANCE = 1e6  # no bound at all, for fewer parts than that
+MOST_THREADS = 1024
+_ALWAYS_ALLOWED = 1 << 16  # parts
+
+
+def check_parts(parts: object, vertices: int, name: str = "k") -> int:
+    """The number of parts: at most 65,536, or four times as many as vertices."""
+    return check_integer(name, parts, 1, min(max(_ALWAYS_ALLOWED, 4 * vertices), 2**31 - 1))
+
+
+def check_threads(threads: int | None) -> int:
+    return processors() if threads is None else check_integer("threads", threads, 1, MOST_THREADS)
+
+
+def check_nodes(nodes: int | None, parts: int, name: str = "nodes") -> int | None:
+    """The number of nodes among which parts are divided evenly; ``None`` stays."""
+    if nodes is not None and parts % check_integer(name, nodes, 1):
+        raise InputError(f"{name} {nodes} must divide the number of parts, which is {parts}")
+    return nodes
+
+
+def integers(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
+    """A vector of integers of any width; an empty one may have any dtype."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, tensors on a GPU
+        raise InputError(f"{name} must be a vector of integers: {error}") from None
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(
+            f"{name} must be a vector of integers, got {array.dtype} {list(array.shape)}"
+        )
+    return array
+
+
+def part_bounds(
+    totals: npt.ArrayLike, parts: npt.ArrayLike, imbalance: npt.ArrayLike
+) -> Int64Array:
+    """The most that each of `parts` shares may have of each total, or its largest row."""
+    totals, parts = np.asarray(totals, np.int64), np.asarray(parts)
+    allowed = np.floor(np.minimum(totals * (1 + np.asarray(imbalance)) / parts, 2.0**62))
+    bounds: Int64Array = np.maximum(allowed, np.ceil(totals / parts * (1 - 1e-12)))
+    return bounds.astype(np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Adjacency:
+    """The nonzeros of a square matrix: row v needs the rows of H its columns name."""
+
+    indptr: Int64Array
+    indices: Int32Array
+    on_disk: bool = False
+
+    @classmethod
+    def of(cls, A: Any) -> Adjacency:
+        """Take a SciPy sparse matrix, a CSR block, or a graph on disk."""
+        if isinstance(A, Adjacency):
+            return A
+        is_block = hasattr(getattr(A, "indptr", None), "cpu")
+        if not (
+            is_block
+            or scipy.sparse.issparse(A)
+            or all(hasattr(A, x) for x in ("indptr", "indices", "shape"))
+        ):
+            raise InputError(
+                f"cannot partition a {type(A).__name__}; give a SciPy sparse matrix, a CSR block "
+                "or a graph on disk"
+            )
+        if len(A.shape) != 2 or A.shape[0] != A.shape[1]:
+            raise InputError(
+                f"the matrix is {' × '.join(map(str, A.shape))}; a partition labels rows and "
+                "columns alike, so it must be square"
+            )
+        vertices = A.shape[0]
+        if vertices >= 2**31:
+            raise InputError(f"{vertices} vertices; at most 2³¹ − 1 can be partitioned")
+        on_disk = False
+        if is_block:
+            indptr, indices = A.indptr.cpu().numpy(), A.indices.cpu().numpy()
+        elif scipy.sparse.issparse(A):
+            form, A = A.format, scipy.sparse.csr_array(A)
+            indptr, indices = A.indptr, A.indices
+            if form == A.format or not A.has_canonical_format:
+                indptr, indices = without_duplicates(indptr, indices)
+        else:
+            indptr, indices, on_disk = A.indptr, A.indices, True
+        begin, columns = integers(indptr, "indptr"), integers(indices, "indices")
+        if len(begin) != vertices + 1:
+            raise InputError(f"indptr must have {vertices + 1} entries, got {len(begin)}")
+        if begin[0] or begin[-1] != len(columns) or not (begin[1:] >= begin[:-1]).all():
+            raise InputError(f"indptr must rise from 0 to the number of nonzeros, {len(columns)}")
+        if columns.dtype != np.int32:
+            check_columns(columns, vertices)
+        columns = np.ascontiguousarray(columns, np.int32)
+        return cls(np.ascontiguousarray(begin, np.int64), columns, on_disk)
+
+    @property
+    def vertices(self) -> int:
+        return len(self.indptr) - 1
+
+    @property
+    def edges(self) -> int:
+        """Number of nonzeros, the diagonal included."""
+        return len(self.indices)
+
+    @property
+    def row_lengths(self) -> Int64Array:
+        """Nonzeros of each row, int64 [vertices]: the work that a vertex brings to its owner."""
+        return np.diff(self.indptr)
+
+    def describe(self, parts: int) -> str:
+        return f"{self.vertices:,} vertices, {self.edges:,} nonzeros, {parts:,} parts"
+
+    @cached_property
+    def undirected(self) -> tuple[Int64Array, Int32Array]:
+        """(indptr, indices) of A + Aᵀ without diagonal and duplicates."""
+        return _native.symmetrize(self.indptr, self.indices)
+
+    @cached_property
+    def column_nets(self) -> tuple[Int64Array, Int32Array]:
+        """(begin, pins): net v holds v and every row that needs it."""
+        return _native.column_nets(self.indptr, self.indices)
+
+
+def without_duplicates(
+    indptr: npt.NDArray[Any], indices: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """A copy of a pattern, columns sorted and none twice in a row."""
+    n = len(indptr) - 1
+    # One byte an entry, for values say nothing here, and SciPy copies them as well.
+    A = scipy.sparse.csr_array(
+        (np.ones(len(indices), np.bool_), indices, indptr), shape=(n, n), copy=True
+    )
+    A.sum_duplicates()
+    return A.indptr, A.indices
+
+
+def check_columns(columns: npt.NDArray[Any], vertices: int) -> None:
+    if len(columns) and (columns.min() < 0 or columns.max() >= vertices):
+        worst = columns.max() if columns.max() >= vertices else columns.min()
+        raise InputError(f"column index {worst} outside [0, {vertices}): the matrix must be square")
 
 
 @dataclass(frozen=True, eq=False)

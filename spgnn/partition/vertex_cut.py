@@ -11,7 +11,8 @@ import numpy.typing as npt
 from spgnn import _native
 from spgnn.errors import check_integer, check_number, memory_for
 from spgnn.layout import Int32Array
-from spgnn.partition.adjacency import (
+from spgnn.partition.labels import check_edge_labels, check_labels
+from spgnn.partition.problem import (
     LARGEST_IMBALANCE,
     LARGEST_SEED,
     Adjacency,
@@ -19,7 +20,6 @@ from spgnn.partition.adjacency import (
     check_threads,
     part_bounds,
 )
-from spgnn.partition.labels import check_edge_labels, check_labels
 from spgnn.partition.volume import CoverVolume, Report, excess_of_maximum
 from spgnn.progress import Progress
 
@@ -48,28 +48,22 @@ def cut_vertices(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> VertexCut:
-    """Give every nonzero of a square matrix to one of k parts.
+    """Give every nonzero of a square matrix to one of k parts, whatever the threads.
 
     With `edges` they are taken as they are; with `labels` alone nonzero (i, j) goes to the owner of
     i or j, whichever has fewer nonzeros (column j, row i); with neither by Libra's rule.
 
     Parameters
     ----------
-    A : SciPy sparse matrix, CSR block or graph on disk, [n, n]
-    k : int
     labels : integers in [0, k), [n], optional
         Owners of the vertices. By default each goes to a part that touches it, so that parts own
         equally many and send about equally.
     edges : integers in [0, k), [nnz], optional
         Part of each nonzero, in the order of the matrix; those of the diagonal are not looked at.
     imbalance : float
-        Libra: allowed excess of the nonzeros of a part over the average; and that of owned vertices
-        where owners are chosen.
+        Of Libra's nonzeros, and of owned vertices where owners are chosen.
     seed : int
-        Libra: of the order of rows in a chunk, and of ties.
-    threads : int, optional
-        The result does not depend on them.
-    progress : callable (stage, done, all), optional
+        Of Libra: the order of rows in a chunk, and ties.
 
     Raises
     ------

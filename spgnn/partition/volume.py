@@ -12,8 +12,8 @@ from spgnn import _native
 from spgnn.errors import memory_for
 from spgnn.layout import Float64Array, Int32Array, Int64Array
 from spgnn.memory import peak_bytes
-from spgnn.partition.adjacency import Adjacency, check_nodes, check_threads
 from spgnn.partition.labels import check_labels, check_shares, part_sizes
+from spgnn.partition.problem import Adjacency, check_nodes, check_threads
 from spgnn.progress import Progress, stage
 
 # Figures by name, as docs/partition.md lists them; every volume in rows.
@@ -32,7 +32,6 @@ class CoverVolume:
 
     @property
     def total(self) -> int:
-        """Rows sent in all."""
         return int(self.send.sum())
 
     def summary(self) -> Report:

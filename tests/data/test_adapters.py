@@ -95,20 +95,6 @@ def test_labels_of_every_kind(given, held):
     torch.testing.assert_close(y, held, equal_nan=True, rtol=0, atol=0)
 
 
-def pyg_data(**extra):
-    return SimpleNamespace(edge_index=EDGES, num_nodes=3, **extra)
-
-
-def test_pyg_edges_point_from_source_to_row():
-    graph = from_pyg(pyg_data(x=X, y=Y[:, None], train_mask=MASK, val_mask=~MASK, test_mask=None))
-    assert graph.adjacency.to_scipy().toarray().tolist() == DENSE
-    assert graph.directed
-    assert torch.equal(graph.x, X)
-    assert torch.equal(graph.y, Y)
-    assert torch.equal(graph.train_mask, MASK)
-    assert graph.test_mask is None
-
-
 @settings(max_examples=30)
 @given(graphs())
 def test_real_pyg_data(graph):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,20 +19,19 @@ from spgnn.sparse import CSR
 from spgnn.testing import run_ranks
 
 
-def small_graph(directed: bool) -> Graph:
+def small_graph(directed: bool, labels: torch.dtype = torch.int64) -> Graph:
     rng = np.random.default_rng(0)
     n = 37
     pattern = rng.random((n, n)) < 0.15
     pattern[3] = True
     A = CSR.from_scipy(sp.csr_array(pattern if directed else pattern | pattern.T))
-    return Graph(
-        "small",
-        A,
-        directed,
-        x=torch.arange(n * 2, dtype=torch.float32).view(n, 2),
-        y=torch.arange(n) % 3,
-        train_mask=torch.arange(n) % 2 == 0,
-    )
+    x, train = torch.arange(n * 2, dtype=torch.float32).view(n, 2), torch.arange(n) % 2 == 0
+    y = torch.arange(n) % 3
+    if labels != torch.int64:  # a table, of which some is not known
+        y = torch.from_numpy(rng.integers(-1, 2, (n, 3))).to(labels)
+    if labels == torch.float32:
+        y[y < 0] = torch.nan
+    return Graph("small", A, directed, x=x, y=y, train_mask=train)
 
 
 def share_of(
@@ -62,42 +60,29 @@ def numbers_of(share: RankShare) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("source", ["scattered", "shards"])
-@pytest.mark.parametrize("dtype", [torch.int8, torch.float32])
-def test_shares_have_labels_of_every_kind(tmp_path, dtype, source):
-    graph = small_graph(directed=True)
-    table = torch.randint(-1, 2, (graph.vertices, 3), generator=torch.Generator().manual_seed(0))
-    y = table.to(dtype)
-    if dtype == torch.float32:
-        y[y < 0] = torch.nan
-    graph = replace(graph, y=y)
-    labels, folder = np.arange(graph.vertices) % 3, None
-    if source == "shards":
-        folder = tmp_path / "shards"
-        write_shards(graph, labels, 3, folder)
-        open_shards(folder).check()
-    shares = run_ranks(share_of, 3, graph, labels, 1, folder)
-    ids = np.concatenate([share["ids"] for share in shares])
-    got = np.concatenate([share["y"] for share in shares])
-    assert got.dtype == y.numpy().dtype
-    np.testing.assert_array_equal(got, y.numpy()[ids])
-
-
-@pytest.mark.parametrize("source", ["scattered", "shards"])
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize(
-    ("ranks", "c", "columns"), [(3, 1, 1), (4, 2, 1), (4, 4, 1), (6, 3, 3), (8, 4, 2)]
+    ("ranks", "c", "columns", "kind"),
+    [
+        (3, 1, 1, torch.int8),
+        (4, 2, 1, torch.int64),
+        (4, 4, 1, torch.float32),
+        (6, 3, 3, torch.int64),
+        (8, 4, 2, torch.int8),
+    ],
 )
 def test_shares_are_the_graph_under_other_numbers(
-    tmp_path, monkeypatch, ranks, c, columns, directed, source
+    tmp_path, monkeypatch, ranks, c, columns, kind, directed, source
 ):
     # Eight rows of two features are handed over at a time.
     monkeypatch.setattr(sys.modules["spgnn.data.distribute"], "PIECE_BYTES", 64)
-    graph, blocks = small_graph(directed), ranks // c
+    graph, blocks = small_graph(directed, kind), ranks // c
     labels = np.random.default_rng(1).integers(0, blocks, graph.vertices)
     folder = None
     if source == "shards":
         folder = tmp_path / "shards"
         write_shards(graph, labels, blocks, folder)
+        open_shards(folder).check()
     shares = run_ranks(share_of, ranks, graph, labels, c, folder, columns)
     offsets = shares[0]["offsets"]
     assert all((share["offsets"] == offsets).all() for share in shares)
@@ -112,6 +97,7 @@ def test_shares_are_the_graph_under_other_numbers(
     np.testing.assert_array_equal(rows, whole[np.ix_(ids, ids)])
     for name, array in (("x", graph.x), ("y", graph.y), ("train", graph.train_mask)):
         got = np.concatenate([share[name] for share in shares])
+        assert got.dtype == array.numpy().dtype
         np.testing.assert_array_equal(got, array.numpy()[ids])
     # Where ranks share feature columns, none has a row more to turn than it must.
     sizes = np.diff(offsets).reshape(-1, columns)

@@ -7,7 +7,7 @@ import torch
 
 from spgnn import CSR, InputError, memory
 from spgnn import registry as registries
-from spgnn.data import Graph, GraphFile, MemorySource, load_dataset, write_shards
+from spgnn.data import Graph, GraphFile, MemorySource, load_dataset
 from spgnn.data.generators import block_model
 from spgnn.data.npz import write_npz
 from spgnn.graph.vertices import check_table
@@ -22,14 +22,6 @@ REAL = {
     "squirrel": (5201, 396706, 2089, 5, 2496),
     "soc-slashdot0902": (82168, 948464, 0, 0, None),
 }
-
-
-def test_generators_by_name():
-    graph = load_dataset("sbm")
-    assert (graph.name, graph.vertices, graph.features, graph.classes) == ("sbm", 20_000, 64, 8)
-    assert 297_000 <= graph.edges <= 300_000
-    assert graph.splits == 1
-    assert load_dataset("rmat-6-4").vertices == 64
 
 
 @pytest.mark.parametrize("plain", ["sbm", "rmat-6-4"])
@@ -76,6 +68,7 @@ def test_named_sets_come_from_the_data_directory(tmp_path, monkeypatch):
 
 
 def test_unknown_names_list_what_there_is(tmp_path):
+    (tmp_path / "empty").mkdir()
     (tmp_path / "mine.npz").touch()
     (tmp_path / "mine.npy.nqz").touch()
     for name, words in (
@@ -84,6 +77,7 @@ def test_unknown_names_list_what_there_is(tmp_path):
         (tmp_path / "mine.npy.nqz", r"unknown format; known .*; did you mean '\.npz'"),
         (tmp_path / "none", "no such file"),
         ("none.npz", "no such file"),
+        (tmp_path / "empty", r"not a graph directory: it has no meta\.json"),
     ):
         with pytest.raises(InputError, match=words):
             load_dataset(name, tmp_path)
@@ -128,22 +122,6 @@ def test_names_that_no_file_can_have(tmp_path, name):
             load_dataset(path, tmp_path)
         assert len(str(caught.value)) <= 300
         assert str(caught.value).isprintable()
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_directories_are_sets_like_others(tmp_path, parts):
-    graph = block_model(30, 100, features=2, seed=1, name="mine")
-    write_shards(graph, None, parts, tmp_path / "d")
-    again = load_dataset(tmp_path / "d")
-    assert_same_csr(again.adjacency, graph.adjacency)
-    assert_same_vertices(again, graph)
-    assert again.vertex_ids is None
-    order = torch.arange(29, -1, -1)
-    write_shards(graph.relabel(order), None, parts, tmp_path / "moved")
-    assert torch.equal(load_dataset(tmp_path / "moved").vertex_ids, order)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"not a graph directory: it has no meta\.json"):
-        load_dataset(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(("name", "vertices", "edges", "features", "classes", "train"), each(REAL))

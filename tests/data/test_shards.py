@@ -137,14 +137,6 @@ def test_labels_and_parts_must_fit(tmp_path, labels, parts, words):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_directory_is_left_alone(tmp_path):
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "mine").write_text("precious")
-    with pytest.raises(InputError, match="exists already"):
-        write_shards(small_graph(), None, 2, tmp_path / "s")
-    assert (tmp_path / "s" / "mine").read_text() == "precious"
-
-
 def test_a_full_disk_an_interrupt_or_an_error_leave_nothing(tmp_path):
     graph = block_model(5000, 50_000, features=64, seed=0)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)

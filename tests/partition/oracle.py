@@ -7,9 +7,8 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import maximum_bipartite_matching
 
-from spgnn.partition.adjacency import Adjacency
 from spgnn.partition.ours import gvb
-from spgnn.partition.problem import Problem
+from spgnn.partition.problem import Adjacency, Problem
 
 
 def dense_blocks(A: sp.csr_array, labels: np.ndarray, parts: int, cover: str) -> np.ndarray:

@@ -64,7 +64,7 @@ def test_all_files_are_written_and_fit_together(graph_file, tmp_path, capsys):
     assert sorted(os.listdir(tmp_path)) == sorted(["graph.npz", *files])
 
 
-def test_labels_from_anywhere_are_reported_and_compared(graph_file, tmp_path):
+def test_labels_from_anywhere_are_reported_compared_and_refined(graph_file, tmp_path):
     labels = tmp_path / "labels"
     labels.write_text("\n".join(str(v % 3) for v in range(200)))
     assert main([graph_file, "--parts", "4", "--labels", str(labels), "--compare", "gvb,block",
@@ -73,6 +73,10 @@ def test_labels_from_anywhere_are_reported_and_compared(graph_file, tmp_path):
     assert (record["method"], record["empty_parts"]) == ("labels", 1)
     assert [other["method"] for other in record["compared"]] == ["gvb", "block"]
     assert record["compared"][0]["total_volume"] < record["total_volume"]
+    refined = ["--refine-from", str(labels), "--balance", "nnz,train"]
+    assert main([graph_file, "--parts", "4", *refined, "--json", str(tmp_path / "j")]) == 0
+    after = json.loads((tmp_path / "j").read_text())
+    assert after["total_volume"] < record["compared"][1]["total_volume"]
 
 
 def test_a_vertex_cut_is_written_and_read(graph_file, tmp_path, capsys):
@@ -108,17 +112,6 @@ def test_edges_of_a_partition_are_written(graph_file, tmp_path, capsys):
     assert f"between nodes {minimum['between_flat']['total']}" in " ".join(
         capsys.readouterr().out.split()
     )
-
-
-def test_labels_are_refined(graph_file, tmp_path):
-    start = tmp_path / "start"
-    start.write_text("\n".join(str(v % 4) for v in range(200)))
-    common = [graph_file, "--parts", "4", "--json", str(tmp_path / "json")]
-    assert main([*common, "--labels", str(start)]) == 0
-    before = json.loads((tmp_path / "json").read_text())
-    assert main([*common, "--refine-from", str(start), "--balance", "nnz,train"]) == 0
-    after = json.loads((tmp_path / "json").read_text())
-    assert after["total_volume"] < before["total_volume"]
 
 
 def test_shares_and_fixed_vertices_come_from_files(graph_file, tmp_path):
@@ -159,12 +152,9 @@ WRONG = [
     ("", "--parts requires an argument"),
     ("--parts 0", "--parts must be an integer in [1,"),
     ("--parts two", "--parts: 'two' is no integer"),
-    ("--parts 2147483647", "--parts must be an integer in [1, 65536], got int 2147483647"),
     ("--parts " + "9" * 5000, "--parts"),
     ("--parts 4 --imbalance -1", "--imbalance must be in [0, "),
-    ("--parts 4 --imbalance 1e308", "--imbalance must be in [0, "),
     ("--parts 4 --imbalance nan", "--imbalance must be in [0, "),
-    ("--parts 4 --seed -1", "--seed must be an integer in [0, "),
     ("--parts 4 --threads 0", "--threads must be an integer in [1, 1024]"),
     ("--parts 4 --features 0", "--features must be an integer in [1, 2147483647]"),
     ("--parts 4 --method gbv", '"gbv" for --method. Choose from'),
@@ -175,7 +165,6 @@ WRONG = [
     ("--parts 4 --compare libra", "--compare libra: choose one of"),
     ("--parts 4 --compare=", "--compare: must be a text"),
     ("--parts 4 --balance nnz,vertex", "--balance vertex: choose one of nnz"),
-    ("--parts 4 --balance nnz,nnz", "names a quantity twice"),
     ("--parts 4 --outptu x", "Did you mean --output"),
     ("--parts 4 --labels nowhere", "nowhere: cannot be read: No such file"),
     ("--parts 4 --labels .", ".: cannot be read: Is a directory"),
@@ -200,22 +189,15 @@ WRONG = [
     ("--parts 4 --edge-labels LABELS", "labels: truncated or damaged: no .npy"),
     ("--parts 4 --edge-labels x --refine-from LABELS", "only reports on"),
     ("--parts 4 --plot x.what --method block", "unknown suffix .what"),
+    # Before any work: there is no such graph.
+    ("NONE --fixed nowhere --compare gvb,metis", "method metis takes no fixed vertices"),
+    ("NONE --labels nowhere --shares nowhere --compare pagraph", "pagraph makes parts equal"),
+    ("NONE --compare metis,morton", "method morton needs positions"),
+    ("NONE --positions nowhere --compare metis", "--positions needs method morton"),
+    ("NONE --method stream --balance nnz,vertices", "method stream balances one weight only"),
+    ("NONE --method metis --objective send", "method metis takes no objective send"),
+    ("NONE", "nowhere.npz: no such file"),
 ]
-
-
-BEFORE_ANY_WORK = [
-    ("--fixed nowhere --compare gvb,metis", "method metis takes no fixed vertices"),
-    ("--labels nowhere --shares nowhere --compare pagraph", "pagraph makes parts equal"),
-    ("--compare metis,morton", "method morton needs positions"),
-    ("--positions nowhere --compare metis", "--positions needs method morton"),
-    ("--method stream --balance nnz,vertices", "method stream balances one weight only"),
-    ("--method metis --objective send", "method metis takes no objective send"),
-]
-
-
-@pytest.mark.parametrize(("words", "message"), BEFORE_ANY_WORK)
-def test_methods_refuse_what_they_cannot_do_before_any_work(words, message, capsys):
-    assert message in _refused(["nowhere.npz", "--parts", "4", *words.split()], capsys)
 
 
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=lambda value: value[:40])
@@ -225,8 +207,10 @@ def test_wrong_arguments_get_one_line(graph_file, words, message, tmp_path, caps
     (tmp_path / "shares").write_text("1\n0\n2\n3\n")
     (tmp_path / "few").write_text("1\n1\n2\n")
     files = {name: str(tmp_path / name.lower()) for name in ("LABELS", "SHARES", "FEW")}
-    arguments = [files.get(word, word) for word in words.split()]
-    error = _refused([graph_file, *arguments], capsys)
+    arguments = [graph_file, *(files.get(word, word) for word in words.split())]
+    if "NONE" in arguments:
+        arguments[:2] = ["nowhere.npz", "--parts", "4"]
+    error = _refused(arguments, capsys)
     assert message in error
     assert len(error) < 320
     assert sorted(os.listdir(tmp_path)) == ["few", "graph.npz", "labels", "shares"]
@@ -331,15 +315,6 @@ def test_out_of_memory_is_one_line_that_says_for_what(graph_file, monkeypatch, c
     monkeypatch.setattr(cli, "_read", read)
     error = _refused([graph_file, "--parts", "2"], capsys)
     assert error == f"error: out of memory: reading {graph_file} (3 GiB more)\n"
-
-
-def test_wrong_graphs_get_one_line(tmp_path, capsys):
-    assert "no such file" in _refused([str(tmp_path / "none.npz"), "--parts", "2"], capsys)
-    assert "not a graph directory: it has no meta.json" in _refused(
-        [str(tmp_path), "--parts", "2"], capsys
-    )
-    sp.save_npz(tmp_path / "wide.npz", sp.csr_array(np.ones((2, 3))))
-    assert "2 × 3" in _refused([str(tmp_path / "wide.npz"), "--parts", "2"], capsys)
 
 
 def test_an_interrupt_ends_with_130_and_one_line(graph_file, tmp_path, monkeypatch, capsys):

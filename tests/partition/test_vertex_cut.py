@@ -14,7 +14,7 @@ from spgnn.exchange import build_all
 from spgnn.exchange.schemes import vertex_cut
 from spgnn.partition import cut_vertices, permutation
 from spgnn.partition import vertex_cut as cuts
-from spgnn.partition.adjacency import part_bounds
+from spgnn.partition.problem import part_bounds
 from tests.matrices import block_row
 from tests.partition.oracle import matrices, random_pattern, uneven_communities
 

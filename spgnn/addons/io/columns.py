@@ -310,26 +310,25 @@ def _open(path: Path, columns: Sequence[str] | None = None) -> tuple[Any, int, I
     arrow = require_arrow(path)
     if not os.path.exists(path):
         raise InputError(f"{path}: no such file")
+    is_parquet = path.suffix.lower() in PARQUET
     with _decoding(path):
-        schema, rows, batches = _opened(arrow, path, columns)
+        place = os.fsencode(path)  # the name need not be UTF-8
+        if is_parquet:
+            # A row group may be the whole file: pages are read when their turn has come.
+            opened = arrow.OSFile(place)
+            file = arrow.parquet.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 20)
+            batches = file.iter_batches(BATCH_ROWS, columns=columns) if columns else iter(())
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+        else:
+            schema, rows, batches = _stream_of(path, arrow, arrow.memory_map(place))
         names = schema.names  # raises, if they are no text
         if rows < 0:
             raise ValueError(f"{rows} rows of {', '.join(names)}")
         return schema, rows, batches
 
 
-def _opened(
-    arrow: ModuleType, path: Path, columns: Sequence[str] | None
-) -> tuple[Any, int, Iterator[Any]]:
-    """The same; what is wrong raises anything."""
-    place = os.fsencode(path)  # the name need not be UTF-8
-    if path.suffix.lower() in PARQUET:
-        # A row group may be the whole file: pages are read when their turn has come.
-        opened = arrow.OSFile(place)
-        file = arrow.parquet.ParquetFile(opened, pre_buffer=False, buffer_size=1 << 20)
-        batches = file.iter_batches(BATCH_ROWS, columns=columns) if columns else iter(())
-        return file.schema_arrow, file.metadata.num_rows, batches
-    mapped = arrow.memory_map(place)
+def _stream_of(path: Path, arrow: ModuleType, mapped: Any) -> tuple[Any, int, Iterator[Any]]:
+    """The same of a mapped file of Arrow; what is wrong raises anything."""
     beginning = mapped.read(6)
     if beginning[:4] == b"FEA1":
         raise InputError(f"{path}: is Feather of version 1; write it with version 2, or as Parquet")

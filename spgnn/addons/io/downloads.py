@@ -191,7 +191,6 @@ class _ArrayUnpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few names these files need."""
         try:
             return self.NAMES[module, name]
         except KeyError:

@@ -9,13 +9,12 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 import torch
-from torch import Tensor
 
 from spgnn.addons.io.columns import is_row_number, words_around
 from spgnn.addons.io.text import (
@@ -32,10 +31,8 @@ from spgnn.data import (
     WEIGHT,
     Graph,
     GraphFile,
-    GraphMeta,
     GraphSource,
     MemorySource,
-    VertexData,
     added,
     fits_float32,
     from_entries,
@@ -47,6 +44,9 @@ from spgnn.files import AnyPath, errors_of, name_in, reading
 from spgnn.pattern import numpy_index_dtype
 from spgnn.progress import Progress
 from spgnn.sparse import EXACT, exact_in_float32
+
+if TYPE_CHECKING:
+    from spgnn.addons.io.parquet import VertexTable
 
 Array = npt.NDArray[Any]
 Int64 = npt.NDArray[np.int64]
@@ -63,23 +63,6 @@ class Edges(NamedTuple):
     features: npt.NDArray[np.float32] | None = None
 
 
-class VertexRows(Protocol):
-    """The data of vertices, handed out by neighbouring rows."""
-
-    meta: GraphMeta
-
-    @property
-    def vertex_ids(self) -> Tensor | None:
-        """Names of the vertices, int64 [n], where they are not their numbers."""
-
-    @property
-    def piece_rows(self) -> int:
-        """Rows that are read at once."""
-
-    def rows(self, ids: slice, /) -> VertexData:
-        """The data of some vertices."""
-
-
 class EdgeFile(GraphFile):
     """A file of edges."""
 
@@ -91,10 +74,9 @@ class EdgeFile(GraphFile):
     # vertices that their numbers mean, if others.
     check_symmetry: bool = False
     ranks: Int64 | None = None
-    vertex_table: VertexRows | None = None  # features, labels and masks that come with the edges
+    vertex_table: VertexTable | None = None  # features, labels and masks that come with the edges
 
     def source(self, progress: Progress | None = None) -> GraphSource:
-        """The graph, in memory."""
         return MemorySource(read_edges(self, progress), self.decided(), self.write_ids)
 
     @abstractmethod
@@ -262,7 +244,6 @@ class EdgeList(EdgeFile):
         self._edges, self._largest = 0, -1
 
     def pieces(self, progress: Progress | None = None) -> Iterator[Edges]:
-        """All edges."""
         path, weighted = self.path, self._grammar is _WEIGHTED
         for numbers in read_numbers(path, self._grammar, self._skip, progress):
             ends, lines = numbers.integers.reshape(-1, 2), numbers.lines
@@ -294,7 +275,6 @@ class EdgeList(EdgeFile):
         return vertices
 
     def decided(self) -> dict[str, str]:
-        """Reasons in comments and columns."""
         if self.vertices() is None:
             vertices = "ids are names, and renumbered: too few of their range occur"
         elif self._nodes > self._largest:
@@ -466,11 +446,9 @@ class MatrixMarket(EdgeFile):
             )
 
     def vertices(self) -> int:
-        """Rows of the matrix."""
         return self._rows
 
     def decided(self) -> dict[str, str]:
-        """Reasons in the banner."""
         weights = "" if self._field == "pattern" else ", unless all entries are 1"
         return {
             "direction by": f"line 1: '{self._symmetry}'",
@@ -596,11 +574,9 @@ class MetisGraph(EdgeFile):
             )
 
     def vertices(self) -> int:
-        """As the header says."""
         return self._vertices
 
     def decided(self) -> dict[str, str]:
-        """Reasons in the format and the header's fmt."""
         weights = "each neighbour has one" if self._weighted else "neighbours have none"
         reasons = {
             "direction by": "a METIS graph is undirected",
@@ -611,7 +587,6 @@ class MetisGraph(EdgeFile):
         return reasons
 
     def check_entries(self, entries: int) -> None:
-        """Two of each edge."""
         if entries != 2 * self._edges:
             raise InputError(
                 f"{self.path}, line {self._line}: the header says {self._edges} edges, "

@@ -181,11 +181,9 @@ class TabularEdges(EdgeFile):
 
     directed = True
     is_text = False
-    vertex_table: VertexTable | None = None
 
     @classmethod
     def recognises(cls, path: AnyPath) -> bool:
-        """True for what `place_of` finds."""
         return is_tabular(path)
 
     def __init__(self, path: Path) -> None:
@@ -265,7 +263,6 @@ class TabularEdges(EdgeFile):
         return self._largest + 1
 
     def decided(self) -> dict[str, str]:
-        """Columns, and reasons for numbers."""
         if self.vertex_table is not None:
             vertices = f"rows of {self.vertex_table.files.paths[0].name}"
         elif self._ids.text or self.vertices() is None:
@@ -429,7 +426,6 @@ class VertexTable:
         return VertexData(**data)
 
     def _next(self, count: int) -> Array:
-        """The next rows of features."""
         pieces, missing = [self._rest[:0]], count
         while missing:
             if not len(self._rest):

@@ -55,7 +55,6 @@ class Grammar:
     blank_rows: bool = False  # whether a line without fields is a row, or nothing
 
     def is_comment(self, line: bytes) -> bool:
-        """True if a line is a comment."""
         first = line.lstrip(self.separators.encode())[:2].decode("latin1")
         return first[:1] != "" and first[0] in self.comments and (first[0] != "/" or first == "//")
 
@@ -93,7 +92,6 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Unpack some more."""
         count: int = self._file.readinto(buffer)  # type: ignore[attr-defined]
         self._left -= count
         if self._left < 0:

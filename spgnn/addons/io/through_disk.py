@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy
 import torch
 
-from spgnn.addons.io.edge_files import EdgeFile, Edges, VertexRows, order_of_entries
+from spgnn.addons.io.edge_files import EdgeFile, Edges, order_of_entries
 from spgnn.addons.io.text import PIECE
 from spgnn.data import (
     IDS,
@@ -181,7 +181,7 @@ def _sorted_rows(
         buckets.fill(read, mirrored=both, loops_mirrored=loops, limit=room // per_entry)
         log.path.unlink()
         ids = None if names is None else torch.from_numpy(names)
-        table: VertexRows | None = source or file.vertex_table
+        table = source or file.vertex_table
         if table is not None:
             ids = table.vertex_ids
         stored, all_ones = 0, True
@@ -243,7 +243,6 @@ class EdgeLog:
                 self.weighted = self.weighted or weights is not None
 
     def read(self, what: str) -> Iterator[Edges]:
-        """As they were written."""
         tick = stage(self._progress, what)
         with self.path.open("rb") as file:
             for number, (dtype, edges, weighted) in enumerate(self._pieces):

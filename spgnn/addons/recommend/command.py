@@ -64,7 +64,6 @@ def train(
 
 
 def show(report: Report) -> None:
-    """Print the closing table."""
     graph, config = report["graph"], report["config"]
     table = Table(
         title=f"{graph['name']}: {graph['users']:,} users, {graph['items']:,} items, "

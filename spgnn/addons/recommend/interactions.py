@@ -47,7 +47,6 @@ class Interactions:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Users and items."""
         return int(self.train.shape[0]), int(self.train.shape[1])
 
     def names(self) -> dict[str, Array]:
@@ -90,7 +89,6 @@ def open_interactions(
     test_share : float
         Of a single file: the latest interactions, if there are times, or else those that a hash of
         (seed, user, item) draws.
-    seed : int
     form : {"auto", "pairs", "lists"}
         Of lines; ``auto``: pairs if all lines have two, three or four fields.
     least_rating : float, optional

@@ -110,7 +110,6 @@ class PairTask(Task):
 
     @property
     def criterion(self) -> Criterion:  # type: ignore[override]
-        """NDCG@K."""
         return Criterion(f"test_ndcg@{self.config.sampling.k}", higher=True)
 
     @torch.no_grad()
@@ -127,7 +126,6 @@ class PairTask(Task):
 
     @property
     def signature(self) -> Mapping[str, Any]:
-        """Model, pairs, seed, and sizes."""
         how, sampling = self.config.model, self.config.sampling
         return {
             "embeddings": f"{how.dim} wide, {how.layers} layers, weights {how.weights}",
@@ -139,7 +137,6 @@ class PairTask(Task):
         }
 
     def sections(self) -> dict[str, Any]:
-        """The graph of interactions. Collective."""
         return {
             "graph": {"name": self.name, **self.sizes},
             "steps_per_epoch": self.steps,

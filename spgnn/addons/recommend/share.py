@@ -35,7 +35,6 @@ class Share:
 
     @property
     def items(self) -> int:
-        """Items of all ranks."""
         return self.layout.rows
 
     @classmethod

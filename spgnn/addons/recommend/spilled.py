@@ -104,7 +104,6 @@ class SpilledRecommendation(PairTask):
         self.steps = -(-every // max(min(config.sampling.batch_size or every, every), 1))
 
     def close(self) -> None:
-        """Remove what lies on the disk."""
         for table in self._tables.values():
             table.release()
         self._scratch.close()
