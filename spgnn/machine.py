@@ -245,11 +245,7 @@ def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 
 
 def _read(kind: Any, value: Any, where: str, name: str) -> Any:
-    """A value of JSON as a field of a record.
-
-    Of texts, integers of at least 1, numbers of at least 0, lists of numbers above 0, and other
-    records; an `InputError` names the field.
-    """
+    """A value of JSON as a field of a record; an `InputError` names the field."""
 
     def check(fits: bool, form: str) -> None:
         if not fits:
@@ -260,19 +256,16 @@ def _read(kind: Any, value: Any, where: str, name: str) -> Any:
         return None if value is None else _read(get_args(kind)[0], value, where, name)
     if dataclasses.is_dataclass(kind):
         check(isinstance(value, dict), "an object")
-        hints, fields = get_type_hints(kind), dict[str, Any]()
-        for item in dataclasses.fields(kind):
-            full = f"{name}.{item.name}" if name else item.name
-            if item.name in value:
-                fields[item.name] = _read(hints[item.name], value[item.name], where, full)
-            elif item.default is dataclasses.MISSING:
-                raise InputError(f"{where}: {full} is missing")
+        hints, prefix = get_type_hints(kind), f"{name}." if name else ""
         for key in value:
             if key not in hints:
-                full = f"{name}.{key}" if name else str(key)
-                raise InputError(f"{where}: {full} is not known{suggestion(str(key), hints)}")
+                meant = suggestion(str(key), hints)
+                raise InputError(f"{where}: {prefix}{key} is not known{meant}")
+        for item in dataclasses.fields(kind):
+            if item.name not in value and item.default is dataclasses.MISSING:
+                raise InputError(f"{where}: {prefix}{item.name} is missing")
         record: Any = kind
-        return record(**fields)
+        return record(**{k: _read(hints[k], v, where, prefix + k) for k, v in value.items()})
     if get_origin(kind) is tuple:
         check(isinstance(value, list), "a list")
         inner = get_args(kind)[0]
@@ -335,7 +328,6 @@ def read_machine(path: AnyPath) -> Machine:
     fields = {k: v for k, v in record.items() if k not in ("format", "version")}
     machine: Machine = _read(Machine, fields, str(path), "")
     # Tables whose axes do not fit, and a share that is none.
-    where = str(path)
     tables: list[tuple[str, Sequence[float], Sequence[Any]]] = [
         ("gather.seconds_per_row", machine.gather.widths, machine.gather.seconds_per_row),
         ("gemm.flops_per_second", machine.gemm.widths, machine.gemm.flops_per_second),
@@ -354,7 +346,7 @@ def read_machine(path: AnyPath) -> Machine:
         rises = all(a < b for a, b in pairwise(axis))
         if not axis or not rises or len(axis) != len(values):
             raise InputError(
-                f"{where}: {name} needs one entry for each of widths (or operand_bytes) that rise"
+                f"{path}: {name} needs one entry for each of widths (or operand_bytes) that rise"
             )
     speeds = {f"streams.{name}": rate for name, rate in vars(machine.streams).items()}
     for level, links in vars(machine.levels).items():
@@ -362,7 +354,7 @@ def read_machine(path: AnyPath) -> Machine:
             speeds[f"levels.{level}.{name}.bandwidth"] = link.bandwidth
     for name, rate in speeds.items():
         if rate <= 0:
-            raise InputError(f"{where}: {name} must be above 0, got {rate:g}")
+            raise InputError(f"{path}: {name} must be above 0, got {rate:g}")
     if machine.overlap > 1:
-        raise InputError(f"{where}: overlap must be in [0, 1], got {machine.overlap:g}")
+        raise InputError(f"{path}: overlap must be in [0, 1], got {machine.overlap:g}")
     return machine

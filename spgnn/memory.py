@@ -31,13 +31,9 @@ _CONTROL_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def give_back_freed() -> None:
     """For set-up: freed blocks of 128 KiB or more, not of up to 32 MiB, return at once (glibc)."""
-    with suppress(OSError, AttributeError):
-        libc = _libc()
-        libc.mallopt(_MMAP_THRESHOLD, _SMALL)
-        # As they are by default, whatever `keep_freed` made of them.
-        libc.mallopt(_MMAP_MAX, _MAPPINGS)
-        libc.mallopt(_TRIM_THRESHOLD, _SMALL)
-        libc.mallopt(_TOP_PAD, _SMALL)
+    # The others as they are by default, whatever `keep_freed` made of them.
+    sizes = ((name, _SMALL) for name in (_MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD))
+    _tune(*sizes, (_MMAP_MAX, _MAPPINGS))
 
 
 class FreedMemory:
@@ -64,10 +60,8 @@ class FreedMemory:
 
 def give_back_large() -> None:
     """Give back what set-up freed, and from now on blocks of 1 MiB or more."""
-    with suppress(OSError, AttributeError):
-        libc = _libc()
-        libc.malloc_trim(0)
-        libc.mallopt(_MMAP_THRESHOLD, _LARGE)
+    give_back_holes()
+    _tune((_MMAP_THRESHOLD, _LARGE))
 
 
 def give_back_holes() -> None:
@@ -78,13 +72,18 @@ def give_back_holes() -> None:
 
 def keep_freed() -> None:
     """Give back what was freed before, and from then on keep what is freed for reuse."""
+    give_back_holes()
+    if not _tune((_MMAP_THRESHOLD, _LARGEST)):
+        _tune((_MMAP_MAX, 0))
+    _tune((_TRIM_THRESHOLD, _NEVER), (_TOP_PAD, _PAD))
+
+
+def _tune(*settings: tuple[int, int]) -> bool:
+    """Set parameters of the C library's allocator; True if it took all of them, or has none."""
     with suppress(OSError, AttributeError):
         libc = _libc()
-        libc.malloc_trim(0)
-        if not libc.mallopt(_MMAP_THRESHOLD, _LARGEST):
-            libc.mallopt(_MMAP_MAX, 0)
-        libc.mallopt(_TRIM_THRESHOLD, _NEVER)
-        libc.mallopt(_TOP_PAD, _PAD)
+        return all([libc.mallopt(name, value) for name, value in settings])
+    return True
 
 
 @contextmanager

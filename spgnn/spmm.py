@@ -107,21 +107,10 @@ class DistMatrix:
     def set_codec(self, setting: CodecSetting | None, ids: Tensor) -> None:
         """From now on, products that are not exact go through a codec; it begins anew. Collective.
 
-        Whether one is exact says the step, and that is made as ``setting.policy`` says: by default,
-        what autograd records is approximate, and all else exact.
-
-        Parameters
-        ----------
-        setting : CodecSetting or None
-            ``None``: no codec any more.
-        ids : Tensor int64 [columns]
-            Original ids of the vertices whose rows it takes.
-
-        Raises
-        ------
-        InputError
-            If whole block rows are broadcast, the codec keeps rows that the schedule has no room
-            for, or values require a gradient.
+        By default, what autograd records is approximate, and all else exact (``setting.policy``);
+        ``None`` is no codec any more. `ids` [columns] are the original ids of the vertices whose
+        rows it takes. It is an `InputError` if whole block rows are broadcast, the codec keeps rows
+        that the schedule has no room for, or values require a gradient.
         """
         plan = self.plan
         if self.build_with_halo is not None:
@@ -255,9 +244,7 @@ class DistMatrix:
         """The matrix as SciPy's solvers and eigensolvers take it. Each product is collective.
 
         Its vectors are whole ones, NumPy arrays [n] that every rank has: so all ranks call the
-        same solver, with the same arguments, and each gets the whole answer. A solver over own rows
-        alone would take its norms and inner products over one rank; it needs their sums over all
-        ranks, as ``comm.all_reduce`` makes them (docs/guides/hpc.md).
+        same solver, with the same arguments, and each gets the whole answer (docs/guides/hpc.md).
 
         Returns
         -------
@@ -326,35 +313,12 @@ class DistMatrix:
         return product(self._halo, H_local, step)
 
     def halo_sum(self, G_halo: Tensor) -> Tensor:
-        """The adjoint of `halo`: rows of the halo, added up at their owners. Collective.
-
-        Differentiable.
-
-        Parameters
-        ----------
-        G_halo : Tensor [own + received, f]
-
-        Returns
-        -------
-        Tensor [own rows, f]
-
-        Raises
-        ------
-        InputError
-            As `halo`.
-        """
+        """The adjoint of `halo`, differentiable: its rows added up at their owners. Collective."""
         return product(self._halo.T, G_halo)
 
     @cached_property
     def attention(self) -> Attention:
-        """Attention over the nonzeros of A: see :func:`spgnn.attention.attend`.
-
-        Raises
-        ------
-        InputError
-            If rows take a way on which they are added up, or are cut into columns; or its codec
-            does something to rows that attention cannot have.
-        """
+        """Attention over the nonzeros of A: see :func:`spgnn.attention.attend`."""
         if self.build_with_halo is not None:
             return self.with_halo.attention
         return Attention(self.plan, self.mesh, self.executor.workspace, self.codecs)
@@ -367,13 +331,7 @@ class DistMatrix:
 
     @cached_property
     def local_pattern(self) -> Pattern:
-        """Own rows of A as a pattern [own rows, own + received], as `halo` orders them.
-
-        Raises
-        ------
-        InputError
-            As `halo`.
-        """
+        """Own rows of A as a pattern [own rows, own + received], as `halo` orders them."""
         return self._unscaled.pattern
 
     def local_matrix(self) -> CSR:
@@ -431,28 +389,20 @@ class DistMatrix:
         """``A·H`` without autograd; without a step, exact. Collective."""
         if step is None:
             step = self.operands.next(H_local, self.columns, exact=True)
-        if self.codecs is not None and not step.exact:
-            step = self._begun(H_local, step)
+        if self.codecs is not None:
+            step = _begun(self.codecs, self.executor, H_local, step)
         return self.executor.forward(H_local, step)
 
     def adjoint(self, G_local: Tensor, step: Step | None = None) -> Tensor:
         """``Aᵀ·G``: the same plan run backwards; same counts, same bytes. Collective."""
         if step is None:
             step = self.operands.next(G_local, self.rows, exact=True).reversed()
-        if self.codecs is not None and not step.exact:
-            step = self._begun(G_local, step)
+        if self.codecs is not None:
+            step = _begun(self.codecs, self.executor, G_local, step)
         return self.executor.adjoint(G_local.contiguous(), step)
 
-    def _begun(self, rows: Tensor, step: Step) -> Step:
-        assert self.codecs is not None
-        width, dtype = rows.shape[1], rows.dtype
-        return self.codecs.begin(step, lambda at: self.executor.carried(width, dtype, at))
-
     def to(self, target: torch.device | torch.dtype | str) -> DistMatrix:
-        """The same matrix on a device, or ready for operands of another dtype.
-
-        Its codec begins anew. Collective, if rows are under way.
-        """
+        """The same on a device, or for another dtype; a codec begins anew. Collective, with one."""
         if self.codecs is not None:
             self.codecs.land()
         matrix, build = self._with(self.plan.to(target).ready()), self.build_with_halo
@@ -461,10 +411,7 @@ class DistMatrix:
         return matrix
 
     def another(self, plan: Plan) -> DistMatrix:
-        """A matrix of another plan on the same ranks, run in the same way, without a codec.
-
-        Both share their buffers, so they may not be multiplied at the same time.
-        """
+        """A matrix of another plan that shares buffers: both may not be multiplied at once."""
         shared = self.executor.workspace
         return DistMatrix(plan, self.layout, self.mesh, workspace=shared, **self._how)
 
@@ -521,6 +468,14 @@ def _check_block(
                 f"{name} is a constant, which cannot require a gradient: scale rows of the operand "
                 "or of the product"
             )
+
+
+def _begun(codecs: Codecs | None, executor: Executor, rows: Tensor, step: Step) -> Step:
+    """The step of a product that begins, as its codec has it."""
+    if codecs is None or step.exact:
+        return step
+    width, dtype = rows.shape[1], rows.dtype
+    return codecs.begin(step, lambda at: executor.carried(width, dtype, at))
 
 
 def _times(A: DistMatrix | Adjoint, H_local: Tensor) -> Tensor:
@@ -591,7 +546,7 @@ class HaloMap:
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """H_local [own, f] to [own + received, f]. Collective."""
         halo = H_local.new_empty(self.rows, H_local.shape[1])
-        step = self._begun(H_local, step)
+        step = _begun(self._codecs, self.executor, H_local, step)
         arriving = self._exchange.begin(H_local.contiguous(), step, halo[self.columns :])
         try:
             halo[: self.columns] = H_local
@@ -602,7 +557,7 @@ class HaloMap:
     def adjoint(self, G_halo: Tensor, step: Step) -> Tensor:
         """Add up what belongs to each own row: [own + received, f] to [own, f]. Collective."""
         G_halo = G_halo.contiguous()
-        step = self._begun(G_halo, step)
+        step = _begun(self._codecs, self.executor, G_halo, step)
         returning = G_halo[self.columns :]
         if len(self.stage.hops) > 1:  # to which relays add what comes back to them
             returning = returning.clone()
@@ -613,12 +568,6 @@ class HaloMap:
             flight.wait()
         flight.add_to(dH_local)
         return dH_local
-
-    def _begun(self, rows: Tensor, step: Step) -> Step:
-        if step.exact or self._codecs is None:
-            return step
-        width, dtype = rows.shape[1], rows.dtype
-        return self._codecs.begin(step, lambda at: self.executor.carried(width, dtype, at))
 
     @cached_property
     def T(self) -> Adjoint:

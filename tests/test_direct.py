@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import numpy as np
 import pytest
 
 from spgnn import InputError, direct
@@ -22,6 +21,20 @@ def keeper(monkeypatch):
     return found
 
 
+def test_so_much_is_held_until_nobody_says_how_much_may(keeper):
+    keep_pages(8 * PAGE)
+    many = [page_buffer(padded(2 * PAGE)) for _ in range(6)]
+    assert pages_held() == 12 * PAGE  # in use, it may be more
+    del many[1:]
+    assert pages_held() == 8 * PAGE
+    keep_pages(None)
+    assert pages_held() == 2 * PAGE
+    one = page_buffer(PAGE)
+    many.clear()
+    del one
+    assert pages_held() <= 2 * PAGE  # the largest one since
+
+
 @pytest.mark.parametrize("nbytes", [0, 1, PAGE, PAGE + 1, 10 * PAGE - 1, (5 << 20) + 3])
 def test_begins_at_a_page_whoever_had_it_before(keeper, nbytes):
     for _ in range(2):
@@ -31,39 +44,6 @@ def test_begins_at_a_page_whoever_had_it_before(keeper, nbytes):
             assert found.ctypes.data % PAGE == 0
         found[:] = 1
         del found
-
-
-def test_two_never_share(keeper):
-    many = [page_buffer(3 * PAGE) for _ in range(5)]
-    for number, one in enumerate(many):
-        one[:] = number
-    for number, one in enumerate(many):
-        assert np.all(one == number)
-
-
-def test_so_much_is_held(keeper):
-    keep_pages(8 * PAGE)
-    many = [page_buffer(padded(2 * PAGE)) for _ in range(6)]
-    assert pages_held() == 12 * PAGE  # in use, it may be more
-    many.clear()
-    assert pages_held() == 8 * PAGE
-    keep_pages(None)
-    one = page_buffer(PAGE)
-    del one
-    assert pages_held() <= 2 * PAGE  # the largest one
-
-
-def test_nothing_free_stays_once_nobody_says_how_much_may(keeper):
-    keep_pages(100 * PAGE)
-    many = [page_buffer(3 * PAGE) for _ in range(5)]
-    del many[1:]
-    assert pages_held() == 15 * PAGE
-    keep_pages(None)
-    assert pages_held() == 3 * PAGE
-    one = page_buffer(PAGE)
-    many.clear()
-    del one
-    assert pages_held() <= 3 * PAGE  # the largest one since
 
 
 def test_a_signal_while_a_file_is_closed(tmp_path, monkeypatch):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from itertools import islice
+from itertools import islice, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -84,48 +85,42 @@ def test_bytes_of_each_level_of_other_schemes():
     assert min(run_ranks(levels_of_broadcasts, 4)) >= 4
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "size"), [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4)]
-)
-def test_all_products_in_two_levels(ranks, size):
-    assert min(run_ranks(lambda rank: two_levels(connect(), [size], 1), ranks)) >= 24
+def every(rank: int, how: str, *rest: Any) -> int:
+    """One sweep of the slow set; returns how many cases."""
+    comm = connect()
+    if how == "levels":
+        return two_levels(comm, [rest[0]], 1)
+    if how == "grids":
+        return check_all(comm, *rest)
+    if how == "random":  # cases that nobody chose
+        return check_random(comm, range(850 * comm.size, 850 * (comm.size + 1)))
+    return check_algorithms(comm, *rest)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 8, 16])
-def test_all_products_adjoints_and_bytes(ranks):
-    run_ranks(lambda rank: check_all(connect()), ranks)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "c"), [(4, 2), (8, 2), (16, 2), (16, 4), (32, 2), (32, 4)])
-def test_all_products_of_replicated_block_rows(ranks, c):
-    how = [("1.5d-replicated", c)]
-    run_ranks(lambda rank: check_algorithms(connect(), how, 1 + 6 * (ranks > 8)), ranks)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "every"), [(2, 1), (6, 1), (8, 1), (12, 2), (16, 3), (64, 13)])
-def test_all_products_of_shares_of_the_columns(ranks, every):
+def shares(ranks: int) -> list[tuple[str, int]]:
     divisors = [c for c in range(1, ranks + 1) if ranks % c == 0]
-    algorithms = [(algo, c) for algo in ("feature", "2d", "3d") for c in divisors]
-    algorithms.append(("vertex-cut", 1))
-    run_ranks(lambda rank: check_algorithms(connect(), algorithms, every), ranks)
+    return [*product(("feature", "2d", "3d"), divisors), ("vertex-cut", 1)]
+
+
+SWEEPS = [
+    *((ranks, "levels", size) for ranks, size in ((4, 2), (6, 2), (6, 3), (8, 2), (8, 4))),
+    *((ranks, "levels", size) for ranks, size in ((12, 3), (12, 4), (16, 4))),
+    *((ranks, "grids") for ranks in (2, 3, 4, 6, 8, 16)),
+    *((ranks, "grids", [1, 4], number) for ranks, number in ((64, 7), (256, 21))),
+    *((ranks, "random") for ranks in range(1, 13)),
+    *((ranks, "algorithms", [("1.5d-replicated", 2)]) for ranks in (4, 8)),
+    *((16, "algorithms", [("1.5d-replicated", c)], 7) for c in (2, 4)),
+    *((32, "algorithms", [("1.5d-replicated", c)], 7) for c in (2, 4)),
+    *((ranks, "algorithms", shares(ranks)) for ranks in (2, 6, 8)),
+    *((ranks, "algorithms", shares(ranks), n) for ranks, n in ((12, 2), (16, 3), (64, 13))),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", range(1, 13))
-def test_random_products(ranks):
-    """Twelve times 850 cases that nobody chose."""
-    seeds = range(850 * ranks, 850 * (ranks + 1))
-    assert min(run_ranks(lambda rank: check_random(connect(), seeds), ranks)) == 850
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "every"), [(64, 7), (256, 21)])
-def test_products_on_many_ranks(ranks, every):
-    run_ranks(lambda rank: check_all(connect(), [1, 4], every), ranks)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=str)
+def test_all_products_adjoints_and_bytes(sweep):
+    ranks, *how = sweep
+    assert min(run_ranks(every, ranks, *how)) >= {"levels": 24, "random": 850}.get(how[0], 1)
 
 
 def test_wrong_shapes_are_refused_before_any_exchange():

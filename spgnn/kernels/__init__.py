@@ -2,7 +2,8 @@
 # ruff: noqa: F401
 """The operations of spgnn that touch every feature or every nonzero, one file a family.
 
-Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live.
+Each is a registered torch operator (``torch.ops.spgnn.*``) that runs where its tensors live. What
+does not fit (types, shapes, dtypes, devices, rows that do not exist) is an `InputError`.
 """
 
 from spgnn.kernels import bfloat16, cross_entropy, gemm, reductions, update
@@ -11,11 +12,13 @@ from spgnn.kernels.attention import FINISHED as FINISHED
 from spgnn.kernels.attention import MERGED as MERGED
 from spgnn.kernels.attention import STORED as STORED
 from spgnn.kernels.attention import AttentionDropout, attention, finish, head_products
+from spgnn.kernels.attention import AttentionState as AttentionState
 from spgnn.kernels.attention import Gat as Gat
 from spgnn.kernels.attention import GatV2 as GatV2
 from spgnn.kernels.attention import Rules as Rules
 from spgnn.kernels.attention import Target as Target
-from spgnn.kernels.attention_panel import AttentionPanel, PanelLoops, PanelRows, panel_bytes
+from spgnn.kernels.cpu import PackedShape as PackedShape
+from spgnn.kernels.cpu import side as side
 from spgnn.kernels.cross_entropy import cross_entropy_sum
 from spgnn.kernels.edge_spmm import edge_add, edge_spmm
 from spgnn.kernels.extremes import PICK as PICK
@@ -30,9 +33,6 @@ from spgnn.torch_internals import transformed
 
 __all__ = [
     "AttentionDropout",
-    "AttentionPanel",
-    "PanelLoops",
-    "PanelRows",
     "add_to_extremes_",
     "attention",
     "bfloat16",
@@ -48,7 +48,6 @@ __all__ = [
     "head_products",
     "new_rows",
     "packed_bytes",
-    "panel_bytes",
     "quantise_rows",
     "scatter_add_rows",
     "sddmm",

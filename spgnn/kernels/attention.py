@@ -79,7 +79,6 @@ class Gat(NamedTuple):
 
     @property
     def heads(self) -> int:
-        """Heads."""
         return int(self.d.shape[1])
 
     def check(self, pattern: Pattern, edges: Tensor | None) -> None:
@@ -106,17 +105,14 @@ class GatV2(NamedTuple):
 
     @property
     def joint(self) -> bool:
-        """True if a head's columns are scored together."""
         return True
 
     @property
     def features(self) -> Tensor:
-        """The rows that are summed."""
         return self.y
 
     @property
     def heads(self) -> int:
-        """Heads."""
         return int(self.a.shape[0])
 
     def check(self, pattern: Pattern, edges: Tensor | None) -> None:
@@ -292,11 +288,6 @@ def attention(
     -------
     Tensor [rows, heads * width], dtype of Z
         Zeros for rows without nonzeros.
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     return _whole(pattern, Gat(d, s, Z), Rules(slope, edge_scores, dropout))
 
@@ -388,13 +379,10 @@ def _backward_of(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
     return *gradients, operands[0].new_empty(0) if edges is None else edges
 
 
-def _new_gradients(joint: bool, *arguments: Any) -> tuple[Tensor, ...]:
-    first, second, third, edges = arguments[5:9]
-    dt = first.new_empty(0) if edges is None else torch.empty_like(edges)
-    if joint:
-        rows = new_rows(len(first), first), new_rows(len(second), second)
-        return *rows, torch.empty_like(third), dt
-    return torch.empty_like(first), torch.empty_like(second), new_rows(len(third), third), dt
+def _new_gradients(*arguments: Any) -> tuple[Tensor, ...]:
+    edges = arguments[8]
+    dt = arguments[5].new_empty(0) if edges is None else torch.empty_like(edges)
+    return *(new_rows(len(operand), operand) for operand in arguments[5:8]), dt
 
 
 def _save(joint: bool, ctx: Any, inputs: Any, output: tuple[Tensor, ...]) -> None:
@@ -433,7 +421,7 @@ def _define(name: str, joint: bool, operands: str, more: str, results: str) -> A
     tensors = ", ".join(f"Tensor {result}" for result in results.split(", "))
     backward = define(
         f"{name}_backward({arguments}, Tensor G, {tensors}) -> (Tensor, Tensor, Tensor, Tensor)",
-        new=partial(_new_gradients, joint),
+        new=_new_gradients,
         compute=partial(_backward_of, joint),
     )
     torch.library.register_autograd(

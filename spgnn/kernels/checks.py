@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError
+from spgnn.errors import InputError, check_integer
 from spgnn.pattern import Pattern, described
 from spgnn.sparse import CSR, SUM_DTYPE
 from spgnn.torch_internals import is_fake
@@ -94,6 +94,11 @@ def check_out(name: str, out: Tensor, rows: int, X: Tensor, learnt: Tensor | Non
         raise InputError(f"writing into {name} is not differentiable; call under torch.no_grad()")
     if not torch.compiler.is_compiling() and _overlap(out, X):
         raise InputError(f"{name} must not overlap X in memory")
+
+
+def signed_key(key: object) -> int:
+    """A key of 64 bits, signed or unsigned, as operators take it."""
+    return (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:

@@ -34,11 +34,6 @@ def cross_entropy_sum(
     mask : Tensor bool [n], optional
     divisor : float
         Of the sum.
-
-    Raises
-    ------
-    InputError
-        If types or shapes do not fit, or there is no such class.
     """
     if not isinstance(X, Tensor) or X.dim() != 2 or X.dtype not in _DTYPES or not X.shape[1]:
         raise InputError(f"X must be float32 or float64 [n, classes], got {described(X)}")
@@ -59,28 +54,22 @@ def _counts(target: Tensor, mask: Tensor | None) -> Tensor:
     return target >= 0 if mask is None else mask & (target >= 0)
 
 
-def _check_classes(X: Tensor, target: Tensor, mask: Tensor | None) -> None:
-    missing = (_counts(target, mask) & (target >= X.shape[1])).nonzero()
-    if len(missing):
-        row = int(missing[0])
-        raise InputError(
-            f"target of row {row} is class {int(target[row])}; X has {X.shape[1]} classes"
-        )
-
-
-def _new_results(
-    X: Tensor, target: Tensor, mask: Tensor | None, divisor: float, gradient: bool
-) -> tuple[Tensor, Tensor]:
-    return X.new_empty(()), new_rows(X.shape[0] if gradient else 0, X)
+def _new_results(X: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    return X.new_empty(()), new_rows(X.shape[0] if others[-1] else 0, X)
 
 
 def _compute(
     X: Tensor, target: Tensor, mask: Tensor | None, divisor: float, gradient: bool
 ) -> tuple[Tensor, Tensor]:
-    loss, dX = _new_results(X, target, mask, divisor, gradient)
+    loss, dX = _new_results(X, gradient)
     kernels_for(X).cross_entropy(X, target, mask, divisor, loss, dX if gradient else None)
     if X.is_cpu and loss.isnan():  # as it is, too, if a target is no column
-        _check_classes(X, target, mask)
+        missing = (_counts(target, mask) & (target >= X.shape[1])).nonzero()
+        if len(missing):
+            row = int(missing[0])
+            raise InputError(
+                f"target of row {row} is class {int(target[row])}; X has {X.shape[1]} classes"
+            )
     return loss, dX
 
 
@@ -113,9 +102,7 @@ def _save(ctx: Any, inputs: Any, output: Tensor) -> None:
     ctx.save_for_backward(*tensors)
 
 
-def _gradient_backward(
-    ctx: Any, C: Tensor
-) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, ...]:
     G, X, target, mask = ctx.saved_tensors
     P = torch.softmax(X, 1)
     C = C * (_counts(target, mask).to(X.dtype)[:, None] / ctx.divisor)

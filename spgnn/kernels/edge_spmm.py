@@ -20,7 +20,7 @@ from spgnn.kernels.checks import check_array, check_block, check_dense, check_is
 from spgnn.kernels.extremes import pick, put_back, side_of
 from spgnn.kernels.library import Operator, define, kernels_for, with_batch
 from spgnn.kernels.recycling import new_rows
-from spgnn.kernels.spmm import other_side, sddmm_operator, spmm, spmm_operator
+from spgnn.kernels.spmm import SIDES, other_side, sddmm_operator, spmm, spmm_operator
 from spgnn.pattern import Pattern, described, index_dtype
 from spgnn.sparse import CSR, SUM_DTYPE
 
@@ -62,11 +62,6 @@ def edge_spmm(
     -------
     Tensor [rows, f] or [rows, heads, f]; with "copy" [rows, …] of the shape of values; of outer
     products [rows, k, f]
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     check_is("pattern", pattern, Pattern)
     check_choice("op", op, EDGE_OPS)
@@ -114,11 +109,6 @@ def edge_add(pattern: Pattern, G: Tensor, X: Tensor, values: Tensor) -> Tensor:
     Returns
     -------
     Tensor [nnz, f]
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     check_is("pattern", pattern, Pattern)
     check_block(pattern, X)
@@ -167,36 +157,21 @@ def _sum_of(pattern: Pattern, X: Tensor | None, V: Tensor, op: str) -> Tensor:
 
 
 def _sum(pattern: Pattern, X: Tensor | None, V: Tensor, op: int) -> Tensor:
-    side: Sequence[Tensor | None] = (None, None, None)
-    if X is not None:
-        side = other_side(pattern, X, ordered=True)
-    Z: Tensor = _edge_sum(pattern.indptr, pattern.indices, *side, X, None, V, op, False)
-    return Z
+    side = (None,) * 3 if X is None else other_side(pattern, X, ordered=True)
+    return _edge_sum(pattern.indptr, pattern.indices, *side, X, None, V, op, False)
 
 
-def _compute_sum(
-    indptr: Tensor,
-    indices: Tensor,
-    t_indptr: Tensor | None,
-    t_indices: Tensor | None,
-    order: Tensor | None,
-    X: Tensor | None,
-    W: Tensor | None,
-    V: Tensor,
-    op: int,
-    adjoint: bool,
-) -> Tensor:
-    out = _new_sum(indptr, indices, t_indptr, t_indices, order, X, W, V, op, adjoint)
+def _compute_sum(*arguments: Any) -> Tensor:
+    indptr, indices, t_indptr, t_indices, order, X, W, V, op, adjoint = arguments
+    out = _new_sum(*arguments)
     side = (t_indptr, t_indices, order) if adjoint else (indptr, indices, None)
     kernels_for(V).edge_sum(*side, X, W, V, op, out)
     return out
 
 
-def _new_sum(indptr: Tensor, indices: Tensor, t_indptr: Tensor | None, *others: Any) -> Tensor:
+def _new_sum(indptr: Tensor, indices: Tensor, t_indptr: Tensor, *others: Any) -> Tensor:
     *_, X, _, V, _, adjoint = others
-    side = t_indptr if adjoint else indptr
-    assert side is not None
-    return new_rows(side.shape[0] - 1, V if X is None else X)
+    return new_rows((t_indptr if adjoint else indptr).shape[0] - 1, V if X is None else X)
 
 
 def _again() -> bool:
@@ -300,9 +275,8 @@ def _save_products(ctx: Any, inputs: Any, output: Tensor) -> None:
     *sides, G, X, _, ctx.op = inputs
     product = ctx.op == _MUL
     needs_G, needs_X = ctx.needs_input_grad[5:7]
-    ctx.save_for_backward(
-        *sides, G if product and needs_X else None, X if product and needs_G else None
-    )
+    saved = G if product and needs_X else None, X if product and needs_G else None
+    ctx.save_for_backward(*sides, *saved)
 
 
 def _products_backward(ctx: Any, P: Tensor) -> tuple[Tensor | None, ...]:
@@ -315,9 +289,8 @@ def _products_backward(ctx: Any, P: Tensor) -> tuple[Tensor | None, ...]:
     return *[None] * 5, dG, dX, P if ctx.needs_input_grad[7] else None, None
 
 
-_SIDES = "Tensor indptr, Tensor indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order"
 _edge_sum = Operator(
-    f"edge_sum({_SIDES}, Tensor? X, Tensor? W, Tensor V, int op, bool adjoint) -> Tensor",
+    f"edge_sum({SIDES}, Tensor? X, Tensor? W, Tensor V, int op, bool adjoint) -> Tensor",
     new=_new_sum,
     compute=_compute_sum,
     save=_save_sum,
@@ -326,7 +299,7 @@ _edge_sum = Operator(
     tangent=_sum_tangent,
 )
 _edge_products = Operator(
-    f"edge_products({_SIDES}, Tensor? G, Tensor? X, Tensor? V, int op) -> Tensor",
+    f"edge_products({SIDES}, Tensor? G, Tensor? X, Tensor? V, int op) -> Tensor",
     new=_new_products,
     compute=_compute_products,
     save=_save_products,
@@ -403,7 +376,7 @@ def _by_head(apart: Tensor, like: Tensor) -> Tensor:
 
 
 _edge_extremes = define(
-    f"edge_extremes({_SIDES}, Tensor? X, Tensor V, int op, bool largest) -> (Tensor, Tensor)",
+    f"edge_extremes({SIDES}, Tensor? X, Tensor V, int op, bool largest) -> (Tensor, Tensor)",
     new=_new_extreme,
     compute=_compute_extreme,
 )

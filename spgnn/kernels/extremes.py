@@ -49,18 +49,16 @@ def extreme_(
         0 in rows without nonzeros.
     arg : Tensor [rows, f], int32 (int64 from 2³¹ columns on)
         Column of the nonzero that it is of; −1 in rows without nonzeros.
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     check_block(pattern, X)
     begun = state is not None
     if state is None:
         state = _empty(pattern.indptr, X, X.shape[0])
     else:
-        _check_state(pattern, X, state)
+        check_out("state", state[0], pattern.shape[0], X)
+        check_array("the state's columns", state[1], state[0].shape, X, *_COLUMNS)
+        if not state[1].is_contiguous():
+            raise InputError("the state's columns must be contiguous")
     if state[0].numel():
         block = pattern.indptr, pattern.indices, X
         kernels_for(X).extreme(*block, largest, begun, first_column, *state)
@@ -77,11 +75,6 @@ def add_to_extremes_(dX: Tensor, G: Tensor, arg: Tensor) -> None:
     G : Tensor [rows, f], dtype of dX
     arg : Tensor [rows, f]
         As `extreme_` returns it.
-
-    Raises
-    ------
-    InputError
-        If shapes or dtypes do not fit.
     """
     fits = dX.is_contiguous() and dX.shape[1:] == G.shape[1:] and arg.shape == G.shape
     if not fits or dX.dtype != G.dtype or arg.dtype not in _COLUMNS or dX.is_cuda:
@@ -110,14 +103,6 @@ def adds_in_order(G: Tensor) -> bool:
 def side_of(pattern: Pattern, X: Tensor) -> tuple[Tensor | None, ...]:
     """The parts of the transpose that the gradient in X needs: indptr, indices, order."""
     return (None,) * 3 if adds_in_order(X) else other_side(pattern, X, ordered=True)
-
-
-def _check_state(pattern: Pattern, X: Tensor, state: tuple[Tensor, Tensor]) -> None:
-    out, arg = state
-    check_out("state", out, pattern.shape[0], X)
-    check_array("the state's columns", arg, out.shape, X, *_COLUMNS)
-    if not arg.is_contiguous():
-        raise InputError("the state's columns must be contiguous")
 
 
 def _compute(*arguments: Any) -> tuple[Tensor, Tensor]:

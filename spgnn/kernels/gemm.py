@@ -15,6 +15,7 @@ from spgnn import _native
 from spgnn.kernels import bfloat16
 from spgnn.kernels.library import Operator, define, kernels_for
 from spgnn.kernels.recycling import new_rows
+from spgnn.kernels.update import relu_of
 from spgnn.torch_internals import below_autograd, direct, traced, watched
 
 # Fewest rows of X that are worth it.
@@ -47,7 +48,7 @@ def times_transposed(X: Tensor, W: Tensor) -> Tensor:
     """
     if torch.is_autocast_enabled("cpu") and bfloat16.narrows(X, W):
         return bfloat16.product(X, W)
-    return _product(X, W) if has_gemm(X, W) else X @ W.T
+    return _product(X, W, None, None) if has_gemm(X, W) else X @ W.T
 
 
 def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ def add_times_transposed_(Z: Tensor, X: Tensor, W: Tensor) -> Tensor:
 def sum_of_products(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
     """``X1 W1ᵀ + X2 W2ᵀ`` [n, f_out] in one pass; differentiable at every order."""
     if has_gemm(X1, W1, X2, W2):
-        return _sum(X1, W1, X2, W2)
+        return _product(X1, W1, X2, W2)
     return add_times_transposed_(times_transposed(X1, W1), X2, W2)
 
 
@@ -110,10 +111,7 @@ def transposed_times(G: Tensor, X: Tensor) -> Tensor:
 
 def has_gemm(*operands: Tensor) -> bool:
     """True if `times_transposed` has a kernel of its own for X and W, or for several such pairs."""
-    for W in operands[1::2]:
-        if W.shape[0] > _MOST_COLUMNS:
-            return False
-    return _has_kernel(*operands)
+    return max(W.shape[0] for W in operands[1::2]) <= _MOST_COLUMNS and _has_kernel(*operands)
 
 
 def _has_kernel(*operands: Tensor) -> bool:
@@ -134,66 +132,43 @@ def _has_kernel(*operands: Tensor) -> bool:
     return True
 
 
-def _save_sum(ctx: Any, inputs: Any, output: Tensor) -> None:
-    X1, W1, X2, W2 = inputs
-    needs = ctx.needs_input_grad
-    ctx.save_for_backward(
-        X1 if needs[1] else None,
-        W1 if needs[0] else None,
-        X2 if needs[3] else None,
-        W2 if needs[2] else None,
-    )
+def _save_product(ctx: Any, inputs: Any, output: Tensor) -> None:
+    """Save each operand for the other's gradient."""
+    needs, partners = ctx.needs_input_grad, (1, 0, 3, 2)
+    ctx.relu = relu_of(inputs[0]) if inputs[2] is None else None
+    ctx.save_for_backward(*(a if needs[p] else None for a, p in zip(inputs, partners, strict=True)))
 
 
-def _sum_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
+def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, ...]:
     X1, W1, X2, W2 = ctx.saved_tensors
-    dW1: Tensor | None = None
-    dW2: Tensor | None = None
+    dW1: Tensor | None
+    dW2: Tensor | None
     if X1 is not None and X2 is not None:
         dW1, dW2 = two_gradients(G, X1, G, X2)
-    elif X1 is not None:
-        dW1 = transposed_times(G, X1)
-    elif X2 is not None:
-        dW2 = transposed_times(G, X2)
-    dX1 = None if W1 is None else times_transposed(G, W1.T)
-    dX2 = None if W2 is None else times_transposed(G, W2.T)
-    return dX1, dW1, dX2, dW2
+    else:
+        dW1, dW2 = (None if X is None else transposed_times(G, X) for X in (X1, X2))
+    dX1 = None if W1 is None else gradient_of(X1, ctx.relu, G, W1.T, None, None)
+    return dX1, dW1, None if W2 is None else times_transposed(G, W2.T), dW2
 
 
-def _tangent_of_sum(arguments: Any, tangents: Any) -> Tensor:
+def _tangent_of_product(arguments: Any, tangents: Any) -> Tensor:
     (X1, W1, X2, W2), (dX1, dW1, dX2, dW2) = arguments, tangents
     pairs = (dX1, W1), (X1, dW1), (dX2, W2), (X2, dW2)
     terms = [times_transposed(X, W) for X, W in pairs if X is not None and W is not None]
     return sum(terms[1:], terms[0])
 
 
-def _product_backward(ctx: Any, G: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    X, W = ctx.saved_tensors
-    return (
-        None if W is None else gradient_of(X, ctx.relu, G, W.T, None, None),
-        None if X is None else transposed_times(G, X),
-    )
-
-
 def _gradient_backward(ctx: Any, C: Tensor) -> tuple[Tensor | None, Tensor | None]:
     G, X = ctx.saved_tensors
-    return (
-        None if X is None else times_transposed(X, C),
-        None if G is None else times_transposed(G, C.T),
-    )
+    dG = None if X is None else times_transposed(X, C)
+    return dG, None if G is None else times_transposed(G, C.T)
 
 
-def _rows_of(X: Tensor, W: Tensor, *others: Tensor) -> Tensor:
+def _rows_of(X: Tensor, W: Tensor, *others: Tensor | None) -> Tensor:
     return new_rows(X.shape[0], X, W.shape[0])
 
 
-def _multiply(X: Tensor, W: Tensor) -> Tensor:
-    Z = _rows_of(X, W)
-    kernels_for(X).gemm_product(X, W, Z, None, None, None, None, None)
-    return Z
-
-
-def _add_up(X1: Tensor, W1: Tensor, X2: Tensor, W2: Tensor) -> Tensor:
+def _multiply(X1: Tensor, W1: Tensor, X2: Tensor | None, W2: Tensor | None) -> Tensor:
     Z = _rows_of(X1, W1)
     kernels_for(X1).gemm_product(X1, W1, Z, X2, W2, None, None, None)
     return Z
@@ -245,11 +220,12 @@ def _sum_up_twice(
 
 
 _product = Operator(
-    "gemm_product(Tensor X, Tensor W) -> Tensor",
+    "gemm_product(Tensor X1, Tensor W1, Tensor? X2, Tensor? W2) -> Tensor",
     new=_rows_of,
     compute=_multiply,
-    save=bfloat16.save_pair,
+    save=_save_product,
     backward=_product_backward,
+    tangent=_tangent_of_product,
 )
 _gradient = Operator(
     "gemm_gradient(Tensor G, Tensor X) -> Tensor",
@@ -257,14 +233,6 @@ _gradient = Operator(
     compute=_sum_up,
     save=bfloat16.save_pair,
     backward=_gradient_backward,
-)
-_sum = Operator(
-    "gemm_sum(Tensor X1, Tensor W1, Tensor X2, Tensor W2) -> Tensor",
-    new=_rows_of,
-    compute=_add_up,
-    save=_save_sum,
-    backward=_sum_backward,
-    tangent=_tangent_of_sum,
 )
 _two_products = direct(
     define(

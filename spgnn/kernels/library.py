@@ -111,7 +111,7 @@ class Operator:
         self.run = direct(self.overload)
         self.run_in_place: Any = None if in_place is None else direct(in_place)
         self.save, self.backward = save, backward
-        self.batched = partial(batched or _refuse_batches, self)
+        self.batched = partial(batched, self) if batched else self._refuse_batches
         self.tangent = tangent or self._linear
         torch.library.register_autograd(self.overload, backward, setup_context=save)
         torch.library.register_vmap(self.overload, self.batched)
@@ -147,6 +147,9 @@ class Operator:
                 f"{self.name}: vmap takes batches of dense matrices and values, of nothing else"
             )
 
+    def _refuse_batches(self, info: Any, in_dims: Any, *arguments: Any) -> Any:
+        self.refuse_batches_but(in_dims)
+
     def _linear(self, arguments: Sequence[Any], tangents: Sequence[Tensor | None]) -> Tensor:
         terms = [
             self(*arguments[:place], tangent, *arguments[place + 1 :])
@@ -154,10 +157,6 @@ class Operator:
             if tangent is not None
         ]
         return sum(terms[1:], terms[0])
-
-
-def _refuse_batches(operator: Operator, info: Any, in_dims: Any, *arguments: Any) -> Any:
-    operator.refuse_batches_but(in_dims)
 
 
 def more_columns(

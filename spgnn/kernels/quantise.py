@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spgnn.errors import InputError, check_integer
-from spgnn.kernels.checks import check_array, check_is, check_list, check_out
+from spgnn.kernels.checks import check_array, check_is, check_list, check_out, signed_key
 from spgnn.kernels.library import Writer
 from spgnn.pattern import described
 from spgnn.sparse import SUM_DTYPE
@@ -19,13 +19,7 @@ HEADER = 4  # bytes of a row's minimum and scale
 
 
 def packed_bytes(width: int, bits: int) -> int:
-    """Bytes of a packed row of so many columns.
-
-    Raises
-    ------
-    InputError
-        If the bits are none of 16, 8, 4, 2 and 1.
-    """
+    """Bytes of a packed row of so many columns."""
     width, bits = check_integer("width", width, 0), _check_bits(bits)
     return 2 * width if bits == 16 else HEADER + (width * bits + 7) // 8
 
@@ -73,11 +67,6 @@ def quantise_rows(
     Returns
     -------
     Tensor, uint8 [n, packed_bytes(f, bits)]
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit, or bits are none of those.
     """
     _check_matrix(X)
     if rows is not None:
@@ -87,7 +76,7 @@ def quantise_rows(
     check_list("ids", ids, X, torch.int64)
     if ids.shape[0] != count:
         raise InputError(f"ids has {ids.shape[0]} entries for {count} rows")
-    signed_key = (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
+    number = signed_key(key)
     if residual is not None:
         check_out("residual", residual, count, X)
     if lost is not None:
@@ -96,7 +85,7 @@ def quantise_rows(
         out = X.new_empty(shape, dtype=torch.uint8)
     else:
         _check_whole("out", out, shape, X, torch.uint8)
-    _quantise(X, int(bits), ids, signed_key, bool(stochastic), rows, residual, lost, out)
+    _quantise(X, int(bits), ids, number, bool(stochastic), rows, residual, lost, out)
     return out
 
 
@@ -130,11 +119,6 @@ def dequantise_rows(
     -------
     Tensor
         ``out``
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit, or bits are none of those.
     """
     check_is("packed", packed, Tensor)
     if dtype not in SUM_DTYPE:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spgnn.errors import InputError, check_integer
-from spgnn.kernels.checks import check_array, check_dense, check_list, check_out
+from spgnn.errors import InputError
+from spgnn.kernels.checks import check_array, check_dense, check_list, check_out, signed_key
 from spgnn.kernels.library import Operator, Writer, kernels_for, more_columns, new_like
 from spgnn.kernels.recycling import new_rows
 from spgnn.sparse import SUM_DTYPE
@@ -35,11 +35,6 @@ def gather_rows(
     Returns
     -------
     Tensor [m, f]
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit, or a row is out of range.
     """
     check_dense("X", X)
     _check_rows(rows, scale, X)
@@ -73,11 +68,6 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None = 
     -------
     Tensor [n, f]
         ``Y`` itself.
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit, or a row is out of range.
     """
     check_dense("X", X)
     check_dense("Y", Y)
@@ -116,11 +106,6 @@ def dropout_rows(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> Tensor:
     Returns
     -------
     Tensor [n, f]
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit, or p is outside [0, 1).
     """
     check_dense("X", X)
     return _dropout(X, vertex_ids, check_dropout(X, vertex_ids, key, p), float(p))
@@ -133,7 +118,7 @@ def check_dropout(X: Tensor, vertex_ids: Tensor, key: int, p: float) -> int:
         raise InputError(f"vertex_ids has {vertex_ids.shape[0]} entries for {X.shape[0]} rows of X")
     if not isinstance(p, int | float) or not 0.0 <= p < 1.0:
         raise InputError(f"p must be in [0, 1), got {p}")
-    return (check_integer("key", key, -(2**63), 2**64 - 1) + 2**63) % 2**64 - 2**63
+    return signed_key(key)
 
 
 def _check_rows(rows: Tensor, scale: Tensor | None, X: Tensor) -> None:

@@ -28,11 +28,6 @@ def edge_softmax(pattern: Pattern, scores: Tensor) -> Tensor:
     Returns
     -------
     Tensor of the shape and dtype of ``scores``
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     check_is("pattern", pattern, Pattern)
     check_is("scores", scores, Tensor)

@@ -56,11 +56,6 @@ def spmm(
     -------
     Tensor [rows, f] or [rows, heads, f]
         ``out`` if given.
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     if type(A) is not CSR:
         check_is("A", A, CSR)
@@ -68,7 +63,11 @@ def spmm(
         return plain
     check_block(A, X)
     if reduce != "sum":
-        return _reduced(A, X, out, accumulate, reduce)
+        if reduce not in REDUCTIONS:
+            check_choice("reduce", reduce, ("sum", *REDUCTIONS))
+        if out is not None or accumulate:
+            raise InputError(f'reduce="{reduce}" makes its own result; it takes no out')
+        return REDUCTIONS[reduce](A, X)  # type: ignore[no-any-return]
     pattern, values = A.pattern, A.values
     if X.dim() == 3 and (values is None or values.dim() == 1):
         return _shared_by_heads(A, X, out, accumulate)
@@ -111,11 +110,6 @@ def sddmm(A: Pattern | CSR, G: Tensor, X: Tensor) -> Tensor:
     -------
     Tensor [nnz] or [nnz, heads]
         In the dtype of sums: float32, float64 and float32. Fit to be the values of A.
-
-    Raises
-    ------
-    InputError
-        If types, shapes, dtypes or devices do not fit.
     """
     check_is("A", A, CSR, Pattern)
     check_dense("G", G, (2, 3))
@@ -135,15 +129,6 @@ def other_side(pattern: Pattern, X: Tensor, ordered: bool) -> tuple[Tensor | Non
         pattern.make_other_side()
     T = pattern.T
     return T.indptr, T.indices, pattern.order if ordered else None
-
-
-def _reduced(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool, reduce: str) -> Tensor:
-    if reduce not in REDUCTIONS:
-        check_choice("reduce", reduce, ("sum", *REDUCTIONS))
-    if out is not None or accumulate:
-        raise InputError(f'reduce="{reduce}" makes its own result; it takes no out')
-    result: Tensor = REDUCTIONS[reduce](A, X)
-    return result
 
 
 def _shared_by_heads(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> Tensor:
@@ -181,60 +166,34 @@ def _plain_product(A: CSR, X: Tensor, out: Tensor | None, accumulate: bool) -> T
 
 def _scaled_rows(indices: Tensor, col_scale: Tensor | None, X: Tensor) -> Tensor | None:
     """Room for a narrow X scaled first: looking up a factor for every nonzero would cost more."""
-    if (
-        col_scale is None
-        or X.shape[-1] > SCALED_COLUMNS
-        or X.dim() != 2
-        or not X.is_cpu
-        or indices.shape[0] < LEAST_USES * X.shape[0]
-        or col_scale.dtype != X.dtype
-    ):
+    if col_scale is None or X.shape[-1] > SCALED_COLUMNS or X.dim() != 2 or not X.is_cpu:
         return None
-    return new_rows(X.shape[0], X)
+    scaled = indices.shape[0] >= LEAST_USES * X.shape[0] and col_scale.dtype == X.dtype
+    return new_rows(X.shape[0], X) if scaled else None
 
 
-def _multiply_into(
-    indptr: Tensor,
-    indices: Tensor,
-    values: Tensor | None,
-    row_scale: Tensor | None,
-    col_scale: Tensor | None,
-    X: Tensor,
-    out: Tensor,
-    accumulate: bool,
-) -> None:
+def _multiply_into(*arguments: Any) -> None:
+    """The product of a block into ``out``."""
+    _, indices, _, _, col_scale, X, _, _ = arguments
     scaled = _scaled_rows(indices, col_scale, X)
-    room = () if scaled is None else (scaled,)
-    kernels_for(X).spmm(indptr, indices, values, row_scale, col_scale, X, out, accumulate, *room)
+    kernels_for(X).spmm(*arguments, *(() if scaled is None else (scaled,)))
 
 
-def _multiply(
-    indptr: Tensor,
-    indices: Tensor,
-    t_indptr: Tensor,
-    t_indices: Tensor,
-    order: Tensor | None,
-    values: Tensor | None,
-    t_values: Tensor | None,
-    row_scale: Tensor | None,
-    col_scale: Tensor | None,
-    X: Tensor,
-    adjoint: bool,
-) -> Tensor:
+def _multiply(*arguments: Any) -> Tensor:
     """The product by A or, as its adjoint, by Aᵀ."""
-    out = _new_product(indptr, indices, t_indptr, X, adjoint)
+    indptr, indices, t_indptr, t_indices, order, values, t_values, *scales, X, adjoint = arguments
+    out = _new_product(*arguments)
     if not adjoint:
-        _multiply_into(indptr, indices, values, row_scale, col_scale, X, out, False)
+        _multiply_into(indptr, indices, values, *scales, X, out, False)
         return out
     if t_values is None and values is not None:
-        assert order is not None
         t_values = values.index_select(0, order)
-    _multiply_into(t_indptr, t_indices, t_values, col_scale, row_scale, X, out, False)
+    _multiply_into(t_indptr, t_indices, t_values, *reversed(scales), X, out, False)
     return out
 
 
-def _new_product(indptr: Tensor, indices: Tensor, *others: Any) -> Tensor:
-    t_indptr, *_, X, adjoint = others
+def _new_product(indptr: Tensor, indices: Tensor, t_indptr: Tensor, *others: Any) -> Tensor:
+    *_, X, adjoint = others
     return new_rows((t_indptr if adjoint else indptr).shape[0] - 1, X)
 
 
@@ -308,7 +267,7 @@ def _batched_sddmm(
     return products.unflatten(1, X.shape[1:-1]), X.dim() - 2
 
 
-_SIDES = "Tensor indptr, Tensor indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order"
+SIDES = "Tensor indptr, Tensor indices, Tensor? t_indptr, Tensor? t_indices, Tensor? order"
 _SCALES = "Tensor? row_scale, Tensor? col_scale"
 
 _spmm_into = Writer(
@@ -317,8 +276,7 @@ _spmm_into = Writer(
     compute=_multiply_into,
 )
 spmm_operator = Operator(
-    f"spmm({_SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) "
-    "-> Tensor",
+    f"spmm({SIDES}, Tensor? values, Tensor? t_values, {_SCALES}, Tensor X, bool adjoint) -> Tensor",
     new=_new_product,
     compute=_multiply,
     save=_save_spmm,
@@ -326,7 +284,7 @@ spmm_operator = Operator(
     batched=_batched_spmm,
 )
 sddmm_operator = Operator(
-    f"sddmm({_SIDES}, {_SCALES}, Tensor G, Tensor X) -> Tensor",
+    f"sddmm({SIDES}, {_SCALES}, Tensor G, Tensor X) -> Tensor",
     new=_new_products,
     compute=_products,
     save=_save_sddmm,

@@ -108,7 +108,7 @@ _OPERATORS = {
     "spmm": "spmm extreme extreme_adjoint pick_extremes sddmm edge_sum edge_products edge_extremes "
     "attention attention_backward attention_v2 attention_v2_backward",
     "pack": "gather_rows gather_rows_adjoint scatter_add_rows quantise_rows dequantise_rows",
-    "gemm": "gemm_product gemm_gradient gemm_narrow_product gemm_narrow_gradient gemm_sum "
+    "gemm": "gemm_product gemm_gradient gemm_narrow_product gemm_narrow_gradient "
     "gemm_products gemm_gradients gemm_passed",
 }
 # By operator, whatever its overload.

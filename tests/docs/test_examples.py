@@ -15,7 +15,7 @@ import pytest
 from spgnn.testing import run_ranks
 from tests.docs.pages import PAGES, ROOT, blocks, name_of
 
-# tests/kernels/test_docs.py runs these, and looks at their results.
+# tests/kernels/test_torch_integration.py runs these.
 ELSEWHERE = ("docs/kernels.md",)
 PROGRAMS = [page for page in PAGES if name_of(page) not in ELSEWHERE and blocks(page, "python")]
 COMMANDS = [page for page in PAGES if blocks(page, "sh")]

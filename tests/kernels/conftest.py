@@ -13,7 +13,14 @@ from spgnn.kernels import extremes
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR, SUM_DTYPE
 
+from . import oracle
+
 DTYPES = list(SUM_DTYPE)
+PARTS = [(), ("values",), ("row_scale", "col_scale"), ("values", "row_scale", "col_scale")]
+ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-14, torch.bfloat16: 4e-3}
+# Of a softmax's sums, and of what its result is rounded to in the end.
+EPSILON = {torch.float32: 6e-8, torch.float64: 1.1e-16, torch.bfloat16: 6e-8}
+LAST = {torch.float32: 0, torch.float64: 0, torch.bfloat16: 4e-3}
 
 
 @pytest.fixture(params=_native.instruction_sets())
@@ -92,11 +99,27 @@ def random_heads(rows, heads, columns, seed, dtype=torch.float32, padding=0) -> 
     return wide.view(rows, heads + padding, columns + padding)[:, :heads, :columns]
 
 
-def assert_close(actual, expected, magnitude, dtype) -> None:
+def assert_close(actual, expected, magnitude, dtype, slack=1) -> None:
     """Whole arrays agree to the rounding of the dtype; `magnitude` is the sum of absolute terms."""
-    epsilon = {torch.float32: 3e-7, torch.float64: 5e-16, torch.bfloat16: 4.5e-3}[dtype]
-    terms = 4 if dtype == torch.bfloat16 else 60
+    assert (actual.dtype, actual.shape) == (dtype, expected.shape)
     error = (actual.double() - expected).abs()
-    assert actual.dtype == dtype
-    assert actual.shape == expected.shape
-    assert bool((error <= epsilon * terms * magnitude + 1e-30).all()), float(error.max())
+    assert bool((error <= slack * ROUNDING[dtype] * magnitude + 1e-30).all()), float(error.max())
+
+
+def assert_product(Y, A, X, added=0.0) -> None:
+    expected, size = oracle.spmm(A, X), oracle.spmm(oracle.absolute(A), X.abs())
+    assert_close(Y, expected + added, size + abs(added), X.dtype)
+
+
+def assert_sddmm(products, A, G, X) -> None:
+    size = oracle.sddmm(oracle.absolute(A), G.abs(), X.abs())
+    assert_close(products, oracle.sddmm(A, G, X), size, SUM_DTYPE[X.dtype])
+
+
+def assert_softmax(weights, pattern, scores, terms=60) -> None:
+    assert (weights.dtype, weights.shape) == (scores.dtype, scores.shape)
+    expected = oracle.edge_softmax(pattern, scores)
+    # The distance to the largest score is rounded before the exponential is taken.
+    distance = -expected.clamp_min(1e-300).log()
+    allowed = EPSILON[scores.dtype] * (terms + 4 * distance) + LAST[scores.dtype]
+    assert bool(((weights.double() - expected).abs() <= allowed * expected + 1e-37).all())

@@ -16,34 +16,47 @@ dropout_rows = dropped
 
 
 def dense(A: CSR) -> Tensor:
-    """Every entry of a block, float64 [rows, cols]."""
-    rows = _row_of_each(A)
-    cols = A.indices.cpu().long()
+    """Every entry of a block, float64 [rows, cols], or [rows, cols, heads]."""
+    rows, cols = _row_of_each(A), A.indices.cpu().long()
     entries = torch.ones(A.nnz, dtype=torch.float64)
-    for array, index in ((A.values, slice(None)), (A.row_scale, rows), (A.col_scale, cols)):
-        if array is not None:
-            entries *= array.cpu().double()[index]
-    matrix = torch.zeros(A.shape, dtype=torch.float64)
+    entries = entries if A.values is None else A.values.cpu().double()
+    for scale, index in ((A.row_scale, rows), (A.col_scale, cols)):
+        if scale is not None:
+            entries = entries * _beside(scale.cpu().double()[index], entries)
+    matrix = torch.zeros(*A.shape, *entries.shape[1:], dtype=torch.float64)
     return matrix.index_put_((rows, cols), entries, accumulate=True)
 
 
+def absolute(A: CSR) -> CSR:
+    """The block of absolute numbers: its products are the sizes of sums."""
+    numbers = (A.values, A.row_scale, A.col_scale)
+    return CSR(A.pattern, *(None if array is None else array.abs() for array in numbers))
+
+
 def spmm(A: CSR, X: Tensor) -> Tensor:
-    """A X, float64 [rows, f]."""
-    return dense(A) @ X.cpu().double()
+    """A X, float64 [rows, f] or [rows, heads, f]."""
+    matrix, X = dense(A), X.cpu().double()
+    if X.dim() == 2:
+        return matrix @ X
+    each = matrix if matrix.dim() == 3 else matrix[:, :, None].expand(-1, -1, X.shape[1])
+    return torch.einsum("rch,chf->rhf", each, X)
 
 
 def _row_of_each(pattern: Pattern | CSR) -> Tensor:
     return torch.repeat_interleave(torch.arange(pattern.shape[0]), pattern.row_lengths.cpu())
 
 
+def _beside(numbers: Tensor, rows: Tensor) -> Tensor:
+    return numbers.view(-1, *[1] * (rows.dim() - 1))
+
+
 def sddmm(A: CSR, G: Tensor, X: Tensor) -> Tensor:
-    """row_scale[i] · col_scale[j] · <G[i], X[j]> per nonzero of A, float64 [nnz]."""
-    rows = _row_of_each(A)
-    cols = A.indices.cpu().long()
-    products = (G.cpu().double()[rows] * X.cpu().double()[cols]).sum(1)
+    """row_scale[i] · col_scale[j] · <G[i], X[j]>, float64 [nnz] or [nnz, heads]."""
+    rows, cols = _row_of_each(A), A.indices.cpu().long()
+    products = (G.cpu().double()[rows] * X.cpu().double()[cols]).sum(-1)
     for scale, index in ((A.row_scale, rows), (A.col_scale, cols)):
         if scale is not None:
-            products *= scale.cpu().double()[index]
+            products *= _beside(scale.cpu().double()[index], products)
     return products
 
 

@@ -337,9 +337,3 @@ def test_bad_input_is_named():
     for call, message in cases:
         with pytest.raises(InputError, match=message):
             call()
-
-
-def test_sizes():
-    for columns in WIDTHS:
-        expected = {16: 2 * columns, **{b: 4 + math.ceil(columns * b / 8) for b in BITS[1:]}}
-        assert {b: packed_bytes(columns, b) for b in BITS} == expected

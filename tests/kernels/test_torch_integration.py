@@ -1,6 +1,8 @@
 """The operations as torch sees them: registered, traceable, transformable, visible to profilers."""
 
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -146,13 +148,13 @@ def cases():
         yield ops.update_rows.default, (wanted, bias, ids, 3, 0.5, act, 0.2)
         yield ops.update_rows.in_place, (X.clone(), torch.ones(4), None, 0, 0.0, act, 0.2)
     yield ops.update_rows_backward.default, (X, X.relu(), None, 3, 0.5, 1, 0.0, True)
-    yield ops.gemm_product.default, (wanted, torch.ones(3, 4, requires_grad=True))
+    yield ops.gemm_product.default, (wanted, torch.ones(3, 4, requires_grad=True), None, None)
     yield ops.gemm_gradient.default, (wanted, random_dense(6, 3, 4).requires_grad_())
     narrow = torch.ones(3, 4, requires_grad=True)
     yield ops.gemm_narrow_product.default, (X.bfloat16().requires_grad_(), narrow)
     yield ops.gemm_narrow_gradient.default, (X.bfloat16(), random_dense(6, 3, 4).bfloat16())
     two = torch.ones(3, 4, requires_grad=True), torch.ones(3, 5, requires_grad=True)
-    yield ops.gemm_sum.default, (wanted, two[0], random_dense(6, 5, 2), two[1])
+    yield ops.gemm_product.default, (wanted, two[0], random_dense(6, 5, 2), two[1])
     yield ops.gemm_products.default, (X, torch.ones(3, 4), torch.ones(2, 4))
     yield ops.gemm_passed.default, (X, torch.ones(3, 4), None, None, random_dense(6, 3, 4))
     yield ops.gemm_gradients.default, (X, random_dense(6, 3, 4), None, random_dense(6, 2, 5))
@@ -331,6 +333,15 @@ def test_batches_of_structure_are_refused_in_one_line(X):
     rows = torch.tensor([[0, 1], [2, 3]])
     with pytest.raises(InputError, match="gather_rows: vmap takes batches of dense matrices"):
         vmap(lambda rows: torch.ops.spgnn.gather_rows(X, rows, None))(rows)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # its own
+def test_the_examples_of_the_page_run():
+    page = Path(__file__).parents[2] / "docs" / "kernels.md"
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        # The default backend starts a compiler, for seconds.
+        quick = code.replace("fullgraph=True", 'fullgraph=True, backend="aot_eager"')
+        exec(compile(quick, str(page), "exec"), {})
 
 
 def test_cuda_tensors_without_the_add_on_get_one_notice_and_torch(monkeypatch):

@@ -269,9 +269,8 @@ def _sum_over_rows(
     if not len(rows):
         return
     places = *(sums if numbers is not None else (rows,)), *others
-    tiling = tiling_of(pattern.indptr)
-    carry, carried = None, tiling.carried
-    if carried is not None:
+    tiling, carry = tiling_of(pattern.indptr), None
+    if (carried := tiling.carried) is not None:
         like = rows.new_empty(0, dtype=SUM_DTYPE[rows.dtype])
         carry = shape.carry(len(carried.indices), 1, 0 if numbers is None else 1, like)
     device.launch(

@@ -38,10 +38,7 @@ Argument = Tensor | int | float | None
 T = TypeVar("T")
 
 
-@cache
-def properties(device: torch.device) -> Any:
-    """Torch's properties of a device, asked for once."""
-    return torch.cuda.get_device_properties(device)
+properties = cache(torch.cuda.get_device_properties)
 
 
 def finish(device: torch.device) -> None:

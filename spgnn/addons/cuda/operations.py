@@ -45,19 +45,6 @@ CHUNK = 8  # kChunk of quantise.cuh
 COPY_X = 7  # kEdgeCopyX of edges.cuh
 
 
-def spmm_instance(
-    dtypes: tuple[torch.dtype, torch.dtype, torch.dtype],
-    weighted: bool,
-    mapped: bool,
-    sizes: tuple[ThreadShape, int],
-) -> str:
-    """The C++ name of the kernel for dtypes of X, Y and indices, a thread shape and tile items."""
-    shape, items = sizes
-    return instance(
-        "spmm", *dtypes, weighted, mapped, shape.vector, shape.lanes, shape.packs, items
-    )
-
-
 class Operand(NamedTuple):
     """A CSR block as the kernel takes it; its row r is row ``row_map[r]`` of the result."""
 
@@ -99,11 +86,9 @@ def scatter_add_rows(Y: Tensor, rows: Tensor, X: Tensor, scale: Tensor | None) -
         return
     check_range(rows, Y.shape[0])
     X = unit_stride(X)
-    segments = remembered(rows, "segments", lambda: make_segments(rows))
-    operand = Operand(
-        segments.indptr, segments.order, col_scale=dense(scale), row_map=segments.rows
-    )
-    multiply_into(operand, tiling_of(segments.indptr), X, Y, accumulate=True)
+    unique, indptr, order = remembered(rows, "segments", lambda: make_segments(rows))
+    operand = Operand(indptr, order, col_scale=dense(scale), row_map=unique)
+    multiply_into(operand, tiling_of(indptr), X, Y, accumulate=True)
 
 
 def tiling_of(indptr: Tensor) -> Tiling:
@@ -125,10 +110,10 @@ def multiply_into(A: Operand, tiling: Tiling, X: Tensor, out: Tensor, accumulate
     carry = _carry(tiling, out)
     weighted = A.values is not None or A.col_scale is not None
     matrices = *strided(X), *strided(out), *strided(carry)
-    dtypes = X.dtype, out.dtype, A.indices.dtype
+    kind = X.dtype, out.dtype, A.indices.dtype, weighted, A.row_map is not None
     block = A.indptr, A.indices, *strided(A.values), A.col_scale, A.row_scale, A.row_map
     device.launch(
-        spmm_instance(dtypes, weighted, A.row_map is not None, (shape, tiling.items)),
+        instance("spmm", *kind, *shape, tiling.items),
         (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
         (*block, tiling.tiles, *matrices, columns, int(accumulate)),
     )

@@ -71,19 +71,10 @@ def tile_items(items: int, multiprocessors: int) -> int:
     return TILE_ITEMS[-1]
 
 
-@dataclass(frozen=True, eq=False)
-class Segments:
-    """A list of rows grouped by row: ``rows[s]`` is listed at ``order[indptr[s]:indptr[s+1]]``."""
-
-    rows: Tensor
-    indptr: Tensor
-    order: Tensor
-
-
-def make_segments(rows: Tensor) -> Segments:
-    """Group equal entries of a list, each group in the order of the list."""
+def make_segments(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of a list, each once, and where each is listed: ``order[indptr[s]:indptr[s + 1]]``."""
     listed, order = torch.sort(rows, stable=True)
     unique, counts = torch.unique_consecutive(listed, return_counts=True)
     indptr = torch.zeros(len(unique) + 1, dtype=torch.int64, device=rows.device)
     torch.cumsum(counts, dim=0, out=indptr[1:])
-    return Segments(unique.long(), indptr, order.int() if len(order) < INT32_LIMIT else order)
+    return unique.long(), indptr, order.int() if len(order) < INT32_LIMIT else order

@@ -16,18 +16,16 @@ import torch
 from torch import Tensor
 
 from spgnn import kernels
-from spgnn.addons.outofcore.blocks import Blocks
-from spgnn.addons.outofcore.tables import Table, memory_rows, panels_of
-from spgnn.graph import AttentionScores, DroppedEdges
-from spgnn.kernels import (
-    AttentionDropout,
+from spgnn.addons.outofcore.attention_panel import (
     AttentionPanel,
     PanelLoops,
     PanelRows,
-    add_to_extremes_,
-    extreme_,
     panel_bytes,
 )
+from spgnn.addons.outofcore.blocks import Blocks
+from spgnn.addons.outofcore.tables import Table, memory_rows, panels_of
+from spgnn.graph import AttentionScores, DroppedEdges
+from spgnn.kernels import AttentionDropout, add_to_extremes_, extreme_
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix

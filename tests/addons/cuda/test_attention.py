@@ -1,4 +1,7 @@
-"""The CUDA kernels of attention, run on the CPU, and the way through torch, against C++."""
+"""Attention by the CUDA kernels, emulated or on a GPU, and by plain torch: as by the CPU's.
+
+The CPU's is compared with plain torch over every nonzero elsewhere.
+"""
 
 import pytest
 import torch
@@ -7,8 +10,8 @@ from hypothesis import strategies as st
 
 from spgnn.addons.cuda import kernels as native
 from spgnn.addons.cuda import tiling
-from spgnn.kernels import cpu, torch_kernels
 from spgnn.kernels.attention import (
+    AttentionDropout,
     Gat,
     GatV2,
     Rules,
@@ -24,13 +27,12 @@ from tests.kernels.test_attention import (
     fused,
     gat_operands,
     numbers,
-    row_gradient,
     some_dropout,
     split,
     with_gradients,
 )
 
-from .cases import SKEWED
+from .conftest import SKEWED
 from .emulation import EMULATION
 
 SINGLE, DOUBLE, HALF = torch.float32, torch.float64, torch.bfloat16
@@ -42,33 +44,8 @@ CASES = [
     pytest.param(17, 8, HALF, False, False, id="17x8", marks=pytest.mark.slow),
     pytest.param(1, 40, DOUBLE, False, True, id="1x40", marks=pytest.mark.slow),
 ]
-IN_CASE = ("heads", "width", "dtype", "edges", "drops")
 # A row that crosses tiles of 256 items, and rows without nonzeros.
 WIDE = [2, 0, 280, 0, 0, 3, 1]
-
-
-@pytest.fixture
-def use(monkeypatch, request):
-    """A setter of who works on attention, on CPU tensors too."""
-
-    def use(chosen):
-        if chosen is native:
-            request.getfixturevalue("emulated")
-        work_by(monkeypatch, chosen)
-
-    return use
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(native, id="kernels", marks=EMULATION),
-        pytest.param(torch_kernels, id="torch"),
-    ]
-)
-def way(request, use):
-    """One after the other."""
-    use(request.param)
-    return request.param
 
 
 def skewed(width=8):
@@ -77,99 +54,103 @@ def skewed(width=8):
     return random_block(len(lengths), 800 if width < 300 else 300, lengths, 3).pattern
 
 
-def of_kind(kind, operands, dropout):
+def block_of(kind, pattern, operands, ids=None):
     *three, edges = operands
-    return (Gat if kind == "gat" else GatV2)(*three), Rules(edges=edges, dropout=dropout)
+    dropout = None if ids is None else AttentionDropout(11, 0.4, *ids)
+    return pattern, (Gat if kind == "gat" else GatV2)(*three), Rules(edges=edges, dropout=dropout)
 
 
-def state_of(kind, pattern, operands, state=None, dropout=None):
-    return attend_(pattern, *of_kind(kind, operands, dropout), state)
+def in_units_of_rows(state):
+    """Sums of exponentials grow with the row."""
+    scale = 1 / state.n.clamp(min=1)
+    sums = [a for a in (state.n, state.O, state.P, state.pi) if a is not None]
+    scaled = [a * scale.repeat_interleave(a.shape[1] // scale.shape[1], 1) for a in sums]
+    return [torch.nan_to_num(state.m, neginf=-9.0), *scaled]
 
 
-def assert_same_state(found, expected, dtype):
-    """Sums of exponentials grow with the row, so in units of the row's."""
-    scale = 1 / expected.n.clamp(min=1)
-    assert_near(*(torch.nan_to_num(state.m, neginf=-9.0) for state in (found, expected)), dtype)
-    for name in ("n", "O", "P", "pi"):
-        one, other = getattr(found, name), getattr(expected, name)
-        assert (one is None) == (other is None)
-        if one is not None:
-            each = scale.repeat_interleave(one.shape[1] // scale.shape[1], 1)
-            assert_near(one * each, other * each, dtype)
+def everything(kind, pattern, operands, G, ids):
+    """The operator and its gradients; triples, their ends, and the gradients by a block."""
+    block = block_of(kind, pattern, operands, ids)
+    out, grads = with_gradients(lambda o: fused(kind, pattern, o, block[2].dropout), operands, G)
+    state = attend_(*block)
+    sums, lse = finish(state, G.dtype)
+    D = head_products(G, sums, lse.shape[1])
+    pieces = [a for a in attend_backward(*block, G, lse, D) if a is not None]
+    return [out, *grads, sums, lse.clamp(min=-99), D, *in_units_of_rows(state), *pieces]
+
+
+def assert_alike(away, function, *operands, dtype=SINGLE):
+    for mine, right in zip(away(function, *operands), function(*operands), strict=True):
+        assert mine.dtype == right.dtype
+        assert_near(mine, right, dtype)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(IN_CASE, CASES)
-def test_softmaxes_of_rows(use, way, kind, heads, width, dtype, edges, drops):
-    pattern, (make, expected) = skewed(width), KINDS[kind]
-    operands = make(pattern, heads, width, dtype, edges)
-    dropout = some_dropout(pattern) if drops else None
-    wide = [None if a is None else a.double() for a in operands]
-    learnt = [None if a is None else a.detach().requires_grad_() for a in operands]
-    out = fused(kind, pattern, learnt, dropout).detach()
-    assert_near(out, expected(pattern, *wide, dropout), dtype)
-    found = state_of(kind, pattern, operands, dropout=dropout)
-    out, lse = finish(found, dtype)
-    use(cpu)
-    right = state_of(kind, pattern, operands, dropout=dropout)
-    assert_same_state(found, right, dtype)
-    for one, other in zip((out, lse), finish(right, dtype), strict=True):
-        assert_near(one.clamp(min=-99), other.clamp(min=-99), dtype)
+@pytest.mark.parametrize(("heads", "width", "dtype", "edges", "drops"), CASES)
+def test_rows_and_gradients(away, kind, heads, width, dtype, edges, drops):
+    """Of long rows, and of long columns."""
+    for pattern in (skewed(width), skewed(width).T):
+        operands = KINDS[kind][0](pattern, heads, width, dtype, edges)
+        dropout = some_dropout(pattern)
+        ids = [dropout.row_ids, dropout.col_ids] if drops else None
+        G = numbers(9, pattern.shape[0], heads * width, dtype=dtype)
+        assert_alike(away, everything, kind, pattern, list(operands), G, ids, dtype=dtype)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", [8, pytest.param(40, marks=pytest.mark.slow), 300])
-def test_blocks_are_merged(use, way, kind, width):
+def test_blocks_are_merged(away, kind, width):
+    def merged(blocks, parts):
+        state = attend_(*block_of(kind, blocks[0], parts[0]))
+        assert attend_(*block_of(kind, blocks[1], parts[1]), state) is state
+        return in_units_of_rows(state)
+
     pattern, cut = skewed(width), 100
     heads = 8 if width == 8 else 2  # shapes that are compiled for other tests as well
     first, second, third, _ = KINDS[kind][0](pattern, heads, width, SINGLE, False)
-    blocks = split(pattern, cut)
-    if kind == "gat":
-        parts = [(first, second[c], third[c], None) for c in (slice(cut), slice(cut, None))]
-    else:
-        parts = [(first, second[c], third, None) for c in (slice(cut), slice(cut, None))]
-    state = state_of(kind, blocks[0], parts[0])
-    assert state_of(kind, blocks[1], parts[1], state) is state
-    use(cpu)
-    assert_same_state(state, state_of(kind, pattern, (first, second, third, None)), SINGLE)
+    parts = [
+        [first, second[c], third[c] if kind == "gat" else third, None]
+        for c in (slice(cut), slice(cut, None))
+    ]
+    assert_alike(away, merged, split(pattern, cut), parts)
 
 
 @EMULATION
-def test_of_many_levels_of_tiles_and_any_order_of_threads(use, monkeypatch, emulated):
+def test_of_many_levels_of_tiles_and_any_order_of_threads(monkeypatch, emulated):
     """With tiles of 16 items a long row is merged again and again."""
-    use(native)
-    monkeypatch.setattr(tiling, "TILE_ITEMS", (16,))
     pattern = random_block(6, 800, [7, 800, 0, 3, 800, 1], 5, index=torch.int64).pattern
-    operands = gat_operands(pattern, 2, 8, SINGLE, False)
-    found = []
+    dropout = some_dropout(pattern)
+    block = block_of(
+        "gat",
+        pattern,
+        gat_operands(pattern, 2, 8, SINGLE, False),
+        [dropout.row_ids, dropout.col_ids],
+    )
+    right, states = attend_(*block), []
+    work_by(monkeypatch, native)
+    monkeypatch.setattr(tiling, "TILE_ITEMS", (16,))
     for emulated.seed in (1, 2, 3):
-        found.append(state_of("gat", pattern, operands, dropout=some_dropout(pattern)))
+        states.append(attend_(*block))
     assert len(emulated.launched) > 3 * 3
-    assert {"attend", "merge_carried"} == {
-        name.partition("<")[0].removeprefix("spgnn::") for name in emulated.launched
-    }
-    for state in found[1:]:
-        assert all(map(torch.equal, state.arrays, found[0].arrays))
-    use(cpu)
-    right = state_of("gat", pattern, operands, dropout=some_dropout(pattern))
-    assert_same_state(found[0], right, SINGLE)
+    launched = {name.partition("<")[0].removeprefix("spgnn::") for name in emulated.launched}
+    assert launched == {"attend", "merge_carried"}
+    for state in states[1:]:
+        assert all(map(torch.equal, state.arrays, states[0].arrays))
+    for mine, theirs in zip(*map(in_units_of_rows, (states[0], right)), strict=True):
+        assert_near(mine, theirs, SINGLE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_operands_with_gaps(use, way, kind):
+def test_operands_with_gaps(away, kind):
+    def attended(pattern, *operands):
+        return [fused(kind, pattern, (*operands, None), None)]
+
     pattern = skewed()
     first, second, third, _ = KINDS[kind][0](pattern, 4, 6, SINGLE, False)
-    padded = [
-        torch.cat([a, torch.full_like(a, torch.nan)], 1)[:, : a.shape[1]] for a in (first, second)
-    ]
-    if kind == "gat":
-        padded = [padded[0], padded[1], numbers(5, len(third), 30, dtype=SINGLE)[:, 3:27]]
-        third = padded[2].contiguous()
-    else:
-        padded = [*padded, third.T.contiguous().T]
-    found = fused(kind, pattern, (*padded, None), None)
-    use(cpu)
-    assert_near(found, fused(kind, pattern, (first, second, third, None), None), SINGLE)
+    padded = [torch.cat([a, a * torch.nan], 1)[:, : a.shape[1]] for a in (first, second)]
+    wide = torch.cat([third] * 3, 1)[:, 3 : 3 + third.shape[1]]
+    padded.append(wide if kind == "gat" else third.T.contiguous().T)
+    assert_alike(away, attended, pattern, *padded)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -177,67 +158,30 @@ def test_operands_with_gaps(use, way, kind):
     ("rows", "length", "width"),
     [(0, 0, 8), (3, 0, 8), pytest.param(3, 2, 0, marks=pytest.mark.slow)],
 )
-def test_nothing_to_attend_to(way, kind, rows, length, width):
+def test_nothing_to_attend_to(away, kind, rows, length, width):
+    def attended(pattern, operands):
+        return finish(attend_(*block_of(kind, pattern, operands)))
+
     pattern = random_block(rows, 5, [length] * rows, 0).pattern
-    state = state_of(kind, pattern, KINDS[kind][0](pattern, 8, width, SINGLE, False))
-    out, lse = finish(state)
+    operands = KINDS[kind][0](pattern, 8, width, SINGLE, False)
+    out, lse = away(attended, pattern, list(operands))
     assert out.shape == (rows, 8 * width)
     assert not out.any()
     assert bool((lse == -torch.inf).all()) == (length == 0)
 
 
-def test_scores_of_minus_infinity(use, way):
+def test_scores_of_minus_infinity(away):
+    def attended(pattern, d, s, Z, t):
+        return finish(attend_(pattern, Gat(d, s, Z), Rules(edges=t)))
+
     pattern = random_block(4, 5, [2, 0, 3, 1], 0).pattern
     d, s, Z, t = gat_operands(pattern, 8, 8, SINGLE, True)
     t[0] = -torch.inf
     t[2:5] = -torch.inf  # all of the third row
-    out, lse = finish(attend_(pattern, Gat(d, s, Z), Rules(edges=t)))
+    out, lse = away(attended, pattern, d, s, Z, t)
     assert not out[1:3].any()
     assert torch.allclose(out[0], Z[pattern.indices[1].long()])
     assert bool((lse[1:3] == -torch.inf).all())
-
-
-def gradients_of(kind, pattern, operands, G, lse, D, dropout=None):
-    return attend_backward(pattern, *of_kind(kind, operands, dropout), G, lse, D)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(IN_CASE, CASES)
-def test_gradients(use, way, kind, heads, width, dtype, edges, drops):
-    """Columns are as long as rows elsewhere."""
-    pattern = skewed(width).T
-    operands = KINDS[kind][0](pattern, heads, width, dtype, edges)
-    dropout = some_dropout(pattern) if drops else None
-    G = numbers(9, pattern.shape[0], heads * width, dtype=dtype)
-    use(cpu)
-    out, lse = finish(state_of(kind, pattern, operands, dropout=dropout), dtype)
-    D = head_products(G, out, heads)
-    state = state_of(kind, pattern, operands, dropout=dropout)
-
-    def gradients():
-        of_rows = row_gradient(state, G, lse, D) if kind == "gat" else None
-        return *gradients_of(kind, pattern, operands, G, lse, D, dropout), of_rows
-
-    right = gradients()
-    use(way)
-    assert_near(head_products(G, out, heads), D, dtype)
-    for one, other in zip(gradients(), right, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            assert one.dtype == other.dtype
-            assert_near(one, other, dtype)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_operators_differentiate_by_the_same_way(use, way, kind):
-    pattern = random_block(30, 40, [*[9] * 10, *[0] * 15, *[17] * 5], 3).pattern
-    operands = KINDS[kind][0](pattern, 8, 8, SINGLE, True)
-    dropout, G = some_dropout(pattern), numbers(9, 30, 64, dtype=SINGLE)
-    found = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
-    use(cpu)
-    right = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
-    for one, other in zip((found[0], *found[1]), (right[0], *right[1]), strict=True):
-        assert_near(one, other, SINGLE)
 
 
 @EMULATION
@@ -253,19 +197,20 @@ def test_operators_differentiate_by_the_same_way(use, way, kind):
     drops=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_random_blocks(use, monkeypatch, emulated, kind, lengths, shape, edges, drops, seed):
-    heads, width = shape
+def test_random_blocks(monkeypatch, emulated, kind, lengths, shape, edges, drops, seed):
+    pattern = random_block(len(lengths), 90, lengths, seed).pattern
+    operands = KINDS[kind][0](pattern, *shape, SINGLE, edges, seed)
+    dropout = some_dropout(pattern) if drops else None
+    G = numbers(seed, len(lengths), shape[0] * shape[1], dtype=SINGLE)
+
+    def attended():
+        out, grads = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
+        return out, *grads
+
+    right = attended()
     with monkeypatch.context() as patch:
+        work_by(patch, native)
         patch.setattr(tiling, "TILE_ITEMS", (16,))
         emulated.seed = seed
-        pattern = random_block(len(lengths), 90, lengths, seed).pattern
-        operands = KINDS[kind][0](pattern, heads, width, SINGLE, edges, seed)
-        dropout = some_dropout(pattern) if drops else None
-        G = numbers(seed, len(lengths), heads * width, dtype=SINGLE)
-        results = []
-        for chosen in (native, cpu):
-            use(chosen)
-            out, grads = with_gradients(lambda o: fused(kind, pattern, o, dropout), operands, G)
-            results.append((out, *grads))
-    for one, other in zip(*results, strict=True):
-        assert_near(one, other, SINGLE)
+        for mine, theirs in zip(attended(), right, strict=True):
+            assert_near(mine, theirs, SINGLE)

@@ -14,7 +14,7 @@ import torch
 from spgnn.addons.cuda import device, programs
 from spgnn.addons.cuda import kernels as native
 from spgnn.addons.cuda.device import ACCUMULATORS, WARP, instance, thread_shape
-from spgnn.addons.cuda.operations import COPY_X, spmm_instance
+from spgnn.addons.cuda.operations import COPY_X
 from spgnn.attention import operators  # noqa: F401  (registers those of attention)
 from spgnn.kernels import torch_kernels as cusparse
 from spgnn.kernels.extremes import PICK
@@ -43,7 +43,7 @@ def instances() -> list[str]:
         ((half, half, torch.int32), False, False, thread_shape(1024, 8)),
         ((single, half, torch.int32), False, True, thread_shape(64, 4)),
     ]
-    names = [spmm_instance(*case[:3], (case[3], 1024)) for case in cases]
+    names = [instance("spmm", *dtypes, *flags, *shape, 1024) for dtypes, *flags, shape in cases]
     for dtype, index in (plain[1:], wide[1:], (double, torch.int64), (half, torch.int32)):
         vector = 16 // dtype.itemsize
         names.append(instance("gather_rows", dtype, index, vector, WARP))
@@ -127,7 +127,7 @@ def test_every_operation_has_a_kernel_and_a_way_without_one():
     # operators of attention are made of several functions.
     elsewhere = {"gather_rows_adjoint", "extreme_adjoint", "pick_extremes"}
     elsewhere |= {"gemm_product", "gemm_gradient", "gemm_narrow_product", "gemm_narrow_gradient"}
-    elsewhere |= {"gemm_sum", "gemm_products", "gemm_gradients", "gemm_passed"}
+    elsewhere |= {"gemm_products", "gemm_gradients", "gemm_passed"}
     elsewhere |= {"cross_entropy_gradient"}  # a second call of cross_entropy
     fused = {"attention", "attention_backward", "attention_v2", "attention_v2_backward"}
     of_attention = {"attention_finish", "head_products"}

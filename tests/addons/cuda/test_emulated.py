@@ -14,9 +14,9 @@ from spgnn.addons.cuda import operations as host
 from spgnn.errors import InputError
 from spgnn.kernels import cpu, dequantise_rows, edge_spmm, quantise_rows, spmm
 from spgnn.sparse import CSR
-from tests.kernels.conftest import work_by
+from tests.kernels.conftest import assert_product, work_by
 
-from .cases import SKEWED, assert_product, block, matrix, multiply, some_scores
+from .conftest import SKEWED, block, matrix, multiply, some_scores
 from .emulation import EMULATION, EmulatedDevice
 
 pytestmark = [pytest.mark.usefixtures("emulated"), EMULATION]

@@ -14,9 +14,9 @@ from torch.func import hessian, jvp, vmap
 from spgnn import DistMatrix, Mesh, RowLayout, kernels
 from spgnn.comm import SoloCommunicator
 from spgnn.kernels import torch_kernels
-from spgnn.kernels.attention import AttentionDropout, Gat, Rules, attend_, finish
+from spgnn.kernels.attention import AttentionDropout
 from spgnn.sparse import CSR
-from tests.kernels.conftest import DTYPES, random_block
+from tests.kernels.conftest import DTYPES, ROUNDING, assert_product, random_block
 from tests.kernels.test_attention import (
     KINDS,
     assert_near,
@@ -24,12 +24,10 @@ from tests.kernels.test_attention import (
     gat_operands,
     numbers,
     some_dropout,
-    split,
     with_gradients,
 )
 
-from .cases import ROUNDING, SKEWED, assert_product, block, matrix
-from .conftest import ON_GPU, moved
+from .conftest import ON_GPU, SKEWED, block, matrix, moved
 
 pytestmark = [
     *ON_GPU,
@@ -355,14 +353,3 @@ def test_attention_to_a_million_nonzeros(heads):
     )
     for one, other in zip((found, *grads), (right, *of_right), strict=True):
         assert_near(one.cpu(), other, torch.float32)
-
-
-@pytest.mark.parametrize("width", [8, 300])
-def test_blocks_of_attention_are_merged(width):
-    pattern, heads = random_block(len(SKEWED), 800, SKEWED, 3).pattern, 2
-    d, s, Z, _ = moved(gat_operands(pattern, heads, width, torch.float32, False), GPU)
-    left, right = (block.to("cuda") for block in split(pattern, 300))
-    whole, _ = finish(attend_(pattern.to("cuda"), Gat(d, s, Z), Rules()))
-    state = attend_(left, Gat(d, s[:300], Z[:300]), Rules())
-    attend_(right, Gat(d, s[300:], Z[300:]), Rules(), state)
-    assert_near(finish(state)[0], whole, torch.float32)

@@ -11,9 +11,9 @@ from spgnn.addons.cuda import device, kernels, programs
 from spgnn.addons.cuda import operations as nonzeros
 from spgnn.kernels import library, sddmm, torch_kernels
 from spgnn.torch_internals import at_work
-from tests.kernels.conftest import work_by
+from tests.kernels.conftest import assert_product, assert_sddmm, work_by
 
-from .cases import SKEWED, assert_product, assert_products, block, matrix, multiply
+from .conftest import SKEWED, block, matrix, multiply
 
 
 class FakeToolkit:
@@ -166,7 +166,7 @@ def test_gathered_rows_stay_below_a_number_of_bytes(columns, monkeypatch):
     found = sddmm(A, G, X)
     monkeypatch.undo()
     assert torch.equal(found, whole)
-    assert_products(found, A, G, X)
+    assert_sddmm(found, A, G, X)
     assert 0 < max(largest) <= max(2**16, 2 * 4 * columns)
 
 

@@ -7,10 +7,15 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from spgnn.addons.outofcore.attention_panel import (
+    AttentionPanel,
+    PanelLoops,
+    PanelRows,
+    panel_bytes,
+)
 from spgnn.errors import InputError
 from spgnn.kernels import attention
 from spgnn.kernels.attention import AttentionDropout, attention_v2
-from spgnn.kernels.attention_panel import AttentionPanel, PanelLoops, PanelRows, panel_bytes
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 

@@ -14,28 +14,23 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.errors import InputError
-from spgnn.kernels.attention import (
+from spgnn.kernels import (
     FINISHED,
     MERGED,
     STORED,
     AttentionDropout,
     AttentionState,
+    PackedShape,
     Rules,
     finish,
+    new_rows,
+    side,
 )
-from spgnn.kernels.cpu import PackedShape, side
-from spgnn.kernels.recycling import new_rows
 from spgnn.pattern import Pattern, described
 
 
 class PanelLoops(NamedTuple):
-    """One more nonzero of some rows.
-
-    Attributes
-    ----------
-    there : Tensor bool [rows]
-    columns : Tensor int64 [rows]
-    """
+    """One more nonzero of some rows: whether, bool [rows], and its column, int64 [rows]."""
 
     there: Tensor
     columns: Tensor
@@ -49,16 +44,9 @@ class PanelLoops(NamedTuple):
 
 
 class PanelRows(NamedTuple):
-    """Rows of one block.
+    """Rows of one block [rows, sources], and their ends: what they say of their own scores.
 
-    Attributes
-    ----------
-    pattern : Pattern [rows, sources]
-    ends : Tensor [rows, heads], or [rows, heads * channels] in GATv2
-        What rows say of their own scores.
-    loops : PanelLoops, optional
-        Nonzeros besides those of the pattern.
-    dropout : AttentionDropout, optional
+    Ends are [rows, heads], in GATv2 [rows, heads * channels]; loops are nonzeros besides.
     """
 
     pattern: Pattern
@@ -74,18 +62,10 @@ def panel_bytes(heads: int, channels: int, dtype: torch.dtype, *, joint: bool) -
 
 @dataclass(frozen=True, eq=False)
 class AttentionPanel:
-    """Sources of some of a layer's heads.
+    """Sources of some of a layer's heads in `packed`, uint8 [sources, `panel_bytes`].
 
-    Parameters
-    ----------
-    packed : Tensor uint8 [sources, `panel_bytes`]
-        Memory for them; `put` fills it.
-    a : Tensor [heads, channels], float32 or float64
-    slope : float
-        Of LeakyReLU below 0.
-    joint : bool
-        Whether scores are those of GATv2, a · LeakyReLU(x_i + z_j), not of GAT,
-        LeakyReLU(d_i + a · z_j).
+    Scores with `a` [heads, channels] are those of GATv2 where `joint`, a · LeakyReLU(x_i + z_j),
+    else of GAT, LeakyReLU(d_i + a · z_j).
     """
 
     packed: Tensor
@@ -123,22 +103,10 @@ class AttentionPanel:
         return finish(state)[0]
 
     def scatter(self, rows: PanelRows, G: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Add what rows send to their sources to `sums`.
+        """Add what rows with gradients G send to their sources to `sums`, which are zero at first.
 
-        Parameters
-        ----------
-        rows : Rows
-        G : Tensor [rows, heads * channels]
-            Gradient in what `attend` made.
-        sums : Tensor uint8 [sources, `panel_bytes`]
-            Zero at first.
-
-        Returns
-        -------
-        ends : Tensor, like the rows'
-            Their gradient.
-        a : Tensor [heads, channels]
-            In GATv2, the gradient by these rows; else zero, see `vector_gradient`.
+        Returns the gradients of the rows' ends and, by these rows, of GATv2's vector; that of GAT's
+        is `vector_gradient`.
         """
         ends, da = torch.zeros_like(rows.ends), torch.zeros_like(self.a)
         there, columns = (None, None) if rows.loops is None else rows.loops
