@@ -86,6 +86,30 @@ html_theme_options: dict[str, Any] = {"navigation_with_keys": True}
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("autodoc-skip-member", _skipped)
+    app.connect("source-read", _list_options)
+
+
+def _list_options(app: Any, page: str, source: list[str]) -> None:
+    """Print all options of training where its page says so."""
+    if page != "docs/training":
+        return
+    from spgnn.config import TrainConfig
+    from spgnn.options import options_of
+
+    lines = list[str]()
+    for record in TrainConfig.sections().values():
+        options = options_of(record)
+        lines += ["", f"**{options[0].section}**: {record.__doc__}", ""]
+        lines += ["| option | |", "|---|---|"]
+        for option in options:
+            text = ": ".join(filter(None, [option.mark.help, ", ".join(option.choices)]))
+            text += f" ({option.mark.metavar})" if option.mark.metavar else ""
+            text += "" if option.default is None else f". Default `{option.default}`"
+            text = text.replace("|", r"\|")
+            lines.append(f"| `{option.written}` | {text} |")
+    marker = "<!-- every option -->"
+    assert marker in source[0]
+    source[0] = source[0].replace(marker, "\n".join(lines))
 
 
 def _skipped(*event: Any) -> bool | None:

@@ -123,7 +123,7 @@ def compare(comparison: Comparison, comm: Communicator) -> Report:
         training = config.training.seed, config.training.dtype
         parts: list[object] = [config.data, config.distribution, config.model]
         parts += [config.aim, *training]
-        if config.algorithm.plan or config.storage.asked:
+        if config.algorithm.plan or config.opener:
             data = None
         elif data is None or parts != of_data:
             data = None  # not two at a time

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from inspect import signature
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from torch import nn
@@ -270,31 +271,6 @@ class Messages(Record):
         )
 
 
-@dataclass(frozen=True)
-class Storage(Record):
-    """Graphs larger than memory: what lies on a disk, and is worked through in chunks."""
-
-    memory: Annotated[
-        int, flag("of each rank, everything counted: 20GB, 512MiB", "BYTES", in_bytes=True)
-    ] = 0
-    spill: Annotated[str | None, flag("what does not fit goes there, and is removed", "DIR")] = None
-    chunks: Annotated[
-        int, flag("work through a rank's rows in K chunks; 0: as few as fit", "K")
-    ] = 0
-    spill_dtype: Annotated[
-        Literal["float32", "bfloat16"], key("of features and of A·X on the disk")
-    ] = "float32"
-    recompute: Annotated[
-        Literal["auto", "never", "always"],
-        key("compute again what layers look at beside products, instead of keeping it"),
-    ] = "auto"
-
-    @property
-    def asked(self) -> bool:
-        """True if a rank's rows are worked through in chunks."""
-        return bool(self.memory or self.spill or self.chunks)
-
-
 def all_reductions() -> tuple[str, ...]:
     """Names of sums and of registered reductions over neighbours."""
     return "sum", *REDUCTIONS
@@ -550,6 +526,10 @@ class Extension(Record):
         """The task, if it is another one: a ``spgnn.train.GraphTask``."""
         return None
 
+    def opener(self) -> Callable[..., Any] | None:
+        """The task, if it opens its data itself: of (config, comm, bytes before it, outputs)."""
+        return None
+
     def share(self, config: TrainConfig, comm: Communicator) -> tuple[Any, dict[str, Any]] | None:
         """A rank's part of the graph, if the extension makes it, and more of the report."""
         return None
@@ -565,14 +545,12 @@ class TrainConfig(Configuration):
 
     program: ClassVar[str] = "gcn.py"
     about: ClassVar[str] = (
-        "Train a graph neural network on a whole graph, on one or many ranks. "
-        "docs/training.md lists more flags, and all keys of --set and --config."
+        "Train a graph neural network on a whole graph, on one or many ranks: docs/training.md."
     )
 
     data: Data = field(default_factory=Data)
     algorithm: Algorithm = field(default_factory=Algorithm)
     messages: Messages = field(default_factory=Messages)
-    storage: Storage = field(default_factory=Storage)
     model: Model = field(default_factory=Model)
     aim: Aim = field(default_factory=Aim)
     training: Training = field(default_factory=Training)
@@ -650,7 +628,18 @@ class TrainConfig(Configuration):
         for why, holds in reasons.items():
             if holds:
                 return why
-        return next(refused(replace(self, algorithm=replace(how, cover="minimum"))), None)
+        return next(replace(self, algorithm=replace(how, cover="minimum")).contradictions, None)
+
+    @property
+    def contradictions(self) -> Iterator[str]:
+        """Reasons why this cannot work on any number of ranks."""
+        yield from chain.from_iterable(one.refused(self) for one in self.extensions)
+        yield from refused(self)
+
+    @property
+    def opener(self) -> Callable[..., Any] | None:
+        """The task that opens its data itself, if an extension has one."""
+        return next((task for one in self.extensions if (task := one.opener())), None)
 
     @property
     def objective(self) -> Objective:
@@ -694,8 +683,7 @@ class TrainConfig(Configuration):
 
     def refused(self, ranks: int) -> Iterator[str]:
         """Say what cannot work on that many ranks."""
-        for extension in self.extensions:
-            yield from extension.refused(self)
+        yield from chain.from_iterable(one.refused(self) for one in self.extensions)
         self.distribution.check(ranks)
         nodes, size = self.algorithm.nodes, self.distribution.node_size
         if nodes is not None and ranks % nodes:
@@ -718,7 +706,6 @@ def objective_for(cover: str, partition: Any, objective: ObjectiveChoice) -> Obj
 def refused(config: TrainConfig) -> Iterator[str]:
     """Say what cannot be had together, however many ranks there are."""
     how, model, aim = config.algorithm, config.model, config.aim
-    storage = config.storage
     cuts = "edge_labels" in config.distribution.can
     if how.edges is not None and not cuts:
         yield "algorithm.edges needs --algo vertex-cut"
@@ -757,8 +744,8 @@ def refused(config: TrainConfig) -> Iterator[str]:
     if model.registered.needs_edges and not model.edge_dim:
         named = f"--model {model.model}"
         yield f"{named} needs the width of the edges' features: --set model.edge-dim=K"
-    if model.uses_edges and (config.storage.asked or aim.inductive or aim.task != "vertices"):
-        yield f"{with_edges} trains labels of vertices on the whole graph, in memory"
+    if model.uses_edges and (aim.inductive or aim.task != "vertices"):
+        yield f"{with_edges} trains labels of vertices on the whole graph"
     yield from refused_models(model, aim)
 
     if how.recompute_halo:
@@ -773,10 +760,6 @@ def refused(config: TrainConfig) -> Iterator[str]:
             )
 
     yield from _refused_messages(config)
-    if storage.asked:
-        yield from _refused_chunks(config)
-    for option, _ in [] if storage.asked else storage.changed:
-        yield f"{option.written} needs --memory, --spill or --chunks"
 
 
 def refused_models(model: Model, aim: Aim) -> Iterator[str]:
@@ -829,8 +812,6 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
             )
         return
     named = next(_changed_messages(replace(messages, delay_bins=1), *config.extensions))
-    if config.storage.asked:
-        yield f"{named} needs rows in memory: no --memory, --spill or --chunks"
     if how.exchange != "sparsity-aware":
         yield f"{named} needs --exchange sparsity-aware: rows, not whole block rows"
     if model.attends and how.relays:
@@ -854,37 +835,6 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
         ):
             if keeps:
                 yield f"{option} needs --schedule overlap: it keeps rows that peers has no room for"
-
-
-def _refused_chunks(config: TrainConfig) -> Iterator[str]:
-    """Say what working through rows in chunks does not know."""
-    how, named = config.algorithm, "--memory, --spill and --chunks"
-    memory = config.storage.memory
-    if memory and memory < 1 << 20:
-        yield (
-            f"--memory: {memory} bytes are less than any process takes by itself; "
-            "give more, with a unit as in 20GB"
-        )
-    differs = how.order != "auto" or how.recompute_halo or how.plan
-    if config.distribution != Distribution() or differs:
-        yield (
-            f"{named} need --algo 1d, --cover column, --order auto, no --recompute-halo and no "
-            "--hierarchy, --relays, --schedule or --plan: the disk is what they plan for"
-        )
-    if config.aim.task != "vertices" or config.aim.inductive or config.changes_features:
-        others = config.changes_features or "aim.inductive"
-        yield f"{named} need labels of vertices: no links, {others}"
-    if config.training.dtype == "bfloat16" and not config.model.propagates:
-        yield (
-            f"{named} with --dtype bfloat16 need layers that are products: "
-            "no attention, no features of edges, and --aggregate mean or sum"
-        )
-    if config.training.runs > 1:
-        yield f"{named} need --runs 1"
-    if config.job.device == "cuda":
-        yield f"{named} work on CPUs: --device cpu"
-    if config.model.message_dropout:
-        yield f"{named} weigh the rows that were scored: model.message-dropout 0"
 
 
 def check_metric(loss: str, metric: str) -> None:

@@ -131,9 +131,9 @@ class Option(NamedTuple):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The texts that it may be, if they can be listed."""
+        """The texts that it may be, if listed; a name with a space is an extension's."""
         listed = self.mark.choices
-        names = listed() if callable(listed) else listed
+        names = [n for n in (listed() if callable(listed) else listed) if " " not in n]
         return tuple(names) or tuple(c for c in get_args(self.kind) if isinstance(c, str))
 
     def checked(self, value: Any) -> Any:
@@ -282,6 +282,11 @@ class Configuration:
         """The same with some options set otherwise."""
         return self.of(**{**self.flat(), **values})
 
+    def having(self, record: Record) -> Self:
+        """The same with a registered record in the place of that of its class."""
+        extra = (record if type(one) is type(record) else one for one in self.extra)
+        return dataclasses.replace(self, extra=tuple(extra))
+
     def check(self, ranks: int) -> None:
         """Refuse what cannot work on that many ranks; an InputError says what would be right."""
         for option, value in self.changed:
@@ -356,6 +361,10 @@ def read_options(
         from rich.console import Console  # for help alone
 
         app.help_print([], console=Console(file=text, width=_WIDEST))
+        for title, level in (("More flags", "rare"), ("Keys of --set", "key")):
+            others = [o for o in options.values() if o.mark.level == level]
+            names = [option.written for option in others if option.name not in unshown]
+            text.write(f"\n{title}: {', '.join(names)}\n" if names else "")
         say_wrapped(text.getvalue().rstrip())
         raise SystemExit(0)
     if "--version" in line:
@@ -425,7 +434,7 @@ def _app(options: Iterable[Option], program: str, about: str, unshown: Collectio
         about_set = Parameter(
             name="--set",
             group=groups.get("job"),
-            help="SECTION.KEY=VALUE; set any key (docs/training.md lists them); may be repeated",
+            help="SECTION.KEY=VALUE; set any key; may be repeated",
             negative=(),
         )
         annotation = Annotated[list[str] | None, about_set]

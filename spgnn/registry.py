@@ -138,9 +138,6 @@ DATASETS = Registry(
 # More keys of a command, by the name of its configuration and one of its own,
 # ``TrainConfig.clones``: an `options.Record`
 SECTIONS = Registry("section of the configuration")
-# A slot, "chunks": training that opens its data itself, a function of (TrainConfig, Communicator,
-# bytes of the process before it has data, outputs or None) to a `spgnn.train.Task`.
-TASKS = Registry("task")
 # "training" fills in what a configuration leaves open, "distribute" a placement of a graph.
 PLANNERS = Registry("planner")
 # For `spgnn.distribute`: (function that recognises such data, function that distributes them).

@@ -64,6 +64,44 @@ def write_dataset(
     return path
 
 
+def read(path: Path, *, divided: bool = True) -> SimpleNamespace:
+    """Dense float64 A of ones and X, whose rows sum to 1 if `divided`; y and masks; n."""
+    with np.load(path) as file:
+        data = dict(file)
+    n, ones = int(data["shape"][0]), np.ones(len(data["indices"]))
+    A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
+    X = data.get("x")
+    if "x_data" in data:
+        triple = (data["x_data"], data["x_indices"], data["x_indptr"])
+        X = sp.csr_array(triple, shape=tuple(data["x_shape"])).toarray()
+    X = torch.from_numpy(X).double()
+    X = X / X.sum(dim=1, keepdim=True).clamp(min=1) if divided else X
+    names = [name for name in data if name == "y" or name.endswith("_mask")]
+    return SimpleNamespace(n=n, A=A, X=X, **{name: torch.from_numpy(data[name]) for name in names})
+
+
+def descend(
+    layers: list[list[torch.Tensor]],
+    loss_of: Callable[[int], torch.Tensor],
+    *more: torch.Tensor,
+    epochs: int = EPOCHS,
+    lr: float = 0.01,
+    decay: float = 5e-4,
+) -> list[float]:
+    """The losses of epochs of Adam, of which the first layer's parameters decay."""
+    others = [p for layer in layers[1:] for p in layer]
+    groups = [{"params": layers[0], "weight_decay": decay}]
+    groups.append({"params": [*others, *more], "weight_decay": 0.0})
+    optimizer, losses = torch.optim.Adam(groups, lr=lr), []
+    for epoch in range(epochs):
+        loss = loss_of(epoch)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
 # Shapes of a layer's parameters, in the order in which they are drawn.
 SHAPES = {
     "gcn": lambda f_in, f_out: [(f_in, f_out), (f_out,)],
@@ -144,33 +182,16 @@ def reference_history(
 
     Of the training vertices' outputs another loss than cross-entropy may be made.
     """
-    flags = SimpleNamespace(**config.flat())
-    with np.load(path) as file:
-        data = dict(file)
-    n = int(data["shape"][0])
-    ones = np.ones(len(data["indices"]))
-    A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
-    A_hat = dense_matrix(A, flags.model, flags.normalisation)
-    if "x" in data:
-        X = torch.from_numpy(data["x"]).double()
-    else:
-        triple = (data["x_data"], data["x_indices"], data["x_indptr"])
-        X = torch.from_numpy(sp.csr_array(triple, shape=tuple(data["x_shape"])).toarray()).double()
-    X = X / X.sum(dim=1, keepdim=True).clamp(min=1)
-    y = torch.from_numpy(data["y"])
-    chosen = torch.from_numpy(data["train_mask"])
+    flags, data = SimpleNamespace(**config.flat()), read(path)
+    n, X, y, chosen = data.n, data.X, data.y, data.train_mask
+    A_hat = dense_matrix(data.A, flags.model, flags.normalisation)
     if loss_of is None:
         chosen = chosen & (y >= 0)
     outputs = int(y.max()) + 1 if y.dim() == 1 else y.shape[1]
     widths = [X.shape[1], *[flags.hidden] * (flags.layers - 1), outputs]
     layers = initial_parameters(flags.model, widths, flags.seed)
-    groups = [
-        {"params": layers[0], "weight_decay": flags.weight_decay},
-        {"params": [p for layer in layers[1:] for p in layer], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.Adam(groups, lr=flags.lr)
-    losses = []
-    for epoch in range(flags.epochs):
+
+    def loss(epoch: int) -> torch.Tensor:
         H = X
         for number, parameters in enumerate(layers):
             H = torch.relu(H) if number else H
@@ -178,16 +199,12 @@ def reference_history(
             kept = dropout_mask(torch.arange(n), H.shape[1], key, flags.dropout)
             if number or flags.input_dropout:
                 H = H * kept / (1 - flags.dropout)
-            edges = dropout_mask(torch.arange(n), n, key | EDGES, flags.dropout) / (
-                1 - flags.dropout
-            )
+            edges = dropout_mask(torch.arange(n), n, key | EDGES, flags.dropout)
+            edges = edges / (1 - flags.dropout)
             H = dense_layer(flags.model, A_hat, H, *parameters, kept=edges)
-        loss = F.cross_entropy(H[chosen], y[chosen]) if loss_of is None else loss_of(H[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+        return F.cross_entropy(H[chosen], y[chosen]) if loss_of is None else loss_of(H[chosen])
+
+    return descend(layers, loss, epochs=flags.epochs, lr=flags.lr, decay=flags.weight_decay)
 
 
 def run(config: TrainConfig, comm: Communicator) -> tuple[list[float], dict[str, object]]:

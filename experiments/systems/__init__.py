@@ -12,7 +12,7 @@ DATASETS.add("expanded-COPIES-NAME", "systems.stand_ins:load_expanded")
 
 SCHEMES.add("1.5d-replicated", "systems.icpp24:REPLICATED")  # ICPP'24
 
-SCHEMES.add("clones", "systems.clones:SCHEME")  # DistGNN
+SCHEMES.add("vertex-cut with clones", "systems.clones:SCHEME")  # DistGNN
 SECTIONS.add("TrainConfig.clones", "systems.clones:Clones")
 
 CODECS.add("fresh", "systems.sancus:SkipUnchanged")  # Sancus

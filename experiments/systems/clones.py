@@ -40,6 +40,8 @@ from spgnn.options import key
 from spgnn.pattern import Selection, index_dtype
 from spgnn.sparse import CSR, entries_of, keep_columns
 
+CLONED = "vertex-cut with clones"
+
 
 @dataclass(frozen=True)
 class Clones(Extension):
@@ -61,14 +63,14 @@ class Clones(Extension):
             return how
         apart = config.algorithm.recompute_halo or how.cover != "column" or config.changes_features
         fits = config.model.propagates and config.messages.epochs_late != 0 and not apart
-        return replace(how, algo="clones") if self.clones or fits else how
+        return replace(how, algo=CLONED) if self.clones or fits else how
 
     def refused(self, config: TrainConfig) -> Iterator[str]:
         """Say what clones, which hold the rows, cannot have."""
         how = config.distribution
-        if self.clones and how.algo != "clones":
+        if self.clones and how.algo != CLONED:
             yield f"algorithm.clones needs --algo vertex-cut, not {how.algo}"
-        if how.algo != "clones":
+        if how.algo != CLONED:
             return
         if how.cover != "column" or how.schedule != "overlap":
             yield (
@@ -101,7 +103,7 @@ class Part:
         The row of A with the nonzeros of each vertex; -1 without any.
     loops, row_scale : Tensor [columns]
         Nonzeros on the diagonal, 0 without, and scales of their rows. Clones have them as well.
-    given : Int64Array [sums], with `given_counts`
+    sums_of : Int64Array [sums], with `sum_counts`
         Which own vertex each partial sum of others is of, grouped by rank; counts of sums that this
         rank gets, and makes for others.
     clones_of : Int64Array [clones elsewhere], with `clone_counts`
@@ -115,8 +117,8 @@ class Part:
     row_of: Tensor
     loops: Tensor
     row_scale: Tensor | None
-    given: Int64Array
-    given_counts: RowCounts
+    sums_of: Int64Array
+    sum_counts: RowCounts
     clones_of: Int64Array
     clone_counts: RowCounts
 
@@ -134,17 +136,17 @@ def cloned(
 ) -> Scheme[Layered]:
     """The plans of all layers, of which all but the last make rows of clones as well."""
     part = yield from _part(block, layout, rank, column_scale, edge_labels)
-    own, found = part.own, list[LayerPlan | None]([None] * layers)
+    own, plans = part.own, list[LayerPlan | None]([None] * layers)
     mask = torch.zeros(len(part.vertices), dtype=torch.bool)
     mask[torch.arange(own) if wanted is None else wanted] = True
     last, everything = mask[:own].nonzero()[:, 0], None
     for number in reversed(range(int(propagated), layers)):
         if everything is not None:
-            found[number] = everything
+            plans[number] = everything
             continue
         plan, used = yield from _layer(part, mask)
-        (kept,) = yield Gather(EVERYONE, (torch.tensor([[int(used.sum()), len(used)]]),))
-        if kept[:, 0].sum() > (1 - WORTHWHILE) * kept[:, 1].sum():
+        (counts,) = yield Gather(EVERYONE, (torch.tensor([[int(used.sum()), len(used)]]),))
+        if counts[:, 0].sum() > (1 - WORTHWHILE) * counts[:, 1].sum():
             used = torch.ones_like(used)
         columns = used.nonzero()[:, 0]
         if len(columns) < len(used):
@@ -152,13 +154,13 @@ def cloned(
             assert isinstance(first, Stage)
             plan = Plan((Stage(keep_columns(first.local, columns)), *rest))
         targets = yield from places(mask.nonzero()[:, 0], columns)
-        found[number] = LayerPlan(plan, part.vertices[columns], targets)
+        plans[number] = LayerPlan(plan, part.vertices[columns], targets)
         (whole,) = yield Gather(EVERYONE, (mask.all()[None],))
         if whole.all():
-            everything = found[number]
+            everything = plans[number]
         mask = used
     if layers == int(propagated):
-        return Layered(tuple(found), last, part.vertices[mask], None)
+        return Layered(tuple(plans), last, part.vertices[mask], None)
     clones = part.vertices[own:][mask[own:]]
     owners = layout.owner(clones.numpy())
     numbers = clones - torch.from_numpy(layout.offsets[owners])
@@ -166,7 +168,7 @@ def cloned(
     ((theirs,),) = response.arrays
     hop = Hop(EVERYONE, CSR(Selection(theirs, own)), response.counts[0].reversed())
     fetch = Plan((Stage(CSR(Selection(torch.arange(own), own)), None, (hop,)),))
-    return Layered(tuple(found), last, part.vertices[mask], fetch)
+    return Layered(tuple(plans), last, part.vertices[mask], fetch)
 
 
 def _part(
@@ -245,23 +247,23 @@ def _part(
     )
 
 
-def _layer(part: Part, wanted: Tensor) -> Scheme[tuple[Plan, Tensor]]:
+def _layer(part: Part, mask: Tensor) -> Scheme[tuple[Plan, Tensor]]:
     """The plan that makes rows of some of a part's vertices, and the columns that it multiplies."""
-    A, own, ranks = part.A, part.own, len(part.given_counts.send)
-    asks = wanted[own:].to(torch.uint8)
+    A, own, ranks = part.A, part.own, len(part.sum_counts.send)
+    asks = mask[own:].to(torch.uint8)
     response = yield Swap("row", (np.asarray(part.clone_counts.send),), ((asks,),))
-    asked = response.arrays[0][0].numpy() > 0
+    requested = response.arrays[0][0].numpy() > 0
     # As owner: who makes partial sums of a vertex, and who wants it.
-    made_by = np.repeat(np.arange(ranks), part.given_counts.recv)
+    made_by = np.repeat(np.arange(ranks), part.sum_counts.recv)
     clone_at = np.repeat(np.arange(ranks), part.clone_counts.recv)
     mine = part.row_of[:own].numpy() >= 0
-    sums = mine + np.bincount(part.given, minlength=own)
-    wants = wanted[:own].numpy() + np.bincount(part.clones_of[asked], minlength=own)
-    made, clones = part.given * ranks + made_by, part.clones_of * ranks + clone_at
-    gathered = np.flatnonzero(wants[part.given] > np.isin(made, clones[asked]))
-    spread = np.flatnonzero(asked & (sums[part.clones_of] > np.isin(clones, made)))
+    sums = mine + np.bincount(part.sums_of, minlength=own)
+    wants = mask[:own].numpy() + np.bincount(part.clones_of[requested], minlength=own)
+    making, clones = part.sums_of * ranks + made_by, part.clones_of * ranks + clone_at
+    gathered = np.flatnonzero(wants[part.sums_of] > np.isin(making, clones[requested]))
+    spread = np.flatnonzero(requested & (sums[part.clones_of] > np.isin(clones, making)))
     begins = [
-        np.cumsum(np.append(0, counts.recv)) for counts in (part.given_counts, part.clone_counts)
+        np.cumsum(np.append(0, counts.recv)) for counts in (part.sum_counts, part.clone_counts)
     ]
     response = yield Swap(
         "row",
@@ -278,13 +280,13 @@ def _layer(part: Part, wanted: Tensor) -> Scheme[tuple[Plan, Tensor]]:
     (sent,), (arriving,) = response.arrays
     # As clone: which sums this rank sends, and for which clones some arrive.
     begins = [
-        np.cumsum(np.append(0, counts.send)) for counts in (part.given_counts, part.clone_counts)
+        np.cumsum(np.append(0, counts.send)) for counts in (part.sum_counts, part.clone_counts)
     ]
     sent = sent + torch.from_numpy(begins[0][np.repeat(np.arange(ranks), up.send)]) + own
     arriving = arriving + torch.from_numpy(begins[1][np.repeat(np.arange(ranks), down.recv)]) + own
 
-    # The rows of the first stage: of wanted vertices, then sums for others that are none of these.
-    rows, count = wanted.nonzero()[:, 0], int(wanted.sum())
+    # The rows of the first stage: of these vertices, then sums for others that are none of these.
+    rows, count = mask.nonzero()[:, 0], int(mask.sum())
     shared = torch.zeros(A.shape[0], dtype=torch.bool)
     shared[sent] = True
     shared[torch.from_numpy(part.clones_of[spread])] = True
@@ -305,7 +307,7 @@ def _layer(part: Part, wanted: Tensor) -> Scheme[tuple[Plan, Tensor]]:
     if part.row_scale is not None and A.row_scale is not None:
         scale = torch.cat((part.row_scale[rows], A.row_scale[apart]))
     order = (row * A.shape[1] + column).argsort()
-    used = wanted.clone()
+    used = mask.clone()
     used[column] = True
     L = rows_from(
         torch.bincount(row, minlength=partial),
@@ -328,19 +330,19 @@ def _layer(part: Part, wanted: Tensor) -> Scheme[tuple[Plan, Tensor]]:
     to, sender = part.clones_of[spread], made_by[gathered]
     owned = np.flatnonzero(mine[to])
     send = _matrix(torch.from_numpy(owned), place[torch.from_numpy(to[owned])], len(to), partial)
-    given = part.given[gathered]
-    by_vertex = np.argsort(given, kind="stable")
-    first, last = (np.searchsorted(given[by_vertex], to, side) for side in ("left", "right"))
+    summed = part.sums_of[gathered]
+    by_vertex = np.argsort(summed, kind="stable")
+    first, last = (np.searchsorted(summed[by_vertex], to, side) for side in ("left", "right"))
     lengths = last - first
     pair = np.repeat(np.arange(len(to)), lengths)
     at = np.arange(len(pair)) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
     theirs = by_vertex[at]
     others = sender[theirs] != clone_at[spread][pair]
     relay = _matrix(
-        torch.from_numpy(pair[others]), torch.from_numpy(theirs[others]), len(to), len(given)
+        torch.from_numpy(pair[others]), torch.from_numpy(theirs[others]), len(to), len(summed)
     )
-    received = len(given) + len(arriving)
-    goes = torch.cat((number[torch.from_numpy(given)], number[arriving]))
+    received = len(summed) + len(arriving)
+    goes = torch.cat((number[torch.from_numpy(summed)], number[arriving]))
     remote = _matrix(goes[goes >= 0], (goes >= 0).nonzero()[:, 0], count, received)
     hops = (
         Hop("row", CSR(Selection(place[sent].to(index_dtype(partial)), partial)), up),

@@ -42,26 +42,26 @@ def replicated(
         return (yield from grid(block, layout, axes, rank, strategy, cover, column_scale))
     rows = layout.grouped(c)
     s = rows.parts // c
-    made, block = yield from of_block_row(block, layout, c, c * s)
+    folds, block = yield from of_block_row(block, layout, c, c * s)
     # Of H, ranks (·, j) see these block columns alone; those that hold other rows have none.
     begin, end = (int(rows.offsets[number]) for number in (j * s, (j + 1) * s))
     pattern = Pattern.trusted(block.indptr, block.indices - begin, (block.shape[0], end - begin))
     block = CSR(pattern, block.values, block.row_scale)
     columns = RowLayout(np.clip(rows.offsets - begin, 0, end - begin))
-    gathered = all_gather(layout.sizes[i * c : (i + 1) * c], j, column_scale, kept=i // s == j)
+    gathered = all_gather(layout.sizes[i * c : (i + 1) * c], j, column_scale, makes=i // s == j)
     members = np.arange(rows.parts)
     expanded = yield from expand(block, columns, members, i, strategy, cover)
-    return Plan((gathered, expanded, *fold(made, j)))
+    return Plan((gathered, expanded, *fold(folds, j)))
 
 
-def all_gather(sizes: Int64Array, me: int, column_scale: Tensor | None, *, kept: bool) -> Stage:
-    """The rows of all peers along "replica", in order; received in any case, and made if `kept`."""
+def all_gather(sizes: Int64Array, me: int, column_scale: Tensor | None, *, makes: bool) -> Stage:
+    """The rows of all peers along "replica", in order; received in any case, made if `makes`."""
     rows, own = int(sizes.sum()), int(sizes[me])
     apart = np.arange(len(sizes)) != me
-    theirs = torch.from_numpy(np.repeat(apart, sizes)[: rows if kept else 0])
+    theirs = torch.from_numpy(np.repeat(apart, sizes)[: rows if makes else 0])
 
     def placed(here: Tensor, columns: int) -> CSR:
-        entries = torch.arange(columns if kept else 0, dtype=index_dtype(columns))
+        entries = torch.arange(columns if makes else 0, dtype=index_dtype(columns))
         return rows_from(here.int(), entries, None, None, columns)
 
     send = CSR(Selection(torch.arange(own).repeat(len(sizes) - 1), own))

@@ -86,13 +86,7 @@ class WithLabels(nn.Module):
 
 
 class LabelPropagation(NodeClassification):
-    """Labels of a share of the training vertices are inputs, those of the others are learnt.
-
-    Raises
-    ------
-    InputError
-        As :class:`NodeClassification`, or if labels are numbers.
-    """
+    """Labels of a share of the training vertices are inputs, those of the others are learnt."""
 
     def __init__(self, config: TrainConfig, data: TrainingGraph) -> None:
         super().__init__(config, data)
@@ -138,6 +132,6 @@ class LabelPropagation(NodeClassification):
         return torch.from_numpy(draws < self.share).to(self._inputs_mask.device)
 
 
-def _hidden_unless(known: Tensor, y: Tensor) -> Tensor:
-    """Labels, −1 where they are not to be known."""
-    return torch.where(known if y.dim() == 1 else known[:, None], y, UNKNOWN).to(y.dtype)
+def _hidden_unless(shown: Tensor, y: Tensor) -> Tensor:
+    """Labels, −1 where they are not shown."""
+    return torch.where(shown if y.dim() == 1 else shown[:, None], y, UNKNOWN).to(y.dtype)

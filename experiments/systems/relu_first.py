@@ -11,13 +11,7 @@ from spgnn.nn import GAT, GATConv
 
 
 class ReluFirstConv(GATConv):
-    """``h'_i = Σ_j α_ij z_j`` with ``z = ReLU(W h + b)``, of which α are scores as well.
-
-    Parameters
-    ----------
-    in_channels, out_channels, heads, …
-        See :class:`spgnn.nn.GATConv`.
-    """
+    """``h'_i = Σ_j α_ij z_j`` with ``z = ReLU(W h + b)``, of which α are scores as well."""
 
     def __init__(self, *arguments: Any, bias: bool = True, **options: Any) -> None:
         super().__init__(*arguments, **options | {"bias": False})

@@ -67,7 +67,7 @@ class Rebalancing(Extension):
         how = config.algorithm
         if self.rebalance and how.algo != "1d":
             yield f"algorithm.rebalance needs --algo 1d, not {how.algo}: a part for each rank"
-        if self.rebalance and (config.storage.asked or how.plan or config.training.resume):
+        if self.rebalance and (config.opener or how.plan or config.training.resume):
             yield "algorithm.rebalance goes with no --chunks, --memory, --spill, --plan or --resume"
 
 

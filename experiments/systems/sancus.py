@@ -73,10 +73,10 @@ class SkipUnchanged(CodecLayer):
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
         """Send the rows that have moved; `out` becomes all of them, as they are known."""
-        last, known = (self.kept.get(f"{step.name}.{side}") for side in ("sent", "known"))
+        last, theirs = (self.kept.get(f"{step.name}.{side}") for side in ("sent", "known"))
         exact = self.setting.codec.is_exact(step.epoch)
-        other = known is None or known.shape != out.shape or known.dtype != out.dtype
-        if last is None or known is None or exact or other:
+        other = theirs is None or theirs.shape != out.shape or theirs.dtype != out.dtype
+        if last is None or theirs is None or exact or other:
             self._moved[step.name] = None
             handle = self.inner.begin(rows, out, route, comm, step)
             if exact:
@@ -97,8 +97,8 @@ class SkipUnchanged(CodecLayer):
         handle = self.inner.begin(sent, arriving, subset.route, comm, step)
 
         def renew() -> None:
-            known.index_copy_(0, subset.received, arriving)
-            out.copy_(known)
+            theirs.index_copy_(0, subset.received, arriving)
+            out.copy_(theirs)
             self._pool.give(sent, arriving)
 
         return Then(handle, renew)

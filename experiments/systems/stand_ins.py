@@ -86,14 +86,7 @@ def nested_model(
 
 
 def expanded(graph: Graph, copies: int, *, train: float = 0.1, seed: int = 0) -> Graph:
-    """A graph `copies` times as large, of the same kind: the Kronecker product of a star with it.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two copies, edges have features, or the graph could never fit into
-        memory.
-    """
+    """A graph `copies` times as large: the Kronecker product of a star with it."""
     if copies < 2:
         raise InputError(f"an expanded graph has at least 2 copies, got {copies}")
     if graph.edge_attr is not None:
@@ -186,20 +179,15 @@ def stand_in(name: str, scale: float = 1.0, *, features: int | None = None, seed
 def load_stand_in(
     text: str, data_dir: AnyPath | None, seed: int, progress: Progress | None
 ) -> Graph:
-    """``reddit-like``, ``reddit-like@0.01`` or ``reddit-like@0.01,seed=3``.
-
-    Raises
-    ------
-    InputError
-    """
+    """``reddit-like``, ``reddit-like@0.01`` or ``reddit-like@0.01,seed=3``."""
     example = "{name}@0.01 or {name}@0.01,seed=3"
     name, options, stated = split_seed(text, example)
     try:
         (scale,) = map(float, options or ["1"])
     except ValueError:
         example = example.format(name=name)
-        said = f"'{shortened(text, 60)}': what follows @ must be as in {example}"
-        raise InputError(said) from None
+        message = f"'{shortened(text, 60)}': what follows @ must be as in {example}"
+        raise InputError(message) from None
     graph = stand_in(name, scale, seed=seed if stated is None else stated)
     return graph if stated is None else replace(graph, name=f"{graph.name},seed={stated}")
 
@@ -207,12 +195,7 @@ def load_stand_in(
 def load_expanded(
     text: str, data_dir: AnyPath | None, seed: int, progress: Progress | None
 ) -> Graph | None:
-    """``expanded-COPIES-NAME``: any data set, so many times as large; ``None`` of other names.
-
-    Raises
-    ------
-    InputError
-    """
+    """``expanded-COPIES-NAME``: any data set, so many times as large; ``None`` of other names."""
     sizes = _EXPANDED.fullmatch(text)
     if sizes is None or os.path.exists(text):
         return None

@@ -15,7 +15,6 @@ from spgnn.command import nbytes
 from spgnn.config import ObjectiveChoice, TrainConfig
 from spgnn.data.adapters import EdgeList, of_own_rows
 from spgnn.data.distribute import RankShare
-from spgnn.data.source import GraphSource
 from spgnn.errors import InputError, check_choice, check_integer, check_number, memory_for, unknown
 from spgnn.exchange import Algorithm, Codec
 from spgnn.exchange.needs import Cover, CoverChoice
@@ -102,9 +101,7 @@ def distribute(
     objective : {"auto", "both", "send", "cover"}
         What the partition minimises, see :func:`spgnn.partition.partition`; ``"auto"`` is
         ``"cover"`` under cover ``"minimum"``, and else ``"both"``.
-    imbalance : float
-        Of the partition.
-    seed : int
+    imbalance, seed
         Of the partition.
     split : int, optional
         Keep this column of masks with several; ``None`` keeps all.
@@ -115,23 +112,18 @@ def distribute(
         be, and take the best; ``graph.plan`` says what was predicted.
     memory : int, float or str, optional
         With a plan: bytes each rank may use, as in ``"20GiB"``.
-    plan_for : {"gcn", "sage", "gin", "gat", "gatv2"}
-    hidden_channels, num_layers : int
-        With a plan: the model to be trained, or what is most like it.
+    plan_for, hidden_channels, num_layers
+        With a plan: the model to be trained, say ``"sage"``, or what is most like it.
     halo : bool
         With a plan: only what has a halo; otherwise whatever `matrix` can multiply with.
     x, y, train_mask, val_mask, test_mask
         With a SciPy matrix: see :func:`spgnn.data.from_scipy`.
-    name : str
-        What messages call a graph without a name.
-    data_dir : str, optional
-        Where named sets are looked for, and downloads are kept.
-    device, backend
+    name, data_dir
+        What messages call a graph without a name; where named sets are looked for.
+    device, backend, group
         See :func:`spgnn.connect`.
     comm : Communicator, optional
         All ranks, if they are connected already.
-    group : torch.distributed.ProcessGroup, DeviceMesh or mpi4py.MPI.Intracomm, optional
-        All ranks, where the caller's program has started them: see :func:`spgnn.connect`.
     model : Module, optional
         Is replicated, and its gradients averaged: see :meth:`DistGraph.synchronise`.
     codec : Codec or mapping, optional
@@ -290,25 +282,21 @@ def _scattered(
 ) -> tuple[RankShare, dict[str, Any]]:
     """A share of a graph that rank 0 has opened, and what else a DistGraph takes. Collective."""
 
-    def facts_of() -> dict[str, Any]:
-        assert opened is not None
+    def facts_of(graph: Opened) -> dict[str, Any]:
         return {
-            "edges": None if opened.edges is None else len(opened.edges.source),
-            "attributes": sorted(opened.attributes),
-            "listed": sorted(opened.listed),
-            "pairs": sorted(key for key in opened.pairs if key.endswith("_index")),
-            "left_out": opened.left_out,
-            "features": opened.features,
-            "classes": opened.classes,
-            "repeated": opened.repeated,
+            "edges": None if graph.edges is None else len(graph.edges.source),
+            "attributes": sorted(graph.attributes),
+            "listed": sorted(graph.listed),
+            "pairs": sorted(key for key in graph.pairs if key.endswith("_index")),
+            **{n: getattr(graph, n) for n in ("left_out", "features", "classes", "repeated")},
         }
 
-    def opened_source() -> GraphSource:
+    def here() -> Opened:
         assert opened is not None
-        return opened.source
+        return opened
 
-    share, report = scattered_share(name, opened_source, how, comm)
-    facts = comm.from_rank_zero(facts_of)
+    share, report = scattered_share(name, lambda: here().source, how, comm)
+    facts = comm.from_rank_zero(lambda: facts_of(here()))
     meta, edges = share.meta, None
     if facts["edges"] is not None:
         listed = None if opened is None else opened.edges

@@ -147,15 +147,10 @@ def share_of(
     balance: Sequence[str] = ("nnz",),
     labels: Int64Array | None = None,
 ) -> tuple[RankShare, dict[str, Any] | None]:
-    """A rank's part of the graph; rank 0 alone looks what the name stands for.
+    """A rank's part of the graph; rank 0 alone looks what the name stands for. Collective.
 
-    Parameters
-    ----------
-    config, comm
-    balance : sequence of str
-        What parts that are made here get equal shares of; see :func:`spgnn.partition.partition`.
-    labels : int64 [n], optional
-        On rank 0: the part of each vertex, in place of what the configuration says.
+    `balance` is what parts that are made here get equal shares of; `labels` [n], on rank 0, is the
+    part of each vertex in place of what the configuration says.
     """
     data, how = config.data, config.algorithm
     placement = Placement(
@@ -191,13 +186,7 @@ def share_of(
 
 
 def check_weights_of(config: TrainConfig, share: RankShare, comm: Communicator) -> None:
-    """Refuse weights that the model cannot normalise, before training. Collective.
-
-    Raises
-    ------
-    InputError
-        On all ranks; names a vertex.
-    """
+    """Refuse weights that the model cannot normalise, before training. Collective."""
     first, loops = share.layout.range(comm.rank)[0], MODELS[config.model.model].loops
     kind, block = normalisation_of(config), share.adjacency
     assert block is not None
@@ -244,11 +233,12 @@ def dense_for_reduction(config: TrainConfig, X: Tensor | CSR) -> Tensor | CSR:
     """Features as a reduction of whole rows takes them, if the model has one."""
     if not isinstance(X, CSR) or not config.model.reduces_rows:
         return X
+    return _dense(f"--aggregate {config.model.aggregate}", X)
+
+
+def _dense(why: str, X: CSR) -> Tensor:
     rows, width = X.shape
-    check_memory(
-        f"--aggregate {config.model.aggregate} with dense features, {rows} × {width}",
-        4 * rows * width,
-    )
+    check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
     return densified(X)
 
 
@@ -263,9 +253,7 @@ def _as_first_layer_takes(config: TrainConfig, A: DistMatrix, X: Tensor | CSR) -
     }
     why = next((flag for flag, needed in needs.items() if needed), None)
     if isinstance(X, CSR) and why is not None:
-        rows, width = X.shape
-        check_memory(f"{why} with dense features, {rows} × {width}", 4 * rows * width)
-        X = densified(X.to(device))
+        X = _dense(why, X.to(device))
     stored: Features = stored_in(X.to(device), config.training.dtype)
     if propagates and isinstance(stored, Tensor):
         stored = propagate_(A, stored, keep=config.model.keeps_features)

@@ -20,7 +20,6 @@ from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
 from spgnn.nn.rowwise import multiplied_in, weights_of
 from spgnn.options import Record, flag
-from spgnn.registry import TASKS
 from spgnn.train.run import check_run, resolved
 from spgnn.train.task import model_of
 
@@ -72,7 +71,7 @@ class InferConfig(TrainConfig):
             )
         settled = self.settled(1)
         settled.distribution.check(ranks)
-        if self.storage.asked:
+        if self.opener is not None:
             TrainConfig.check(settled, ranks)  # its own would ask for this again
             if self.inference.layer not in (0, self.model.layers):
                 raise InputError("--layer: with --memory, --spill or --chunks, scores are written")
@@ -106,9 +105,8 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
     dtype = config.training.dtype
     give_back: Callable[[], None] | None = None
     with ExitStack() as stack:
-        if config.storage.asked:
-            opened = TASKS.need("chunks", "--memory, --spill and --chunks", "outofcore")
-            task = opened(settled, comm, resident_bytes(), outputs)
+        if config.opener is not None:
+            task = config.opener(settled, comm, resident_bytes(), outputs)
             stack.callback(task.close)
             deal_weights(task.model, state, weights, comm)
             comm.settled()

@@ -22,7 +22,7 @@ from spgnn.graph.vertices import check_table
 from spgnn.memory import FreedMemory, give_back_freed, resident_bytes
 from spgnn.options import Configuration
 from spgnn.progress import PROCESS_BEGAN, Stopwatch
-from spgnn.registry import PLANNERS, TASKS
+from spgnn.registry import PLANNERS
 from spgnn.train import checkpoint
 from spgnn.train import report as reporting
 from spgnn.train.callbacks import Callback, check_log_directory, logs_in
@@ -97,9 +97,8 @@ def train(
     watch.lap("start")
     shared, more = None, dict[str, Any]()  # of the report
     make: Callable[[TrainConfig], Task]
-    if config.storage.asked:
-        opened = TASKS.need("chunks", "--memory, --spill and --chunks", "outofcore")
-        make = partial(opened, comm=comm, idle_bytes=idle)
+    if config.opener is not None:
+        make = partial(config.opener, comm=comm, idle_bytes=idle)
     else:
         if data is None:
             for extension in config.extensions:

@@ -97,15 +97,7 @@ class Objective:
         classes: int,
         comm: Communicator,
     ) -> Objective:
-        """The objective of the options on these labels of own rows. Collective.
-
-        `name` is the data set's, for messages; `classes` are the columns of the last layer.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if labels do not fit the flags, or no training vertex has one.
-        """
+        """The objective of the options on labels of own rows; `classes` are outputs. Collective."""
         kind: str = aim.loss
         if kind == "auto":
             kind = _LOSS_OF[label_kind(y)]
@@ -126,15 +118,7 @@ class Objective:
         return cls(kind, loss, y, masks, totals, counts, metrics, criterion)
 
     def on_outputs(self, outputs: Tensor, ids: Tensor, comm: Communicator) -> Objective:
-        """The same, for outputs [own rows, …] like these: a user's model made them. Collective.
-
-        `ids` are original ones. Which scores a function's outputs have is decided here.
-
-        Raises
-        ------
-        InputError
-            On all ranks, if they do not fit the labels, or the function is no mean over vertices.
-        """
+        """The same, for outputs [own rows, …] like these of a user's model. Collective."""
         columns = as_table(outputs).shape[1]
         if isinstance(self.loss, FunctionLoss):
             loss, calls = self.loss.checked(outputs, self.masks[0], ids)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from systems.label_propagation import LabelPropagation
@@ -26,7 +25,9 @@ from tests.training import (
     TOLERANCE,
     dense_layer,
     dense_matrix,
+    descend,
     initial_parameters,
+    read,
     write_dataset,
 )
 
@@ -35,50 +36,33 @@ SEED, RATE = 3, 0.6
 
 def reference(path: Path) -> tuple[list[float], float]:
     """Losses, and the validation loss after the last epoch."""
-    with np.load(path) as file:
-        data = dict(file)
-    n = int(data["shape"][0])
-    ones = np.ones(len(data["indices"]))
-    A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
-    A_hat = dense_matrix(A, "gcn", "auto")
-    X = torch.from_numpy(data["x"]).double()
-    X /= X.sum(dim=1, keepdim=True).clamp(min=1)
-    y = torch.from_numpy(data["y"])
-    several = y.dim() == 2
+    data = read(path)
+    X, y, training = data.X, data.y, data.train_mask
+    A_hat, several = dense_matrix(data.A, "gcn", "auto"), y.dim() == 2
     classes = y.shape[1] if several else int(y.max()) + 1
     Y = (y == 1).double() if several else F.one_hot(y.clamp(min=0), classes) * (y >= 0)[:, None]
-    training, validating = (torch.from_numpy(data[f"{kind}_mask"]) for kind in ("train", "val"))
     layers = initial_parameters("gcn", [X.shape[1], 8, classes], SEED)
     E = torch.empty(classes, X.shape[1])
     glorot_(E, torch.Generator().manual_seed(SEED))
     E = E.double().requires_grad_()
-    groups = [
-        {"params": layers[0], "weight_decay": 5e-4},
-        {"params": [*layers[1], E], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.Adam(groups, lr=0.01)
 
     def loss_of(shown: torch.Tensor, asked: torch.Tensor) -> torch.Tensor:
         H = X + (Y.double() * shown[:, None]) @ E
         H = torch.relu(dense_layer("gcn", A_hat, H, *layers[0]))
         Z = dense_layer("gcn", A_hat, H, *layers[1])[asked]
-        if not several:
-            known = y[asked] >= 0
-            return F.cross_entropy(Z[known], y[asked][known])
         known = y[asked] >= 0
+        if not several:
+            return F.cross_entropy(Z[known], y[asked][known])
         return F.binary_cross_entropy_with_logits(Z[known], y[asked].double()[known])
 
-    losses = []
-    for epoch in range(EPOCHS):
-        draws = uniform(np.arange(n), SEED, f"labels shown in epoch {epoch}")
+    def of_epoch(epoch: int) -> torch.Tensor:
+        draws = uniform(np.arange(data.n), SEED, f"labels shown in epoch {epoch}")
         drawn = torch.from_numpy(draws < RATE)
-        loss = loss_of(training & drawn, training & ~drawn)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
+        return loss_of(training & drawn, training & ~drawn)
+
+    losses = descend(layers, of_epoch, E)
     with torch.no_grad():
-        return losses, float(loss_of(training, validating))
+        return losses, float(loss_of(training, data.val_mask))
 
 
 def runs(rank: int, path: Path) -> list[tuple[list[float], float, dict]]:

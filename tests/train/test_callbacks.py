@@ -72,13 +72,10 @@ def test_tensorboard(monkeypatch):
     assert calls[-3][1] == ("loss", 1.0, 4)
 
 
-def test_tensorboard_is_not_there(monkeypatch):
+def test_what_log_asks_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InputError, match="tensorboard is not installed: pip install"):
         TensorBoardLog("x")
-
-
-def test_what_log_asks_for(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert [type(log) for log in logs_in("x")] == [CSVLog]
     fake(monkeypatch, "torch.utils.tensorboard")

@@ -199,23 +199,6 @@ def test_a_loss_that_is_not_finite_ends_in_one_line_and_a_report(tmp_path, ranks
     assert found["volume"] == found["planned_volume"]
 
 
-def test_an_output_that_nobody_reads_is_one_line(tmp_path):
-    """The report has been written by then."""
-    path, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
-
-    def body() -> int:
-        reading, writing = os.pipe()
-        os.dup2(writing, 1)
-        os.close(reading)
-        flags = ["--dataset", path, "--json", report, "--epochs", 1, "--partition", "block"]
-        return main([str(flag) for flag in flags])
-
-    ended = Forked(body, tmp_path).wait()
-    assert ended.status == 141
-    assert ended.err == "error: the output was closed before all was written\n"
-    assert len(json.loads(report.read_text())["history"]) == 1
-
-
 def each_rank(directory: Path, ranks: int, *flags: object, first: dict[int, list[str]]) -> Ended:
     """The command on forked ranks, some with other flags, or in another working directory."""
 

@@ -14,11 +14,11 @@ import torch
 import spgnn
 from spgnn import InputError
 from spgnn.comm import connect
-from spgnn.config import Record, TrainConfig, Training, options_of
+from spgnn.config import TrainConfig, Training, options_of
 from spgnn.exchange import Codec
 from spgnn.frontend.from_config import training_graph
 from spgnn.inference.cli import InferConfig, infer_to_file
-from spgnn.registry import PLANNERS, TASKS
+from spgnn.registry import PLANNERS
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer, train
 from spgnn.train.run import main
@@ -60,19 +60,11 @@ def test_help_is_short_and_names_are_unique(kind, capsys):
     check_help(kind, capsys)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"chunks": 2}, "--memory, --spill and --chunks: needs spgnn.addons.outofcore"),
-        ({"plan": "auto"}, "--plan: needs spgnn.addons.plan"),
-    ],
-)
-def test_a_missing_add_on_is_named(options, words, monkeypatch):
-    for registry in (TASKS, PLANNERS):
-        _ = list(registry)  # add-ons have registered what they bring
-        monkeypatch.setattr(registry, "_values", {})
-    with pytest.raises(InputError, match=rf"^{words}, which is not installed$"):
-        train(TrainConfig.of(**options), connect("gloo"))
+def test_a_missing_add_on_is_named(monkeypatch):
+    _ = list(PLANNERS)  # add-ons have registered what they bring
+    monkeypatch.setattr(PLANNERS, "_values", {})
+    with pytest.raises(InputError, match=r"^--plan: needs spgnn\.addons\.plan, which is not insta"):
+        train(TrainConfig.of(plan="auto"), connect("gloo"))
     with pytest.raises(InputError, match=r'^plan="auto": needs spgnn\.addons\.plan, which is not'):
         spgnn.distribute("sbm", plan="auto", comm=connect("gloo"))
 
@@ -121,53 +113,42 @@ def test_a_report_is_a_configuration(tmp_path):
 
 
 BAD = [
-    ("unknown", "epoch = 3", ["unknown key 'epoch'", "did you mean 'epochs'"]),
-    ("unknown table", "[modle]\nhidden = 3", ["unknown key 'modle'", "did you mean 'model'"]),
-    ("other record", "[model]\nepochs = 3", ["unknown key 'epochs' of [model]"]),
-    ("table", "[hidden]\nx = 1", ["hidden must be a value, got a dict"]),
-    ("list", "dataset = ['a', 'b']", ["dataset must be a value, got a list"]),
-    ("number", "epochs = 'many'", ["--epochs", "many"]),
-    ("truth", "prune = 'maybe'", ["--prune", "maybe"]),
-    ("bytes", "buffer = 'much'", ["--buffer", "must be bytes"]),
-    ("range", "epochs = 0", ["--epochs must be an integer in [1,"]),
-    ("choice", "cover = 'colunm'", ["--cover", "colunm", "column"]),
-    ("twice", "lr = 1\n[training]\nlr = 2", ["lr is there twice"]),
-    ("twice written", "eval-every = 1\neval_every = 1", ["eval_every is there twice"]),
-    ("no TOML", "hidden: 16", ["line 1"]),
-    ("binary", b"\xff\xfe\x00", ["UTF-8"]),
+    ("run.toml", "epoch = 3", "unknown key 'epoch'.* did you mean 'epochs'"),
+    ("run.toml", "[modle]\nhidden = 3", "unknown key 'modle'.* did you mean 'model'"),
+    ("run.toml", "[model]\nepochs = 3", r"unknown key 'epochs' of \[model\]"),
+    ("run.toml", "[hidden]\nx = 1", "hidden must be a value, got a dict"),
+    ("run.toml", "dataset = ['a', 'b']", "dataset must be a value, got a list"),
+    ("run.toml", "epochs = 'many'", "--epochs.*many"),
+    ("run.toml", "prune = 'maybe'", "--prune.*maybe"),
+    ("run.toml", "buffer = 'much'", "--buffer.*must be bytes"),
+    ("run.toml", "epochs = 0", r"--epochs must be an integer in \[1,"),
+    ("run.toml", "cover = 'colunm'", "colunm.*--cover.*column"),
+    ("run.toml", "lr = 1\n[training]\nlr = 2", "lr is there twice"),
+    ("run.toml", "eval-every = 1\neval_every = 1", "eval_every is there twice"),
+    ("run.toml", "hidden: 16", "line 1"),
+    ("run.toml", b"\xff\xfe\x00", "UTF-8"),
+    ("run.txt", "", "its name must end in .toml, .json"),
+    ("missing.toml", None, "cannot be read: No such file"),
+    ("list.json", "[1]", "must hold keys and values"),
+    ("broken.json", "{", "line 1"),
+    ("deep.json", "[" * 100_000, "recursion"),
+    ("bad.yaml", "hidden: [", "line"),
+    ("keys.yaml", "1: 2", "keys"),
+    ("code.yaml", "hidden: !!python/object/apply:os.abort []", "constructor"),
 ]
 
 
-@pytest.mark.parametrize(("text", "words"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
-def test_bad_files(tmp_path, capsys, text, words):
-    path = tmp_path / "run.toml"
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    status = main(["--config", str(path)])
-    printed = capsys.readouterr()
-    check_refused(Ended(status, printed.out, printed.err), f"--config {path}", *words)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("run.txt", "", "its name must end in .toml, .json"),
-        ("missing.toml", None, "cannot be read: No such file"),
-        ("list.json", "[1]", "must hold keys and values"),
-        ("broken.json", "{", "line 1"),
-        ("deep.json", "[" * 100_000, "recursion"),
-        ("bad.yaml", "hidden: [", "line"),
-        ("keys.yaml", "1: 2", "keys"),
-        ("code.yaml", "hidden: !!python/object/apply:os.abort []", "constructor"),
-    ],
-)
-def test_bad_names_json_and_yaml(tmp_path, name, text, said):
+@pytest.mark.parametrize(("name", "text", "said"), BAD)
+def test_bad_files(tmp_path, capsys, name, text, said):
     if name.endswith("yaml"):
         pytest.importorskip("yaml")
     path = tmp_path / name
     if text is not None:
-        path.write_text(text)
-    with pytest.raises(InputError, match=f"--config {re.escape(str(path))}: .*{said}"):
-        TrainConfig.read(["--config", str(path)])
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    status = main(["--config", str(path)])
+    printed = capsys.readouterr()
+    check_refused(Ended(status, printed.out, printed.err), f"--config {path}")
+    assert re.search(said, printed.err)
 
 
 def test_yaml_is_an_extra(tmp_path, monkeypatch):
@@ -175,30 +156,6 @@ def test_yaml_is_an_extra(tmp_path, monkeypatch):
     path = write(tmp_path / "run.yaml", "hidden: 16")
     with pytest.raises(InputError, match=r"YAML needs PyYAML: pip install 'spgnn\[yaml\]'"):
         TrainConfig.read(["--config", str(path)])
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--hiden", "3"], "--hiden. Did you mean --hidden"),
-        (["--np", "2"], r"--np; did you mean '--nproc'\?"),
-        (["--act", "elu"], "--act is a key, not a flag: --set model.act=VALUE"),
-        (["--set", "model.atc=elu"], "unknown key 'model.atc'; did you mean 'model.act'"),
-        (["--set", "act"], "must be SECTION.KEY=VALUE"),
-        (["--set", "model.act=rleu"], "--set: .*rleu.*relu"),
-        (["--epochs"], "--epochs requires an argument"),
-        (["--epochs", "x"], "--epochs: 'x' is no integer"),
-        (
-            ["--cover", "colunm"],
-            'Choose from: "column", "row", "minimum", "auto". Did you mean "column"',
-        ),
-        (["--metric", "f1-macor"], 'Did you mean "f1-macro"'),
-        (["cora"], "cora"),
-    ],
-)
-def test_wrong_command_lines(words, said):
-    with pytest.raises(InputError, match=said):
-        TrainConfig.read(words)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +222,8 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         ({"algo": "3d", "c": 3}, 8, "--c 3 must divide the number of ranks, which is 8"),
         ({"exchange": "oblivious", "cover": "row"}, 1, "--cover row needs"),
         ({"hierarchy": 4}, 6, "--hierarchy 4 must divide the number of ranks, which is 6"),
+        ({"nodes": 3}, 4, "--nodes 3 must divide the number of ranks, which is 4"),
+        ({"nodes": 4, "hierarchy": 2}, 4, "--nodes 4 and --hierarchy 2 contradict each other"),
         ({"hierarchy": 2, "algo": "feature", "c": 2}, 4, "--hierarchy 2 needs --algo 1d"),
         ({"hierarchy": 2, "algo": "1.5d", "c": 4}, 4, "--hierarchy 2 must be a multiple of --c 4"),
         ({"hierarchy": 2, "exchange": "oblivious"}, 4, "--hierarchy 2 needs --exchange"),
@@ -450,12 +409,6 @@ def test_functions_refuse_what_commands_refuse():
         assert message in said
 
 
-def test_records_are_values():
-    assert issubclass(Training, Record)
-    assert Training(epochs=3) == Training(epochs=3)
-    assert hash(Training(epochs=3)) == hash(Training(epochs=3))
-
-
 OPEN_COVERS = [
     ({}, "minimum", "cover", None),
     ({"model": "sage"}, "minimum", "cover", None),
@@ -492,10 +445,3 @@ def test_an_open_cover_is_minimum_where_sums_may_travel(options, cover, objectiv
     assert decided.algorithm.cover == cover
     assert (decided.distribution, decided.objective) == (config.distribution, objective)
     assert decided.distribution.algo == config.distribution.algo
-
-
-def test_the_page_lists_all_options():
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `([^`]+)` \|", page.partition("\n## Options\n")[2], re.MULTILINE)
-    sections = TrainConfig.sections().values()
-    assert listed == [option.written for record in sections for option in options_of(record)]

@@ -22,7 +22,7 @@ from spgnn.partition import cut_vertices
 from spgnn.partition.labels import write_edge_labels
 from spgnn.testing import run_ranks
 from spgnn.train import train
-from tests.training import dense_matrix, initial_parameters, write_dataset
+from tests.training import dense_matrix, descend, initial_parameters, read, write_dataset
 
 EPOCHS, RANKS, HIDDEN = 12, 3, 8
 
@@ -197,30 +197,15 @@ class Cloned:
 
 
 def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[float]:
-    with np.load(path) as file:
-        data = dict(file)
-    n, codec = int(data["shape"][0]), config.codec
-    ones = np.ones(len(data["indices"]))
-    A = sp.csr_array((ones, data["indices"], data["indptr"]), shape=(n, n)).toarray()
-    A_hat = dense_matrix(A, "gcn", "sym")
-    A_hat = A_hat.numpy() if isinstance(A_hat, torch.Tensor) else A_hat
+    data, codec = read(path), config.codec
+    A_hat = dense_matrix(data.A, "gcn", "sym").numpy()
     late = Late(codec.delay, codec.bins, codec.exact_last, codec.sends_means)
     clones = config.algorithm.algo == "vertex-cut"
     matrix = (Cloned if clones else Simulated)(A_hat, owners, labels, late)
-    X = torch.from_numpy(data["x"]).double()
-    X = X / X.sum(dim=1, keepdim=True).clamp(min=1)
-    y = torch.from_numpy(data["y"])
-    chosen = torch.from_numpy(data["train_mask"]) & (y >= 0)
+    X, y, chosen = data.X, data.y, data.train_mask & (data.y >= 0)
     layers = initial_parameters("gcn", [X.shape[1], HIDDEN, HIDDEN, 4], config.training.seed)
-    optimizer = torch.optim.Adam(
-        [
-            {"params": layers[0], "weight_decay": config.training.weight_decay},
-            {"params": [*layers[1], *layers[2]], "weight_decay": 0.0},
-        ],
-        lr=config.training.lr,
-    )
-    losses = []
-    for epoch in range(EPOCHS):
+
+    def loss(epoch: int) -> torch.Tensor:
         (W, b), *others = layers
         H = torch.from_numpy(A_hat) @ X @ W + b
         if clones:
@@ -230,12 +215,10 @@ def simulated_losses(path: Path, config: TrainConfig, owners, labels) -> list[fl
             H = matrix.product(number, epoch, M, **({"last": last} if clones else {})) + b
         if clones:
             H = (H * matrix.own).sum(dim=0)
-        loss = F.cross_entropy(H[chosen], y[chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
+        return F.cross_entropy(H[chosen], y[chosen])
+
+    how = config.training
+    return descend(layers, loss, epochs=EPOCHS, lr=how.lr, decay=how.weight_decay)
 
 
 def losses_of(rank: int, config: TrainConfig) -> tuple[list[float], int, np.ndarray]:

@@ -14,6 +14,7 @@ from spgnn.config import TrainConfig
 from spgnn.data.npz import write_npz
 from spgnn.testing import run_ranks
 from tests.training import (
+    EPOCHS,
     attending,
     check_history,
     other_models,
@@ -47,43 +48,29 @@ def test_a_rank_whose_rows_are_all_needed_and_one_whose_are_not(tmp_path):
 
 
 # On three or four ranks each of the runs once, those that depend on how features are stored when
-# sparse; the first 15 are of 1D.
+# sparse; the first 15 of `variants` are of 1D.
 @pytest.mark.parametrize(
-    ("ranks", "chosen", "sparse"),
+    ("listed", "ranks", "chosen", "sparse"),
     [
-        (1, ALL, False),
-        (1, EVEN, True),
-        (3, EVEN, True),
-        (4, ODD, False),
-        (4, slice(16, None, 2), True),
-        pytest.param(6, slice(3, None, 11), False, marks=pytest.mark.slow),
+        (variants, 1, ALL, False),
+        (variants, 1, EVEN, True),
+        (variants, 3, EVEN, True),
+        (variants, 4, ODD, False),
+        (variants, 4, slice(16, None, 2), True),
+        pytest.param(variants, 6, slice(3, None, 11), False, marks=pytest.mark.slow),
+        (other_models, 1, ALL, True),
+        (other_models, 4, ODD, False),
+        (other_models, 4, EVEN, True),
+        (attending, 1, EVEN, True),
+        (attending, 3, EVEN, False),
+        (attending, 4, slice(1, None, 5), True),
+        pytest.param(attending, 8, ALL, True, marks=pytest.mark.slow),
     ],
 )
-def test_history_is_that_of_a_dense_gcn(tmp_path, ranks, chosen, sparse):
+def test_history_is_that_of_a_dense_model(tmp_path, listed, ranks, chosen, sparse):
     path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
-    run_ranks(lambda rank: check_history(connect(), path, chosen), ranks)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "chosen", "sparse"), [(1, ALL, True), (4, ODD, False), (4, EVEN, True)]
-)
-def test_history_is_that_of_other_dense_models(tmp_path, ranks, chosen, sparse):
-    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
-    run_ranks(lambda rank: check_history(connect(), path, chosen, listed=other_models), ranks)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "chosen", "sparse"),
-    [
-        (1, EVEN, True),
-        (3, EVEN, False),
-        (4, slice(1, None, 5), True),
-        pytest.param(8, ALL, True, marks=pytest.mark.slow),
-    ],
-)
-def test_history_is_that_of_dense_attention(tmp_path, ranks, chosen, sparse):
-    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
-    run_ranks(lambda rank: check_history(connect(), path, chosen, 4, attending), ranks)
+    epochs = 4 if listed is attending else EPOCHS
+    run_ranks(lambda rank: check_history(connect(), path, chosen, epochs, listed), ranks)
 
 
 @pytest.mark.parametrize(
@@ -97,13 +84,6 @@ def test_history_of_replicated_block_rows(tmp_path, ranks, chosen):
 
     path = write_dataset(tmp_path / "graph.npz")
     run_ranks(lambda rank: check_history(connect(), path, chosen, 4, listed), ranks)
-
-
-@pytest.mark.slow
-def test_history_at_more_ranks(tmp_path):
-    """Each of the graph's 61 vertices is one of few: exchanges are many and small."""
-    path, chosen = write_dataset(tmp_path / "graph.npz"), slice(0, None, 19)
-    run_ranks(lambda rank: check_history(connect(), path, chosen, epochs=3), 16)
 
 
 def with_recomputed_halo(rank: int, path: Path, c: int) -> tuple[list[float], dict]:
@@ -158,15 +138,10 @@ def test_work_is_that_of_the_rows_that_are_reached(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sparse", [False, True])
-def test_every_history(tmp_path, sparse):
-    path = write_dataset(tmp_path / "graph.npz", sparse=sparse)
-    for ranks in (1, 3, 4, 6, 16):
-        run_ranks(lambda rank: check_history(connect(), path, epochs=6), ranks)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [64, 256])
-def test_history_at_many_ranks(tmp_path, ranks):
-    path = write_dataset(tmp_path / "graph.npz")
-    run_ranks(lambda rank: check_history(connect(), path, slice(0, None, 8)), ranks)
+@pytest.mark.parametrize(
+    ("ranks", "step", "sparse"),
+    [*((ranks, 1, sparse) for ranks in (1, 3, 4, 6, 16) for sparse in (False, True)), (64, 8, 0)],
+)
+def test_every_history(tmp_path, ranks, step, sparse):
+    path, chosen = write_dataset(tmp_path / "graph.npz", sparse=sparse), slice(0, None, step)
+    run_ranks(lambda rank: check_history(connect(), path, chosen), ranks)

@@ -25,7 +25,15 @@ from spgnn.testing import run_ranks
 from spgnn.train import Trainer
 from spgnn.train.links import LinkPrediction
 from spgnn.train.report import assemble
-from tests.training import EPOCHS, TOLERANCE, dense_layer, dense_matrix, initial_parameters
+from tests.training import (
+    EPOCHS,
+    TOLERANCE,
+    dense_layer,
+    dense_matrix,
+    descend,
+    initial_parameters,
+    read,
+)
 
 N, SEED = 61, 3
 SHARES = (0.2, 0.25)
@@ -42,12 +50,6 @@ def write(path: Path, *, directed: bool = False) -> Path:
     arrays = {"indptr": A.indptr.astype(np.int64), "indices": A.indices.astype(np.int32)}
     np.savez(path, shape=np.array(A.shape), directed=np.array(directed), x=x, **arrays)
     return path
-
-
-def dense(path: Path) -> np.ndarray:
-    with np.load(path) as file:
-        ones = np.ones(len(file["indices"]))
-        return sp.csr_array((ones, file["indices"], file["indptr"]), shape=(N, N)).toarray()
 
 
 def split(A: np.ndarray, *, directed: bool) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -95,17 +97,11 @@ def initial_mlp(f: int) -> list[torch.Tensor]:
 def reference(path: Path, flags: dict) -> tuple[list[float], dict[str, float]]:
     """Losses, and the scores after the last epoch."""
     directed, k = flags["directed"], flags["negatives"]
-    left, pairs = split(dense(path), directed=directed)
-    A_hat = dense_matrix(left, "gcn", "auto")
-    with np.load(path) as file:
-        X = torch.from_numpy(file["x"]).double()
+    data = read(path, divided=False)
+    left, pairs = split(data.A, directed=directed)
+    A_hat, X = dense_matrix(left, "gcn", "auto"), data.X
     layers = initial_parameters("gcn", [6, 8, 8], SEED)
     mlp = initial_mlp(8) if flags["decoder"] == "mlp" else []
-    groups = [
-        {"params": layers[0], "weight_decay": 5e-4},
-        {"params": [*layers[1], *mlp], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.Adam(groups, lr=0.01)
 
     def embeddings() -> torch.Tensor:
         H = torch.relu(dense_layer("gcn", A_hat, X, *layers[0]))
@@ -121,13 +117,10 @@ def reference(path: Path, flags: dict) -> tuple[list[float], dict[str, float]]:
         truth = torch.cat((torch.ones_like(links), torch.zeros_like(others.flatten())))
         return F.binary_cross_entropy_with_logits(logits, truth)
 
-    losses = []
-    for epoch in range(EPOCHS):
-        made = loss(*scored(embeddings(), 0, k, f"negatives of epoch {epoch}"))
-        optimizer.zero_grad()
-        made.backward()
-        optimizer.step()
-        losses.append(float(made.detach()))
+    def of_epoch(epoch):
+        return loss(*scored(embeddings(), 0, k, f"negatives of epoch {epoch}"))
+
+    losses = descend(layers, of_epoch, *mlp)
     found = {}
     with torch.no_grad():
         for kind, name in ((1, "val"), (2, "test")):
@@ -227,7 +220,7 @@ def shares(rank: int, path: Path, *, directed: bool):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_held_out_links_are_in_no_direction_left(tmp_path, ranks, directed):
     path = write(tmp_path / "graph.npz", directed=directed)
-    A = dense(path)
+    A = read(path).A
     left, pairs = split(A, directed=directed)
     assert len(pairs[1]) > 0
     found = run_ranks(lambda rank: shares(rank, path, directed=directed), ranks)

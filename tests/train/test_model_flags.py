@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +14,9 @@ from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import Trainer
+from spgnn.train import Trainer, train
 from spgnn.train.run import task_of
 from spgnn.train.task import model_of
-from tests.train.command import check_refused
-from tests.train.command import run as command
 from tests.training import run, write_dataset
 
 EPOCHS = 5
@@ -146,21 +143,14 @@ def test_losses_do_not_depend_on_ranks_and_schemes(tmp_path, ranks, every, spars
 
 
 def test_flags_are_in_the_report_and_the_checkpoint(tmp_path):
-    path, report = write_dataset(tmp_path / "graph.npz"), tmp_path / "report.json"
-    flags = ["--dataset", path, "--model", "gat", "--heads", 2, "--norm", "batch", "--residual"]
-    flags += ["--checkpoint", tmp_path / "run", "--json", report, "--nproc", 2]
-    ended = command(tmp_path, *flags, "--set", "model.attention-dropout=0.25")
-    assert ended.status == 0, ended.err
-    told = json.loads(report.read_text())["config"]
-    names = ("model", "heads", "norm", "residual", "attention_dropout", "jk", "act", "aggregate")
-    assert [told[name] for name in names] == [
-        *("gat", 2, "batch", True, 0.25, "none", "relu", "mean")
-    ]
-    ended = command(tmp_path, *flags, "--resume", "--heads", 4)
-    check_refused(ended, "was made with heads 2, not 4")
-    ended = command(tmp_path, *flags, "--resume", "--set", "model.act=elu", "--epochs", 3)
-    check_refused(ended, "was made with act None, not elu")
-    assert command(tmp_path, *flags, "--resume", "--epochs", 3).status == 0
+    flags = {"model": "gat", "heads": 2, "norm": "batch", "residual": True}
+    config = base(write_dataset(tmp_path / "graph.npz"), **flags, attention_dropout=0.25)
+    config = config.but(checkpoint=tmp_path / "run")
+    told = train(config, connect())["config"]
+    assert told == told | flags | {"attention_dropout": 0.25, "jk": "none", "act": "relu"}
+    for other, said in (({"heads": 4}, "heads 2, not 4"), ({"act": "elu"}, "act None, not elu")):
+        with pytest.raises(InputError, match=f"was made with {said}"):
+            train(config.but(resume=True, **other), connect())
 
 
 def check_normed(rank: int, path: Path, norm: str, model: str) -> tuple[np.ndarray, bool]:

@@ -11,7 +11,7 @@ from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.testing import run_ranks
 from spgnn.train.run import resolved
-from tests.train.command import losses_of, report_of, run
+from tests.train.command import losses_of, report_of
 from tests.training import run as train
 from tests.training import write_dataset
 
@@ -127,10 +127,3 @@ def test_the_command(tmp_path):
     assert flatly["between_flat"]["total"] == levels["between_flat"]["total"]
     assert by_level["between"]["total_bytes"] > two["volume_by_level"]["between"]["total_bytes"]
     assert by_level == placed["planned_volume_by_level"]
-    wrong = run(tmp_path, *flags, "--hierarchy", 3)
-    assert (wrong.status, wrong.err.count("\n")) == (2, 1)
-    assert "--hierarchy 3 must divide the number of ranks, which is 4" in wrong.err
-    wrong = run(tmp_path, *flags, "--nodes", 3)
-    assert "--nodes 3 must divide the number of ranks, which is 4" in wrong.err
-    wrong = run(tmp_path, *flags, "--nodes", 4, "--hierarchy", 2)
-    assert "--nodes 4 and --hierarchy 2 contradict each other" in wrong.err

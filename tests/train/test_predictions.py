@@ -17,19 +17,13 @@ from spgnn.train import train as command
 from spgnn.train.checkpoint import FILE, read_weights
 from tests.train.command import check_refused, run
 from tests.train.test_task import Line
-from tests.training import dense_layer, dense_matrix, write_dataset
+from tests.training import dense_layer, dense_matrix, read, write_dataset
 
 
 def dense_scores(graph, weights, model: str) -> np.ndarray:
     """What a dense float64 model of these weights says of every vertex."""
-    with np.load(graph) as file:
-        data = dict(file)
-    n = len(data["y"])
-    A = np.zeros((n, n))
-    A[np.repeat(np.arange(n), np.diff(data["indptr"])), data["indices"]] = 1
-    A = dense_matrix(A, model, "auto")
-    H = torch.from_numpy(data["x"]).double()
-    H = H / H.sum(dim=1, keepdim=True).clamp(min=1)
+    data = read(graph)
+    A, H = dense_matrix(data.A, model, "auto"), data.X
     names = {"gcn": ["lin.weight", "bias"], "sage": ["lin_l.weight", "lin_l.bias", "lin_r.weight"]}
     for layer in range(3):
         H = torch.relu(H) if layer else H

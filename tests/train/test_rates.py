@@ -103,28 +103,6 @@ def test_a_resumed_run_is_a_straight_one_bit_for_bit(tmp_path, flags):
             assert straight[-1]["lr"] == 0.05 * (1 + math.cos(math.pi * 5 / 6)) / 2
 
 
-def test_rates_and_clipping_do_not_depend_on_ranks(tmp_path):
-    config = base(tmp_path, epochs=6, clip=0.05, lr_schedule="plateau", lr_every=1, warmup=2)
-    histories = [
-        run_ranks(lambda rank: train(config, connect())[1]["history"], ranks)[0] for ranks in (1, 3)
-    ]
-    one, three = ([record["loss"] for record in history] for history in histories)
-    np.testing.assert_allclose(one, three, rtol=1e-4)
-    assert [r["lr"] for r in histories[0]] == [r["lr"] for r in histories[1]]
-
-
-def test_clipped_gradients_are_those_of_a_dense_model(tmp_path):
-    """With plain descent, clipping is a smaller step: losses fall more slowly, by a known law."""
-    config = base(tmp_path, epochs=2, optimizer="sgd", weight_decay=0.0, dtype="float64")
-    unclipped = train(config, connect())[0]
-    clipped, _ = train(config.but(clip=1e-3), connect())
-    assert clipped[0] == unclipped[0]
-    # One step of a gradient of norm 1e-3: first order is exact to 1e-6.
-    fallen = (clipped[0] - clipped[1]) / 0.05
-    norm = ((unclipped[0] - unclipped[1]) / 0.05) ** 0.5
-    assert fallen == pytest.approx(1e-3 * norm, rel=0.02)
-
-
 def test_adamw_decays_apart_from_the_gradient(tmp_path):
     """Equal to Adam without decay; otherwise another history."""
     config = base(tmp_path, epochs=4, weight_decay=0.0)

@@ -26,8 +26,9 @@ EPOCHS = 6
 class Mean(torch.nn.Module):
     """Two layers of weights around the mean of neighbours, on anyone's edge_index."""
 
-    def __init__(self, widths=(23, 8, 4)):
+    def __init__(self, widths=(23, 8, 4), after=None):
         super().__init__()
+        self.after = after  # what the model makes of its outputs
         torch.manual_seed(3)
         self.layers = torch.nn.ModuleList(
             torch.nn.Linear(f_in, f_out) for f_in, f_out in pairwise(widths)
@@ -38,7 +39,7 @@ class Mean(torch.nn.Module):
         for layer in self.layers:
             h = layer(x.relu())
             x = torch.zeros_like(h).index_add(0, targets, h[sources])
-        return x
+        return x if self.after is None else self.after(x)
 
 
 def dense_history(path, optimizer, smooth):
@@ -166,25 +167,12 @@ WEIGHT = torch.tensor([0.1, 1.0, 5.0])
 PARTS = {1: "block", 3: [0 if i < TRAIN or i % 2 else 2 for i in range(N)]}
 
 
-class Flat(Mean):
-    """One number a vertex, [rows]."""
-
-    def forward(self, x, edge_index):
-        return super().forward(x, edge_index).squeeze(-1)
+def flat(out):
+    return out.squeeze(-1)
 
 
-class Sigmoid(Mean):
-    """Probabilities."""
-
-    def forward(self, x, edge_index):
-        return super().forward(x, edge_index).sigmoid()
-
-
-class Pairs(Mean):
-    """A matrix a vertex."""
-
-    def forward(self, x, edge_index):
-        return super().forward(x, edge_index).reshape(-1, 2, 2)
+def matrices(out):
+    return out.reshape(-1, 2, 2)
 
 
 def plain_loop(model, y, loss, optimizer, epochs=EPOCHS, schedule=None, clip=0.0):
@@ -246,8 +234,16 @@ def logistic(out, y):
     return F.binary_cross_entropy_with_logits(out, y.float())
 
 
+def entropy(out, y):
+    return F.cross_entropy(out, y.long())
+
+
 def weighted(out, y):
     return F.cross_entropy(out, y, WEIGHT, reduction="sum"), WEIGHT[y].sum()
+
+
+def gaussian(out, y):
+    return F.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp())
 
 
 def nothing(out, y):
@@ -255,76 +251,38 @@ def nothing(out, y):
 
 
 COUNTS = torch.randint(0, 2, (N, 2), generator=MADE) * 45 + 255
-# What y is, the model and its outputs, the loss (and the same in plain torch), and the scores.
+TABLE = REAL[:, None, None] * WEIGHT[:2, None] + WEIGHT[1:]
+POSITIVE = torch.nn.BCEWithLogitsLoss(pos_weight=WEIGHT)
+SMOOTH = torch.nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1)
+BCE, f1_of_shares = F.binary_cross_entropy_with_logits, partial(f1, threshold=0.5)
+# y, what is done to the outputs and their number, the loss (and in plain torch), and the scores.
 LABELLED = {
-    "numbers": (REAL, Mean, 1, squeezed, None, lambda out, y: errors(out.squeeze(-1), y)),
-    "flat": (REAL, Flat, 1, F.l1_loss, None, errors),
-    "flat, named": (REAL, Flat, 1, "l1", F.l1_loss, errors),
-    "wide": (REAL.double() + 1.7e9, Flat, 1, lambda out, y: squeezed(out, y - 1.7e9), None, errors),
-    "matrices": (
-        REAL[:, None, None] * WEIGHT[:2, None] + WEIGHT[1:],
-        Pairs,
-        4,
-        F.mse_loss,
-        None,
-        errors,
-    ),
-    "counts": (COUNTS, Mean, 2, counts, None, errors),
-    "one logit": (CLASSES % 2, Flat, 1, logistic, None, both(accuracy, f1)),
-    "one logit of a column": (BINARY[:, :1], Mean, 1, logistic, None, both(accuracy, f1)),
-    "several": (BINARY, Mean, 3, "auto", logistic, f1),
-    "several of a function": (BINARY, Mean, 3, F.binary_cross_entropy_with_logits, None, f1),
-    "several of a module": (
-        BINARY,
-        Mean,
-        3,
-        torch.nn.BCEWithLogitsLoss(pos_weight=WEIGHT),
-        None,
-        f1,
-    ),
-    "several, true or false": (BINARY.bool(), Mean, 3, logistic, None, f1),
-    "probabilities": (BINARY, Sigmoid, 3, F.binary_cross_entropy, None, partial(f1, threshold=0.5)),
-    "bytes": (
-        CLASSES.byte(),
-        Mean,
-        3,
-        lambda out, y: F.cross_entropy(out, y.long()),
-        None,
-        accuracy,
-    ),
-    "floating classes": (
-        CLASSES.float(),
-        Mean,
-        3,
-        lambda out, y: F.cross_entropy(out, y.long()),
-        None,
-        accuracy,
-    ),
-    "smoothed": (CLASSES, Mean, 3, smoothed, None, accuracy),
-    "pair": (CLASSES, Mean, 3, weighted, None, accuracy),
-    "weights": (
-        CLASSES,
-        Mean,
-        3,
-        torch.nn.CrossEntropyLoss(WEIGHT, label_smoothing=0.1),
-        None,
-        accuracy,
-    ),
-    "ignored": (CLASSES, Mean, 3, torch.nn.NLLLoss(ignore_index=2), None, accuracy),
-    "mean and deviation": (
-        REAL,
-        Mean,
-        2,
-        lambda out, y: F.gaussian_nll_loss(out[:, 0], y, out[:, 1].exp()),
-        None,
-        nothing,
-    ),
+    "numbers": (REAL, None, 1, squeezed, None, lambda out, y: errors(flat(out), y)),
+    "flat": (REAL, flat, 1, F.l1_loss, None, errors),
+    "flat, named": (REAL, flat, 1, "l1", F.l1_loss, errors),
+    "wide": (REAL.double() + 1.7e9, flat, 1, lambda out, y: squeezed(out, y - 1.7e9), None, errors),
+    "matrices": (TABLE, matrices, 4, F.mse_loss, None, errors),
+    "counts": (COUNTS, None, 2, counts, None, errors),
+    "one logit": (CLASSES % 2, flat, 1, logistic, None, both(accuracy, f1)),
+    "one logit of a column": (BINARY[:, :1], None, 1, logistic, None, both(accuracy, f1)),
+    "several": (BINARY, None, 3, "auto", logistic, f1),
+    "several of a function": (BINARY, None, 3, BCE, None, f1),
+    "several of a module": (BINARY, None, 3, POSITIVE, None, f1),
+    "several, true or false": (BINARY.bool(), None, 3, logistic, None, f1),
+    "probabilities": (BINARY, torch.sigmoid, 3, F.binary_cross_entropy, None, f1_of_shares),
+    "bytes": (CLASSES.byte(), None, 3, entropy, None, accuracy),
+    "floating classes": (CLASSES.float(), None, 3, entropy, None, accuracy),
+    "smoothed": (CLASSES, None, 3, smoothed, None, accuracy),
+    "pair": (CLASSES, None, 3, weighted, None, accuracy),
+    "weights": (CLASSES, None, 3, SMOOTH, None, accuracy),
+    "ignored": (CLASSES, None, 3, torch.nn.NLLLoss(ignore_index=2), None, accuracy),
+    "mean and deviation": (REAL, None, 2, gaussian, None, nothing),
 }
 
 
 def on_labels(rank, ranks):
     results = {}
-    for name, (y, kind, width, loss, _, _) in LABELLED.items():
+    for name, (y, after, width, loss, _, _) in LABELLED.items():
         graph = spgnn.distribute(SimpleNamespace(y=y, **GRAPH), partition=PARTS[ranks])
         seen = []
 
@@ -334,7 +292,8 @@ def on_labels(rank, ranks):
 
         # Modules are taken as they are.
         plain = isinstance(loss, str | torch.nn.Module)
-        trainer = spgnn.Trainer(kind((6, width)), graph, loss=loss if plain else noting, lr=0.05)
+        model = Mean((6, width), after)
+        trainer = spgnn.Trainer(model, graph, loss=loss if plain else noting, lr=0.05)
         history = trainer.fit(2)
         for labels in seen:
             assert labels.dtype == y.dtype
@@ -346,9 +305,9 @@ def on_labels(rank, ranks):
 
 def test_losses_take_the_labels_of_the_graph_and_outputs_of_any_shape():
     ours = {ranks: run_ranks(on_labels, ranks, ranks) for ranks in (1, 3)}
-    for name, (y, kind, width, loss, theirs, scores) in LABELLED.items():
+    for name, (y, after, width, loss, theirs, scores) in LABELLED.items():
         losses, val_loss, out = plain_loop(
-            kind((6, width)), y, theirs or loss, lambda p: torch.optim.Adam(p, lr=0.05), epochs=2
+            Mean((6, width), after), y, theirs or loss, partial(torch.optim.Adam, lr=0.05), epochs=2
         )
         for found in (*ours[1], *ours[3]):
             assert found[name][0] == pytest.approx(losses, rel=1e-4), name
@@ -442,16 +401,16 @@ def by_optimizers(rank, ranks):
     """Histories of some optimisers, and what is said of others."""
     graph = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH), partition=PARTS[ranks])
 
-    def history(optimizer, **settings):
+    def history(theirs, settings):
         model = Mean((6, 3))
-        how = optimizer(model)
-        if "callbacks" in settings:
-            settings["callbacks"] = settings["callbacks"](how)
+        how = {"optimizer": theirs(model.parameters()), **settings}
+        if "callbacks" in how:
+            how["callbacks"] = stepping(how["callbacks"](how["optimizer"]))
         F.cross_entropy(model(GRAPH["x"], GRAPH["edge_index"]), CLASSES).backward()  # left over
-        records = spgnn.Trainer(model, graph, optimizer=how, **settings).fit(EPOCHS)
+        records = spgnn.Trainer(model, graph, **how).fit(EPOCHS)
         return [r["loss"] for r in records], [r["lr"] for r in records]
 
-    return {name: history(make, **settings) for name, (make, settings, _) in OPTIMIZERS.items()}
+    return {name: history(*how[:2]) for name, how in OPTIMIZERS.items()}
 
 
 def sgd(model, **settings):
@@ -470,52 +429,34 @@ def cosine(optimizer):
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS)
 
 
-# What is given, further settings, and the same of torch alone.
+SGD, ADAMW = torch.optim.SGD, torch.optim.AdamW
+HALF, SCHEDULED = partial(SGD, lr=0.5), {"lr_schedule": "cosine", "epochs": EPOCHS}
+# An optimiser, further settings of a trainer, and the same of torch alone.
 OPTIMIZERS = {
-    "instance": (sgd, {}, {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5)}),
-    "nothing": (lambda m: sgd(m, lr=0.0), {}, {"optimizer": lambda p: torch.optim.SGD(p, lr=0.0)}),
-    "decays": (
-        lambda m: torch.optim.AdamW(m.parameters(), lr=0.1, weight_decay=0.3),
-        {},
-        {"optimizer": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.3)},
-    ),
+    "instance": (HALF, {}, {}),
+    "nothing": (partial(SGD, lr=0.0), {}, {}),
+    "decays": (partial(ADAMW, lr=0.1, weight_decay=0.3), {}, {}),
     "class": (
-        lambda m: torch.optim.SGD,
-        {"lr": 0.5, "weight_decay": 0.1},
-        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5, weight_decay=0.1)},
-    ),
-    "class without settings": (
-        lambda m: torch.optim.AdamW,
+        partial(SGD, lr=0.5, weight_decay=0.1),
+        {"optimizer": SGD, "lr": 0.5, "weight_decay": 0.1},
         {},
-        {"optimizer": lambda p: torch.optim.AdamW(p, lr=0.01)},
     ),
-    "clipped": (
-        sgd,
-        {"clip": 0.01},
-        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "clip": 0.01},
-    ),
-    "schedule": (
-        sgd,
-        {"lr_schedule": "cosine", "epochs": EPOCHS},
-        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "schedule": cosine},
-    ),
-    "their schedule": (
-        sgd,
-        {"callbacks": lambda optimizer: stepping(by_step(optimizer))},
-        {"optimizer": lambda p: torch.optim.SGD(p, lr=0.5), "schedule": by_step},
-    ),
+    "class without settings": (partial(ADAMW, lr=0.01), {"optimizer": ADAMW}, {}),
+    "clipped": (HALF, {"clip": 0.01}, {"clip": 0.01}),
+    "schedule": (HALF, SCHEDULED, {"schedule": cosine}),
+    "their schedule": (HALF, {"callbacks": by_step}, {"schedule": by_step}),
     "rates and momentum": (
-        lambda m: torch.optim.Adam(m.parameters(), lr=0.5),
-        {"callbacks": lambda optimizer: stepping(one_cycle(optimizer))},
-        {"optimizer": lambda p: torch.optim.Adam(p, lr=0.5), "schedule": one_cycle},
+        partial(torch.optim.Adam, lr=0.5),
+        {"callbacks": one_cycle},
+        {"schedule": one_cycle},
     ),
 }
 
 
 def test_an_optimizer_is_used_as_it_is():
     ours = {ranks: run_ranks(by_optimizers, ranks, ranks) for ranks in (1, 3)}
-    for name, (_, _, theirs) in OPTIMIZERS.items():
-        losses, _, _ = plain_loop(Mean((6, 3)), CLASSES, F.cross_entropy, **theirs)
+    for name, (optimizer, _, more) in OPTIMIZERS.items():
+        losses, _, _ = plain_loop(Mean((6, 3)), CLASSES, F.cross_entropy, optimizer, **more)
         for found in (*ours[1], *ours[3]):
             assert found[name][0] == pytest.approx(losses, rel=1e-4), name
     rates = {name: found for name, (_, found) in ours[3][1].items()}
@@ -588,17 +529,6 @@ def test_optimizers_that_would_not_do_what_is_asked_for_are_refused():
     assert len(one) == len(other)
 
 
-class Returns(torch.nn.Module):
-    """A model that returns what a function makes of its outputs."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.mean, self.function = Mean((6, 3)), function
-
-    def forward(self, x, edge_index):
-        return self.function(self.mean(x, edge_index))
-
-
 def refused_models(rank):
     graph = spgnn.distribute(SimpleNamespace(y=CLASSES, **GRAPH), partition=[0] * (N - 1) + [1])
     for function, settings, words in (
@@ -612,7 +542,7 @@ def refused_models(rank):
         (lambda out: out[:, 0], {}, "returns 1 number a vertex, and y has 3 classes"),
     ):
         with pytest.raises(InputError, match=words):
-            spgnn.Trainer(Returns(function), graph, **settings).fit(1)
+            spgnn.Trainer(Mean((6, 3), function), graph, **settings).fit(1)
     with pytest.raises(InputError, match="features of the graph are"):
         spgnn.Trainer(Mean((6, 3)), graph, dtype="float64")
     graph = spgnn.distribute(SimpleNamespace(y=REAL, **GRAPH), partition=[0] * (N - 1) + [1])

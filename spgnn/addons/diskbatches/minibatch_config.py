@@ -47,6 +47,11 @@ class FeatureTable(Rows):
         return {}
 
 
+def model_names() -> tuple[str, ...]:
+    """Values of ``--model``: batches have no features of edges."""
+    return tuple(name for name in MODELS if not MODELS[name].needs_edges)
+
+
 def mode_names() -> tuple[str, ...]:
     """Values of ``--distributed``."""
     return ("none", *MODES)
@@ -57,10 +62,7 @@ def mode_names() -> tuple[str, ...]:
 class Model(OfWhole):
     """The network."""
 
-    model: Annotated[
-        str,
-        flag("GraphSAGE (mean) or another one; batches have no features of edges", choices=MODELS),
-    ] = "sage"
+    model: Annotated[str, flag("GraphSAGE (mean) or another one", choices=model_names)] = "sage"
     layers: Annotated[int, flag("0: one for each of --num-neighbors", high=1000)] = 0
     hidden: Annotated[int, flag("width of the layers between", low=1)] = 256
     input_dropout: Annotated[bool, key("drop the features as well, not hidden layers alone")] = (
@@ -296,7 +298,7 @@ class MiniBatchConfig(Configuration):
     fixed: ClassVar[tuple[str, ...]] = ("normalisation", "inductive", "runs", "dtype")
     about: ClassVar[str] = (
         "Train a graph neural network on sampled neighbourhoods. docs/guides/minibatch.md and "
-        "distributed-minibatch.md list more flags, and all keys of --set and --config."
+        "distributed-minibatch.md explain them."
     )
 
     data: Data = field(default_factory=Data)
@@ -347,8 +349,6 @@ class MiniBatchConfig(Configuration):
         hops, layers = len(self.sampling.fanouts), self.model.layers
         if layers and layers != hops:
             yield f"--layers {layers} needs as many --num-neighbors, got {hops}"
-        if self.model.registered.needs_edges:
-            yield f"--model {self.model.model}: batches have no features of edges"
         yield from refused_models(self.settled().model, self.aim)
         yield from (message for wrong, message in self._refused(ranks) if wrong)
         self._check_distribution()

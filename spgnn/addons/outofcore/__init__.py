@@ -2,8 +2,8 @@
 
 import lazy_loader
 
-from spgnn.registry import TASKS
+from spgnn.registry import SECTIONS
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
-TASKS.add("chunks", "spgnn.addons.outofcore.task:ChunkedTask")
+SECTIONS.add("TrainConfig.storage", "spgnn.addons.outofcore:Storage")

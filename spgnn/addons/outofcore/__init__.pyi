@@ -11,6 +11,7 @@ from .budget import choose as choose
 from .budget import decide_together as decide_together
 from .matrix import ChunkMatrix as ChunkMatrix
 from .model import ChunkedModel as ChunkedModel
+from .options import Storage as Storage
 from .sizes import Sizes as Sizes
 from .tables import Placement as Placement
 from .tables import Table as Table

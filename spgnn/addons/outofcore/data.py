@@ -15,6 +15,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.adjacency import even_bounds
 from spgnn.addons.outofcore.blocks import FileBlocks, FileExtent, MemoryBlocks
 from spgnn.addons.outofcore.graph import ChunkedDataset, Labels, ids_of
+from spgnn.addons.outofcore.options import Storage
 from spgnn.comm import Communicator
 from spgnn.config import TrainConfig
 from spgnn.data import ShardDirectory, VertexData, is_graph_file, labelled, open_shards
@@ -51,7 +52,7 @@ def open_dataset(
         if data.symmetrise:
             raise InputError("--symmetrise: shards are ready-made; symmetrise before sharding")
         rows = comm.on_every_rank(lambda: _in_directory(config, open_shards(name), comm, counts))
-    elif scratch is not None and alone and _is_large(name, config.storage.memory):
+    elif scratch is not None and alone and _is_large(name, config.extension(Storage).memory):
         rows = _in_directory(config, _sorted_into(scratch, config), comm, counts)
     else:
         share, _ = share_of(config, comm)
@@ -103,7 +104,7 @@ def _is_large(name: str, memory: int | None) -> bool:
 
 def _sorted_into(scratch: Path, config: TrainConfig) -> ShardDirectory:
     """The graph of a file of edges, in a directory with one part."""
-    data, memory = config.data, config.storage.memory
+    data, memory = config.data, config.extension(Storage).memory
     assert memory is not None
     with ProgressBar() as progress:
         source = OPENERS.need("through disk", f"{data.dataset}, larger than memory", "io")(

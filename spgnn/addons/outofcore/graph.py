@@ -24,6 +24,7 @@ from spgnn.addons.outofcore.blocks import Blocks, FileExtent, rows_of
 from spgnn.addons.outofcore.budget import LIBRARIES, Budget, agreed, choose, decide, freed_pages
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel
+from spgnn.addons.outofcore.options import Storage
 from spgnn.addons.outofcore.sizes import Sizes
 from spgnn.addons.outofcore.tables import (
     MappedRows,
@@ -103,7 +104,7 @@ class ChunkedGraph:
         counts: Transfers,
         itself: int,
     ) -> None:
-        storage, X, labels = config.storage, dataset.X, dataset.labels
+        storage, X, labels = config.extension(Storage), dataset.X, dataset.labels
         self.comm, self._X, self._ids = comm, X, dataset.ids
         self._width, self._row_normalise = dataset.meta.features, dataset.row_normalise
         self.dtype = dtype_of(config.training.dtype)

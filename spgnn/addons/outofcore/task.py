@@ -13,6 +13,7 @@ from torch import Tensor
 from spgnn.addons.outofcore.data import open_dataset
 from spgnn.addons.outofcore.graph import ChunkedGraph, Labels
 from spgnn.addons.outofcore.model import ChunkedModel
+from spgnn.addons.outofcore.options import Storage
 from spgnn.addons.outofcore.passes import ChunkedPass
 from spgnn.addons.outofcore.tables import memory_rows
 from spgnn.autograd import with_backward
@@ -57,7 +58,7 @@ class ChunkedTask(Task):
 
     def _open(self, idle_bytes: int, outputs: int | None) -> None:
         config, comm = self.config, self.comm
-        directory, spill = None, config.storage.spill
+        directory, spill = None, config.extension(Storage).spill
         if spill is not None:
             scratch = scratch_directory(spill, f"--spill {spill}")
             directory = comm.on_every_rank(lambda: self._scratch.enter_context(scratch))

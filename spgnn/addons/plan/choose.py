@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from spgnn.addons.outofcore import Storage
 from spgnn.addons.plan.counts import LEVELS, MatrixCounts
 from spgnn.addons.plan.disk import Disk
 from spgnn.addons.plan.epoch import Epoch, trace
@@ -21,7 +22,7 @@ from spgnn.addons.plan.predict import Prediction, codec_of, price
 from spgnn.addons.plan.ranks import EXACT, ModelCounts, VirtualRanks, can_be_estimated
 from spgnn.command import plural
 from spgnn.config import Algorithm as AlgorithmOptions
-from spgnn.config import Storage, TrainConfig
+from spgnn.config import TrainConfig
 from spgnn.data import GraphSource
 from spgnn.errors import InputError
 from spgnn.exchange import COVERS, Algorithm
@@ -103,7 +104,7 @@ class PricedPlan:
             self.config.distribution.algo: self.config.distribution.algo != how.algo,
             "not pruned": not how.prune,
             "paper order": how.order == "paper",
-            f"from disk, {self.config.storage.chunks} chunks": self.storage is not None,
+            f"from disk, {self.config.extension(Storage).chunks} chunks": self.storage is not None,
         }
         return " ".join([how.algo, *(words for words, there in extras.items() if there)])
 
@@ -272,9 +273,8 @@ def candidates(
         for method in methods:
             for variant in variants:
                 # Storage: first of all rows are in memory.
-                candidate = replace(
-                    config, algorithm=replace(variant, partition=method), storage=Storage()
-                )
+                candidate = replace(config, algorithm=replace(variant, partition=method))
+                candidate = candidate.having(Storage())
                 if _works(candidate, ranks):
                     yield candidate
 
@@ -392,7 +392,7 @@ class Planner:
         ]
         priced = list(self._priced(possible, ranks))
         if not priced:
-            replace(self.config, storage=Storage()).check(ranks)  # which says why
+            self.config.having(Storage()).check(ranks)  # which says why
             raise InputError(f"no configuration works on {plural(ranks, 'rank')}")
         fitting = [one for one in priced if one.prediction.memory_bytes <= self.memory]
         dropped = [one for one in priced if one.prediction.memory_bytes > self.memory]
@@ -537,15 +537,15 @@ class Planner:
         for method in self._methods:
             chosen |= {"partition": method, "plan": None, "machine": None}
             how = replace(config.algorithm, **chosen)
-            one = replace(config, algorithm=how, storage=Storage())
-            if not _works(replace(one, storage=disk.storage), ranks):
+            one = replace(config, algorithm=how).having(Storage())
+            if not _works(one.having(disk.storage), ranks):
                 continue
             virtual = self._virtual(one, ranks)
             in_memory = self._price(one, ranks, virtual.counted(one)).prediction
             planned = disk.planned(one, in_memory, virtual, self._epoch(one), self.machine)
             if planned is not None:
                 storage, prediction, record = planned
-                full = replace(one, storage=storage)
+                full = one.having(storage)
                 plans.append(PricedPlan(full, ranks, prediction, self.estimates, record))
         return plans
 

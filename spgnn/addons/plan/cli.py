@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from spgnn.addons.outofcore import Storage
 from spgnn.addons.plan.choose import Choice, Planner
 from spgnn.addons.plan.disk import Disk, speed_of
 from spgnn.addons.plan.epoch import edges_of
@@ -15,7 +16,7 @@ from spgnn.addons.plan.predict import codec_of
 from spgnn.addons.plan.show import plot_choices, show_choice, show_machine
 from spgnn.comm import BACKENDS, Communicator, connect, run_job
 from spgnn.command import plural, say
-from spgnn.config import Job, Storage, TrainConfig
+from spgnn.config import Job, TrainConfig
 from spgnn.data import open_source
 from spgnn.errors import InputError, check_choice, memory_for
 from spgnn.files import atomic_file, check_writable
@@ -86,12 +87,13 @@ class PlanConfig(TrainConfig):
             raise InputError("--plan is for training: spgnn plan makes what it reads")
         for method in self.methods:
             check_choice("--partition", method, METHODS)
-        if self.storage.chunks:
+        storage = self.extension(Storage)
+        if storage.chunks:
             raise InputError("--chunks is what plans choose: give --memory, or --spill")
-        if self.storage != Storage() and not self.storage.asked:
+        if storage != Storage() and not storage.asked:
             TrainConfig.check(self, ranks)  # which says what it needs
         # A budget asks for plans that fit, in memory or from a disk.
-        TrainConfig.check(replace(self.but(plan="auto"), storage=Storage()), ranks)
+        TrainConfig.check(self.but(plan="auto").having(Storage()), ranks)
 
     @property
     def methods(self) -> list[str]:
@@ -164,7 +166,7 @@ def run_plan(words: Sequence[str]) -> int:
     idle = resident_bytes()
     flags = PlanConfig.given(words)
     config = PlanConfig.of(**flags)
-    options, job, storage = config.plan, config.job, config.storage
+    options, job, storage = config.plan, config.job, config.extension(Storage)
     # What is said of one scheme may not work on some numbers of ranks: then there is no plan.
     config.but(algo="1d", c=1, hierarchy="none").check(1)
     _ = codec_of(config)

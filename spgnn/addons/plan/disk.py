@@ -26,6 +26,7 @@ from spgnn.addons.outofcore import (
     ChunkMatrix,
     MemoryBlocks,
     Sizes,
+    Storage,
     choose,
     decide_together,
     rows_of_layers,
@@ -34,7 +35,7 @@ from spgnn.addons.plan.epoch import Epoch
 from spgnn.addons.plan.predict import Prediction
 from spgnn.addons.plan.ranks import VirtualRanks
 from spgnn.comm import SoloCommunicator
-from spgnn.config import Storage, TrainConfig
+from spgnn.config import TrainConfig
 from spgnn.data import is_graph_directory, open_shards
 from spgnn.direct import DirectFile, Transfers
 from spgnn.errors import InputError

@@ -453,7 +453,7 @@ TOGETHER: list[tuple[dict[str, Any], str]] = [
     ({"heads": 4}, "--heads 4 needs --model gat, gatv2 or gat-relu-first, not sage"),
     ({"model": "gat", "heads": 3}, "--hidden 8 must be a multiple of --heads 3"),
     ({"model": "gcn", "aggregate": "max"}, "--aggregate max needs --model sage, not gcn"),
-    ({"model": "gine"}, "--model gine: batches have no features of edges"),
+    ({"model": "gine"}, "--model gine: choose one of gcn, sage, gin, gat, gatv2"),
     ({"distributed": "exact", "fixed": True}, "fixed needs --distributed none, not exact"),
     ({"distributed": "local", "seeds": "own"}, "seeds own needs --distributed exact, not local"),
     ({"clusters": 3}, "distribution.clusters 3 needs --distributed cluster"),

@@ -8,11 +8,12 @@ import shlex
 import pytest
 
 from spgnn.__main__ import main
+from spgnn.addons.outofcore import Storage
 from spgnn.addons.outofcore.budget import LIBRARIES, ORDER
 from spgnn.addons.plan import Planner, PricedPlan
 from spgnn.addons.plan.disk import Disk
 from spgnn.comm import connect
-from spgnn.config import Storage, TrainConfig
+from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.data.generators import generate_block_model
 from spgnn.data.shards import write_shards
@@ -99,7 +100,7 @@ def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
     assert shown + sum(beside.values()) == pytest.approx(sum(moved) / 2**12)
     words = shlex.split(from_disk["command"])
     config: TrainConfig = TrainConfig.read(words[4:])
-    assert config.storage == Storage(spill=str(tmp_path), chunks=8)
+    assert config.extension(Storage) == Storage(spill=str(tmp_path), chunks=8)
     config.check(1)
     assert "from disk" in capsys.readouterr().out
 
