@@ -1,11 +1,40 @@
-"""Matrices and layouts that the distributed tests share."""
+"""Matrices, layouts of rows, and memory behind them that the distributed tests share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import scipy.sparse as sp
+import torch
+from torch import Tensor
 
 from spgnn import CSR, RowLayout
+
+# Different memory behind the same numbers [n, f].
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "whole": lambda t: t.clone(),
+    "transposed": lambda t: t.t().contiguous().t(),
+    "every other column": lambda t: t.repeat_interleave(2, 1)[:, ::2],
+    "every other row": lambda t: t.repeat_interleave(2, 0)[::2],
+    "rows of a longer one": lambda t: torch.cat((t, t, t))[len(t) : 2 * len(t)],
+}
+
+
+@contextmanager
+def unchanged(*tensors: Tensor) -> Iterator[None]:
+    """All memory behind these tensors holds afterwards what it held before."""
+
+    def memory() -> list[Tensor]:
+        whole = (t.detach().untyped_storage() for t in tensors)
+        return [torch.empty(0, dtype=torch.uint8).set_(each).clone() for each in whole]
+
+    before, versions = memory(), [t._version for t in tensors]
+    yield
+    for old, new in zip(before, memory(), strict=True):
+        assert torch.equal(old, new)
+    assert versions == [t._version for t in tensors]
 
 
 def random_matrix(n: int, density: float, seed: int, *, weighted: bool) -> sp.csr_array:

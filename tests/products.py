@@ -17,7 +17,7 @@ from spgnn.exchange import Algorithm, Plan
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Traffic, Volume, carried_by_level
 from spgnn.sparse import SUM_DTYPE
-from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.matrices import LAYOUTS, block_row, random_matrix, unchanged, uneven_layout
 
 WIDTHS = (1, 3, 16, 17, 64, 129)
 WAYS = [("oblivious", "column"), *(("sparsity-aware", cover) for cover in COVERS)]
@@ -173,7 +173,7 @@ def problem(case: Case, rank: int) -> Problem:
 
 
 def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1) -> None:
-    """Forward, adjoint, gradients of two orders and the bytes of both directions.
+    """Forward, adjoint, gradients of two orders and the bytes of both directions; operands stay.
 
     The bytes counted are those the plan says, and those are what the matrix demands.
     """
@@ -188,19 +188,25 @@ def check(case: Case, comm: Communicator, algo: str, c: int, node_size: int = 1)
     rng = np.random.default_rng(case.n + 1)
     # Numbers that every dtype holds exactly.
     H, G, V = np.round(rng.standard_normal((3, case.n, case.width)) * 8) / 8
-    H_local = torch.from_numpy(H[own].copy()).to(case.dtype).requires_grad_()
-    # Gradients need not be contiguous.
-    G_local = torch.from_numpy(np.asfortranarray(G[own])).to(case.dtype).requires_grad_()
-
-    before = comm.ledger.copy()
-    Z_local = matrix @ H_local
-    forward = comm.ledger.since(before)
-    before = comm.ledger.copy()
-    (dH_local,) = torch.autograd.grad(Z_local, H_local, G_local, create_graph=True)
-    backward = comm.ledger.since(before)
-    V_local = torch.from_numpy(V[own].copy()).to(case.dtype)
-    # The derivative of the adjoint by what it is applied to is the product again.
-    (ddG_local,) = torch.autograd.grad(dH_local, G_local, V_local)
+    # Memory of all kinds, leaves and results: all of it belongs to the caller.
+    laid = islice(cycle(LAYOUTS.values()), case.n + case.width, None)
+    H_local, G_local, V_local = (
+        layout(torch.from_numpy(X[own].copy()).to(case.dtype))
+        for layout, X in zip(laid, (H, G, V), strict=False)
+    )
+    H_local, G_local = (
+        X.requires_grad_() if case.weighted else X.clone().requires_grad_() * 1
+        for X in (H_local, G_local)
+    )
+    with unchanged(H_local, G_local, V_local):
+        before = comm.ledger.copy()
+        Z_local = matrix @ H_local
+        forward = comm.ledger.since(before)
+        before = comm.ledger.copy()
+        (dH_local,) = torch.autograd.grad(Z_local, H_local, G_local, create_graph=True)
+        backward = comm.ledger.since(before)
+        # The derivative of the adjoint by what it is applied to is the product again.
+        (ddG_local,) = torch.autograd.grad(dH_local, G_local, V_local)
 
     def close(found: torch.Tensor, matrix: np.ndarray, operand: np.ndarray) -> None:
         error = np.abs(found.detach().double().numpy() - (matrix @ operand)[own])

@@ -26,7 +26,8 @@ def built(rank: int, **options: Any) -> DistMatrix:
     weighted = options.pop("weighted", True)
     first, last = RowLayout.even(N, P).range(rank)
     block = block_row(random_matrix(N, 0.4, 3, weighted=weighted), first, last)
-    return DistMatrix.build(options.pop("block", block), layout, Mesh.grid(comm), **options)
+    block = options.pop("block", None) or block
+    return DistMatrix.build(block, layout, Mesh.grid(comm), **options)
 
 
 def lines(rank: int, cases: list[Any]) -> list[str]:
@@ -44,36 +45,39 @@ def odd(rank: int, usual: Any, other: Any) -> Any:
 
 
 WRONG_BLOCK = CSR.of(torch.zeros(3, dtype=torch.int64), torch.zeros(0, dtype=torch.int32), (2, N))
-WRONG_BUILDS = {
-    "cover of DistMatrix.build: 'column' on ranks 0, 2; 'row' on rank 1": lambda rank: built(
-        rank, cover=odd(rank, "column", "row")
-    ),
-    "exchange of DistMatrix.build: 'sparsity-aware' on ranks 0, 2; 'oblivious'": lambda rank: built(
-        rank, exchange=odd(rank, "sparsity-aware", "oblivious")
-    ),
-    "layout of DistMatrix.build: int64 [4] #": lambda rank: built(
-        rank, layout=odd(rank, RowLayout.even(N, P), RowLayout(np.array([0, 4, 9, N])))
-    ),
-    "values of DistMatrix.build: torch.float64 on ranks 0, 2; None on rank 1": lambda rank: built(
-        rank, weighted=rank != 1
-    ),
-    "column_scale of DistMatrix.build: None on ranks 0, 2; torch.float32": lambda rank: built(
-        rank, column_scale=odd(rank, None, torch.ones(4))
-    ),
-    "this rank's rows are (2, 12), the layout asks for (4, 12)": lambda rank: built(
-        rank, **({"block": WRONG_BLOCK} if rank == 1 else {"weighted": False})
-    ),
-    "choose one of column, row, minimum; did you mean 'column'?": lambda rank: built(
-        rank, cover="colunm"
-    ),
-    "choose one of sparsity-aware, oblivious; did you mean 'oblivious'?": lambda rank: built(
-        rank, exchange="oblivius"
-    ),
+EVEN, OTHER = RowLayout.even(N, P), RowLayout(np.array([0, 4, 9, N]))
+# Options of ranks 0 and 2, and of rank 1.
+WRONG_BUILDS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "cover of DistMatrix.build: 'column' on ranks 0, 2; 'row' on rank 1": {
+        "cover": ("column", "row")
+    },
+    "exchange of DistMatrix.build: 'sparsity-aware' on ranks 0, 2; 'oblivious'": {
+        "exchange": ("sparsity-aware", "oblivious")
+    },
+    "layout of DistMatrix.build: int64 [4] #": {"layout": (EVEN, OTHER)},
+    "values of DistMatrix.build: torch.float64 on ranks 0, 2; None on rank 1": {
+        "weighted": (True, False)
+    },
+    "column_scale of DistMatrix.build: None on ranks 0, 2; torch.float32": {
+        "column_scale": (None, torch.ones(4))
+    },
+    "this rank's rows are (2, 12), the layout asks for (4, 12)": {
+        "block": (None, WRONG_BLOCK),
+        "weighted": (False, False),
+    },
+    "choose one of column, row, minimum; did you mean 'column'?": {"cover": ("colunm",) * 2},
+    "choose one of sparsity-aware, oblivious; did you mean 'oblivious'?": {
+        "exchange": ("oblivius",) * 2
+    },
 }
 
 
 def test_matrices_are_built_of_the_same_facts():
-    for found in run_ranks(lines, P, list(WRONG_BUILDS.values())):
+    cases = [
+        lambda rank, how=how: built(rank, **{name: odd(rank, *two) for name, two in how.items()})
+        for how in WRONG_BUILDS.values()
+    ]
+    for found in run_ranks(lines, P, cases):
         for said, wanted in zip(found, WRONG_BUILDS, strict=True):
             assert wanted in said
 
@@ -136,7 +140,7 @@ SLOWLY = [
 def test_operands_stay_as_they_are(backend, ranks, each):
     """Every scheme, cover, schedule, halo, attention, norm, loss and metric; two orders."""
     counts = run_ranks(lambda rank: unchanged.check_all(connect(), each), ranks, backend=backend)
-    assert min(counts) >= 11 * each
+    assert min(counts) >= 7 * each
 
 
 @pytest.mark.parametrize("backend", ["gloo", "shm"])
