@@ -146,7 +146,7 @@ def check(comm: Communicator, case: Case) -> None:
     targets = torch.from_numpy(made - layout.range(comm.rank)[0]) if case.reach else None
     dropout = EdgeDropout(case.p, KEY, whole.ids[own], targets) if case.p else None
     if dropout is not None:
-        matrix.attention.ids(dropout.sources, dropout.targets)
+        matrix.attention.ids(dropout.vertex_ids, dropout.row_columns)
     before = comm.ledger.copy()
     out = attend(matrix, Z, a, ends, joint=case.joint, slope=SLOPE, dropout=dropout)
     forward = moved(comm.ledger.since(before))

@@ -111,15 +111,15 @@ class Attention:
                 f"this rank has {self.edges} edges, there are edge features of {edges.shape[0]}"
             )
 
-    def ids(self, sources: Tensor, targets: Tensor | None) -> tuple[Tensor, ...]:
+    def ids(self, vertex_ids: Tensor, row_columns: Tensor | None) -> tuple[Tensor, ...]:
         """Original ids of all vertices that take part; of tensors seen before, as they were.
 
         Collective where they are new.
 
         Parameters
         ----------
-        sources : Tensor int64 [columns]
-        targets : Tensor int64 [rows], optional
+        vertex_ids : Tensor int64 [columns]
+        row_columns : Tensor int64 [rows], optional
             Which column each row is; without it, row i is column i.
 
         Returns
@@ -127,27 +127,27 @@ class Attention:
         tensors int64
             Of partial rows, columns, fetched rows, and destinations of partials for others.
         """
-        if self._ids is not None and self.knows(sources, targets):
+        if self._ids is not None and self.knows(vertex_ids, row_columns):
             return self._ids[2]
-        rows = sources[: self.rows] if targets is None else sources[targets]
+        rows = vertex_ids[: self.rows] if row_columns is None else vertex_ids[row_columns]
         run = self._exact
         (rows,) = run.unfold(Payload(None, (rows[:, None],)), EXACT)
-        requested = fetched = sources[:0]
+        requested = fetched = vertex_ids[:0]
         if run.sums is not None:
             requested = run.sums.to_makers(Payload(None, (rows,)), EXACT)()[0][:, 0]
         if run.exchange is not None:
             # Rows of two numbers that float64 holds exactly: whatever the codec is, it knows rows.
-            halves = torch.stack((sources >> 32, sources & 0xFFFFFFFF), 1).double()
+            halves = torch.stack((vertex_ids >> 32, vertex_ids & 0xFFFFFFFF), 1).double()
             received = halves.new_empty(self.pieces.fetched, 2)
             high, low = run.exchange.begin(halves, EXACT, received).wait().long().unbind(1)
             fetched = (high << 32) + low
-        ids = rows[:, 0], sources, fetched, requested
-        self._ids = sources, targets, ids
+        ids = rows[:, 0], vertex_ids, fetched, requested
+        self._ids = vertex_ids, row_columns, ids
         return ids
 
-    def knows(self, sources: Tensor | None, targets: Tensor | None) -> bool:
+    def knows(self, vertex_ids: Tensor | None, row_columns: Tensor | None) -> bool:
         """True if the last request for ids was for these very tensors."""
-        return self._ids is not None and self._ids[0] is sources and self._ids[1] is targets
+        return self._ids is not None and self._ids[0] is vertex_ids and self._ids[1] is row_columns
 
     def carried(
         self, width: int, heads: int, dtype: torch.dtype, step: Step, *, joint: bool
@@ -185,7 +185,7 @@ class Attention:
             `dst` [rows, …] is what destinations contribute to scores.
         edges : Tensor [edges, …], optional
             What edges contribute, in the order of the nonzeros of [local, remote].
-        drops : (key, probability, sources, targets), optional
+        drops : (key, probability, vertex_ids, row_columns), optional
             Dropout of weights, with vertices as of :meth:`ids`.
         gradients : bool
             Whether to keep what these need.
@@ -325,8 +325,8 @@ class Attention:
         """Dropout of every block."""
         if drops is None:
             return None, None, None
-        key, p, sources, targets = drops
-        rows, columns, fetched, requested = self.ids(sources, targets)
+        key, p, vertex_ids, row_columns = drops
+        rows, columns, fetched, requested = self.ids(vertex_ids, row_columns)
         if some.sampled_rows is not None:
             rows = rows[some.sampled_rows]
         if some.sampled_fetches is not None:

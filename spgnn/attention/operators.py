@@ -56,8 +56,9 @@ class EdgeDropout:
     key: int  # 64 bits made from seed, epoch and layer
     # int64 [columns]: original ids of the vertices of the matrix's columns. Those of received ones
     # are fetched once, for a tensor that is the same object in every step.
-    sources: Tensor
-    targets: Tensor | None = None  # int64 [rows], which column each row is; None: row i column i
+    vertex_ids: Tensor
+    # int64 [rows]: which column each row is; ``None``: row i is column i
+    row_columns: Tensor | None = None
 
 
 def attend(
@@ -106,9 +107,9 @@ def attend(
     narrow = Z_local.dtype if joint else wide  # of scores, which are whole rows if joint
     Z, a, dst = Z_local, a.to(wide), dst.to(narrow)
     edges = None if edges is None else edges.to(narrow)
-    sources, targets, p, key = None, None, 0.0, 0
+    vertex_ids, row_columns, p, key = None, None, 0.0, 0
     if dropout is not None and dropout.p:
-        sources, targets, p = dropout.sources, dropout.targets, float(dropout.p)
+        vertex_ids, row_columns, p = dropout.vertex_ids, dropout.row_columns, float(dropout.p)
         key = (dropout.key + 2**63) % 2**64 - 2**63
     gradients = torch.is_grad_enabled() and any(
         array is not None and array.requires_grad for array in (Z, dst, a, edges)
@@ -116,10 +117,10 @@ def attend(
     rules, epoch, number = (joint, slope, p, key, gradients), 0, COMPILED
     if not torch.compiler.is_compiling():
         _check(A, Z, dst, a, edges, dropout, joint=joint)
-        step = _next_step(A, Z, a, edges, sources, targets, *rules)
+        step = _next_step(A, Z, a, edges, vertex_ids, row_columns, *rules)
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
-    operands = Z.contiguous(), dst.contiguous(), a, edges, sources, targets
+    operands = Z.contiguous(), dst.contiguous(), a, edges, vertex_ids, row_columns
     results: list[Tensor] = torch.ops.spgnn.attend(*operands, A.handle, *rules, epoch, number)
     return results[0]
 
@@ -149,13 +150,13 @@ def _check(
     A.attention.check_edges(edges)
     if dropout is None:
         return
-    sources, targets = dropout.sources, dropout.targets
+    vertex_ids, row_columns = dropout.vertex_ids, dropout.row_columns
     if not 0 <= dropout.p < 1:
         raise InputError(f"dropout of attention must be in [0, 1), got {dropout.p}")
-    if sources.shape != (A.columns,):
-        raise InputError(f"original ids must be [{A.columns}], got {list(sources.shape)}")
-    if len(sources if targets is None else targets) < A.rows:
-        raise InputError(f"{A.rows} rows need as many original ids or targets")
+    if vertex_ids.shape != (A.columns,):
+        raise InputError(f"original ids must be [{A.columns}], got {list(vertex_ids.shape)}")
+    if len(vertex_ids if row_columns is None else row_columns) < A.rows:
+        raise InputError(f"{A.rows} rows need as many original ids or row_columns")
 
 
 def _next_step(
@@ -163,8 +164,8 @@ def _next_step(
     Z: Tensor,
     a: Tensor,
     edges: Tensor | None,
-    sources: Tensor | None,
-    targets: Tensor | None,
+    vertex_ids: Tensor | None,
+    row_columns: Tensor | None,
     joint: bool,
     slope: float,
     p: float,
@@ -179,7 +180,7 @@ def _next_step(
         joint=joint,
         slope=slope,
         dropout=(p, key),
-        new_ids=sources is not None and not A.attention.knows(sources, targets),
+        new_ids=vertex_ids is not None and not A.attention.knows(vertex_ids, row_columns),
         edges=edges is not None,
         gradients=gradients,
     )
@@ -190,19 +191,19 @@ def step_of(epoch: int, number: int) -> Step:
     return EXACT if number < 0 else Step(epoch, number)
 
 
-_OPERANDS = "Tensor Z, Tensor dst, Tensor a, Tensor? edges, Tensor? sources, Tensor? targets"
+_OPERANDS = "Tensor Z, Tensor dst, Tensor a, Tensor? edges, Tensor? vertex_ids, Tensor? row_columns"
 _RULES = "int handle, bool joint, float slope, float p, int key"
 
 
 def _attend(
-    Z: Tensor, dst: Tensor, a: Tensor, edges: Any, sources: Any, targets: Any, *rules: Any
+    Z: Tensor, dst: Tensor, a: Tensor, edges: Any, vertex_ids: Any, row_columns: Any, *rules: Any
 ) -> list[Tensor]:
     """Entry point of autograd and compiled graphs: the result, and tensors for its gradient."""
     handle, joint, slope, p, key, gradients, epoch, number = rules
     A: Matrix = with_name(handle)
     if number == COMPILED:
-        _next_step(A, Z, a, edges, sources, targets, joint, slope, p, key, gradients)
-    drops = None if sources is None else (key, p, sources, targets)
+        _next_step(A, Z, a, edges, vertex_ids, row_columns, joint, slope, p, key, gradients)
+    drops = None if vertex_ids is None else (key, p, vertex_ids, row_columns)
     scores, step = Scores(a, slope, joint), step_of(epoch, number)
     with in_own_dtype(Z.device.type):
         return list(
@@ -258,12 +259,13 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     return dZ, d_dst, da, None if edges is None else d_edges, *nothing
 
 
-def _attend_backward(G: Tensor, *given: Any) -> list[Tensor]:
+def _attend_backward(G: Tensor, *operands: Any) -> list[Tensor]:
     """Gradients in rows, destinations, a and edge scores (empty where there are none)."""
-    Z, dst, a, edges, sources, targets, saved, handle, joint, slope, p, key, epoch, number = given
+    Z, dst, a, edges, vertex_ids, row_columns, saved, handle, *rules, epoch, number = operands
+    joint, slope, p, key = rules
     A: Matrix = with_name(handle)
     A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
-    drops = None if sources is None else (key, p, sources, targets)
+    drops = None if vertex_ids is None else (key, p, vertex_ids, row_columns)
     scores, step, forward = Scores(a, slope, joint), step_of(epoch, number), Forward(*saved)
     with in_own_dtype(Z.device.type):
         gradients = A.attention.backward(G, Z, dst, scores, forward, step, edges=edges, drops=drops)

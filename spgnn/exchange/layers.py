@@ -37,7 +37,7 @@ class LayerPlan:
     # then those of the recomputed halo
     columns: Tensor
     # int64 [rows]: the column of each of its rows; ``None`` if row i is column i
-    targets: Tensor | None
+    row_columns: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,7 +80,7 @@ def training_graph(
             trained,
             kind,
             layers=model.layers,
-            targets=looked_at if prune else None,
+            labelled=looked_at if prune else None,
             recompute_halo=how.recompute_halo,
             propagated=config.propagates_once(sparse=isinstance(vertices.x, CSR)),
         )

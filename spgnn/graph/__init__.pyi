@@ -23,7 +23,7 @@ from .protocol import RECIPES as RECIPES
 from .protocol import Aggregation as Aggregation
 from .protocol import AnyGraph as AnyGraph
 from .protocol import AttentionScores as AttentionScores
-from .protocol import DroppedEdges as DroppedEdges
+from .protocol import EdgeOperand as EdgeOperand
 from .protocol import Graph as Graph
 from .protocol import LayerGraph as LayerGraph
 from .protocol import LocalEdges as LocalEdges

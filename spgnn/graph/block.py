@@ -15,6 +15,7 @@ from spgnn.autograd import Operands, named, product
 from spgnn.comm import SoloCommunicator
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange import Plan, Stage, Step
+from spgnn.graph.features import Propagated
 from spgnn.graph.protocol import RECIPES, Aggregation, Graph, LocalEdges, Normalisation
 from spgnn.kernels.gemm import times_transposed
 from spgnn.kernels.recycling import new_rows
@@ -102,8 +103,6 @@ class Block(Graph):
         """Vertices whose rows the layer makes."""
         return self.pattern.shape[0]
 
-    num_rows = rows
-
     @property
     def columns(self) -> int:
         """Vertices whose rows the layer is given."""
@@ -114,6 +113,10 @@ class Block(Graph):
         if normalisation not in self._matrices:
             self._matrices[normalisation] = self._made(normalisation)
         return self._matrices[normalisation]
+
+    def own(self, H: Tensor | Propagated) -> Tensor:
+        """Rows of the first columns."""
+        return H.own if isinstance(H, Propagated) else H[: self.rows]
 
     def halo(self, H: Tensor) -> Tensor:
         """All that its rows need: H itself [columns, f]."""
@@ -129,7 +132,7 @@ class Block(Graph):
 
     def _fused(self, request: Aggregation, H: Tensor, W: Tensor, R: Tensor) -> Tensor | None:
         f_out, f_in = W.shape
-        if self.multiplies_first(f_in, f_out, gradient=H.requires_grad):
+        if self._multiplies_first(f_in, f_out, gradient=H.requires_grad):
             return super()._fused(request, H, W, R)
         both = product(self.matrix(request.normalisation).beside_own(f_in), H)
         zeros = W.new_zeros(f_out, both.shape[1] - 2 * f_in)
@@ -140,7 +143,7 @@ class Block(Graph):
         """Columns and rows of its edges, int64 [2, edges]."""
         return torch.stack((self.pattern.indices.long(), self._row_of_each))
 
-    def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
+    def _multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
         """True if A (H W) takes fewer operations than (A H) W, with W [f_in, f_out].
 
         Nothing travels here, and there are fewer rows than columns.

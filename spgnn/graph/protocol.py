@@ -78,24 +78,6 @@ class AttentionScores:
 
 
 @dataclass(frozen=True, eq=False)
-class DroppedEdges:
-    """Dropout of nonzeros, a function of the two vertices.
-
-    Attributes
-    ----------
-    p : float
-    key : int
-        64 bits made from seed, epoch and layer.
-    vertex_ids : Tensor int64 [columns]
-        Original ids, for graphs that do not know them.
-    """
-
-    p: float
-    key: int
-    vertex_ids: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class EdgeOperand:
     """Numbers of edges that neighbours are combined with, before they are reduced."""
 
@@ -123,7 +105,8 @@ class Aggregation:
         Values of A count in sums alone; a row without neighbours is 0.
     scores : AttentionScores, optional
         With attention.
-    dropped : DroppedEdges, optional
+    dropped : EdgeDropout, optional
+        Of nonzeros, in training. Ids of a graph that knows its vertices come before these.
     edge : EdgeOperand, optional
         Values and scalings of A play no part then; with "copy" H says the number of rows alone.
     """
@@ -135,7 +118,7 @@ class Aggregation:
     normalisation: Normalisation = "none"
     reduce: Reduction = "sum"
     scores: AttentionScores | None = None
-    dropped: DroppedEdges | None = None
+    dropped: EdgeDropout | None = None
     edge: EdgeOperand | None = None
 
     @property
@@ -259,8 +242,6 @@ class Graph(ABC):
         All ranks; ``None`` if there is one only.
     vertex_ids : Tensor int64 [columns] or None
         Original ids of the rows that a layer is given. Dropout is a function of them.
-    target_features : Tensor [rows, f] or None
-        Rows of the vertices that a layer makes, where these are of another type than its sources.
     complete : callable or None
         From the rows that the layer before made to those that a layer is given, if it is given
         others than these.
@@ -268,8 +249,12 @@ class Graph(ABC):
 
     comm: Communicator | None = None
     vertex_ids: Tensor | None = None
-    target_features: Tensor | None = None
     complete: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def bipartite(self) -> bool:
+        """True if targets are of another type than sources: `own` are then rows of their own."""
+        return False
 
     @abstractmethod
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
@@ -278,6 +263,17 @@ class Graph(ABC):
     def halo_matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """A whose rows travel whole, for halos, attention and edges one by one. Collective."""
         return self.matrix(normalisation)
+
+    @property
+    def local_edges(self) -> LocalEdges:
+        """Its edges one by one. Collective when first used.
+
+        Raises
+        ------
+        InputError
+            If rows do not travel whole: a graph must be 1D with column covers.
+        """
+        return LocalEdges(self.halo_matrix)
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """Carry an aggregation out: Z [rows, f_out], a tensor of its own. Collective.
@@ -297,7 +293,7 @@ class Graph(ABC):
                 Z = torch.addcmul(Z, H.own, request.self_loop)
             if W is not None and R is not None and has_gemm(Z, W, H.own, R):
                 return sum_of_products(Z, W, H.own, R)
-            return self.add_root(Z if W is None else times(Z, W), H, R)
+            return self._add_root(Z if W is None else times(Z, W), H, R)
         linear = request.reduce == "sum" and request.dropped is None and request.edge is None
         if linear and W is not None and R is not None and isinstance(H, Tensor):
             fused = self._fused(request, H, W, R)
@@ -308,7 +304,7 @@ class Graph(ABC):
             Z = product(self.matrix(request.normalisation), operand)
         else:
             Z = self._reduced(request, operand)
-        return self.combine(request, Z, operand, first=first)
+        return self._combine(request, Z, operand, first=first)
 
     def operand(self, request: Aggregation) -> tuple[Tensor, bool]:
         """The rows that are reduced, H or H Wᵀ, and whether it is the latter."""
@@ -316,19 +312,31 @@ class Graph(ABC):
         linear = request.reduce == "sum" and request.edge is None
         if linear and W is not None and not isinstance(H, Propagated):
             f_out, f_in = W.shape
-            if isinstance(H, CSR) or self.multiplies_first(f_in, f_out, gradient=H.requires_grad):
+            if isinstance(H, CSR) or self._multiplies_first(f_in, f_out, gradient=H.requires_grad):
                 return times(H, W), True
         return request.dense, False
 
-    def combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
+    def own(self, H: Tensor | Propagated) -> Tensor:
+        """The rows that a layer makes [rows, …], of those that it is given [columns, …]."""
+        return H.own if isinstance(H, Propagated) else H
+
+    def own_scores(self, rows: Tensor, vector: Tensor) -> Tensor:
+        """`head_scores` of the vertices whose rows a layer makes, [rows, heads]."""
+        return head_scores(self.own(rows), vector)
+
+    def moments(self, x: Tensor) -> Moments:
+        """Mean and variance of each column over the rows of all ranks. Collective."""
+        return moments(x, None, None if self.comm is None or self.comm.size == 1 else self.comm)
+
+    def _combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
         """Add what follows the reduction: self-loop, weight and root. Z is overwritten."""
         if request.self_loop is not None:
             Z = Z.addcmul_(self.own(operand), request.self_loop)
         if request.weight is not None and not first:
             Z = times(Z, request.weight)
-        return self.add_root(Z, request.operand, request.root)
+        return Z if request.root is None else self._add_root(Z, request.operand, request.root)
 
-    def add_root(self, Z: Tensor, H: Features, R: Tensor | None) -> Tensor:
+    def _add_root(self, Z: Tensor, H: Features, R: Tensor | None) -> Tensor:
         """``Z + H_own Rᵀ``, for the vertices whose rows Z has; Z is overwritten."""
         if R is None:
             return Z
@@ -338,7 +346,7 @@ class Graph(ABC):
             return Z.add_(self.own(times(H, R)))
         return add_times_transposed_(Z, autocast(self.own(H)), autocast(R))
 
-    def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
+    def _multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
         """True if A (H W) moves fewer bytes than (A H) W, with W [f_in, f_out].
 
         Each costs the width that travels, forward and backward; but where the input needs no
@@ -348,58 +356,17 @@ class Graph(ABC):
             return f_out <= f_in
         return 2 * f_out <= f_in * (2 if gradient else 1)
 
-    def own(self, H: Tensor | Propagated) -> Tensor:
-        """The rows that a layer makes [rows, …], of those that it is given [columns, …]."""
-        if isinstance(H, Propagated):
-            return H.own
-        return H if self.num_rows is None else H[: self.num_rows]
-
-    def own_scores(self, rows: Tensor, vector: Tensor) -> Tensor:
-        """`head_scores` of the vertices whose rows a layer makes, [rows, heads]."""
-        return head_scores(self.own(rows), vector)
-
-    @property
-    def num_rows(self) -> int | None:
-        """Rows that a layer makes; ``None``: as many as it is given."""
-        return None
-
-    @property
-    def row_ids(self) -> Tensor | None:
-        """Original ids of the rows that a layer makes."""
-        return None if self.vertex_ids is None else self.own(self.vertex_ids)
-
-    def moments(self, x: Tensor) -> Moments:
-        """Mean and variance of each column over the rows of all ranks. Collective."""
-        return moments(x, None, None if self.comm is None or self.comm.size == 1 else self.comm)
-
-    def for_layers(self, count: int) -> Sequence[Graph]:
-        """The graph of each of so many layers."""
-        return [self] * count
-
-    @property
-    def local_edges(self) -> LocalEdges:
-        """Its edges one by one. Collective when first used.
-
-        Raises
-        ------
-        InputError
-            If rows do not travel whole: a graph must be 1D with column covers.
-        """
-        return LocalEdges(self.halo_matrix)
-
-    def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
-        """Dropout of attention weights, with the ids of this graph's rows."""
-        ids = dropped.vertex_ids if self.vertex_ids is None else self.vertex_ids
-        return EdgeDropout(dropped.p, dropped.key, ids)
+    def _edge_dropout(self, dropped: EdgeDropout) -> EdgeDropout:
+        """The same with the ids of this graph's rows, where it knows them."""
+        return dropped if self.vertex_ids is None else replace(dropped, vertex_ids=self.vertex_ids)
 
     def _reduced(self, request: Aggregation, operand: Tensor) -> Tensor:
         """The rows of a reduction that is no plain product."""
         if request.edge is not None:
             return self._of_edges(request.edge, request.reduce, operand)
-        if request.reduce == "sum" and request.dropped is not None:
-            A = self.halo_matrix(request.normalisation)
-            ids = self.edge_dropout(request.dropped).sources
-            return product_with_dropout(A, operand, ids, request.dropped)
+        dropout = None if request.dropped is None else self._edge_dropout(request.dropped)
+        if request.reduce == "sum" and dropout is not None:
+            return product_with_dropout(self.halo_matrix(request.normalisation), operand, dropout)
         if request.reduce != "attention":
             # Of equal elements the first among `local_pattern`'s columns gets the gradient.
             A = self.halo_matrix()
@@ -409,7 +376,6 @@ class Graph(ABC):
             return largest
         A, scores = self.halo_matrix(request.normalisation), request.scores
         assert scores is not None
-        dropout = None if request.dropped is None else self.edge_dropout(request.dropped)
         return attend(
             A,
             operand,
@@ -451,27 +417,30 @@ class Graph(ABC):
         """Both products added into one result, forward and backward, where that can be."""
         if transformed():
             return None
-        first = self.multiplies_first(W.shape[1], W.shape[0], gradient=H.requires_grad)
+        first = self._multiplies_first(W.shape[1], W.shape[0], gradient=H.requires_grad)
         A = self.matrix(request.normalisation)
         return product_beside_itself(A, H, W, R, first=first)
 
 
-def edge_dropout_factors(graph: Graph, dropped: DroppedEdges, weights: Tensor) -> Tensor:
+def fetch_ids(graph: Graph, dropped: EdgeDropout, normalisation: Normalisation) -> None:
+    """Fetch ids of other ranks that dropout of attention asks for, before it does. Collective."""
+    ids = graph._edge_dropout(dropped)
+    graph.halo_matrix(normalisation).attention.ids(ids.vertex_ids, ids.row_columns)
+
+
+def edge_dropout_factors(graph: Graph, dropped: EdgeDropout, weights: Tensor) -> Tensor:
     """Factors of dropout for weights [edges, heads] in the order of local edges. Collective."""
-    ends = graph.edge_dropout(dropped)
-    sources = _ids_of_halo(graph.halo_matrix(), ends.sources)
-    targets = ends.sources if ends.targets is None else ends.sources[ends.targets]
-    rule = AttentionDropout(dropped.key, dropped.p, targets, sources)
+    dropped = graph._edge_dropout(dropped)
+    ids, rows = dropped.vertex_ids, dropped.row_columns
+    sources = _ids_of_halo(graph.halo_matrix(), ids)
+    rule = AttentionDropout(dropped.key, dropped.p, ids if rows is None else ids[rows], sources)
     factors = dropout_factors(graph.local_edges.pattern, Rules(dropout=rule), weights)
     return torch.ones_like(weights) if factors is None else factors
 
 
-def product_with_dropout(
-    A: Matrix, H_local: Tensor, vertex_ids: Tensor, dropped: DroppedEdges
-) -> Tensor:
+def product_with_dropout(A: Matrix, H_local: Tensor, dropped: EdgeDropout) -> Tensor:
     """``A·H`` with each nonzero of A dropped with probability p, the rest scaled. Collective."""
-    ids = _ids_of_halo(A, vertex_ids)
-    B, p = A.local_matrix(), dropped.p
+    ids, B, p = _ids_of_halo(A, dropped.vertex_ids), A.local_matrix(), dropped.p
     rows = torch.arange(B.shape[0], device=ids.device).repeat_interleave(B.row_lengths)
     stays = dropout_keeps(ids[rows], ids[B.indices.long()], dropped.key, p)
     values = stays.to(H_local.dtype) / (1 - p)
@@ -542,33 +511,21 @@ class LayerGraph(Graph):
         """
         return _matrix_of(self.A)
 
-    @property
-    def num_rows(self) -> int | None:
-        """Rows that the layer makes."""
-        return None if self.A is None else self.A.rows
-
-    @property
-    def row_ids(self) -> Tensor | None:
-        """Original ids of the rows that the layer makes."""
-        ids = self.vertex_ids
-        if ids is None or self.A is None:
-            return ids
-        return ids[: self.A.rows] if self.row_columns is None else ids[self.row_columns]
-
     def moments(self, x: Tensor) -> Moments:
         """Mean and variance over the own rows of all ranks. Collective."""
         comm = None if self.comm is None or self.comm.size == 1 else self.comm
         return moments(x, self.own_rows, comm)
 
-    def edge_dropout(self, dropped: DroppedEdges) -> EdgeDropout:
-        """Dropout of attention weights, with the ids of this layer's rows."""
-        return replace(super().edge_dropout(dropped), targets=self.row_columns)
+    def _edge_dropout(self, dropped: EdgeDropout) -> EdgeDropout:
+        return replace(super()._edge_dropout(dropped), row_columns=self.row_columns)
 
     def own(self, H: Tensor | Propagated) -> Tensor:
         """The rows that the layer makes, of those that it is given."""
-        if self.row_columns is None or isinstance(H, Propagated):
+        if isinstance(H, Propagated) or self.A is None:
             return super().own(H)
-        return kernels.gather_rows(H, self.row_columns)
+        if self.row_columns is None:
+            return H[: self.A.rows]
+        return kernels.gather_rows(H, self.row_columns) if H.dim() == 2 else H[self.row_columns]
 
     def own_scores(self, rows: Tensor, vector: Tensor) -> Tensor:
         """As any graph; rows are picked when they are narrow."""
@@ -613,7 +570,7 @@ def as_graph(graph: object) -> Graph:
 def graphs_for(graph: object, layers: int) -> Sequence[Graph]:
     """The graph of each of so many layers, from one graph or a sequence of one for each."""
     if not isinstance(graph, Sequence):
-        return as_graph(graph).for_layers(layers)
+        return [as_graph(graph)] * layers
     if len(graph) != layers:
         raise InputError(f"a model of {layers} layers needs as many graphs, got {len(graph)}")
     return [as_graph(one) for one in graph]

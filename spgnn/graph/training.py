@@ -77,13 +77,13 @@ def layer_plans(
     normalisation: Normalisation,
     *,
     layers: int,
-    targets: Tensor | None,
+    labelled: Tensor | None,
     recompute_halo: bool,
     propagated: bool,
 ) -> Layered | None:
     """Plans for layers that do with less than the whole matrix, or with more. Collective."""
     plain = graph.comm.size == 1 or graph.algorithm.named.layers is None
-    if targets is None and not recompute_halo and plain:
+    if labelled is None and not recompute_halo and plain:
         return None
     rows = graph.normalised_rows(normalisation)
     scheme = layered(
@@ -92,7 +92,7 @@ def layer_plans(
         graph.layout,
         graph.comm.rank,
         layers=layers,
-        wanted=None if targets is None else targets.nonzero()[:, 0],
+        wanted=None if labelled is None else labelled.nonzero()[:, 0],
         recompute_halo=recompute_halo,
         propagated=propagated,
         column_scale=rows.column_scale,
@@ -132,11 +132,12 @@ def training_on(
     for number, layer in enumerate(plans.layers):
         if layer is not None:
             matrix = A.another(layer.plan.to(device).ready())
-            targets = None if layer.targets is None else layer.targets.to(device)
-            outputs = layer.columns if layer.targets is None else layer.columns[layer.targets]
+            places, outputs = layer.row_columns, layer.columns
+            if places is not None:
+                places, outputs = places.to(device), outputs[places]
             # Norms count own rows, which come first.
             counted = int(is_own(outputs).sum())
-            layers.append(LayerGraph(matrix, ids_of(layer.columns), targets, counted))
+            layers.append(LayerGraph(matrix, ids_of(layer.columns), places, counted))
         elif number or not propagated:
             layers.append(LayerGraph(A, ids))
         else:

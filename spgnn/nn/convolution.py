@@ -423,8 +423,8 @@ def find_widths(layer: Convolution, arguments: tuple[Any, ...], named: dict[str,
     H_local, graph = signature(layer.forward).bind(*arguments, **named).args[:2]
     on = as_graph(graph)
     for part in lazy:
-        targets = on.target_features if part.of_targets else None
-        part.materialise(width_of(H_local if targets is None else targets))
+        apart = part.of_targets and on.bipartite and isinstance(H_local, Tensor)
+        part.materialise(width_of(on.own(H_local) if apart else H_local))
     layer.reset()
     comm = on.comm
     if comm is not None and not lazy[0].weight.is_meta:

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spgnn.attention import EdgeDropout
 from spgnn.errors import InputError, check_choice, check_integer, check_rate
 from spgnn.graph.features import Features
 from spgnn.graph.protocol import (
     Aggregation,
     AnyGraph,
-    DroppedEdges,
     EdgeOperand,
     Graph,
     as_graph,
@@ -381,7 +381,7 @@ class TransformerConv(Convolution):
         if self.training and self.dropout:
             if keys is None:
                 raise InputError("TransformerConv with dropout needs keys=DropoutKeys(…)")
-            dropped = DroppedEdges(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
+            dropped = EdgeDropout(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
             alpha = alpha * edge_dropout_factors(on, dropped, alpha)
         Z = spmm(CSR(pattern, alpha), value)
         if attr is not None:

@@ -9,18 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from spgnn.attention import EdgeDropout
 from spgnn.attention.scores import head_scores
 from spgnn.autograd import autocast
 from spgnn.errors import InputError, check_choice, check_number, check_rate
 from spgnn.graph.features import Features
-from spgnn.graph.protocol import (
-    Aggregation,
-    AttentionScores,
-    DroppedEdges,
-    Graph,
-    Matrix,
-    Normalisation,
-)
+from spgnn.graph.protocol import Aggregation, AttentionScores, Graph, Matrix, Normalisation
 from spgnn.nn.convolution import (
     Channels,
     Convolution,
@@ -221,11 +215,11 @@ class AttentionConv(Convolution):
         """Rows of all heads side by side as [rows, heads, columns of each]."""
         return rows.view(len(rows), self.heads, rows.shape[1] // self.heads)
 
-    def dropped(self, graph: Graph, keys: DropoutKeys | None) -> DroppedEdges | None:
+    def dropped(self, graph: Graph, keys: DropoutKeys | None) -> EdgeDropout | None:
         """Dropout of the edges of a graph; none without keys."""
         if keys is None or not self.dropout:
             return None
-        return DroppedEdges(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
+        return EdgeDropout(self.dropout, keys.key(self.number | EDGES), keys.vertex_ids)
 
     def extra_repr(self) -> str:
         """Widths of a head, and how many there are."""
@@ -267,7 +261,7 @@ class GATConv(AttentionConv):
         Z, a = self.weighed(linear_of(of_sources, H)), self.att_src[0]
         wide = SUM_DTYPE.get(Z.dtype, Z.dtype)
         to_target = self.att_dst[0].to(wide)
-        if of_sources is of_targets and graph.target_features is None:
+        if of_sources is of_targets and not graph.bipartite:
             d = graph.own_scores(Z, to_target)
         else:
             d = head_scores(self.weighed(linear_of_own(of_targets, H, graph)), to_target)
@@ -351,7 +345,7 @@ class GATv2Conv(AttentionConv):
         self, H: Tensor | CSR, graph: Graph, edges: Tensor | None, keys: DropoutKeys | None
     ) -> tuple[Tensor, AttentionScores]:
         Y, a = autocast(linear_of(self.lin_l, H)), self.att[0]
-        if self.share_weights and graph.target_features is None:
+        if self.share_weights and not graph.bipartite:
             X = graph.own(Y)
         else:
             X = autocast(linear_of_own(self.lin_r, H, graph))

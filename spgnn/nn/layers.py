@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
+from spgnn.attention import EdgeDropout
 from spgnn.autograd import autocast, paper_layer
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.graph.features import Features, Propagated, times
 from spgnn.graph.protocol import (
     Aggregation,
     AnyGraph,
-    DroppedEdges,
     Graph,
     Normalisation,
     Reduction,
@@ -39,6 +39,7 @@ from spgnn.nn.convolution import (
     glorot_,
     initialise,
     linear_of,
+    linear_of_own,
 )
 from spgnn.nn.norm import Stage, check_local, needs_all_rows
 from spgnn.nn.rowwise import DropoutKeys
@@ -204,7 +205,7 @@ class SAGEConv(Convolution):
         """Add H W_r, where the operand was another."""
         if self.lin is None or self.lin_r is None:
             return Z
-        return graph.add_root(Z, H, self.lin_r.weight)
+        return Z + linear_of_own(self.lin_r, H, graph)
 
     @property
     def shift(self) -> Tensor | None:
@@ -460,7 +461,7 @@ class APPNP(Convolution):
         for step in range(self.K):
             dropped = None
             if drops and keys is not None:
-                dropped = DroppedEdges(self.dropout, keys.key(EDGES + step), keys.vertex_ids)
+                dropped = EdgeDropout(self.dropout, keys.key(EDGES + step), keys.vertex_ids)
             AZ = on.aggregate(Aggregation(Z, normalisation=kind, dropped=dropped))
             Z = torch.add(AZ * (1 - self.alpha), on.own(H), alpha=self.alpha)
         return Z

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from spgnn.autograd import agreeing
 from spgnn.errors import InputError, check_choice, check_number
 from spgnn.graph.features import Features, Propagated, width_of
-from spgnn.graph.protocol import AnyGraph, Graph, graphs_for
+from spgnn.graph.protocol import AnyGraph, Graph, fetch_ids, graphs_for
 from spgnn.nn.convolution import (
     MLP,
     Convolution,
@@ -330,7 +330,7 @@ class Stack(nn.Module):
         if self.jk_mode is None:
             return H
         if following is None:
-            H = _dense(dropout(H, self.dropout, keys_on(keys, graphs[-1].row_ids), len(graphs)))
+            H = _dense(dropout(H, self.dropout, _keys_of_rows(keys, graphs[-1]), len(graphs)))
         logits: Tensor = self.lin(self.jk([*outputs, H]))
         return logits
 
@@ -408,7 +408,7 @@ class Stack(nn.Module):
         if keys is None or not self.dropout:
             return None
         if number + 1 == len(graphs):
-            return keys_on(keys, graphs[number].row_ids)
+            return _keys_of_rows(keys, graphs[number])
         following = graphs[number + 1]
         return keys_on(keys, following.vertex_ids) if following.complete is None else None
 
@@ -441,6 +441,11 @@ class Stack(nn.Module):
         else:
             self._replayed = self._calls
         return self._calls - 1
+
+
+def _keys_of_rows(keys: DropoutKeys | None, on: Graph) -> DropoutKeys | None:
+    """The keys of the rows that a layer makes."""
+    return keys if on.vertex_ids is None else keys_on(keys, on.own(on.vertex_ids))
 
 
 def _dense(H: Features) -> Tensor:
@@ -551,8 +556,7 @@ class GAT(Stack):
             assert isinstance(layer, AttentionConv)
             dropped = layer.dropped(on, keys)
             if dropped is not None:
-                ids = on.edge_dropout(dropped)
-                on.halo_matrix(layer.normalisation).attention.ids(ids.sources, ids.targets)
+                fetch_ids(on, dropped, layer.normalisation)
 
     def init_conv(
         self,

@@ -96,8 +96,8 @@ def check(comm: Communicator, algorithm: Algorithm, weighted: bool, options: dic
         M = DistMatrix(layer.plan, layout, mesh)
         assert M.columns == H.shape[0] == len(layer.columns)
         H, dense = M @ H, A @ dense
-        if layer.targets is not None:
-            assert len(layer.targets) == H.shape[0]
+        if layer.row_columns is not None:
+            assert len(layer.row_columns) == H.shape[0]
     rows = plans.rows.numpy() + layout.range(comm.rank)[0]
     np.testing.assert_allclose(H.detach().numpy(), dense[rows], rtol=1e-10, atol=1e-10)
     G = np.random.default_rng(2).standard_normal((N, 3))

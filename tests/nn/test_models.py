@@ -244,7 +244,7 @@ def check_lazy(rank: int) -> list[list[float]]:
 def check_found_when_pruned(graph: Any, layers: list[nn.Module]) -> None:
     """Some rows of two layers, and nobody knows their widths; equal to those of all. Collective."""
     wanted = torch.arange(graph.own_rows) == 0
-    how: dict[str, Any] = {"targets": wanted, "recompute_halo": False, "propagated": False}
+    how: dict[str, Any] = {"labelled": wanted, "recompute_halo": False, "propagated": False}
     A, plans = graph.matrix("none"), layer_plans(graph, "none", layers=2, **how)
     training = training_on(graph, A, graph.x, plans)
     X, pruned = training.X, training.layers
@@ -255,7 +255,8 @@ def check_found_when_pruned(graph: Any, layers: list[nn.Module]) -> None:
     for one in (*layers, *pairs, *alone, *(kind(-1, HIDDEN, 2, 4) for kind in models)):
         layer, on = copy.deepcopy(one), pruned if isinstance(one, Stack) else pruned[0]
         found = layer(X, on)
-        rows = pruned[-1 if on is pruned else 0].row_ids
+        last = pruned[-1 if on is pruned else 0]
+        rows = last.own(last.vertex_ids)
         place = (graph.vertex_ids == rows[:, None]).int().argmax(1)
         torch.testing.assert_close(found, layer(graph.x, A)[place])
         if on is pruned:

@@ -78,7 +78,7 @@ def check(comm: Communicator, case: Case, **options) -> None:
         M = DistMatrix(layer.plan.ready(), case.layout, mesh)
         assert M.columns == len(H) == len(layer.columns)
         H, dense = M @ H, A @ dense
-        made = layer.columns if layer.targets is None else layer.columns[layer.targets]
+        made = layer.columns if layer.row_columns is None else layer.columns[layer.row_columns]
         np.testing.assert_allclose(H.detach().numpy(), dense[made.numpy()], rtol=1e-9, atol=1e-9)
     rows = plans.rows.numpy() + case.layout.range(comm.rank)[0]
     np.testing.assert_array_equal(made.numpy(), rows)

@@ -52,7 +52,7 @@ class _Rows(Graph):
             "infer(since=…): a layer looks at its edges one by one; call infer without since"
         )
 
-    def multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
+    def _multiplies_first(self, f_in: int, f_out: int, *, gradient: bool) -> bool:
         """Always: so few rows are multiplied as changed."""
         return True
 
@@ -219,7 +219,7 @@ class Embeddings:
             rows = rows * self._scale(inputs, loops, POWERS[scaling], rows)[:, None]
         state.operand = _written(state.operand, at, rows, edges.columns)
         if request.root is not None:
-            root = self._on.add_root(rows.new_zeros(len(at), len(request.root)), some, request.root)
+            root = times(some, request.root).to(rows.dtype)
             state.root = _written(state.root, at, root, edges.own_rows)
         if request.scores is not None:
             destinations = request.scores.destinations

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from spgnn.attention import EdgeDropout
 from spgnn.comm import Communicator, Mesh
 from spgnn.data import classes_of
 from spgnn.errors import InputError, suggestion
@@ -33,7 +34,6 @@ from spgnn.graph import (
     Degrees,
     DistributedGraph,
     DistVertices,
-    DroppedEdges,
     Edges,
     Graph,
     GraphCodecs,
@@ -214,7 +214,8 @@ class _Relation(Named, Graph):
     sources: VertexType
     attributes: dict[str, Tensor]
     edge_weight: Tensor | None  # [edges] or [edges, 1]
-    _given: Tensor | None = None
+    _sources_now: Tensor | None = None  # the rows that a layer is given, and those of targets
+    _targets_now: Tensor | None = None
     _shared: Mapping[str, Any] = MappingProxyType({})  # said of all its edges
     _absent: Mapping[str, str] = MappingProxyType({})  # what the source had besides
 
@@ -246,16 +247,16 @@ class _Relation(Named, Graph):
         if not self.bipartite:
             return self
         relation = copy.copy(self)
-        relation._given, relation.target_features = H, targets
+        relation._sources_now, relation._targets_now = H, targets
         return relation
 
     def own(self, H: Any) -> Any:
         """Rows of the targets, of the very rows that the layer was given."""
         if not self.bipartite:
             return super().own(H)
-        if H is not self._given or self.target_features is None:
+        if H is not self._sources_now or self._targets_now is None:
             raise self._needs_one_type()
-        return self.target_features
+        return self._targets_now
 
     def aggregate(self, request: Aggregation) -> Tensor:
         """As any graph; but between two types, no row is its own neighbour."""
@@ -270,11 +271,11 @@ class _Relation(Named, Graph):
             "and CGConv work there"
         )
 
-    def edge_dropout(self, dropped: DroppedEdges) -> Any:
+    def _edge_dropout(self, dropped: EdgeDropout) -> EdgeDropout:
         """Refuse between two types, whose vertex ids have nothing in common."""
         if self.bipartite:
             raise InputError(f"dropout of edges of {self._name}: its two types share no ids")
-        return super().edge_dropout(dropped)
+        return super()._edge_dropout(dropped)
 
     def _fused(self, *args: Any) -> Tensor | None:
         return None if self.bipartite else super()._fused(*args)

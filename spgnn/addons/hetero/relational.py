@@ -171,13 +171,14 @@ class RGCNConv(Convolution):
             return self._of_types(H_local, graph)
         H, on = dense(H_local, "RGCNConv"), as_graph(graph)
         edges = on.local_edges
-        rows = edges.type if edge_type is None else edge_type
-        types = check_edge_rows("RGCNConv", "edge_type", rows, edges.index)
-        inner = self.num_bases is not None and self.aggr != "max"
-        if inner:
-            bases_width = self.weight.shape[0] * self.out_channels
-            inner = on.multiplies_first(H.shape[1], bases_width, gradient=H.requires_grad)
-        halo = edges.halo(self._times_bases(H) if inner else H)
+        types = edges.type if edge_type is None else edge_type
+        types = check_edge_rows("RGCNConv", "edge_type", types, edges.index)
+        rows, inner = H, False
+        if self.num_bases is not None and self.aggr != "max":
+            # H V_b for each basis, side by side, or H: the narrower travels.
+            bases = self.weight.permute(1, 0, 2).flatten(1).T
+            rows, inner = on.operand(Aggregation(H, bases))
+        halo = edges.halo(rows)
         relations = self._relations(edges.index, types, len(halo))
         own = on.own(H)
         Z_local = (
@@ -240,10 +241,6 @@ class RGCNConv(Convolution):
         for parameter in (self.weight, self.comp, self.root):
             if parameter is not None:
                 glorot_(parameter, generator)
-
-    def _times_bases(self, H_local: Tensor) -> Tensor:
-        """H V_b for each basis, side by side."""
-        return times_transposed(H_local, self.weight.permute(1, 0, 2).flatten(1).T)
 
     def _combined(self, part: Tensor, relation: int) -> Tensor:
         """The combination of these that a relation is."""

@@ -24,7 +24,8 @@ from spgnn.addons.outofcore.attention_panel import (
 )
 from spgnn.addons.outofcore.blocks import Blocks
 from spgnn.addons.outofcore.tables import Table, memory_rows, panels_of
-from spgnn.graph import AttentionScores, DroppedEdges
+from spgnn.attention import EdgeDropout
+from spgnn.graph import AttentionScores
 from spgnn.kernels import AttentionDropout, add_to_extremes_, extreme_
 from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
@@ -71,7 +72,7 @@ class Request(NamedTuple):
     first: bool = False  # whether the layer's weight is in them already
     reduce: str = "sum"
     scores: AttentionScores | None = None  # with attention
-    dropped: DroppedEdges | None = None  # with attention, in training
+    dropped: EdgeDropout | None = None  # with attention, in training
 
     @property
     def heads(self) -> Heads:

@@ -186,7 +186,7 @@ class ChunkRows(Graph):
             operand = times(request.operand, request.weight)
         elif request.self_loop is not None:
             operand = request.dense
-        return self.combine(request, Z, operand, first=first)
+        return self._combine(request, Z, operand, first=first)
 
     def _of_propagated(self, request: Aggregation) -> Tensor:
         """Multiply A·X with the weights, or take the product that was kept."""

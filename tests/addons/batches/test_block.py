@@ -18,7 +18,7 @@ from spgnn.addons.batches.sampled_graph import sampled_graph
 from spgnn.data import Graph
 from spgnn.exchange import Step
 from spgnn.graph.block import Block, Degrees, block_pattern
-from spgnn.graph.protocol import RECIPES
+from spgnn.graph.protocol import RECIPES, Aggregation
 from tests.addons.batches.graphs import CLASSES, F_IN, N, attributes, directed
 
 SEEDS = torch.tensor([7, 5, 31, 0, 58, 12])
@@ -154,8 +154,9 @@ def test_rows_of_which_edges_were_left_out_stand_for_all():
 @pytest.mark.parametrize("gradient", [False, True])
 def test_cheaper_order_of_a_block(gradient):
     few = Block(block_pattern(torch.tensor([0, 40]), torch.arange(40), 41), torch.arange(41))
-    assert not few.multiplies_first(8, 8, gradient=gradient)
-    assert few.multiplies_first(4000, 1, gradient=gradient)
+    for widths, first in (((8, 8), False), ((4000, 1), True)):
+        H, W = torch.ones(41, widths[0], requires_grad=gradient), torch.ones(widths[1], widths[0])
+        assert few.operand(Aggregation(H, W))[1] is first
 
 
 def test_several_hops_of_one_block_are_refused():
