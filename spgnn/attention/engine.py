@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from math import log
 
 import torch
@@ -14,15 +14,15 @@ from spgnn.attention.passes import (
     DST,
     LATE,
     ROWS,
-    Dropouts,
-    EdgeParts,
     Forward,
+    Inputs,
     PartialsExchange,
     Pass,
     Payload,
+    Shares,
 )
 from spgnn.attention.pieces import Marks, Partials, Pieces, pieces
-from spgnn.attention.scores import Gradients, Scores
+from spgnn.attention.scores import Gradients
 from spgnn.errors import InputError
 from spgnn.exchange import EXACT, Executor, Plan, Step
 from spgnn.exchange.codec import Errors
@@ -98,9 +98,9 @@ class Attention:
         remote = self.pieces.remote
         return self.pieces.local.nnz + (0 if remote is None else remote.nnz)
 
-    def check_edges(self, edges: Tensor | None, *, wanted: bool = False) -> None:
-        """Refuse scores of edges [edges, …] that do not lie where edges do; `wanted`: will not."""
-        if edges is None and not wanted:
+    def check_edges(self, edges: Tensor | None, *, needed: bool = False) -> None:
+        """Refuse scores of edges [edges, …] that do not lie where edges do; `needed`: will not."""
+        if edges is None and not needed:
             return
         if self.pieces.sums is not None or self.pieces.fold is not None:
             raise InputError(
@@ -166,73 +166,24 @@ class Attention:
                 # these go, with what every weight of the row needs, and those of the ends return.
                 yield from way.carried(width, heads, dtype, step, joint=joint)
 
-    def forward(
-        self,
-        Z: Tensor,
-        dst: Tensor,
-        scores: Scores,
-        step: Step,
-        *,
-        edges: Tensor | None = None,
-        drops: tuple[int, float, Tensor, Tensor | None] | None = None,
-        gradients: bool = True,
-    ) -> Forward:
-        """Weighted sums of rows of Z [columns, heads * channels]. Collective.
-
-        Parameters
-        ----------
-        Z, dst, scores, step
-            `dst` [rows, …] is what destinations contribute to scores.
-        edges : Tensor [edges, …], optional
-            What edges contribute, in the order of the nonzeros of [local, remote].
-        drops : (key, probability, vertex_ids, row_columns), optional
-            Dropout of weights, with vertices as of :meth:`ids`.
-        gradients : bool
-            Whether to keep what these need.
-        """
+    def forward(self, inputs: Inputs, step: Step, *, gradients: bool = True) -> Forward:
+        """Weighted sums [rows, heads * channels], and all that gradients need. Collective."""
         run = self._at(step)
         if self._codecs is not None and not step.exact:
-            self._measure(Z, run.pieces, step)
-            step = self._begin(Z, scores, step)
-        return run.forward(
-            Z,
-            dst,
-            scores,
-            step,
-            edges=self._split(edges, run.pieces),
-            dropouts=self._dropouts(drops, run.pieces),
-            gradients=gradients,
-        )
+            self._measure(inputs.Z, run.pieces, step)
+            step = self._begin(inputs, step)
+        return run.forward(inputs, self._shares(inputs, run.pieces), step, gradients=gradients)
 
-    def backward(
-        self,
-        G: Tensor,
-        Z: Tensor,
-        dst: Tensor,
-        scores: Scores,
-        saved: Forward,
-        step: Step,
-        *,
-        edges: Tensor | None = None,
-        drops: tuple[int, float, Tensor, Tensor | None] | None = None,
-    ) -> Gradients:
+    def backward(self, G: Tensor, inputs: Inputs, saved: Forward, step: Step) -> Gradients:
         """Gradients in all operands, from G [rows, heads * channels]. Collective.
 
-        `saved` is what `forward` returned, which all else was given to.
+        `saved` is what `forward` returned of the same inputs.
         """
         run, step = self._at(step), step.reversed()
         if self._codecs is not None and not step.exact:
-            step = self._begin(Z, scores, step)
-        gradients, of_remote = run.backward(
-            G,
-            Z,
-            dst,
-            scores,
-            saved,
-            step,
-            edges=self._split(edges, run.pieces),
-            dropouts=self._dropouts(drops, run.pieces),
-        )
+            step = self._begin(inputs, step)
+        shares = self._shares(inputs, run.pieces)
+        gradients, of_remote = run.backward(G, inputs, shares, saved, step)
         return gradients._replace(edges=self._joined(gradients.edges, of_remote, run.pieces))
 
     @cached_property
@@ -245,10 +196,8 @@ class Attention:
         if self._codecs is None or step.exact:
             return self._exact
         share = self._share(step.epoch)
-        if share == 0:
-            return self._none
-        if share == 1:
-            return self._all
+        if share in (0, 1):
+            return self._all if share else self._none
         epoch, before, run = self._sampled.get(step.product, (-1, 0.0, None))
         if run is None or (epoch, before) != (step.epoch, share):
             run = self._pass(self._sample(step, share), share, self._codecs.of_attention)
@@ -301,10 +250,11 @@ class Attention:
                 marks[name] = route.draw(key, share, adjoint=False)
         return parts.sample(marks)
 
-    def _begin(self, Z: Tensor, scores: Scores, step: Step) -> Step:
+    def _begin(self, inputs: Inputs, step: Step) -> Step:
         assert self._codecs is not None
-        facts = Z.shape[1], scores.heads, Z.dtype
-        return self._codecs.begin(step, lambda at: self.carried(*facts, at, joint=scores.joint))
+        Z, scores = inputs.Z, inputs.scores
+        sizes = Z.shape[1], scores.heads, Z.dtype
+        return self._codecs.begin(step, lambda at: self.carried(*sizes, at, joint=scores.joint))
 
     def _measure(self, Z: Tensor, some: Pieces, step: Step) -> None:
         """Note the squared norm of rows that are not sent, and of all that could be."""
@@ -319,13 +269,15 @@ class Attention:
         account = errors.account("sampling" if share else "never", step, Z.device)
         account.add_(torch.stack((lost, everything)))
 
-    def _dropouts(
-        self, drops: tuple[int, float, Tensor, Tensor | None] | None, some: Pieces
-    ) -> Dropouts:
-        """Dropout of every block."""
-        if drops is None:
-            return None, None, None
-        key, p, vertex_ids, row_columns = drops
+    def _shares(self, inputs: Inputs, some: Pieces) -> Shares:
+        """Contributions of edges and dropout, block by block."""
+        edges: tuple[Tensor | None, Tensor | None] = inputs.edges, None
+        if inputs.edges is not None and self.pieces.remote is not None:
+            local, remote = self._places
+            edges = inputs.edges[local], inputs.edges[self._fetched(remote, some)]
+        if inputs.drops is None:
+            return Shares(edges)
+        key, p, vertex_ids, row_columns = inputs.drops
         rows, columns, fetched, requested = self.ids(vertex_ids, row_columns)
         if some.sampled_rows is not None:
             rows = rows[some.sampled_rows]
@@ -333,15 +285,8 @@ class Attention:
             fetched = fetched[some.sampled_fetches]
         if some.sampled_sums is not None:
             requested = requested[some.sampled_sums]
-        dropout = partial(AttentionDropout, key, p)
-        return dropout(rows, columns), dropout(rows, fetched), dropout(requested, columns)
-
-    def _split(self, edges: Tensor | None, some: Pieces) -> EdgeParts:
-        """Split data of edges into those of the local block and those of the remote block."""
-        if edges is None or self.pieces.remote is None:
-            return edges, None
-        local, remote = self._places
-        return edges[local], edges[self._fetched(remote, some)]
+        pairs = (rows, columns), (rows, fetched), (requested, columns)
+        return Shares(edges, tuple(AttentionDropout(key, p, *pair) for pair in pairs))
 
     def _joined(self, local: Tensor | None, remote: Tensor | None, some: Pieces) -> Tensor | None:
         if local is None or self.pieces.remote is None:

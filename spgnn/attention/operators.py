@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from spgnn.attention.engine import Attention
-from spgnn.attention.passes import Forward
+from spgnn.attention.passes import Forward, Inputs
 from spgnn.attention.scores import Scores
 from spgnn.autograd import Operands, in_own_dtype, with_name
 from spgnn.errors import InputError
@@ -19,17 +19,6 @@ from spgnn.sparse import SUM_DTYPE
 
 # Instead of a product's number: it is exact; and nobody has compared the operands yet.
 NO_CODEC, COMPILED = -1, -2
-
-
-class RecordedAttention(NamedTuple):
-    """A record of one attention on the meta device, as products leave one."""
-
-    width: int  # columns of the rows that travel: heads × channels
-    dtype: torch.dtype
-    adjoint: bool
-    heads: int
-    joint: bool  # true if scores need the destination's whole row
-    product: int  # its number in the epoch; below zero if it is exact
 
 
 class Matrix(Protocol):
@@ -117,7 +106,7 @@ def attend(
     rules, epoch, number = (joint, slope, p, key, gradients), 0, COMPILED
     if not torch.compiler.is_compiling():
         _check(A, Z, dst, a, edges, dropout, joint=joint)
-        step = _next_step(A, Z, a, edges, vertex_ids, row_columns, *rules)
+        step = _next_step(A, Z, a, edges, (vertex_ids, row_columns), *rules)
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
     operands = Z.contiguous(), dst.contiguous(), a, edges, vertex_ids, row_columns
@@ -142,11 +131,11 @@ def _check(
             "attention needs rows [n, heads · channels] and a vector [heads, channels], got "
             f"{list(Z.shape)} and {list(a.shape)}"
         )
-    wanted = (A.rows, Z.shape[1] if joint else len(a))
-    if dst.shape != wanted:
-        raise InputError(f"destinations must be {list(wanted)}, got {list(dst.shape)}")
-    if edges is not None and (edges.dim() != 2 or edges.shape[1] != wanted[1]):
-        raise InputError(f"edge scores must be [edges, {wanted[1]}], got {list(edges.shape)}")
+    width = Z.shape[1] if joint else len(a)
+    if dst.shape != (A.rows, width):
+        raise InputError(f"destinations must be {[A.rows, width]}, got {list(dst.shape)}")
+    if edges is not None and (edges.dim() != 2 or edges.shape[1] != width):
+        raise InputError(f"edge scores must be [edges, {width}], got {list(edges.shape)}")
     A.attention.check_edges(edges)
     if dropout is None:
         return
@@ -160,19 +149,10 @@ def _check(
 
 
 def _next_step(
-    A: Matrix,
-    Z: Tensor,
-    a: Tensor,
-    edges: Tensor | None,
-    vertex_ids: Tensor | None,
-    row_columns: Tensor | None,
-    joint: bool,
-    slope: float,
-    p: float,
-    key: int,
-    gradients: bool,
+    A: Matrix, Z: Tensor, a: Tensor, edges: Tensor | None, ids: tuple[Any, Any], *rules: Any
 ) -> Step:
     """The step of what is about to begin, on which all ranks agree. Collective."""
+    joint, slope, p, key, gradients = rules
     return A.operands.next(
         Z.detach(),
         A.columns,
@@ -180,7 +160,7 @@ def _next_step(
         joint=joint,
         slope=slope,
         dropout=(p, key),
-        new_ids=vertex_ids is not None and not A.attention.knows(vertex_ids, row_columns),
+        new_ids=ids[0] is not None and not A.attention.knows(*ids),
         edges=edges is not None,
         gradients=gradients,
     )
@@ -202,13 +182,12 @@ def _attend(
     handle, joint, slope, p, key, gradients, epoch, number = rules
     A: Matrix = with_name(handle)
     if number == COMPILED:
-        _next_step(A, Z, a, edges, vertex_ids, row_columns, joint, slope, p, key, gradients)
+        ids = vertex_ids, row_columns
+        _next_step(A, Z, a, edges, ids, joint, slope, p, key, gradients)
     drops = None if vertex_ids is None else (key, p, vertex_ids, row_columns)
-    scores, step = Scores(a, slope, joint), step_of(epoch, number)
+    inputs = Inputs(Z, dst, Scores(a, slope, joint), edges, drops)
     with in_own_dtype(Z.device.type):
-        return list(
-            A.attention.forward(Z, dst, scores, step, edges=edges, drops=drops, gradients=gradients)
-        )
+        return list(A.attention.forward(inputs, step_of(epoch, number), gradients=gradients))
 
 
 def _new(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
@@ -249,9 +228,8 @@ def _gradient(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     if G is None:
         return None, None, None, None, *nothing
     if G.is_meta:
-        ctx.A.record.append(
-            RecordedAttention(Z.shape[1], Z.dtype, True, len(a), ctx.joint, ctx.number)
-        )
+        step = replace(step_of(0, ctx.number), adjoint=True)
+        ctx.A.note(Z.shape[1], Z.dtype, step, len(a), ctx.joint)
     rules = ctx.handle, ctx.joint, ctx.slope, ctx.p, ctx.key, ctx.epoch, ctx.number
     dZ, d_dst, da, d_edges = torch.ops.spgnn.attend_backward(
         G.contiguous(), *operands, saved, *rules
@@ -266,9 +244,10 @@ def _attend_backward(G: Tensor, *operands: Any) -> list[Tensor]:
     A: Matrix = with_name(handle)
     A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
     drops = None if vertex_ids is None else (key, p, vertex_ids, row_columns)
-    scores, step, forward = Scores(a, slope, joint), step_of(epoch, number), Forward(*saved)
+    inputs = Inputs(Z, dst, Scores(a, slope, joint), edges, drops)
     with in_own_dtype(Z.device.type):
-        gradients = A.attention.backward(G, Z, dst, scores, forward, step, edges=edges, drops=drops)
+        step = step_of(epoch, number)
+        gradients = A.attention.backward(G, inputs, Forward(*saved), step)
     assert gradients.dst is not None
     of_edges = a.new_empty(0) if gradients.edges is None else gradients.edges
     return [gradients.Z, gradients.dst, gradients.a, of_edges]

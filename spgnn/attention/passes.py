@@ -38,11 +38,27 @@ NOTHING = -1e30
 Wait = Callable[[], list[Tensor]]
 """Waits for tensors [received rows, …] that are under way, and returns them."""
 
-Dropouts = tuple[AttentionDropout | None, AttentionDropout | None, AttentionDropout | None]
-"""For the block at hand, that of fetched sources, and that of partials for others."""
+Drops = tuple[int, float, Tensor, Tensor | None]
+"""Dropout of weights: key, probability, vertex_ids and row_columns (as of `Attention.ids`)."""
 
-EdgeParts = tuple[Tensor | None, Tensor | None]
-"""Contributions of edges: those of the local block, and those of fetched sources."""
+
+class Inputs(NamedTuple):
+    """All that is weighed: rows of Z [columns, heads * channels], by scores of pairs."""
+
+    Z: Tensor
+    dst: Tensor  # [rows, …]: contributions of destinations to scores
+    scores: Scores
+    edges: Tensor | None = None  # [edges, …]: of edges, as the nonzeros of [local, remote] lie
+    drops: Drops | None = None
+
+
+class Shares(NamedTuple):
+    """Contributions of edges and dropout, by block; ``None`` for none."""
+
+    # of the local block, and of fetched sources
+    edges: tuple[Tensor | None, Tensor | None] = (None, None)
+    # the same, and of partials for others
+    dropouts: tuple[AttentionDropout | None, ...] = (None, None, None)
 
 
 class Payload(NamedTuple):
@@ -57,9 +73,7 @@ class Payload(NamedTuple):
     def at(self, places: Tensor) -> Payload:
         """Listed rows."""
         rows = None if self.rows is None else self.rows.index_select(0, places)
-        now, late = (
-            tuple(each.index_select(0, places) for each in some) for some in (self.now, self.late)
-        )
+        now, late = (tuple(t.index_select(0, places) for t in some) for some in self[1:])
         return Payload(rows, now, late)
 
     @property
@@ -213,18 +227,10 @@ class Pass:
         self.sums, self.fold = sums, fold
         self._log_share = log_share
 
-    def forward(
-        self,
-        Z: Tensor,
-        dst: Tensor,
-        scores: Scores,
-        step: Step,
-        *,
-        edges: EdgeParts,
-        dropouts: Dropouts,
-        gradients: bool,
-    ) -> Forward:
+    def forward(self, inputs: Inputs, shares: Shares, step: Step, *, gradients: bool) -> Forward:
         """Weighted sums of rows of Z; as of :meth:`Attention.forward`. Collective."""
+        Z, dst, scores, *_ = inputs
+        edges, dropouts = shares
         parts, share = self.pieces, self._log_share
         arriving = wait_partials = None
         if self.exchange is not None:
@@ -278,18 +284,11 @@ class Pass:
         return Forward(out, lse, *saved, gathered, fetched, requested, *requested_saved)
 
     def backward(
-        self,
-        G: Tensor,
-        Z: Tensor,
-        dst: Tensor,
-        scores: Scores,
-        saved: Forward,
-        step: Step,
-        *,
-        edges: EdgeParts,
-        dropouts: Dropouts,
+        self, G: Tensor, inputs: Inputs, shares: Shares, saved: Forward, step: Step
     ) -> tuple[Gradients, Tensor | None]:
         """Gradients in all operands, and in what fetched sources contribute. Collective."""
+        Z, dst, scores, *_ = inputs
+        edges, dropouts = shares
         parts, share = self.pieces, self._log_share
         whole = Whole(G, saved.lse, head_products(G, saved.out, scores.heads))
         if self.fold is not None:
@@ -350,16 +349,13 @@ class Pass:
         parts = self.pieces
         assert parts.mine is not None
         assert parts.others is not None
-        wait, everything = self.fold.to_makers(payload, step), []
-        rows, known = parts.partial_rows, len(parts.mine) + len(parts.others)
+        wait, everything, rows = self.fold.to_makers(payload, step), [], parts.partial_rows
         for tensor, empty in zip(payload.tensors, nothing, strict=False):
-            found = tensor.new_empty(rows, *tensor.shape[1:])
-            if known < rows:
-                found.fill_(empty)
-            found[parts.mine] = tensor
-            everything.append(found)
-        for found, arrived in zip(everything, wait(), strict=True):
-            found[parts.others] = arrived
+            whole = tensor.new_full((rows, *tensor.shape[1:]), empty)
+            whole[parts.mine] = tensor
+            everything.append(whole)
+        for whole, arrived in zip(everything, wait(), strict=True):
+            whole[parts.others] = arrived
         return everything
 
 

@@ -198,20 +198,20 @@ def _folded(stages: Sequence[object]) -> tuple[Tensor | None, Tensor | None, Par
     (stage,) = stages
     if not isinstance(stage, Stage) or stage.remote is None or not stage.hops:
         raise InputError(f"{WHAT_WORKS}: this plan does not end with a fold")
-    hop, kept = _only_hop(stage), stage.local.pattern
-    if not isinstance(kept, Selection) or not isinstance(hop.send.pattern, Selection):
+    hop, stays = _only_hop(stage), stage.local.pattern
+    if not isinstance(stays, Selection) or not isinstance(hop.send.pattern, Selection):
         raise InputError(f"{WHAT_WORKS}: this plan does not end with a fold")
     received = stage.remote.pattern
     way = Partials(hop.axis, hop.route(), received, _row_of_each(received))
-    return kept.indices.long(), hop.send.indices.long(), way
+    return stays.indices.long(), hop.send.indices.long(), way
 
 
 def _row_of_each(pattern: Pattern) -> Tensor:
     """The row of the one nonzero in each column, int64 [cols]."""
     rows = torch.arange(pattern.shape[0], device=pattern.device)
-    found = torch.empty(pattern.shape[1], dtype=torch.int64, device=pattern.device)
-    found[pattern.indices.long()] = rows.repeat_interleave(pattern.row_lengths)
-    return found
+    of_columns = torch.empty(pattern.shape[1], dtype=torch.int64, device=pattern.device)
+    of_columns[pattern.indices.long()] = rows.repeat_interleave(pattern.row_lengths)
+    return of_columns
 
 
 def rows_where(pattern: Pattern, chosen: Tensor) -> Pattern:
@@ -226,9 +226,9 @@ def columns_where(pattern: Pattern, chosen: Tensor, columns: int | None = None) 
     """Some columns of a pattern, numbered anew; so many, where that is known."""
     columns = int(chosen.sum()) if columns is None else columns
     number = (chosen.cumsum(0) - 1).to(index_dtype(columns))
-    kept = chosen[pattern.indices.long()]
-    indptr = _begins(kept)[pattern.indptr]
-    indices = number[pattern.indices[kept].long()]
+    stays = chosen[pattern.indices.long()]
+    indptr = _begins(stays)[pattern.indptr]
+    indices = number[pattern.indices[stays].long()]
     return Pattern.trusted(indptr, indices, (pattern.shape[0], columns))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from spgnn.attention import Attention
-from spgnn.attention.operators import NO_CODEC, RecordedAttention, step_of
+from spgnn.attention.operators import NO_CODEC
 from spgnn.autograd import named, product
 from spgnn.exchange import Step
 from spgnn.exchange.plan import Carried
@@ -62,7 +62,6 @@ class DryMatrix(ABC):
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.handle = named(self)
-        self.record = self  # that attention's gradient appends to
 
     @property
     @abstractmethod
@@ -83,16 +82,11 @@ class DryMatrix(ABC):
         self.note(G_local.shape[1], G_local.dtype, step)
         return G_local.new_empty(self.columns, G_local.shape[1])
 
-    def append(self, entry: RecordedAttention) -> None:
-        """Note attention, or its gradient."""
-        step = replace(step_of(0, entry.product), adjoint=entry.adjoint)
-        self.note(entry.width, entry.dtype, step, entry.heads, entry.joint)
-
     @abstractmethod
     def note(
         self, width: int, dtype: torch.dtype, step: Step, heads: int = 0, joint: bool = False
     ) -> None:
-        """Note what a `Recorded` says."""
+        """Note a product, or attention if it has heads, as a `Recorded` says it."""
 
 
 class DryGraph(LayerGraph):
@@ -142,7 +136,7 @@ class DryGraph(LayerGraph):
         gradients = torch.is_grad_enabled() and any(
             t is not None and t.requires_grad for t in (Z, ends, a, edges)
         )
-        matrix.append(RecordedAttention(Z.shape[1], Z.dtype, False, len(a), scores.joint, number))
+        matrix.note(Z.shape[1], Z.dtype, step, len(a), scores.joint)
         # Without ids of vertices: no weight is dropped where there are no data.
         operands, how = (Z, ends, a, edges, None, None), (matrix.handle, scores.joint, scores.slope)
         entry: list[Tensor] = torch.ops.spgnn.attend(*operands, *how, 0.0, 0, gradients, 0, number)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from spgnn.nn.rowwise import Activation, DropoutKeys
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 from spgnn.torch_internals import has_hooks
+
+# Of the features of sources and targets, which may be of two vertex types.
+Channels = int | tuple[int, int]
 
 
 class GraphModule(nn.Module):
@@ -55,8 +59,20 @@ class Convolution(GraphModule):
     aggregation itself treats rows independently; norms in the tail look at all vertices. A layer
     that aggregates more than once has a `forward` of its own.
 
-    With ``in_channels=-1`` a layer finds its width in its first call. Its matrices are then drawn
-    on rank 0 and sent to the others.
+    Our layers have the arguments of PyG's, in their order, and the names of its parameters. With
+    ``in_channels=-1`` one finds its width in its first call; its matrices are then drawn on rank 0
+    and sent to the others. Where `in_channels` may be a pair, it is of sources and targets of two
+    types. ``cached`` has no effect: a graph keeps its matrices. Further options are PyG's of
+    message passing, which are refused unless they say what a layer does anyway.
+
+    Parameters
+    ----------
+    options : dict
+        Further options by name.
+    aggr : str, optional
+        The reduction of a layer that has no choice of it.
+    channels, pair
+        Widths, to be checked; whether ``in_channels`` may be two.
 
     Attributes
     ----------
@@ -76,17 +92,24 @@ class Convolution(GraphModule):
     uses_edges = False
     calls_agreed = 0
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        aggr: str | None = None,
+        pair: bool = False,
+        **channels: Channels,
+    ) -> None:
         super().__init__()
+        check_channels(type(self).__name__, pair=pair, **channels)
+        check_options(self, options, **({} if aggr is None else {"aggr": aggr}))
         self.register_forward_pre_hook(find_widths, with_kwargs=True)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The layer on this rank's rows; what one rank refuses of its own, all ranks do."""
         graph = arguments[1] if len(arguments) > 1 else named.get("graph")
-        comm = (
-            graph.mesh.everyone if isinstance(graph, DistMatrix) else getattr(graph, "comm", None)
-        )
-        return agreeing(self, comm, partial(super().__call__, *arguments, **named))
+        on = graph.mesh.everyone if isinstance(graph, DistMatrix) else getattr(graph, "comm", None)
+        return agreeing(self, on, partial(super().__call__, *arguments, **named))
 
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
@@ -97,15 +120,9 @@ class Convolution(GraphModule):
         )
 
     def update(self, Z: Tensor, H: Features, graph: Graph) -> Tensor:
-        """Rows of the layer, of the aggregated ones [rows, f]; by default the same.
+        """Rows of the layer, of the aggregated ones Z [rows, f], which it may overwrite.
 
-        Parameters
-        ----------
-        Z : Tensor [rows, f]
-            May be overwritten.
-        H : Tensor [columns, f_in], CSR, or Propagated
-            For layers that look at ``graph.own(H)``.
-        graph : Graph
+        By default they are the same. H is for layers that look at ``graph.own(H)``.
         """
         return Z
 
@@ -133,10 +150,10 @@ class Convolution(GraphModule):
         H_local : Tensor [columns, f_in], CSR, or Propagated
         graph : Graph, or DistMatrix
         edge_attr : Tensor [local edges, edge_dim], optional
-            In the order of ``graph.edge_index``; by default ``graph.edge_attr``. Only for layers
-            that take features of edges.
+            Of layers that take features of edges, in the order of ``graph.edge_index``; by default
+            ``graph.edge_attr``.
         keys : DropoutKeys, optional
-            Only for layers that drop edges or messages, in training.
+            Of layers that drop edges or messages, in training.
 
         Returns
         -------
@@ -175,16 +192,9 @@ class Convolution(GraphModule):
 
 
 class Linear(nn.Linear):
-    """A linear layer whose bias is zero, and whose f_in may be found later.
+    """A linear layer whose bias is zero, and whose f_in may be found later (−1).
 
-    Parameters
-    ----------
-    f_in : int
-        −1 if it is not known yet.
-    f_out : int
-    bias : bool
-    of_targets : bool
-        Whether it is of the vertices that a layer makes, where these are of another type.
+    With `of_targets` it is of the vertices that a layer makes, where these are of another type.
     """
 
     def __init__(
@@ -284,10 +294,6 @@ def initialise(module: nn.Module) -> None:
                 reset()
 
 
-# Of the features of sources and targets, which may be of two vertex types.
-Channels = int | tuple[int, int]
-
-
 def both(in_channels: Channels) -> tuple[int, int]:
     """The width of sources and that of targets."""
     return in_channels if isinstance(in_channels, tuple) else (in_channels, in_channels)
@@ -355,23 +361,19 @@ def layer_widths(
 
 
 def check_channels(name: str, *, pair: bool = False, **channels: Channels) -> None:
-    """Refuse widths that cannot be; −1 stands for an ``in_channels`` that is found later.
-
-    With `pair`, it may be two widths, of sources and targets.
+    """Refuse widths that cannot be; ``in_channels`` may be −1, found later, or with `pair` two.
 
     Raises
     ------
     InputError
     """
     for what, width in channels.items():
-        if pair and what == "in_channels" and isinstance(width, tuple) and len(width) == 2:
-            for one in width:
-                check_channels(name, in_channels=one)
-            continue
         lowest = -1 if what == "in_channels" else 1
-        if isinstance(width, bool) or not isinstance(width, int) or width < lowest or not width:
-            later = ", or -1 to find it at the first call" if lowest < 0 else ""
-            raise InputError(f"{name}: {what} must be a positive integer{later}, got {width!r}")
+        two = pair and lowest < 0 and isinstance(width, tuple) and len(width) == 2
+        for one in width if two else (width,):  # type: ignore[union-attr]
+            if isinstance(one, bool) or not isinstance(one, int) or one < lowest or not one:
+                later = ", or -1 to find it at the first call" if lowest < 0 else ""
+                raise InputError(f"{name}: {what} must be a positive integer{later}, got {one!r}")
 
 
 # Further arguments of PyG's message passing, with their defaults.
@@ -383,30 +385,20 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def check_options(layer: nn.Module, options: dict[str, Any], **defaults: Any) -> None:
-    """Refuse options that a layer does not know, unless they say what it does anyway.
-
-    Parameters
-    ----------
-    layer : Module
-    options : dict
-        Options by name.
-    defaults
-        Of PyG's layer, for options that ours has not.
+def check_options(layer: nn.Module, options: Mapping[str, Any], **defaults: Any) -> None:
+    """Refuse options that a layer does not know, unless they are PyG's `defaults`.
 
     Raises
     ------
     InputError
     """
-    accepted = _DEFAULTS | defaults
+    accepted, kind = _DEFAULTS | defaults, type(layer)
     for name, value in options.items():
-        if name in accepted and value == accepted[name]:
-            continue
-        kind = type(layer)
-        taken = [key for key in signature(kind.__init__).parameters if key != "self"][:-1]
-        if name in accepted:
+        if name not in accepted:
+            taken = [key for key in signature(kind.__init__).parameters if key != "self"][:-1]
+            raise InputError(f"{kind.__name__} has no option {name}{suggestion(name, taken)}")
+        if value != accepted[name]:
             raise InputError(f"{kind.__name__}: {name}={value!r} is not supported")
-        raise InputError(f"{kind.__name__} has no option {name}{suggestion(name, taken)}")
 
 
 def find_widths(layer: Convolution, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -29,16 +29,7 @@ from spgnn.graph.protocol import (
 from spgnn.kernels import edge_add, edge_softmax, edge_spmm, sddmm, spmm
 from spgnn.kernels.edge_spmm import EDGE_REDUCTIONS
 from spgnn.kernels.gemm import times_transposed
-from spgnn.nn.convolution import (
-    Channels,
-    Convolution,
-    Linear,
-    both,
-    check_channels,
-    check_options,
-    glorot_,
-    lazy_parts,
-)
+from spgnn.nn.convolution import Channels, Convolution, Linear, both, glorot_, lazy_parts
 from spgnn.nn.layers import EDGES, GINConv, first_linear
 from spgnn.nn.norm import BatchNorm, run_stage
 from spgnn.nn.rowwise import DropoutKeys
@@ -96,8 +87,6 @@ class GINEConv(GINConv):
         As of :class:`GINConv`.
     edge_dim : int, optional
         Width of the edges' features; without it they are as wide as H, and there is no W.
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     uses_edges = True
@@ -155,8 +144,6 @@ class NNConv(Convolution):
         A linear layer, or a sequence that ends with one, [edges, f] to [edges, in · out].
     aggr : {"add", "sum", "mean"}
     root_weight, bias : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     uses_edges = True
@@ -172,10 +159,8 @@ class NNConv(Convolution):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels("NNConv", pair=True, in_channels=in_channels, out_channels=out_channels)
+        super().__init__(options, pair=True, in_channels=in_channels, out_channels=out_channels)
         in_channels, targets = both(in_channels)
-        check_options(self, options)
         check_choice("NNConv aggr", aggr, ("add", "sum", "mean"))
         last = nn[-1] if isinstance(nn, torch.nn.Sequential) and len(nn) else nn
         if not isinstance(last, torch.nn.Linear) or last.out_features != in_channels * out_channels:
@@ -230,8 +215,6 @@ class CGConv(Convolution):
     batch_norm : bool
         Over the vertices of all ranks.
     bias : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     uses_edges = True
@@ -246,12 +229,11 @@ class CGConv(Convolution):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
+        super().__init__(options)
         sources, targets = both(channels)
         self.channels = check_integer("CGConv channels", targets, 1)
         self.of_sources = check_integer("CGConv channels", sources, 1)
         self.dim = check_integer("CGConv dim", dim, 0)
-        check_options(self, options)
         check_choice("CGConv aggr", aggr, ("add", *EDGE_REDUCTIONS))
         self.reduce: Any = "sum" if aggr == "add" else aggr
         self.lin_f = Linear(sources + targets + dim, targets, bias=bias)
@@ -312,8 +294,6 @@ class TransformerConv(Convolution):
     edge_dim : int, optional
         Width of the edges' features.
     bias, root_weight : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     uses_edges = True
@@ -333,12 +313,14 @@ class TransformerConv(Convolution):
         root_weight: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels(
-            "TransformerConv", pair=True, in_channels=in_channels, out_channels=out_channels
+        super().__init__(
+            options,
+            aggr="add",
+            pair=True,
+            in_channels=in_channels,
+            out_channels=out_channels,
+            heads=heads,
         )
-        check_integer("TransformerConv heads", heads, 1)
-        check_options(self, options, aggr="add")
         self.dropout, self.number = check_rate("TransformerConv dropout", dropout), 0
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.root_weight, self.edge_dim = concat, root_weight, edge_dim

@@ -20,8 +20,6 @@ from spgnn.nn.convolution import (
     Convolution,
     Linear,
     both,
-    check_channels,
-    check_options,
     lazy_parts,
     linear_of,
     linear_of_own,
@@ -40,8 +38,7 @@ class AttentionConv(Convolution):
 
     Parameters
     ----------
-    in_channels : int
-        −1 finds them in the first call; a pair is of sources and targets of two types.
+    in_channels : int, or a pair
     out_channels : int
         Of each head.
     heads : int
@@ -63,8 +60,6 @@ class AttentionConv(Convolution):
         Of each element of a vertex's row, after scores were computed from all of it, as the
         authors' own implementation of GAT does; PyG's has none. The same mask for all neighbours, a
         function of the vertex.
-    options
-        Of PyG's message passing; only their defaults.
 
     Attributes
     ----------
@@ -94,12 +89,10 @@ class AttentionConv(Convolution):
         message_dropout: float = 0.0,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_options(self, options)
-        name = type(self).__name__
-        check_channels(
-            name, pair=True, in_channels=in_channels, out_channels=out_channels, heads=heads
+        super().__init__(
+            options, pair=True, in_channels=in_channels, out_channels=out_channels, heads=heads
         )
+        name = type(self).__name__
         if isinstance(fill_value, str):
             check_choice(f"{name} fill_value", fill_value, FILLS)
         self.out_channels, self.heads, self.concat = out_channels, heads, concat
@@ -316,7 +309,6 @@ class GATv2Conv(AttentionConv):
         message_dropout: float = 0.0,
         **options: Any,
     ) -> None:
-        check_options(self, options)
         self.share_weights = share_weights
         super().__init__(
             in_channels,
@@ -331,6 +323,7 @@ class GATv2Conv(AttentionConv):
             bias,
             residual,
             message_dropout=message_dropout,
+            **options,
         )
 
     def _add_weights(self, in_channels: Channels, width: int, *, bias: bool) -> None:
@@ -372,7 +365,7 @@ class EdgeOrder:
         self, graph: Graph, A: Matrix, edge_attr: Tensor, fill: float | Tensor | str | None
     ) -> Tensor:
         """Features of the nonzeros of own rows, [nonzeros, f]."""
-        A.attention.check_edges(None, wanted=True)
+        A.attention.check_edges(None, needed=True)
         attr = edge_attr[:, None] if edge_attr.dim() == 1 else edge_attr
         index = graph.local_edges.order
         if attr.is_meta:  # no data, and no order

@@ -1,12 +1,9 @@
-"""Layers that sum over neighbours once: GCN, GraphSAGE, GraphConv, GIN; or several times.
-
-Those are SGC, APPNP, LightGCN's, TAGCN and GCNII. Parameters are those of PyG's layers, and so are
-their names.
-"""
+"""Layers that sum over neighbours: GCN, GraphSAGE, GraphConv, GIN; SGC, APPNP, LG, TAG, GCNII."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import log
 from typing import Any
 
@@ -34,8 +31,6 @@ from spgnn.nn.convolution import (
     Convolution,
     Linear,
     both,
-    check_channels,
-    check_options,
     glorot_,
     initialise,
     linear_of,
@@ -69,24 +64,17 @@ EDGES = 1 << 15
 class GCNConv(Convolution):
     """``Z = Â H W + b`` with ``Â = D^-1/2 (A + I) D^-1/2`` (Kipf & Welling 2017).
 
-    forward Z = A H W; dgrad dH = Aᵀ G Wᵀ; wgrad dW = (A H)ᵀ G = Hᵀ (Aᵀ G), whichever operand was
-    kept.
+    Its gradients are dH = Aᵀ G Wᵀ and dW = (A H)ᵀ G = Hᵀ (Aᵀ G), whichever operand was stored.
 
     Parameters
     ----------
-    in_channels, out_channels : int
-        −1 finds `in_channels` in the first call.
     improved : bool
         ``A + 2 I`` instead of ``A + I``.
-    cached : bool
-        Has no effect: a graph keeps its matrices.
     add_self_loops : bool, optional
         By default if the matrix is normalised.
     normalize : bool
         ``False``: A as it is.
     bias : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     bias: Tensor | None
@@ -103,9 +91,7 @@ class GCNConv(Convolution):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels("GCNConv", in_channels=in_channels, out_channels=out_channels)
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add", in_channels=in_channels, out_channels=out_channels)
         loops = normalize if add_self_loops is None else add_self_loops
         if loops and not normalize:
             raise InputError("GCNConv: add_self_loops=True needs normalize=True")
@@ -146,8 +132,6 @@ class SAGEConv(Convolution):
 
     Parameters
     ----------
-    in_channels, out_channels : int
-        −1 finds `in_channels` in the first call; a pair is of sources and targets of two types.
     aggr : {"mean", "sum", "max", "min", "std"}
     normalize : bool
         Divide each row by its length.
@@ -156,8 +140,6 @@ class SAGEConv(Convolution):
     project : bool
         Neighbours are ``relu(H W + b)``.
     bias : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     def __init__(
@@ -171,9 +153,7 @@ class SAGEConv(Convolution):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels("SAGEConv", pair=True, in_channels=in_channels, out_channels=out_channels)
-        check_options(self, options)
+        super().__init__(options, pair=True, in_channels=in_channels, out_channels=out_channels)
         self._reduction = _over_neighbours("SAGEConv aggr", aggr)
         sources, targets = both(in_channels)
         if project and sources < 0:
@@ -214,7 +194,7 @@ class SAGEConv(Convolution):
 
     def tail(self) -> Sequence[Stage]:
         """Division by the length of each row, if asked for."""
-        return (_normalised,) if self.normalize else ()
+        return (partial(F.normalize, dim=-1),) if self.normalize else ()
 
 
 class GraphConv(Convolution):
@@ -222,13 +202,9 @@ class GraphConv(Convolution):
 
     Parameters
     ----------
-    in_channels, out_channels : int
-        −1 finds `in_channels` in the first call; a pair is of sources and targets of two types.
     aggr : {"add", "sum", "mean", "max", "min", "std"}
         Only sums know weights.
     bias : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     uses_own_rows = True
@@ -241,9 +217,7 @@ class GraphConv(Convolution):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels("GraphConv", pair=True, in_channels=in_channels, out_channels=out_channels)
-        check_options(self, options)
+        super().__init__(options, pair=True, in_channels=in_channels, out_channels=out_channels)
         self._reduction = _over_neighbours("GraphConv aggr", aggr)
         self.aggr = aggr
         sources, targets = both(in_channels)
@@ -254,13 +228,7 @@ class GraphConv(Convolution):
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
     ) -> Aggregation:
-        """``reduce(H) W_rel + H W_root``.
-
-        Raises
-        ------
-        InputError
-            If the graph has weights that the reduction does not know.
-        """
+        """``reduce(H) W_rel + H W_root``; refuses weights that the reduction does not know."""
         reduce, normalisation = self._reduction
         if self._reduction != ("sum", "none") and graph.local_edges.weight is not None:
             raise InputError(f"GraphConv: aggr {self.aggr} of weighted edges is not supported")
@@ -286,8 +254,6 @@ class GINConv(Convolution):
     eps : float
     train_eps : bool
         Whether ε is learned.
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     eps: Tensor
@@ -297,8 +263,7 @@ class GINConv(Convolution):
     def __init__(
         self, nn: torch.nn.Module, eps: float = 0.0, train_eps: bool = False, **options: Any
     ) -> None:
-        super().__init__()
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add")
         if not isinstance(nn, torch.nn.Module):
             raise InputError(f"GINConv: nn must be a torch.nn.Module, got {type(nn).__name__}")
         self.nn = nn
@@ -323,14 +288,7 @@ class GINConv(Convolution):
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
     ) -> Aggregation:
-        """``(A + (1 + ε) I) H W_1``.
-
-        Raises
-        ------
-        InputError
-            If H is sparse and `nn` begins with something else than a linear layer. If a norm in
-            `nn` looks at one rank of many.
-        """
+        """``(A + (1 + ε) I) H W_1``; a sparse H needs an `nn` that begins with a linear layer."""
         if self.training and graph.comm is not None and graph.comm.size > 1:
             check_local(self)
         first, _ = first_linear(self.nn)
@@ -368,14 +326,10 @@ class SGConv(Convolution):
 
     Parameters
     ----------
-    in_channels, out_channels : int
-        −1 finds `in_channels` in the first call.
     K : int
     cached : bool
         Has no effect: give features that are propagated once, ``nn.propagate_``.
     add_self_loops, bias : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     accepts_propagated = True
@@ -390,9 +344,7 @@ class SGConv(Convolution):
         bias: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels("SGConv", in_channels=in_channels, out_channels=out_channels)
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add", in_channels=in_channels, out_channels=out_channels)
         self.K = check_integer("SGConv K", K, 1)
         self.normalisation = _normalisation(True, add_self_loops)
         self.lin = Linear(in_channels, out_channels, bias=bias)
@@ -417,11 +369,7 @@ class APPNP(Convolution):
     alpha : float
     dropout : float
         Of edges, in training: a function of the two vertices, so the same on any number of ranks.
-    cached : bool
-        Has no effect: a graph keeps its matrices.
     add_self_loops, normalize : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     uses_keys = True
@@ -436,8 +384,7 @@ class APPNP(Convolution):
         normalize: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add")
         self.K = check_integer("APPNP K", K, 1)
         self.alpha = check_number("APPNP alpha", alpha, 0, 1)
         self.dropout = check_number("APPNP dropout", dropout, 0, 1)
@@ -446,14 +393,7 @@ class APPNP(Convolution):
     def forward(  # type: ignore[override]
         self, H_local: Features, graph: AnyGraph, *, keys: DropoutKeys | None = None
     ) -> Tensor:
-        """H_local [rows, f] to the same shape. Collective.
-
-        Raises
-        ------
-        InputError
-            If H is sparse or propagated; in training with dropout, if there are no keys, or rows do
-            not travel whole.
-        """
+        """H_local [rows, f] to the same shape; dropout needs keys, and whole rows. Collective."""
         on, H, drops = as_graph(graph), dense(H_local, "APPNP"), self.training and self.dropout > 0
         if drops and keys is None:
             raise InputError("APPNP with dropout needs keys=DropoutKeys(vertex_ids, seed, epoch)")
@@ -474,13 +414,10 @@ class LGConv(Convolution):
     ----------
     normalize : bool
         ``False``: A as it is.
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     def __init__(self, normalize: bool = True, **options: Any) -> None:
-        super().__init__()
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add")
         self.normalisation = _normalisation(normalize, False)
 
     def aggregation(
@@ -495,12 +432,8 @@ class TAGConv(Convolution):
 
     Parameters
     ----------
-    in_channels, out_channels : int
-        −1 finds `in_channels` in the first call.
     K : int
     bias, normalize : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     def __init__(
@@ -512,9 +445,7 @@ class TAGConv(Convolution):
         normalize: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_channels("TAGConv", in_channels=in_channels, out_channels=out_channels)
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add", in_channels=in_channels, out_channels=out_channels)
         self.K = check_integer("TAGConv K", K, 0)
         self.normalisation = _normalisation(normalize, False)
         self.lins = nn.ModuleList(
@@ -556,11 +487,7 @@ class GCN2Conv(Convolution):
         ``β = log(θ / layer + 1)``; 1 without them.
     shared_weights : bool
         ``False``: H⁰ has a matrix of its own.
-    cached : bool
-        Has no effect: a graph keeps its matrices.
     add_self_loops, normalize : bool
-    options
-        Of PyG's message passing; only their defaults.
     """
 
     def __init__(
@@ -575,8 +502,7 @@ class GCN2Conv(Convolution):
         normalize: bool = True,
         **options: Any,
     ) -> None:
-        super().__init__()
-        check_options(self, options, aggr="add")
+        super().__init__(options, aggr="add")
         check_integer("GCN2Conv channels", channels, 1)
         if (theta is None) != (layer is None):
             raise InputError("GCN2Conv: theta and layer go together")
@@ -604,16 +530,10 @@ class GCN2Conv(Convolution):
 def _normalisation(
     normalize: bool, add_self_loops: bool, *, improved: bool = False
 ) -> Normalisation:
-    if not normalize:
-        return "none"
-    if not add_self_loops:
-        return "plain"
-    return "improved" if improved else "sym"
+    if normalize and add_self_loops:
+        return "improved" if improved else "sym"
+    return "plain" if normalize else "none"
 
 
 def _shifted(Z: Tensor, bias: Tensor | None) -> Tensor:
     return Z if bias is None else Z + bias.to(Z.dtype)
-
-
-def _normalised(Z: Tensor) -> Tensor:
-    return F.normalize(Z, dim=-1)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spgnn import DistMatrix, InputError
 from spgnn.attention import EdgeDropout, attend
+from spgnn.attention.passes import Inputs
 from spgnn.attention.scores import Scores
 from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, Step
@@ -274,13 +275,13 @@ def check_unbiased(_: int, algorithm: Algorithm, seeds: int) -> np.ndarray:
     trial = Trial(algorithm, joint=False)
     (Z, a, dst, _), A = trial.given, trial.on(Codec(sampling=((0, 0.7),)))
     scores = Scores(a, 0.2, joint=False)
-    exact = trial.exact.attention.forward(Z, dst, scores, Step(), gradients=False)
+    exact = trial.exact.attention.forward(Inputs(Z, dst, scores), Step(), gradients=False)
     truth = torch.cat((torch.ones_like(exact.lse), exact.out), 1)
     seen, errors, attention = (exact.lse > -1e20).all(1), [], A.attention
     for seed in range(seeds):
         A.codecs.setting = replace(A.codecs.setting, seed=seed)
         attention._sampled.clear()
-        made = attention.forward(Z, dst, scores, Step(), gradients=False)
+        made = attention.forward(Inputs(Z, dst, scores), Step(), gradients=False)
         share = torch.exp(made.lse - exact.lse)
         sums = torch.cat((share, made.out * share.repeat_interleave(CHANNELS, 1)), 1)
         errors.append((sums - truth)[seen].numpy())
@@ -311,13 +312,13 @@ def test_gradients_that_return_are_right_on_average(seeds):
     Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
     dst = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
     scores = Scores(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2, joint=False)
-    made = exact.attention.forward(Z, dst, scores, Step())
-    truth = exact.attention.backward(G, Z, dst, scores, made, Step())
+    made = exact.attention.forward(Inputs(Z, dst, scores), Step())
+    truth = exact.attention.backward(G, Inputs(Z, dst, scores), made, Step())
     attention, errors = A.attention, []
     for seed in range(seeds):
         for codec in A.codecs.of_attention.values():
             codec.setting = replace(setting, seed=seed)
-        found = attention.backward(G, Z, dst, scores, made, Step())
+        found = attention.backward(G, Inputs(Z, dst, scores), made, Step())
         errors.append((found.Z - truth.Z).numpy())
         assert torch.equal(found.dst, truth.dst)
         assert torch.equal(found.a, truth.a)
