@@ -11,8 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from spgnn.data import load_dataset
-from spgnn.partition import partition
-from spgnn.partition.volume import count_volumes
+from spgnn.partition import count_volumes, partition
 
 # %%
 # A block model with skewed degrees, in eight parts, by three methods.

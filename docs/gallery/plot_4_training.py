@@ -10,10 +10,9 @@ import matplotlib.pyplot as plt
 
 from spgnn import connect
 from spgnn.config import TrainConfig
-from spgnn.frontend.from_config import training_graph
+from spgnn.frontend import training_graph
 from spgnn.testing import run_ranks
-from spgnn.train import Trainer
-from spgnn.train.vertices import NodeClassification
+from spgnn.train import NodeClassification, Trainer
 
 config = TrainConfig.of(dataset="sbm", hidden=32, epochs=40, dropout=0.3, cover="minimum")
 

@@ -9,8 +9,7 @@ Python, for three configurations and a machine that is made up.
 
 import matplotlib.pyplot as plt
 
-from spgnn.addons.plan import predict
-from spgnn.addons.plan.graphs import Dataset
+from spgnn.addons.plan import Dataset, predict
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.partition import partition

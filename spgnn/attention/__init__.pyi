@@ -7,3 +7,4 @@ from .pieces import pieces as pieces
 from .scores import Block as Block
 from .scores import Scores as Scores
 from .scores import Whole as Whole
+from .scores import head_scores as head_scores

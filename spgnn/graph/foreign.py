@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from traceback import walk_stack
 from types import FrameType
 from typing import Any, Protocol
 from weakref import ref
@@ -42,15 +43,9 @@ _PADDED = {"GRUAggregation", "LCMAggregation", "LSTMAggregation", "PatchTransfor
 # Aggregations of PyG that cannot be called without any neighbours, as on a rank without edges, or
 # for quantiles where the first vertex has none: on one process that is one vertex, here one of each
 # rank.
-_NEED_NEIGHBOURS = {
-    "GraphMultisetTransformer",
-    "LCMAggregation",
-    "MedianAggregation",
-    "PatchTransformerAggregation",
-    "QuantileAggregation",
-    "SetTransformerAggregation",
-    "SortAggregation",
-}
+_NEED_NEIGHBOURS = {"LCMAggregation", "MedianAggregation", "PatchTransformerAggregation"}
+_NEED_NEIGHBOURS |= {"QuantileAggregation", "SetTransformerAggregation", "SortAggregation"}
+_NEED_NEIGHBOURS.add("GraphMultisetTransformer")
 _BEFORE, _RANKS = "_spgnn_vertex_before", "_spgnn_ranks"
 _Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -83,11 +78,8 @@ def refuse_one_rank(model: nn.Module) -> None:
 
 def _frames() -> Iterator[FrameType]:
     """Frames of the callers of this module, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") != __name__:
-            yield frame
-        frame = frame.f_back
+    frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
+    return (frame for frame in frames if frame.f_globals.get("__name__") != __name__)
 
 
 def caller() -> str:
@@ -106,12 +98,11 @@ def caller() -> str:
 def refuse_callers() -> None:
     """Refuse a look-up that a module of PyG makes for something of all vertices."""
     for frame in _frames():
-        kind, _, method = frame.f_code.co_qualname.partition(".")
+        code = frame.f_code
+        kind, _, method = code.co_qualname.partition(".")
         looks = method in ("forward", "correct") and kind in _OF_ALL_VERTICES
-        if looks and "torch_geometric" in frame.f_code.co_filename:
-            module = frame.f_locals.get("self")
-            if isinstance(module, nn.Module):
-                refuse_one_rank(module)
+        if looks and "torch_geometric" in code.co_filename:
+            refuse_one_rank(frame.f_locals["self"])
 
 
 class _Ranks:
@@ -260,8 +251,28 @@ _REDUCTIONS = """
 """
 _OVER = dict.fromkeys(_REDUCTIONS.split(), 1)
 _OVER |= dict.fromkeys(("norm", "quantile", "nanquantile", "topk", "kthvalue", "normalize"), 2)
-# Without a dimension they take the last one.
-_LAST = {"sort", "argsort", "topk", "kthvalue", "mode", "softmax", "log_softmax", "softmin"}
+_PLACES = _OVER | {"gather": 1, "take_along_dim": 2, "linalg_vector_norm": 2}
+_PLACES["cosine_similarity"] = 2
+# Without a dimension they take this one; others take all.
+_BY_DEFAULT = dict.fromkeys(("sort", "argsort", "topk", "kthvalue", "mode"), -1)
+_BY_DEFAULT |= dict.fromkeys(("normalize", "cosine_similarity"), 1)
+
+
+def dims_over(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int] | None:
+    """The dimensions along which a function takes its first argument together; None of others."""
+    if name not in _PLACES or not args or not isinstance(args[0], Tensor):
+        return None
+    place, dims = _PLACES[name], args[0].dim()
+    dim = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
+    if isinstance(dim, Tensor):  # the maximum of two tensors
+        return []
+    if dim is None and "soft" in name:  # as torch does
+        dim = 0 if dims in (0, 1, 3) else 1
+    dim = _BY_DEFAULT.get(name, ()) if dim is None else dim
+    several = dim if isinstance(dim, tuple | list) else (dim,)
+    return [one % max(dims, 1) for one in several] or list(range(dims))
+
+
 _SCATTERS = {"scatter_add", "scatter_add_", "scatter_reduce", "scatter_reduce_"}
 _SCATTERS |= {"index_add", "index_add_", "index_reduce", "index_reduce_"}
 _CHOICES = {"__getitem__", "index_select", "gather", "embedding", "masked_select", "take"}
@@ -297,7 +308,8 @@ class _Watch(TorchFunctionMode):
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", "")
         followed = [t for t in _tensors((*args, *kwargs.values())) if self._is_known(t)]
-        if followed and not _is_ours():
+        # What spgnn does itself is summed over ranks afterwards.
+        if followed and not sys._getframe(1).f_globals.get("__name__", "").startswith("spgnn."):
             self._check(name, args, kwargs)
         result = func(*args, **kwargs)
         if followed and name not in _MADE and not name.endswith("_like"):
@@ -347,17 +359,7 @@ class _Watch(TorchFunctionMode):
         along = self._known[id(args[0])][1]
         if along in (None, _EDGES) or name not in _OVER or not args[0].is_floating_point():
             return  # integers are types and numbers, which are sorted to be put back
-        dims = args[0].dim()
-        place = _OVER[name]
-        argument = args[place] if len(args) > place else kwargs.get("dim", kwargs.get("axis"))
-        if isinstance(argument, Tensor):  # the maximum of two tensors
-            return
-        if argument is None and name in _LAST:
-            argument = -1
-        if argument is None and name == "normalize":
-            argument = 1
-        several = argument if isinstance(argument, tuple | list) else (argument,)
-        self._refuse(name, argument is None or not several or along in [d % dims for d in several])
+        self._refuse(name, along in (dims_over(name, args, kwargs) or ()))
 
     def _refuse(self, name: str, wrong: bool) -> None:
         if wrong:
@@ -367,22 +369,12 @@ class _Watch(TorchFunctionMode):
             )
 
 
-def _is_tracked(value: Any) -> bool:
-    return isinstance(value, Tensor) and hasattr(value, "graph")
-
-
 def _tensors(values: Any) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, tuple | list | dict):
             yield from _tensors(value.values() if isinstance(value, dict) else value)
-
-
-def _is_ours() -> bool:
-    """True if the caller is spgnn itself, which sums over ranks afterwards."""
-    frame = next(_frames(), None)
-    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith("spgnn.")
 
 
 class _Once:
@@ -401,7 +393,8 @@ class _Once:
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin to watch, if the module is called with rows of the graph."""
-        if hasattr(module, "_orig_mod") and any(map(_is_tracked, (*args, *kwargs.values()))):
+        values = [*args, *kwargs.values()]
+        if hasattr(module, "_orig_mod") and any(hasattr(t, "graph") for t in _tensors(values)):
             raise InputError(
                 "torch.compile cannot look into edge_index of several ranks, which fetches rows: "
                 "compile modules that do not see it, or a model of spgnn.nn"
@@ -411,10 +404,9 @@ class _Once:
         graph = None if self._graph is None else self._graph()
         if graph is None:
             return
-        argument = [*args, *kwargs.values()]
         rows = graph.row_counts
-        own = [t for t in _tensors(argument) if t.dim() and len(t) in rows]
-        if not own and not any(value is graph for value in argument):
+        own = [t for t in _tensors(values) if t.dim() and len(t) in rows]
+        if not own and not any(value is graph for value in values):
             return
         self._watch = _Once.active = _Watch(rows, module)
         for t in (*own, *_tensors(vars(graph).values())):

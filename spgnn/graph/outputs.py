@@ -13,7 +13,7 @@ that is refused where they compare it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import ref
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
+from spgnn.graph.foreign import dims_over
 from spgnn.torch_internals import plain_tensors, tracing, transforms_active
 
 _CLASSES = {"cross_entropy", "nll_loss"}
@@ -48,13 +49,6 @@ _ROW_BY_ROW = """
 _OF_ROWS = {*_ROW_BY_ROW.split(), *_NAMES.split()}
 # Nor is a row made of several where the number of rows stays, or each number is a row.
 _RESHAPE = {"view", "reshape", "flatten", "unflatten", "expand", "expand_as", "squeeze"}
-# So too along another dimension than the first; where it stands among the arguments, and whether
-# it is the last one by default.
-_SUMS = "sum mean std var prod max min amax amin argmax logsumexp gather softmax log_softmax cumsum"
-_ALONG = dict.fromkeys(_SUMS.split(), (1, False)) | {"norm": (2, False)}
-_ALONG |= dict.fromkeys(("sort", "topk"), (2, True))
-_ALONG |= dict.fromkeys(("normalize", "cosine_similarity"), (2, True))
-_ALONG |= {"linalg_vector_norm": (2, False), "take_along_dim": (2, False)}
 _PLAIN = {"__format__", "__repr__", "__reduce_ex__", "__deepcopy__"}
 # Told the loss that is differentiated, for all ranks to compare, and ``None`` afterwards.
 Losses = Callable[[Communicator, Tensor | None], None]
@@ -82,8 +76,7 @@ class Output(Tensor):
         if name in _PLAIN:
             return func(*(plain(one) for one in args), **kwargs)
         values = (*args, *kwargs.values())
-        like = next((one for one in values if isinstance(one, Output)), None)
-        like = like if like is not None else next(_outputs(values), None)
+        like = next(_outputs(values), None)
         comm = None if like is None else like.ranks()
         if func is F.l1_loss:  # which does not hand its weights on
             weight = sys._getframe(2).f_locals.get("weight")
@@ -112,11 +105,11 @@ class Output(Tensor):
             return marked(result, comm, like.on_backward, several)
 
 
-def _outputs(values: Any) -> Any:
-    """Outputs in lists, as `torch.cat` has them."""
+def _outputs(values: Any) -> Iterator[Output]:
+    """Outputs, also in lists, as `torch.cat` has them."""
     for value in values:
-        if isinstance(value, list | tuple):
-            yield from (one for one in value if isinstance(one, Output))
+        several = value if isinstance(value, list | tuple) else (value,)
+        yield from (one for one in several if isinstance(one, Output))
 
 
 def plain(value: Any) -> Any:
@@ -129,7 +122,7 @@ def plain(value: Any) -> Any:
 def _combine_rows(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether an operation on outputs makes a row of several, or is given such rows."""
     values = (*args, *kwargs.values())
-    outputs = [*(one for one in values if isinstance(one, Output)), *_outputs(values)]
+    outputs = list(_outputs(values))
     if any(one.combined for one in outputs):
         return True
     if all(not one.dim() for one in outputs):  # losses, which are added up
@@ -146,13 +139,9 @@ def _combine_rows(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
         return isinstance(args[1], Output)
     if name == "transpose":
         return any(dim % args[0].dim() == 0 for dim in args[1:3])
-    if name in _ALONG:
-        place, last = _ALONG[name]
-        dim = kwargs.get("dim", args[place] if len(args) > place else None)
-        if dim is None or isinstance(dim, Tensor):  # a maximum of two tensors
-            return not last and dim is None
-        dims = dim if isinstance(dim, tuple | list) else (dim,)
-        return any(one % args[0].dim() == 0 for one in dims)
+    along = dims_over(name, args, kwargs)
+    if along is not None:
+        return 0 in along
     return True
 
 

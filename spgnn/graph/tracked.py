@@ -263,7 +263,7 @@ def _item_of_index(operand: TrackedIndex, key: Any) -> Any:
 
 def _selected(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``index_select``, and ``gather`` with an index that is the same along other dimensions."""
-    operand, dim, index = _three(args, kwargs, ("input", "dim", "index"))
+    operand, dim, index = _arguments(args, kwargs, "input", "dim", "index")
     if isinstance(operand, TrackedIndex):
         along = 0 if operand.kind == SOURCES else 1
         if dim % operand.dim() != along or isinstance(index, TrackedIndex):
@@ -271,7 +271,7 @@ def _selected(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return tracked(_plain(operand).index_select(along, index), operand.graph, operand.kind)
     if _name(func) != "gather":
         return _looked_up(operand, dim, index)
-    line, shape = _line(index, dim), _shape_of(index)
+    line, shape = _line(index, dim), _plain(index).shape
     if line is None or operand.dim() != len(shape):
         return NotImplemented
     return _region(_looked_up(operand, dim, line), shape, None)
@@ -306,10 +306,10 @@ def _added(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     alpha = kwargs.pop("alpha", 1)
     if len(args) + len(kwargs) != 4:
         return NotImplemented
-    operand, dim, index, source = _four(args, kwargs, ("input", "dim", "index", "src"))
+    operand, dim, index, source = _arguments(args, kwargs, "input", "dim", "index", "src")
     name, shape = _name(func), None
     if name.startswith("scatter"):
-        shape = _shape_of(index)
+        shape = _plain(index).shape
         index = _line(index, dim)
     if index is None or index.kind != SOURCES or isinstance(source, TrackedIndex):
         return NotImplemented
@@ -335,19 +335,10 @@ def _region(t: Tensor, shape: torch.Size, whole: int | None) -> Tensor:
     return t
 
 
-def _shape_of(index: Any) -> torch.Size:
-    result: torch.Size = _plain(index).shape
-    return result
-
-
 def _written(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """``t[row[loops]] = …``: only own vertices can be written to, as where an edge is a loop."""
     operand, key, value = args
-    if (
-        not isinstance(key, TrackedIndex)
-        or isinstance(operand, TrackedIndex)
-        or key.kind != SOURCES
-    ):
+    if isinstance(operand, TrackedIndex) or getattr(key, "kind", "") != SOURCES:
         return NotImplemented
     place = _plain(key)
     if place.numel() and int(place.max()) >= key.graph.own_rows:
@@ -369,12 +360,9 @@ def _line(index: Any, dim: int) -> TrackedIndex | None:
     return tracked(line[:, 0], index.graph, SOURCES)
 
 
-def _three(args: Any, kwargs: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    return (*args, *(kwargs[name] for name in names[len(args) :]))
-
-
-def _four(args: Any, kwargs: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    rest = [kwargs[name] if name in kwargs else kwargs["source"] for name in names[len(args) :]]
+def _arguments(args: Any, kwargs: Any, *names: str) -> tuple[Any, ...]:
+    """Arguments by place or name; torch calls the last of a sum `src` or `source`."""
+    rest = (kwargs[name] if name in kwargs else kwargs["source"] for name in names[len(args) :])
     return (*args, *rest)
 
 

@@ -163,89 +163,11 @@ def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
 
 
 CHUNK_BYTES = 1 << 23  # up to four copies of a chunk are in memory
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @on_cpu
-def write_npy(
-    path: str,
-    rows: Tensor,
-    vertex_ids: Tensor,
-    comm: Communicator,
-    what: str,
-    after: Callable[[], None] | None = None,
-) -> None:
-    """Write the rows of all vertices as an ``.npy`` file, aside, then rename it. Collective."""
-    with ExitStack() as stack:
-        file = comm.on_rank_zero(lambda: stack.enter_context(atomic_file(path, what)))
-        _write_array(file, rows, vertex_ids, comm, what, after)
-        comm.on_rank_zero(stack.close)
-
-
-@on_cpu
-def write_npz(
-    path: str,
-    arrays: Mapping[str, Tensor],
-    vertex_ids: Tensor,
-    comm: Communicator,
-    what: str,
-    after: Callable[[], None] | None = None,
-    columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
-) -> None:
-    """Write several arrays, rows of all vertices each, as an ``.npz`` file. Collective."""
-    with ExitStack() as stack:
-
-        def opened() -> zipfile.ZipFile:
-            file = stack.enter_context(atomic_file(path, what))
-            return stack.enter_context(zipfile.ZipFile(file, "w"))
-
-        def begun(name: str) -> IO[bytes]:
-            assert archive is not None
-            # Built from its name alone, it has no time of day: equal runs make equal files.
-            entry = archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
-            return stack.enter_context(entry)  # after an error, an archive closes when it has none
-
-        archive = comm.on_rank_zero(opened)
-        for name, rows in arrays.items():
-            entry = _on_disk(comm, what, partial(begun, name))
-            _write_array(entry, rows, vertex_ids, comm, what, after)
-            _on_disk(comm, what, lambda entry=entry: entry.close())  # type: ignore[misc]
-
-        def rest() -> None:
-            for name, column in columns.items():
-                with begun(name) as entry:
-                    np.lib.format.write_array(entry, column, allow_pickle=False)
-
-        _on_disk(comm, what, rest)
-        comm.on_rank_zero(stack.close)
-
-
-def write_parts(path: str, rows: Tensor, vertex_ids: Tensor, comm: Communicator, what: str) -> None:
-    """Write a directory in which each rank has files of its rows and their ids. Collective."""
-
-    def opened() -> str:
-        return str(stack.enter_context(atomic_directory(path)))
-
-    def written() -> None:
-        for name, tensor in (("rows", rows), ("ids", vertex_ids)):
-            array = (
-                (tensor.float() if tensor.dtype == torch.bfloat16 else tensor)
-                .detach()
-                .cpu()
-                .numpy()
-            )
-            target = Path(aside, f"{name}-{comm.rank:05}.npy")
-            with atomic_file(target, what) as file:
-                np.save(file, array, allow_pickle=False)
-
-    with ExitStack() as stack:
-        aside = comm.from_rank_zero(opened)
-        comm.on_every_rank(written)
-        comm.on_rank_zero(stack.close)
-
-
-@on_cpu
-def write_table(
+def write_rows(
     path: str,
     arrays: Mapping[str, Tensor],
     vertex_ids: Tensor,
@@ -255,10 +177,70 @@ def write_table(
     dataset: str | None = None,
     columns: Mapping[str, npt.NDArray[Any]] = MappingProxyType({}),
 ) -> None:
-    """Write arrays as a Parquet file, a row a vertex, with the source's ids. Collective."""
+    """Write rows of all vertices aside, then rename what was written. Collective.
+
+    An ``.npy`` file of one array; ``.npz``; ``.parquet``, a row a vertex with the source's ids; or
+    a directory in which each rank has files of its rows and their ids. `after` is called after each
+    stretch; `columns` are further ones of rank 0.
+    """
+    arrays = {name: t.float() if t.dtype == torch.bfloat16 else t for name, t in arrays.items()}
+    after = after or (lambda: None)
+    with ExitStack() as stack:
+        if path.endswith(".parquet"):
+            table = comm.on_rank_zero(
+                lambda: stack.enter_context(_tables(what).open(path, what, dataset))
+            )
+            _write_table(table, arrays, vertex_ids, comm, what, after, columns)
+        elif path.endswith((".npy", ".npz")):
+            file: Any = comm.on_rank_zero(lambda: stack.enter_context(atomic_file(path, what)))
+            packs, archive = path.endswith(".npz"), None
+            if packs and file is not None:
+                archive = stack.enter_context(zipfile.ZipFile(file, "w"))
+
+            def begun(name: str) -> Any:
+                if archive is None:
+                    return file
+                # Built from its name alone, it has no time of day: equal runs make equal files.
+                entry = archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True)
+                return stack.enter_context(entry)  # after an error, an archive closes without any
+
+            for name, rows in arrays.items():
+                entry = _on_disk(comm, what, partial(begun, name))
+                _write_array(entry, rows, vertex_ids, comm, what, after)
+                if packs:
+                    _on_disk(comm, what, lambda entry=entry: entry.close())  # type: ignore[misc]
+
+            def rest() -> None:
+                for name, column in columns.items():
+                    with begun(name) as entry:
+                        np.lib.format.write_array(entry, column, allow_pickle=False)
+
+            _on_disk(comm, what, rest)
+        else:
+            aside = comm.from_rank_zero(lambda: str(stack.enter_context(atomic_directory(path))))
+
+            def written() -> None:
+                for name, tensor in (*arrays.items(), ("ids", vertex_ids)):
+                    target = Path(aside, f"{name}-{comm.rank:05}.npy")
+                    with atomic_file(target, what) as file:
+                        np.save(file, tensor.detach().cpu().numpy(), allow_pickle=False)
+
+            comm.on_every_rank(written)
+        comm.on_rank_zero(stack.close)
+
+
+def _write_table(
+    table: Any,
+    arrays: Mapping[str, Tensor],
+    vertex_ids: Tensor,
+    comm: Communicator,
+    what: str,
+    after: Callable[[], None],
+    columns: Mapping[str, npt.NDArray[Any]],
+) -> None:
+    """A row a vertex, with the source's ids, into a table that rank 0 has open."""
 
     def write(stretches: tuple[Tensor | None, ...]) -> None:
-        assert table is not None
         ids, *values = (t.numpy() for t in stretches if t is not None)
         here = slice(table.rows, table.rows + len(ids))
         if table.ids is not None:
@@ -266,19 +248,12 @@ def write_table(
         extra = {name: column[here] for name, column in columns.items()}
         table.write({"id": ids, **extra, **dict(zip(arrays, values, strict=True))})
 
-    tensors = [t.float() if t.dtype == torch.bfloat16 else t for t in arrays.values()]
-    everything = [vertex_ids, *tensors]
+    everything = [vertex_ids, *arrays.values()]
     step = max(1, CHUNK_BYTES // sum(_row_bytes(tensor) for tensor in everything))
-    with ExitStack() as stack:
-        table = comm.on_rank_zero(
-            lambda: stack.enter_context(_tables(what).open(path, what, dataset))
-        )
-        pieces = [in_order(tensor, vertex_ids, comm, step) for tensor in everything]
-        for stretches in zip(*pieces, strict=True):
-            _on_disk(comm, what, partial(write, stretches))
-            if after is not None:
-                after()
-        comm.on_rank_zero(stack.close)
+    pieces = [in_order(tensor, vertex_ids, comm, step) for tensor in everything]
+    for stretches in zip(*pieces, strict=True):
+        _on_disk(comm, what, partial(write, stretches))
+        after()
 
 
 def check_table(what: str) -> None:
@@ -346,11 +321,9 @@ def _write_array(
     vertex_ids: Tensor,
     comm: Communicator,
     what: str,
-    after: Callable[[], None] | None,
+    after: Callable[[], None],
 ) -> None:
     """An array of the rows of all vertices, as NumPy's files have it, into a file of rank 0."""
-    if rows.dtype == torch.bfloat16:
-        rows = rows.float()
     descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=rows.dtype).numpy().dtype)
     shape = (comm.agree(len(rows), "sum"), *rows.shape[1:])
     header = {"descr": descr, "fortran_order": False, "shape": shape}
@@ -365,14 +338,13 @@ def _write_array(
     _on_disk(comm, what, partial(write, None))
     for stretch in in_order(rows, vertex_ids, comm):
         _on_disk(comm, what, partial(write, stretch))
-        if after is not None:
-            after()
+        after()
 
 
-def _on_disk(comm: Communicator, what: str, work: Callable[[], Made]) -> Made | None:
+def _on_disk(comm: Communicator, what: str, work: Callable[[], Result]) -> Result | None:
     """Do something with a file on rank 0; a full disk is everyone's error."""
 
-    def done() -> Made:
+    def done() -> Result:
         try:
             return work()
         except OSError as error:

@@ -14,7 +14,7 @@ from spgnn.config import DESCRIBED, Model, TrainConfig
 from spgnn.errors import InputError, memory_for
 from spgnn.files import check_new_directory, check_writable
 from spgnn.frontend.from_config import training_graph
-from spgnn.graph.vertices import check_table, write_npy, write_parts, write_table
+from spgnn.graph.vertices import check_table, write_rows
 from spgnn.inference.forward import infer
 from spgnn.inference.weights import State, deal_weights, outputs_of, read_state
 from spgnn.memory import resident_bytes
@@ -126,13 +126,8 @@ def infer_to_file(config: InferConfig, comm: Communicator) -> str:
                 rows = infer(model, graph, data.features, layer=layer)
             meta, ids = data.whole.meta, data.whole.vertex_ids
         what = f"--output {path}"
-        if path.endswith(".npy"):
-            write_npy(path, rows, ids, comm, what, give_back)
-        elif path.endswith(".parquet"):
-            name = config.data.dataset
-            write_table(path, {"output": rows}, ids, comm, what, give_back, name)
-        else:
-            write_parts(path, rows, ids, comm, what)
+        name = "output" if path.endswith(".parquet") else "rows"
+        write_rows(path, {name: rows}, ids, comm, what, give_back, config.data.dataset)
         return f"{path}: {meta.vertices:,} vertices × {rows.shape[1]} {rows.dtype}"
 
 

@@ -39,7 +39,7 @@ from spgnn.nn.norm import (
     run_stages,
     stages_between,
 )
-from spgnn.nn.rowwise import Activation, DropoutKeys, Rule, activation_of, dropout, keys_on
+from spgnn.nn.rowwise import Activation, DropoutKeys, activation_of, dropout, keys_on
 from spgnn.torch_internals import has_hooks, in_backward
 
 Order = Literal["auto", "paper"]
@@ -48,7 +48,7 @@ JUMPS = ("none", "last", "cat", "max", "lstm")
 
 
 class JumpingKnowledge(nn.Module):
-    """All layers' rows to one; parameters and their names are those of PyG's."""
+    """All layers' rows to one, with PyG's names of parameters."""
 
     def __init__(self, mode: str, widths: Sequence[int]) -> None:
         super().__init__()
@@ -183,15 +183,7 @@ class Stack(nn.Module):
         self._draw()
 
     def init_conv(self, f_in: int, f_out: int, *, last: bool, **options: Any) -> Convolution:
-        """A layer of these widths.
-
-        Parameters
-        ----------
-        f_in, f_out : int
-        last : bool, whether it makes the output
-        options
-            Those that the model was given.
-        """
+        """A layer of these widths; `options` are those of the model, `last` makes the output."""
         return self.layer(self.convolution, f_in, f_out, **options)
 
     def layer(self, kind: Any, *arguments: Any, **options: Any) -> Convolution:
@@ -302,8 +294,8 @@ class Stack(nn.Module):
             Each layer of a sequence is given the rows that the one before it made. The blocks of a
             mini-batch are such a sequence: ``batch.layers``.
         keys : DropoutKeys, optional
-            Of the masks, in training. Without them, they are the graph's ids of vertices, the
-            model's seed, and the number of the call.
+            Of the masks, in training; by default the graph's ids of vertices, the model's seed, and
+            the number of the call.
 
         Raises
         ------
@@ -324,8 +316,6 @@ class Stack(nn.Module):
                 outputs = [on.own(rows) for rows in (*outputs, _dense(H))]
             following = self._keys_after(number, graphs, keys)
             H = self.run_layer(number, H, on, keys, following)
-            if following is not None and self._rule_after(number) is None:
-                following = None
         assert isinstance(H, Tensor)
         if self.jk_mode is None:
             return H
@@ -354,16 +344,14 @@ class Stack(nn.Module):
 
         Parameters
         ----------
-        number : int, from 0
+        number : int
         H : Tensor or CSR [columns, f], or Propagated
-            Dropped already; see `entering`.
+            As `entering` returns it.
         on : Graph
-        keys : DropoutKeys, optional
-            Of the layer's own dropout.
-        following : DropoutKeys, optional
-            Of the dropout that comes after the layer, with the ids of its rows.
+        keys, following : DropoutKeys, optional
+            Of the layer's own dropout; of the one that comes after it, with the ids of its rows.
         """
-        layer = self.convolutions[number]
+        layer: Any = self.convs[number]
         if not _only_aggregates(layer):
             # Whoever looks at the layer, or has a forward of its own, sees all of it.
             Z = layer(H, on, keys=keys) if layer.uses_keys else layer(H, on)
@@ -380,34 +368,27 @@ class Stack(nn.Module):
         """All that comes after a layer's own tail: skip, activation, norm, dropout."""
         skips: list[Stage] = []
         if len(self.residuals):
-            skips.append(Skip(self._skipped(number, H, on)))
+            residual: Any = self.residuals[number]
+            skips.append(Skip(linear_of_own(residual, H, on)))
         if number == self.num_layers - 1 and self.jk_mode is None:
             return skips
         norm = self.norms[number]
         if self.act is None and following is None:
             return skips if isinstance(norm, nn.Identity) else [*skips, norm]
-        hidden = self.jk_mode is None and _only_aggregates(self.convolutions[number + 1])
+        hidden = self.jk_mode is None and _only_aggregates(self.convs[number + 1])
         update = {"p": self.dropout, "keys": following, "layer": number + 1, "hidden": hidden}
         return [*skips, *stages_between(norm, self.act, self.act_first, **update)]
-
-    def _skipped(self, number: int, H: Features, on: Graph) -> Tensor:
-        layer = self.residuals[number]
-        assert isinstance(layer, Linear)
-        return linear_of_own(layer, H, on)
-
-    def _rule_after(self, number: int) -> Rule | None:
-        """The activation, if it and the dropout that follows are one pass over the rows."""
-        if number == self.num_layers - 1 and self.jk_mode is None:
-            return None
-        return rule_after(self.norms[number], self.act, self.act_first)
 
     def _keys_after(
         self, number: int, graphs: Sequence[Graph], keys: DropoutKeys | None
     ) -> DropoutKeys | None:
-        """Keys of the dropout after a layer, if the rows it makes are all that is dropped there."""
-        if keys is None or not self.dropout:
+        """Keys of the dropout after a layer, if it and the activation are one pass."""
+        last = number + 1 == len(graphs)
+        if keys is None or not self.dropout or (last and self.jk_mode is None):
             return None
-        if number + 1 == len(graphs):
+        if rule_after(self.norms[number], self.act, self.act_first) is None:
+            return None
+        if last:
             return _keys_of_rows(keys, graphs[number])
         following = graphs[number + 1]
         return keys_on(keys, following.vertex_ids) if following.complete is None else None
@@ -477,9 +458,9 @@ class GraphSAGE(Stack):
     convolution = SAGEConv
 
 
-def _only_aggregates(layer: Convolution) -> bool:
+def _only_aggregates(layer: Any) -> bool:
     """True if nobody looks at the layer, and it has no forward of its own."""
-    return not has_hooks(layer, find_widths) and layer.aggregates_once
+    return layer.aggregates_once and not has_hooks(layer, find_widths)
 
 
 class GIN(Stack):
@@ -541,15 +522,9 @@ class GAT(Stack):
             layer.number = number
 
     def fetch_ids(self, graph: AnyGraph, vertex_ids: Tensor) -> None:
-        """Fetch the ids of other ranks' vertices that dropout needs; else the first call does.
+        """Fetch ids of other ranks that dropout needs, now and not in the first call. Collective.
 
-        Collective.
-
-        Parameters
-        ----------
-        graph : as for a call
-        vertex_ids : Tensor int64 [own rows]
-            Those of the keys, the same object.
+        `vertex_ids` int64 [own rows] are those of the keys, the same object.
         """
         keys = DropoutKeys(vertex_ids, 0, 0)
         for layer, on in zip(self.convs, graphs_for(graph, len(self.convs)), strict=True):

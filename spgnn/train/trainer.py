@@ -19,7 +19,7 @@ from spgnn.config import Aim, Training
 from spgnn.errors import InputError, check_choice, memory_for, unknown
 from spgnn.graph import DistributedGraph
 from spgnn.graph.parameters import check_replicated
-from spgnn.graph.vertices import write_npz, write_table
+from spgnn.graph.vertices import write_rows
 from spgnn.memory import FreedMemory
 from spgnn.nn.loss import LossFunction
 from spgnn.nn.rowwise import multiplied_in, weights_of
@@ -315,10 +315,7 @@ class Trainer:
             raise InputError(f"{type(self.task).__name__} predicts nothing of vertices")
         what = f"--predictions {path}"
         ids, arrays, after, columns = predictions
-        if path.endswith(".parquet"):
-            write_table(path, arrays, ids, self.comm, what, after, dataset, columns)
-        else:
-            write_npz(path, arrays, ids, self.comm, what, after, columns)
+        write_rows(path, arrays, ids, self.comm, what, after, dataset, columns)
 
     def _call_back(self, record: dict[str, Any]) -> None:
         """Call the callbacks of rank 0; what one raises ends training on all ranks."""

@@ -38,12 +38,12 @@ def test_files_equal_the_whole_array(tmp_path, monkeypatch, ranks, chunk):
             whole, rows, ids = shares(rank, ranks, max(1, ranks - 1), dtype, width)
             arrays[f"a{number}"] = rows
             path = str(tmp_path / f"a{number}.npy")
-            output.write_npy(path, rows, ids, comm, "")
+            output.write_rows(path, {"x": rows}, ids, comm, "")
             expected = (whole.float() if dtype == torch.bfloat16 else whole).numpy()
             for found in (np.load(path), np.load(path, mmap_mode="r")) if not rank else ():
                 assert found.dtype == expected.dtype
                 np.testing.assert_array_equal(found, expected)
-        output.write_npz(str(tmp_path / "all.npz"), arrays, ids, comm, "")
+        output.write_rows(str(tmp_path / "all.npz"), arrays, ids, comm, "")
         if rank == 0:
             with np.load(tmp_path / "all.npz") as file:
                 for name in arrays:
@@ -58,7 +58,7 @@ def test_files_equal_the_whole_array(tmp_path, monkeypatch, ranks, chunk):
 def test_equal_rows_make_equal_files(tmp_path):
     _, rows, ids = shares(0, 1, 1, torch.float32, (3,))
     for name in ("a.npz", "b.npz"):
-        output.write_npz(str(tmp_path / name), {"x": rows}, ids, connect(), "")
+        output.write_rows(str(tmp_path / name), {"x": rows}, ids, connect(), "")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
 
 
@@ -74,11 +74,9 @@ def test_a_full_disk_is_everyones_error(tmp_path, monkeypatch, name, width, chun
         _, rows, ids = shares(rank, 3, 3, torch.float32, (width,))
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (500, limits[1]))
-        write = output.write_npy
-        if name == "rows.npz":
-            write = lambda path, given, *rest: output.write_npz(path, {"a": given}, *rest)  # noqa: E731
+        path = str(tmp_path / name)
         with pytest.raises(InputError) as raised:
-            write(str(tmp_path / name), rows, ids, connect(), "--output x")
+            output.write_rows(path, {"a": rows}, ids, connect(), "--output x")
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         return str(raised.value)
 
@@ -93,10 +91,9 @@ def test_ranks_that_do_not_fit_each_other(tmp_path):
         said = []
         for width, short in ((rank, 0), (3, rank)):
             _, rows, ids = shares(rank, 2, 2, torch.float32, (width,))
+            path, some = str(tmp_path / "x.npy"), {"x": rows[short:]}
             with pytest.raises(InputError) as raised:
-                output.write_npy(
-                    str(tmp_path / "x.npy"), rows[short:], ids, connect(), "--output x"
-                )
+                output.write_rows(path, some, ids, connect(), "--output x")
             said.append(str(raised.value))
         return said
 

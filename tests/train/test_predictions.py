@@ -83,7 +83,7 @@ def test_the_report_is_written_if_they_cannot_be(tmp_path, monkeypatch):
     flags = ["--dataset", graph, "--json", report, "--predictions", tmp_path / "out.npz"]
     said = "InputError('no space')"
     monkeypatch.setattr(
-        "spgnn.train.trainer.write_npz", lambda *_: (_ for _ in ()).throw(InputError(said))
+        "spgnn.train.trainer.write_rows", lambda *_: (_ for _ in ()).throw(InputError(said))
     )
     check_refused(run(tmp_path, *flags), said)
     found = json.loads(report.read_text())
