@@ -1,9 +1,9 @@
-"""Vertices that are distributed over ranks: their halo, their sums, their rows on rank 0."""
+"""Vertices that are distributed over ranks: halos, sums, rows on rank 0, and values by name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from spgnn.autograd import agreeing, all_reduced, as_given
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
 from spgnn.graph.outputs import plain
-from spgnn.graph.vertices import added, gather_rows, scatter_rows
+from spgnn.graph.vertices import added, gather_rows, rows_of_all, scatter_rows
 from spgnn.layout import RowLayout
 from spgnn.spmm import DistMatrix
 
@@ -251,14 +251,48 @@ class DistVertices(ABC):
         self.comm.check_agreement("all_gather", width=shape, dtype=rows.dtype)
         if shape is None:
             raise InputError("all_gather takes rows [any, …], got a scalar; see sum")
-        sizes = torch.zeros(self.comm.size, dtype=torch.int64, device="cpu")
-        sizes[self.comm.rank] = len(rows)
-        self.comm.all_reduce(sizes).wait()
-        every = rows.new_empty((int(sizes.sum()), *rows.shape[1:]))
-        self.comm.all_gather(rows.detach().contiguous(), every, sizes.tolist())
-        return every
+        return rows_of_all(rows, self.comm)
 
 
 def as_rows(t: Tensor) -> Tensor:
     """A tensor [n, …] as [n, columns]."""
     return t if t.dim() == 2 else t.reshape(len(t), prod(t.shape[1:]))
+
+
+class Named(ABC):
+    """Values by name: ``graph["train_mask"]``, ``"x" in graph``, ``graph.keys()``.
+
+    A name that the graph has for itself (``mean``, ``device``) is the data's here.
+    """
+
+    @abstractmethod
+    def keys(self) -> list[str]:
+        """Names of all values that are there."""
+
+    @abstractmethod
+    def _value(self, name: str) -> Any:
+        """A value that is there. Collective where that of an attribute is."""
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a name."""
+        if name in self.keys():
+            return self._value(name)
+        raise KeyError(f"no {name!r} here; there are {', '.join(self.keys())}")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, or something else where there is none."""
+        return self._value(name) if name in self.keys() else default
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.keys()
+
+    def __call__(self, *names: str) -> Iterator[tuple[str, Any]]:
+        """Names and values, of those names that are there; without any, of all."""
+        return iter([(key, self._value(key)) for key in names or self.keys() if key in self.keys()])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.keys())
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """All names and their values."""
+        return self()

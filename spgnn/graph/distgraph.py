@@ -19,12 +19,10 @@ from spgnn.data.splits import Pairs
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Codec
 from spgnn.graph.codecs import GraphCodecs
-from spgnn.graph.dist_vertices import DistVertices
+from spgnn.graph.dist_vertices import DistVertices, Named
 from spgnn.graph.distributed import DistributedGraph
-from spgnn.graph.edges import Edges, edges_of_pattern, scattered_edges
+from spgnn.graph.edges import Edges, checked_pairs, edges_of_pattern, own_pairs, scattered_edges
 from spgnn.graph.matrices import GraphMatrices, NormalisedRows, edges_of_rows, with_each_edge
-from spgnn.graph.named import Named
-from spgnn.graph.pairs import checked_pairs, own_pairs
 from spgnn.graph.protocol import Graph, LocalEdges, Normalisation
 from spgnn.graph.tracked import tracked
 from spgnn.layout import RowLayout
@@ -104,9 +102,8 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         self.version = 0
         self._adjacency: Callable[[], CSR] | None = None  # where it has changed
         self.device = torch.device("cpu")
-        self._dtype: torch.dtype | None = (
-            None  # of floating features and weights, if one is asked for
-        )
+        # Of floating features and weights, if one is asked for.
+        self._dtype: torch.dtype | None = None
         self.to(comm.device)
 
     def __repr__(self) -> str:
@@ -145,11 +142,8 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
         else:
             of_edges = list(self._given_edges.attributes)
         pairs = [key for name, one in self._pairs.items() for key in (name, *one.attributes)]
-        return list(
-            dict.fromkeys(
-                (*fixed, "edge_index", *of_edges, *self.attributes, *self._shared, *pairs)
-            )
-        )
+        every = (*fixed, "edge_index", *of_edges, *self.attributes, *self._shared, *pairs)
+        return list(dict.fromkeys(every))
 
     def _value(self, name: str) -> Any:
         for values in (self.attributes, self._shared):
@@ -501,35 +495,29 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
 
         In float64 are then features and weights, and what matrices take: for ``model.double()``.
         """
+        self.__dict__.pop("local_edges", None)
         if isinstance(target, torch.dtype):
-            return self._to_dtype(target)
-        device = torch.device(target)
-        for name in ("x", "y", "train_mask", "val_mask", "test_mask", "vertex_ids"):
+            if target not in (torch.float32, torch.float64):
+                raise InputError(
+                    f"a graph is float32 or float64, got {target}; under torch.autocast it sends "
+                    "halves"
+                )
+            self.x = None if self.x is None else _cast(self.x, target)
+            self._dtype = target
+            self._matrices.to(target)
+            return self
+        self.device = device = torch.device(target)
+        for name in ("x", "y", *MASKS, "vertex_ids"):
             tensor = getattr(self, name)
             setattr(self, name, None if tensor is None else tensor.to(device))
         self.attributes = {name: tensor.to(device) for name, tensor in self.attributes.items()}
         tensors = {name: t for name, t in self._shared.items() if isinstance(t, Tensor)}
         self._shared |= {name: t.to(device) for name, t in tensors.items()}
-        for name in ("edge_index", "local_edges"):
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("edge_index", None)
         self._pairs_here = {}
         if "_edges" in self.__dict__:
             self.__dict__["_edges"] = self._edges.to(device)
         self._matrices.to(device)
-        self.device = device
-        return self
-
-    def _to_dtype(self, dtype: torch.dtype) -> DistGraph:
-        """Features, weights of edges and matrices for operands of a dtype."""
-        if dtype not in (torch.float32, torch.float64):
-            raise InputError(
-                f"a graph is float32 or float64, got {dtype}; under torch.autocast it sends halves"
-            )
-        if self.x is not None:
-            self.x = _cast(self.x, dtype)
-        self._dtype = dtype
-        self._matrices.to(dtype)
-        self.__dict__.pop("local_edges", None)
         return self
 
 

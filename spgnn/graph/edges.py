@@ -1,18 +1,29 @@
-"""The edges of one rank's vertices, one by one: sources on the halo, destinations own rows."""
+"""Edges of one rank's vertices, one by one, and pairs to be scored: sources are on a halo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from spgnn.comm import Communicator
-from spgnn.data.adapters import EdgeList
+from spgnn.comm import Communicator, Mesh
+from spgnn.data.adapters import EdgeList, pairs_of_vertices
+from spgnn.errors import InputError
+from spgnn.exchange import Algorithm
+from spgnn.graph.codecs import GraphCodecs
+from spgnn.graph.dist_vertices import DistVertices
+from spgnn.graph.outputs import marked
+from spgnn.graph.parameters import note_loss
+from spgnn.graph.tracked import tracked
 from spgnn.graph.vertices import collected, dealt
 from spgnn.layout import Int64Array, RowLayout, inverse_permutation
+from spgnn.pattern import described
+from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
 _ENDS = "edge_index"  # which no attribute is called
@@ -124,3 +135,82 @@ def edges_of_pattern(
         place = inverse_permutation(np.lexsort((numbers[columns], rows)))
         attributes["edge_attr"] = edge_attr[torch.from_numpy(place[order])]
     return Edges(torch.from_numpy(index), attributes).to(vertex_ids.device)
+
+
+def matrix_of_sources(sources: Int64Array, layout: RowLayout, comm: Communicator) -> DistMatrix:
+    """A matrix whose halo are the rows that this rank needs. Collective.
+
+    Parameters
+    ----------
+    sources : int64 [any]
+        Rows of all ranks.
+    """
+    columns = torch.from_numpy(np.unique(sources))
+    block = CSR.of(torch.tensor([0, len(columns)]), columns, (1, layout.rows))
+    # One row a rank: nobody multiplies by it.
+    rows = RowLayout(np.arange(comm.size + 1))
+    mesh = Mesh.build(comm, Algorithm().axes(comm.size))
+    return DistMatrix.build(block, layout, mesh, row_layout=rows)
+
+
+class Sources(DistVertices):
+    """The vertices that some pairs start at: own ones, and a halo of those of other ranks."""
+
+    def __init__(self, vertices: DistVertices, A: DistMatrix, codecs: GraphCodecs) -> None:
+        self._layout, self._matrix, self._codecs = vertices.layout, A, codecs
+        self.comm, self.vertex_ids = vertices.comm, vertices.vertex_ids
+        self.device = vertices.device
+
+    @property
+    def layout(self) -> RowLayout:
+        """The layout of rows over ranks."""
+        return self._layout
+
+    @property
+    def A(self) -> DistMatrix:
+        """The matrix whose halo holds the sources of other ranks."""
+        return self._matrix
+
+    def exact(self) -> AbstractContextManager[None]:
+        """Inside, rows arrive as they were sent."""
+        return self._codecs.policy.exact()
+
+    def looked_up(self, rows: Tensor) -> Tensor:
+        """Rows that scores of pairs come of: their mean loss is over the pairs of all ranks."""
+        sources: Tensor = marked(rows, self.comm, note_loss)
+        return sources
+
+
+def checked_pairs(index: Any, labels: Any, vertices: int) -> EdgeList:
+    """Pairs that are given, and their labels."""
+
+    def shown(value: Any) -> str:
+        return described(value) if hasattr(value, "dtype") else type(value).__name__
+
+    record = {"edge_label_index": index, "edge_label": labels}
+    pairs = pairs_of_vertices(record, vertices, vertices)
+    if "edge_label_index" not in pairs:
+        raise InputError(
+            f"edge_label_index must be integers [2, pairs] from 0 to {vertices - 1}, vertices of "
+            f"the whole graph, got {shown(index)}"
+        )
+    if labels is not None and "edge_label" not in pairs:
+        count = pairs["edge_label_index"].shape[1]
+        raise InputError(
+            f"edge_label must be a tensor [{count}, …], one a pair, got {shown(labels)}"
+        )
+    attributes = {} if labels is None else {"edge_label": pairs["edge_label"]}
+    source, target = pairs["edge_label_index"].numpy()
+    return EdgeList(source, target, attributes)
+
+
+def own_pairs(edges: Edges, vertices: DistVertices, codecs: GraphCodecs) -> Edges:
+    """Pairs in rows of the whole graph as those of own targets, whose sources fetch a halo."""
+    comm, layout = vertices.comm, vertices.layout
+    own = layout.range(comm.rank)
+    if comm.size == 1:
+        return Edges(edges.index - own[0], edges.attributes).to(vertices.device)
+    A = matrix_of_sources(edges.index[0].numpy(), layout, comm).to(vertices.device)
+    sources = Sources(vertices, A, codecs)
+    here = edges.to(vertices.device).on_halo(sources._received, own)
+    return Edges(tracked(here.index, sources), here.attributes)

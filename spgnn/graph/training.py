@@ -148,7 +148,11 @@ def training_on(
     if fetch is not None:
         chosen = _each(partial(_with_halo, fetch=fetch, comm=comm), chosen, X)
         if len(first) == own:
-            X = _each(partial(_first_rows, rows=own), chosen)
+            # Rows that share their memory with all of them.
+            first_rows = slice(0, own)
+            X = _each(
+                lambda t: slice_rows(t, first_rows) if isinstance(t, CSR) else t[first_rows], chosen
+            )
     rows = plans.rows.to(device)
     return TrainingGraph(graph, A, X, graph, layers, chosen, rows, first, halo_rows)
 
@@ -168,11 +172,6 @@ def _rows_of(X: Tensor | CSR, rows: Tensor) -> Tensor | CSR:
     if len(rows) == X.shape[0]:
         return X
     return take_rows(X, rows) if isinstance(X, CSR) else X[rows]
-
-
-def _first_rows(X: Tensor | CSR, rows: int) -> Tensor | CSR:
-    """So many rows, which share their memory with all of them."""
-    return slice_rows(X, slice(0, rows)) if isinstance(X, CSR) else X[:rows]
 
 
 def _with_halo(

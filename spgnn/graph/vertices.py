@@ -162,6 +162,16 @@ def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
     return whole
 
 
+def rows_of_all(rows: Tensor, comm: Communicator) -> Tensor:
+    """Everyone's rows on every rank, one rank after another. Collective."""
+    sizes = torch.zeros(comm.size, dtype=torch.int64, device="cpu")
+    sizes[comm.rank] = len(rows)
+    comm.all_reduce(sizes).wait()
+    every = rows.new_empty((int(sizes.sum()), *rows.shape[1:]))
+    comm.all_gather(rows.detach().contiguous(), every, sizes.tolist())
+    return every
+
+
 CHUNK_BYTES = 1 << 23  # up to four copies of a chunk are in memory
 Result = TypeVar("Result")
 
@@ -274,11 +284,7 @@ def _places(vertex_ids: Tensor, comm: Communicator) -> Tensor:
     total = comm.agree(len(vertex_ids), "sum")
     if comm.agree(int(vertex_ids.max()) if len(vertex_ids) else -1) < total:
         return vertex_ids
-    sizes = torch.zeros(comm.size, dtype=torch.int64)
-    sizes[comm.rank] = len(vertex_ids)
-    comm.all_reduce(sizes).wait()
-    everyone = torch.empty(total, dtype=torch.int64)
-    comm.all_gather(vertex_ids.cpu(), everyone, sizes.tolist())
+    everyone = rows_of_all(vertex_ids.cpu(), comm)
     return torch.searchsorted(everyone.sort().values, vertex_ids.cpu()).to(vertex_ids.device)
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spgnn.comm import Communicator
+from spgnn.graph.vertices import rows_of_all
 from spgnn.nn.loss import UNKNOWN
 
 Int64 = npt.NDArray[np.int64]
@@ -69,12 +70,7 @@ def _redistributed(keys: Int64, comm: Communicator) -> Int64:
     if comm.size == 1:
         return keys
     taken = keys[np.arange(SAMPLES) * len(keys) // SAMPLES] if len(keys) else keys
-    sizes = torch.tensor([len(taken)])
-    of_all = sizes.new_empty(comm.size)
-    comm.all_gather(sizes, of_all, [1] * comm.size)
-    listed = of_all.tolist()
-    samples = sizes.new_empty(sum(listed))
-    comm.all_gather(torch.from_numpy(taken), samples, listed)
+    samples = rows_of_all(torch.from_numpy(taken), comm)
     ordered = np.sort(samples.numpy())
     places = np.arange(1, comm.size) * len(ordered) // comm.size
     splitters = ordered[places] if len(ordered) else np.zeros(comm.size - 1, np.int64)

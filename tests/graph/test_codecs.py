@@ -275,50 +275,33 @@ def test_a_resumed_run_is_the_same():
     run_ranks(all_resumed, 3)
 
 
+REFUSED: list[tuple[Any, str]] = [
+    ("8", r"codec must be a spgnn\.exchange\.Codec, or a mapping as .* got str"),
+    ({"bit": 8}, r"codec bit: choose one of bits, .*did you mean 'bits'"),
+    ({"bits": 3}, "bits must be one of 32, 16, 8, 4, 2, 1, got 3"),
+    ({"bits": "8"}, r"bits must be a number, or pairs of \(epoch, number\), got '8'"),
+    ({"bits": ((0, 8), (5, 4), (5, 2))}, r"the epochs of bits must rise from 0, got \[0, 5, 5\]"),
+    ({"bits": ((3, 8),)}, r"the epochs of bits must rise from 0, got \[3\]"),
+    ({"bits": (8, 4)}, r"bits must be a number, or pairs of \(epoch, number\), got 8"),
+    ({"delay": -1}, "delay must be an integer of at least 0"),
+    ({"bins": 2}, "bins needs a delay of one epoch or more"),
+    ({"smoothing": 1.0, "delay": 1}, r"smoothing must be in \[0, 1\), got 1.0"),
+    ({"bins": None, "delay": 2}, "bins must be an integer of at least 1, got NoneType None"),
+    ({"feedback": "no", "bits": 4}, "feedback must be True or False, got 'no'"),
+    ({"exact_means": True}, "exact_means needs rows that are late, fewer or shorter"),
+    ({1: 8}, "codec 1: choose one of bits, "),
+    (Codec(delay=-1), "delay must be an integer of at least 0, got int -1"),
+    ({"feedback": True}, "feedback needs 16 bits or fewer"),
+    ({"sampling": 0}, r"sampling must be in \(0, 1\], got 0.0; to send nothing, delay it for ever"),
+    ({"bits": 8, "exact_last": 3}, r"exact_last needs a last epoch: use `with graph\.exact\(\):`"),
+]
+
+
 def check_refused(rank: int) -> None:
     data = problem()
-    for codec, why in {
-        "8": r"codec must be a spgnn\.exchange\.Codec, or a mapping as .* got str",
-        "bit": r"codec bit: choose one of bits, .*did you mean 'bits'",
-        "odd": "bits must be one of 32, 16, 8, 4, 2, 1, got 3",
-        "text": r"bits must be a number, or pairs of \(epoch, number\), got '8'",
-        "falls": r"the epochs of bits must rise from 0, got \[0, 5, 5\]",
-        "late": r"the epochs of bits must rise from 0, got \[3\]",
-        "pair": r"bits must be a number, or pairs of \(epoch, number\), got 8",
-        "early": "delay must be an integer of at least 0",
-        "bins": "bins needs a delay of one epoch or more",
-        "smooth": r"smoothing must be in \[0, 1\), got 1.0",
-        "nothing": "bins must be an integer of at least 1, got NoneType None",
-        "unfed": "feedback must be True or False, got 'no'",
-        "middle": "exact_means needs rows that are late, fewer or shorter",
-        "number": "codec 1: choose one of bits, ",
-        "made": "delay must be an integer of at least 0, got int -1",
-        "feedback": "feedback needs 16 bits or fewer",
-        "none": r"sampling must be in \(0, 1\], got 0.0; to send nothing, delay it for ever",
-        "last": r"exact_last needs a last epoch: use `with graph\.exact\(\):`",
-    }.items():
-        given = {
-            "8": "8",
-            "bit": {"bit": 8},
-            "odd": {"bits": 3},
-            "text": {"bits": "8"},
-            "falls": {"bits": ((0, 8), (5, 4), (5, 2))},
-            "late": {"bits": ((3, 8),)},
-            "pair": {"bits": (8, 4)},
-            "early": {"delay": -1},
-            "bins": {"bins": 2},
-            "smooth": {"smoothing": 1.0, "delay": 1},
-            "nothing": {"bins": None, "delay": 2},
-            "unfed": {"feedback": "no", "bits": 4},
-            "middle": {"exact_means": True},
-            "number": {1: 8},
-            "made": Codec(delay=-1),
-            "feedback": {"feedback": True},
-            "none": {"sampling": 0},
-            "last": {"bits": 8, "exact_last": 3},
-        }[codec]
+    for codec, why in REFUSED:
         with pytest.raises(InputError, match=why):
-            spgnn.distribute(data, codec=given)
+            spgnn.distribute(data, codec=codec)
     with pytest.raises(InputError, match=r"pairs of \(epoch, number\): Codec\.of "):
         Codec(bits=8)  # type: ignore[arg-type]
     bits = {"bits": 8}

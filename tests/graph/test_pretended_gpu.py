@@ -16,7 +16,7 @@ from experiments.mesh import MeshGraphNet, mesh
 from spgnn import nn as ours
 from spgnn.comm import Communicator, connect
 from spgnn.testing import run_ranks
-from tests.nn.test_layers import CASES, _doubled, distributed, graph_data, made, weights
+from tests.nn.test_layers import CASES, distributed, doubled, graph_data, made, weights
 from tests.pretended_gpu import GPU, late_group, pretended_gpu
 
 pytestmark = pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning")
@@ -64,7 +64,7 @@ def layers(comm: Communicator) -> list[Tensor]:
         layer = layer.double().to(graph.device)
         x = graph.x.clone().requires_grad_()
         given = [x, x * 2] if case.name == "GCN2Conv" else [x]
-        more = [_doubled(graph.edge_attr)] if case.edges in ("types", "attr") else []
+        more = [doubled(graph.edge_attr)] if case.edges in ("types", "attr") else []
         z = layer(*given, graph, *more)
         z.square().sum().backward()
         found += [z.detach(), x.grad, *(p.grad for p in layer.parameters())]

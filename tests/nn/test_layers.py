@@ -193,7 +193,7 @@ def check_case(comm: Communicator, case: Case, graph: DistGraph, data: Any) -> N
     if case.options.get("improved") and not case.edges:
         # Without weights PyG's layer adds one loop, whatever it is told.
         between = [torch.ones(data.edge_index.shape[1]).double()]
-    more = [_doubled(graph.edge_attr)] if case.edges in ("types", "attr") else []
+    more = [doubled(graph.edge_attr)] if case.edges in ("types", "attr") else []
     initial = case.name == "GCN2Conv"
     expected = theirs(*([X, X * 2] if initial else [X]), data.edge_index, *between)
     factors = torch.from_numpy(np.random.default_rng(8).standard_normal(expected.shape))
@@ -216,7 +216,7 @@ def check_case(comm: Communicator, case: Case, graph: DistGraph, data: Any) -> N
             close(gradient, p.grad, f"{why} {name}")
 
 
-def _doubled(t: Tensor) -> Tensor:
+def doubled(t: Tensor) -> Tensor:
     return t.double() if t.is_floating_point() else t
 
 
@@ -229,7 +229,7 @@ def check(rank: int, cases: Sequence[Case] = tuple(CASES)) -> int:
         if key not in graphs:
             data = graph_data(*key)
             graph = distributed(data, comm).to(torch.float64)
-            graphs[key] = data.apply(_doubled), graph
+            graphs[key] = data.apply(doubled), graph
         data, graph = graphs[key]
         check_case(comm, case, graph, data)
     return len(cases)

@@ -1,4 +1,4 @@
-"""Masked cross-entropy and accuracy over all ranks against the same on one."""
+"""Losses over all ranks against those of torch on one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from spgnn.nn.loss import (
     CrossEntropy,
     Loss,
     Residual,
-    count_labelled,
     label_weights,
     masked_cross_entropy,
 )
-from spgnn.nn.metrics import accuracies
 from spgnn.testing import run_ranks
 
 N, CLASSES = 37, 5
@@ -30,45 +28,6 @@ def problem() -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
     y = torch.randint(-1, CLASSES, (N,), generator=generator)
     role = torch.randint(0, 3, (N,), generator=generator)
     return logits, y, [role == 0, role == 1, torch.zeros(N, dtype=torch.bool)]
-
-
-def share_of(rank: int) -> tuple[list[float], list[int], list[float | None], torch.Tensor]:
-    """One rank's shares of the losses, the totals, accuracies, and its gradient of the first."""
-    comm = connect()
-    logits, y, masks = problem()
-    own = slice(*RowLayout.even(N, comm.size).range(rank))
-    Z, labels, mine = logits[own].clone().requires_grad_(), y[own], [mask[own] for mask in masks]
-    totals = count_labelled(mine, labels, comm)
-    losses = [masked_cross_entropy(Z, labels, m, t) for m, t in zip(mine, totals, strict=True)]
-    losses[0].backward()
-    return (
-        [float(loss.detach()) for loss in losses],
-        totals,
-        accuracies(Z.detach(), labels, mine, totals, comm),
-        Z.grad,
-    )
-
-
-@pytest.mark.parametrize("ranks", [1, 4, pytest.param(40, marks=pytest.mark.slow)])
-def test_shares_add_up_to_the_loss_of_one_process(ranks):
-    results = run_ranks(share_of, ranks)
-    logits, y, masks = problem()
-    logits.requires_grad_()
-    chosen = [mask & (y >= 0) for mask in masks]
-    counts = [int(c.sum()) for c in chosen]
-    expected = [F.cross_entropy(logits[c], y[c]) for c in chosen[:2]]
-    expected[0].backward()
-    shares = torch.tensor([losses for losses, *_ in results])
-    torch.testing.assert_close(
-        shares.sum(dim=0), torch.tensor([*(float(e.detach()) for e in expected), 0.0])
-    )
-    torch.testing.assert_close(torch.cat([grad for *_, grad in results]), logits.grad)
-    right = logits.argmax(dim=1) == y
-    exact = [int((right & c).sum()) / n if n else None for c, n in zip(chosen, counts, strict=True)]
-    for _, totals, scores, _ in results:
-        assert totals == counts
-        assert scores == exact
-    assert exact[2] is None
 
 
 def test_nothing_labelled_costs_nothing():
@@ -95,6 +54,7 @@ def losses() -> list[tuple[Loss, torch.Tensor, torch.nn.Module, torch.Tensor, to
     smooth = target * 0.8 + 0.1
     known, whole = TABLE >= 0, y >= 0
     return [
+        (CrossEntropy(), y, torch.nn.CrossEntropyLoss(), y, whole),
         (CrossEntropy(WEIGHT), y, torch.nn.CrossEntropyLoss(WEIGHT), y, whole),
         (
             CrossEntropy(WEIGHT, 0.3),

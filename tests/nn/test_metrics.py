@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spgnn import RowLayout
 from spgnn.comm import connect
 from spgnn.nn import metrics
+from spgnn.nn.loss import count_labelled
 from spgnn.nn.metrics import Score
 from spgnn.testing import run_ranks
 
@@ -40,13 +41,21 @@ def scored(kind, Z, y, masks, comm) -> list[Score]:
         found = metrics.regression_scores(Z, y, masks, comm)
         return [*found["mae"], *found["rmse"], *found["r2"]]
     micro, macro = metrics.f1_scores(Z, y, masks, comm)
-    return [*micro, *macro, *metrics.roc_aucs(Z, y, masks, comm)]
+    right = []
+    if y.dim() == 1:
+        right = metrics.accuracies(Z, y, masks, count_labelled(masks, y, comm), comm)
+    return [*right, *micro, *macro, *metrics.roc_aucs(Z, y, masks, comm)]
 
 
 def area(score: np.ndarray, positive: np.ndarray) -> float:
     """All pairs."""
     up, down = score[positive], score[~positive]
     return float(((up[:, None] > down) + 0.5 * (up[:, None] == down)).mean())
+
+
+def expected_accuracy(Z, y) -> Score:
+    known = y >= 0
+    return float((Z[known].argmax(axis=1) == y[known]).mean()) if known.any() else None
 
 
 def expected_f1(Z, y) -> tuple[Score, Score]:
@@ -100,7 +109,8 @@ def expected(kind, Z, y, masks) -> list[Score]:
         of_masks = [expected_regression(*c) for c in chosen]
         return [score for of in zip(*of_masks, strict=True) for score in of]
     f1 = [expected_f1(*c) for c in chosen]
-    return [*(micro for micro, _ in f1), *(macro for _, macro in f1)] + [
+    right = [expected_accuracy(*c) for c in chosen] if y.dim() == 1 else []
+    return [*right, *(micro for micro, _ in f1), *(macro for _, macro in f1)] + [
         expected_area(*c) for c in chosen
     ]
 

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from spgnn import InputError
@@ -220,3 +222,20 @@ def test_rows_are_counted_exactly_whatever_the_dtype():
         return [float(moments(x, None, connect()).count)]
 
     assert run_ranks(body, 3) == [[515.0]] * 3
+
+
+@given(
+    n=st.integers(2, 30),
+    width=st.integers(1, 20),
+    name=st.sampled_from(["BatchNorm", "LayerNorm", "GraphNorm", "PairNorm"]),
+    far=st.sampled_from([0.0, 1e3]),
+)
+@settings(max_examples=60)
+def test_norms_of_any_shape(n, width, name, far):
+    rng = np.random.default_rng(n + width)
+    x = torch.from_numpy(rng.standard_normal((n, width)) + far)
+    sizes = () if name == "PairNorm" else (width,)
+    z = OURS[name](*sizes).double()(x, connect())
+    torch.testing.assert_close(
+        z, getattr(geometric, name)(*sizes).double()(x), rtol=1e-6, atol=1e-6
+    )

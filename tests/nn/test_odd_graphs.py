@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import spgnn
@@ -13,6 +16,7 @@ from spgnn import InputError
 from spgnn import nn as ours
 from spgnn.comm import connect
 from spgnn.testing import run_ranks
+from tests.nn.test_layers import Case, check_case, doubled
 
 geometric = pytest.importorskip("torch_geometric.nn")
 geometric_data = pytest.importorskip("torch_geometric.data")
@@ -26,44 +30,60 @@ def data(**more: Any) -> Any:
     return geometric_data.Data(x=x, edge_index=index, num_nodes=6, **more)
 
 
-def same(name: str, given: Any, edges: Any = None, dtype: torch.dtype = torch.float32) -> None:
-    """A layer is PyG's, forward and backward; one rank has no edges. Collective."""
-    options, comm = given, connect()
-    torch.manual_seed(0)
-    theirs = getattr(geometric, name)(4, 3, **options).to(dtype)
-    layer = getattr(ours, name)(4, 3, **options).to(dtype)
-    layer.load_state_dict(theirs.state_dict())
-    whole = data() if edges is None else data(edge_attr=edges)
-    labels = [0, 0, 0, *[comm.size - 1] * 3]
-    graph = spgnn.distribute(whole, partition=labels, comm=comm).to(dtype)
-    X, x = (t.detach().to(dtype).requires_grad_() for t in (whole.x, graph.x))
-    expected = theirs(X, whole.edge_index, *([] if edges is None else [edges.to(dtype)]))
-    found = layer(x, graph, *([] if edges is None else [graph.edge_attr.to(dtype)]))
-    torch.testing.assert_close(found, expected[graph.vertex_ids])
-    expected.square().sum().backward()
-    found.square().sum().backward()
-    # Sums of products that may cancel are as near as what is summed.
-    near = 1e-5 if dtype == torch.float32 else 1e-7
-    largest = float(X.grad.abs().max())
-    torch.testing.assert_close(
-        x.grad, X.grad[graph.vertex_ids], rtol=near, atol=near * max(largest, 1)
-    )
+SLOPES = [
+    Case(name, (4, 3), {"negative_slope": slope, "add_self_loops": loops, "heads": 2})
+    for name in GATS
+    for slope in (0.0, 0.2)
+    for loops in (False, True)
+]
+SLOPES += [Case(name, (4, 3)) for name in ("GCNConv", "SAGEConv", "GraphConv", "GATConv")]
+SLOPES += [Case("GCNConv", (4, 3), {"add_self_loops": False})]
+SLOPES += [Case(name, (4, 3), {"edge_dim": 2, "fill_value": "mean"}, "attr") for name in GATS]
 
 
 def check_layers(rank: int) -> None:
-    for name in ("GATConv", "GATv2Conv"):
-        for slope in (0.0, 0.2):
-            for loops in (False, True):
-                same(name, {"negative_slope": slope, "add_self_loops": loops, "heads": 2})
-        same(name, {"edge_dim": 2, "fill_value": "mean"}, torch.rand(3, 2))
-    for name in ("GCNConv", "SAGEConv", "GraphConv", "GATConv"):
-        same(name, {}, dtype=torch.float64)
-    same("GCNConv", {"add_self_loops": False}, dtype=torch.float64)
+    """A layer is PyG's, forward and backward; one rank has no edges. Collective."""
+    comm = connect()
+    for edges in ("", "attr"):
+        whole = data(edge_attr=torch.rand(3, 2, generator=torch.Generator().manual_seed(1)))
+        labels = [0, 0, 0, *[comm.size - 1] * 3]
+        graph = spgnn.distribute(whole, partition=labels, comm=comm).to(torch.float64)
+        for case in SLOPES:
+            if case.edges == edges:
+                check_case(comm, case, graph, whole.apply(doubled))
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_layers_on_vertices_without_edges(ranks):
     run_ranks(check_layers, ranks)
+
+
+@given(
+    n=st.integers(1, 12),
+    edges=st.integers(0, 40),
+    widths=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    layer=st.sampled_from(
+        [
+            ("GCNConv", {}),
+            ("GCNConv", {"add_self_loops": False}),
+            ("SAGEConv", {}),
+            ("SAGEConv", {"aggr": "max"}),
+            ("SAGEConv", {"aggr": "sum", "project": True}),
+            ("GraphConv", {"aggr": "max"}),
+            ("SGConv", {"K": 2}),
+            ("TAGConv", {"K": 1}),
+        ]
+    ),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60)
+def test_layers_of_any_shape(n, edges, widths, layer, seed):
+    rng = np.random.default_rng(seed)
+    index = np.unique(rng.integers(0, n, (2, edges)), axis=1).astype(np.int64)
+    x = torch.from_numpy(rng.standard_normal((n, widths[0])))
+    whole = geometric_data.Data(x=x, edge_index=torch.from_numpy(index), num_nodes=n)
+    graph = spgnn.distribute(whole, partition="block", comm=connect()).to(torch.float64)
+    check_case(graph.comm, Case(layer[0], widths, layer[1]), graph, whole)
 
 
 def check_second_derivatives(rank: int) -> torch.Tensor:
@@ -151,43 +171,22 @@ def check_repeated(rank: int, ways: list[dict[str, Any]]) -> None:
     """Each edge counts in every layer, weighted or not, forward and backward. Collective."""
     comm = connect()
     for way in ways:
-        sums = [(name, options) for name, options in ONCE if (name, options) not in WHOLE]
+        sums = [one for one in ONCE if one not in WHOLE]
         weighted = [one for one in sums if one[0] not in ("SAGEConv", "GraphConv")]
         tried = [({}, sums if way else ONCE), ({"edge_weight": ()}, weighted)]
         if not way:
             tried.append(({"edge_attr": (3,)}, WITH_FEATURES))
         for known, layers in tried:
             torch.manual_seed(2)
-            data = repeated(**known)
-            graph = spgnn.distribute(data, comm=comm, **way).to(torch.float64)
+            whole = repeated(**known)
+            graph = spgnn.distribute(whole, comm=comm, **way).to(torch.float64)
             for name, options in layers:
-                check_one_repeated(name, options, data, graph)
-
-
-def check_one_repeated(name: str, options: dict[str, Any], data: Any, graph: Any) -> None:
-    comm, attr = graph.comm, data.edge_attr
-    width = {} if attr is None else {"dim" if name == "CGConv" else "edge_dim": 3}
-    torch.manual_seed(0)
-    sizes = (4,) if name == "CGConv" else (4, 3)
-    theirs = getattr(geometric, name)(*sizes, **options, **width).double()
-    layer = getattr(ours, name)(*sizes, **options, **width).double()
-    layer.load_state_dict(theirs.state_dict())
-    ids = graph.vertex_ids
-    X, x = (t.detach().clone().requires_grad_() for t in (data.x, graph.x))
-    weights = () if data.edge_weight is None or name in GATS else (data.edge_weight.double(),)
-    expected = theirs(X, data.edge_index, *(weights if attr is None else (attr.double(),)))
-    found = layer(x, graph, *(() if attr is None else (graph.edge_attr.double(),)))
-    expected.tanh().sum().backward()
-    found.tanh().sum().backward()
-    gradients = {key: p.grad for key, p in layer.named_parameters()}
-    pairs = [(found, expected[ids]), (x.grad, X.grad[ids])]
-    for key, parameter in theirs.named_parameters():
-        comm.all_reduce(gradients[key]).wait()
-        pairs.append((gradients[key], parameter.grad))
-    for ours_, theirs_ in pairs:
-        torch.testing.assert_close(
-            ours_, theirs_, rtol=1e-6, atol=1e-6, msg=lambda text: f"{name} {options}: {text}"
-        )
+                edges = "weights" if "edge_weight" in known and name not in GATS else ""
+                sizes, width = (4,) if name == "CGConv" else (4, 3), {}
+                if "edge_attr" in known:
+                    edges, width = "attr", {"dim" if name == "CGConv" else "edge_dim": 3}
+                case = Case(name, sizes, options | width, edges)
+                check_case(comm, case, graph, whole.apply(doubled))
 
 
 def test_repeated_edges_count_as_often_as_they_occur():
