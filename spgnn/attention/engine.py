@@ -86,9 +86,7 @@ class Attention:
         silent = replace(setting, errors=Errors())
         for first, partials in ((SUMS, self.pieces.sums), (FOLD, self.pieces.fold)):
             if partials is not None:
-                own[first + ROWS], own[first + DST] = (
-                    stack(setting, attended=True) for _ in range(2)
-                )
+                own |= {first + which: stack(setting, attended=True) for which in (ROWS, DST)}
                 late = Delay(Transport(), silent) if setting.codec.delay else Transport()
                 own[first + LATE] = late
 

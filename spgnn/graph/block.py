@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,23 +164,17 @@ class Block(Graph):
         if device == self.pattern.device:
             return self
 
-        def moved(t: Tensor | None) -> Tensor | None:
+        def moved(t: Any) -> Any:
             return None if t is None else t.to(device)
 
-        def degrees() -> Degrees:
-            assert self._find_degrees is not None
-            result = self._find_degrees()
-            return Degrees(result.edges.to(device), result.weight.to(device), moved(result.bare))
-
+        find = self._find_degrees
         return Block(
             self.pattern.to(device),
             self.vertex_ids.to(device),
             edge_weight=moved(self.edge_weight),
             factors=moved(self.factors),
-            degrees=None if self._find_degrees is None else degrees,
-            attributes={
-                name: t.to(device) for name, t in self._attributes.items() if t is not None
-            },
+            degrees=None if find is None else lambda: Degrees(*map(moved, vars(find()).values())),
+            attributes={name: moved(t) for name, t in self._attributes.items() if t is not None},
         )
 
     @cached_property
@@ -334,13 +329,7 @@ class LocalMatrix:
         self._beside: dict[int, BesideOwn] = {}
 
     def next_step(self, H_local: Tensor) -> Step:
-        """Check an operand.
-
-        Raises
-        ------
-        InputError
-            If it has not one row for each column.
-        """
+        """Refuse an operand that has not one row for each column."""
         return _checked(H_local, self.block)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
@@ -368,13 +357,7 @@ class LocalMatrix:
         return self.block.pattern
 
     def local_matrix(self) -> CSR:
-        """The matrix as one block.
-
-        Raises
-        ------
-        InputError
-            If it has a diagonal apart.
-        """
+        """The matrix as one block; refused where it has a diagonal apart."""
         if self.diagonal is not None:
             raise InputError("the edges of a batch cannot be dropped where self-loops are added")
         return self.block

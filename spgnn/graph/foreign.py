@@ -377,12 +377,22 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(value.values() if isinstance(value, dict) else value)
 
 
-class _Once:
+class ModelHook:
+    """Base of hooks: a copy of the model, or its pickle, is on its own."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
+
+
+class _Once(ModelHook):
     """Hooks of a module: they watch its first call in training and its first in evaluation."""
 
     active: _Watch | None = None  # what is called inside a module that is watched is watched there
 
-    def __init__(self, graph: Rows | None) -> None:
+    def __init__(self, graph: Rows | None = None) -> None:
         self.look_at(graph)
 
     def look_at(self, graph: Rows | None) -> None:
@@ -421,13 +431,6 @@ class _Once:
             self._watch = _Once.active = None
             if out is not None:  # which it is where the call has failed
                 self._seen.add(module.training)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Once:
-        """A copy of the model is on its own."""
-        return _Once(None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Once, (None,)
 
 
 def watch(model: nn.Module, graph: Rows) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from spgnn.autograd import all_reduced
 from spgnn.comm import Communicator
-from spgnn.graph.foreign import dims_over
+from spgnn.graph.foreign import ModelHook, dims_over
 from spgnn.torch_internals import plain_tensors, tracing, transforms_active
 
 _CLASSES = {"cross_entropy", "nll_loss"}
@@ -197,10 +197,10 @@ def _weight(logits: Tensor, y: Tensor, kwargs: dict[str, Any]) -> Any:
     return labelled.numel() if weight is None else weight[labelled].sum()
 
 
-class Marks:
+class Marks(ModelHook):
     """A hook of a model: what it returns to a program of the user's own knows the ranks."""
 
-    def __init__(self, comm: Communicator | None, on_backward: Losses | None) -> None:
+    def __init__(self, comm: Communicator | None = None, on_backward: Losses | None = None) -> None:
         self._ranks = None if comm is None else ref(comm)
         self._on_backward = on_backward
 
@@ -211,10 +211,3 @@ class Marks:
         if comm is None or self._on_backward is None or tracing():
             return None
         return marked(out, comm, self._on_backward)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Marks:
-        """A copy of the model is on its own."""
-        return Marks(None, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Marks, (None, None)

@@ -76,10 +76,7 @@ def meet(
 
 
 class GINEConv(GINConv):
-    """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020).
-
-    Parameters are those of PyG's layer of that name, and so are their names: ``nn``, ``eps`` and
-    ``lin`` (of the edges).
+    """``z_i = nn((1 + ε) h_i + Σ_j relu(h_j + e_ji W))`` (Hu et al. 2020), W is ``lin``.
 
     Parameters
     ----------
@@ -111,13 +108,7 @@ class GINEConv(GINConv):
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
     ) -> Aggregation:
-        """``((1 + ε) h_i + Σ_j relu(h_j + e_ji W)) W_1``.
-
-        Raises
-        ------
-        InputError
-            If H is sparse or propagated; if there are no features of edges, or of another width.
-        """
+        """``((1 + ε) h_i + Σ_j relu(h_j + e_ji W)) W_1``; H is dense."""
         rows = dense(H, "GINEConv")
         attr = edge_rows(self, graph, edge_attr, rows, self.edge_dim)
         attr = attr if self.lin is None else self.lin(attr)
@@ -433,14 +424,7 @@ class InteractionNetwork(Convolution):
     ) -> tuple[Tensor, Tensor]:
         """Vertices [columns, channels] and edges [edges, channels], both updated. Collective.
 
-        Parameters
-        ----------
-        H_local : Tensor [columns, channels]
-        graph : Graph, or DistMatrix
-        edge_attr : Tensor [edges, channels], optional
-            In the order of ``graph.edge_index``; by default ``graph.edge_attr``.
-        keys
-            Has no effect.
+        Arguments are those of `Convolution`; `keys` have no effect.
 
         Returns
         -------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -131,14 +131,7 @@ class AttentionConv(Convolution):
     def aggregation(
         self, H: Features, graph: Graph, edge_attr: Tensor | None, keys: DropoutKeys | None
     ) -> Aggregation:
-        """Weighted sums over neighbours.
-
-        Raises
-        ------
-        InputError
-            If features are propagated already; if features of edges are missing, or there is no
-            weight for them.
-        """
+        """Weighted sums over neighbours; refuses A·X, and features of edges without a weight."""
         if not isinstance(H, Tensor | CSR):
             raise InputError("attention weighs features themselves; A·X adds them up already")
         if edge_attr is None and self.edge_dim is not None:
@@ -150,20 +143,12 @@ class AttentionConv(Convolution):
             )
         edges = None
         if edge_attr is not None and self.lin_edge is not None:
-            fill, A = (
-                self.fill_value if self.add_self_loops else None,
-                graph.halo_matrix(self.normalisation),
-            )
+            fill = self.fill_value if self.add_self_loops else None
+            A = graph.halo_matrix(self.normalisation)
             edges = self.lin_edge(self._edge_order.features(graph, A, edge_attr, fill))
         operand, scores = self._scored(H, graph, edges, keys)
-        dropped = self.dropped(graph, keys)
-        return Aggregation(
-            operand,
-            normalisation=self.normalisation,
-            reduce="attention",
-            scores=scores,
-            dropped=dropped,
-        )
+        request = Aggregation(operand, normalisation=self.normalisation, reduce="attention")
+        return replace(request, scores=scores, dropped=self.dropped(graph, keys))
 
     def update(self, Z: Tensor, H: Features, graph: Graph) -> Tensor:
         """Heads side by side or averaged, the skip, and the bias."""
@@ -395,18 +380,16 @@ class EdgeOrder:
         pattern, rows = A.local_pattern, _rows(A)
         columns, width = pattern.indices.long(), pattern.shape[1]
         nonzeros, edges = rows * width + columns, index[1] * width + index[0]
+        if not len(edges):
+            edges = edges.new_full((1,), -1)  # which is no nonzero
         order = edges.argsort(stable=True)
         ranked, nth = edges[order], _occurrence(nonzeros)  # of edges between the same two vertices
-        at = torch.searchsorted(ranked, nonzeros).add_(nth).clamp_(max=max(len(edges) - 1, 0))
-        present = (
-            ranked[at] == nonzeros if len(edges) else torch.zeros_like(nonzeros, dtype=torch.bool)
-        )
-        places = (
-            torch.where(present, order[at], -1) if len(edges) else torch.full_like(nonzeros, -1)
-        )
+        at = torch.searchsorted(ranked, nonzeros).add_(nth).clamp_(max=len(edges) - 1)
+        present = ranked[at] == nonzeros
+        places = torch.where(present, order[at], -1)
         if loops:
             places = places.masked_fill(rows == columns, -1)
-        elif not bool(present.all()) or len(edges) != len(nonzeros):
+        elif not bool(present.all()) or index.shape[1] != len(nonzeros):
             raise InputError(
                 "edge features of a graph with several edges between the same vertices: coalesce "
                 "them, or give edge_index to a layer of PyG"

@@ -53,12 +53,10 @@ class Norm(nn.Module):
         ----------
         x : Tensor [rows, f]
         graph : Graph, DistMatrix or Communicator
-            Says over which ranks. With a recomputed halo, own rows alone are counted, and all rows
-            are normalised alike.
+            With a recomputed halo, own rows alone are counted, and all rows are normalised alike.
         shift : Tensor [f], optional
             A bias that is added to all rows of x. What a norm subtracts again then has a gradient
-            of exactly 0. As a sum over x + shift it would be rounding, different at each number of
-            ranks, and an optimiser that divides by the size of gradients makes whole steps of it.
+            of exactly 0, and not of rounding, of which some optimisers make whole steps.
         """
 
     @property
@@ -168,15 +166,15 @@ class BatchNorm(Norm):
             moments = self._moments(x, graph, shift)
             if self.training and not moments.has_variance:
                 if not self.allow_single_element:
-                    raise InputError(
-                        f"BatchNorm: a variance needs two vertices, got {moments.count}"
-                    )
+                    what = f"a variance needs two vertices, got {moments.count}"
+                    raise InputError(f"BatchNorm: {what}")
                 moments = None
         if moments is None:
             assert module.running_mean is not None
             assert module.running_var is not None
             scale = self._scale(module.running_var)
-            return _scaled(x, _less(module.running_mean, shift), scale, module.bias)
+            mean = module.running_mean if shift is None else module.running_mean - shift
+            return _scaled(x, mean, scale, module.bias)
         if self.training and moments.updates:
             self.remember(moments)
         return _scaled(moments.centred, moments.mean, self._scale(moments.variance), module.bias)
@@ -192,13 +190,7 @@ class BatchNorm(Norm):
 
     @torch.no_grad()
     def remember(self, moments: Moments) -> None:
-        """Take moments into the running ones.
-
-        Parameters
-        ----------
-        moments : Moments
-            Of at least two vertices.
-        """
+        """Take moments of at least two vertices into the running ones."""
         module = self.module
         if module.running_mean is None:
             return
@@ -214,13 +206,8 @@ class BatchNorm(Norm):
 
     def reset_running_stats(self) -> None:
         """Forget all statistics."""
-        module = self.module
-        if module.running_mean is not None:
-            module.running_mean.zero_()
-            assert module.running_var is not None
-            module.running_var.fill_(1)
-            assert module.num_batches_tracked is not None
-            module.num_batches_tracked.zero_()
+        for name, buffer in self.module.named_buffers():
+            buffer.fill_(name == "running_var")
 
     def reset_parameters(self) -> None:
         """Scales one, shifts zero, no statistics."""
@@ -329,10 +316,6 @@ class PairNorm(Norm):
         return _scaled(moments.centred, moments.mean, scale.expand_as(moments.mean), None)
 
 
-def _less(mean: Tensor, shift: Tensor | None) -> Tensor:
-    return mean if shift is None else mean - shift
-
-
 def _scaled(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     """``(x − mean)·scale + bias`` in one pass over x."""
     shift = -mean * scale
@@ -436,7 +419,7 @@ def run_stages(
         May be overwritten.
     graph : Graph
     shift : Tensor [f], optional
-        The bias. The first stage gets it where it can take it: a norm, or an `Update`.
+        The bias: the first stage gets it where that is a norm or an `Update`.
     """
     Z, shift = run_until(len(stages), stages, Z, graph, shift)
     return Z if shift is None else Z.add_(shift.to(Z.dtype))
@@ -445,14 +428,9 @@ def run_stages(
 def run_until(
     stop: int, stages: Sequence[Stage], Z: Tensor, graph: Graph, shift: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Run stages up to one of them: the rows that it is given, and the bias, if it gets that apart.
+    """Run stages up to number `stop`: the rows that it is given, and a bias that it gets apart.
 
-    Parameters
-    ----------
-    stop : int
-        Number of the stage that is not run.
-    stages, Z, graph, shift
-        As of `run_stages`.
+    Parameters are otherwise those of `run_stages`.
     """
     for place, stage in enumerate(stages):
         waits = isinstance(stage, Update) or takes_shift(stage)
