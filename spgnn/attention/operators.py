@@ -70,18 +70,15 @@ def attend(
 
     Parameters
     ----------
-    A : DistMatrix
     Z_local : Tensor [columns, heads * channels]
     a : Tensor [heads, channels]
         The same on all ranks. Its gradient on each rank is a share: they add up.
     dst : Tensor [rows, heads], or [rows, heads * channels] if joint
         What destinations contribute to the scores, d or X.
-    joint : bool
     slope : float
         Of LeakyReLU below 0.
     edges : Tensor [local nonzeros, heads], or [local nonzeros, heads * channels] if joint, optional
         t_ij, in the order of ``A.local_pattern``.
-    dropout : EdgeDropout, optional
 
     Returns
     -------

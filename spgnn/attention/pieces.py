@@ -164,19 +164,16 @@ def pieces(plan: Plan) -> Pieces:
         fetch = Stage(everything, None, hops)
         return Pieces(local, remote, fetch, mine=mine, others=others, fold=fold)
     hop = _only_hop(first)
-    chosen, route, summed, sums = hop.send.pattern, hop.route(), None, None
-    if hop.sums is not None:
-        several = hop.send.row_lengths > 1
-        summed = rows_where(hop.send.pattern, several)
-        received, way = columns_where(remote, hop.sums), route.marked(several, hop.sums).route
-        # These are exchanges of their own from here on.
-        way = Route(way.counts, way.names)
-        sums = Partials(hop.axis, way, received, _row_of_each(received))
-        chosen = Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns)
-        route = route.marked(~several, ~hop.sums).route
-        remote = columns_where(remote, ~hop.sums)
-    else:
+    if hop.sums is None:
         raise InputError(f"{WHAT_WORKS}: this plan adds rows up on their way")
+    several, route = hop.send.row_lengths > 1, hop.route()
+    summed = rows_where(hop.send.pattern, several)
+    received, way = columns_where(remote, hop.sums), route.marked(several, hop.sums).route
+    # These are exchanges of their own from here on.
+    sums = Partials(hop.axis, Route(way.counts, way.names), received, _row_of_each(received))
+    chosen = Selection(hop.send.indices[hop.send.indptr[:-1][~several]], columns)
+    route = route.marked(~several, ~hop.sums).route
+    remote = columns_where(remote, ~hop.sums)
     rows = Hop(hop.axis, CSR(chosen), route.counts, names=route.names)
     fetch = Stage(everything, None, (rows,))
     return Pieces(local, remote, fetch, summed, sums, mine, others, fold)

@@ -112,7 +112,6 @@ class Scores(NamedTuple):
         saved : Tensors [rows, heads], [rows, heads * channels], [rows, heads]
             P and pi of the forward pass (:class:`~spgnn.kernels.attention.AttentionState`), after
             the score that they are relative to.
-        whole : Whole
         """
         if self.joint:
             return None

@@ -26,7 +26,6 @@ class GraphCodecs:
 
     Parameters
     ----------
-    codec : Codec
     comm : Communicator
         All ranks.
     seed : int

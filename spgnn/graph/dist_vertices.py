@@ -142,14 +142,7 @@ class DistVertices(ABC):
     def halo_sum(self, G_halo: Tensor) -> Tensor:
         """The adjoint of :meth:`halo`: rows of the halo, added up at their owners. Collective.
 
-        Parameters
-        ----------
-        G_halo : Tensor [halo rows, …]
-            Integers and booleans as well, whose sums are exact up to 2⁵³.
-
-        Returns
-        -------
-        Tensor [own rows, …]
+        Of [halo rows, …] to [own rows, …]; sums of integers are exact up to 2⁵³.
         """
         rows = self.halo_rows - self._padding
         own = self._exchanged(self.halo_matrix().halo_sum, G_halo[:rows], rows)
@@ -163,10 +156,6 @@ class DistVertices(ABC):
         t : Tensor [own rows, …] or [rows of the mask, …], or a scalar
             A scalar is what this rank adds.
         mask : Tensor bool [own rows], optional
-
-        Returns
-        -------
-        Tensor […]
         """
         return self._sum(t, mask, scalar=True)
 
@@ -206,46 +195,24 @@ class DistVertices(ABC):
         return total / self.comm.agree(counted, "sum")
 
     def scatter(self, rows: Tensor | None) -> Tensor:
-        """Send rank 0's rows, one a vertex in the source's order, to their owners. Collective.
+        """Send rank 0's rows [all vertices, …] to their owners, as [own rows, …]. Collective.
 
-        Parameters
-        ----------
-        rows : Tensor [all vertices, …] on rank 0
-            Of any dtype; what other ranks pass does not count.
-
-        Returns
-        -------
-        Tensor [own rows, …]
+        They are in the source's order; what other ranks pass does not count.
         """
         return scatter_rows(rows, self.vertex_ids, self.layout, self.comm).to(self.device)
 
     def gather(self, rows: Tensor) -> Tensor | None:
-        """The rows of all vertices on rank 0, in the source's order. Collective.
+        """Rows [own rows, …] of all ranks on rank 0, in the source's order. Collective.
 
-        Parameters
-        ----------
-        rows : Tensor [own rows, …]
-
-        Returns
-        -------
-        Tensor [all vertices, …], detached, in memory of the CPU; ``None`` on other ranks
+        Detached, in memory of the CPU; ``None`` on other ranks.
         """
         return gather_rows(rows, self.vertex_ids, self.layout, self.comm)
 
     def all_gather(self, rows: Tensor) -> Tensor:
-        """Rows of all ranks, as many as each has, one rank's after another's, on all. Collective.
+        """Rows [any, …] of all ranks, one rank's after another's, detached, on all. Collective.
 
         For scores that need all at once: ``roc_auc_score(graph.all_gather(labels),
         graph.all_gather(scores))``.
-
-        Parameters
-        ----------
-        rows : Tensor [any, …]
-            Of the same dtype and width on all ranks.
-
-        Returns
-        -------
-        Tensor [all, …], detached, on the same device
         """
         shape = tuple(rows.shape[1:]) if rows.dim() else None
         self.comm.check_agreement("all_gather", width=shape, dtype=rows.dtype)

@@ -47,11 +47,6 @@ class DistributedGraph(ABC):
         number of neighbours, use that of all ranks from then on. What ``torch.autograd.grad``
         returns for its parameters is the average over all ranks from then on, and so are gradients
         that are differentiated any further (``create_graph=True``); all ranks ask for the same.
-
-        Returns
-        -------
-        Module
-            The same one.
         """
         self._codecs.policy.models.add(replicate(model, self.comm))
         self._watch(model)
@@ -62,11 +57,6 @@ class DistributedGraph(ABC):
 
         What ``DistributedDataParallel`` is for others, under any launcher. Every backward must
         then reach some parameter on all ranks, as that of a loss from `mean` or `sum` does.
-
-        Returns
-        -------
-        Module
-            The same one.
         """
         self._codecs.policy.models.add(synchronise(model, self.comm))
         self._watch(model)
@@ -82,11 +72,6 @@ class DistributedGraph(ABC):
         For tensors that all ranks hold alike and that are no parameters of a replicated model, as
         the weights after a step that is itself differentiated (meta-learning): give
         ``graph.replicated(w)`` to the model, and ask for the gradient of w. At every order.
-
-        Parameters
-        ----------
-        t : Tensor
-            The same on all ranks.
         """
         mean = all_reduced(t, self.comm) / self.comm.size
         return t.detach() + (mean - mean.detach())

@@ -52,12 +52,7 @@ class Recorded(NamedTuple):
 
 
 class DryMatrix(ABC):
-    """The shape of a matrix, which notes its products; linear, as autograd requires.
-
-    Parameters
-    ----------
-    rows, columns : int
-    """
+    """The shape of a matrix, which notes its products; linear, as autograd requires."""
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns

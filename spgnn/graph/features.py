@@ -73,10 +73,8 @@ def propagate_(
 
     Parameters
     ----------
-    A : DistMatrix
     X_local : Tensor [own rows, f]
         Overwritten, unless it is kept.
-    columns : int
     keep : bool
         Write into a second matrix, and keep X.
     """

@@ -44,7 +44,8 @@ class Moments:
 
 
 def moments(x: Tensor, own: int | None, comm: Communicator | None) -> Moments:
-    """Mean and variance of each column. Collective."""
+    """Mean and variance of each column of `own` rows, or of all; over all ranks. Collective."""
+    comm = None if comm is None or comm.size == 1 else comm
     counted = x if own is None else x[:own]
     rows = len(counted)
     count: int | Tensor = rows

@@ -326,7 +326,7 @@ class Graph(ABC):
 
     def moments(self, x: Tensor) -> Moments:
         """Mean and variance of each column over the rows of all ranks. Collective."""
-        return moments(x, None, None if self.comm is None or self.comm.size == 1 else self.comm)
+        return moments(x, None, self.comm)
 
     def _combine(self, request: Aggregation, Z: Tensor, operand: Tensor, *, first: bool) -> Tensor:
         """Add what follows the reduction: self-loop, weight and root. Z is overwritten."""
@@ -513,8 +513,7 @@ class LayerGraph(Graph):
 
     def moments(self, x: Tensor) -> Moments:
         """Mean and variance over the own rows of all ranks. Collective."""
-        comm = None if self.comm is None or self.comm.size == 1 else self.comm
-        return moments(x, self.own_rows, comm)
+        return moments(x, self.own_rows, self.comm)
 
     def _edge_dropout(self, dropped: EdgeDropout) -> EdgeDropout:
         return replace(super()._edge_dropout(dropped), row_columns=self.row_columns)

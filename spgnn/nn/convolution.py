@@ -148,7 +148,6 @@ class Convolution(GraphModule):
         Parameters
         ----------
         H_local : Tensor [columns, f_in], CSR, or Propagated
-        graph : Graph, or DistMatrix
         edge_attr : Tensor [local edges, edge_dim], optional
             Of layers that take features of edges, in the order of ``graph.edge_index``; by default
             ``graph.edge_attr``.

@@ -134,7 +134,6 @@ class NNConv(Convolution):
     nn : Module
         A linear layer, or a sequence that ends with one, [edges, f] to [edges, in · out].
     aggr : {"add", "sum", "mean"}
-    root_weight, bias : bool
     """
 
     uses_edges = True
@@ -205,7 +204,6 @@ class CGConv(Convolution):
     aggr : {"add", "sum", "mean", "max", "min"}
     batch_norm : bool
         Over the vertices of all ranks.
-    bias : bool
     """
 
     uses_edges = True
@@ -275,7 +273,6 @@ class TransformerConv(Convolution):
     ----------
     in_channels, out_channels : int
         The latter of a head; a pair of the former is of sources and targets of two types.
-    heads : int
     concat : bool
         Heads side by side, or their mean.
     beta : bool
@@ -284,7 +281,6 @@ class TransformerConv(Convolution):
         Of attention weights in training: a function of the edge's original ends and the head.
     edge_dim : int, optional
         Width of the edges' features.
-    bias, root_weight : bool
     """
 
     uses_edges = True

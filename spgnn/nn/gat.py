@@ -41,7 +41,6 @@ class AttentionConv(Convolution):
     in_channels : int, or a pair
     out_channels : int
         Of each head.
-    heads : int
     concat : bool
         Whether heads stand side by side, [heads · out_channels]; else they are averaged.
     negative_slope : float
@@ -55,7 +54,6 @@ class AttentionConv(Convolution):
     fill_value : float, Tensor or str
         Edge features of self-loops that are added, or how those of a vertex's other edges are
         reduced: add, mean, min, max, mul.
-    bias, residual : bool
     message_dropout : float
         Of each element of a vertex's row, after scores were computed from all of it, as the
         authors' own implementation of GAT does; PyG's has none. The same mask for all neighbours, a

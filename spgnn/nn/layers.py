@@ -74,7 +74,6 @@ class GCNConv(Convolution):
         By default if the matrix is normalised.
     normalize : bool
         ``False``: A as it is.
-    bias : bool
     """
 
     bias: Tensor | None
@@ -139,7 +138,6 @@ class SAGEConv(Convolution):
         Without, there is no W_r.
     project : bool
         Neighbours are ``relu(H W + b)``.
-    bias : bool
     """
 
     def __init__(
@@ -204,7 +202,6 @@ class GraphConv(Convolution):
     ----------
     aggr : {"add", "sum", "mean", "max", "min", "std"}
         Only sums know weights.
-    bias : bool
     """
 
     uses_own_rows = True
@@ -251,7 +248,6 @@ class GINConv(Convolution):
     ----------
     nn : Module
         Anything that takes rows one by one. Norms of spgnn.nn in a Sequential look at all ranks.
-    eps : float
     train_eps : bool
         Whether ε is learned.
     """
@@ -326,10 +322,8 @@ class SGConv(Convolution):
 
     Parameters
     ----------
-    K : int
     cached : bool
         Has no effect: give features that are propagated once, ``nn.propagate_``.
-    add_self_loops, bias : bool
     """
 
     accepts_propagated = True
@@ -365,11 +359,8 @@ class APPNP(Convolution):
 
     Parameters
     ----------
-    K : int
-    alpha : float
     dropout : float
         Of edges, in training: a function of the two vertices, so the same on any number of ranks.
-    add_self_loops, normalize : bool
     """
 
     uses_keys = True
@@ -428,13 +419,7 @@ class LGConv(Convolution):
 
 
 class TAGConv(Convolution):
-    """``Z = Σ_k Â^k H W_k + b`` for k = 0 … K, ``Â = D^-1/2 A D^-1/2`` (Du et al. 2017).
-
-    Parameters
-    ----------
-    K : int
-    bias, normalize : bool
-    """
+    """``Z = Σ_k Â^k H W_k + b`` for k = 0 … K, ``Â = D^-1/2 A D^-1/2`` (Du et al. 2017)."""
 
     def __init__(
         self,
@@ -481,13 +466,10 @@ class GCN2Conv(Convolution):
 
     Parameters
     ----------
-    channels : int
-    alpha : float
     theta, layer : float and int, optional
         ``β = log(θ / layer + 1)``; 1 without them.
     shared_weights : bool
         ``False``: H⁰ has a matrix of its own.
-    add_self_loops, normalize : bool
     """
 
     def __init__(

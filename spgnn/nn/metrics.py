@@ -153,7 +153,6 @@ def accuracies(
     masks : sequence of Tensor bool [rows]
     totals : sequence of int
         Vertices that count in each, over all ranks.
-    comm : Communicator
     """
     right = logits.argmax(dim=1) == y
     counts = torch.stack([(right & mask).sum() for mask in masks]).cpu()

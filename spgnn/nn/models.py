@@ -86,7 +86,6 @@ class Stack(nn.Module):
     in_channels : int
         Features; −1 finds them in the first call.
     hidden_channels : int, or a sequence of one width a hidden layer
-    num_layers : int
     out_channels : int, optional
         By default as many as the last hidden layer would have.
     dropout : float
@@ -94,10 +93,8 @@ class Stack(nn.Module):
     act : str, callable or None
         Activation; see :func:`spgnn.nn.rowwise.activation_of`.
     act_first : bool, whether it comes before the norm
-    act_kwargs : dict, optional
     norm : str, Module or None
         ``batch``, ``layer``, ``graph``, ``pair``; see :func:`spgnn.nn.norm.norm_of`.
-    norm_kwargs : dict, optional
     jk : {"last", "cat", "max", "lstm"}, optional
         All layers are hidden ones, and a linear layer makes the output of the last of them, or of
         all together (Xu et al. 2018).
@@ -344,10 +341,8 @@ class Stack(nn.Module):
 
         Parameters
         ----------
-        number : int
         H : Tensor or CSR [columns, f], or Propagated
             As `entering` returns it.
-        on : Graph
         keys, following : DropoutKeys, optional
             Of the layer's own dropout; of the one that comes after it, with the ids of its rows.
         """

@@ -125,15 +125,10 @@ class BatchNorm(Norm):
 
     Parameters
     ----------
-    in_channels : int
-    eps : float
     momentum : float or None
         ``None`` averages over all calls.
-    affine : bool
-    track_running_stats : bool
     allow_single_element : bool
         A single vertex in all is normalised as in evaluation, instead of refused.
-    device : optional
     """
 
     def __init__(
@@ -220,12 +215,8 @@ class LayerNorm(Norm):
 
     Parameters
     ----------
-    in_channels : int
-    eps : float
-    affine : bool
     mode : {"graph", "node"}
         ``graph`` is PyG's default; ``node`` is that of Ba et al. (2016) and of torch.
-    device : optional
     """
 
     def __init__(
@@ -263,14 +254,7 @@ class LayerNorm(Norm):
 
 
 class GraphNorm(Norm):
-    """``γ (x − α E x) / sqrt(E (x − α E x)² + ε) + β`` (Cai et al. 2021); α is learned.
-
-    Parameters
-    ----------
-    in_channels : int
-    eps : float
-    device : optional
-    """
+    """``γ (x − α E x) / sqrt(E (x − α E x)² + ε) + β`` (Cai et al. 2021); α is learned."""
 
     def __init__(self, in_channels: int, eps: float = 1e-5, device: Any = None) -> None:
         super().__init__()
@@ -294,8 +278,6 @@ class PairNorm(Norm):
     ----------
     scale : float
         s.
-    scale_individually : bool
-    eps : float
     """
 
     def __init__(
@@ -414,10 +396,8 @@ def run_stages(
 
     Parameters
     ----------
-    stages : sequence of Stage
     Z : Tensor [rows, f]
         May be overwritten.
-    graph : Graph
     shift : Tensor [f], optional
         The bias: the first stage gets it where that is a norm or an `Update`.
     """

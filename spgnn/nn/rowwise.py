@@ -123,7 +123,6 @@ def dropout(X: Tensor | CSR, p: float, keys: DropoutKeys | None, layer: int) -> 
     p : float in [0, 1)
     keys : DropoutKeys or None
         ``None`` outside training: nothing is dropped.
-    layer : int
     """
     if p == 0 or keys is None:
         return X

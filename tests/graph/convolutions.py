@@ -47,7 +47,6 @@ class Given:
     pos: Any
     normal: Any
     kind: Tensor
-    own: Tensor
 
     @property
     def edge_weight(self) -> Tensor:

@@ -65,56 +65,25 @@ def made(one: Convolution) -> nn.Module:
 def by_pyg(one: Convolution, epochs: int) -> Course:
     """One process, nothing of spgnn."""
     on, mask = data(), data().train_mask
-    given = Given(on.x, on.edge_index, on.edge_attr, on.pos, on.normal, on.kind, torch.arange(N))
-    return train(
-        made(one),
-        lambda conv: one.call(conv, given),
-        lambda t: t[mask].mean(),
-        torch.arange(N),
-        lambda conv: None,
-        epochs,
-    )
+    given = Given(on.x, on.edge_index, on.edge_attr, on.pos, on.normal, on.kind)
+    call, mean = lambda conv: one.call(conv, given), lambda t: t[mask].mean()
+    return train(made(one), call, mean, torch.arange(N), lambda conv: None, epochs)
 
 
-def through_halo(one: Convolution, graph: DistGraph, epochs: int) -> Course:
-    """(Sources, destinations): the halo is fetched in every epoch."""
+def on_ranks(one: Convolution, graph: DistGraph, epochs: int, *, pairs: bool) -> Course:
+    """(Sources, destinations), whose halo is fetched in every epoch; or one x and edges."""
+    rows = graph.attributes
 
     def call(conv: nn.Module) -> Tensor:
-        pairs = [
-            (graph.halo(t), t)
-            for t in (graph.x, graph.attributes["pos"], graph.attributes["normal"])
-        ]
-        given = Given(
-            pairs[0], graph.edge_index, graph.edge_attr, *pairs[1:], graph.attributes["kind"],
-            graph.vertex_ids,
-        )  # fmt: skip
-        return one.call(conv, given)
-
-    return on_ranks(one, graph, call, epochs)
-
-
-def with_edges(one: Convolution, graph: DistGraph, epochs: int) -> Course:
-    """One x, and edges that fetch its halo."""
-    rows = graph.attributes
-    given = Given(
-        graph.x, graph.edge_index, graph.edge_attr, rows["pos"], rows["normal"], rows["kind"],
-        graph.vertex_ids,
-    )  # fmt: skip
-    return on_ranks(one, graph, lambda conv: one.call(conv, given), epochs)
-
-
-def on_ranks(
-    one: Convolution, graph: DistGraph, call: Callable[[nn.Module], Tensor], epochs: int
-) -> Course:
-    try:
-        return train(
-            graph.replicate(made(one)),
-            call,
-            lambda t: graph.mean(t, graph.train_mask),
-            graph.vertex_ids,
-            graph.average_gradients,
-            epochs,
+        x, pos, normal = (
+            (graph.halo(t), t) if pairs else t for t in (graph.x, rows["pos"], rows["normal"])
         )
+        edges = graph.edge_index, graph.edge_attr
+        return one.call(conv, Given(x, *edges, pos, normal, rows["kind"]))
+
+    try:
+        conv, mean = graph.replicate(made(one)), lambda t: graph.mean(t, graph.train_mask)
+        return train(conv, call, mean, graph.vertex_ids, graph.average_gradients, epochs)
     except Exception as error:  # the same on all ranks, or the job hangs up
         return Course([], {}, f"{type(error).__name__}: {error}")
 
@@ -125,8 +94,8 @@ def all_on_ranks(rank: int, epochs: int) -> dict[str, tuple[Course | None, Cours
     graph = spgnn.distribute(data() if rank == 0 else None, imbalance=0.3)
     return {
         one.name: (
-            None if one.pair else through_halo(one, graph, epochs),
-            None if one.alone else with_edges(one, graph, epochs),
+            None if one.pair else on_ranks(one, graph, epochs, pairs=True),
+            None if one.alone else on_ranks(one, graph, epochs, pairs=False),
         )
         for one in convolutions()
     }

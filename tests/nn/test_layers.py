@@ -176,6 +176,7 @@ def storages(case: Case, layer: nn.Module, graph: DistGraph) -> dict[str, Any]:
     means = {"sum": "none", "add": "none", "mean": "row"}
     kind = means.get(case.options.get("aggr", ""), STORED[case.name])
     kind = "plain" if "add_self_loops" in case.options else kind
+    kind = "none" if case.options.get("normalize") is False else kind
     if layer.accepts_propagated:
         found["A·X"] = propagate_(graph.matrix(kind), graph.x.clone(), 2, keep=True)
     return found
