@@ -322,6 +322,9 @@ def _of_all(tensors: Sequence[Tensor], comm: Communicator) -> list[Tensor]:
     ]
 
 
+_RESIDUALS: dict[str, Any] = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
+
+
 @dataclass(frozen=True, eq=False)
 class Residual(Loss):
     """A mean over residuals of numbers, y float32 [rows, numbers], NaN where not known."""
@@ -338,13 +341,7 @@ class Residual(Loss):
         counted = ~y.isnan() & mask[:, None]
         # An output that does not count is its own target: no gradient, and no copy of the others.
         target = torch.where(counted, y.to(outputs.dtype), outputs.detach())
-        match self.kind:
-            case "mse":
-                summed = F.mse_loss(outputs, target, reduction="sum")
-            case "l1":
-                summed = F.l1_loss(outputs, target, reduction="sum")
-            case _:
-                summed = F.huber_loss(outputs, target, reduction="sum")
+        summed: Tensor = _RESIDUALS[self.kind](outputs, target, reduction="sum")
         return summed / (total or 1)
 
 

@@ -356,29 +356,6 @@ def test_models_can_be_checkpointed(reentrant):
         twice.sum().backward()
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (lambda: ours.GCNConv(0, 3), "in_channels must be a positive integer, or -1"),
-        (lambda: ours.GCNConv((3, 4), 3), r"in_channels must be a positive.*got \(3, 4\)"),
-        (lambda: ours.SAGEConv(3, 3, aggr="median"), "aggr median: choose one of mean, sum, add"),
-        (lambda: ours.SAGEConv(3, 3, aggr=["mean", "max"]), "choose one of mean"),
-        (lambda: ours.SAGEConv(-1, 3, project=True), "project=True needs in_channels"),
-        (lambda: ours.GCNConv(3, 3, flow="target_to_source"), "flow='target_to_source' is not"),
-        (lambda: ours.GINConv(3, 4), "nn must be a torch.nn.Module"),
-        (lambda: ours.GINEConv(nn.Tanh(), edge_dim=3), "edge_dim needs an nn that begins"),
-        (lambda: ours.NNConv(3, 4, nn.Linear(2, 11)), r"nn must end with a linear layer to 3 · 4"),
-        (lambda: ours.TransformerConv(3, 4, dropout=1), "dropout of 1 leaves nothing"),
-        (lambda: ours.InteractionNetwork(4, aggr="mul"), "InteractionNetwork aggr mul: choose"),
-        (lambda: ours.GCN2Conv(3, 0.1, theta=1.0), "theta and layer go together"),
-        (lambda: ours.SGConv(3, 3, K=0), "SGConv K must be an integer of at least 1"),
-    ],
-)
-def test_what_layers_refuse(call, said):
-    with pytest.raises(InputError, match=said):
-        call()
-
-
 def test_what_layers_refuse_of_a_graph():
     graph = distributed(graph_data("types", F_IN), connect())
     with pytest.raises(InputError, match=r"edges have \[1\] features, vertices \[6\]"):

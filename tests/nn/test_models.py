@@ -291,32 +291,6 @@ def test_norms_count_no_ghosts_of_the_trainer(tmp_path):
     assert all(run_ranks(check_training_rows, 3, path))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"norm": "bach"}, "norm bach: choose one of none, batch.*did you mean 'batch'"),
-        ({"norm": "batch", "norm_kwargs": {"epsilon": 1}}, "norm BatchNorm: .*epsilon"),
-        ({"norm": nn.BatchNorm1d}, "torch's BatchNorm1d takes statistics over the rows of one"),
-        ({"norm": geometric.GraphNorm(HIDDEN)}, "torch_geometric's GraphNorm takes statistics"),
-        ({"act": "rely"}, "act rely: choose one of.*did you mean 'relu'"),
-        ({"act": "elu", "act_kwargs": {"beta": 1}}, "act elu: .*beta"),
-        ({"jk": "concat"}, "jk concat: choose one of none, last, cat, max, lstm"),
-        ({"dropout": 1.5}, "dropout must be a number in"),
-        ({"flow": "target_to_source"}, "GCNConv: flow='target_to_source' is not supported"),
-        ({"ad_self_loops": False}, "no option ad_self_loops; did you mean 'add_self_loops'"),
-        ({"add_self_loops": True, "normalize": False}, "add_self_loops=True needs normalize=True"),
-        ({"num_layers": 0}, "num_layers must be an integer of at least 1"),
-        ({"hidden_channels": 0}, "hidden_channels must be an integer of at least 1"),
-        ({"hidden_channels": [4, 5], "jk": "max"}, "num_layers=3 does not fit"),
-        ({"hidden_channels": [4, 5, 4], "jk": "max"}, "jk=max needs layers of one width"),
-    ],
-)
-def test_what_models_refuse(options, said):
-    given: dict[str, Any] = {"hidden_channels": HIDDEN, "num_layers": LAYERS, **options}
-    with pytest.raises(InputError, match=said):
-        ours.GCN(F_IN, out_channels=CLASSES, **given)
-
-
 def test_dropout_needs_to_know_its_vertices():
     graph = distributed()
     model = ours.GCN(F_IN, HIDDEN, 2, CLASSES, dropout=0.5)
