@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -30,17 +30,22 @@ _LOSS_DRIFT, _LEAST_LOSS, _FIRST_LOSSES = 1e-3, 1e-6, 16
 def replicate(model: nn.Module, comm: Communicator) -> nn.Module:
     """Give all ranks the parameters and buffers of rank 0, in place. Collective."""
     _check_model(model, comm, lambda: pad_alike(model, comm))
-    with torch.no_grad():
-        for _, tensor in _tensors(model):
-            buffer = tensor.detach().contiguous()
-            comm.broadcast(buffer, 0).wait()
-            tensor.copy_(buffer)
+    broadcast_((tensor for _, tensor in _tensors(model)), comm)
     _checked[model] = True
     if comm.size > 1:
         if model not in _replicas:
             _replicas[model] = _Replica(model)
         _replicas[model].hook(model, comm)
     return model
+
+
+@torch.no_grad()
+def broadcast_(tensors: Iterable[Tensor], comm: Communicator) -> None:
+    """Overwrite tensors with those of rank 0. Collective."""
+    for tensor in tensors:
+        sent = tensor.detach().contiguous()
+        comm.broadcast(sent, 0).wait()
+        tensor.copy_(sent)
 
 
 def check_replicated(model: nn.Module, comm: Communicator) -> None:

@@ -18,6 +18,7 @@ from spgnn.autograd import agreeing, check_strided
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_integer, suggestion
 from spgnn.graph.features import Features, times, width_of
+from spgnn.graph.parameters import broadcast_
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import has_gemm, times_transposed
 from spgnn.nn.norm import NormGraph, Product, Stage, norm_of, run_stages, stages_between
@@ -437,8 +438,4 @@ def copy_from_rank_zero(module: nn.Module, comm: Communicator) -> None:
     """Overwrite parameters with those of rank 0. Collective."""
     shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
     comm.check_agreement(f"the parameters of {type(module).__name__}", **shapes)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            sent = parameter.detach().contiguous()
-            comm.broadcast(sent, 0).wait()
-            parameter.copy_(sent)
+    broadcast_(module.parameters(), comm)
