@@ -225,7 +225,7 @@ class _SizedMatrix(DryMatrix):
             fold=sizes["gathered"],
         )
         return SimpleNamespace(
-            pieces=pieces, edges=sizes["edges"], check_edges=lambda edges, wanted=False: None
+            pieces=pieces, edges=sizes["edges"], check_edges=lambda edges, needed=False: None
         )
 
     def forward(self, H_local: Tensor, step: ExchangeStep) -> Tensor:
