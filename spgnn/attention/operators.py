@@ -105,6 +105,9 @@ def attend(
         _check(A, Z, dst, a, edges, dropout, joint=joint)
         step = _next_step(A, Z, a, edges, (vertex_ids, row_columns), *rules)
         epoch, number = step.epoch, NO_CODEC if step.exact else step.product
+        if Z.is_meta:
+            matrix: Any = A  # without data: it takes notes
+            matrix.note(Z.shape[1], Z.dtype, step, len(a), joint)
     # Rows are handed over as they lie: kernels and exchanges want them without gaps.
     operands = Z.contiguous(), dst.contiguous(), a, edges, vertex_ids, row_columns
     results: list[Tensor] = torch.ops.spgnn.attend(*operands, A.handle, *rules, epoch, number)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from spgnn.attention import Attention
-from spgnn.attention.operators import NO_CODEC
 from spgnn.autograd import named, product
 from spgnn.exchange import Step
 from spgnn.exchange.plan import Carried
@@ -57,6 +56,7 @@ class DryMatrix(ABC):
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
         self.handle = named(self)
+        self.operands: Any = self
 
     @property
     @abstractmethod
@@ -66,6 +66,10 @@ class DryMatrix(ABC):
     def next_step(self, H_local: Tensor) -> Step:
         """The step of a product that is about to begin."""
         return Step()
+
+    def next(self, H_local: Tensor, columns: int, **facts: Any) -> Step:
+        """The same of attention, as `Operands` have it."""
+        return self.next_step(H_local)
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """A product without data."""
@@ -122,20 +126,8 @@ class DryGraph(LayerGraph):
                 Z = Z.repeat(1, request.edge.values.shape[1])
             # They are read one by one, and so is their gradient made.
             return Z + request.edge.values.square().sum()
-        Z, scores = request.dense, request.scores
-        assert scores is not None
-        a, ends, edges = scores.vector, scores.destinations, scores.edges
-        matrix.attention.check_edges(edges)
-        step = matrix.next_step(Z.detach())
-        number = NO_CODEC if step.exact else step.product
-        gradients = torch.is_grad_enabled() and any(
-            t is not None and t.requires_grad for t in (Z, ends, a, edges)
-        )
-        matrix.note(Z.shape[1], Z.dtype, step, len(a), scores.joint)
-        # Without ids of vertices: no weight is dropped where there are no data.
-        operands, how = (Z, ends, a, edges, None, None), (matrix.handle, scores.joint, scores.slope)
-        entry: list[Tensor] = torch.ops.spgnn.attend(*operands, *how, 0.0, 0, gradients, 0, number)
-        return entry[0]
+        # Which weights are dropped makes no difference to what moves.
+        return super()._reduced(replace(request, dropped=None), operand)
 
 
 class _NumberedMatrix(DryMatrix):
@@ -150,7 +142,8 @@ class _NumberedMatrix(DryMatrix):
         return self.A.attention
 
     def next_step(self, H_local: Tensor) -> Step:
-        return self.operands.next(H_local, self.columns)
+        step: Step = self.operands.next(H_local, self.columns)
+        return step
 
     def note(
         self, width: int, dtype: torch.dtype, step: Step, heads: int = 0, joint: bool = False

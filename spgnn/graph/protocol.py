@@ -488,10 +488,6 @@ class LayerGraph(Graph):
         self.own_rows, self.edge_rows = own_rows, edges
         self.comm = comm if A is None else A.mesh.everyone
 
-    def on(self, A: DistMatrix) -> LayerGraph:
-        """The same rows of another matrix."""
-        return LayerGraph(A, self.vertex_ids, self.row_columns, self.own_rows, edges=self.edge_rows)
-
     @cached_property
     def local_edges(self) -> LocalEdges:
         """The edges that it has features of, or the nonzeros."""

@@ -138,15 +138,6 @@ KEYS = DropoutKeys(torch.arange(N), 5, 6)
 WITH_LOOPS = torch.from_numpy((ADJACENCY.toarray() != 0) | (torch.eye(N).numpy() != 0))
 
 
-def dropping(kind: str) -> Any:
-    layer: Any = OURS[kind](7, WIDTH, HEADS, message_dropout=P).double()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.uniform_(-1, 1, generator=generator)
-    return layer
-
-
 def dense(layer: Any, H: Tensor) -> Tensor:
     """What the layer makes of all vertices."""
     parameters = dict(layer.named_parameters())
@@ -168,7 +159,8 @@ def dense(layer: Any, H: Tensor) -> Tensor:
 def check_messages(rank: int, kind: str, cover: str) -> None:
     comm = connect()
     graph = spgnn.distribute(data(0), comm=comm, partition="random", seed=1, cover=cover)
-    own, layer, reference = graph.vertex_ids, dropping(kind), dropping(kind)
+    layer, reference = (made(kind, heads=HEADS, message_dropout=P) for _ in range(2))
+    own = graph.vertex_ids
     factors = torch.rand(N, HEADS * WIDTH, generator=torch.Generator().manual_seed(2)).double()
     x, H = features(7).requires_grad_(), features(7)[own].requires_grad_()
     expected = dense(reference, x)
