@@ -43,6 +43,14 @@ def test_epochs_use_the_memory_of_those_before():
     assert median(kept[3:]) < 2 * 2**20
 
 
+LIMIT = "memory.limit_in_bytes"
+
+
+def quota(group: str, microseconds: int) -> dict[str, str]:
+    """Of version 1, in 100 ms."""
+    return {f"{group}/cpu.cfs_quota_us": f"{microseconds}", f"{group}/cpu.cfs_period_us": "100000"}
+
+
 SLURM = "/system.slice/slurmstepd.scope/job_1/step_0"
 
 
@@ -60,36 +68,21 @@ SLURM = "/system.slice/slurmstepd.scope/job_1/step_0"
         ("0::/a", {"a/memory.max": "9000", "a/cpu.max": "9000 1000"}, 8000, 6),
         ("0::/a:b c", {"a:b c/memory.max": "500"}, 500, 6),
         # Version 1: all in one place, in a container without a namespace, in a job, no limit.
-        (
-            "4:memory:/\n2:cpu,cpuacct:/",
-            {
-                "memory/memory.limit_in_bytes": "500",
-                "cpu/cpu.cfs_quota_us": "150000",
-                "cpu/cpu.cfs_period_us": "100000",
-            },
-            500,
-            2,
-        ),
+        ("4:memory:/\n2:cpu,cpuacct:/", {f"memory/{LIMIT}": "500", **quota("cpu", 150000)}, 500, 2),
         (
             "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc",
-            {
-                "memory/memory.limit_in_bytes": "500",
-                "cpu,cpuacct/cpu.cfs_quota_us": "100000",
-                "cpu,cpuacct/cpu.cfs_period_us": "100000",
-            },
+            {f"memory/{LIMIT}": "500", **quota("cpu,cpuacct", 100000)},
             500,
             1,
         ),
         (
             "4:memory:/slurm/job\n3:cpuacct,cpu:/slurm/job\n1:name=systemd:/other\n0::/",
             {
-                "memory/memory.limit_in_bytes": "9223372036854771712",
-                "memory/slurm/job/memory.limit_in_bytes": "500",
-                "memory/other/memory.limit_in_bytes": "5",
-                "cpuacct,cpu/slurm/cpu.cfs_quota_us": "-1",
-                "cpuacct,cpu/slurm/cpu.cfs_period_us": "100000",
-                "cpuacct,cpu/slurm/job/cpu.cfs_quota_us": "400000",
-                "cpuacct,cpu/slurm/job/cpu.cfs_period_us": "100000",
+                f"memory/{LIMIT}": "9223372036854771712",
+                f"memory/slurm/job/{LIMIT}": "500",
+                f"memory/other/{LIMIT}": "5",
+                **quota("cpuacct,cpu/slurm", -1),
+                **quota("cpuacct,cpu/slurm/job", 400000),
             },
             500,
             4,
@@ -97,11 +90,11 @@ SLURM = "/system.slice/slurmstepd.scope/job_1/step_0"
         # Both versions at once.
         (
             "4:memory:/a\n0::/b",
-            {"memory/a/memory.limit_in_bytes": "500", "unified/b/cpu.max": "300 100"},
+            {f"memory/a/{LIMIT}": "500", "unified/b/cpu.max": "300 100"},
             500,
             3,
         ),
-        ("4:memory:/a\n0::/b", {"memory/b/memory.limit_in_bytes": "5"}, 8000, 6),
+        ("4:memory:/a\n0::/b", {f"memory/b/{LIMIT}": "5"}, 8000, 6),
         ("damaged", {"memory.max": "", "cpu.max": "1"}, 8000, 6),
     ],
 )

@@ -1,4 +1,4 @@
-"""Models by flags: the losses of PyG's models of the same weights, at any P, under any scheme."""
+"""Models by flags: the losses of one process, at any P, under any scheme."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 
 from spgnn import InputError
 from spgnn.comm import connect
 from spgnn.config import TrainConfig
 from spgnn.frontend.from_config import training_graph
+from spgnn.registry import MODELS
 from spgnn.testing import run_ranks
 from spgnn.train import Trainer, train
 from spgnn.train.run import task_of
@@ -20,42 +19,6 @@ from spgnn.train.task import model_of
 from tests.training import run, write_dataset
 
 EPOCHS = 5
-NAMES = {"gcn": "GCN", "sage": "GraphSAGE", "gin": "GIN", "gat": "GAT", "gatv2": "GAT"}
-
-
-def theirs(path: Path, config: TrainConfig) -> list[float]:
-    """Losses of PyG's model, whose weights begin as ours do."""
-    models = pytest.importorskip("torch_geometric.nn.models")
-    with np.load(path) as file:
-        data = {name: torch.from_numpy(file[name]) for name in file.files if name != "directed"}
-    n, model = len(data["y"]), config.model
-    target = torch.arange(n).repeat_interleave(data["indptr"].diff())
-    edge_index = torch.stack([data["indices"].long(), target])
-    x = data["x"] / data["x"].sum(1, keepdim=True).clamp(min=1)
-    chosen = data["train_mask"] & (data["y"] >= 0)
-    classes = int(data["y"].max()) + 1
-    ours, options = model_of(config, x.shape[1], classes), dict(model.options)
-    if options.pop("attention_dropout", None) is not None or options.pop("residual", False):
-        raise AssertionError("PyG has none")
-    if model.model == "gatv2":
-        options["v2"] = True
-    made = getattr(models, NAMES[model.model])(
-        x.shape[1], model.hidden, model.layers, classes, **options
-    ).double()
-    made.load_state_dict(ours.state_dict())
-    first = [*made.convs[0].parameters(), *made.norms[0].parameters()]
-    known = {id(p) for p in first}
-    groups = [{"params": first, "weight_decay": config.training.weight_decay}]
-    groups.append({"params": [p for p in made.parameters() if id(p) not in known]})
-    optimizer, losses = torch.optim.Adam(groups, lr=config.training.lr), []
-    for _ in range(config.training.epochs):
-        loss = F.cross_entropy(made(x.double(), edge_index)[chosen], data["y"][chosen])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    return losses
-
 
 CASES = [
     {"norm": "batch", "jk": "cat"},
@@ -73,11 +36,18 @@ def base(path: Path, **flags: object) -> TrainConfig:
     return TrainConfig.of(dataset=path, epochs=EPOCHS, hidden=8, partition="random", **flags)
 
 
-@pytest.mark.parametrize("flags", CASES, ids=lambda flags: " ".join(map(str, flags.values())))
-def test_losses_are_those_of_pyg(tmp_path, flags):
-    path = write_dataset(tmp_path / "graph.npz")
-    config = base(path, **flags)
-    np.testing.assert_allclose(run(config, connect())[0], theirs(path, config), rtol=1e-4)
+def test_flags_are_options_of_the_models():
+    """What models of these options are is in tests/nn."""
+    for flags in CASES:
+        others = (
+            {"norm": "layer", "norm_kwargs": {"mode": "node"}} if "node" in flags.values() else {}
+        )
+        options = {"aggr" if name == "aggregate" else name: value for name, value in flags.items()}
+        kind = options.pop("model", "gcn")
+        config = base(Path("none"), **flags)
+        assert config.model.options == options | others
+        made, same = model_of(config, 5, 3), MODELS[kind].of([5, 8, 8, 3], **options | others)
+        assert str(made) == str(same)
 
 
 # What PyG's models do not have, and dropout, which is a function of the vertex here.
