@@ -838,12 +838,7 @@ def _refused_messages(config: TrainConfig) -> Iterator[str]:
 
 
 def check_metric(loss: str, metric: str) -> None:
-    """Refuse a score that a loss, or "links", does not have; any loss of vertices may be "auto".
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a score that a loss, or "links", does not have; any loss of vertices may be "auto"."""
     if metric == "auto":
         return
     fitting = [name for name, names in METRICS_OF.items() if metric in names]

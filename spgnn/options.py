@@ -137,13 +137,7 @@ class Option(NamedTuple):
         return tuple(names) or tuple(c for c in get_args(self.kind) if isinstance(c, str))
 
     def checked(self, value: Any) -> Any:
-        """The value as a record holds it.
-
-        Raises
-        ------
-        InputError
-            If it is none of this option.
-        """
+        """The value as a record holds it."""
         mark = self.mark
         if value is None and self.default is None:
             return None
@@ -250,13 +244,7 @@ class Configuration:
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """The defaults with some options set, say ``of(epochs=5, cover="minimum")``.
-
-        Raises
-        ------
-        InputError
-            If there is no such option, or its value is wrong.
-        """
+        """The defaults with some options set, say ``of(epochs=5, cover="minimum")``."""
         sections, left = dict[str, Record](), dict(values)
         for name, record in cls.sections().items():
             own = {o.name: left.pop(o.name) for o in options_of(record) if o.name in left}
@@ -347,11 +335,6 @@ def read_options(
     Of an option that is there twice, the last one counts; ``--set`` counts more than the file of
     ``--config``, and flags more than both. ``--help`` prints all flags but those `unshown`, and
     ends the process, as ``--version`` does.
-
-    Raises
-    ------
-    InputError
-        In one line, with the option that was probably meant.
     """
     options = {option.name: option for record in records for option in options_of(record)}
     line = list(sys.argv[1:] if words is None else words)

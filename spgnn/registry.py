@@ -33,13 +33,7 @@ class Registry:
         self._values = dict(values)
 
     def add(self, name: str, value: Any) -> None:
-        """Register a thing, or ``"module:name"`` of one that is imported when it is first used.
-
-        Raises
-        ------
-        InputError
-            If the name stands for something else already.
-        """
+        """Register a thing, or ``"module:name"`` of one that is imported when it is first used."""
         if self._values.setdefault(name, value) != value:
             raise InputError(f"{self.kind} {name}: is registered already")
 
@@ -53,13 +47,7 @@ class Registry:
         return name in self._values
 
     def __getitem__(self, name: str) -> Any:
-        """The thing of this name.
-
-        Raises
-        ------
-        InputError
-            If nothing has this name; says which names there are.
-        """
+        """The thing of this name."""
         if name not in self:
             raise unknown(self.kind, name, self)
         value = self._values[name]
@@ -69,13 +57,7 @@ class Registry:
         return value
 
     def need(self, name: str, option: str, addon: str) -> Any:
-        """The thing of this name, which an option of the engine takes from an add-on.
-
-        Raises
-        ------
-        InputError
-            If the add-on is not there.
-        """
+        """The thing of this name, which an option of the engine takes from an add-on."""
         if name not in self:
             raise InputError(f"{option}: needs spgnn.addons.{addon}, which is not installed")
         return self[name]

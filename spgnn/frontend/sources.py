@@ -90,13 +90,7 @@ class Opened:
 
 
 def kind_of(data: Any) -> str:
-    """The kind of some data, in one word; "nothing" for ``None``.
-
-    Raises
-    ------
-    InputError
-        If it is nothing that can be distributed.
-    """
+    """The kind of some data, in one word; "nothing" for ``None``."""
     signs = {
         "nothing": data is None,
         "name": isinstance(data, str | os.PathLike),
@@ -129,11 +123,6 @@ def open_data(data: Any, apart: dict[str, Any], name: str, data_dir: str | None)
 
     `apart` are the arguments that `APART` names; `name` is what messages call a graph without a
     name.
-
-    Raises
-    ------
-    InputError
-        If it is none, or of something that cannot be sent to ranks.
     """
     kind = kind_of(data)
     arrays = {key: value for key, value in apart.items() if value is not None}
@@ -260,11 +249,6 @@ def scattered_share(
 
     Messages call it `name`. With the share comes what the partitioner predicted, on rank 0, where
     it was asked.
-
-    Raises
-    ------
-    InputError
-        On all ranks, if anything about the graph or the partition is wrong.
     """
     parts, (_, shares) = how.algorithm.parts(comm.size), how.algorithm.copies(comm.size)
     opened = comm.on_rank_zero(lambda: _opened(name, open_graph, how, parts))

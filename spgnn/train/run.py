@@ -70,16 +70,14 @@ def train(
     callbacks : sequence of Callback
         ``on_epoch(record)``, called after each epoch of every run on rank 0.
     data : TrainingGraph, optional
-        Of a configuration that differs in codecs, optimiser and outputs alone; by default, it is
-        loaded.
+        Of a configuration that differs in codecs, optimiser and outputs alone.
     watch : Stopwatch, optional
-        That has run since the command began; by default, one that starts now.
+        That has run since the command began.
 
     Raises
     ------
     InputError
-        On all ranks, if they were started with different flags or with flags that do not go
-        together, or the data set, the partition, the checkpoint or a place to write to is wrong.
+        On all ranks, if their flags differ or something is wrong with these or with a file.
     """
     how, watch = config.algorithm, watch or Stopwatch()
     read = (config.data.dataset, how.partition, how.edges, how.plan, how.machine)

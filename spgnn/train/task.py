@@ -350,13 +350,7 @@ _COPIES = 4  # of the weights: themselves, their gradient, and two moments of Ad
 
 
 def model_of(config: TrainConfig, features: int, classes: int) -> Stack:
-    """The model on so many features and classes, its weights drawn from the seed.
-
-    Raises
-    ------
-    InputError
-        If the weights could never fit into memory.
-    """
+    """The model on so many features and classes, its weights drawn from the seed."""
     widths = config.widths(features, classes)
     size = config.model.registered.size(widths, **config.model.options)
     check_memory(f"the weights of layers {'→'.join(map(str, widths))}", _COPIES * 4 * size)

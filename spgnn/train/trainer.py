@@ -204,7 +204,7 @@ class Trainer:
         Raises
         ------
         InputError
-            As :meth:`run`, and on all ranks if training ended before it was done.
+            On all ranks, as :meth:`run`, or if training ended before it was done.
         """
         if unknown_settings:
             raise unknown("fit(…)", next(iter(unknown_settings)), ["epochs"])

@@ -134,7 +134,6 @@ def test_the_command_trains_on_features_of_edges(tmp_path, model):
             {"edge_dim": 2, "algo": "1.5d", "c": 2},
             "needs --algo 1d, --cover column, .*: whole rows",
         ),
-        ({"edge_dim": 2, "chunks": 2}, "needs rows in memory"),
         ({"edge_dim": 2, "recompute_halo": True, "dropout": 0.0}, "no --recompute-halo"),
         ({"edge_dim": 2, "model": "gcn"}, "needs --model gine, gat"),
     ],

@@ -29,7 +29,6 @@ from tests.train.command import check_help, check_refused
 WRITTEN = [
     ("algo", "1.5d", ["--algo", "1.5d"]),
     ("buffer", 1536, ["--buffer", "1.5 KiB"]),
-    ("memory", 2**31, ["--memory=2GiB"]),
     ("c", 2, ["--c", "1", "--c", "2"]),  # the last one counts
     ("lr", 1e-3, ["--lr", "1e-3"]),
     ("bits", "2,8@50,32@90", ["--bits", "2,8@50,32@90"]),
@@ -238,17 +237,6 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         ({"clones": True, "algo": "vertex-cut", "model": "gat"}, 2, "clones needs a model that"),
         ({"resume": True}, 1, "--resume needs --checkpoint"),
         ({"warmup": 5, "epochs": 5}, 1, "training.warmup 5 must be less than --epochs 5"),
-        ({"spill_dtype": "bfloat16"}, 1, "storage.spill-dtype needs --memory, --spill or --chunks"),
-        ({"recompute": "always"}, 1, "storage.recompute needs --memory, --spill or --chunks"),
-        ({"chunks": 2, "memory": 99}, 1, "--memory: 99 bytes are less than any process takes"),
-        ({"chunks": 2, "cover": "row"}, 1, "--chunks need --algo 1d, --cover column"),
-        ({"chunks": 2, "task": "links"}, 1, "--chunks need labels of vertices"),
-        (
-            {"chunks": 2, "dtype": "bfloat16", "model": "gat"},
-            1,
-            "bfloat16 need layers that are products",
-        ),
-        ({"chunks": 2, "device": "cuda"}, 1, "--chunks work on CPUs"),
         ({"order": "paper", "model": "gin"}, 1, "--order paper needs --model gcn, not gin"),
         ({"loss": "mse", "metric": "accuracy"}, 1, "--metric accuracy needs --loss softmax, not"),
         ({"loss": "multilabel", "metric": "r2"}, 1, "--metric r2 needs --loss mse or --loss l1"),
@@ -268,7 +256,6 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         ({"attention_dropout": 0.0}, 1, "model.attention-dropout 0.0 needs --model gat"),
         ({"message_dropout": 0.5}, 1, "model.message-dropout 0.5 needs --model gat"),
         ({"edge_dim": 3, "model": "gin"}, 1, "model.edge-dim 3 needs --model gine, gat"),
-        ({"model": "gat", "message_dropout": 0.5, "chunks": 2}, 1, "model.message-dropout 0"),
         ({"layers": 1, "jk": "cat", "heads": 2, "model": "gat"}, 1, "cat makes one layer as wide"),
         ({"heads": 3, "model": "gat"}, 1, "--hidden 16 must be a multiple of --heads 3"),
         ({"model": "gat", "recompute_halo": True, "layers": 2}, 1, "--model gat .*no --recompute"),
@@ -303,7 +290,6 @@ MAX, PEERS = {"model": "sage", "aggregate": "max"}, {"schedule": "peers", "buffe
         ),
         ({**MAX, "delay": "never"}, 4, "--delay never needs --aggregate mean or sum"),
         ({**MAX, "boundary_sampling": 0.5}, 4, "needs --aggregate mean or sum"),
-        ({"fresh": 0.1, "chunks": 2}, 4, "messages.fresh 0.1 needs rows in memory: no --memory"),
         ({"bits": 4, "error_feedback": True, **PEERS}, 4, "--error-feedback needs --schedule over"),
         ({"delay": 3, **PEERS}, 4, "--delay 3 needs --schedule overlap"),
     ],
@@ -431,7 +417,6 @@ OPEN_COVERS = [
     ({"exchange": "oblivious"}, "column", "both", "--exchange oblivious"),
     ({"schedule": "peers", "buffer": 100}, "column", "both", "--schedule peers"),
     ({"algo": "vertex-cut", "clones": True}, "column", "both", "clones"),
-    ({"chunks": 2}, "column", "both", "--chunks"),
 ]
 
 
