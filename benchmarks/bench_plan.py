@@ -23,13 +23,12 @@ import numpy as np
 import torch
 from plan_worker import COVERS, forget_peak, status
 
-from spgnn import Axes, RowLayout
+from spgnn import RowLayout
 from spgnn.data import load_dataset
 from spgnn.data.normalise import add_self_loops
 from spgnn.data.shards import partition_order
 from spgnn.data.structure import slice_rows
-from spgnn.exchange import build_all
-from spgnn.exchange.schemes import grid
+from spgnn.exchange import Algorithm, build_all
 from spgnn.partition import partition
 from spgnn.sparse import CSR
 
@@ -87,15 +86,12 @@ def live_lines(name: str, ranks: int, method: str, others: dict[str, str]) -> li
 
 def offline_line(A: CSR, layout: RowLayout, name: str, cover: str, c: int = 1) -> str:
     ranks = layout.parts
-    axes = Axes.grid(ranks, c)
+    algorithm = Algorithm("1.5d", c, cover=cover)
     forget_peak()
     used, start, cpu = status("VmRSS"), perf_counter(), process_time()
     plans = build_all(
-        [
-            grid(slice_rows(A, slice(*layout.range(r))), layout, axes, r, cover=cover)
-            for r in range(ranks)
-        ],
-        axes,
+        [algorithm.scheme(slice_rows(A, slice(*layout.range(r))), layout, r) for r in range(ranks)],
+        algorithm.axes(ranks),
     )
     built, cpu = perf_counter() - start, process_time() - cpu
     sent = sum(plan.volume.send for plan in plans)

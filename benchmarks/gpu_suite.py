@@ -280,7 +280,7 @@ class Steps:
             "gpu",
             "tests/addons/cuda",
             "tests/train/test_pretended_gpu.py",
-            "tests/comm/test_nccl_gpu.py",
+            "tests/comm/test_communicators.py",
         )
         self.report["tests"] = pytest(self.options.output, "tests", seconds, *arguments)
 

@@ -30,10 +30,10 @@ from spgnn.exchange import (
     Scheme,
     Stage,
     Swap,
-    build_vertex_cut,
     deal,
     places,
     rows_from,
+    vertex_cut,
 )
 from spgnn.layout import EVERYONE, Int64Array, RowLayout
 from spgnn.options import key
@@ -129,7 +129,7 @@ def cloned(
     rank: int,
     *,
     layers: int,
-    wanted: Tensor | None = None,
+    labelled: Tensor | None = None,
     propagated: bool = False,
     column_scale: Tensor | None = None,
     edge_labels: Tensor | None = None,
@@ -138,7 +138,7 @@ def cloned(
     part = yield from _part(block, layout, rank, column_scale, edge_labels)
     own, plans = part.own, list[LayerPlan | None]([None] * layers)
     mask = torch.zeros(len(part.vertices), dtype=torch.bool)
-    mask[torch.arange(own) if wanted is None else wanted] = True
+    mask[torch.arange(own) if labelled is None else labelled] = True
     last, everything = mask[:own].nonzero()[:, 0], None
     for number in reversed(range(int(propagated), layers)):
         if everything is not None:
@@ -192,11 +192,11 @@ def _part(
         block.shape[1],
     )
     labels = None if edge_labels is None else edge_labels[~diagonal]
-    dealt = yield from deal(rest, layout, rank, labels)
-    numbers = torch.from_numpy(dealt.rows) + begin
-    response = yield Swap("row", (np.asarray(dealt.counts.send),), ((numbers,),))
+    A, rows_of, counts = yield from deal(rest, layout, rank, labels)
+    numbers = torch.from_numpy(rows_of) + begin
+    response = yield Swap("row", (counts.send,), ((numbers,),))
     ((others,),) = response.arrays
-    A, indices = dealt.block, dealt.block.indices.long()
+    indices = A.indices.long()
     inside = (indices >= begin) & (indices < end)
     clones = indices[~inside].unique()
     columns = torch.where(inside, indices - begin, own + torch.searchsorted(clones, indices))
@@ -240,8 +240,8 @@ def _part(
         row_of,
         every_loop,
         row_scale,
-        dealt.rows,
-        dealt.counts.reversed(),
+        rows_of,
+        counts.reversed(),
         clones_of.numpy(),
         response.counts[0],
     )
@@ -360,5 +360,5 @@ def _matrix(row: Tensor, column: Tensor, rows: int, columns: int) -> CSR:
 
 # Between layers, sums alone travel: what multiplies rows of others has clones of them.
 SCHEME = NamedScheme(
-    build=build_vertex_cut, can=frozenset({"edge_labels", "learnt_values"}), layers=cloned
+    build=vertex_cut, can=frozenset({"edge_labels", "learnt_values"}), layers=cloned
 )

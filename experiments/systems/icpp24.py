@@ -36,10 +36,9 @@ def replicated(
     edge_labels: Tensor | None = None,
 ) -> Scheme[Plan]:
     """1.5D as it is written in ICPP'24, Algorithm 2, to compare with; c² divides P."""
-    strategy, cover = algorithm.exchange, algorithm.cover
     c, i, j = axes.size("replica"), *(axes.coordinate(axis, rank) for axis in axes.names)
     if c == 1:
-        return (yield from grid(block, layout, axes, rank, strategy, cover, column_scale))
+        return (yield from grid(algorithm, block, layout, axes, rank, column_scale))
     rows = layout.grouped(c)
     s = rows.parts // c
     folds, block = yield from of_block_row(block, layout, c, c * s)
@@ -50,7 +49,7 @@ def replicated(
     columns = RowLayout(np.clip(rows.offsets - begin, 0, end - begin))
     gathered = all_gather(layout.sizes[i * c : (i + 1) * c], j, column_scale, makes=i // s == j)
     members = np.arange(rows.parts)
-    expanded = yield from expand(block, columns, members, i, strategy, cover)
+    expanded = yield from expand(algorithm, block, columns, members, i)
     return Plan((gathered, expanded, *fold(folds, j)))
 
 

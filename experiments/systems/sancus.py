@@ -66,14 +66,14 @@ class SkipUnchanged(CodecLayer):
 
     def forget(self) -> None:
         super().forget()
-        # By product, of the last step; each row as it was last sent, and arrived, is in `kept`.
+        # By product, of the last step; each row as it was last sent, and arrived, is in `saved`.
         self._moved: dict[str, Route | None] = {}
 
     def begin(
         self, rows: Tensor, out: Tensor, route: Route, comm: Communicator, step: Step
     ) -> Handle:
         """Send the rows that have moved; `out` becomes all of them, as they are known."""
-        last, theirs = (self.kept.get(f"{step.name}.{side}") for side in ("sent", "known"))
+        last, theirs = (self.saved.get(f"{step.name}.{side}") for side in ("sent", "known"))
         exact = self.setting.codec.is_exact(step.epoch)
         other = theirs is None or theirs.shape != out.shape or theirs.dtype != out.dtype
         if last is None or theirs is None or exact or other:
@@ -81,10 +81,10 @@ class SkipUnchanged(CodecLayer):
             handle = self.inner.begin(rows, out, route, comm, step)
             if exact:
                 for side in ("sent", "known"):
-                    self.kept.pop(f"{step.name}.{side}", None)
+                    self.saved.pop(f"{step.name}.{side}", None)
                 return handle
             fresh = torch.empty_like(out)
-            self.kept |= {f"{step.name}.sent": rows.clone(), f"{step.name}.known": fresh}
+            self.saved |= {f"{step.name}.sent": rows.clone(), f"{step.name}.known": fresh}
             return Then(handle, lambda: fresh.copy_(out))
         moves = self._moves(rows, last, step)
         subset = route.marked(moves, swap_bits(moves, route, comm))

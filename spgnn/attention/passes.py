@@ -15,8 +15,7 @@ from spgnn.comm import Communicator
 from spgnn.exchange import Step
 from spgnn.exchange.executor import Exchange
 from spgnn.exchange.plan import Carried
-from spgnn.exchange.route import Route
-from spgnn.exchange.transport import Transport
+from spgnn.exchange.transport import Route, Transport
 from spgnn.kernels.attention import (
     AttentionDropout,
     AttentionState,

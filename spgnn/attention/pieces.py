@@ -18,7 +18,7 @@ from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange import Algorithm, Plan, Stage
 from spgnn.exchange.plan import Hop
-from spgnn.exchange.route import Route, Subset
+from spgnn.exchange.transport import Route, Subset
 from spgnn.pattern import Pattern, Selection, index_dtype
 from spgnn.sparse import CSR, take_rows
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from spgnn.comm import agreement
 from spgnn.comm.failure import Call, CommunicationError, Group, Job, MismatchError, shown_ranks
 from spgnn.comm.place import find_place
-from spgnn.comm.traffic import Ledger, RowCounts, Traffic
+from spgnn.comm.traffic import Account, Ledger, RowCounts
 from spgnn.errors import InputError
 from spgnn.layout import Int64Array
 
@@ -238,52 +238,32 @@ class Communicator(ABC):
             )
         # Not from a row: ranks without any must agree with the others on the number of rounds.
         row_bytes = prod(send.shape[1:]) * send.element_size()
-        call, account = self._begin(
-            "alltoall",
-            f"alltoallv({send.dtype}, {row_bytes} bytes a row)",
-            (counts.sent - counts.send_list[self.rank]) * row_bytes,
-            (counts.received - counts.recv_list[self.rank]) * row_bytes,
-            counts,
-            between=(counts.send, counts.recv, row_bytes),
-        )
+        what = f"alltoallv({send.dtype}, {row_bytes} bytes a row)"
+        call, account = self._begin("alltoall", what, row_bytes, counts)
         if counts.largest * row_bytes == 0:
             return Pending(None)
         with Blocked(self, call, account):
-            wait, landed = self._move_rows(send, recv, counts, row_bytes)
+            wait = self._move_rows(send, recv, counts, row_bytes)
 
         def finish() -> None:
             with Blocked(self, call, account):
-                if wait is not None:
-                    wait()
-                if landed is not None:
-                    recv.detach().copy_(landed)
+                wait()
 
         return Pending(finish)
 
     def broadcast(self, buffer: Tensor, root: int) -> Pending:
         """Copy `buffer` of rank `root` into everyone's; the root is charged once per receiver."""
-        _check_contiguous(buffer)
-        nbytes = buffer.numel() * buffer.element_size()
-        sends = self.rank == root
-        mine = (nbytes * (self.size - 1), 0) if sends else (0, nbytes)
-        what = f"broadcast({_shown(buffer)} from {root})"
-        begun = self._begin("broadcast", what, *mine, between=(*self._to_all(root), nbytes))
-        return self._in_pieces(
-            buffer, begun, lambda piece: self._broadcast(piece, root), sends, not sends
-        )
+        what, sends = f"broadcast({_shown(buffer)} from {root})", self.rank == root
+        begun = self._begin_rooted("broadcast", what, buffer, root, sends)
+        start = lambda piece: self._broadcast(piece, root)  # noqa: E731
+        return self._in_pieces(buffer, begun, start, sends, not sends)
 
     def reduce(self, buffer: Tensor, root: int) -> Pending:
         """Sum everyone's `buffer` into that of `root`; the others' stay as they are."""
-        _check_contiguous(buffer)
-        nbytes = buffer.numel() * buffer.element_size()
-        receives = self.rank == root
-        mine = (0, nbytes * (self.size - 1)) if receives else (nbytes, 0)
-        to, from_ = self._to_all(root)
-        what = f"reduce({_shown(buffer)} to {root})"
-        begun = self._begin("reduce", what, *mine, between=(from_, to, nbytes))
-        return self._in_pieces(
-            buffer, begun, lambda piece: self._reduce(piece, root), True, receives
-        )
+        what, receives = f"reduce({_shown(buffer)} to {root})", self.rank == root
+        begun = self._begin_rooted("reduce", what, buffer, root, not receives)
+        start = lambda piece: self._reduce(piece, root)  # noqa: E731
+        return self._in_pieces(buffer, begun, start, True, receives)
 
     def all_reduce(self, buffer: Tensor, op: Reduction = "sum") -> Pending:
         """Sum (or maximise) elementwise over the group, in place, the same bits on every rank.
@@ -293,7 +273,7 @@ class Communicator(ABC):
         """
         _check_contiguous(buffer)
         share = 2 * (self.size - 1) * buffer.numel() * buffer.element_size() // self.size
-        begun = self._begin("all_reduce", f"all_reduce({_shown(buffer)}, {op})", share, share)
+        begun = self._begin("all_reduce", f"all_reduce({_shown(buffer)}, {op})", share)
         return self._in_pieces(buffer, begun, lambda piece: self._all_reduce(piece, op), True, True)
 
     def all_gather(self, mine: Tensor, parts: Tensor, sizes: Sequence[int]) -> None:
@@ -304,57 +284,25 @@ class Communicator(ABC):
         _check_contiguous(mine, parts)
         counts = RowCounts([sizes[self.rank]] * self.size, sizes, max(sizes))
         row_bytes = prod(parts.shape[1:]) * parts.element_size()
-        call, account = self._begin(
-            "alltoall",
-            f"all_gather({parts.dtype}, {row_bytes} bytes a row)",
-            (self.size - 1) * len(mine) * row_bytes,
-            (len(parts) - len(mine)) * row_bytes,
-            counts,
-            between=(counts.send, counts.recv, row_bytes),
-        )
+        what = f"all_gather({parts.dtype}, {row_bytes} bytes a row)"
+        call, account = self._begin("alltoall", what, row_bytes, counts)
         if counts.largest * row_bytes == 0:
             return
         with Blocked(self, call, account):
-            own = _as_byte_rows(self._staged(mine.detach(), filled=True))
-            whole = parts.detach()
-            landed = self._staged(whole, filled=False)
-            received = _as_byte_rows(landed)
-            step = max(1, self.message_limit // row_bytes)
-            if counts.largest <= step:
-                self._all_gather(own, received, sizes)()
-            else:
-                self._alltoallv_in_rounds(own.repeat(self.size, 1), received, counts, step)
-            if landed is not whole:
-                whole.copy_(landed)
+            self._move_rows(mine, parts, counts, row_bytes, sizes)()
 
     def scatter(self, parts: Tensor, mine: Tensor, sizes: Sequence[int], root: int = 0) -> None:
         """Give block r of the root's `parts` [sum(sizes), …] to rank r, in `mine` [sizes[r], …].
 
         Blocks may differ in size and be empty; `parts` and `sizes` are read on the root only.
         """
-        _check_contiguous(mine, *((parts,) if self.rank == root else ()))
-        row_bytes = prod(mine.shape[1:]) * mine.element_size()
         sends = self.rank == root
-        none = [0] * self.size
         receives = [len(mine) if rank == root else 0 for rank in range(self.size)]
-        call, account = self._begin(
-            "scatter",
-            f"scatter({mine.dtype}, {row_bytes} bytes a row, from {root})",
-            (sum(sizes) - sizes[root]) * row_bytes if sends else 0,
-            0 if sends else len(mine) * row_bytes,
-        )
-        with Blocked(self, call, account):
-            largest = torch.tensor([max(sizes, default=0) if sends else 0], device="cpu")
-            if self.size > 1:
-                self.maximise_uncounted(largest)  # so that all make as many rounds
-            if int(largest) * row_bytes == 0:
-                return
-            counts = RowCounts(sizes if sends else none, receives, int(largest))
-            wait, landed = self._move_rows(parts if sends else mine[:0], mine, counts, row_bytes)
-            if wait is not None:
-                wait()
-            if landed is not None:
-                mine.detach().copy_(landed)
+        largest = self.agree(
+            max(sizes, default=0) if sends else 0
+        )  # so that all make as many rounds
+        counts = RowCounts(sizes if sends else [0] * self.size, receives, largest)
+        self.alltoallv(parts if sends else mine[:0], mine, counts).wait()
 
     def barrier(self) -> None:
         """Return when all ranks of the group have entered."""
@@ -366,13 +314,13 @@ class Communicator(ABC):
         self.all_reduce(buffer, op).wait()
         return int(buffer)
 
-    def exchange_counts(self, send: Sequence[int]) -> RowCounts:
+    def exchange_counts(self, send: Sequence[int] | Int64Array) -> RowCounts:
         """Tell every peer how many rows it will get from this rank, and learn the same."""
         outgoing = torch.tensor(send, dtype=torch.int64, device="cpu")
         incoming = torch.empty_like(outgoing)
         ones = [1] * self.size
         self.alltoallv(outgoing, incoming, RowCounts(ones, ones, 1)).wait()
-        return RowCounts(outgoing.numpy(), incoming.numpy(), self.agree(max(send, default=0)))
+        return RowCounts(outgoing.numpy(), incoming.numpy(), self.agree(int(outgoing.max())))
 
     # Decisions of one rank that hold on all.
 
@@ -453,30 +401,26 @@ class Communicator(ABC):
         return call
 
     def _begin(
-        self,
-        operation: str,
-        what: str,
-        sent: int,
-        received: int,
-        counts: RowCounts | None = None,
-        *,
-        between: tuple[Int64Array, Int64Array, int] | None = None,
-    ) -> tuple[Call, Traffic]:
+        self, operation: str, what: str, nbytes: int, counts: RowCounts | None = None
+    ) -> tuple[Call, Account]:
         """Count a call that starts now; under ``SPGNN_DEBUG``, compare it with the others'.
 
-        `between` are the units to and from each peer, and the bytes of one.
+        It moves so many bytes for each of the counts, or without counts both ways.
         """
         ledger = self.job.ledger
         account = ledger.operations.get(operation) or ledger.of(operation)
         account.calls += 1
-        account.sent_bytes += sent
-        account.received_bytes += received
-        if between is not None and ledger.node_size:
-            to, from_, nbytes = between
+        sent = received = 1
+        if counts is not None:
+            sent = counts.sent - counts.send_list[self.rank]
+            received = counts.received - counts.recv_list[self.rank]
+        account.sent_bytes += sent * nbytes
+        account.received_bytes += received * nbytes
+        if counts is not None and ledger.node_size:
             sizes, ranks = np.array(ledger.group_sizes)[:, None], np.asarray(self.group.ranks)
             away = ranks // sizes != self.job.rank // sizes  # by size, nodes last
-            account.sent_out = account.sent_out + away @ to * nbytes
-            account.received_between += int(from_[away[-1]].sum()) * nbytes
+            account.sent_out = account.sent_out + away @ counts.send * nbytes
+            account.received_between += int(counts.recv[away[-1]].sum()) * nbytes
         call = self._next_call(what)
         if self.job.debug and self.size > 1:
             with Blocked(self, call):
@@ -485,14 +429,15 @@ class Communicator(ABC):
                     agreement.check_counts(self, call, counts)
         return call, account
 
-    def _to_all(self, root: int) -> tuple[Int64Array, Int64Array]:
-        """Units to and from each peer if the root sends everyone one."""
-        to, from_ = np.zeros((2, self.size), np.int64)
-        if self.rank == root:
-            to[:] = 1
-        else:
-            from_[root] = 1
-        return to, from_
+    def _begin_rooted(
+        self, operation: str, what: str, buffer: Tensor, root: int, sends: bool
+    ) -> tuple[Call, Account]:
+        """Count a call in which a buffer goes from or to one rank, for each of the others."""
+        _check_contiguous(buffer)
+        units, none = np.zeros((2, self.size), np.int64)
+        units[np.arange(self.size) != self.rank if self.rank == root else root] = 1
+        counts = RowCounts(units, none, 1) if sends else RowCounts(none, units, 1)
+        return self._begin(operation, what, buffer.numel() * buffer.element_size(), counts)
 
     def _named(self, call: Call, error: Exception) -> Exception:
         match error:
@@ -519,20 +464,38 @@ class Communicator(ABC):
         return self.moves_cuda or not buffer.is_cuda
 
     def _move_rows(
-        self, send: Tensor, recv: Tensor, counts: RowCounts, row_bytes: int
-    ) -> tuple[Wait | None, Tensor | None]:
-        """Begin to move rows; returns what waits for them, and where they land if not in `recv`."""
-        send_bytes = _as_byte_rows(self._staged(send.detach(), filled=True))
+        self,
+        send: Tensor,
+        recv: Tensor,
+        counts: RowCounts,
+        row_bytes: int,
+        sizes: Sequence[int] | None = None,
+    ) -> Wait:
+        """Begin to move rows; returns what waits until they are in `recv`.
+
+        With the sizes of all ranks' `send`, everyone gets all of it.
+        """
+        outgoing = _as_byte_rows(self._staged(send.detach(), filled=True))
         recv = recv.detach()
         landed = self._staged(recv, filled=False)
         received = _as_byte_rows(landed)
         step = max(1, self.message_limit // max(row_bytes, 1))
-        wait: Wait | None = None
-        if counts.largest <= step:
-            wait = self._alltoallv(send_bytes, received, counts)
+        if counts.largest > step:
+            outgoing = outgoing if sizes is None else outgoing.repeat(self.size, 1)
+            self._alltoallv_in_rounds(outgoing, received, counts, step)
+            wait: Wait = _nothing
+        elif sizes is None:
+            wait = self._alltoallv(outgoing, received, counts)
         else:
-            self._alltoallv_in_rounds(send_bytes, received, counts, step)
-        return wait, None if landed is recv else landed
+            wait = self._all_gather(outgoing, received, sizes)
+        if landed is recv:
+            return wait
+
+        def copy() -> None:
+            wait()
+            recv.copy_(landed)
+
+        return copy
 
     def _alltoallv_in_rounds(
         self, send: Tensor, recv: Tensor, counts: RowCounts, step: int
@@ -551,7 +514,7 @@ class Communicator(ABC):
     def _in_pieces(
         self,
         buffer: Tensor,
-        begun: tuple[Call, Traffic],
+        begun: tuple[Call, Account],
         begin: Callable[[Tensor], Wait],
         reads: bool,
         writes: bool,
@@ -582,7 +545,7 @@ class Blocked:
     # A class, for a generator costs as much as a small call.
     __slots__ = ("_account", "_call", "_comm", "_start")
 
-    def __init__(self, comm: Communicator, call: Call, account: Traffic | None = None) -> None:
+    def __init__(self, comm: Communicator, call: Call, account: Account | None = None) -> None:
         self._comm, self._call, self._account = comm, call, account
 
     def __enter__(self) -> None:
@@ -603,6 +566,10 @@ class Blocked:
             named = self._comm._named(self._call, self._comm._translated(error))
             if named is not error:
                 raise named from None
+
+
+def _nothing() -> None:
+    """Nothing is to be waited for."""
 
 
 def _check_contiguous(*buffers: Tensor) -> None:
@@ -640,16 +607,16 @@ class SoloCommunicator(Communicator):
 
     def _alltoallv(self, send: Tensor, recv: Tensor, counts: RowCounts) -> Wait:
         recv.copy_(send)
-        return lambda: None
+        return _nothing
 
     def _broadcast(self, buffer: Tensor, root: int) -> Wait:
-        return lambda: None
+        return _nothing
 
     def _reduce(self, buffer: Tensor, root: int) -> Wait:
-        return lambda: None
+        return _nothing
 
     def _all_reduce(self, buffer: Tensor, op: Reduction) -> Wait:
-        return lambda: None
+        return _nothing
 
     def _split(self, group: Group) -> Communicator:
         raise AssertionError("a single rank has no subgroup but itself")

@@ -135,7 +135,10 @@ os.register_at_fork(after_in_child=_note_inherited)
 def _connect(backend: str, device: str) -> Communicator:
     place = find_place()
     die_with_torchrun()
-    _allow_descriptors()
+    # A rank has a connection to each of its peers: as many as the system lets it have.
+    with suppress(ValueError, OSError):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if place is None or place.size == 1:
         _, chosen = choose(backend, device, place, lambda share: share)
         return SoloCommunicator(Job(device=chosen))
@@ -183,13 +186,6 @@ def _has_mpi(place: Place) -> bool:
     with suppress(InputError):
         return world_of(place) is not None
     return False
-
-
-def _allow_descriptors() -> None:
-    """A rank has a connection to each of its peers: as many as the system lets it have."""
-    with suppress(ValueError, OSError):
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 @dataclass(frozen=True)
@@ -309,12 +305,18 @@ def local_address(host: str) -> str | None:
 
 def addresses() -> list[tuple[str, str]]:
     """Network interfaces of this machine, each with its first IPv4 and all its IPv6 addresses."""
-    listed = [(name, _ipv4_of(name) or "") for _, name in socket.if_nameindex()]
+    listed = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:_LONGEST_NAME])
+            with suppress(OSError):
+                number = fcntl.ioctl(line, _SIOCGIFADDR, request)[20:24]
+                listed.append((name, socket.inet_ntoa(number)))
     with suppress(OSError):
-        for line in Path("/proc/net/if_inet6").read_text().splitlines():
-            number, *_, name = line.split()
-            listed.append((name, str(ipaddress.IPv6Address(int(number, 16)))))
-    return [(name, address) for name, address in listed if address]
+        for entry in Path("/proc/net/if_inet6").read_text().splitlines():
+            digits, *_, name = entry.split()
+            listed.append((name, str(ipaddress.IPv6Address(int(digits, 16)))))
+    return listed
 
 
 def interface_of(address: str) -> str | None:
@@ -326,13 +328,6 @@ def interface_of(address: str) -> str | None:
 def has_address(interfaces: str) -> bool:
     """True if each of some network interfaces, with commas between them, has an address."""
     return set(interfaces.split(",")) <= {name for name, _ in addresses()}
-
-
-def _ipv4_of(interface: str) -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line, suppress(OSError):
-        request = struct.pack("256s", interface.encode()[:_LONGEST_NAME])
-        return socket.inet_ntoa(fcntl.ioctl(line, _SIOCGIFADDR, request)[20:24])
-    return None
 
 
 def _is_loopback(address: str) -> bool:
@@ -405,11 +400,15 @@ def _master() -> tuple[str, int]:
 
 
 def _meet_at(place: Place, hosts: list[str], port: int, start: float) -> tuple[Any, str]:
-    hosts = [_resolvable(host, place) for host in hosts]
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-        # The launcher's store is there before any rank is, or never again.
-        return _store(place, hosts, port, False, min(start, AGENT_SECONDS))
-    return _store(place, hosts, port, place.rank == 0, start)
+    hosts, agent = [_resolvable(host, place) for host in hosts], _has_agent()
+    # The launcher's store is there before any rank is, or never again.
+    start = min(start, AGENT_SECONDS) if agent else start
+    return _store(place, hosts, port, place.rank == 0 and not agent, start)
+
+
+def _has_agent() -> bool:
+    """True if torchrun keeps the store."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _resolvable(host: str, place: Place) -> str:
@@ -498,10 +497,9 @@ def _store(
                     "nowhere; set MASTER_ADDR to the machine of rank 0"
                 )
             return _connected(host, port, start, listener.detach()), host
-    there = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    patience = min(start, REACH_SECONDS) if there else start
+    patience = min(start, REACH_SECONDS) if _has_agent() else start
     end = time.monotonic() + patience
-    noted = "" if there or place.local_rank else f"rank {place.rank} waits for rank 0 at"
+    noted = "" if _has_agent() or place.local_rank else f"rank {place.rank} waits for rank 0 at"
     try:
         line, host = _reach(hosts, port, end, noted)
         line.close()

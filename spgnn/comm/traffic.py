@@ -126,7 +126,7 @@ def _stretches(counts: Int64Array) -> list[Stretch]:
 
 
 @dataclass
-class Traffic:
+class Account:
     """The cost of one kind of operation on this rank so far."""
 
     calls: int = 0
@@ -152,9 +152,9 @@ class Traffic:
 
 @dataclass
 class Ledger:
-    """Traffic by operation."""
+    """The traffic of each operation."""
 
-    operations: dict[str, Traffic] = field(default_factory=dict)
+    operations: dict[str, Account] = field(default_factory=dict)
     node_size: int = 0
     """Neighbouring ranks on a node, if known: bytes between nodes are counted apart."""
     groups: tuple[int, ...] = ()
@@ -175,22 +175,22 @@ class Ledger:
         for traffic in self.operations.values():
             traffic.sent_out = 0
 
-    def of(self, operation: str) -> Traffic:
+    def of(self, operation: str) -> Account:
         """The running account of one operation."""
-        return self.operations.setdefault(operation, Traffic())
+        return self.operations.setdefault(operation, Account())
 
     def copy(self) -> Ledger:
         """A snapshot, to subtract from a later one."""
-        return Ledger({name: Traffic(**vars(t)) for name, t in self.operations.items()})
+        return Ledger({name: Account(**vars(t)) for name, t in self.operations.items()})
 
     def since(self, earlier: Ledger) -> Ledger:
         """The traffic after the snapshot `earlier`."""
         added = {}
         for name, now in self.operations.items():
-            before = earlier.operations.get(name, Traffic())
+            before = earlier.operations.get(name, Account())
             if now.calls == before.calls:
                 continue
-            added[name] = Traffic(**{k: v - getattr(before, k) for k, v in vars(now).items()})
+            added[name] = Account(**{k: v - getattr(before, k) for k, v in vars(now).items()})
         return Ledger(added)
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from spgnn.errors import InputError, check_choice
 from spgnn.exchange.hierarchy import hierarchical
 from spgnn.exchange.needs import COVERS, Cover, Scheme, build_all
-from spgnn.exchange.peers import SCHEDULES, Schedule
+from spgnn.exchange.peers import SCHEDULES, Schedule, in_rounds
 from spgnn.exchange.plan import Plan
 from spgnn.exchange.relays import relayed
-from spgnn.exchange.schemes import STRATEGIES, Strategy, grid, in_rounds, stack, turned, vertex_cut
+from spgnn.exchange.schemes import STRATEGIES, Strategy, grid, stack, turned, vertex_cut
 from spgnn.layout import Axes, RowLayout
 from spgnn.registry import SCHEMES
 from spgnn.sparse import CSR
@@ -112,35 +112,27 @@ class Algorithm:
         check_choice("schedule", self.schedule, SCHEDULES)
         levels = f"--hierarchy {','.join(map(str, (*self.groups, self.node_size)))}"
         peers, aware = self.schedule == "peers", self.exchange == "sparsity-aware"
+        by_peers = "--schedule peers"
         for named, is_asked, ability in (
             (f"--c {self.c}", self.c != 1, "replicas"),
             ("--exchange oblivious", not aware, "oblivious"),
             (f"--cover {self.cover}", self.cover != "column", "partial_sums"),
             (levels, self.node_size != 1, "hierarchy"),
             ("--relays", self.relays, "relays"),
-            ("--schedule peers", peers, "peers"),
+            (by_peers, peers, "peers"),
         ):
             if is_asked and ability not in self.named.can:
                 raise InputError(f"{named} needs --algo {_with(ability)}, not {self.algo}")
+        by_rows = "--exchange sparsity-aware"
         for named, is_asked, needed, is_met in (
-            (f"--cover {self.cover}", self.cover != "column", "--exchange sparsity-aware", aware),
-            (levels, self.node_size != 1, "--exchange sparsity-aware", aware),
-            (
-                "--relays",
-                self.relays,
-                "--exchange sparsity-aware: broadcasts have no relays",
-                aware,
-            ),
+            (f"--cover {self.cover}", self.cover != "column", by_rows, aware),
+            (levels, self.node_size != 1, by_rows, aware),
+            ("--relays", self.relays, f"{by_rows}: broadcasts have no relays", aware),
             ("--relays", self.relays, "--schedule overlap: relays wait for all peers", not peers),
             (f"--buffer {self.buffer}", self.buffer > 0, "--schedule peers", peers),
-            ("--schedule peers", peers, "--buffer BYTES, for received rows", self.buffer > 0),
-            ("--schedule peers", peers, "--exchange sparsity-aware", aware),
-            (
-                "--schedule peers",
-                peers,
-                "--hierarchy none: rows are passed on there",
-                self.node_size == 1,
-            ),
+            (by_peers, peers, "--buffer BYTES, for received rows", self.buffer > 0),
+            (by_peers, peers, by_rows, aware),
+            (by_peers, peers, "--hierarchy none: rows are passed on there", self.node_size == 1),
         ):
             if is_asked and not is_met:
                 raise InputError(f"{named} needs {needed}")
@@ -272,9 +264,9 @@ class Algorithm:
         for group, plan in zip(
             groups, alone.plans(stacked, layout.grouped(shares), column_scale), strict=True
         ):
-            made = np.array([blocks[rank].shape[0] for rank in group])
-            for me in range(shares):
-                plans.append(turned(plan.stages, layout.sizes[group], made, me))
+            rows = np.array([blocks[rank].shape[0] for rank in group])
+            owned = layout.sizes[group]
+            plans += [turned(plan.stages, owned, rows, me) for me in range(shares)]
         return plans
 
 
@@ -294,42 +286,14 @@ def _root(ranks: int, power: int) -> int:
     return max(k for k in range(1, isqrt(ranks) + 1) if ranks % k == 0 and k**power <= ranks)
 
 
-def _grid(
-    algorithm: Algorithm,
-    block: CSR,
-    layout: RowLayout,
-    axes: Axes,
-    rank: int,
-    column_scale: Tensor | None,
-    edge_labels: Tensor | None,
-) -> Scheme[Plan]:
-    exchange, cover = algorithm.exchange, algorithm.cover
-    return grid(block, layout, axes, rank, exchange, cover, column_scale)
-
-
-def build_vertex_cut(
-    algorithm: Algorithm,
-    block: CSR,
-    layout: RowLayout,
-    axes: Axes,
-    rank: int,
-    column_scale: Tensor | None,
-    edge_labels: Tensor | None,
-) -> Scheme[Plan]:
-    """:func:`vertex_cut`, as registered."""
-    return vertex_cut(block, layout, rank, edge_labels, algorithm.cover, column_scale)
-
-
 _ALWAYS = frozenset({"partial_sums", "relays"})
 _MESH = _ALWAYS | {"oblivious", "replicas"}
 _ROWS = frozenset({"attention", "relayed_rows", "peers", "learnt_values"})
-ONE_D = NamedScheme(build=_grid, can=(_MESH | _ROWS | {"hierarchy", "whole_rows"}) - {"replicas"})
-ONE_AND_A_HALF_D = NamedScheme(build=_grid, can=_MESH | _ROWS | {"hierarchy"})
-FEATURE = NamedScheme(build=_grid, can=_MESH, copies=lambda c, ranks: (1, c))
+ONE_D = NamedScheme(build=grid, can=(_MESH | _ROWS | {"hierarchy", "whole_rows"}) - {"replicas"})
+ONE_AND_A_HALF_D = NamedScheme(build=grid, can=_MESH | _ROWS | {"hierarchy"})
+FEATURE = NamedScheme(build=grid, can=_MESH, copies=lambda c, ranks: (1, c))
 TWO_D = NamedScheme(
-    build=_grid, can=_MESH | _ROWS, copies=lambda c, ranks: (c if c > 1 else _root(ranks, 2), 1)
+    build=grid, can=_MESH | _ROWS, copies=lambda c, ranks: (c if c > 1 else _root(ranks, 2), 1)
 )
-THREE_D = NamedScheme(build=_grid, can=_MESH, copies=_cubic)
-VERTEX_CUT = NamedScheme(
-    build=build_vertex_cut, can=_ALWAYS | _ROWS - {"relayed_rows"} | {"edge_labels"}
-)
+THREE_D = NamedScheme(build=grid, can=_MESH, copies=_cubic)
+VERTEX_CUT = NamedScheme(build=vertex_cut, can=_ALWAYS | _ROWS - {"relayed_rows"} | {"edge_labels"})

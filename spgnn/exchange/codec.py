@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, check_integer, check_number
 from spgnn.exchange.plan import Carried, Traffic
-from spgnn.exchange.route import GOLDEN, ODD
-from spgnn.exchange.transport import Step
+from spgnn.exchange.transport import GOLDEN, ODD, Step
 from spgnn.registry import CODECS
 
 Number = TypeVar("Number", int, float)
@@ -257,13 +256,7 @@ class Policy:
         self._moved: list[Callable[[], Iterator[Carried]]] = []
 
     def approximates(self, rows: object) -> bool:
-        """True if a product of these rows, which is about to begin, is approximate.
-
-        Raises
-        ------
-        InputError
-            If it is, and no epoch has begun.
-        """
+        """True if a product of these rows, which is about to begin, is approximate."""
         if self._exact or not torch.is_grad_enabled():
             return False
         if not isinstance(rows, Tensor) or rows.dim() != 2 or not rows.is_floating_point():

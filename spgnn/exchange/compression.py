@@ -18,8 +18,7 @@ from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
 from spgnn.exchange.codec import Codec, CodecSetting
-from spgnn.exchange.route import Route, Subset
-from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, Transport, View
+from spgnn.exchange.transport import ByteCounts, Handle, Route, Step, Subset, Then, Transport, View
 from spgnn.kernels.quantise import packed_bytes
 from spgnn.layout import Int64Array
 from spgnn.sparse import SUM_DTYPE
@@ -34,7 +33,7 @@ class CodecLayer(Transport):
 
     Attributes
     ----------
-    kept : dict of Tensor
+    saved : dict of Tensor
         What it keeps of one product for another, by name: its part of a checkpoint.
     remembers : bool
         Whether anything of one epoch is kept for another.
@@ -55,7 +54,7 @@ class CodecLayer(Transport):
 
     def forget(self) -> None:
         """Begin anew, with other buffers; no rows may be under way."""
-        self.kept: State = {}
+        self.saved: State = {}
         self._pool = Pool()
         if isinstance(self.inner, CodecLayer):
             self.inner.forget()
@@ -79,13 +78,13 @@ class CodecLayer(Transport):
         A codec that loads it goes on as this one would. Tensors are those that the codec uses.
         """
         inner = self.inner.state() if isinstance(self.inner, CodecLayer) else {}
-        return self.kept | {f"inner.{name}": tensor for name, tensor in inner.items()}
+        return self.saved | {f"inner.{name}": tensor for name, tensor in inner.items()}
 
     def load(self, state: State) -> None:
         """Go on from a state, which is the codec's own from then on."""
-        self.kept = {name: t for name, t in state.items() if not name.startswith("inner.")}
+        self.saved = {name: t for name, t in state.items() if not name.startswith("inner.")}
         if isinstance(self.inner, CodecLayer):
-            inner = {k.removeprefix("inner."): v for k, v in state.items() if k not in self.kept}
+            inner = {k.removeprefix("inner."): v for k, v in state.items() if k not in self.saved}
             self.inner.load(inner)
 
 
@@ -120,15 +119,15 @@ class Quantise(CodecLayer):
     ) -> None:
         assert route.names is not None
         errors, feedback = self.setting.errors, self.setting.codec.feedback
-        residual, kept, places = None, None, None
+        residual, lost, places = None, None, None
         if feedback:
             # Of all rows of the exchange, whichever of them are sent now.
             name, shape = f"lost.{step.name}", ((route.whole or route).counts.sent, rows.shape[1])
-            kept = self.kept.get(name)
-            if kept is None or kept.shape != shape or kept.dtype != rows.dtype:
-                kept = self.kept[name] = rows.new_zeros(shape)
+            lost = self.saved.get(name)
+            if lost is None or lost.shape != shape or lost.dtype != rows.dtype:
+                lost = self.saved[name] = rows.new_zeros(shape)
             places = None if route.places is None else route.places[0]
-            residual = kept if places is None else kernels.gather_rows(kept, places)
+            residual = lost if places is None else kernels.gather_rows(lost, places)
         # Ranks that send gradients of the same vertex must not round them alike.
         key = self.setting.key(step, f"round {rank if step.adjoint else 0}")
         measured = errors.measured(step.epoch)
@@ -143,8 +142,8 @@ class Quantise(CodecLayer):
             lost=errors.account("rounding", step, rows.device) if measured else None,
             out=out,
         )
-        if kept is not None and residual is not None and places is not None:
-            kept.index_copy_(0, places, residual)
+        if lost is not None and residual is not None and places is not None:
+            lost.index_copy_(0, places, residual)
 
     def bytes(self, route: Route, width: int, dtype: torch.dtype, step: Step) -> ByteCounts:
         """Bytes of packed rows."""
@@ -161,13 +160,7 @@ class Quantise(CodecLayer):
 
 
 class Sample(CodecLayer):
-    """Each row is sent with probability p, as 1/p of it; the others are zeros where they arrive.
-
-    Boundary sampling (BNS-GCN, Wan et al., MLSys'22). A product and its adjoint have the same
-    sample and the same factor, so that one is the transpose of the other; both are unbiased. Both
-    ends draw by names of the row and of its receiver: no numbers of rows travel. The receivers of a
-    row draw each for themselves, and so do the products of an epoch.
-    """
+    """Each row is sent with probability p, as 1/p of it; the others are zeros where they arrive."""
 
     def forget(self) -> None:
         super().forget()

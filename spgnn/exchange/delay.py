@@ -12,8 +12,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.comm import Communicator
 from spgnn.exchange.compression import CodecLayer, State, kind_of
-from spgnn.exchange.route import Route, Subset
-from spgnn.exchange.transport import ByteCounts, Handle, Step, Then, View
+from spgnn.exchange.transport import ByteCounts, Handle, Route, Step, Subset, Then, View
 
 
 @dataclass(eq=False)
@@ -95,33 +94,29 @@ class Delay(CodecLayer):
 
     def state(self) -> State:
         self.land()
-        self.kept = {}
+        state = super().state()
         for name, line in self._lines.items():
-            found = {
+            tensors = {
                 "opened": torch.tensor(line.opened, device="cpu"),
                 "stale": line.stale,
                 "times": line.times,
             }
             for number, parcel in enumerate(line.parcels):
-                found[f"{number}.epoch"] = torch.tensor(parcel.epoch, device="cpu")
-                found |= {f"{number}.rows": parcel.rows, f"{number}.places": parcel.places}
-            self.kept |= {f"{name}.{key}": t for key, t in found.items() if t is not None}
-        state, self.kept = super().state(), {}
+                tensors[f"{number}.epoch"] = torch.tensor(parcel.epoch, device="cpu")
+                tensors |= {f"{number}.rows": parcel.rows, f"{number}.places": parcel.places}
+            state |= {f"{name}.{key}": t for key, t in tensors.items() if t is not None}
         return state
 
     def load(self, state: State) -> None:
         super().load(state)
-        kept, self.kept, self._lines = self.kept, {}, {}
-        for name in [key.removesuffix(".stale") for key in kept if key.endswith(".stale")]:
+        saved, self.saved, self._lines = self.saved, {}, {}
+        for name in [key.removesuffix(".stale") for key in saved if key.endswith(".stale")]:
+            opened, stale = int(saved[f"{name}.opened"]), saved[f"{name}.stale"]
             # Buffers of their own, for they are written to again once these rows have been used.
-            line = DelayQueue(
-                int(kept[f"{name}.opened"]),
-                kept[f"{name}.stale"].clone(),
-                kept.get(f"{name}.times"),
-            )
-            while (rows := kept.get(f"{name}.{len(line.parcels)}.rows")) is not None:
+            line = DelayQueue(opened, stale.clone(), saved.get(f"{name}.times"))
+            while (rows := saved.get(f"{name}.{len(line.parcels)}.rows")) is not None:
                 own = f"{name}.{len(line.parcels)}"
-                epoch, places = int(kept[f"{own}.epoch"]), kept.get(f"{own}.places")
+                epoch, places = int(saved[f"{own}.epoch"]), saved.get(f"{own}.places")
                 line.parcels.append(Parcel(epoch, places, rows.clone(), None))
             self._lines[name] = line
 

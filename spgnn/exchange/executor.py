@@ -113,12 +113,14 @@ class Executor:
 
     def forward(self, H_local: Tensor, step: Step) -> Tensor:
         """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
+        self.check(H_local.shape[1], H_local.dtype)
         for number, stage in enumerate(self._runners):
             H_local = stage.forward(H_local, step, self._between(number, H_local))
         return H_local
 
     def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
         """``Aᵀ·G``, stage by stage backwards; G_local [rows, f] to dH [columns, f]. Collective."""
+        self.check(G_local.shape[1], G_local.dtype)
         for number, stage in reversed(list(enumerate(self._runners))):
             G_local = stage.adjoint(G_local, step, self._between(number - 1, G_local))
         return G_local
@@ -362,8 +364,8 @@ class Turning:
         """[rows of the group, share] to [own rows, f], in `out` if given."""
         message = self._elements("message", turn.own * width, Z_share)
         comm = self._executor.mesh[turn.axis]
-        given = Z_share.contiguous().view(-1)
-        comm.alltoallv(given, message, turn.counts(width).reversed()).wait()
+        blocks = Z_share.contiguous().view(-1)
+        comm.alltoallv(blocks, message, turn.counts(width).reversed()).wait()
         Z_local = Z_share.new_empty(turn.own, width) if out is None else out
         for columns, block in _shares(Z_local, message, len(turn.rows)):
             columns.copy_(block)

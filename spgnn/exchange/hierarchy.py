@@ -1,22 +1,10 @@
 """Hierarchy: rows and partial sums cross to a node once, whoever there needs them.
 
-Ranks are arranged as "node" by "local". The nonzeros between two nodes form one block, which is
-covered as a whole, so that a row of H crosses once however many ranks of the node need it, and the
-partial sums that ranks of one node make for a row are added before they cross. One stage has five
-hops:
-
-======================  ====================================================================
-collect ("local")       rows and partial sums go to the agent that will carry them
-relayed ("node")        agents send what they were brought, sums added up
-direct ("node")         rows and sums that are complete where they are
-distribute ("local")    agents pass on what arrived to those that need it
-flat ("local")          what ranks of one node need of each other
-======================  ====================================================================
-
-Collect, direct and flat need nothing received and start together. Where nodes have groups of their
-own (sockets), collect, distribute and flat are exchanges by the same rule inside a node, of several
-hops each. The cover of node blocks is SHIRO's; exchanges of two levels are those of node-aware
-products (Bienz, Gropp & Olson, JPDC 2019). See ``docs/hierarchy.md``.
+Ranks are arranged as "node" by "local". The nonzeros between two nodes are one block, which is
+covered as a whole (SHIRO). One stage has five hops (``docs/hierarchy.md``): collect, relayed,
+direct, distribute, flat. Collect, direct and flat need nothing received and start together. Where
+nodes have groups of their own (sockets), collect, distribute and flat are exchanges by the same
+rule inside a node, of several hops each.
 """
 
 from __future__ import annotations
@@ -33,7 +21,17 @@ from torch import Tensor
 
 from spgnn import _native
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.needs import Arrays, Cover, Needs, Received, Scheme, Swap, needs_of, stretches
+from spgnn.exchange.needs import (
+    Arrays,
+    Cover,
+    Needs,
+    Received,
+    Scheme,
+    Swap,
+    needs_of,
+    rows_from,
+    stretches,
+)
 from spgnn.exchange.plan import Hop, Plan, Stage
 from spgnn.exchange.schemes import fold, of_block_row
 from spgnn.layout import EVERYONE, Axes, Int64Array, RowLayout, grouped_order
@@ -68,24 +66,17 @@ class Group(NamedTuple):
         """The node of this rank."""
         return self.me // self.size
 
-    @property
-    def local(self) -> int:
-        """Its number there."""
-        return self.me % self.size
-
     def local_of(self, rows: Int64Array) -> Int64Array:
         """The number of the owner of each row in its node."""
         return self.layout.owner(rows) % self.size
-
-    def own_number(self, rows: Int64Array) -> Int64Array:
-        """The number of each row among those of its owner."""
-        return rows - self.layout.offsets[self.layout.owner(rows)]
 
     def inside(self, rows: Int64Array) -> Group:
         """The node of this rank, whose members have so many rows."""
         layout = RowLayout(np.append(0, np.cumsum(rows)))
         ranks = self.ranks[self.node * self.size :][: self.size]
-        return Group(layout, self.axes[1:], self.sizes[1:], ranks, self.everyone, self.local)
+        return Group(
+            layout, self.axes[1:], self.sizes[1:], ranks, self.everyone, self.me % self.size
+        )
 
     def swap(self, counts: Sequence[Int64Array], arrays: Sequence[Arrays]) -> Scheme[Received]:
         """Send stretches of arrays to all members."""
@@ -121,19 +112,19 @@ class Cargo(NamedTuple):
     lengths: Int64Array  # nonzeros of each: 1 of a row of H
     columns: Int64Array  # rows of H that are multiplied, by global number
     values: Values
-    wanted: Int64Array  # how many ranks want each thing
-    wanting: Int64Array  # which ranks of the node these are
+    uses: Int64Array  # how many ranks of the node want each thing
+    users: Int64Array  # which ranks these are
 
     @classmethod
     def of(cls, response: Received) -> Cargo:
         """The things that peers sent by :meth:`to`."""
-        (things,), (columns, values), (wanting,) = response.arrays
+        (things,), (columns, values), (users,) = response.arrays
         assert things is not None
         assert columns is not None
-        assert wanting is not None
-        node, key, lengths, wanted = np.ascontiguousarray(things.numpy().T)
+        assert users is not None
+        node, key, lengths, uses = np.ascontiguousarray(things.numpy().T)
         numbers = None if values is None else values.numpy()
-        return cls(node, key, lengths, columns.numpy(), numbers, wanted, wanting.numpy())
+        return cls(node, key, lengths, columns.numpy(), numbers, uses, users.numpy())
 
     def taken(self, order: Int64Array) -> Cargo:
         """Some of the things, in some order."""
@@ -144,8 +135,8 @@ class Cargo(NamedTuple):
             self.lengths[order],
             self.columns[entries],
             None if self.values is None else self.values[entries],
-            self.wanted[order],
-            self.wanting[stretches(self.wanted, order)],
+            self.uses[order],
+            self.users[stretches(self.uses, order)],
         )
 
     def followed_by(self, other: Cargo) -> Cargo:
@@ -160,26 +151,24 @@ class Cargo(NamedTuple):
         counts = (
             np.bincount(peer, minlength=peers),
             summed(peer, self.lengths, peers),
-            summed(peer, self.wanted, peers),
+            summed(peer, self.uses, peers),
         )
-        things = np.stack((self.node, self.key, self.lengths, self.wanted), axis=1)
+        things = np.stack((self.node, self.key, self.lengths, self.uses), axis=1)
         values = None if self.values is None else torch.from_numpy(self.values)
-        columns, wanting = torch.from_numpy(self.columns), torch.from_numpy(self.wanting)
-        arrays = (torch.from_numpy(things),), (columns, values), (wanting,)
+        columns, users = torch.from_numpy(self.columns), torch.from_numpy(self.users)
+        arrays = (torch.from_numpy(things),), (columns, values), (users,)
         return (yield from group.swap(counts, arrays))
 
 
 def solve(response: Received, here: Group, cover: Cover) -> tuple[Cargo, Int64Array]:
     """The least that has to cross to this node from those that this rank looks after."""
     ((rows, columns, values),) = response.arrays
-    assert rows is not None
-    assert columns is not None
     asker = np.repeat(np.arange(here.size), response.counts[0].recv)
-    given = Entries(rows.numpy(), columns.numpy(), None if values is None else values.numpy())
+    asked_for = Entries(rows.numpy(), columns.numpy(), None if values is None else values.numpy())
     # Nonzeros came in the order of their asker and its rows; now by node, and then the same.
-    node = here.nodes.owner(given.column)
+    node = here.nodes.owner(asked_for.column)
     order = grouped_order(node, here.nodes.parts)
-    node, asker, entries = node[order], asker[order], given.taken(order)
+    node, asker, entries = node[order], asker[order], asked_for.taken(order)
     sum_of = np.zeros(len(node), np.int64)  # of what one row gets from one node
     for one in (node, asker, entries.row):
         sum_of[1:] |= one[1:] != one[:-1]
@@ -189,9 +178,9 @@ def solve(response: Received, here: Group, cover: Cover) -> tuple[Cargo, Int64Ar
     sums = _partial_sums(sum_of[by_row], asker[by_row], entries.taken(by_row), here)
     cargo = whole.followed_by(sums)
     # A row of H is at home with its owner, a sum with its receiver: neither is passed on there.
-    home = np.concatenate((here.local_of(whole.key), sums.wanting))
-    candidates = np.concatenate((whole.wanting, here.local_of(sums.columns)))
-    begin = np.append(0, np.cumsum(np.concatenate((whole.wanted, sums.lengths))))
+    home = np.concatenate((here.local_of(whole.key), sums.users))
+    candidates = np.concatenate((whole.users, here.local_of(sums.columns)))
+    begin = np.append(0, np.cumsum(np.concatenate((whole.uses, sums.lengths))))
     blocks = here.nodes.parts // here.size + 1
     agent = _native.choose_agents(
         cargo.node // here.size, home, begin, candidates, blocks, here.size
@@ -203,10 +192,10 @@ def paid_by_rows(row: Int64Array, column: Int64Array, cover: Cover) -> npt.NDArr
     """Nonzeros that are covered by their row, bool; rows rise."""
     if cover != "minimum":
         return np.full(len(column), cover == "row")
-    known, number = np.unique(column, return_inverse=True)
+    columns, number = np.unique(column, return_inverse=True)
     begin = np.append(np.unique(row, return_index=True)[1], len(column))
     # Blocks of different nodes have no row and no column in common: all are solved at once.
-    _, chosen = _native.minimum_vertex_cover(begin, number.astype(np.int64), len(known))
+    _, chosen = _native.minimum_vertex_cover(begin, number.astype(np.int64), len(columns))
     by_row: npt.NDArray[np.bool_] = chosen[number] == 0
     return by_row
 
@@ -219,10 +208,10 @@ def summed(group: Int64Array, numbers: Int64Array, groups: int) -> Int64Array:
 def _rows_of_H(asker: Int64Array, column: Int64Array, here: Group, like: Values) -> Cargo:
     """Rows of H that ranks ask for, each once; rising, and so by node."""
     pairs = np.unique(column * here.size + asker)
-    key, wanted = np.unique(pairs // here.size, return_counts=True)
+    key, ranks = np.unique(pairs // here.size, return_counts=True)
     values = None if like is None else np.ones(len(key), like.dtype)
     ones = np.ones_like(key)
-    return Cargo(here.nodes.owner(key), key, ones, key, values, wanted, pairs % here.size)
+    return Cargo(here.nodes.owner(key), key, ones, key, values, ranks, pairs % here.size)
 
 
 def _partial_sums(sum_of: Int64Array, asker: Int64Array, entries: Entries, here: Group) -> Cargo:
@@ -243,8 +232,8 @@ def hierarchical(
 ) -> Scheme[Plan]:
     """1D and 1.5D on nodes of several ranks: what crosses is as little as the cover allows."""
     c = axes.size("replica") if "replica" in axes.names else 1
-    made, block = yield from of_block_row(block, layout, c)
-    last_stages = fold(made, axes.coordinate("replica", rank) if c > 1 else 0)
+    of_each, block = yield from of_block_row(block, layout, c)
+    last_stages = fold(of_each, axes.coordinate("replica", rank) if c > 1 else 0)
     names = tuple(name for name in axes.names if name != "replica")
     ranks = np.arange(rank % c, axes.ranks, c)
     mine = RowLayout(np.append(0, np.cumsum(layout.sizes[ranks])))
@@ -304,9 +293,9 @@ def _exchange(block: CSR, group: Group, cover: Cover) -> Scheme[tuple[CSR, CSR, 
     cargo, agent = solve(response, group, cover)
     order = grouped_order(agent, group.size)
     response = yield from cargo.taken(order).to(node, agent[order])
-    hops, found = yield from _carried(Cargo.of(response), group, node, cover)
+    hops, arrived = yield from _carried(Cargo.of(response), group, node, cover)
     before = sum(hop.counts.received for hop in hops)
-    return L, _remote(entries, found, R, before), (*hops, *_after(before, flat))
+    return L, _remote(entries, arrived, R, before), (*hops, *_after(before, flat))
 
 
 # Of things of other nodes that a rank receives: keys as in `Cargo`, and their places.
@@ -319,16 +308,14 @@ def _carried(
     """The hops that move what this rank is the agent of, and what it finds among what arrives."""
     own, things = int(here.layout.sizes[here.me]), len(cargo.key)
     nodes, axis = here.sizes[0], here.axes[0]
-    foreign = here.local_of(cargo.columns) != here.local
+    foreign = here.local_of(cargo.columns) != here.me % here.size
     is_brought = summed(np.repeat(np.arange(things), cargo.lengths), foreign, things) > 0
     by_node = grouped_order(cargo.node, nodes)
     relayed = cargo.taken(by_node[is_brought[by_node]])
     direct = cargo.taken(by_node[~is_brought[by_node]])
     direct_send, direct_counts = yield from _needed(direct, here, cover).exchange(axis, own)
     # Who wants them is nothing that the other node has to know.
-    things_alone = relayed._replace(
-        wanted=np.zeros_like(relayed.wanted), wanting=relayed.wanting[:0]
-    )
+    things_alone = relayed._replace(uses=np.zeros_like(relayed.uses), users=relayed.users[:0])
     agents = Group(here.nodes, (axis,), (nodes,), np.arange(nodes), nodes, here.node)
     response = yield from things_alone.to(agents, relayed.node)
     sent = Cargo.of(response)
@@ -344,19 +331,19 @@ def _carried(
     )
     arrived = relayed.followed_by(direct)
     before = sum(hop.counts.received for hop in collect)
-    last, found = yield from _distributed(arrived, before, here, node, own)
-    return (*hops, *last), found
+    last, places = yield from _distributed(arrived, before, here, node, own)
+    return (*hops, *last), places
 
 
 def _needed(things: Cargo, here: Group, cover: Cover) -> Needs:
     """The things that are needed of nodes, which rise."""
-    node, nodes = things.node, here.nodes.parts
+    node, nodes, owner = things.node, here.nodes.parts, here.layout.owner(things.columns)
     lengths = None if cover == "column" else torch.from_numpy(things.lengths.astype(np.int32))
     return Needs(
         np.bincount(node, minlength=nodes),
         summed(node, things.lengths, nodes),
         lengths,
-        torch.from_numpy(here.own_number(things.columns).astype(np.int32)),
+        torch.from_numpy((things.columns - here.layout.offsets[owner]).astype(np.int32)),
         None if things.values is None else torch.from_numpy(things.values),
     )
 
@@ -365,17 +352,14 @@ def _distributed(
     arrived: Cargo, before: int, here: Group, node: Group, own: int
 ) -> Scheme[tuple[tuple[Hop, ...], Found]]:
     """The hops that pass things on inside the node; `before` rows come before them."""
-    thing = np.repeat(np.arange(len(arrived.key)), arrived.wanted)
-    order = grouped_order(arrived.wanting, here.size)
-    thing, counts = thing[order], np.bincount(arrived.wanting, minlength=here.size)
+    thing = np.repeat(np.arange(len(arrived.key)), arrived.uses)
+    order = grouped_order(arrived.users, here.size)
+    thing, counts = thing[order], np.bincount(arrived.users, minlength=here.size)
     size = torch.full((here.size,), len(arrived.key))
     ones = np.ones(here.size, np.int64)
     arrays = (size,), (torch.from_numpy(arrived.key[thing]), torch.from_numpy(thing))
     response = yield from node.swap((ones, counts), arrays)
     (sizes,), (keys, numbers) = response.arrays
-    assert sizes is not None
-    assert keys is not None
-    assert numbers is not None
     agents = node._replace(layout=RowLayout(np.append(0, np.cumsum(sizes.numpy()))))
     column = np.repeat(agents.layout.offsets[:-1], response.counts[1].recv) + numbers.numpy()
     taken = CSR(Selection(torch.from_numpy(column), agents.layout.rows))
@@ -399,15 +383,13 @@ def _distributed(
 
 def _after(before: int, hops: Sequence[Hop]) -> list[Hop]:
     """The hops of an exchange behind others of the same stage, which receive so many rows."""
-    return [
-        hop
-        if hop.relay is None
-        else replace(
-            hop,
-            relay=_beside([(hop.relay, before)], (hop.relay.shape[0], before + hop.relay.shape[1])),
-        )
-        for hop in hops
-    ]
+
+    def moved(relay: CSR | None) -> CSR | None:
+        if relay is None:
+            return None
+        return _beside([(relay, before)], (relay.shape[0], before + relay.shape[1]))
+
+    return [replace(hop, relay=moved(hop.relay)) for hop in hops]
 
 
 def _beside(blocks: Sequence[tuple[CSR, int]], shape: tuple[int, int]) -> CSR:
@@ -417,26 +399,26 @@ def _beside(blocks: Sequence[tuple[CSR, int]], shape: tuple[int, int]) -> CSR:
     order = np.argsort(np.concatenate(row), kind="stable")
     rows, columns, values = np.concatenate(row)[order], np.concatenate(column)[order], None
     if any(block.values is not None for block, _ in blocks):
-        values = np.concatenate(
-            [
-                np.ones(block.nnz, np.float32) if block.values is None else block.values.numpy()
-                for block, _ in blocks
-            ]
-        )[order]
+        ones = (np.ones(block.nnz, np.float32) for block, _ in blocks)
+        each = [
+            one if block.values is None else block.values.numpy()
+            for one, (block, _) in zip(ones, blocks, strict=True)
+        ]
+        values = np.concatenate(each)[order]
     elif np.array_equal(rows, np.arange(shape[0])):
         return CSR(Selection(torch.from_numpy(columns), shape[1]))
     return _csr(rows, columns, values, shape)
 
 
-def _remote(entries: Entries, found: Found, R: CSR, before: int) -> CSR:
+def _remote(entries: Entries, arrived: Found, R: CSR, before: int) -> CSR:
     """R of the stage: of rows from other nodes, `before` of them, then from its own, by `R`."""
-    key, its_place = found
+    key, its_place = arrived
     is_row = key >= 0
     by_key = np.argsort(key[is_row])
     # The sentinel is found where nothing is.
-    known = np.append(key[is_row][by_key], np.iinfo(np.int64).max)
-    at = np.searchsorted(known, entries.column)
-    by_column = known[at] == entries.column
+    rising = np.append(key[is_row][by_key], np.iinfo(np.int64).max)
+    at = np.searchsorted(rising, entries.column)
+    by_column = rising[at] == entries.column
     inside = np.repeat(np.arange(R.shape[0]), R.row_lengths.numpy())
     row = np.concatenate((entries.row[by_column], -1 - key[~is_row], inside))
     place = np.concatenate(
@@ -455,7 +437,7 @@ def _remote(entries: Entries, found: Found, R: CSR, before: int) -> CSR:
 
 def _csr(row: Int64Array, column: Int64Array, values: Values, shape: tuple[int, int]) -> CSR:
     """A block from its nonzeros, whose rows rise."""
-    indptr = np.append(0, np.cumsum(np.bincount(row, minlength=shape[0])))
-    indices = torch.from_numpy(column).to(index_dtype(shape[1]))
-    pattern = Pattern.trusted(torch.from_numpy(indptr), indices, shape)
-    return CSR(pattern, None if values is None else torch.from_numpy(values))
+    lengths = torch.from_numpy(np.bincount(row, minlength=shape[0]))
+    columns = torch.from_numpy(column).to(index_dtype(shape[1]))
+    numbers = None if values is None else torch.from_numpy(values)
+    return rows_from(lengths, columns, numbers, None, shape[1])

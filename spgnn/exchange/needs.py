@@ -1,26 +1,21 @@
 """Needs: the rows that a rank needs of its peers, and how every rank learns what to send.
 
-Needs are a sparse matrix grouped by owner. Each row is a row of H (one nonzero) or a partial sum
-(several); columns are numbers of the owner's own rows. They follow from a rank's rows of A alone.
-Exchanged with all peers, they make everybody's send matrix, over a communicator or, for ranks that
-do not exist, in one process.
+Needs are a sparse matrix grouped by owner, which follows from a rank's rows of A alone. Each row is
+a row of H (one nonzero) or a partial sum (several); columns are numbers of the owner's own rows.
+Every nonzero of the block of one owner is covered by its column or by its row, the cheapest way by
+a minimum vertex cover (Hopcroft & Karp 1973; König 1931), as in SuperGNN and SHIRO. Exchanged with
+all peers, needs make everybody's send matrix.
 
-Per block of one owner, every nonzero must be covered by its column or by its row. One covered by
-its column needs that row of H; those covered by a row are summed at the owner and travel as one
-partial sum. The cheapest choice is a minimum vertex cover of the block's bipartite graph (Hopcroft
-& Karp 1973; König 1931), as in SuperGNN and SHIRO.
-
-A *scheme* is a generator of one rank: it yields a request (`Swap`, `Gather`, `Tell`), is sent the
-response of its peers along an axis, and returns a plan. `build` drives one with the communicators
-of this rank; `build_all` drives those of all ranks in lockstep and needs none, so the plans of
-ranks that do not exist are made by the same code.
+A *scheme* is a generator of one rank: it yields a request (`Swap`, `Gather`), is sent the response
+of its peers along an axis, and returns a plan. `build` drives one with the communicators of this
+rank; `build_all` drives those of all ranks in lockstep and needs none, so the plans of ranks that
+do not exist are made by the same code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
@@ -49,7 +44,8 @@ class Communicators(Protocol):
     def __getitem__(self, axis: str) -> Communicator: ...
 
 
-Arrays = tuple[Tensor | None, ...]
+# Tensors; an array that is ``None`` is so on all ranks.
+Arrays = tuple[Any, ...]
 
 
 class Received(NamedTuple):
@@ -60,13 +56,12 @@ class Received(NamedTuple):
 
 
 class Swap(NamedTuple):
-    """A scheme's request to send stretches of arrays to its peers along an axis."""
+    """A scheme's request to send peers along an axis stretches of arrays, or counts alone."""
 
     axis: str
     # [peers]: lengths of stretches; as many of them as there are groups of arrays
     counts: tuple[Int64Array, ...]
-    # arrays [counts[i].sum(), …] of group i are cut by counts[i]. An array that is ``None`` is so
-    # on all ranks.
+    # arrays [counts[i].sum(), …] of group i are cut by counts[i]
     arrays: tuple[Arrays, ...]
 
     def over(self, comm: Communicator) -> Received:
@@ -96,10 +91,8 @@ class Swap(NamedTuple):
                 ends.setflags(write=False)
             moved: list[Sequence[Tensor | None]] = []
             for place in range(len(group)):
-                whole = [
-                    array for one in requests if (array := one.arrays[number][place]) is not None
-                ]
-                if len(whole) < len(requests):
+                whole: list[Any] = [one.arrays[number][place] for one in requests]
+                if any(each is None for each in whole):
                     moved.append([None] * len(requests))
                 else:
                     moved.append(torch.cat(whole)[torch.from_numpy(order)].split(sizes))
@@ -141,38 +134,8 @@ class Gather(NamedTuple):
         return [tuple(torch.cat(arrays) if arrays else None for arrays in gathered)] * len(requests)
 
 
-class Tell(NamedTuple):
-    """A scheme's request to tell some peers along an axis a number each, which is not 0."""
-
-    axis: str
-    peers: Int64Array  # rising
-    numbers: Int64Array
-
-    def over(self, comm: Communicator) -> tuple[Int64Array, Int64Array]:
-        """The response of real peers. Collective."""
-        mine = torch.zeros(comm.size, 1, dtype=torch.int64)
-        mine[torch.from_numpy(self.peers), 0] = torch.from_numpy(self.numbers)
-        theirs = torch.empty_like(mine)
-        ones = RowCounts((1,) * comm.size, (1,) * comm.size, 1)
-        comm.alltoallv(mine, theirs, ones).wait()
-        numbers = theirs[:, 0].numpy()
-        peers = np.flatnonzero(numbers)
-        return peers, numbers[peers]
-
-    @staticmethod
-    def in_one_process(requests: Sequence[Tell]) -> list[tuple[Int64Array, Int64Array]]:
-        """The responses to all ranks of a group."""
-        sender = np.repeat(np.arange(len(requests)), [len(one.peers) for one in requests])
-        receiver = np.concatenate([one.peers for one in requests])
-        numbers = np.concatenate([one.numbers for one in requests])
-        order = grouped_order(receiver, len(requests))
-        sender, numbers = sender[order], numbers[order]
-        ends = np.searchsorted(receiver[order], np.arange(len(requests) + 1)).tolist()
-        return [(sender[begin:end], numbers[begin:end]) for begin, end in pairwise(ends)]
-
-
 Made = TypeVar("Made")
-Scheme = Generator[Swap | Gather | Tell, Any, Made]
+Scheme = Generator[Swap | Gather, Any, Made]
 
 
 def gather_number(axis: str, number: int) -> Scheme[Int64Array]:
@@ -185,34 +148,33 @@ def gather_number(axis: str, number: int) -> Scheme[Int64Array]:
 @on_cpu
 def build(scheme: Scheme[Made], mesh: Communicators) -> Made:
     """The plan of a scheme for this rank. Collective: every rank drives the same scheme."""
-    try:
-        request = next(scheme)
-        while True:
-            request = scheme.send(request.over(mesh[request.axis]))
-    except StopIteration as done:
-        made: Made = done.value
-        return made
+    response = None
+    while True:
+        try:
+            request = scheme.send(response)
+        except StopIteration as done:
+            plan: Made = done.value
+            return plan
+        response = request.over(mesh[request.axis])
 
 
 @on_cpu
 def build_all(schemes: Sequence[Scheme[Made]], axes: Axes) -> list[Made]:
     """The plans of schemes for all ranks, in order, in one process: as :func:`build` makes them."""
-    made: dict[int, Made] = {}
+    plans: dict[int, Made] = {}
     responses: list[Any] = [None] * len(schemes)
-    while len(made) < len(schemes):
+    while len(plans) < len(schemes):
         requests: list[Any] = []
         for rank, scheme in enumerate(schemes):
             try:
                 requests.append(scheme.send(responses[rank]))
             except StopIteration as done:
-                made[rank] = done.value
-        if not requests:
-            break
-        for group in axes.groups(requests[0].axis):
-            found = requests[0].in_one_process([requests[rank] for rank in group])
-            for rank, response in zip(group, found, strict=True):
+                plans[rank] = done.value
+        for group in axes.groups(requests[0].axis) if requests else ():
+            answers = requests[0].in_one_process([requests[rank] for rank in group])
+            for rank, response in zip(group, answers, strict=True):
                 responses[rank] = response
-    return [made[rank] for rank in range(len(schemes))]
+    return [plans[rank] for rank in range(len(schemes))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,22 +189,11 @@ class Needs:
 
     @property
     def sums(self) -> Tensor | None:
-        """Rows that are sums of several, bool [rows in all]; ``None`` if all are rows of H.
-
-        A partial sum of one nonzero is a row of H, times a value.
-        """
+        """Rows that are sums of several, bool [rows in all]; ``None`` if all are rows of H."""
         return None if self.lengths is None else self.lengths > 1
 
     def exchange(self, axis: str, own_rows: int) -> Scheme[tuple[CSR, RowCounts]]:
-        """Tell every peer along an axis what is needed of it.
-
-        Returns
-        -------
-        send : CSR [rows to send, own rows]
-            What all peers need of this rank.
-        counts : RowCounts
-            Of the rows to and from each peer.
-        """
+        """Tell every peer along an axis what is needed of it."""
         counts = (self.rows, self.entries)
         response = yield Swap(axis, counts, ((self.lengths,), (self.columns, self.values)))
         (lengths,), (columns, values) = response.arrays
@@ -303,10 +254,8 @@ def needs_of(
     rows, entries, lengths, needed_columns, sources = needed
 
     def part(arrays: tuple[npt.NDArray[Any], ...], columns: int) -> CSR:
-        indptr, indices, sources = arrays
-        pattern = Pattern.trusted(
-            torch.from_numpy(indptr), torch.from_numpy(indices), (block.shape[0], columns)
-        )
+        indptr, indices, sources = map(torch.from_numpy, arrays)
+        pattern = Pattern.trusted(indptr, indices, (block.shape[0], columns))
         values = None if block.values is None else _taken(block.values, sources)
         return CSR(pattern, values, block.row_scale)
 
@@ -315,7 +264,9 @@ def needs_of(
         entries,
         None if cover == "column" else torch.from_numpy(lengths),
         torch.from_numpy(needed_columns),
-        None if block.values is None or cover == "column" else _taken(block.values, sources),
+        None
+        if block.values is None or cover == "column"
+        else _taken(block.values, torch.from_numpy(sources)),
     )
     return part(L_arrays, own), part(R_arrays, int(rows.sum())), needs
 
@@ -351,16 +302,14 @@ def whole_rows(
 
 def swap_counts(comm: Communicator, *counts: Int64Array) -> list[RowCounts]:
     """Tell every peer how much it will get of each thing, and learn the same. Collective."""
-    given = torch.from_numpy(np.stack(counts, axis=1))
-    got = torch.empty_like(given)
+    outgoing = torch.from_numpy(np.stack(counts, axis=1))
+    incoming = torch.empty_like(outgoing)
     ones = RowCounts((1,) * comm.size, (1,) * comm.size, 1)
-    comm.alltoallv(given, got, ones).wait()
-    largest = given.amax(dim=0)
+    comm.alltoallv(outgoing, incoming, ones).wait()
+    largest = outgoing.amax(dim=0)
     comm.all_reduce(largest, "max").wait()
-    return [
-        RowCounts(tuple(given[:, i].tolist()), tuple(got[:, i].tolist()), int(largest[i]))
-        for i in range(len(counts))
-    ]
+    sides = zip(outgoing.T.numpy(), incoming.T.numpy(), largest.tolist(), strict=True)
+    return [RowCounts(*each) for each in sides]
 
 
 class _Swapped(torch.autograd.Function):
@@ -401,9 +350,8 @@ def rows_from(
     return CSR(Pattern.trusted(indptr, columns, (len(lengths), width)), values, scale)
 
 
-def _taken(values: Tensor, sources: npt.NDArray[Any]) -> Tensor:
+def _taken(values: Tensor, sources: Tensor) -> Tensor:
     """Values at some nonzeros; 1 where there is no source."""
-    picked = torch.from_numpy(sources)
-    if (picked >= 0).all():
-        return values.index_select(0, picked)
-    return torch.where(picked < 0, 1.0, values[picked.long()]).to(values.dtype)
+    if (sources >= 0).all():
+        return values.index_select(0, sources)
+    return torch.where(sources < 0, 1.0, values[sources.long()]).to(values.dtype)

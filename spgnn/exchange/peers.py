@@ -3,13 +3,19 @@
 Of each exchange, the rows of a few peers are under way at a time, in two buffers: while those of
 one group are multiplied, those of the next one travel. With a small budget there is one buffer. The
 adjoint goes the same way back. Nothing is fetched again in backward.
+
+In a round every rank talks with one peer, and nobody with two: a 1-factorisation of the complete
+graph, here by the circle method (Kirkman 1847; Lucas 1883). Odd numbers of ranks have a bye. What
+pairs exchange is at most so many rows a round, on any rank of the mesh and in either direction;
+these numbers, one for each round, are all that ranks have to agree on: of them everyone makes the
+same groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -29,16 +35,134 @@ from spgnn.exchange.executor import (
     rows_in_place,
     unpack_add,
 )
-from spgnn.exchange.needs import Communicators
-from spgnn.exchange.plan import Hop, Plan, Stage
-from spgnn.exchange.rounds import Group, Rounds, buffered, bytes_of_row, under_way
+from spgnn.exchange.needs import Communicators, Gather, Scheme
+from spgnn.exchange.plan import Factor, Hop, Plan, Stage
 from spgnn.exchange.transport import Handle, Step, Transport
-from spgnn.layout import Int64Array
+from spgnn.layout import EVERYONE, Axes, Int64Array
 from spgnn.pattern import Pattern, index_dtype
 from spgnn.sparse import CSR, take_rows
 
 Schedule = Literal["overlap", "peers"]
 SCHEDULES: tuple[str, ...] = get_args(Schedule)
+# A group can hold this part, at least, of what any pair exchanges: each group costs a message, a
+# pass over the rows of the result, and row pointers of its own.
+LEAST_OF_PAIR = 16
+# Below this budget a group costs more than the rows it carries: there are half as many groups, and
+# none travels while another one is multiplied.
+SMALL_BUDGET = 1 << 20
+
+
+class Meeting(NamedTuple):
+    """Rows `first` to `last` (exclusive) of what the pairs of a round exchange."""
+
+    round: int
+    first: int
+    last: int
+
+
+# What is under way at once.
+Group = tuple[Meeting, ...]
+
+
+def rounds_of(ranks: int) -> int:
+    """Rounds in which everyone meets everyone."""
+    return ranks - 1 + ranks % 2 if ranks > 1 else 0
+
+
+def partner(rank: int, round_: int, ranks: int) -> int | None:
+    """Whom a rank meets in a round; ``None`` if nobody. It is mutual."""
+    seats = rounds_of(ranks)
+    # On a circle of an odd number of seats, i meets round − i; whom this leaves alone meets the
+    # rank in the middle, if there is one.
+    if rank == seats:
+        other = round_ * (seats + 1) // 2 % seats
+    else:
+        other = (round_ - rank) % seats
+        other = seats if other == rank else other
+    return other if other < ranks else None
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of one hop, on which ranks have agreed."""
+
+    rank: int  # this rank's place along the hop's axis
+    # the most rows of any pair in each round, in either direction; the same on all ranks
+    most: tuple[int, ...]
+
+    def least_budget(self, row_bytes: int) -> int:
+        """The smallest budget: two buffers, in each a 16th of the pair that has most rows."""
+        return 2 * -(-max(self.most, default=0) // LEAST_OF_PAIR) * row_bytes
+
+    def groups(self, budget: int, row_bytes: int) -> tuple[Group, ...]:
+        """Rounds in groups that fit a budget while under way; one group if all fit at once."""
+        rows = sum(self.most)
+        if not rows:
+            return ()
+        each = budget // under_way(budget) // row_bytes
+        count = 1 if rows * row_bytes <= budget else -(-rows // each)
+        # As even as can be, in the order of rounds, cut wherever a group is full.
+        room = -(-rows // count)
+        groups: list[Group] = [()]
+        filled = 0
+        for number, most in enumerate(self.most):
+            first = 0
+            while first < most:
+                if filled == room:
+                    groups.append(())
+                    filled = 0
+                last = min(most, first + room - filled)
+                groups[-1] += (Meeting(number, first, last),)
+                filled, first = filled + last - first, last
+        return tuple(groups)
+
+    def stretches(self, group: Group, counts: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """A group's stretch of the rows to or from each peer: `first` to `last` (exclusive)."""
+        first, last = np.zeros_like(counts), np.zeros_like(counts)
+        for number, begin, end in group:
+            peer = partner(self.rank, number, len(counts))
+            if peer is not None:
+                first[peer], last[peer] = np.minimum((begin, end), counts[peer])
+        return first, last
+
+
+def most_rows(counts: RowCounts, rank: int) -> Int64Array:
+    """Rows a rank exchanges in each round, the larger of both directions, int64 [rounds]."""
+    both = np.maximum(counts.send, counts.recv)
+    met = [partner(rank, number, len(both)) for number in range(rounds_of(len(both)))]
+    return np.array([0 if peer is None else both[peer] for peer in met], np.int64)
+
+
+def bytes_of_row(width: int, dtype: torch.dtype) -> int:
+    """Bytes of a row, and one at least."""
+    return max(1, width * dtype.itemsize)
+
+
+def under_way(budget: int) -> int:
+    """Groups that are under way at a time: one or two."""
+    return 1 if budget < SMALL_BUDGET else 2
+
+
+def buffered(sizes: Sequence[int], handles: int) -> list[int]:
+    """Rows of each of the buffers, one a handle, in which groups of these sizes take turns."""
+    return [max(sizes[number::handles], default=0) for number in range(handles)]
+
+
+def in_rounds(scheme: Scheme[Plan], axes: Axes, rank: int) -> Scheme[Plan]:
+    """The plan of another scheme, with what it takes to exchange with a few peers at a time."""
+    plan = yield from scheme
+    stages: list[Factor] = []
+    for stage in plan.stages:
+        if isinstance(stage, Stage) and len(stage.hops) == 1 and not stage.adds_received:
+            (hop,) = stage.hops
+            place = axes.coordinate(hop.axis, rank)
+            own = torch.from_numpy(most_rows(hop.counts, place))[None]
+            (every,) = yield Gather(EVERYONE, (own,))
+            rounds = Rounds(place, tuple(every.amax(0).tolist()))
+            stages.append(replace(stage, hops=(replace(hop, rounds=rounds),)))
+        else:
+            stages.append(stage)
+    return replace(plan, stages=tuple(stages))
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +174,7 @@ class Piece:
 
 
 class Peers(Executor):
-    """Runs a plan like any executor, with received rows that fit a budget.
-
-    Raises
-    ------
-    InputError
-        If the plan cannot be run in groups, or a codec keeps rows.
-    """
+    """Runs a plan like any executor, with received rows that fit a budget."""
 
     def __init__(
         self,
@@ -82,13 +200,7 @@ class Peers(Executor):
             )
 
     def check(self, width: int, dtype: torch.dtype) -> None:
-        """Refuse a product that cannot keep within the budget; on all ranks alike.
-
-        Raises
-        ------
-        InputError
-            Says the least.
-        """
+        """Refuse a product that cannot keep within the budget; on all ranks alike."""
         least = least_budget(self.plan, width, dtype)
         if self.budget < least:
             raise InputError(
@@ -99,16 +211,6 @@ class Peers(Executor):
     def widest(self, dtype: torch.dtype) -> int:
         """The most columns that keep within the budget, at least one."""
         return max(1, self.budget // max(1, least_budget(self.plan, 1, dtype)))
-
-    def forward(self, H_local: Tensor, step: Step) -> Tensor:
-        """``A·H``; H_local [columns, f] to Z_local [rows, f]. Collective."""
-        self.check(H_local.shape[1], H_local.dtype)
-        return super().forward(H_local, step)
-
-    def adjoint(self, G_local: Tensor, step: Step) -> Tensor:
-        """``Aᵀ·G``; G_local [rows, f] to dH [columns, f]. Collective."""
-        self.check(G_local.shape[1], G_local.dtype)
-        return super().adjoint(G_local, step)
 
     def exchange(self, stage: Stage, first: int = 0) -> Exchange:
         """The runner of a stage: group by group, if it is in rounds."""
@@ -255,8 +357,8 @@ def _listed(
     """Numbers of some of the rows of each peer among all, which lie peer by peer; how many."""
     begins = np.cumsum(counts) - counts
     talking = np.flatnonzero(last > first)
-    found = [begins[peer] + np.arange(first[peer], last[peer]) for peer in talking]
-    return np.concatenate(found) if found else np.zeros(0, np.int64), last - first
+    rows = [begins[peer] + np.arange(first[peer], last[peer]) for peer in talking]
+    return np.concatenate(rows) if rows else np.zeros(0, np.int64), last - first
 
 
 def _columns_of(

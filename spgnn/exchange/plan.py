@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,13 @@ import torch
 from torch import Tensor
 
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.rounds import Rounds
-from spgnn.exchange.route import Names, Route
+from spgnn.exchange.transport import Names, Route
 from spgnn.layout import LOCAL, Axes, Int64Array
 from spgnn.pattern import Selection
 from spgnn.sparse import CSR
+
+if TYPE_CHECKING:
+    from spgnn.exchange.peers import Rounds
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,13 @@ def carried_by_level(
 ) -> dict[str, Traffic]:
     """Bytes of a rank's exchanges by level: ``inside`` nodes of so many ranks, and ``between``."""
     levels = levels_of(group_sizes)
-    found = dict.fromkeys(levels, Traffic())
+    by_level = dict.fromkeys(levels, Traffic())
     for moved in exchanges:
         peers = np.array(axes.group(moved.axis, rank))
         crossed = sum((peers // size != rank // size).astype(np.int64) for size in group_sizes)
         for number, level in enumerate(levels):
-            found[level] += moved.traffic(crossed == number)
-    return found
+            by_level[level] += moved.traffic(crossed == number)
+    return by_level
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,10 +220,10 @@ class Stage:
         """True if L and S name every column once: the adjoint puts rows in place, adding none."""
         if len(self.hops) != 1 or self.hops[0].relay is not None:
             return False
-        kept, sent = self.local_run, self.hops[0].run
-        if kept is None or sent is None:
+        own, sent = self.local_run, self.hops[0].run
+        if own is None or sent is None:
             return False
-        halves = sorted([(kept, self.local.shape[0]), (sent, self.hops[0].send.shape[0])])
+        halves = sorted([(own, self.local.shape[0]), (sent, self.hops[0].send.shape[0])])
         (begin, first), (middle, second) = halves
         return begin == 0 and first == middle and middle + second == self.local.shape[1]
 
@@ -261,13 +264,9 @@ class Stage:
 class Turn:
     """The transpose of a group of ranks: [own rows, f] to [rows of the group, share of f].
 
-    Between a turn and the turn back, a group of c ranks multiplies a matrix that all of them hold,
-    each with 1/c of the columns of H, so rows travel at 1/c of their width (Kurt et al., RDM,
-    IPDPS'23; Ai et al., NeutronTP, PVLDB 18, 2024). A turn and the turn back are each other's
-    adjoint.
-
     Columns are shared out without padding: of f columns, the first f mod c ranks have one more than
-    the others, and where f < c some have none. Rows stay in the order of the ranks.
+    the others, and where f < c some have none. Rows stay in the order of the ranks. A turn and the
+    turn back are each other's adjoint.
     """
 
     axis: str  # of the mesh; the group are the peers along it
@@ -402,10 +401,10 @@ class Plan:
         self, width: int, dtype: torch.dtype = torch.float32, *, adjoint: bool = False
     ) -> dict[str, Traffic]:
         """The same by axis of the mesh."""
-        found: dict[str, Traffic] = {}
+        by_axis: dict[str, Traffic] = {}
         for moved in self.carried(width, dtype, adjoint=adjoint):
-            found[moved.axis] = found.get(moved.axis, Traffic()) + moved.traffic()
-        return found
+            by_axis[moved.axis] = by_axis.get(moved.axis, Traffic()) + moved.traffic()
+        return by_axis
 
     def memory(self, width: int, dtype: torch.dtype = torch.float32) -> dict[str, int]:
         """Bytes this rank holds for products of some width, by item.

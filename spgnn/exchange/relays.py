@@ -1,11 +1,8 @@
 """Relays: ranks that have time hand rows on, and add up sums, for ranks that are busy.
 
-An exchange takes as long as its busiest rank sends or receives. A row of H that many ranks need
-goes to one of them, which hands it on to others: its owner sends less (*multicast*). Sums of one
-row of A that many ranks send go to one of them, which adds its own and sends one: the rank that
-makes the row receives less (*gather*). No row travels that did not travel before, so the total
-stays; each of the two is the other's adjoint. A hop becomes two along the same axis: direct rows
-with those that relays need, then what relays send. See ``docs/schemes.md``.
+A hop becomes two along the same axis: direct rows with those that relays need, then what relays
+send: rows of H handed on (*multicast*), and sums of one row of A added up (*gather*), each the
+other's adjoint. No row travels that did not travel before. See ``docs/schemes.md``.
 """
 
 from __future__ import annotations
@@ -14,12 +11,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange.needs import Gather, Scheme, Swap, Tell, rows_from
+from spgnn.exchange.needs import Gather, Scheme, Swap, rows_from
 from spgnn.exchange.plan import Factor, Hop, Plan, Stage, Turned
 from spgnn.hashing import uniform
 from spgnn.layout import EVERYONE, Axes, Int64Array, grouped_order, inverse_permutation
@@ -174,7 +170,9 @@ def _in_two_hops(
     relay = _matrix(
         np.concatenate((row[: len(owner)], row_of_sum[sum_row[others]])),
         begin + np.concatenate((new_place[handed_row], place_of_others)),
-        None if factors is None else _ones_and(len(owner), factors[torch.from_numpy(others)]),
+        None
+        if factors is None
+        else torch.cat((factors.new_ones(len(owner)), factors[torch.from_numpy(others)])),
         (len(row), begin + len(of)),
     )
     send_next = _sums_sent(
@@ -276,10 +274,6 @@ def _sums_sent(
     return block.with_scales(None, part.col_scale)
 
 
-def _ones_and(count: int, factors: Tensor) -> Tensor:
-    return torch.cat((factors.new_ones(count), factors))
-
-
 def _matrix(
     row: Int64Array, column: Int64Array, values: Tensor | None, shape: tuple[int, int]
 ) -> CSR:
@@ -315,8 +309,7 @@ def _by_relays(
     share: int | None,
 ) -> Scheme[tuple[Int64Array, bool]]:
     """Find relays for some rows of busy ranks, in turns of offers; all ranks take part."""
-    via, group = np.full(len(alike), DIRECT), axes.group(axis, rank)
-    peers = np.arange(group.start, group.stop, group.step)
+    via, peers = np.full(len(alike), DIRECT), np.asarray(axes.group(axis, rank))
     taken, first = np.zeros_like(load), load
 
     def room(ranks: Int64Array) -> Int64Array:
@@ -331,16 +324,14 @@ def _by_relays(
         if load[rank] > limit:
             excess, seed = int(load[rank]) - limit, rank * TURNS + turn
             moving, base = _offers(alike, via, rows.peer, room(peers), excess, seed)
-        relays, offers = np.unique(rows.peer[base], return_counts=True)
-        asking, offered = yield Tell(axis, relays, offers)
+        offers = np.bincount(rows.peer[base], minlength=len(peers))
+        offered = (yield Swap(axis, (offers,), ((),))).counts[0].recv
         fits = np.minimum(np.cumsum(offered), int(room(np.array([rank]))[0]))
         accepted = np.diff(fits, prepend=0)
-        some = accepted > 0
-        relays, most = yield Tell(axis, asking[some], accepted[some])
-        if len(relays):
-            fit = np.flatnonzero(_first_of_each(rows.peer[base], relays, most))
-            via[moving[fit]] = base[fit]
-            via[base[fit]] = BASE
+        most = (yield Swap(axis, (accepted,), ((),))).counts[0].recv
+        fit = _first_of_each(rows.peer[base], most)
+        via[moving[fit]] = base[fit]
+        via[base[fit]] = BASE
         now = int(load[rank] - most.sum()), int(taken[rank] + accepted.sum())
         (every,) = yield Gather(EVERYONE, (torch.tensor([now]),))
         last, (load, taken) = load, every.numpy().T
@@ -371,19 +362,12 @@ def _offers(
     moving, base = able[order], base[order]
     moves = (via[moving] == DIRECT) & (peer[moving] != peer[base])
     moving, base = moving[moves], base[moves]
-    fits = _first_of_each(peer[base], np.arange(len(room)), room)
+    fits = _first_of_each(peer[base], room)
     return moving[fits][:excess], base[fits][:excess]
 
 
-def _first_of_each(
-    group: Int64Array, groups: Int64Array, most: Int64Array
-) -> npt.NDArray[np.bool_]:
-    """Marks of the members of each of some groups that come first, at most so many."""
-    order = np.argsort(group, kind="stable")
-    rising = group[order]
-    marks = np.zeros(len(group), np.bool_)
-    begin, end = (np.searchsorted(rising, groups, side) for side in ("left", "right"))
-    lengths = np.minimum(end - begin, most)
-    shift = np.repeat(begin - (np.cumsum(lengths) - lengths), lengths)
-    marks[order[shift + np.arange(len(shift))]] = True
-    return marks
+def _first_of_each(group: Int64Array, most: Int64Array) -> Int64Array:
+    """Numbers of the members of each group that come first, at most so many; rising."""
+    order, sizes = np.argsort(group, kind="stable"), np.bincount(group, minlength=len(most))
+    place = np.arange(len(group)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[place < most[group[order]]])

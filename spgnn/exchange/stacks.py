@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -18,8 +19,7 @@ from spgnn.exchange.compression import CodecLayer, ExactMeans, Quantise, Sample
 from spgnn.exchange.delay import Delay, SendNothing
 from spgnn.exchange.needs import Communicators, swap_rows
 from spgnn.exchange.plan import Carried, Factor, Hop, Plan, Turned
-from spgnn.exchange.route import Names
-from spgnn.exchange.transport import Step, Transport
+from spgnn.exchange.transport import Names, Step, Transport
 from spgnn.pattern import Selection
 from spgnn.registry import CODECS
 from spgnn.sparse import CSR
@@ -41,13 +41,7 @@ def stack(setting: CodecSetting, *, attended: bool = False) -> Transport:
 
 
 class Codecs:
-    """The codecs of one matrix's hops, and how often each product has been computed.
-
-    Raises
-    ------
-    InputError
-        If whole block rows are broadcast.
-    """
+    """The codecs of one matrix's hops, and how often each product has been computed."""
 
     def __init__(self, plan: Plan, setting: CodecSetting) -> None:
         if any(hop.broadcast for hop in plan.hops):
@@ -80,50 +74,47 @@ class Codecs:
         return step
 
 
+# New names, int64, for so many rows that are no vertex's: sums.
+NamesOfSums = Callable[[Tensor, int], Tensor]
+
+
 def name_rows(plan: Plan, ids: Tensor, mesh: Communicators, rank: int) -> Plan:
     """The plan of this rank with names of the rows of all its hops. Collective."""
-    numbers, stages = _Numbers(rank), []
+    places, stages = count(), []
+
+    def sums(like: Tensor, rows: int) -> Tensor:
+        # Below zero, and of this rank alone: there are at most 2²⁰ ranks, and 2³⁶ rows at a time.
+        first = (next(places) * 2**20 + rank) * 2**36 + 1
+        return -torch.arange(first, first + rows, device=like.device)
+
     for stage in plan.stages:
-        stages.append(_named(stage, ids, mesh, numbers))
+        stages.append(_named(stage, ids, mesh, sums))
         # What one stage hands to the next are sums.
-        ids = numbers.of(ids, stage.shape[0])
+        ids = sums(ids, stage.shape[0])
     return Plan(tuple(stages))
 
 
-class _Numbers:
-    """Numbers for rows that are no vertex's: sums. Below zero, and of this rank alone."""
-
-    def __init__(self, rank: int) -> None:
-        self._rank, self._place = rank, 0
-
-    def of(self, like: Tensor, count: int) -> Tensor:
-        """So many new ones, int64; there are at most 2²⁰ ranks, and 2³⁶ rows at a time."""
-        first = (self._place * 2**20 + self._rank) * 2**36 + 1
-        self._place += 1
-        return -torch.arange(first, first + count, device=like.device)
-
-
-def _named(stage: Factor, ids: Tensor, mesh: Communicators, numbers: _Numbers) -> Factor:
+def _named(stage: Factor, ids: Tensor, mesh: Communicators, sums: NamesOfSums) -> Factor:
     if isinstance(stage, Turned):
         turn, inner = stage.before, []
         everyone = ids.new_empty(turn.all, 1)
         mesh[turn.axis].all_gather(ids[:, None].contiguous(), everyone, turn.rows.tolist())
         ids = everyone[:, 0]
         for each in stage.stages:
-            inner.append(_named(each, ids, mesh, numbers))
-            ids = numbers.of(ids, each.shape[0])
+            inner.append(_named(each, ids, mesh, sums))
+            ids = sums(ids, each.shape[0])
         return replace(stage, stages=tuple(inner))
     hops: list[Hop] = []
     received = ids[:0]
     for hop in stage.hops:
         # A row is named after its vertex where it is one row as it is, or passed on.
-        sent = numbers.of(ids, hop.send.shape[0])
-        given = hop.send.row_lengths.to(ids.device)
-        passed = torch.zeros_like(given)
+        sent = sums(ids, hop.send.shape[0])
+        of_H = hop.send.row_lengths.to(ids.device)
+        passed = torch.zeros_like(of_H)
         if hop.relay is not None:
             passed = hop.relay.row_lengths.to(ids.device)
-            _name(sent, hop.relay, received, (given == 0) & (passed == 1))
-        _name(sent, hop.send, ids, (given == 1) & (passed == 0))
+            _name(sent, hop.relay, received, (of_H == 0) & (passed == 1))
+        _name(sent, hop.send, ids, (of_H == 1) & (passed == 0))
         comm = mesh[hop.axis]
         arriving = swap_rows(comm, sent, hop.counts)
         hops.append(replace(hop, names=Names(sent, arriving, comm.rank)))

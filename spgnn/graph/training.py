@@ -18,7 +18,7 @@ from torch import Tensor
 from spgnn.comm import Communicator
 from spgnn.data.structure import slice_rows, stack_rows
 from spgnn.exchange import Plan, build, layered, swap_rows
-from spgnn.exchange.layers import Layered
+from spgnn.exchange.layer_plans import Layered
 from spgnn.exchange.needs import swap_counts
 from spgnn.graph.distgraph import DistGraph
 from spgnn.graph.features import Features, Propagated
@@ -92,7 +92,7 @@ def layer_plans(
         graph.layout,
         graph.comm.rank,
         layers=layers,
-        wanted=None if labelled is None else labelled.nonzero()[:, 0],
+        labelled=None if labelled is None else labelled.nonzero()[:, 0],
         recompute_halo=recompute_halo,
         propagated=propagated,
         column_scale=rows.column_scale,

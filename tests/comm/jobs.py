@@ -23,6 +23,7 @@ import torch._dynamo
 PATIENCE = 300.0  # seconds until what has not ended hangs, on a machine with much else to do
 ROOT = Path(__file__).parents[2]
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
+TRAINING = ["experiments/gcn.py", "--dataset=sbm", "--epochs=3", "--hidden=8", "--dropout=0.5"]
 
 
 NEEDS_MPI = (
@@ -169,6 +170,13 @@ def run_program(start: list[str], *arguments: object, **environment: str) -> End
         check=False,
     )
     return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def announce(path: Path, text: str = "") -> None:
+    """Write a file that is there once all of its text is."""
+    begun = path.with_name(f".{path.name}")
+    begun.write_text(text)
+    begun.rename(path)
 
 
 def wait_for(what: Callable[[], bool], patience: float = PATIENCE) -> None:

@@ -19,6 +19,7 @@ from spgnn import InputError
 from spgnn.comm import Communicator, connect, guarded
 from spgnn.comm.communicator import Pending
 from spgnn.comm.traffic import RowCounts
+from tests.comm.jobs import announce
 
 MESSAGE = "the seventh bridge is missing"
 LONG = "a call with a name that MPI does not send before somebody receives it " * 3000
@@ -43,9 +44,7 @@ def fail(directory: Path, how: str, where: str, victim: int, backend: str = "aut
     torch.set_num_threads(1)
     comm = connect(backend)
     with nullcontext() if how == "unguarded" else guarded(comm):
-        beside = directory / f".{comm.rank}"
-        beside.write_text(str(os.getpid()))
-        beside.rename(directory / str(comm.rank))
+        announce(directory / str(comm.rank), str(os.getpid()))
         comm.barrier()
         under_way = [exchange(comm)] if where == "exchanging" else []
         if comm.rank == victim:

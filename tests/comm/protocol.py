@@ -108,7 +108,7 @@ def check_scatter_and_gather(comm: Communicator) -> None:
         mine.zero_()
         comm.scatter(whole if rank == root else whole[:0], mine, sizes, root)
         assert torch.equal(mine, whole[first : first + sizes[rank]])
-        account = comm.ledger.since(before).of("scatter")
+        account = comm.ledger.since(before).of("alltoall")
         assert account.sent_bytes == ((sum(sizes) - sizes[root]) * 16 if rank == root else 0)
         assert account.received_bytes == (0 if rank == root else sizes[rank] * 16)
     check_all_gather(comm, whole, sizes)

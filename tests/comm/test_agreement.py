@@ -23,7 +23,7 @@ from spgnn.comm import CommunicationError, connect, failure, guarded, launch, to
 from spgnn.comm.failure import Call
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.testing import run_ranks
-from tests.comm.jobs import MPIEXEC, Forked, needs_mpi, run_program, wait_for
+from tests.comm.jobs import MPIEXEC, Forked, announce, needs_mpi, run_program, wait_for
 from tests.comm.misbehaving import QUARRELS, all_reduce, alltoallv, quarrel
 
 
@@ -263,8 +263,7 @@ def test_what_all_ranks_have_begun_and_who_does_not_answer(tmp_path, monkeypatch
         call = Call(comm.group, 2, "barrier")
         comm.job.timeout = 9.0
         lines = [comm.job.waited_in(Call(comm.group, 1, "barrier"))]
-        (tmp_path / f"{rank}.new").write_text(str(os.getpid()))
-        (tmp_path / f"{rank}.new").rename(tmp_path / str(rank))
+        announce(tmp_path / str(rank), str(os.getpid()))
         if rank == 1:
             return comm.agree(0)
         wait_for((tmp_path / "1").exists)

@@ -19,8 +19,9 @@ import torch.distributed as dist
 from spgnn import DistMatrix, InputError, Mesh, RowLayout
 from spgnn._native import Endpoint
 from spgnn.comm import CommunicationError, Communicator, connect, launch, shared, torchdist
-from spgnn.comm.communicator import Pending
-from spgnn.comm.torchdist import TorchCommunicator
+from spgnn.comm.communicator import Blocked, Pending
+from spgnn.comm.failure import Job
+from spgnn.comm.torchdist import TorchCommunicator, TorchJob
 from spgnn.comm.traffic import RowCounts
 from spgnn.testing import run_ranks
 from tests import products
@@ -178,6 +179,42 @@ def test_mpi_protocol_products_and_training(tmp_path, sizes):
     assert f"checked on {sizes} ranks" in ended.out
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_every_operation_of_nccl(tmp_path):
+    """Each on a group of one rank, whose result is what was given; calls end on the stream."""
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=0, world_size=1)
+    try:
+        job = TorchJob.__new__(TorchJob)  # a job of one rank has no connections to others
+        Job.__init__(job, 0, 1, torch.device("cuda", torch.cuda.current_device()))
+        job.members, job.under_way = [], 0
+        comm = TorchCommunicator(job, job.everyone(), dist.group.WORLD)
+        assert comm.moves_cuda
+        comm.greeted()
+        given = torch.randn(1000, 33, device=job.device)
+        rows, counts = given.view(torch.uint8), RowCounts([1000], [1000], 1000)
+        with Blocked(comm, comm._next_call("each")):
+            for begin in (
+                lambda out: comm._alltoallv(rows, out, counts),
+                lambda out: comm._all_gather(rows, out, [1000]),
+                lambda out: comm._waiter(dist.group.WORLD.allgather([[out]], [rows]), out),
+                lambda out: comm._broadcast(out.copy_(rows), 0),
+                lambda out: comm._reduce(out.copy_(rows).view(torch.float32), 0),
+                lambda out: comm._all_reduce(out.copy_(rows).view(torch.float32), "sum"),
+                lambda out: comm._all_reduce(out.copy_(rows).view(torch.float32), "max"),
+            ):
+                out = torch.zeros_like(rows)
+                begin(out)()
+                assert torch.equal(out.view(torch.float32), given)
+        torch.cuda.synchronize()
+        assert job.unfinished() == []
+        assert job.on_stream[-1].call.what == "each"
+        comm.settled()
+    finally:
+        dist.destroy_process_group()
+
+
 # As torchrun would start them: ranks that meet at a store of their parent and end as interpreters
 # do. They are forked before anything but torch itself is imported, which takes most of the time.
 # A thread of gloo's may meet an interpreter that is going down, and then aborts the process. What
@@ -252,30 +289,6 @@ def test_no_thread_of_gloo_outlives_a_program_that_never_closes(tmp_path):
     run_in_fresh_ranks(tmp_path, 2, program)
 
 
-def test_results_come_back_in_rank_order():
-    assert run_ranks(lambda rank, factor: rank * factor, 5, 3) == [0, 3, 6, 9, 12]
-
-
-@pytest.mark.parametrize(
-    ("send", "received", "words"),
-    [
-        (torch.zeros(3, 2), torch.zeros(2, 2), "sends 3 rows and receives 2, .* say 2 and 2"),
-        (torch.zeros(2, 2), torch.zeros(1, 2), "sends 2 rows and receives 1, .* say 2 and 2"),
-        (torch.zeros(2, 2), torch.zeros(2, 3), r"float32 \[2, 2\] .*float32 \[2, 3\]"),
-        (torch.zeros(2, 2), torch.zeros(2, 2).double(), "float32 .*float64"),
-        (torch.zeros(3, 2).T, torch.zeros(2, 3), "contiguous"),
-    ],
-)
-def test_buffers_must_fit_the_counts(send, received, words):
-    with pytest.raises(InputError, match=words):
-        connect().alltoallv(send, received, RowCounts((2,), (2,), 2))
-
-
-def test_unknown_backend_is_refused():
-    with pytest.raises(InputError, match="--backend tcp: choose one of auto, shm, gloo, nccl, mpi"):
-        connect("tcp")
-
-
 # RowCounts against the plain arithmetic of their lists.
 SEND, RECV = [3, 0, 2, 0], [0, 1, 2, 5]
 
@@ -303,18 +316,29 @@ def test_row_counts(kind):
     assert counts not in (RowCounts(RECV, SEND, 5), RowCounts(SEND, RECV, 6), (SEND, RECV, 5))
 
 
-@pytest.mark.parametrize(
-    ("send", "recv", "largest", "words"),
-    [
-        ([1, 2], [1], 2, "2.* peers but received from .*1"),
-        ([1, -1], [1, 1], 2, "-1 to 1"),
-        ([1, 3], [1, 1], 2, r"\[0, 2\], got 1 to 3"),
-        ([1, 1], [3, 1], 2, r"\[0, 2\], got 1 to 3"),
-    ],
-)
-def test_row_counts_that_are_refused(send, recv, largest, words):
+def all_to_all(send: torch.Tensor, received: torch.Tensor) -> object:
+    return lambda: connect().alltoallv(send, received, RowCounts((2,), (2,), 2))
+
+
+ZEROS = torch.zeros
+REFUSALS = [
+    (all_to_all(ZEROS(3, 2), ZEROS(2, 2)), "sends 3 rows and receives 2, .* say 2 and 2"),
+    (all_to_all(ZEROS(2, 2), ZEROS(1, 2)), "sends 2 rows and receives 1, .* say 2 and 2"),
+    (all_to_all(ZEROS(2, 2), ZEROS(2, 3)), r"float32 \[2, 2\] .*float32 \[2, 3\]"),
+    (all_to_all(ZEROS(2, 2), ZEROS(2, 2).double()), "float32 .*float64"),
+    (all_to_all(ZEROS(3, 2).T, ZEROS(2, 3)), "contiguous"),
+    (lambda: connect("tcp"), "--backend tcp: choose one of auto, shm, gloo, nccl, mpi"),
+    (lambda: RowCounts([1, 2], [1], 2), "2.* peers but received from .*1"),
+    (lambda: RowCounts([1, -1], [1, 1], 2), "-1 to 1"),
+    (lambda: RowCounts([1, 3], [1, 1], 2), r"\[0, 2\], got 1 to 3"),
+    (lambda: RowCounts([1, 1], [3, 1], 2), r"\[0, 2\], got 1 to 3"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), REFUSALS)
+def test_refusals(call, words):
     with pytest.raises(InputError, match=words):
-        RowCounts(send, recv, largest)
+        call()
 
 
 # Shared memory: room, order, threads, other sizes, and who may share.

@@ -41,6 +41,7 @@ from tests.comm.misbehaving import MESSAGE
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 UNDER_MPI = [str(MPIEXEC), "-n", "2", sys.executable]
 BOUND_SECONDS = 10.0
+ENDINGS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}
 CASES = [
     ("input", "collective", 2),
     ("error", "computing", 0),
@@ -195,11 +196,11 @@ def test_signals_to_the_launcher_end_all_ranks(tmp_path, ranks, numbers, to_all)
     if numbers == [signal.SIGKILL]:
         assert ended.status == -signal.SIGKILL
     else:
-        said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[numbers[0]]
-        assert ended == Ended(128 + numbers[0], "", f"error: {said}, and all ranks with it\n")
+        said = f"error: {ENDINGS[numbers[0]]}, and all ranks with it\n"
+        assert ended == Ended(128 + numbers[0], "", said)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ENDINGS)
 def test_a_program_that_is_asked_to_end_starts_no_further_ranks(tmp_path, number):
     """Not even where it goes on when ranks fail."""
 
@@ -213,13 +214,12 @@ def test_a_program_that_is_asked_to_end_starts_no_further_ranks(tmp_path, number
     wait_for(lambda: all((tmp_path / str(rank)).exists() for rank in range(2)))
     job.signal(number)
     ended = job.wait()
-    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[number]
     status = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM}[number]  # KeyboardInterrupt
-    assert ended == Ended(status, "", f"error: {said}, and all ranks with it\n")
+    assert ended == Ended(status, "", f"error: {ENDINGS[number]}, and all ranks with it\n")
     assert not [*tmp_path.glob("went on*")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", ENDINGS)
 def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, number):
     """It waits until all of them can be ended in good order; they cannot meet yet."""
     launcher = importlib.import_module("spgnn.comm.launch")
@@ -233,8 +233,7 @@ def test_a_signal_that_comes_while_ranks_are_started(tmp_path, monkeypatch, numb
 
     monkeypatch.setattr(launcher, "_fork", signalled)
     ended = Forked(lambda: launch(lambda: time.sleep(1000), 3), tmp_path).wait()
-    said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated (SIGTERM)"}[number]
-    assert ended == Ended(128 + number, "", f"error: {said}, and all ranks with it\n")
+    assert ended == Ended(128 + number, "", f"error: {ENDINGS[number]}, and all ranks with it\n")
 
 
 @pytest.mark.parametrize(

@@ -300,6 +300,7 @@ def test_groups_that_differ_between_ranks(tmp_path, monkeypatch):
             connect("gloo", group=twins[0])
         with pytest.raises(InputError, match='device="cuda": no CUDA device'):
             connect(device="cuda", group=twins[0])
+        dist.barrier()
         with pytest.raises(InputError, match="comm= and group="):
             spgnn.distribute(data(), comm=connect(group=twins[0]), group=twins[0])
         dist.barrier()

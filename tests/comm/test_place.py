@@ -29,6 +29,11 @@ from spgnn.testing import run_ranks
 from tests.comm.jobs import Forked
 
 
+def env(text: str) -> dict[str, str]:
+    """Variables of an environment, from ``NAME=value NAME=value``."""
+    return dict(word.split("=", 1) for word in text.split())
+
+
 @pytest.fixture
 def given(monkeypatch):
     """Sets variables of the environment, which has none of a launcher's (tests/conftest.py)."""
@@ -41,33 +46,21 @@ def given(monkeypatch):
     return give
 
 
-BATCH = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "6", "SLURM_LOCALID": "0"}
-STEP = {
-    **BATCH,
-    "SLURM_STEP_ID": "0",
-    "SLURM_STEP_NUM_TASKS": "6",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2),1(x2)",
-    "SLURM_NODEID": "1",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-}
-TWO_TASKS = {
-    **STEP,
-    "SLURM_STEP_NUM_TASKS": "2",
-    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-    "SLURM_PROCID": "1",
-    "SLURM_LOCALID": "0",
-}
-ELASTIC = {"TORCHELASTIC_RUN_ID": "7", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
-TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
-HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
-OPEN_MPI = {
-    "OMPI_COMM_WORLD_RANK": "2",
-    "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-    "PMIX_RANK": "2",
-}
+BATCH = env("SLURM_JOB_ID=7 SLURM_PROCID=0 SLURM_NTASKS=6 SLURM_LOCALID=0")
+STEP = BATCH | env(
+    "SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=6 SLURM_STEP_TASKS_PER_NODE=2(x2),1(x2) SLURM_NODEID=1 "
+    "SLURM_PROCID=3 SLURM_LOCALID=1"
+)
+TWO_TASKS = STEP | env(
+    "SLURM_STEP_NUM_TASKS=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_PROCID=1 SLURM_LOCALID=0"
+)
+ELASTIC = env("TORCHELASTIC_RUN_ID=7 GROUP_RANK=1 GROUP_WORLD_SIZE=2")
+TORCHRUN = env("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4")
+HYDRA = env("PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2")
+OPEN_MPI = env(
+    "OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+    "OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_RANK=2"
+)
 
 
 @pytest.mark.parametrize(
@@ -75,46 +68,43 @@ OPEN_MPI = {
     [
         ({}, None),
         (TORCHRUN, Place(5, 8, 1, 4, "torch")),
-        ({"RANK": "3", "WORLD_SIZE": "8"}, Place(3, 8, 3, 8, "torch")),
-        ({"RANK": "3"}, None),
+        (env("RANK=3 WORLD_SIZE=8"), Place(3, 8, 3, 8, "torch")),
+        (env("RANK=3"), None),
         (HYDRA, Place(3, 4, 1, 2, "mpi")),
-        ({"PMI_RANK": "1", "PMI_SIZE": "4"}, Place(1, 4, 1, 4, "mpi")),
+        (env("PMI_RANK=1 PMI_SIZE=4"), Place(1, 4, 1, 4, "mpi")),
         (OPEN_MPI, Place(2, 4, 0, 2, "mpi")),
         (STEP, Place(3, 6, 1, 2, "slurm")),
-        (STEP | {"SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, Place(3, 6, 0, 1, "slurm")),
-        (STEP | {"PMIX_RANK": "3"}, Place(3, 6, 1, 2, "mpi")),
+        (STEP | env("SLURM_NODEID=2 SLURM_LOCALID=0"), Place(3, 6, 0, 1, "slurm")),
+        (STEP | env("PMIX_RANK=3"), Place(3, 6, 1, 2, "mpi")),
         # The first component of a heterogeneous step is on the second of the sorted nodes.
         (
             STEP
-            | {
-                "SLURM_STEP_TASKS_PER_NODE": "2,4",
-                "SLURM_NODEID": "0",
-                "SLURM_GTIDS": "0,1,2,3",
-                "SLURM_LOCALID": "3",
-            },
+            | env(
+                "SLURM_STEP_TASKS_PER_NODE=2,4 SLURM_NODEID=0 SLURM_GTIDS=0,1,2,3 SLURM_LOCALID=3"
+            ),
             Place(3, 6, 3, 4, "slurm"),
         ),
         # A batch script that srun has not started, and a shell that salloc has.
         (BATCH, None),
-        (BATCH | {"SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}, None),
+        (BATCH | env("SLURM_STEP_ID=4294967290 SLURM_STEP_NUM_TASKS=1"), None),
         # A shell on a compute node: SLURM describes it, but it is one process.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
+        (env("SLURM_PROCID=0 SLURM_NTASKS=1"), None),
         # torchrun and mpiexec inside an allocation.
         (STEP | TORCHRUN, Place(5, 8, 1, 4, "torch")),
         (TWO_TASKS | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
-        (TWO_TASKS | {"PMI_RANK": "1", "PMI_SIZE": "2"}, Place(1, 2, 0, 1, "mpi")),
+        (TWO_TASKS | env("PMI_RANK=1 PMI_SIZE=2"), Place(1, 2, 0, 1, "mpi")),
         # torchrun under mpiexec, or in a job of one process.
-        ({"PMI_RANK": "1", "PMI_SIZE": "2"} | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"} | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
+        (env("PMI_RANK=1 PMI_SIZE=2") | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
+        (env("PMI_RANK=0 PMI_SIZE=1") | TORCHRUN | ELASTIC, Place(5, 8, 1, 4, "torch")),
         # mpiexec starts its own helpers by srun, one on each node.
         (TWO_TASKS | HYDRA, Place(3, 4, 1, 2, "mpi")),
         # Variables that say the same, as scripts set them for torch.
-        (HYDRA | {"RANK": "3", "WORLD_SIZE": "4"}, Place(3, 4, 1, 2, "torch")),
-        (STEP | {"RANK": "3", "WORLD_SIZE": "6"}, Place(3, 6, 1, 2, "torch")),
+        (HYDRA | env("RANK=3 WORLD_SIZE=4"), Place(3, 4, 1, 2, "torch")),
+        (STEP | env("RANK=3 WORLD_SIZE=6"), Place(3, 6, 1, 2, "torch")),
         # What another job has left of its nodes does not matter.
-        (HYDRA | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, Place(3, 4, 1, 2, "mpi")),
-        (STEP | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, Place(3, 6, 1, 2, "slurm")),
-        (STEP | {"MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}, Place(3, 6, 1, 2, "slurm")),
+        (HYDRA | env("LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"), Place(3, 4, 1, 2, "mpi")),
+        (STEP | env("LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"), Place(3, 6, 1, 2, "slurm")),
+        (STEP | env("MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"), Place(3, 6, 1, 2, "slurm")),
         (BATCH | HYDRA, Place(3, 4, 1, 2, "mpi")),
     ],
 )
@@ -123,35 +113,35 @@ def test_place(given, environment, place):
     assert find_place() == place
 
 
-ALONE = {"RANK": "0", "WORLD_SIZE": "1"}
+ALONE = env("RANK=0 WORLD_SIZE=1")
 NONSENSE = [
-    ({"RANK": "foo", "WORLD_SIZE": "2"}, "RANK=foo"),
-    ({"RANK": "0", "WORLD_SIZE": ""}, "WORLD_SIZE= "),
-    ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK=2 .* \[0, 1\]"),
-    ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK=-1"),
-    ({"RANK": "0", "WORLD_SIZE": "0"}, "WORLD_SIZE=0"),
+    (env("RANK=foo WORLD_SIZE=2"), "RANK=foo"),
+    (env("RANK=0 WORLD_SIZE="), "WORLD_SIZE= "),
+    (env("RANK=2 WORLD_SIZE=2"), r"RANK=2 .* \[0, 1\]"),
+    (env("RANK=-1 WORLD_SIZE=2"), "RANK=-1"),
+    (env("RANK=0 WORLD_SIZE=0"), "WORLD_SIZE=0"),
     ({"RANK": "0", "WORLD_SIZE": "9" * 5000}, "WORLD_SIZE=9"),
-    (TORCHRUN | {"LOCAL_RANK": "four"}, "LOCAL_RANK=four"),
-    (TORCHRUN | {"LOCAL_RANK": "4"}, r"LOCAL_RANK=4 .* \[0, 3\]"),
-    ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "PMI_RANK=x"),
-    (STEP | {"SLURM_PROCID": "a"}, "SLURM_PROCID=a"),
-    (STEP | {"SLURM_STEP_NUM_TASKS": "many"}, "SLURM_STEP_NUM_TASKS=many"),
-    (STEP | {"SLURM_STEP_TASKS_PER_NODE": "2(x"}, r"SLURM_STEP_TASKS_PER_NODE=2\(x .*2\(x3\),1"),
-    (STEP | {"SLURM_NODEID": "9"}, r"SLURM_NODEID=9 .* \[0, 3\]"),
+    (TORCHRUN | env("LOCAL_RANK=four"), "LOCAL_RANK=four"),
+    (TORCHRUN | env("LOCAL_RANK=4"), r"LOCAL_RANK=4 .* \[0, 3\]"),
+    (env("PMI_RANK=x PMI_SIZE=2"), "PMI_RANK=x"),
+    (STEP | env("SLURM_PROCID=a"), "SLURM_PROCID=a"),
+    (STEP | env("SLURM_STEP_NUM_TASKS=many"), "SLURM_STEP_NUM_TASKS=many"),
+    (STEP | env("SLURM_STEP_TASKS_PER_NODE=2(x"), r"SLURM_STEP_TASKS_PER_NODE=2\(x .*2\(x3\),1"),
+    (STEP | env("SLURM_NODEID=9"), r"SLURM_NODEID=9 .* \[0, 3\]"),
 ]
 CONTRADICTIONS = [
     (HYDRA | ALONE, "RANK=0 WORLD_SIZE=1 and PMI_RANK=3 PMI_SIZE=4 "),
-    (HYDRA | ALONE | {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}, "WORLD_SIZE=1 and PMI"),
-    (HYDRA | {"RANK": "2", "WORLD_SIZE": "4"}, "RANK=2 WORLD_SIZE=4 and PMI_RANK=3"),
+    (HYDRA | ALONE | env("LOCAL_RANK=0 LOCAL_WORLD_SIZE=1"), "WORLD_SIZE=1 and PMI"),
+    (HYDRA | env("RANK=2 WORLD_SIZE=4"), "RANK=2 WORLD_SIZE=4 and PMI_RANK=3"),
     (OPEN_MPI | ALONE, "WORLD_SIZE=1 and OMPI_COMM_WORLD_RANK=2 OMPI_COMM_WORLD_SIZE=4"),
     (STEP | ALONE, "WORLD_SIZE=1 and SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=6"),
     # One agent of torchrun for each rank of mpiexec, or for each task.
     (HYDRA | ALONE | ELASTIC, "GROUP_WORLD_SIZE=2 and PMI_RANK=3 PMI_SIZE=4"),
     (STEP | TORCHRUN | ELASTIC, "GROUP_WORLD_SIZE=2 and SLURM_PROCID=3"),
     # Two MPIs, of which either may be the one that is left.
-    (OPEN_MPI | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "PMI_SIZE=1 and OMPI_COMM_WORLD_RANK=2"),
-    (STEP | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "PMI_SIZE=1 and SLURM_PROCID=3"),
-    (STEP | {"PMIX_RANK": "0"}, "PMIX_RANK=0 and SLURM_PROCID=3"),
+    (OPEN_MPI | env("PMI_RANK=0 PMI_SIZE=1"), "PMI_SIZE=1 and OMPI_COMM_WORLD_RANK=2"),
+    (STEP | env("PMI_RANK=0 PMI_SIZE=1"), "PMI_SIZE=1 and SLURM_PROCID=3"),
+    (STEP | env("PMIX_RANK=0"), "PMIX_RANK=0 and SLURM_PROCID=3"),
 ]
 
 
@@ -180,10 +170,10 @@ def test_times_must_be_numbers(given, text):
 @pytest.mark.parametrize(
     "environment",
     [
-        {"RANK": "foo", "WORLD_SIZE": "2"},
-        {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "x"},
-        {"RANK": "0", "WORLD_SIZE": "2"},
-        {"SPGNN_SETUP_SECONDS": "long"},
+        env("RANK=foo WORLD_SIZE=2"),
+        env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=x"),
+        env("RANK=0 WORLD_SIZE=2"),
+        env("SPGNN_SETUP_SECONDS=long"),
     ],
 )
 def test_the_command_says_so_in_one_line(tmp_path, environment):
@@ -200,17 +190,17 @@ ZERO, FIVE = (Place(rank, 6, 0, 1, "slurm") for rank in (0, 5))
 HOSTS = [
     (FIVE, "login,node[1-3]", {}, ["login"]),
     (FIVE, "rack[1-2]node[03,07-9],login", {}, ["rack1node03"]),
-    (FIVE, "a[0-1].cluster.edu,b", {"SLURM_DISTRIBUTION": "block"}, ["a0.cluster.edu"]),
+    (FIVE, "a[0-1].cluster.edu,b", env("SLURM_DISTRIBUTION=block"), ["a0.cluster.edu"]),
     # Rank 0 is on any node, and knows on which.
     (
         FIVE,
         "node[098-100,7],r[1-2]c[1,3],x",
-        {"SLURM_DISTRIBUTION": "arbitrary"},
+        env("SLURM_DISTRIBUTION=arbitrary"),
         ["node098", "node099", "node100", "node7", "r1c1", "r1c3", "r2c1", "r2c3", "x"],
     ),
-    (FIVE, "node[1-2]", {"SLURM_HET_SIZE": "2"}, ["node1", "node2"]),
-    (ZERO, "node[1-2]", {"SLURM_PACK_SIZE": "2", "SLURMD_NODENAME": "node2"}, ["node2"]),
-    (ZERO, "node[1-2]", {"SLURMD_NODENAME": "elsewhere"}, ["node1"]),
+    (FIVE, "node[1-2]", env("SLURM_HET_SIZE=2"), ["node1", "node2"]),
+    (ZERO, "node[1-2]", env("SLURM_PACK_SIZE=2 SLURMD_NODENAME=node2"), ["node2"]),
+    (ZERO, "node[1-2]", env("SLURMD_NODENAME=elsewhere"), ["node1"]),
 ]
 
 
@@ -314,7 +304,7 @@ def test_choice_follows_the_poorest_node(monkeypatch, backend, device, share, ch
 )
 def test_gpu_of_a_rank(given, monkeypatch, rank, ranks, gpus, own, backend, chosen):
     monkeypatch.setattr(place, "visible_gpus", lambda: gpus)
-    given({"SLURM_GPUS_PER_TASK": "1"} if own else {})
+    given(env("SLURM_GPUS_PER_TASK=1") if own else {})
     asked = backend, "cuda", Place(rank, ranks, rank, ranks, "torch"), lambda own: own
     if isinstance(chosen, int):
         assert choose(*asked)[1] == gpu(chosen)
@@ -343,21 +333,17 @@ def test_job_on_nodes_of_different_wealth(monkeypatch):
         ({}, 4, 1),
         ({}, 100, 1),
         ({}, None, 6),
-        ({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, None, 3),
-        (
-            {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"},
-            None,
-            2,
-        ),
-        ({"OMP_NUM_THREADS": "5"}, 2, 5),
-        ({"OMP_NUM_THREADS": "1"}, 2, 1),
-        ({"OMP_NUM_THREADS": "4,2"}, 2, 3),
+        (env("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"), None, 3),
+        (env("PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=3"), None, 2),
+        (env("OMP_NUM_THREADS=5"), 2, 5),
+        (env("OMP_NUM_THREADS=1"), 2, 1),
+        (env("OMP_NUM_THREADS=4,2"), 2, 3),
         # torchrun sets 1 where nobody has set it.
-        ({"OMP_NUM_THREADS": "1", "TORCHELASTIC_RUN_ID": "x"}, 2, 3),
-        ({"OMP_NUM_THREADS": "2", "TORCHELASTIC_RUN_ID": "x"}, 2, 2),
-        ({"SLURM_CPUS_PER_TASK": "5", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, None, 5),
+        (env("OMP_NUM_THREADS=1 TORCHELASTIC_RUN_ID=x"), 2, 3),
+        (env("OMP_NUM_THREADS=2 TORCHELASTIC_RUN_ID=x"), 2, 2),
+        (env("SLURM_CPUS_PER_TASK=5 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2"), None, 5),
         # In a batch script it is the share of ranks that are still to be started.
-        ({"SLURM_CPUS_PER_TASK": "5", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, 2, 3),
+        (env("SLURM_CPUS_PER_TASK=5 SLURM_PROCID=0 SLURM_NTASKS=2"), 2, 3),
     ],
 )
 def test_even_share_of_the_processors(given, monkeypatch, environment, ranks, threads):
@@ -381,7 +367,7 @@ def test_room_for_the_memory_that_mpich_shares(given, monkeypatch, total, free, 
     shared = SimpleNamespace(f_frsize=4096, f_blocks=total * blocks, f_bavail=free * blocks)
     monkeypatch.setattr(os, "statvfs", lambda path: shared)
     assert mpi_lacks_room(here) == ""  # another MPI than MPICH
-    given({"PMI_RANK": "3"})
+    given(env("PMI_RANK=3"))
     assert re.match(words or "$", mpi_lacks_room(here))
 
 

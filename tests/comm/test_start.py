@@ -35,6 +35,7 @@ from tests.comm.jobs import (
     ROOT,
     Ended,
     Forked,
+    announce,
     free_port,
     is_alive,
     needs_mpi,
@@ -261,20 +262,27 @@ def refusal(directory: Path, environment: dict[str, str]) -> str:
     return of_each(directory, lambda: connect("gloo"), environment)[0]
 
 
-def test_nobody_keeps_the_store(tmp_path):
-    """As when rank 0 never started, or torchrun has been killed."""
+def test_nobody_keeps_the_store(tmp_path, monkeypatch):
+    """As when rank 0 never started, or torchrun has been killed; who waits long says for whom."""
+    monkeypatch.setattr(JOINING, "NOTE_SECONDS", 0.2)
     for agent in {}, {"TORCHELASTIC_USE_AGENT_STORE": "True"}:
         port = free_port()
-        said = refusal(tmp_path, rank_of_two(1, port, **agent))
+        place = rank_of_two(1, port, LOCAL_RANK="0", LOCAL_WORLD_SIZE="1", **agent)
+        said = refusal(tmp_path, place)
         assert said == f"rank 1 did not reach rank 0's store at 127.0.0.1:{port} within 1 s"
+        note = f"note: rank 1 waits for rank 0 at 127.0.0.1:{port} (Connection refused), for "
+        assert (tmp_path / "rank0.err").read_text().startswith("" if agent else note)
 
 
 def test_some_rank_does_not_come(tmp_path, monkeypatch):
     # Its own store rank 0 reaches sooner or later, however busy the machine.
     store = JOINING._store
     monkeypatch.setattr(JOINING, "_store", lambda *given: store(*given[:-1], PATIENCE))
+    monkeypatch.setattr(JOINING, "NOTE_SECONDS", 0.2)
     said = refusal(tmp_path, rank_of_two(0, free_port()))
     assert said == "rank 0 waited 1 s for all 2 ranks to start"
+    note = "note: rank 0 waits for rank 1 to start, for "
+    assert (tmp_path / "rank0.err").read_text().startswith(note)
 
 
 def test_port_is_taken(tmp_path):
@@ -371,9 +379,7 @@ def test_ranks_die_with_torchrun(tmp_path):
         agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": "here"}
         os.environ.update(rank_of_two(number, port, SPGNN_START_SECONDS="300", **agent))
         connect("gloo").barrier()
-        begun = tmp_path / f"{number}.begun"  # a name is there once there is something in the file
-        begun.write_text(str(os.getpid()))
-        begun.rename(tmp_path / str(number))
+        announce(tmp_path / str(number), str(os.getpid()))
         time.sleep(1000)
 
     def torchrun() -> None:

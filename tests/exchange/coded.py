@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
@@ -68,3 +69,15 @@ def sending_to_itself(A: sp.csr_array) -> DistMatrix:
 def alone(codec: Codec | CodecSetting) -> DistMatrix:
     """The diagonal matrix on one rank with a codec."""
     return with_codec(sending_to_itself(diagonal()), codec, torch.arange(ALONE))
+
+
+def scores(errors: list[np.ndarray]) -> np.ndarray:
+    """By entry: the mean error in standard errors, where enough happens."""
+    errors = np.stack(errors)
+    mean, deviation = errors.mean(axis=0), errors.std(axis=0, ddof=1)
+    spread = np.ptp(errors, axis=0)
+    spread = np.median(spread[spread > 1e-9])
+    # An element next to a code is rounded to another one in a few of the draws, or in none.
+    often = deviation > 0.07 * spread
+    assert (np.abs(mean[~often]) <= 0.01 * spread).all()
+    return mean[often] / (deviation[often] / np.sqrt(len(errors)))

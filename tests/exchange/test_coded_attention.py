@@ -20,7 +20,15 @@ from spgnn.comm import connect
 from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting, Errors
 from spgnn.testing import run_ranks
-from tests.exchange.coded import ALONE, begin, distributed, land, sending_to_itself, with_codec
+from tests.exchange.coded import (
+    ALONE,
+    begin,
+    distributed,
+    land,
+    scores,
+    sending_to_itself,
+    with_codec,
+)
 from tests.matrices import random_matrix, uneven_layout
 from tests.products import moved
 
@@ -230,39 +238,6 @@ def test_dtypes_never_refusals_and_reports():
     run_ranks(check_alone, 4)
 
 
-def check_resumed(_: int, algorithm: Algorithm) -> None:
-    """What the codecs of attention keep is all that a run needs to go on."""
-    for name in ("feedback", "late", "late, few bits", "fresh", "sampled, few bits"):
-        trial = Trial(algorithm, joint=True)
-        first, second = trial.on(CODECS[name]), trial.on(CODECS[name])
-        for epoch in range(2 * EPOCHS):
-            if epoch == EPOCHS:
-                _ = second.attention
-                for number, codec in second.codecs.named.items():
-                    kept = first.codecs.named[number].state()
-                    codec.load({key: tensor.clone() for key, tensor in kept.items()})
-            given = trial.drawn()
-            found = trial.attended(first, given, epoch)
-            if epoch >= EPOCHS:
-                again = trial.attended(second, given, epoch)
-                assert all(map(torch.equal, found, again)), (name, epoch)
-        land(first, second)
-
-
-@pytest.mark.parametrize("scheme", [pytest.param("minimum", marks=pytest.mark.slow), "1.5d"])
-def test_a_resumed_run_is_the_same(scheme):
-    run_ranks(check_resumed, 4, {**SCHEMES, **MORE}[scheme])
-
-
-def scores_of(errors: list[np.ndarray]) -> np.ndarray:
-    """By entry: the mean error in standard errors; entries that nothing happens to are exact."""
-    each = np.stack(errors)
-    mean, deviation = each.mean(axis=0), each.std(axis=0, ddof=1)
-    happens = deviation > 1e-9
-    np.testing.assert_allclose(mean[~happens], 0, atol=1e-9)
-    return mean[happens] / (deviation[happens] / np.sqrt(len(each)))
-
-
 def check_scores(z: np.ndarray) -> None:
     """All together are in the interval that 99.9 % of such sets of scores are in."""
     assert len(z) > 30
@@ -274,18 +249,18 @@ def check_unbiased(_: int, algorithm: Algorithm, seeds: int) -> np.ndarray:
     """What rows are divided by, as a share of what it should be, and what is divided."""
     trial = Trial(algorithm, joint=False)
     (Z, a, dst, _), A = trial.given, trial.on(Codec(sampling=((0, 0.7),)))
-    scores = Scores(a, 0.2, joint=False)
-    exact = trial.exact.attention.forward(Inputs(Z, dst, scores), Step(), gradients=False)
+    weighing = Scores(a, 0.2, joint=False)
+    exact = trial.exact.attention.forward(Inputs(Z, dst, weighing), Step(), gradients=False)
     truth = torch.cat((torch.ones_like(exact.lse), exact.out), 1)
     seen, errors, attention = (exact.lse > -1e20).all(1), [], A.attention
     for seed in range(seeds):
         A.codecs.setting = replace(A.codecs.setting, seed=seed)
         attention._sampled.clear()
-        made = attention.forward(Inputs(Z, dst, scores), Step(), gradients=False)
+        made = attention.forward(Inputs(Z, dst, weighing), Step(), gradients=False)
         share = torch.exp(made.lse - exact.lse)
         sums = torch.cat((share, made.out * share.repeat_interleave(CHANNELS, 1)), 1)
         errors.append((sums - truth)[seen].numpy())
-    return scores_of(errors)
+    return scores(errors)
 
 
 @pytest.mark.parametrize(
@@ -311,17 +286,15 @@ def test_gradients_that_return_are_right_on_average(seeds):
     A = with_codec(exact, setting, torch.arange(ALONE))
     Z, G = torch.from_numpy(rng.standard_normal((2, ALONE, WIDTH)))
     dst = torch.from_numpy(rng.standard_normal((ALONE, HEADS)))
-    scores = Scores(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2, joint=False)
-    made = exact.attention.forward(Inputs(Z, dst, scores), Step())
-    truth = exact.attention.backward(G, Inputs(Z, dst, scores), made, Step())
+    weighing = Scores(torch.from_numpy(rng.standard_normal((HEADS, CHANNELS))), 0.2, joint=False)
+    made = exact.attention.forward(Inputs(Z, dst, weighing), Step())
+    truth = exact.attention.backward(G, Inputs(Z, dst, weighing), made, Step())
     attention, errors = A.attention, []
     for seed in range(seeds):
         for codec in A.codecs.of_attention.values():
             codec.setting = replace(setting, seed=seed)
-        found = attention.backward(G, Inputs(Z, dst, scores), made, Step())
+        found = attention.backward(G, Inputs(Z, dst, weighing), made, Step())
         errors.append((found.Z - truth.Z).numpy())
         assert torch.equal(found.dst, truth.dst)
         assert torch.equal(found.a, truth.a)
-    spread = np.median(np.ptp(np.stack(errors), axis=0)[ALONE // 2 :])
-    often = np.std(np.stack(errors), axis=0, ddof=1) > 0.07 * spread
-    check_scores(scores_of([each[often] for each in errors]))
+    check_scores(scores(errors))

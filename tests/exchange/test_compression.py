@@ -26,6 +26,7 @@ from tests.exchange.coded import (
     diagonal,
     distributed,
     land,
+    scores,
     sending_to_itself,
     with_codec,
 )
@@ -49,18 +50,6 @@ def reseed(codec: object, seed: int) -> None:
     if isinstance(codec, CodecLayer):
         codec.setting = replace(codec.setting, seed=seed)
         reseed(codec.inner, seed)
-
-
-def scores(errors: list[np.ndarray]) -> np.ndarray:
-    """By entry: the mean error in standard errors, where enough happens."""
-    errors = np.stack(errors)
-    mean, deviation = errors.mean(axis=0), errors.std(axis=0, ddof=1)
-    spread = np.ptp(errors, axis=0)
-    spread = np.median(spread[spread > 1e-9])
-    # An element next to a code is rounded to another one in a few of the draws, or in none.
-    often = deviation > 0.07 * spread
-    assert (np.abs(mean[~often]) <= 0.01 * spread).all()
-    return mean[often] / (deviation[often] / np.sqrt(len(errors)))
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,7 @@ from spgnn.exchange import Algorithm, Codec, Step
 from spgnn.exchange.codec import CodecSetting
 from spgnn.exchange.compression import ExactMeans
 from spgnn.exchange.delay import SendNothing
-from spgnn.exchange.route import Route
-from spgnn.exchange.transport import Transport
+from spgnn.exchange.transport import Route, Transport
 from spgnn.testing import run_ranks
 from tests.exchange.coded import ALONE, alone, begin, distributed, land, with_codec
 from tests.matrices import random_matrix

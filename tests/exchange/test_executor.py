@@ -18,7 +18,7 @@ from spgnn.exchange.plan import Turn, Turned
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
 from tests.exchange.coded import distributed
-from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.matrices import block_row, random_matrix
 from tests.products import moved
 
 N = 24
@@ -93,8 +93,10 @@ def check_failure(rank: int) -> None:
 
 def check_buffers(rank: int) -> None:
     """A plan knows the buffers, and results share no memory with the rows between stages."""
-    for c in (1, 2, 4):
-        matrix = matrix_with([Transport(), Transport()], c)
+    sparse, comm = random_matrix(N, 0.2, 0, weighted=True), connect()
+    layout = RowLayout.even(N, comm.size)
+    for how in (*(Algorithm("1.5d", c) for c in (1, 2, 4)), Algorithm("3d", 2)):
+        matrix, _ = distributed(sparse, layout, comm, how)
         H = torch.arange(5.0 * matrix.own_rows, dtype=torch.float64).view(-1, 5)
         for multiply in (matrix.forward, matrix.adjoint):
             first = multiply(H)
@@ -142,43 +144,6 @@ def check_turned(rank: int) -> None:
 
 def test_a_turn_and_the_turn_back():
     run_ranks(check_turned, 4)
-
-
-def check_executor(rank: int) -> None:
-    """Transports, dtypes and buffers between two turns."""
-    comm = connect()
-    sparse, layout = random_matrix(26, 0.2, 0, weighted=True), uneven_layout(26, comm.size, seed=1)
-    A, own = distributed(sparse, layout, comm, Algorithm("3d"))
-    dense = sparse.toarray()
-    H = np.random.default_rng(0).standard_normal((26, 5))
-    H_local = torch.from_numpy(H[own].copy())
-    transports = [Recording(), Recording()]
-    recorded = DistMatrix(A.plan, A.layout, A.mesh)
-    recorded.executor.transports[:] = transports
-    Z_local = A.forward(H_local)
-    assert torch.equal(recorded.forward(H_local), Z_local)
-    assert torch.equal(recorded.adjoint(Z_local), A.adjoint(Z_local))
-    share = 3 - rank % 2
-    # The adjoint of the sums at the end is an all-gather, which needs no transport.
-    seen = [(share, False), (share, True)]
-    assert [t.seen for t in transports] == [seen, seen[:1]]
-    held = sum(buffer.nbytes for buffer in A.executor.workspace._buffers.values())
-    assert held == A.plan.memory(5, torch.float64)["buffers"]
-    single = A.to(torch.float32)
-    assert all(
-        block.values is None or block.values.dtype == torch.float32
-        for stage in single.plan.stages
-        for block in stage.blocks()
-    )
-    found = single.forward(H_local.float())
-    torch.testing.assert_close(
-        found.double(), torch.from_numpy(dense @ H)[own], rtol=1e-4, atol=1e-4
-    )
-    assert recorded.plan.shape == (len(H_local), len(H_local))
-
-
-def test_stages_between_two_turns_are_run_like_any_others():
-    run_ranks(check_executor, 8)
 
 
 def files_of_a_product(rank: int) -> list[str]:

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import maximum_bipartite_matching
 from spgnn import Axes, RowLayout
 from spgnn._native import choose_agents
 from spgnn.data import load_dataset
-from spgnn.exchange import Algorithm, Plan, build_all
+from spgnn.exchange import Algorithm, Plan
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Traffic
 from tests.matrices import block_row, random_matrix, uneven_layout
@@ -27,24 +27,17 @@ COPIES = [(8, 4, 2), (8, 4, 4), (12, 6, 2), (16, 4, 2), (4, 4, 2)]
 NODES = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4), (12, 3), (12, 4), (16, 4), (4, 4), (9, 3)]
 
 
-def schemes(
+def plans_of(
     A: sp.csr_array, layout: RowLayout, algorithm: Algorithm, *, scaled: bool = False
-) -> list:
-    """The scheme of every rank."""
-    found, n = [], A.shape[0]
-    row_scale, column_scale = (torch.linspace(k, k + 1, n, dtype=torch.float64) for k in (2, 1))
-    for rank in range(layout.parts):
-        own = slice(*layout.range(rank))
-        block, scale = block_row(A, own.start, own.stop), None
-        if scaled:
-            block = block.with_scales(row_scale[own].clone(), None)
-            scale = column_scale[own].clone()
-        found.append(algorithm.scheme(block, layout, rank, scale))
-    return found
-
-
-def plans_of(A: sp.csr_array, layout: RowLayout, algorithm: Algorithm, **how: bool) -> list[Plan]:
-    return build_all(schemes(A, layout, algorithm, **how), algorithm.axes(layout.parts))
+) -> list[Plan]:
+    """The plans of all ranks."""
+    blocks = [block_row(A, *layout.range(rank)) for rank in range(layout.parts)]
+    if not scaled:
+        return algorithm.plans(blocks, layout)
+    row_scale, column_scale = torch.linspace(2, 3, N).double(), torch.linspace(1, 2, N).double()
+    parts = [row_scale[slice(*layout.range(rank))].clone() for rank in range(layout.parts)]
+    scaled_blocks = [b.with_scales(s, None) for b, s in zip(blocks, parts, strict=True)]
+    return algorithm.plans(scaled_blocks, layout, column_scale)
 
 
 @dataclass

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -12,11 +10,10 @@ import torch
 from spgnn import DistMatrix, Mesh
 from spgnn.comm import Communicator, connect
 from spgnn.exchange import Algorithm, build, build_all, layered
-from spgnn.exchange import layers as module
-from spgnn.exchange.layers import Layered
+from spgnn.exchange import layer_plans as module
+from spgnn.exchange.layer_plans import Layered
 from spgnn.layout import RowLayout
 from spgnn.testing import run_ranks
-from tests.exchange.test_plans import same
 from tests.matrices import block_row, random_matrix, uneven_layout
 
 N = 41
@@ -50,7 +47,7 @@ def scheme(algorithm: Algorithm, layout: RowLayout, rank: int, weighted: bool, *
     A = sp.csr_array(matrix(weighted))
     block = block_row(A if weighted else A.astype(bool), own.start, own.stop)
     row_scale = torch.linspace(2, 3, N, dtype=torch.float64)[own].clone()
-    wanted = options.pop("wanted", None)
+    wanted = options.pop("labelled", None)
     if wanted is not None:
         wanted = torch.from_numpy(np.flatnonzero(wanted[own]))
     return layered(
@@ -58,7 +55,7 @@ def scheme(algorithm: Algorithm, layout: RowLayout, rank: int, weighted: bool, *
         block.with_scales(row_scale, None),
         layout,
         rank,
-        wanted=wanted,
+        labelled=wanted,
         column_scale=torch.from_numpy(column_scale()[own].copy()),
         **options,
     )
@@ -101,7 +98,7 @@ def check(comm: Communicator, algorithm: Algorithm, weighted: bool, options: dic
     rows = plans.rows.numpy() + layout.range(comm.rank)[0]
     np.testing.assert_allclose(H.detach().numpy(), dense[rows], rtol=1e-10, atol=1e-10)
     G = np.random.default_rng(2).standard_normal((N, 3))
-    all_rows = np.concatenate(gathered(comm, rows))
+    all_rows = np.flatnonzero(options.get("labelled", np.ones(N, bool)))
     H.backward(torch.from_numpy(G[rows]))
     zeroed = np.zeros_like(G)
     zeroed[all_rows] = G[all_rows]
@@ -114,20 +111,12 @@ def check(comm: Communicator, algorithm: Algorithm, weighted: bool, options: dic
     np.testing.assert_allclose(summed.numpy(), zeroed, rtol=1e-9, atol=1e-9)
 
 
-def gathered(comm: Communicator, rows: np.ndarray) -> list[np.ndarray]:
-    mine = torch.zeros(1, N, dtype=torch.int64)
-    mine[0, rows] = 1
-    all_ = torch.empty(comm.size, N, dtype=torch.int64)
-    comm.all_gather(mine, all_, [1] * comm.size)
-    return [np.flatnonzero(row.numpy()) for row in all_]
-
-
 OPTIONS = [
-    {"layers": 3, "wanted": labelled(0, 0.05)},
-    {"layers": 3, "wanted": labelled(1, 0.05), "propagated": True},
+    {"layers": 3, "labelled": labelled(0, 0.05)},
+    {"layers": 3, "labelled": labelled(1, 0.05), "propagated": True},
     {"layers": 3, "propagated": True, "recompute_halo": True},
-    {"layers": 3, "wanted": labelled(3, 0.05), "propagated": True, "recompute_halo": True},
-    {"layers": 2, "wanted": labelled(4, 0.02), "propagated": True, "recompute_halo": True},
+    {"layers": 3, "labelled": labelled(3, 0.05), "propagated": True, "recompute_halo": True},
+    {"layers": 2, "labelled": labelled(4, 0.02), "propagated": True, "recompute_halo": True},
 ]
 
 
@@ -160,7 +149,7 @@ def test_rows_are_those_that_are_reached(algorithm, monkeypatch):
     monkeypatch.setattr(module, "WORTHWHILE", -1.0)
     wanted = labelled(0, 0.05)
     sets = reached(whole(True), wanted, 3)
-    plans = offline(algorithm, 4, True, {"layers": 3, "wanted": wanted})
+    plans = offline(algorithm, 4, True, {"layers": 3, "labelled": wanted})
     columns = [np.concatenate([plan.layers[k].columns for plan in plans]) for k in range(3)]
     for found, expected in zip(columns, sets[:3], strict=True):
         np.testing.assert_array_equal(found, np.flatnonzero(expected))
@@ -191,29 +180,10 @@ def test_ghosts_are_the_remote_columns_and_nothing_moves():
 def test_what_saves_little_has_no_plan_of_its_own():
     wanted = np.ones(N, bool)
     wanted[3] = False
-    for plan in offline(Algorithm(), 3, False, {"layers": 3, "wanted": wanted}):
+    for plan in offline(Algorithm(), 3, False, {"layers": 3, "labelled": wanted}):
         assert plan.layers == (None, None, None)
     (alone,) = offline(
         Algorithm(), 1, False, {"layers": 2, "propagated": True, "recompute_halo": True}
     )
     assert alone.layers == (None, None)
     assert alone.halo is None
-
-
-def live(rank: int, algorithm: Algorithm, ranks: int, options: dict) -> bytes:
-    mesh = Mesh.build(connect(), algorithm.axes(ranks))
-    layout = uneven_layout(N, ranks, seed=2)
-    return pickle.dumps(build(scheme(algorithm, layout, rank, False, **options), mesh))
-
-
-@pytest.mark.parametrize("algorithm", [WAYS[1], WAYS[4], Algorithm("vertex-cut")], ids=str)
-def test_offline_layers_are_the_live_ones(algorithm):
-    for options in OPTIONS[1], OPTIONS[3]:
-        found = run_ranks(live, 4, algorithm, 4, options)
-        for plan, bytes_ in zip(offline(algorithm, 4, False, options), found, strict=True):
-            other = pickle.loads(bytes_)
-            assert same(plan.rows, other.rows)
-            assert same(plan.first, other.first)
-            assert (plan.halo is None) == (other.halo is None)
-            assert plan.halo is None or same(plan.halo, other.halo)
-            assert all(map(same, plan.layers, other.layers))

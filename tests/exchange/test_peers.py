@@ -11,18 +11,22 @@ import numpy as np
 import pytest
 import torch
 
-from spgnn import Axes, DistMatrix, InputError, Mesh, RowLayout, kernels
+from spgnn import DistMatrix, InputError, Mesh, RowLayout, kernels
 from spgnn.comm import Communicator, connect
 from spgnn.comm.traffic import RowCounts
-from spgnn.exchange import Algorithm, build, build_all
-from spgnn.exchange import rounds as rounds_
-from spgnn.exchange.needs import COVERS
-from spgnn.exchange.peers import Peers
-from spgnn.exchange.rounds import LEAST_OF_PAIR, Rounds, buffered, most_rows, partner, rounds_of
+from spgnn.exchange import peers as rounds_
+from spgnn.exchange.peers import (
+    LEAST_OF_PAIR,
+    Peers,
+    Rounds,
+    buffered,
+    most_rows,
+    partner,
+    rounds_of,
+)
 from spgnn.exchange.transport import Transport
 from spgnn.testing import run_ranks
-from tests.exchange.test_plans import same
-from tests.matrices import block_row, random_matrix, uneven_layout
+from tests.matrices import block_row, random_matrix
 from tests.products import cases, check
 
 N = 61
@@ -108,31 +112,6 @@ SLOW = [pytest.param(ranks, 1, marks=pytest.mark.slow) for ranks in (2, 3, 4, 6,
 def test_products_adjoints_bytes_and_memory(ranks, every):
     """Several budgets: pairs that are cut, several pairs a group, all in one."""
     assert min(run_ranks(products_in_groups, ranks, every)) >= (24 if every == 1 else 4)
-
-
-def schemes(algorithm: Algorithm, ranks: int) -> list:
-    A, layout = random_matrix(N, 0.2, 7, weighted=True), uneven_layout(N, ranks, seed=3)
-    return [
-        algorithm.scheme(block_row(A, *layout.range(rank)), layout, rank) for rank in range(ranks)
-    ]
-
-
-def live(rank: int, ways: list[Algorithm]) -> list[bytes]:
-    comm = connect()
-    schemes_of_rank = [schemes(how, comm.size)[rank] for how in ways]
-    meshes = [Mesh.build(comm, how.axes(comm.size)) for how in ways]
-    return [pickle.dumps(build(*pair)) for pair in zip(schemes_of_rank, meshes, strict=True)]
-
-
-@pytest.mark.parametrize(("ranks", "c"), [(3, 1), (4, 2), (4, 4)])
-def test_offline_plans_are_those_of_ranks(ranks, c):
-    algo = "1d" if c == 1 else "1.5d"
-    ways = [Algorithm(algo, c, cover=cover, schedule="peers", buffer=96) for cover in COVERS]
-    found = run_ranks(live, ranks, ways)
-    for number, how in enumerate(ways):
-        plans = build_all(schemes(how, ranks), Axes.grid(ranks, c))
-        assert all(same(plan, pickle.loads(found[r][number])) for r, plan in enumerate(plans))
-        assert len({plan.hops[0].rounds.most for plan in plans if plan.hops}) == 1
 
 
 class Counting(Transport):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import fields
+from dataclasses import fields, replace
+from math import ceil
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ import scipy.sparse as sp
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.sparse.csgraph import maximum_bipartite_matching
 
 from spgnn import CSR, Axes, DistMatrix, InputError, Mesh, RowLayout
+from spgnn._native import minimum_vertex_cover
 from spgnn.comm import connect
-from spgnn.exchange import Algorithm, Plan, Stage, build, build_all
+from spgnn.exchange import Algorithm, Plan, Stage, build, build_all, needs_of
 from spgnn.exchange.needs import COVERS
 from spgnn.exchange.plan import Turned, Volume
-from spgnn.exchange.schemes import grid
 from spgnn.partition import report
 from spgnn.testing import run_ranks
 from tests.matrices import block_row, random_matrix, uneven_layout
@@ -203,10 +206,10 @@ def test_nonzeros_are_multiplied_where_labels_say(ranks, labels):
         np.testing.assert_allclose(found, A, rtol=1e-12)
 
 
-SLOW = pytest.mark.slow
+SLOW, PEERS = pytest.mark.slow, Algorithm(schedule="peers", buffer=96)
 LIVE = [
     (1, ways(Algorithm())),
-    (3, ways(Algorithm("feature", 3), Algorithm("vertex-cut"))),
+    (3, ways(Algorithm("feature", 3), Algorithm("vertex-cut"), PEERS)),
     (4, ways(Algorithm("1.5d", 2), Algorithm(node_size=2), Algorithm("2d"))),
     pytest.param(
         8,
@@ -237,6 +240,8 @@ def test_offline_plans_are_the_live_ones(ranks, algorithms):
             for adjoint in (False, True):
                 assert plan.traffic(17, adjoint=adjoint) == live.traffic(17, adjoint=adjoint)
             assert plan.memory(17) == live.memory(17)
+        if algorithm.schedule == "peers":
+            assert len({plan.hops[0].rounds.most for plan in offline if plan.hops}) == 1
         assert not same(offline[0], Plan((Stage(CSR.from_scipy(sp.eye_array(3))),)))
 
 
@@ -306,11 +311,10 @@ def test_volume_is_what_the_partition_report_predicts(case):
     predicted = report(sp.csr_array(A), labels, parts=parts)
     layout = RowLayout.from_labels(labels, parts)
     order = np.argsort(labels, kind="stable")
-    moved, axes = sp.csr_array(A[order][:, order]), Axes.grid(parts)
+    moved = sp.csr_array(A[order][:, order])
     for cover in COVERS:
         blocks = [block_row(moved, *layout.range(rank)) for rank in range(parts)]
-        made = [grid(block, layout, axes, r, cover=cover) for r, block in enumerate(blocks)]
-        volumes = [plan.volume for plan in build_all(made, axes)]
+        volumes = [plan.volume for plan in Algorithm(cover=cover).plans(blocks, layout)]
         total = sum(volumes, Volume())
         assert total.send == total.receive == predicted["cover_volume"][cover]
         if cover == "column":
@@ -397,3 +401,118 @@ def test_axes_that_do_not_fit_are_refused():
     for said in run_ranks(refused, 2):
         assert "needs a mesh of" in said
         assert str(Axes.grid(2, 1, 2)) in said
+
+
+# Relays bring the busiest rank down to the mean where they can, and touch nothing else.
+
+
+def with_and_without(A: sp.csr_array, ranks: int, **how) -> tuple[list[Plan], list[Plan]]:
+    """The plans of all ranks, without relays and with them."""
+    layout = RowLayout.even(A.shape[0], ranks)
+    blocks = [CSR.from_scipy(A[slice(*layout.range(rank))]) for rank in range(ranks)]
+    algorithm = Algorithm(**how)
+    return tuple(replace(algorithm, relays=on).plans(blocks, layout) for on in (False, True))
+
+
+def rows_of(plans: list[Plan], hop: int | None = None) -> np.ndarray:
+    """Rows that each rank sends and receives, [ranks, 2]; in one hop, or in all."""
+    chosen = slice(None) if hop is None else slice(hop, hop + 1)
+    volumes = [[each.volume for each in plan.hops[chosen]] for plan in plans]
+    return np.array([[sum(v.send for v in e), sum(v.receive for v in e)] for e in volumes])
+
+
+def busy(ranks: int, size: int, *, sends: bool) -> sp.csr_array:
+    """Some rows of rank 0 are needed by all, or need all; others have a few neighbours."""
+    n, rng = ranks * size, np.random.default_rng(ranks)
+    A = rng.random((n, n)) < 4 / n
+    hubs = A[:, : size // 4]
+    hubs |= rng.random(hubs.shape) < 0.2
+    np.fill_diagonal(A, True)
+    return sp.csr_array(A if sends else A.T)
+
+
+@pytest.mark.parametrize(("sends", "cover"), [(True, "column"), (False, "row"), (False, "minimum")])
+def test_the_busiest_rank_comes_down(sends, cover):
+    """Owners of hubs send less, ranks that make hubs receive less; the total stays."""
+    plain, ours = with_and_without(busy(16, 40, sends=sends), 16, cover=cover)
+    before, after, first, second = rows_of(plain), rows_of(ours), rows_of(ours, 0), rows_of(ours, 1)
+    mean = before[:, 0].mean()
+    assert after.sum(0).tolist() == before.sum(0).tolist()
+    assert before.max() > 1.75 * mean
+    side = int(not sends)
+    assert first[:, side].max() <= max(ceil(1.05 * mean), before[:, 1 - side].max())
+    # Few rows more than what is above, spread over all.
+    above = np.maximum(before[:, side] - 1.05 * mean, 0).sum()
+    assert second[:, side].sum() <= 1.2 * above + len(plain)
+    assert first.max() + second.max() <= 1.1 * max(1.05 * mean, before[:, 1 - side].max())
+
+
+def test_nobody_hands_rows_on_where_that_helps_nobody():
+    """The plan is the same: no second hop, no message more."""
+    ring = sp.csr_array(sp.diags_array([1.0, 1.0], offsets=[1, -1], shape=(60, 60)))
+    for cover in ("column", "minimum"):
+        plain, ours = with_and_without(ring, 6, cover=cover)
+        assert all(map(same, plain, ours))
+    # What a rank receives under column covers no relay takes from it, so sent rows stay as well.
+    plain, ours = with_and_without(busy(8, 20, sends=False), 8)
+    assert all(map(same, plain, ours))
+
+
+def test_relays_need_the_rows_that_they_hand_on():
+    """Under column covers each rank receives the rows that it received without relays, once."""
+    plain, ours = with_and_without(busy(8, 40, sends=True), 8)
+    for mine, theirs in zip(ours, plain, strict=True):
+        assert len(mine.hops) == 2
+        assert mine.hops[1].passed_rows is not None
+        assert mine.volume.receive == theirs.volume.receive
+        assert mine.stages[0].remote.nnz == theirs.stages[0].remote.nnz
+
+
+# The minimum cover is a cover, and as small as a maximum matching (König).
+
+patterns = st.tuples(st.integers(1, 12), st.integers(1, 12)).flatmap(
+    lambda shape: arrays(np.bool_, shape, elements=st.booleans())
+)
+
+
+@given(patterns)
+def test_cover_is_minimum(pattern):
+    A = sp.csr_array(pattern)
+    rows, columns = minimum_vertex_cover(
+        A.indptr.astype(np.int64), A.indices.astype(np.int64), A.shape[1]
+    )
+    covered = rows.astype(bool)[:, None] | columns.astype(bool)[None, :]
+    assert covered[pattern].all()
+    matching = (maximum_bipartite_matching(A) >= 0).sum()
+    assert rows.sum() + columns.sum() == matching
+
+
+@given(patterns, st.integers(2, 4), st.integers(0, 2**32))
+def test_blocks_are_covered_independently(pattern, parts, seed):
+    """What each owner is asked for is as little as its block allows."""
+    columns = pattern.shape[1]
+    cuts = np.sort(np.random.default_rng(seed).integers(0, columns + 1, parts - 2))
+    # The rank that asks owns nothing, so that all is remote.
+    layout = RowLayout(np.concatenate(([0, 0], cuts, [columns])))
+    block = CSR.from_scipy(sp.csr_array(pattern))
+    for cover in COVERS:
+        L, R, asked = needs_of(block, layout, range(parts), 0, cover)
+        assert L.nnz == 0
+        assert asked.rows.sum() == R.shape[1]
+        for part in range(parts):
+            owned = pattern[:, slice(*layout.range(part))]
+            least = (maximum_bipartite_matching(sp.csr_array(owned)) >= 0).sum()
+            expected = {"column": owned.any(axis=0).sum(), "row": owned.any(axis=1).sum()}
+            assert asked.rows[part] == expected.get(cover, least)
+
+
+def test_a_long_augmenting_path_does_not_exhaust_the_stack():
+    # A path r0-c0-r1-c1-… whose greedy matching must be flipped end to end.
+    n = 200_000
+    rows = np.concatenate((np.arange(n), np.arange(1, n)))
+    columns = np.concatenate((np.arange(n), np.arange(n - 1)))
+    A = sp.csr_array((np.ones(2 * n - 1), (rows, columns)), shape=(n, n))
+    row_cover, column_cover = minimum_vertex_cover(
+        A.indptr.astype(np.int64), A.indices.astype(np.int64), n
+    )
+    assert int(row_cover.sum()) + int(column_cover.sum()) == n

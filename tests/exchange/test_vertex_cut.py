@@ -12,9 +12,8 @@ from spgnn import CSR, Axes, InputError, RowLayout
 from spgnn.comm import Communicator, connect
 from spgnn.config import TrainConfig
 from spgnn.data.load import load_dataset
-from spgnn.exchange import build_all
+from spgnn.exchange import Algorithm, build_all
 from spgnn.exchange.plan import Volume
-from spgnn.exchange.schemes import vertex_cut
 from spgnn.frontend.from_config import training_graph
 from spgnn.partition import cut_vertices, write_labels
 from spgnn.partition.labels import write_edge_labels
@@ -24,6 +23,7 @@ from tests.matrices import block_row, random_matrix, uneven_layout
 from tests.training import reference_history, run, write_dataset
 
 N = 37
+CUT = Algorithm("vertex-cut")
 
 
 def schemes(ranks: int, kind: str) -> tuple[list, np.ndarray, RowLayout, np.ndarray | None]:
@@ -40,7 +40,7 @@ def schemes(ranks: int, kind: str) -> tuple[list, np.ndarray, RowLayout, np.ndar
         mine = None
         if labels is not None:
             mine = torch.from_numpy(labels[begins[first] : begins[last]])
-        found.append(vertex_cut(block_row(sparse, first, last), layout, rank, labels=mine))
+        found.append(CUT.scheme(block_row(sparse, first, last), layout, rank, edge_labels=mine))
     return found, A, layout, labels
 
 
@@ -93,7 +93,7 @@ def test_offline_plans_of_thousands_of_ranks_take_memory_by_nonzeros():
         first, last = layout.range(rank)
         block = of_lists(columns[4 * first : 4 * last], last - first, n)
         labels = torch.from_numpy(rng.integers(0, ranks, block.nnz))
-        (lengths, _), (dealt, _) = next(vertex_cut(block, layout, rank, labels=labels)).arrays
+        (lengths, _), (dealt, _) = next(CUT.scheme(block, layout, rank, edge_labels=labels)).arrays
         assert lengths.shape[0] <= dealt.shape[0] <= 4 * 3
 
 
@@ -159,4 +159,4 @@ def test_edge_labels_that_do_not_fit_a_run_are_refused(tmp_path, options, messag
 def test_labels_that_do_not_fit_are_refused(labels, message):
     block = of_lists(torch.tensor([0, 1, 2, 3]), 1, 4)
     with pytest.raises(InputError, match=message):
-        next(vertex_cut(block, RowLayout(np.array([0, 1, 4])), 0, labels=labels))
+        next(CUT.scheme(block, RowLayout(np.array([0, 1, 4])), 0, edge_labels=labels))

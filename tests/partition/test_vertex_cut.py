@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spgnn import Axes, RowLayout
-from spgnn.exchange import build_all
-from spgnn.exchange.schemes import vertex_cut
+from spgnn.exchange import Algorithm, build_all
 from spgnn.partition import cut_vertices, permutation
 from spgnn.partition import vertex_cut as cuts
 from spgnn.partition.problem import part_bounds
@@ -97,7 +96,8 @@ def test_plans_move_what_the_report_says(A, parts, seed):
             mine = moved.data[moved.indptr[first] : moved.indptr[last]] - 1
             labels = None if given_labels is None else torch.from_numpy(mine)
             block = block_row(moved.astype(bool), first, last)
-            parts_of.append(vertex_cut(block, layout, rank, labels=labels))
+            scheme = Algorithm("vertex-cut").scheme(block, layout, rank, edge_labels=labels)
+            parts_of.append(scheme)
         plans = build_all(parts_of, Axes.grid(parts))
         found = cut.report["together"]
         assert [plan.volume.send for plan in plans] == found["send"]

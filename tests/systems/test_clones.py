@@ -39,7 +39,7 @@ class Case:
         first, last = self.layout.range(rank)
         begin, end = self.pattern.indptr[[first, last]]
         if options.pop("prune"):
-            options["wanted"] = torch.from_numpy(np.flatnonzero(self.wanted[first:last]))
+            options["labelled"] = torch.from_numpy(np.flatnonzero(self.wanted[first:last]))
         scales = (
             torch.from_numpy(s[first:last].copy()) for s in (self.row_scale, self.column_scale)
         )

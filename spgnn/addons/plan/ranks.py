@@ -181,7 +181,7 @@ class VirtualRanks:
             rows = slice(*layout.range(rank))
             options: dict[str, Any] = {
                 "layers": layers,
-                "wanted": labelled[rows].nonzero()[:, 0] if prunes else None,
+                "labelled": labelled[rows].nonzero()[:, 0] if prunes else None,
                 "propagated": propagated,
                 "recompute_halo": how.recompute_halo,
                 "column_scale": None if column_scale is None else column_scale[rows],

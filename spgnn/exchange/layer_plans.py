@@ -62,7 +62,7 @@ def layered(
     rank: int,
     *,
     layers: int,
-    wanted: Tensor | None = None,
+    labelled: Tensor | None = None,
     recompute_halo: bool = False,
     propagated: bool = False,
     column_scale: Tensor | None = None,
@@ -77,7 +77,7 @@ def layered(
     block, layout, rank, column_scale, edge_labels
         As for :meth:`Algorithm.scheme`.
     layers : int
-    wanted : Tensor int64, optional
+    labelled : Tensor int64, optional
         Own rows of the last layer that the loss looks at, rising; ``None`` for all.
     recompute_halo : bool
         Recompute the halo of the second layer. Needs two layers, and propagated features.
@@ -85,13 +85,13 @@ def layered(
         The first layer is given A·X, and multiplies nothing.
     """
     if algorithm.named.layers is not None:
-        of_all: dict[str, Any] = {"layers": layers, "wanted": wanted, "propagated": propagated}
+        of_all: dict[str, Any] = {"layers": layers, "labelled": labelled, "propagated": propagated}
         of_all |= {"column_scale": column_scale, "edge_labels": edge_labels}
         result: Layered = yield from algorithm.named.layers(block, layout, rank, **of_all)
         return result
     own, begin = int(layout.sizes[rank]), layout.range(rank)[0]
-    lowest, found = int(propagated), list[LayerPlan | None]([None] * layers)
-    rows, whole = torch.arange(own) if wanted is None else wanted, False
+    lowest, plans = int(propagated), list[LayerPlan | None]([None] * layers)
+    rows, whole = torch.arange(own) if labelled is None else labelled, False
     if layers > lowest:
         whole = yield from _nearly_all(block, rows)
     if whole or (layers == lowest and len(rows) > (1 - WORTHWHILE) * own):
@@ -101,8 +101,8 @@ def layered(
         part = block if len(rows) == own else take_rows(block, rows)
         if recompute_halo and number == 1 and layout.parts > 1:
             layer, fetch = yield from _recomputed_halo(part, rows, layout, rank, column_scale)
-            found[1] = layer
-            return Layered(tuple(found), last, layer.columns, fetch)
+            plans[1] = layer
+            return Layered(tuple(plans), last, layer.columns, fetch)
         if whole:
             continue
         labels = None if edge_labels is None else edge_labels[entries_of(block, rows)]
@@ -115,16 +115,16 @@ def layered(
             if whole:  # a layer below that makes all rows asks for one above that takes them
                 narrower, columns = plan, torch.arange(own)
         targets = yield from places(rows, columns)
-        found[number] = LayerPlan(narrower, columns + begin, targets)
+        plans[number] = LayerPlan(narrower, columns + begin, targets)
         rows = columns
-    return Layered(tuple(found), last, rows + begin, None)
+    return Layered(tuple(plans), last, rows + begin, None)
 
 
 def _nearly_all(block: CSR, rows: Tensor) -> Scheme[bool]:
     """True if some rows of all ranks together are not worth a plan of their own."""
     total = yield from gather_number(EVERYONE, block.nnz)
-    kept = yield from gather_number(EVERYONE, int(block.row_lengths[rows].sum()))
-    return bool(kept.sum() > (1 - WORTHWHILE) * total.sum())
+    used = yield from gather_number(EVERYONE, int(block.row_lengths[rows].sum()))
+    return bool(used.sum() > (1 - WORTHWHILE) * total.sum())
 
 
 def _recomputed_halo(
@@ -155,15 +155,11 @@ def _recomputed_halo(
     return LayerPlan(Plan((Stage(local),)), vertices, targets), fetch
 
 
-def narrow(plan: Plan, kept: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
-    """The same plan without the columns that it neither multiplies nor sends.
-
-    What other ranks ask of this one is in its send matrices, so the columns that are left are what
-    *any* rank needs of this one's rows.
-    """
+def narrow(plan: Plan, rows: Tensor, most: float = 1.0) -> Scheme[tuple[Plan, Tensor]]:
+    """The same plan without the columns that it neither multiplies nor sends."""
     first, *rest = plan.stages
     used = torch.zeros(plan.shape[1], dtype=torch.bool)
-    used[kept] = True
+    used[rows] = True
     if isinstance(first, Turned):
         # Ranks that share the columns of H hold the same matrices, and come to the same rows.
         turn, inner = first.before, first.stages[0]
