@@ -277,7 +277,8 @@ def _cubic(c: int, ranks: int) -> tuple[int, int]:
 
 def _with(ability: str) -> str:
     """The schemes that have an ability, in words."""
-    *names, last = [name for name in SCHEMES if ability in SCHEMES[name].can]
+    named = [name for name in SCHEMES if " " not in name]  # what `--algo` takes
+    *names, last = [name for name in named if ability in SCHEMES[name].can]
     return f"{', '.join(names)} or {last}" if names else last
 
 

@@ -57,7 +57,7 @@ def write_graphs(directory: Path) -> list[Path]:
 
 # Values that an option may have; those that stand there twice are drawn twice as often.
 CHOICES: dict[str, tuple[object, ...]] = {
-    "algo": [*SCHEMES],
+    "algo": [name for name in SCHEMES if " " not in name],
     "exchange": (*STRATEGIES, "sparsity-aware"),
     "cover": COVERS,
     "partition": ("random", "block", "gvb", "stream"),
