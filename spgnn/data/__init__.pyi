@@ -71,7 +71,6 @@ from .splits import seeded_split as seeded_split
 from .structure import added as added
 from .structure import csr_from_edges as csr_from_edges
 from .structure import from_entries as from_entries
-from .structure import pattern_of as pattern_of
 from .structure import row_ranges as row_ranges
 from .structure import slice_rows as slice_rows
 from .structure import union as union

@@ -184,11 +184,8 @@ def read_pyg(data: Any) -> ForeignGraph:
     if edge_index is None:
         raise InputError("this Data has no edge_index; heterogeneous data are not read")
     ends = _tensor("edge_index", edge_index)
-    kind = ends.dtype
-    integers = not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
-    if ends.dim() != 2 or ends.shape[0] != 2 or not integers:
-        got = f"{kind} {list(ends.shape)}"
-        raise InputError(f"edge_index must be integers [2, edges], got {got}")
+    if ends.dim() != 2 or ends.shape[0] != 2 or not _is_integer(ends):
+        raise InputError(f"edge_index must be integers [2, edges], got {described(ends)}")
     names = data.keys() if callable(getattr(data, "keys", None)) else vars(data)
     named = {str(key): getattr(data, str(key)) for key in names}
     for key in ("edge_index", "adj_t", "num_nodes"):
@@ -351,10 +348,13 @@ def pairs_of_vertices(named: Mapping[str, Any], sources: int, targets: int) -> d
     return pairs
 
 
+def _is_integer(t: Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool)
+
+
 def _are_numbers(index: Tensor, rows: int) -> bool:
     """True for integers from 0 to below a number of rows."""
-    integers = not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
-    return integers and bool(((index >= 0) & (index < rows)).all())
+    return _is_integer(index) and bool(((index >= 0) & (index < rows)).all())
 
 
 def rows_of_vertices(named: Mapping[str, Any], vertices: int) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -67,19 +67,17 @@ class Part:
         self.rows = last - self.first
         self._verified: set[str] = set()
         text = _read_description(folder / PART, _LONGEST_PART, "part")
-        described, fault = {}, ""
-        try:
+        described: dict[str, Any] = {}
+        with suppress(InputError):
             described = json_object(text.decode("utf-8", "replace"))
-        except InputError as error:
-            fault = f": {error}"
         if digest(text) != expected:
             number = described.get("part")
             if is_count(number) and number != part:
                 raise self.wrong(f"holds part {number}; it was copied over part {part}")
-            raise self.wrong(f"is not the part that was written; it was changed or copied{fault}")
+            raise self.wrong("is not the part that was written; it was changed or copied")
         arrays = described.get("arrays")
         if not isinstance(arrays, dict):
-            raise self.wrong(f"{PART} does not describe a part{fault}")
+            raise self.wrong(f"{PART} does not describe a part")
         for name in arrays:
             if name not in ARRAYS:
                 shown = shortened(name, 40)
@@ -186,10 +184,8 @@ class Part:
             values = self.array(f"{prefix}values", "<f4", shape, writable=rows is None)
         if rows is not None:
             begins, ends = indptr[rows], indptr[rows + 1]
-            if len(rows) and not (begins.min() >= 0 and (begins <= ends).all()):
-                raise self.wrong(f"{prefix}indptr must rise from 0")
-            if len(rows) and ends.max() > len(indices):
-                raise self.wrong(f"{prefix}indptr ends beyond the {len(indices)} entries")
+            if (begins < 0).any() or (begins > ends).any() or (ends > len(indices)).any():
+                raise self.wrong(f"{prefix}indptr must rise from 0 to the {len(indices)} entries")
             indptr = np.concatenate(([0], np.cumsum(ends - begins)))
             place = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], ends - begins)
             indices, values = indices[place], None if values is None else values[place]

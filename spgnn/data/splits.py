@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -85,17 +84,10 @@ class Pairs:
         return ids + (ids >= self.target_ids[:, None])
 
 
-class Divided(NamedTuple):
-    """Nonzeros of a graph whose links are learnt, bool [nnz] each."""
-
-    splits: tuple[Tensor, Tensor, Tensor]
-    stays: Tensor
-
-
 def divided(
     targets: Tensor, sources: Tensor, shares: tuple[float, float], seed: int, *, directed: bool
-) -> Divided:
-    """Nonzeros that are held out: a function of (seed, original ids of both ends).
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Nonzeros of each split, and those that stay, bool [nnz]; a hash of (seed, ids of both ends).
 
     `shares` of the links are for validation and for testing.
     """
@@ -108,7 +100,7 @@ def divided(
     if not directed:
         upwards = torch.from_numpy(uniform(low, seed, "direction", second=high)) < 0.5
         counts &= (targets > sources) == upwards
-    return Divided((stays & counts, validating & counts, testing & counts), stays)
+    return (stays & counts, validating & counts, testing & counts), stays
 
 
 def held_out(

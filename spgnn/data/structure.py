@@ -96,11 +96,6 @@ def without_ones(A: CSR) -> CSR:
     return A if A.values is None or not bool((A.values == 1).all()) else A.with_values(None)
 
 
-def pattern_of(A: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-    """True wherever A has an entry, if only a 0."""
-    return scipy.sparse.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape)
-
-
 def added(A: scipy.sparse.csr_array, B: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """A + B, with an entry wherever one of them has one: SciPy leaves out those that are 0."""
     places, data = _both(A, B)

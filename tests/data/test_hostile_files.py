@@ -21,31 +21,20 @@ from tests.data.graphs import restate, small_graph
 PIPE = "is a pipe or a device; files are read more than once, so write it to one"
 
 
-@pytest.mark.parametrize("suffix", ["", ".npz"])
-def test_pipes_are_refused_and_not_waited_for(tmp_path, suffix):
-    path = tmp_path / f"g{suffix}"
-    os.mkfifo(path)
-    for read in (
-        read_graph,
-        load_dataset,
-        open_source,
-        lambda path: read_labels(path, 3, 2),
-        lambda path: read_edge_labels(path, 3, 2),
-    ):
-        with pytest.raises(InputError, match=PIPE):
-            read(path)
-
-
-def test_what_is_left_of_a_shell_is_refused():
-    reading, writing = os.pipe()
-    try:
-        with pytest.raises(InputError, match=PIPE):
-            load_dataset(f"/dev/fd/{reading}")
-        with pytest.raises(InputError, match=PIPE):
-            load_dataset("/dev/zero")
-    finally:
-        os.close(reading)
-        os.close(writing)
+def test_pipes_and_devices_are_refused_and_not_waited_for(tmp_path):
+    reading, writing = os.pipe()  # what is left of a shell
+    paths = [tmp_path / "g", tmp_path / "g.npz", f"/dev/fd/{reading}", "/dev/zero"]
+    for path in paths[:2]:
+        os.mkfifo(path)
+    for path in paths:
+        for read, *more in (
+            *((read_graph,), (load_dataset,), (open_source,)),
+            *((read_labels, 3, 2), (read_edge_labels, 3, 2)),
+        ):
+            with pytest.raises(InputError, match=PIPE):
+                read(path, *more)
+    for end in (reading, writing):
+        os.close(end)
 
 
 @pytest.mark.parametrize("name", ["meta.json", "part-00000/part.json", "part-00000/indices.npy"])

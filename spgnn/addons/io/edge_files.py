@@ -36,7 +36,6 @@ from spgnn.data import (
     added,
     fits_float32,
     from_entries,
-    pattern_of,
     without_ones,
 )
 from spgnn.errors import InputError, shortened
@@ -105,7 +104,7 @@ class EdgeFile(GraphFile):
         self, rows: scipy.sparse.csr_array, mirrored: scipy.sparse.csr_array, first: int
     ) -> None:
         """Compare rows from `first` on with those of the transpose: no edge is listed twice."""
-        row, column = pattern_of(rows).multiply(pattern_of(mirrored)).tocoo().coords
+        row, column = _pattern(rows).multiply(_pattern(mirrored)).tocoo().coords
         off = np.flatnonzero(row + first != column)
         if len(off):
             i, j = int(row[off[0]]) + first + 1, int(column[off[0]]) + 1
@@ -130,6 +129,11 @@ class EdgeFile(GraphFile):
                 entry = f"entry ({row}, {int(rows.indices[at])}) is {rows.data[at]:.0f}"
                 raise InputError(f"{self.path}: {entry}; it must be {EXACT}")
         return rows
+
+
+def _pattern(A: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    """True wherever A has an entry, if only a 0."""
+    return scipy.sparse.csr_array((np.ones(A.nnz, np.bool_), A.indices, A.indptr), shape=A.shape)
 
 
 def read_edges(file: EdgeFile, progress: Progress | None = None) -> Graph:
@@ -598,7 +602,7 @@ class MetisGraph(EdgeFile):
     ) -> None:
         """An edge is the same at both ends."""
         # SciPy takes an entry that is 0 for none.
-        difference = (pattern_of(mirrored) != pattern_of(rows)).tocoo()
+        difference = (_pattern(mirrored) != _pattern(rows)).tocoo()
         if not difference.nnz:
             difference = (mirrored != rows).tocoo()
         if difference.nnz:

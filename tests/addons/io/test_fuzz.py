@@ -41,9 +41,7 @@ def text_of(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "numbers", [range(fuzz.FEW), pytest.param(range(fuzz.FEW, fuzz.MANY), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("numbers", fuzz.SOME)
 def test_damaged_files(tmp_path, monkeypatch, kind, numbers):
     raw = PACK[".gz"](text_of(kind)) if kind.endswith(".gz") else text_of(kind)
     monkeypatch.setitem(fuzz.WRITERS, kind, lambda path: path.write_bytes(raw))

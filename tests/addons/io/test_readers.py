@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spgnn.addons.io.through_disk import open_through_disk
 from tests.addons.io.pieces import small_pieces
-from tests.data.graphs import MTX, put
+from tests.data.graphs import put
 from tests.data.test_readers import check_file, meant, stored
 
 
@@ -38,8 +38,12 @@ def test_matrix_market(tmp_path_factory, entries, symmetry, upper):
     row, column, values = row[keep], column[keep], values[keep]
     ends = (column, row) if upper and symmetry == "symmetric" else (row, column)
     numbers = [""] * len(row) if field == "pattern" else values.tolist()
-    lines = [f"{i + 1} {j + 1} {v}" for i, j, v in zip(*ends, numbers, strict=True)]
-    text = "\n".join([f"{MTX}{field} {symmetry}", f"{n} {n} {len(lines)}", *lines, ""])
+    # Capitals, blanks, blank lines and exponents are all the same to the format.
+    lines = [f"{i + 1} \t{j + 1}  {v}" for i, j, v in zip(*ends, numbers, strict=True)]
+    head = [f"%%MatrixMarket MATRIX Coordinate {field.title()} {symmetry}", "% comment", "%", ""]
+    text = "\n".join([*head, f"  {n}\t{n} {len(lines)} ", *lines[:2], "", *lines[2:], ""])
+    if field == "real":
+        text = text.replace(" 0.375", " 3.75E-1").replace(" 1.0", " +1e0")
     if symmetry != "general":
         off = row != column
         other = -values[off] if skew else values[off]

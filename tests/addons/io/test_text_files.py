@@ -9,9 +9,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import scipy.io
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from spgnn import InputError, files
 from spgnn.__main__ import main
@@ -22,7 +19,7 @@ from spgnn.data import load_dataset, open_source
 from spgnn.data.load import read_graph
 from spgnn.registry import READERS
 from tests.addons.io.pieces import small_pieces
-from tests.data.graphs import MTX, PACK, adjacencies, assert_canonical, put
+from tests.data.graphs import MTX, PACK, put
 
 NINES = "9" * 5000
 # What each file holds, and what must be said (a regular expression, in any case of letters).
@@ -217,27 +214,6 @@ def test_every_end_of_a_matrix_market_file(tmp_path, field):
             assert found == [(0, 1, 4 if value else 1), (1, 2, last)]
 
 
-@settings(max_examples=50)
-@given(adjacencies(), st.sampled_from(["general", "symmetric"]), st.randoms())
-def test_matrix_market_is_read_as_scipy_does(tmp_path_factory, A, symmetry, draw):
-    lines = [(i, j, w) for i, j, w in entries(A) if symmetry == "general" or j <= i]
-    draw.shuffle(lines)
-    lines += lines[:2]  # entries that occur twice are summed
-    text = [f"%%MatrixMarket MATRIX Coordinate Real {symmetry.title()}", "% comment", "%", ""]
-    text.append(f"  {A.shape[0]}\t{A.shape[0]} {len(lines)} ")
-    for i, j, w in lines:
-        sign = draw.choice(["", " ", "-"])
-        text += [f"{i + 1} \t{j + 1} {sign}{abs(w):.{draw.randint(2, 9)}e}"]
-        text += [""] * draw.randint(0, 1)
-    path = put(tmp_path_factory.mktemp("mtx"), "g.mtx", "\n".join(text) + "\n")
-    expected = scipy.io.mmread(path).toarray().astype(np.float32)
-    graph = read_graph(path)
-    assert graph.directed == (symmetry == "general")
-    if graph.weighted:
-        np.testing.assert_array_equal(graph.adjacency.to_scipy().toarray(), expected)
-    assert_canonical(graph.adjacency)
-
-
 def test_damage_inside_a_gzip_stream_is_one_line(tmp_path):
     content = MTX + "pattern general\n99 99 98\n" + "".join(f"{i} {i + 1}\n" for i in range(1, 99))
     path = put(tmp_path, "g.mtx.gz", content)
@@ -276,29 +252,6 @@ def test_ids_are_positions_or_names(tmp_path, caplog, content, vertices, ids, ed
     assert (graph.vertex_ids if ids is None else graph.vertex_ids.tolist()) == ids
     assert [place[:2] for place in entries(graph.adjacency)] == edges
     assert ("numbered in rising order" in caplog.text) == (ids is not None)
-
-
-@settings(max_examples=50)
-@given(st.integers(1, 40), st.integers(0, 2**32 - 1))
-def test_pieces_do_not_change_what_is_read(tmp_path_factory, piece, seed):
-    rng = np.random.default_rng(seed)
-    table = rng.integers(0, 1000, (rng.integers(1, 30), 2))
-    lines = [f"{u} {v}" for u, v in table.tolist()]
-    lines.insert(len(lines) // 2, "% comment 1 2 3")
-    lines.insert(len(lines) // 3, "")
-    path = put(tmp_path_factory.mktemp("pieces"), "g.txt", "\n".join(lines))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "PIECE", piece)
-        read = list(text.read_numbers(path, text.Grammar("", "i", blank_rows=True)))
-    integers, numbers, counts = (
-        np.concatenate([getattr(piece, name) for piece in read]).tolist()
-        for name in ("integers", "lines", "counts")
-    )
-    assert integers == table.reshape(-1).tolist()
-    expected = {
-        at: len(line.split()) for at, line in enumerate(lines, 1) if not line.startswith("%")
-    }
-    assert dict(zip(numbers, counts, strict=True)) == expected
 
 
 def test_errors_name_the_line_of_the_file_in_every_piece(tmp_path, monkeypatch):
