@@ -150,11 +150,8 @@ def read_shares(path: AnyPath, parts: int) -> Float64Array:
 
 def _read_bytes(path: AnyPath) -> bytes:
     check_regular(path)
-    try:
+    with reading(Path(path), "cannot be read"):
         return Path(path).read_bytes()
-    except (OSError, ValueError) as error:  # the latter for names with a zero byte
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{path}: cannot be read: {reason}") from None
 
 
 def write_labels(path: AnyPath, labels: npt.ArrayLike, what: str | None = None) -> None:

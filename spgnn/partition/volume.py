@@ -140,16 +140,10 @@ def report(
     nodes, count = check_nodes(nodes, parts), check_threads(threads)
     volumes, between = _counted(adjacency, checked, parts, nodes or 1, minimum, count, progress)
     covers = {"column": volumes.column.summary(), "row": volumes.row.summary()}
-    totals: dict[str, int | None] = {name: cover["total"] for name, cover in covers.items()}
-    totals["minimum"] = None
     if volumes.minimum is not None:
         covers["minimum"] = volumes.minimum.summary()
-        totals["minimum"] = volumes.minimum.total
     column, sizes = covers["column"], part_sizes(checked, parts)
-    of_column = (
-        *("max_send", "avg_send", "max_recv", "max_receive", "busiest", "busiest_part"),
-        *("max_pair", "send_imbalance", "recv_imbalance"),
-    )
+    by_part = ("total", "send", "recv")
     result: Report = {
         "method": "labels",
         "objective": None,
@@ -160,14 +154,17 @@ def report(
         "edges": adjacency.edges,
         "total": column["total"],
         "total_volume": column["total"],
-        **{name: column[name] for name in of_column},
+        **{name: figure for name, figure in column.items() if name not in by_part},
         "edge_cut": volumes.edge_cut,
         "nnz_imbalance": excess_of_maximum(
             part_weights(adjacency.row_lengths, checked, parts), relative
         ),
         "vertex_imbalance": excess_of_maximum(sizes, relative),
         "empty_parts": int((sizes == 0).sum()),
-        "cover_volume": totals,
+        "cover_volume": {
+            name: covers[name]["total"] if name in covers else None
+            for name in ("column", "row", "minimum")
+        },
         "covers": covers,
     }
     if nodes is not None:

@@ -50,7 +50,7 @@ QUOTED = re.escape(r"line 1: '\x1f\x8b\x08\x00\x7f\xc2\xb3 " + r"\x85" * 32 + "'
         ("0\n1.0\n1\n", "line 2: '1.0' is not a label"),
         ("0\n99999999999999999999\n1\n", "line 2: '99999999999999999999' is not a label"),
         (NO_TEXT, QUOTED),
-        (None, "cannot be read: No such file"),
+        (None, "no such file"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line(tmp_path, text, message):
