@@ -107,30 +107,3 @@ def check_blocks(rank: int) -> None:
 def test_blocks():
     for ranks in (1, 2):
         run_ranks(check_blocks, ranks)
-
-
-def test_what_is_refused(tmp_path):
-    graph = some_graph()
-    with pytest.raises(InputError, match=r"edge_attr must be floating numbers \[\d+, k\]"):
-        Graph("g", graph.adjacency, directed=True, edge_attr=torch.ones(3, 2))
-    with pytest.raises(InputError, match="features, and those of reverse edges are not known"):
-        graph.symmetrised()
-    path = tmp_path / "bad.npz"
-    arrays = {"indptr": [0, 2, 2], "indices": [1, 0], "shape": [2, 2]}
-    for attr, words in (
-        (np.ones((2, 1)), "columns rise in each row"),
-        (np.array([[1.0]]), "columns rise|float32"),
-    ):
-        np.savez(path, edge_attr=attr, **arrays)
-        with pytest.raises(InputError, match=words):
-            read_npz(path)
-    arrays["indices"] = [0, 1]
-    for attr in (
-        np.ones((3, 1)),
-        np.ones((2, 1, 1)),
-        np.array(["a", "b"]),
-        np.array([1.0, np.nan]),
-    ):
-        np.savez(path, edge_attr=attr, **arrays)
-        with pytest.raises(InputError, match="edge_attr"):
-            read_npz(path)

@@ -125,6 +125,7 @@ BAD = [
     ({"val_mask": bools(2)}, "val_mask must be bool"),
     ({"train_mask": bools(3, 2), "test_mask": bools(3, 3)}, "test_mask is"),
     ({"vertex_ids": torch.zeros(2, dtype=torch.int64)}, r"vertex_ids must be int64 \[3\]"),
+    ({"edge_attr": torch.ones(2, 2)}, r"edge_attr must be floating numbers \[3, k\]"),
     ({"adjacency": CSR.from_scipy(sp.csr_array((2, 3)))}, "2 × 3; a graph needs as many rows"),
 ]
 
@@ -138,6 +139,8 @@ def test_contradicting_arrays_are_refused(fields, message):
 def test_other_records_that_cannot_be():
     with pytest.raises(InputError, match="outside"):
         GraphBlock(A3, 1, torch.arange(3))
+    with pytest.raises(InputError, match="features, and those of reverse edges are not known"):
+        graph_of(edge_attr=torch.ones(3)).symmetrised()
     for order in ([0, 0, 1], [0, 1, 3], [-1, 0, 1]):
         with pytest.raises(InputError, match=r"permutation of \[0, 3\)"):
             graph_of().relabel(torch.tensor(order))

@@ -81,6 +81,7 @@ COO = {"format": np.array(b"coo"), "data": np.ones(1)}
 CSC = {"format": np.array(b"csc")}
 DIA = {"format": np.array(b"dia"), "data": np.ones((1, 3))}
 NO_X = {"x": None, **SPARSE}
+TURNED = {"indices": np.array([2, 1, 0, 0]), "edge_attr": np.ones((4, 1))}
 TWICE = {"indices": np.array([1, 1, 0, 0]), "data": np.array([3e38, 3e38, 1, 1])}
 BAD = [
     ({"indptr": None}, "not a graph: no array 'indptr'"),
@@ -101,6 +102,11 @@ BAD = [
     ({"data": np.array([1, 1, 1e300, 1])}, r"data\[2\] is 1e\+300; it must be a weight that"),
     ({"data": np.array([1, 1, 1e-300, 1])}, r"data\[2\] is 1e-300; it must be a weight that"),
     (TWICE, r"entry \(0, 1\) is 6e\+38; it must be a weight"),
+    (TURNED, "array 'edge_attr' needs a CSR whose columns rise in each row"),
+    ({"edge_attr": np.ones((3, 1))}, r"'edge_attr' must be float32 \[4, any\], got float64 \[3, 1"),
+    ({"edge_attr": np.ones((4, 1, 1))}, r"'edge_attr' must be float32 \[4, any\]"),
+    ({"edge_attr": np.array(["a"] * 4)}, "'edge_attr' holds '<U1', not numbers"),
+    ({"edge_attr": with_nan(4, 1)}, r"edge_attr\[1\] is nan"),
     ({"edge_weight": np.ones(4)}, "'edge_weight' is not read: weights are the array 'data'"),
     ({"directed": np.array(2)}, "'directed' must be one bool"),
     ({"x": with_nan((3, 2), (1, 0))}, r"x\[1, 0\] is nan; it must be a finite number"),

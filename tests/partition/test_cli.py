@@ -224,9 +224,6 @@ def test_wrong_arguments_get_one_line(graph_file, words, message, tmp_path, caps
     [
         ("", "must be a text that is not empty"),
         (".", "is a directory"),
-        ("no/such/dir", "its directory does not exist"),
-        ("/dev/null", "is a device or a pipe"),
-        ("x" * 5000, "cannot be written: File name too long"),
         ("graph.npz", "would overwrite the graph"),
         ("./elsewhere/../graph.npz", "would overwrite the graph"),
         ("link", "would overwrite the graph"),
