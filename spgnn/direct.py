@@ -80,28 +80,19 @@ class Transfers:
     moved_out: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
-    def count_read(self, requested: int, moved: int) -> None:
+    def count(self, **nbytes: int) -> None:
         with self._lock:
-            self.read += requested
-            self.moved_in += moved
-
-    def count_written(self, requested: int, moved: int) -> None:
-        with self._lock:
-            self.written += requested
-            self.moved_out += moved
+            for name, more in nbytes.items():
+                setattr(self, name, getattr(self, name) + more)
 
     def copy(self) -> Transfers:
         """The counts as they are now."""
-        return Transfers(self.read, self.written, self.moved_in, self.moved_out)
+        return self.since(Transfers())
 
     def since(self, before: Transfers) -> Transfers:
         """Transfers after `before` was copied."""
-        return Transfers(
-            self.read - before.read,
-            self.written - before.written,
-            self.moved_in - before.moved_in,
-            self.moved_out - before.moved_out,
-        )
+        names = ("read", "written", "moved_in", "moved_out")
+        return Transfers(*(getattr(self, name) - getattr(before, name) for name in names))
 
 
 class DirectFile:
@@ -137,7 +128,7 @@ class DirectFile:
                 size = os.fstat(self._descriptor).st_size
                 raise InputError(f"{self.path}: ends after {size} bytes; needs {offset + nbytes}")
             done += got
-        self.counts.count_read(nbytes, last - first)
+        self.counts.count(read=nbytes, moved_in=last - first)
         return whole[offset - first : offset - first + nbytes]
 
     def write(self, offset: int, values: npt.NDArray[Any]) -> None:
@@ -160,7 +151,7 @@ class DirectFile:
                 done += os.pwritev(self._descriptor, [view], offset + done)
             except OSError as error:
                 raise self._wrong("written", error) from None
-        self.counts.count_written(nbytes, length)
+        self.counts.count(written=nbytes, moved_out=length)
 
     def close(self) -> None:
         """Close it; what was begun must be done."""

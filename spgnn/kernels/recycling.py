@@ -92,7 +92,7 @@ class Keeper:
         piece = None
         if self._lock.acquire(blocking=False):
             try:
-                piece = self._found(nbytes)
+                piece = self._fitting(nbytes)
                 if piece is None and self._most is not None:
                     self._count()
                     self._give_up(self._room - nbytes)
@@ -119,7 +119,7 @@ class Keeper:
         """Bytes of the pieces that are not."""
         return self._in_use + sum(self._went_out)
 
-    def _found(self, nbytes: int) -> Tensor | None:
+    def _fitting(self, nbytes: int) -> Tensor | None:
         for place, piece in enumerate(self._free):
             if self._filled * piece.nbytes <= nbytes <= piece.nbytes:
                 return self._free.pop(place)

@@ -33,7 +33,11 @@ def update_rows_(
 ) -> Tensor:
     """``dropout(act(Z + b))`` in one pass over the rows, written over Z."""
     check_dense("Z", Z)
-    which = _number_of(act, alpha)
+    if act is not None:
+        check_choice("act", act, tuple(name for name in ACTS if name))
+    which = ACTS[act]
+    if which > _RELU and not 0 < alpha < float("inf"):
+        raise InputError(f"alpha must be positive, as the gradient asks for, got {alpha!r}")
     if bias is not None:
         check_array("bias", bias, Z.shape[1:], Z, SUM_DTYPE[Z.dtype])
     if vertex_ids is None:
@@ -57,15 +61,6 @@ def relu_of(X: Tensor) -> Any:
     """The node of the ReLU that X is the result of, if the gradient of X is hidden; else None."""
     node = X.grad_fn
     return node if getattr(node, "hidden", False) else None
-
-
-def _number_of(act: str | None, alpha: float) -> int:
-    if act is not None:
-        check_choice("act", act, tuple(name for name in ACTS if name))
-    which = ACTS[act]
-    if which > _RELU and not 0 < alpha < float("inf"):
-        raise InputError(f"alpha must be positive, as the gradient asks for, got {alpha!r}")
-    return which
 
 
 def _update_in_place(Z: Tensor, *rule: Any) -> None:

@@ -319,13 +319,9 @@ def _extremes(
     X, V = (None if t is None else _gathered(t) for t in operands)
     out, arg = results
     columns = out.shape[1]
-    width = 1 if V is None else columns // V.shape[1]
-    vector = vector_width(*(t for t in (out, X, V if width == 1 else None) if t is not None))
-    vector = vector if width == 1 else gcd(vector, width)
-    read = next(t for t in (X, V) if t is not None)
-    shape = _sliced_shape(read, columns, vector, ACCUMULATORS // 2)  # each with its place
+    shape, width = _message_shape(out, (X, V), V, ACCUMULATORS // 2)  # each with its place
     carry, carry_arg = _carry(tiling, out), _carry(tiling, out, arg.dtype)
-    dtypes = read.dtype, out.dtype, A.indices.dtype, arg.dtype
+    dtypes = next(t.dtype for t in (X, V) if t is not None), out.dtype, A.indices.dtype, arg.dtype
     device.launch(
         instance("edge_extremes", *dtypes, op, *shape, tiling.items),
         (tiling.tiles.shape[0] - 1, -(-columns // shape.columns)),
@@ -344,6 +340,17 @@ def _extremes(
     _extremes(A, carried.tiling, numbers, COPY_X, rule, results, carry_arg)
 
 
+def _message_shape(
+    out: Tensor, operands: Sequence[Tensor | None], V: Tensor | None, accumulators: int
+) -> tuple[ThreadShape, int]:
+    """Threads for a row of messages, and the columns that a number of V serves."""
+    read, columns = [t for t in operands if t is not None], out.shape[1]
+    width = 1 if V is None else columns // V.shape[1]
+    vector = vector_width(out, *(t for t in read if width == 1 or t is not V))
+    vector = vector if width == 1 else gcd(vector, width)
+    return _sliced_shape(read[0], columns, vector, accumulators), width
+
+
 def edge_sum(*arguments: Any) -> None:
     """Sums of what nonzeros make of rows of X (or W) and V, into ``out``."""
     indptr, indices, order, X, W, V, op, out = arguments
@@ -352,10 +359,7 @@ def edge_sum(*arguments: Any) -> None:
     X, W = (None if t is None else _gathered(t) for t in (X, W))
     V = _gathered(V)
     tiling, columns = tiling_of(indptr), out.shape[1]
-    width = columns // V.shape[1]
-    vector = vector_width(*(t for t in (out, X, W, V if width == 1 else None) if t is not None))
-    vector = vector if width == 1 else gcd(vector, width)
-    shape = _sliced_shape(V if X is None else X, columns, vector, _accumulators(out))
+    shape, width = _message_shape(out, (X, W, V), V, _accumulators(out))
     carry, dtypes = _carry(tiling, out), (out.dtype, V.dtype, indices.dtype)
     device.launch(
         instance("edge_sum", *dtypes, op, int(width > 1), *shape, tiling.items),
