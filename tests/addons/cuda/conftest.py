@@ -29,7 +29,7 @@ def emulated_device(tmp_path_factory):
 
 @pytest.fixture
 def emulated(emulated_device, monkeypatch):
-    """`spgnn.kernels.cuda` with its launches emulated."""
+    """`spgnn.addons.cuda` with its launches emulated."""
     monkeypatch.setattr(device, "launch", emulated_device.launch)
     monkeypatch.setattr(device, "properties", cpu_properties)
     emulated_device.launched.clear()
