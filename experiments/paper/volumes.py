@@ -13,8 +13,7 @@ from spgnn.addons.plan.graphs import Partitions
 from spgnn.errors import InputError
 from spgnn.files import write_file
 from spgnn.memory import peak_bytes
-from spgnn.partition.problem import Objective
-from spgnn.partition.volume import count_volumes
+from spgnn.partition import Objective, count_volumes
 from spgnn.progress import Progress
 from spgnn.testing import run_ranks
 

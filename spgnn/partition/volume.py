@@ -73,7 +73,13 @@ def count_volumes(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Volumes:
-    """Count the rows that a partition moves, per part and per block, under each cover."""
+    """Count the rows that a partition moves, per part and per block, under each cover.
+
+    A and labels are as of `report`. Column: part p sends row v of H to each other part with a row
+    that has a nonzero in column v. Row: part q sends one partial sum for each row elsewhere with a
+    nonzero in q's columns. Minimum: the size of a minimum vertex cover of each block, which is
+    exact (König); counted by default where A is in memory.
+    """
     adjacency = Adjacency.of(A)
     checked, parts = check_labels(labels, adjacency.vertices, parts)
     return _counted(adjacency, checked, parts, 1, minimum, check_threads(threads), progress)[0]
