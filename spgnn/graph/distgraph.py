@@ -112,25 +112,21 @@ class DistGraph(Named, DistributedGraph, DistVertices, Graph):
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of vertices, of edges (collective when first used) and of the whole graph."""
-        state = self.__dict__
-        for values in (state.get("attributes", {}), state.get("_shared", {})):
-            if name in values:
-                return values[name]
-        edges = state.get("_given_edges")
-        if edges is not None and name in edges.attributes:
-            return self.edge_attributes[name]
-        pairs = f"{name.removesuffix('_index')}_index"
-        if pairs in state.get("_pairs", {}):
-            labels = self._pairs[pairs].attributes
-            if name == pairs or name in labels:
-                own = self._own_pairs(pairs)
-                return own.index if name == pairs else own.attributes[name]
-        left_out = state.get("_left_out", {})
-        if name in left_out:
-            raise AttributeError(
-                f"{name} of the source, {left_out[name]}, is not on ranks: it has no row for each "
-                "vertex or each edge"
-            )
+        if "_pairs_here" in self.__dict__:  # and so is all that is looked at
+            for values in (self.attributes, self._shared):
+                if name in values:
+                    return values[name]
+            if self._given_edges is not None and name in self._given_edges.attributes:
+                return self.edge_attributes[name]
+            for pairs, one in self._pairs.items():
+                if name == pairs or name in one.attributes:
+                    own = self._own_pairs(pairs)
+                    return own.index if name == pairs else own.attributes[name]
+            if name in self._left_out:
+                raise AttributeError(
+                    f"{name} of the source, {self._left_out[name]}, is not on ranks: it has no row "
+                    "for each vertex or each edge"
+                )
         raise AttributeError(f"'DistGraph' object has no attribute '{name}'")
 
     def keys(self) -> list[str]:

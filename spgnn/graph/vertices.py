@@ -19,6 +19,7 @@ from spgnn.autograd import check_strided
 from spgnn.comm import Communicator
 from spgnn.comm.traffic import RowCounts
 from spgnn.errors import InputError
+from spgnn.exchange.needs import Gather
 from spgnn.files import atomic_directory, atomic_file
 from spgnn.layout import Int64Array, RowLayout
 from spgnn.registry import WRITERS
@@ -162,13 +163,11 @@ def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
     return whole
 
 
+@on_cpu
 def rows_of_all(rows: Tensor, comm: Communicator) -> Tensor:
     """Everyone's rows on every rank, one rank after another. Collective."""
-    sizes = torch.zeros(comm.size, dtype=torch.int64, device="cpu")
-    sizes[comm.rank] = len(rows)
-    comm.all_reduce(sizes).wait()
-    every = rows.new_empty((int(sizes.sum()), *rows.shape[1:]))
-    comm.all_gather(rows.detach().contiguous(), every, sizes.tolist())
+    (every,) = Gather("everyone", (rows.detach(),)).over(comm)
+    assert every is not None
     return every
 
 
