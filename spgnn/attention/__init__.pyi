@@ -4,7 +4,7 @@ from .operators import attend as attend
 from .pieces import Partials as Partials
 from .pieces import Pieces as Pieces
 from .pieces import pieces as pieces
-from .scores import Block as Block
+from .scores import EdgeBlock as EdgeBlock
 from .scores import Scores as Scores
 from .scores import Whole as Whole
 from .scores import head_scores as head_scores

@@ -21,7 +21,7 @@ from spgnn.sparse import SUM_DTYPE
 NO_CODEC, COMPILED = -1, -2
 
 
-class Matrix(Protocol):
+class AttendedMatrix(Protocol):
     """All that attention needs to know of a distributed matrix."""
 
     handle: int
@@ -51,7 +51,7 @@ class EdgeDropout:
 
 
 def attend(
-    A: Matrix,
+    A: AttendedMatrix,
     Z_local: Tensor,
     a: Tensor,
     dst: Tensor,
@@ -115,7 +115,7 @@ def attend(
 
 
 def _check(
-    A: Matrix,
+    A: AttendedMatrix,
     Z: Tensor,
     dst: Tensor,
     a: Tensor,
@@ -149,7 +149,7 @@ def _check(
 
 
 def _next_step(
-    A: Matrix, Z: Tensor, a: Tensor, edges: Tensor | None, ids: tuple[Any, Any], *rules: Any
+    A: AttendedMatrix, Z: Tensor, a: Tensor, edges: Tensor | None, ids: tuple[Any, Any], *rules: Any
 ) -> Step:
     """The step of what is about to begin, on which all ranks agree. Collective."""
     joint, slope, p, key, gradients = rules
@@ -180,7 +180,7 @@ def _attend(
 ) -> list[Tensor]:
     """Entry point of autograd and compiled graphs: the result, and tensors for its gradient."""
     handle, joint, slope, p, key, gradients, epoch, number = rules
-    A: Matrix = with_name(handle)
+    A: AttendedMatrix = with_name(handle)
     if number == COMPILED:
         ids = vertex_ids, row_columns
         _next_step(A, Z, a, edges, ids, joint, slope, p, key, gradients)
@@ -192,7 +192,7 @@ def _attend(
 
 def _new(Z: Tensor, dst: Tensor, a: Tensor, *others: Any) -> list[Tensor]:
     *_, handle, joint, _, _, _, gradients, _, _ = others
-    A: Matrix = with_name(handle)
+    A: AttendedMatrix = with_name(handle)
     parts, width, heads = A.attention.pieces, Z.shape[1], len(a)
 
     def saved(rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,7 +241,7 @@ def _attend_backward(G: Tensor, *operands: Any) -> list[Tensor]:
     """Gradients in rows, destinations, a and edge scores (empty where there are none)."""
     Z, dst, a, edges, vertex_ids, row_columns, saved, handle, *rules, epoch, number = operands
     joint, slope, p, key = rules
-    A: Matrix = with_name(handle)
+    A: AttendedMatrix = with_name(handle)
     A.operands.check(G, A.rows, heads=len(a), joint=joint, gradients=True)
     drops = None if vertex_ids is None else (key, p, vertex_ids, row_columns)
     inputs = Inputs(Z, dst, Scores(a, slope, joint), edges, drops)

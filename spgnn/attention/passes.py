@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spgnn import kernels
 from spgnn.attention.pieces import Partials, Pieces
-from spgnn.attention.scores import Block, Gradients, Scores, Whole
+from spgnn.attention.scores import EdgeBlock, Gradients, Scores, Whole
 from spgnn.comm import Communicator
 from spgnn.exchange import Step
 from spgnn.exchange.executor import Exchange
@@ -243,18 +243,18 @@ class Pass:
                 dst = gathered = self.unfold(_payload(dst, scores), step)[0]
             if self.sums is not None and parts.summed is not None:
                 (requested,) = self.sums.to_makers(_payload(dst, scores), step)()
-                block = Block(parts.summed, requested, Z, dropout=dropouts[2])
+                block = EdgeBlock(parts.summed, requested, Z, dropout=dropouts[2])
                 requested_state = scores.attend(block, None, gradients=gradients)
                 means, lse = finish(requested_state, Z.dtype)
                 payload = Payload(means, (lse.clamp_(min=NOTHING),))
                 wait_partials = self.sums.to_owners(payload, step)
-            block = Block(parts.local, dst, Z, edges[0], dropouts[0])
+            block = EdgeBlock(parts.local, dst, Z, edges[0], dropouts[0])
             state = scores.attend(block, None, gradients=gradients)
         finally:
             # Whatever happened here: peers write into these buffers.
             fetched = Z.new_empty(0, Z.shape[1]) if arriving is None else arriving.wait()
         if parts.remote is not None:
-            block = Block(parts.remote, dst, fetched, edges[1], dropouts[1])
+            block = EdgeBlock(parts.remote, dst, fetched, edges[1], dropouts[1])
             # To lower what is there raises what comes.
             state = scores.attend(block, _raised_(state, share), gradients=gradients)
             state = _raised_(state, -share)
@@ -305,7 +305,7 @@ class Pass:
         d_dst = scores.dst_gradient((saved.base, saved.P, saved.pi), whole)
         da, returning, of_remote = torch.zeros_like(scores.a), None, None
         if parts.remote is not None and self.exchange is not None:
-            block = Block(parts.remote, dst, saved.fetched, edges[1], dropouts[1])
+            block = EdgeBlock(parts.remote, dst, saved.fetched, edges[1], dropouts[1])
             part = scores.gradient(block, weighted(whole))
             returning = self.exchange.begin_adjoint(part.Z, step)
             da, of_remote, d_dst = da + part.a, part.edges, _sum(d_dst, part.dst)
@@ -313,14 +313,14 @@ class Pass:
             dZ, returned = None, None
             if requested is not None and self.sums is not None and parts.summed is not None:
                 theirs = weighted(Whole(*requested()))
-                block = Block(parts.summed, saved.requested, Z, dropout=dropouts[2])
+                block = EdgeBlock(parts.summed, saved.requested, Z, dropout=dropouts[2])
                 part = scores.gradient(block, theirs)
                 requested_saved = saved.requested_base, saved.requested_P, saved.requested_pi
                 of_dst = _sum(scores.dst_gradient(requested_saved, theirs), part.dst)
                 assert of_dst is not None
                 dZ, da = part.Z, da + part.a
                 returned = self.sums.to_owners(_payload(of_dst, scores), step)
-            block = Block(parts.local, dst, Z, edges[0], dropouts[0])
+            block = EdgeBlock(parts.local, dst, Z, edges[0], dropouts[0])
             part = scores.gradient(block, whole)
         finally:
             if returning is not None:

@@ -21,7 +21,7 @@ from spgnn.kernels.attention import (
 from spgnn.pattern import Pattern
 
 
-class Block(NamedTuple):
+class EdgeBlock(NamedTuple):
     """Edges that share one softmax per row."""
 
     pattern: Pattern  # [rows, cols]
@@ -72,18 +72,18 @@ class Scores(NamedTuple):
         return len(self.a)
 
     def attend(
-        self, block: Block, state: AttentionState | None, *, gradients: bool
+        self, block: EdgeBlock, state: AttentionState | None, *, gradients: bool
     ) -> AttentionState:
         """Merge the edges of a block into running softmaxes."""
         operands, rules = self._of(block)
         return attend_(block.pattern, operands, rules, state, gradients=gradients)
 
-    def _of(self, block: Block) -> tuple[Gat | GatV2, Rules]:
+    def _of(self, block: EdgeBlock) -> tuple[Gat | GatV2, Rules]:
         _, dst, Z, edges, dropout = block
         operands = GatV2(dst, Z, self.a) if self.joint else Gat(dst, head_scores(Z, self.a), Z)
         return operands, Rules(self.slope, edges, dropout)
 
-    def gradient(self, block: Block, whole: Whole) -> Gradients:
+    def gradient(self, block: EdgeBlock, whole: Whole) -> Gradients:
         """Gradients by the edges of a block."""
         operands, rules = self._of(block)
         gradients: Any = attend_backward(block.pattern, operands, rules, *whole)

@@ -235,7 +235,7 @@ def _without_it(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     return out.narrow(dim, 1, out.shape[dim] - 1)
 
 
-class Rows(Protocol):
+class OwnRows(Protocol):
     """The part of a graph that this module needs."""
 
     @property
@@ -392,10 +392,10 @@ class _Once(ModelHook):
 
     active: _Watch | None = None  # what is called inside a module that is watched is watched there
 
-    def __init__(self, graph: Rows | None = None) -> None:
+    def __init__(self, graph: OwnRows | None = None) -> None:
         self.look_at(graph)
 
-    def look_at(self, graph: Rows | None) -> None:
+    def look_at(self, graph: OwnRows | None) -> None:
         """The next calls are with rows of this graph."""
         self._graph = None if graph is None else ref(graph)
         self._seen: set[bool] = set()
@@ -433,7 +433,7 @@ class _Once(ModelHook):
                 self._seen.add(module.training)
 
 
-def watch(model: nn.Module, graph: Rows) -> None:
+def watch(model: nn.Module, graph: OwnRows) -> None:
     """Watch a model's first calls, module by module; those of spgnn know of ranks."""
     for module in model.modules():
         if type(module).__module__.startswith("spgnn.") or not takes_hooks(module):

@@ -24,7 +24,7 @@ from spgnn.torch_internals import plain_tensors
 EDGES, REVERSED, SOURCES = "edges", "reversed edges", "sources"
 
 
-class Halo(Protocol):
+class HaloVertices(Protocol):
     """The part of a graph that tracked sources need."""
 
     @property
@@ -52,7 +52,7 @@ class Halo(Protocol):
 class TrackedIndex(Tensor):
     """Integers that may number rows of the halo, and that remember it."""
 
-    graph: Halo
+    graph: HaloVertices
     kind: str
 
     @classmethod
@@ -76,7 +76,7 @@ class TrackedIndex(Tensor):
         return f"TrackedIndex({self.kind}, {list(self.shape)})"
 
 
-def tracked(index: Tensor, graph: Halo, kind: str = EDGES) -> TrackedIndex:
+def tracked(index: Tensor, graph: HaloVertices, kind: str = EDGES) -> TrackedIndex:
     """An index that remembers that it numbers rows of a halo."""
     result: TrackedIndex = _plain(index).as_subclass(TrackedIndex)
     result.graph, result.kind = graph, kind

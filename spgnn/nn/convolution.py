@@ -21,7 +21,7 @@ from spgnn.graph.features import Features, times, width_of
 from spgnn.graph.parameters import broadcast_
 from spgnn.graph.protocol import Aggregation, AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import has_gemm, times_transposed
-from spgnn.nn.norm import NormGraph, Product, Stage, norm_of, run_stages, stages_between
+from spgnn.nn.norm import LinearStage, NormGraph, Stage, norm_of, run_stages, stages_between
 from spgnn.nn.rowwise import Activation, DropoutKeys
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
@@ -267,7 +267,7 @@ class MLP(nn.Module):
         result: list[Stage] = []
         for norm, lin in zip(self.norms, self.lins[1:], strict=True):
             product = _product(lin)
-            hidden = isinstance(product, Product)
+            hidden = isinstance(product, LinearStage)
             result += stages_between(norm, self.act, self.act_first, hidden=hidden)
             result.append(product)
         return result
@@ -277,7 +277,7 @@ def _product(lin: nn.Module) -> Stage:
     """A linear layer whose bias the next stage adds, unless somebody looks at the layer."""
     if not isinstance(lin, Linear) or type(lin).forward is not Linear.forward or has_hooks(lin):
         return lin
-    return Product(lin.weight, lin.bias)
+    return LinearStage(lin.weight, lin.bias)
 
 
 def initialise(module: nn.Module) -> None:

@@ -350,12 +350,18 @@ def _wide(outputs: Tensor) -> Tensor:
     return outputs.float() if outputs.dtype in (torch.bfloat16, torch.float16) else outputs
 
 
+def over_ranks(parts: Sequence[Tensor], comm: Communicator) -> Tensor:
+    """Sums over all ranks of tensors of one shape, stacked, in memory of the CPU. Collective."""
+    total = torch.stack(list(parts)).cpu()
+    comm.all_reduce(total).wait()
+    return total
+
+
 def label_weights(
     loss: Loss, y: Tensor, masks: Sequence[Tensor], comm: Communicator
 ) -> list[float]:
     """Weights of the known labels in each mask over all ranks. Collective."""
-    weights = torch.stack([loss.weight_of(y, mask) for mask in masks]).cpu()
-    comm.all_reduce(weights).wait()
+    weights: list[float] = over_ranks([loss.weight_of(y, mask) for mask in masks], comm).tolist()
     return [float(weight) for weight in weights]
 
 
@@ -378,6 +384,5 @@ def masked_cross_entropy(logits: Tensor, y: Tensor, mask: Tensor, total: float) 
 def count_labelled(masks: Sequence[Tensor], y: Tensor, comm: Communicator) -> list[int]:
     """For each mask, the vertices in it with a known label, over all ranks. Collective."""
     has_label = labelled(y)
-    counts = torch.stack([(mask & has_label).sum() for mask in masks]).cpu()
-    comm.all_reduce(counts).wait()
-    return [int(count) for count in counts]
+    counts: list[int] = over_ranks([(mask & has_label).sum() for mask in masks], comm).tolist()
+    return counts

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spgnn.comm import Communicator
 from spgnn.graph.vertices import rows_of_all
-from spgnn.nn.loss import UNKNOWN
+from spgnn.nn.loss import UNKNOWN, over_ranks
 
 Int64 = npt.NDArray[np.int64]
 SAMPLES = 64  # of each rank, that splitters are chosen of
@@ -27,8 +27,7 @@ def areas(
     truth, chosen, near = truth.cpu(), chosen.cpu(), torch.zeros_like(values)
     if rounded:
         sizes = torch.where(chosen & values.isfinite(), values.abs(), 0).double().sum(0)
-        means = torch.stack((sizes, chosen.sum(0)))
-        comm.all_reduce(means).wait()
+        means = over_ranks((sizes, chosen.sum(0)), comm)
         near = _near(values, means[0] / means[1].clamp(min=1)).float()
     keys = _redistributed(_sorted_keys(values, truth, chosen, near), comm)
     counts = _counted(keys, columns)
@@ -110,8 +109,7 @@ def mean_reciprocal_rank(
     equal = ((negative - positive).abs() <= near) | (negative == positive)
     better = ((negative > positive) & ~equal).sum(dim=1)
     reciprocal = 1 / (1 + better.double() + equal.sum(dim=1).double() / 2)
-    summed = reciprocal.sum().reshape(1).cpu()
-    comm.all_reduce(summed).wait()
+    summed = over_ranks([reciprocal.sum()], comm)
     return float(summed) / total if total else None
 
 
@@ -126,14 +124,11 @@ def hits(
     every = best.new_empty(comm.size * most)
     comm.all_gather(best, every, [most] * comm.size)
     ordered, positive = every.sort(descending=True).values, positive.cpu()
-    above = torch.stack(
-        [
-            (positive.double() - ordered[k - 1] > _near(positive, ordered[k - 1].abs())).sum()
-            for k in ks
-        ]
-    )
-    comm.all_reduce(above).wait()
-    return [int(count) / total if total else None for count in above]
+    above = [
+        (positive.double() - ordered[k - 1] > _near(positive, ordered[k - 1].abs())).sum()
+        for k in ks
+    ]
+    return [int(count) / total if total else None for count in over_ranks(above, comm)]
 
 
 Score = float | None
@@ -155,11 +150,9 @@ def accuracies(
         Vertices that count in each, over all ranks.
     """
     right = logits.argmax(dim=1) == y
-    counts = torch.stack([(right & mask).sum() for mask in masks]).cpu()
-    comm.all_reduce(counts).wait()
-    return [
-        int(count) / total if total else None for count, total in zip(counts, totals, strict=True)
-    ]
+    counts = over_ranks([(right & mask).sum() for mask in masks], comm)
+    pairs = zip(counts, totals, strict=True)
+    return [int(count) / total if total else None for count, total in pairs]
 
 
 def confusion(
@@ -179,9 +172,7 @@ def confusion(
         here = has_label & mask[:, None]
         kinds = (guess & truth & here, guess & ~truth & here, ~guess & truth & here)
         counted.append(torch.stack([kind.sum(dim=0) for kind in kinds]))
-    counts = torch.stack(counted).cpu()
-    comm.all_reduce(counts).wait()
-    return counts.numpy()
+    return over_ranks(counted, comm).numpy()
 
 
 def f1_scores(
@@ -260,6 +251,5 @@ def _r2(count: Float64, squared: Float64, spread: Float64) -> Score:
 
 def _summed(kinds: Sequence[Sequence[Tensor]], comm: Communicator) -> Float64:
     """Sums over all rows of all ranks, float64 [masks, kinds, columns]. Collective."""
-    sums = torch.stack([torch.stack([t.double().sum(dim=0) for t in some]) for some in kinds]).cpu()
-    comm.all_reduce(sums).wait()
-    return sums.numpy()
+    sums = [torch.stack([t.double().sum(dim=0) for t in some]) for some in kinds]
+    return over_ranks(sums, comm).numpy()

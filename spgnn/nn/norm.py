@@ -339,7 +339,7 @@ def norm_of(
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
+class LinearStage:
     """The stage of a linear layer, whose bias the next stage adds."""
 
     weight: Tensor
@@ -422,7 +422,7 @@ def run_until(
         if place == stop:
             break
         Z = run_stage(stage, Z, graph, shift)
-        if isinstance(stage, Product):
+        if isinstance(stage, LinearStage):
             shift = stage.bias
         elif not isinstance(stage, Skip):
             shift = None
@@ -437,7 +437,7 @@ def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = 
         return wide.to(x.dtype)
     if isinstance(stage, Update):
         return stage(x, shift)
-    if isinstance(stage, Skip | Product):
+    if isinstance(stage, Skip | LinearStage):
         return stage(x)
     if getattr(stage, "takes_graph", False):
         return _shifted(stage, x, graph, shift)

@@ -19,7 +19,7 @@ from torch import Tensor
 from spgnn import kernels
 from spgnn.addons.plan.counts import Product
 from spgnn.addons.plan.epoch import trace
-from spgnn.attention import Block, Scores, Whole
+from spgnn.attention import EdgeBlock, Scores, Whole
 from spgnn.autograd import product
 from spgnn.comm import Communicator, RowCounts
 from spgnn.config import TrainConfig
@@ -345,7 +345,7 @@ def _edges(clock: Clock, kind: str) -> EdgeRates:
         )
         ids = [torch.arange(length, device=device) for length in A.shape]
         dropout = AttentionDropout(1, rate, *ids) if rate else None
-        block = Block(A.pattern, destinations, Z, dropout=dropout)
+        block = EdgeBlock(A.pattern, destinations, Z, dropout=dropout)
 
         def forward() -> tuple[Tensor, Tensor]:
             return finish(scores.attend(block, None, gradients=True), Z.dtype)
