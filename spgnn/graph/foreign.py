@@ -58,7 +58,7 @@ def refuse_one_rank(model: nn.Module) -> None:
     for name, module in modules:
         title = f"{name or 'the model'} ({kind_of_module(module)})"
         agree = "ranks have to agree on: call graph.replicate(model) before the first epoch"
-        if _sees_all(module):
+        if sees_all(module):
             raise InputError(
                 f"{title} looks at all vertices at once, and would see those of one rank: "
                 + _instead(module)
@@ -157,7 +157,8 @@ def takes_hooks(module: nn.Module) -> bool:
     return not scripted or type(module).__name__ == "TopLevelTracedModule"
 
 
-def _sees_all(module: nn.Module) -> bool:
+def sees_all(module: nn.Module) -> bool:
+    """True if a module takes all rows that it is given together, as the others' norms do."""
     kind, scripted = kind_of_module(module), isinstance(module, torch.jit.ScriptModule)
     norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
     if norm or (scripted and kind.startswith("BatchNorm")):

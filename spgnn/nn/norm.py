@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from spgnn.autograd import FIRST_COMPARED
 from spgnn.comm import Communicator
 from spgnn.errors import InputError, check_choice, unknown
+from spgnn.graph.foreign import sees_all
 from spgnn.graph.moments import Moments
 from spgnn.graph.protocol import AnyGraph, Graph, as_graph
 from spgnn.kernels.gemm import times_transposed
@@ -462,11 +463,8 @@ def takes_shift(stage: Stage) -> bool:
 def check_local(module: nn.Module) -> None:
     """Refuse what takes statistics over the rows of one rank, where ours look at all."""
     for part in module.modules():
-        kind = type(part)
-        theirs = kind.__module__.startswith("torch_geometric.nn.norm")
-        local = theirs and getattr(part, "mode", "") == "node"
-        batch = isinstance(part, nn.modules.batchnorm._BatchNorm)
-        if (batch and not isinstance(part, nn.SyncBatchNorm)) or (theirs and not local):
+        if sees_all(part):
+            kind = type(part)
             raise InputError(
                 f"{kind.__module__.partition('.')[0]}'s {kind.__name__} takes statistics over the "
                 "rows of one rank; spgnn.nn has BatchNorm, LayerNorm, GraphNorm and PairNorm"
