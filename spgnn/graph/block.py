@@ -198,8 +198,7 @@ class Block(Graph):
         values = self._values
         if values is None:
             return self._drawn
-        zeros = values.new_zeros(self.rows)
-        return zeros.index_add_(0, self._row_of_each, values)
+        return values.new_zeros(self.rows).index_add_(0, self._row_of_each, values)
 
     @cached_property
     def _row_of_each(self) -> Tensor:

@@ -351,11 +351,11 @@ class LinearStage:
         return times_transposed(Z, self.weight)
 
 
+@dataclass(frozen=True, eq=False)
 class Skip:
     """The stage of a skip connection: it adds rows."""
 
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
+    rows: Tensor
 
     def __call__(self, Z: Tensor) -> Tensor:
         """``Z + rows``."""
@@ -438,8 +438,6 @@ def run_stage(stage: Stage, x: Tensor, graph: NormGraph, shift: Tensor | None = 
         return wide.to(x.dtype)
     if isinstance(stage, Update):
         return stage(x, shift)
-    if isinstance(stage, Skip | LinearStage):
-        return stage(x)
     if getattr(stage, "takes_graph", False):
         return _shifted(stage, x, graph, shift)
     if isinstance(stage, nn.Sequential):
