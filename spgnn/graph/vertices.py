@@ -166,7 +166,7 @@ def collected(rows: Tensor, layout: RowLayout, comm: Communicator) -> Tensor:
 @on_cpu
 def rows_of_all(rows: Tensor, comm: Communicator) -> Tensor:
     """Everyone's rows on every rank, one rank after another. Collective."""
-    (every,) = Gather("everyone", (rows.detach(),)).over(comm)
+    every: Tensor | None = Gather("everyone", (rows.detach(),)).over(comm)[0]
     assert every is not None
     return every
 
