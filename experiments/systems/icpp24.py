@@ -83,6 +83,7 @@ def _check(algorithm: Algorithm, ranks: int) -> None:
 
 REPLICATED = NamedScheme(
     build=replicated,
-    can=frozenset({"replicas", "oblivious", "partial_sums", "relays", "peers", "learnt_values"}),
+    can=frozenset({"replicas", "oblivious", "partial_sums", "relays", "peers", "learnt_values"})
+    | {"comparison"},
     check=_check,
 )

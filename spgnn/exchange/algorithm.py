@@ -37,7 +37,8 @@ class NamedScheme:
         covers by rows. ``"hierarchy"``; ``"relays"``; ``"peers"``: rows in turns. ``"attention"``:
         rows arrive as they are. ``"relayed_rows"``: with relays, too. ``"whole_rows"``: a
         rank has all nonzeros of its rows. ``"learnt_values"``: gradients of A. ``"edge_labels"``:
-        a part for each nonzero.
+        a part for each nonzero. ``"comparison"``: never better than another,
+        so that no plan chooses it.
     copies : callable, optional
         ``copies(c, ranks)``: replicas of a block row, and shares of the feature columns.
     check : callable, optional

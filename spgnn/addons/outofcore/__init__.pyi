@@ -12,6 +12,8 @@ from .budget import decide_together as decide_together
 from .matrix import ChunkMatrix as ChunkMatrix
 from .model import ChunkedModel as ChunkedModel
 from .options import Storage as Storage
+from .sizes import DryPass as DryPass
+from .sizes import LayerSizes as LayerSizes
 from .sizes import Sizes as Sizes
 from .tables import Placement as Placement
 from .tables import Table as Table

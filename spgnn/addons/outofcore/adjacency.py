@@ -195,18 +195,13 @@ def _columns_as_rows(blocks: Blocks, low: int, high: int, weighted: bool) -> CSR
 class LayerRows(NamedTuple):
     """Own rows that a layer makes, and that it reads for them: bool [own rows], None for all."""
 
-    made: Tensor | None = None
+    mask: Tensor | None = None
     sources: Tensor | None = None
     place: Literal["whole", "memory", "files"] = "whole"  # or a matrix of its own rows, and where
 
 
 def rows_of_layers(
-    whole: ChunkMatrix,
-    wanted: Tensor,
-    reads_own: Sequence[bool],
-    comm: Communicator,
-    *,
-    files: bool,
+    whole: ChunkMatrix, mask: Tensor, reads_own: Sequence[bool], comm: Communicator, *, files: bool
 ) -> list[LayerRows]:
     """Rows of each layer if only some of the last one are wanted, bool [own rows]. Collective.
 
@@ -216,24 +211,24 @@ def rows_of_layers(
     layers = [LayerRows()] * len(reads_own)
     total = comm.agree(whole.blocks.nonzeros(), "sum")
     for number in range(len(layers) - 1, -1, -1):
-        needed = comm.agree(whole.blocks.nonzeros(wanted), "sum")
+        needed = comm.agree(whole.blocks.nonzeros(mask), "sum")
         few = needed <= OWN_MATRIX * total
         if not few and (not files or needed > OWN_ON_DISK * total):
-            if not bool(wanted.all()):
-                layers[number] = LayerRows(wanted)
+            if not bool(mask.all()):
+                layers[number] = LayerRows(mask)
             break
-        sources = _sources_of(whole, wanted, reads_own[number])
+        sources = _sources_of(whole, mask, reads_own[number])
         read, rows = (comm.agree(n, "sum") for n in (int(sources.sum()), len(sources)))
         if not few and read > OWN_ON_DISK * rows:
             sources.fill_(True)  # to pick nearly all rows costs more than to make the others
-        layers[number] = LayerRows(wanted, sources, "memory" if few else "files")
-        wanted = sources
+        layers[number] = LayerRows(mask, sources, "memory" if few else "files")
+        mask = sources
     return layers
 
 
 def receptive_field(
     whole: ChunkMatrix,
-    wanted: Tensor,
+    mask: Tensor,
     reads_own: Sequence[bool],
     comm: Communicator,
     storage: MatrixStorage | None = None,
@@ -242,45 +237,45 @@ def receptive_field(
 ) -> list[ChunkMatrix]:
     """Matrix of each layer, if only some rows of the last one are wanted. Collective."""
     matrices = [whole] * len(reads_own)
-    layers = rows_of_layers(whole, wanted, reads_own, comm, files=storage is not None)
-    for number, (made, sources, place) in enumerate(layers):
-        if made is None:
+    layers = rows_of_layers(whole, mask, reads_own, comm, files=storage is not None)
+    for number, (targets, sources, place) in enumerate(layers):
+        if targets is None:
             continue
         if sources is None:
-            matrices[number] = replace(whole, targets=made.nonzero()[:, 0], thinned=True)
+            matrices[number] = replace(whole, targets=targets.nonzero()[:, 0], thinned=True)
             continue
         # The rows of others are found by the numbers of all own ones.
         compact = whole.halo is None and number > 0 and not bool(sources.all())
         columns = sources if compact else None
         there = storage if storage and place == "files" else MatrixStorage(None, 0, Transfers())
-        matrix = _of_rows(whole, made, columns, there, f"A{number}")
+        matrix = _of_rows(whole, targets, columns, there, f"A{number}")
         matrices[number] = _with_transpose(matrix, there, f"A{number}") if multiplied else matrix
     return matrices
 
 
-def _rows_in_blocks(whole: ChunkMatrix, wanted: Tensor) -> Iterator[CSR]:
+def _rows_in_blocks(whole: ChunkMatrix, mask: Tensor) -> Iterator[CSR]:
     """Rows of each block that are wanted, bool [own rows]."""
     for number, block in whole.blocks.stream():
-        chosen = wanted[slice(*whole.bounds[number : number + 2])].nonzero()[:, 0]
+        chosen = mask[slice(*whole.bounds[number : number + 2])].nonzero()[:, 0]
         yield take_rows(block, chosen)
 
 
-def _sources_of(whole: ChunkMatrix, wanted: Tensor, reads_own: bool) -> Tensor:
+def _sources_of(whole: ChunkMatrix, mask: Tensor, reads_own: bool) -> Tensor:
     """Own rows that the products of any rank's wanted rows read, bool [own rows]. Collective."""
     rows = whole.bounds[-1]
     seen = torch.zeros(whole.blocks.columns, dtype=torch.bool)
-    for block in _rows_in_blocks(whole, wanted):
+    for block in _rows_in_blocks(whole, mask):
         seen[block.indices.long()] = True
     sources = seen[:rows].clone()
     if reads_own or whole.loops is not None:
-        sources |= wanted
+        sources |= mask
     if whole.halo is not None:
         sources |= whole.halo.adjoint(seen[rows:, None].float())[:, 0] > 0
     return sources
 
 
 def _of_rows(
-    whole: ChunkMatrix, wanted: Tensor, sources: Tensor | None, storage: MatrixStorage, name: str
+    whole: ChunkMatrix, mask: Tensor, sources: Tensor | None, storage: MatrixStorage, name: str
 ) -> ChunkMatrix:
     """Matrix of some own rows, with columns for these own rows alone, or for all."""
     number, columns = None, whole.blocks.columns
@@ -288,14 +283,14 @@ def _of_rows(
         number = torch.cumsum(sources, 0, dtype=index_dtype(len(sources) + 1)) - 1
         columns = int(sources.sum())
     writer: BlockWriter | None = None
-    for block in _rows_in_blocks(whole, wanted):
+    for block in _rows_in_blocks(whole, mask):
         indices = block.indices if number is None else number[block.indices.long()]
         if writer is None:
             writer = storage.writer(name, columns, weighted=block.values is not None)
         pattern = Pattern.trusted(block.indptr, indices, (block.shape[0], columns))
         writer.add(CSR(pattern, block.values))
     assert writer is not None
-    targets = wanted.nonzero()[:, 0]
+    targets = mask.nonzero()[:, 0]
     return replace(
         whole,
         blocks=writer.finish(),

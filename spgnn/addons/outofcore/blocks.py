@@ -40,12 +40,12 @@ class Blocks(ABC):
     def stream(self) -> Iterator[tuple[int, CSR]]:
         """All blocks in turn, each valid until the next one is asked for."""
 
-    def nonzeros(self, wanted: Tensor | None = None) -> int:
+    def nonzeros(self, mask: Tensor | None = None) -> int:
         """Nonzeros in some rows, bool [rows], or in all of them."""
         total = 0
         for number, (first, last) in enumerate(pairwise(self.bounds)):
             lengths = self.row_lengths(number)
-            total += int((lengths if wanted is None else lengths[wanted[first:last]]).sum())
+            total += int((lengths if mask is None else lengths[mask[first:last]]).sum())
         return total
 
 

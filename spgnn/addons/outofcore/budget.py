@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from spgnn.addons.outofcore.sizes import Sizes, TableBytes, Traffic, epoch_traffic
+from spgnn.addons.outofcore.sizes import Count, Sizes
 from spgnn.addons.outofcore.tables import FreedPages, Placement
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
@@ -36,9 +36,11 @@ class Budget:
     bytes: int  # memory that training is predicted to need, besides that of the process itself
     recomputed: frozenset[int] = frozenset()  # layers whose input rows are not saved
 
-    def traffic(self, sizes: Sizes) -> Traffic:
+    def traffic(self, sizes: Sizes) -> tuple[int, int]:
         """Bytes that an epoch reads and writes; exact if the sizes are."""
-        return epoch_traffic(sizes, self.placement, self.recomputed, self.chunks)
+        training, _ = sizes.dry.events(self.recomputed, sizes.keeps)
+        count = Count(training, sizes, self.placement, self.chunks)
+        return count.read, count.written
 
     @property
     def record(self) -> dict[str, Any]:
@@ -59,11 +61,6 @@ class Budget:
         """Memory for sorting a matrix by columns."""
         return self.bytes // 4
 
-    @property
-    def in_one_panel(self) -> Budget:
-        """As if all columns of every operand were in memory at once."""
-        return replace(self, placement=replace(self.placement, panel_bytes=0))
-
 
 Decided = Callable[[Sequence[Sizes], frozenset[int]], list[Budget]]
 """Budgets of ranks with some sizes, for a set of recomputed layers."""
@@ -72,53 +69,47 @@ Decided = Callable[[Sequence[Sizes], frozenset[int]], list[Budget]]
 def choose(
     sizes: Sequence[Sizes], recompute: Recompute, decided: Decided, *, learns: bool = True
 ) -> tuple[Sequence[Sizes], list[Budget]]:
-    """The budgets of some ranks, which agree, and their sizes with what is saved for backward."""
-    nothing = [each.keeping_nothing for each in sizes]
-    again = choose_recomputed(
-        nothing[0].reads_own, recompute, lambda layers: decided(nothing, layers)
-    )
-    if learns and recompute != "always" and list(sizes) != nothing:
-        saved = keep_first(again, lambda: decided(sizes, again[0].recomputed))
-        if saved is not None:
+    """The budgets of some ranks, which agree, and their sizes with what is saved for backward.
+
+    What the first layer makes of A·X is saved if that puts nothing more on the disk.
+    """
+    leaner = [replace(each, keeps=False) for each in sizes]
+    budgets = choose_recomputed(leaner, recompute, decided)
+    first = budgets[0]
+    # Where products are on the disk, to multiply again costs less.
+    saves = sizes[0].keeps and learns and recompute != "always"
+    if saves and "product" not in first.placement.on_disk:
+        try:
+            saved = decided(sizes, first.recomputed)
+        except InputError:
+            return leaner, budgets
+        if saved[0].placement == first.placement:
             return sizes, saved
-    return nothing, again
+    return leaner, budgets
 
 
 def choose_recomputed(
-    reads_own: Sequence[bool],
-    recompute: Recompute,
-    decided: Callable[[frozenset[int]], list[Budget]],
+    sizes: Sequence[Sizes], recompute: Recompute, decided: Decided
 ) -> list[Budget]:
     """Budgets, and for which layers the input rows that they read are recomputed, not saved.
 
     ``auto`` saves them in memory. Where they would go to the disk, they are recomputed from the
     products before them, if these are in memory; and where nothing can be saved, too.
     """
-    readers = [number for number, reads in enumerate(reads_own) if number and reads]
+    readers = {number for number, reads in enumerate(sizes[0].dry.reads_own) if number and reads}
     if recompute == "always" or not readers:
-        return decided(frozenset(readers))
+        return decided(sizes, frozenset(readers))
     try:
-        budgets = decided(frozenset())
+        budgets = decided(sizes, frozenset())
     except InputError:
         if recompute == "never":
             raise
-        return decided(frozenset(readers))
+        return decided(sizes, frozenset(readers))
     spilled = budgets[0].placement.on_disk
     if recompute == "never" or "input" not in spilled or "product" in spilled:
         return budgets
     # The product of the first layer may be A·X, which is on the disk then.
-    return decided(frozenset(n for n in readers if n > 1 or "propagated" not in spilled))
-
-
-def keep_first(budgets: list[Budget], decided: Callable[[], list[Budget]]) -> list[Budget] | None:
-    """Budgets if what the first layer makes of A·X is saved; ``None`` if that puts more on disk."""
-    if "product" in budgets[0].placement.on_disk:
-        return None  # to multiply again costs less
-    try:
-        saved = decided()
-    except InputError:
-        return None
-    return saved if saved[0].placement == budgets[0].placement else None
+    return decided(sizes, frozenset(readers - {1} if "propagated" in spilled else readers))
 
 
 def decide(
@@ -147,7 +138,11 @@ def decide(
     if memory is None:
         placement = Placement(frozenset(ORDER)) if spill else Placement()
         return priced(chunks or (SPILLED_CHUNKS if spill else 1), placement)
-    number = chunks or _fewest_chunks(sizes, memory)
+    number = chunks or 1
+    if not chunks:  # as few as leave each a share of the memory
+        while number < MOST_CHUNKS and _chunk_bytes(sizes, number) > _CHUNK_SHARE * memory:
+            number *= 2
+        number = min(number, max(sizes.rows, 1))
     # More chunks cost less than what they keep off the disk.
     more = [] if chunks else [number, 2 * number, 4 * number]
     fits = [n for n in more if priced(n, Placement()).bytes <= memory and n <= sizes.rows]
@@ -161,7 +156,7 @@ def decide(
     # The widest panel of operands that leaves space to the rest, of as few chunks as that takes.
     placement, most = Placement(frozenset(ORDER)), chunks or min(MOST_CHUNKS, max(sizes.rows, 1))
     while True:
-        columns = max(layer.operand for layer in sizes.layers)
+        columns = max(layer.operand for layer in sizes.dry.layers)
         while columns:
             tried = priced(number, replace(placement, panel_bytes=columns * sizes.itemsize))
             if tried.bytes <= memory:
@@ -171,16 +166,8 @@ def decide(
             break
         number = min(2 * number, most)
     least = priced(most, replace(placement, panel_bytes=sizes.itemsize)).bytes
-    what = "head" if any(layer.heads for layer in sizes.layers) else "column"
+    what = "head" if any(layer.heads for layer in sizes.dry.layers) else "column"
     raise _too_little(memory, least, itself, f"one {what} of an operand must fit; give more")
-
-
-def _fewest_chunks(sizes: Sizes, memory: int) -> int:
-    """As few as leave each a share of the memory."""
-    number = 1
-    while number < MOST_CHUNKS and _chunk_bytes(sizes, number) > _CHUNK_SHARE * memory:
-        number *= 2
-    return min(number, max(sizes.rows, 1))
 
 
 def memory_needed(
@@ -193,24 +180,25 @@ def memory_needed(
 
 
 def _table_bytes(sizes: Sizes, placement: Placement, recomputed: frozenset[int]) -> int:
-    propagated = 0 if "propagated" in placement.on_disk else sizes.propagated_bytes
-    return propagated + TableBytes(sizes, placement, recomputed).most
+    logs = sizes.dry.events(recomputed, sizes.keeps)
+    return max(Count(events, sizes, placement).most for events in logs)
 
 
 def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
     """Memory that one chunk needs during its computation, with two blocks of the matrix."""
-    layers = sizes.layers
+    layers = sizes.dry.layers
     # Of outputs that depend on all layers: what each of them makes, dropped, and its gradient.
-    copies = _COPIES + 3 * len(layers) * sizes.jumps
+    copies = _COPIES + 3 * len(layers) * sizes.dry.jumps
     copies += _NORM_COPIES * max(layer.norms for layer in layers)
     copies += _REDUCED_COPIES * all(layer.reduces for layer in layers)
     copies += _ATTENTION_COPIES * any(layer.heads for layer in layers)
     most = 0
-    for number, layer in enumerate(layers):
-        width = max(layer.made, layer.operand)
+    for number, (layer, size) in enumerate(zip(layers, sizes.layers, strict=True)):
+        width = max(layer.f_out, layer.operand)
         # Nothing is learnt of features, so there are fewer copies of them.
-        features = _FEATURE_COPIES * layer.given + copies * width
-        most = max(most, layer.rows * (copies * max(width, layer.given) if number else features))
+        features = _FEATURE_COPIES * layer.f_in + copies * width
+        numbers = copies * max(width, layer.f_in) if number else features
+        most = max(most, size.rows * numbers)
     blocks = 2 * _UNEVEN * sizes.matrix_bytes / chunks
     # Of rows in 16 bits some copies are float32.
     return int(blocks + max(sizes.itemsize, 4) * _UNEVEN * most / chunks)
@@ -219,32 +207,40 @@ def _chunk_bytes(sizes: Sizes, chunks: int) -> int:
 def freed_pages(sizes: Sizes, budget: Budget, memory: int | None, itself: int = 0) -> FreedPages:
     """Half of what is not needed is for tables, the other half for the computation of chunks."""
     placement, chunks = budget.placement, budget.chunks
-    tables = _table_bytes(sizes, placement, budget.recomputed)
-    left = tables
+    left = tables = _table_bytes(sizes, placement, budget.recomputed)
     if memory is not None:
         left = max(0, memory - memory_needed(sizes, chunks, placement, budget.recomputed))
     resident = None if memory is None else memory + itself
     return FreedPages(tables + left // 2, _chunk_bytes(sizes, chunks), resident)
 
 
-def agreed(comm: Communicator, mine: Budget) -> Budget:
-    """The same on all ranks: the most chunks, the narrowest panels that any of them asks for."""
-    depth = comm.agree(len(mine.placement.on_disk))
-    widest = 1 << 40
-    panel = -comm.agree(-(mine.placement.panel_bytes or widest))
-    placement = Placement(frozenset(ORDER[:depth]), 0 if panel == widest else panel)
-    return Budget(comm.agree(mine.chunks), placement, mine.bytes, mine.recomputed)
+def decide_together(
+    sizes: Sequence[Sizes],
+    memory: int | None,
+    chunks: int | None = None,
+    *,
+    comm: Communicator | None = None,
+    **options: Any,
+) -> list[Budget]:
+    """The same budget for all ranks, those of a communicator too; options are those of `decide`.
 
+    It has the most chunks and tables on the disk, and the narrowest panels, that any rank needs.
+    """
 
-def decide_together(sizes: Sequence[Sizes], memory: int | None, **options: Any) -> list[Budget]:
-    """Budgets of all ranks; options are those of `decide`."""
-    budgets = [decide(one, memory, None, **options) for one in sizes]
+    def each() -> list[Budget]:
+        return [decide(one, memory, chunks, **options) for one in sizes]
+
+    budgets = each() if comm is None else comm.on_every_rank(each)
     depth = max(len(one.placement.on_disk) for one in budgets)
-    panels = [one.placement.panel_bytes for one in budgets if one.placement.panel_bytes]
-    placement = Placement(frozenset(ORDER[:depth]), min(panels, default=0))
-    chunks, recomputed = max(one.chunks for one in budgets), budgets[0].recomputed
+    widest = 1 << 40
+    panel = min(one.placement.panel_bytes or widest for one in budgets)
+    number = max(one.chunks for one in budgets)
+    if comm is not None:
+        depth, panel, number = comm.agree(depth), -comm.agree(-panel), comm.agree(number)
+    placement = Placement(frozenset(ORDER[:depth]), 0 if panel == widest else panel)
+    recomputed = budgets[0].recomputed
     return [
-        Budget(chunks, placement, memory_needed(one, chunks, placement, recomputed), recomputed)
+        Budget(number, placement, memory_needed(one, number, placement, recomputed), recomputed)
         for one in sizes
     ]
 

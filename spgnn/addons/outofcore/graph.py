@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +13,17 @@ from torch import Tensor
 from spgnn.addons.outofcore.adjacency import (
     Adjacency,
     MatrixStorage,
-    RowStatistics,
     even_bounds,
     receptive_field,
     statistics_of,
     whole_matrix,
 )
 from spgnn.addons.outofcore.blocks import Blocks, FileExtent, rows_of
-from spgnn.addons.outofcore.budget import LIBRARIES, Budget, agreed, choose, decide, freed_pages
+from spgnn.addons.outofcore.budget import LIBRARIES, Budget, choose, decide_together, freed_pages
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel
 from spgnn.addons.outofcore.options import Storage
-from spgnn.addons.outofcore.sizes import Sizes
+from spgnn.addons.outofcore.sizes import DryPass, Sizes
 from spgnn.addons.outofcore.tables import (
     MappedRows,
     MemoryTable,
@@ -126,16 +124,18 @@ class ChunkedGraph:
         stored = torch.bfloat16 if storage.spill_dtype == "bfloat16" else self.dtype
         sparse = isinstance(X, CSR)
         propagates = config.propagates_once(sparse=sparse)
-        self.sizes = model.sizes(
+        # Whatever is decided, these are in memory.
+        tensors = statistics.loops, statistics.row_scale, X, dataset.ids
+        fixed = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+        fixed += 2 * X.nnz * 8 if isinstance(X, CSR) else 0
+        dry = DryPass(model, sparse=sparse, propagates=propagates, symmetric=adjacency.symmetric)
+        self.sizes = dry.sizes(
             rows=rows,
             received=len(statistics.needed),
             nonzeros=dataset.starts(rows),
             weighted=adjacency.weighted,
-            symmetric=adjacency.symmetric,
             itemsize=self.dtype.itemsize,
-            fixed_bytes=_fixed_bytes(dataset, statistics),
-            sparse=sparse,
-            propagates=propagates,
+            fixed_bytes=fixed,
             propagated_itemsize=stored.itemsize,
             in_files=self._file is not None,
         )
@@ -152,14 +152,14 @@ class ChunkedGraph:
         memory = storage.memory - itself if storage.memory else None
 
         def decided(sizes: Sequence[Sizes], recomputed: frozenset[int]) -> list[Budget]:
-            one = partial(decide, sizes[0], memory, chunks, spill=directory is not None)
-            mine = comm.on_every_rank(lambda: one(itself=itself, recomputed=recomputed))
-            return [agreed(comm, mine)]
+            how = {"spill": directory is not None, "itself": itself, "recomputed": recomputed}
+            return decide_together(sizes, memory, chunks, comm=comm, **how)
 
         # Inference saves nothing.
         recompute = "never" if labels is None else storage.recompute
         learns = labels is not None
         (self.sizes,), (self.budget,) = choose([self.sizes], recompute, decided, learns=learns)
+        self.recomputed, self.keeps_first = self.budget.recomputed, self.sizes.keeps
         self.tables = TableFactory(self.budget.placement, directory, self.dtype, counts)
         self._freed = freed_pages(self.sizes, self.budget, memory, itself)
         self._freed.keep()
@@ -183,13 +183,15 @@ class ChunkedGraph:
         self.whole = [self.matrix] * model.layers
         self._outputs: MappedRows | None = None
 
-    def matrices_for(self, wanted: Tensor, *, training: bool) -> list[ChunkMatrix]:
+    def matrices_for(self, mask: Tensor, *, training: bool) -> list[ChunkMatrix]:
         """The matrix of each layer, if outputs of some rows are read, bool [n]. Collective."""
         if not self._prunes:
             return self.whole
         storage = self._storage if training and self._sorts else None
-        of, comm = self.sizes.reads_own, self.comm
-        return receptive_field(self.matrix, wanted, of, comm, storage, multiplied=self._multiplied)
+        reads_own, multiplied = self.sizes.dry.reads_own, self._multiplied
+        return receptive_field(
+            self.matrix, mask, reads_own, self.comm, storage, multiplied=multiplied
+        )
 
     def ids_of(self, chunk: int, chosen: Tensor | None) -> Tensor:
         """Original ids of some rows of a chunk, or of all."""
@@ -293,11 +295,3 @@ class ChunkedGraph:
         """Give up the memory of tables."""
         release(self.propagated)
         keep_pages(None)
-
-
-def _fixed_bytes(dataset: ChunkedDataset, statistics: RowStatistics) -> int:
-    """Bytes that are in memory whatever is decided."""
-    X, ids = dataset.X, dataset.ids
-    tensors = (statistics.loops, statistics.row_scale, X, ids)
-    nbytes = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
-    return nbytes + (2 * X.nnz * 8 if isinstance(X, CSR) else 0)

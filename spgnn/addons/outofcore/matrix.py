@@ -23,7 +23,7 @@ from spgnn.addons.outofcore.attention_panel import (
     panel_bytes,
 )
 from spgnn.addons.outofcore.blocks import Blocks
-from spgnn.addons.outofcore.tables import Table, memory_rows, panels_of
+from spgnn.addons.outofcore.tables import Table, memory_rows
 from spgnn.attention import EdgeDropout
 from spgnn.graph import AttentionScores
 from spgnn.kernels import AttentionDropout, add_to_extremes_, extreme_
@@ -31,7 +31,7 @@ from spgnn.pattern import Pattern
 from spgnn.sparse import CSR
 from spgnn.spmm import DistMatrix
 
-NewTable = Callable[..., Table]  # (bounds, width, extra=0): for an operand, or a product in panels
+NewTable = Callable[..., Table]  # (bounds, width, extra=0): where operands lie
 ChunkStream = Iterator[tuple[int, Tensor]]  # the number of each chunk, and its rows
 _FEW_COLUMNS = 32
 
@@ -73,6 +73,11 @@ class Request(NamedTuple):
     reduce: str = "sum"
     scores: AttentionScores | None = None  # with attention
     dropped: EdgeDropout | None = None  # with attention, in training
+
+    @property
+    def linear(self) -> bool:
+        """True if backward does without the operand, as of a sum."""
+        return self.reduce == "sum"
 
     @property
     def heads(self) -> Heads:
@@ -133,9 +138,8 @@ class ChunkMatrix:
     @property
     def adjoint_blocks(self) -> list[Blocks]:
         """Blocks that the adjoint reads."""
-        if self.transposed is None:
-            return [self.blocks]
-        return [self.transposed, *([] if self.to_others is None else [self.to_others])]
+        every = (self.blocks,) if self.transposed is None else (self.transposed, self.to_others)
+        return [blocks for blocks in every if blocks is not None]
 
     def chosen(self, chunk: int) -> Tensor | None:
         """Rows of a chunk that the product makes, counted from its first row; ``None``: all."""
@@ -158,126 +162,67 @@ class ChunkMatrix:
         return Z.new_zeros(end - begin, Z.shape[1]).index_copy_(0, chosen, Z)
 
     def products(
-        self,
-        H: Table,
-        panel: int,
-        new: NewTable,
-        request: Request | None = None,
-        scores: ScoreTables | None = None,
+        self, H: Table, request: Request | None = None, scores: ScoreTables | None = None
     ) -> ChunkStream:
         """Rows of an aggregation of H [k, f], by chunks; without a request B + diag(loops) times H.
 
-        Collective; valid until the next ones are asked for. Panels have whole heads.
+        Collective; each is valid until the next one.
         """
-        blocks = self._answer(request, scores)
+        answers = self._answers(request, scores)
 
         def of(first: int, last: int) -> ChunkStream:
-            for chunk, Z in blocks(H, first, last):
+            for chunk, Z in answers.products(H, first, last):
                 yield chunk, self.keep_wanted(chunk, Z)
 
-        return _by_panels(of, self.row_bounds, H, panel, new)
-
-    def _answer(
-        self, request: Request | None, scores: ScoreTables | None
-    ) -> Callable[[Table, int, int], ChunkStream]:
-        """Rows of all blocks for columns [first, last) of an operand, as a request asks."""
-        if request is None or request.reduce == "sum":
-            return self.panel_products
-        if request.scores is None:
-            return partial(self._panel_reductions, request.reduce)
-        assert scores is not None
-        return _PanelAttention(self, request, scores).products
+        return _by_panels(of, self.row_bounds, H)
 
     def panel_products(self, H: Table, first: int, last: int) -> ChunkStream:
-        """The same of columns [first, last) of H, with the rows of all blocks. Collective."""
-        X = self.extended(H, first, last)
-        for chunk, block in self.blocks.stream():
-            Z = _times(block, X)
-            if self.loops is not None:
-                begin, end = self.blocks.bounds[chunk : chunk + 2]
-                own = X[begin:end] if self._diagonal is None else X[self._diagonal[begin:end]]
-                Z = Z.addcmul_(own, self.loops[begin:end, None].to(Z.dtype))
-            yield chunk, Z
+        """Columns [first, last) of B + diag(loops) times H, with the rows of all blocks."""
+        return _Sums(self).products(H, first, last)
 
     def adjoints(
         self,
         G: Table,
-        panel: int,
         new: NewTable,
         request: Request | None = None,
         operand: Table | None = None,
         scores: ScoreTables | None = None,
     ) -> ChunkStream:
         """The gradient of an operand by that of its aggregation, G [m, f]. Collective."""
-        if request is not None and request.reduce != "sum":
+        answers = self._answers(request, scores)
+        if not isinstance(answers, _Sums):
             assert operand is not None
-            of: Callable[[Table, Table, int, int], ChunkStream]
-            of = partial(self._reduction_adjoints, request.reduce)
-            if request.scores is not None:
-                assert scores is not None
-                of = _PanelAttention(self, request, scores).adjoints
-            yield from _by_panels(partial(of, operand, G), self.column_bounds, operand, panel, new)
+            of = partial(answers.adjoints, operand, G)
+            yield from _by_panels(of, self.column_bounds, operand)
             return
-        if not self.thinned:
-            yield from self._adjoints(G, panel, new)
-            return
-        full = new(self.bounds, G.width, self.halo_rows)
-        try:
-            for chunk in range(G.chunks):
-                full.write_some(chunk, self.chosen(chunk), G.read(chunk))
+        full, whole = G, self
+        if self.thinned:
+            full = new(self.bounds, G.width, self.halo_rows)
             whole = replace(self, targets=None, thinned=False)
-            yield from whole._adjoints(full, panel, new)
+        try:
+            for chunk in range(G.chunks if self.thinned else 0):
+                full.write_some(chunk, self.chosen(chunk), G.read(chunk))
+            of = partial(_Sums(whole).adjoints, full, full)
+            yield from _by_panels(of, whole.column_bounds, full)
         finally:
-            full.release()
+            if self.thinned:
+                full.release()
 
-    def _adjoints(self, G: Table, panel: int, new: NewTable) -> ChunkStream:
-        transposed = self.transposed
-        if transposed is None:
-            return self.products(G, panel, new)
-
-        def of(first: int, last: int) -> ChunkStream:
-            X = G.panel(first, last)
-            returned = self._returned(X)
-            for chunk, block in transposed.stream():
-                begin, end = self.column_bounds[chunk : chunk + 2]
-                dH = _times(block, X)
-                if returned is not None:
-                    dH += returned[begin:end]
-                if self.loops is not None:
-                    low, high = self.row_bounds[chunk : chunk + 2]
-                    own = X[low:high] * self.loops[low:high, None].to(dH.dtype)
-                    if self._diagonal is None:
-                        dH.add_(own)
-                    else:
-                        dH.index_add_(0, self._diagonal[low:high] - begin, own)
-                yield chunk, dH
-
-        return _by_panels(of, self.column_bounds, G, panel, new)
-
-    def _returned(self, X: Tensor) -> Tensor | None:
-        """Products for own rows that other ranks compute in the adjoint. Collective."""
-        if self.halo is None:
-            return None
-        sent = X.new_zeros(self.halo_rows, X.shape[1])
-        if self.to_others is not None:
-            for number, block in self.to_others.stream():
-                begin, end = self.to_others.bounds[number : number + 2]
-                sent[begin:end] = _times(block, X)
-        return self.halo.adjoint(sent)
+    def _answers(
+        self, request: Request | None, scores: ScoreTables | None
+    ) -> _Sums | _Reductions | _Attention:
+        if request is None or request.linear:
+            return _Sums(self)
+        if scores is None:
+            return _Reductions(self, request.reduce)
+        return _Attention(self, request, scores)
 
     @cached_property
-    def _diagonal(self) -> Tensor | None:
+    def diagonal(self) -> Tensor | None:
         """Column of each row's own vertex, int64 [m]; ``None`` if it has the row's number."""
-        if self.thinned or self.targets is None:
-            return None
-        return (
-            self.targets if self.sources is None else torch.searchsorted(self.sources, self.targets)
-        )
-
-    def diagonal(self, chunk: int) -> Tensor:
-        """Column of each own vertex whose row is in a block, int64 [rows of the block]."""
-        begin, end = self.blocks.bounds[chunk : chunk + 2]
-        return torch.arange(begin, end) if self._diagonal is None else self._diagonal[begin:end]
+        if self.thinned or self.targets is None or self.sources is None:
+            return None if self.thinned else self.targets
+        return torch.searchsorted(self.sources, self.targets)
 
     def extended(self, H: Table, first: int, last: int) -> Tensor:
         """Columns of own rows of H, and of received ones below. Collective."""
@@ -285,36 +230,6 @@ class ChunkMatrix:
         if self.halo is not None:
             X[H.rows :] = self.halo.forward(X[: H.rows].contiguous())
         return X
-
-    def _panel_reductions(self, reduction: str, H: Table, first: int, last: int) -> ChunkStream:
-        """A reduction of each row's neighbours, whose values do not count; 0 without any."""
-        X = self.extended(H, first, last)
-        for chunk, block in self.blocks.stream():
-            A = CSR(block.pattern)
-            pieces = [X] if reduction in ("max", "min") else _pieces(X)
-            yield chunk, torch.cat([kernels.spmm(A, x, reduce=reduction) for x in pieces], 1)
-
-    def _reduction_adjoints(
-        self, reduction: str, H: Table, G: Table, first: int, last: int
-    ) -> ChunkStream:
-        X = self.extended(H, first, last)
-        dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
-        for chunk, block in self.blocks.stream():
-            here = self.spread(chunk, G.read_panel(chunk, first, last))
-            if reduction in ("max", "min"):  # of equal neighbours, the first gets it
-                arg = extreme_(block.pattern, X, largest=reduction == "max")[1]
-                add_to_extremes_(dX, here, arg)
-                continue
-            for x, dx, dz in zip(_pieces(X), _pieces(dX), _pieces(here), strict=True):
-                with torch.enable_grad():
-                    operand = x.detach().requires_grad_()
-                    z = kernels.spmm(CSR(block.pattern), operand, reduce=reduction)
-                dx.add_(torch.autograd.grad(z, operand, dz)[0])
-        own = dX[: H.rows]
-        if self.halo is not None:
-            own += self.halo.adjoint(dX[H.rows :])
-        for chunk, (begin, end) in enumerate(pairwise(self.column_bounds)):
-            yield chunk, own[begin:end].clone()  # a view of the last chunk would keep them all
 
     def received_ids(self, ids: Tensor | int) -> Tensor | None:
         """Original ids of the rows of other ranks, int64; ``None`` on one rank. Collective."""
@@ -347,20 +262,15 @@ def _cut(rows: Tensor | None, bounds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _by_panels(
-    of: Callable[[int, int], ChunkStream],
-    bounds: tuple[int, ...],
-    operand: Table,
-    panel: int,
-    new: NewTable,
+    of: Callable[[int, int], ChunkStream], bounds: tuple[int, ...], operand: Table
 ) -> ChunkStream:
     """All columns of a product's rows, as wide as its operand, from ``of(first, last)``."""
-    panels = panels_of(operand.width, panel)
-    if len(panels) == 1:
+    if len(operand.panels) == 1:
         yield from of(0, operand.width)
         return
-    together = new(bounds, operand.width)
+    together = operand.like(bounds)
     try:
-        for first, last in panels:
+        for first, last in operand.panels:
             for chunk, Z in of(first, last):
                 together.write_panel(chunk, first, Z)
         for chunk in range(together.chunks):
@@ -369,7 +279,97 @@ def _by_panels(
         together.release()
 
 
-class _PanelAttention:
+class _Sums:
+    """B + diag(loops) times an operand, and its transpose."""
+
+    def __init__(self, matrix: ChunkMatrix) -> None:
+        self._matrix = matrix
+
+    def products(self, H: Table, first: int, last: int) -> ChunkStream:
+        """Columns [first, last) of the rows of all blocks. Collective."""
+        matrix = self._matrix
+        X = matrix.extended(H, first, last)
+        for chunk, block in matrix.blocks.stream():
+            Z = _times(block, X)
+            if matrix.loops is not None:
+                begin, end = matrix.blocks.bounds[chunk : chunk + 2]
+                own = X[begin:end] if matrix.diagonal is None else X[matrix.diagonal[begin:end]]
+                Z = Z.addcmul_(own, matrix.loops[begin:end, None].to(Z.dtype))
+            yield chunk, Z
+
+    def adjoints(self, H: Table, G: Table, first: int, last: int) -> ChunkStream:
+        """The same of the transpose, times G. Collective."""
+        matrix = self._matrix
+        if matrix.transposed is None:
+            yield from self.products(G, first, last)
+            return
+        X = G.panel(first, last)
+        returned = self._returned(X)
+        for chunk, block in matrix.transposed.stream():
+            begin, end = matrix.column_bounds[chunk : chunk + 2]
+            dH = _times(block, X)
+            if returned is not None:
+                dH += returned[begin:end]
+            if matrix.loops is not None:
+                low, high = matrix.row_bounds[chunk : chunk + 2]
+                own = X[low:high] * matrix.loops[low:high, None].to(dH.dtype)
+                if matrix.diagonal is None:
+                    dH.add_(own)
+                else:
+                    dH.index_add_(0, matrix.diagonal[low:high] - begin, own)
+            yield chunk, dH
+
+    def _returned(self, X: Tensor) -> Tensor | None:
+        """Products for own rows that other ranks compute in the adjoint. Collective."""
+        matrix = self._matrix
+        if matrix.halo is None:
+            return None
+        sent = X.new_zeros(matrix.halo_rows, X.shape[1])
+        if matrix.to_others is not None:
+            for number, block in matrix.to_others.stream():
+                begin, end = matrix.to_others.bounds[number : number + 2]
+                sent[begin:end] = _times(block, X)
+        return matrix.halo.adjoint(sent)
+
+
+class _Reductions:
+    """A reduction of each row's neighbours, whose values do not count; 0 without any."""
+
+    def __init__(self, matrix: ChunkMatrix, reduction: str) -> None:
+        self._matrix, self._reduction = matrix, reduction
+        self._chooses = reduction in ("max", "min")
+
+    def products(self, H: Table, first: int, last: int) -> ChunkStream:
+        """Columns [first, last) of the rows of all blocks. Collective."""
+        X = self._matrix.extended(H, first, last)
+        for chunk, block in self._matrix.blocks.stream():
+            A, pieces = CSR(block.pattern), [X] if self._chooses else _pieces(X)
+            yield chunk, torch.cat([kernels.spmm(A, x, reduce=self._reduction) for x in pieces], 1)
+
+    def adjoints(self, H: Table, G: Table, first: int, last: int) -> ChunkStream:
+        """The gradient of H. Collective."""
+        matrix = self._matrix
+        X = matrix.extended(H, first, last)
+        dX = memory_rows(X.shape[0], X.shape[1], X.dtype).zero_()
+        for chunk, block in matrix.blocks.stream():
+            here = matrix.spread(chunk, G.read_panel(chunk, first, last))
+            if self._chooses:  # of equal neighbours, the first gets it
+                arg = extreme_(block.pattern, X, largest=self._reduction == "max")[1]
+                add_to_extremes_(dX, here, arg)
+                continue
+            for x, dx, dz in zip(_pieces(X), _pieces(dX), _pieces(here), strict=True):
+                with torch.enable_grad():
+                    operand = x.detach().requires_grad_()
+                    z = kernels.spmm(CSR(block.pattern), operand, reduce=self._reduction)
+                dx.add_(torch.autograd.grad(z, operand, dz)[0])
+        own = dX[: H.rows]
+        if matrix.halo is not None:
+            own += matrix.halo.adjoint(dX[H.rows :])
+        for chunk, (begin, end) in enumerate(pairwise(matrix.column_bounds)):
+            yield chunk, own[begin:end].clone()  # a view of the last chunk would keep them all
+
+
+class _Attention:
     """Attention over a matrix whose rows come chunk after chunk; its values do not count."""
 
     def __init__(self, matrix: ChunkMatrix, request: Request, scores: ScoreTables) -> None:
@@ -453,16 +453,17 @@ class _PanelAttention:
     ) -> PanelRows:
         """A chunk's rows, with those nonzeros on the diagonal that are added."""
         matrix, loops, dropout = self._matrix, None, None
-        diagonal = matrix.diagonal(chunk)
+        begin, end = matrix.blocks.bounds[chunk : chunk + 2]
+        own = matrix.diagonal
+        diagonal = torch.arange(begin, end) if own is None else own[begin:end]
         if matrix.loops is not None:
-            begin, end = matrix.blocks.bounds[chunk : chunk + 2]
             loops = PanelLoops(matrix.loops[begin:end] > 0, diagonal)
         if ids is not None and self._ids is not None and self._dropped is not None:
             # The kernel takes a signed key.
             key, p = (self._dropped.key + 2**63) % 2**64 - 2**63, self._dropped.p
             dropout = AttentionDropout(key, p, self._ids[diagonal], ids)
-        own = self._tables.destinations.read_panel(chunk, *self._score_columns(*columns))
-        return PanelRows(pattern, matrix.spread(chunk, own).contiguous(), loops, dropout)
+        scores = self._tables.destinations.read_panel(chunk, *self._score_columns(*columns))
+        return PanelRows(pattern, matrix.spread(chunk, scores).contiguous(), loops, dropout)
 
     def _ids_of(self, first: int, last: int) -> Tensor | None:
         """Ids of sources, so that dropout of some heads is that of these among all of them."""

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from spgnn.addons.outofcore.matrix import Request
-from spgnn.addons.outofcore.sizes import LayerSizes, Sizes
 from spgnn.autograd import with_backward
 from spgnn.comm import Communicator
 from spgnn.errors import InputError
@@ -158,14 +156,14 @@ class ChunkRows(Graph):
         moments: Sequence[VertexMoments] = (),
         leaf: int = -1,
         keep: Callable[[Tensor], None] | None = None,
-        kept: Tensor | None = None,
+        saved: Tensor | None = None,
     ) -> None:
         self.vertex_ids = vertex_ids
         self.leaves: list[Tensor] = []
         self.gradient: Tensor | None = None
         self._product, self._first = product, first
         self._moments, self._leaf, self._norms = moments, leaf, 0
-        self._keep, self._kept = keep, kept
+        self._keep, self._kept = keep, saved
 
     def matrix(self, normalisation: Normalisation = "none") -> Matrix:
         """There is none: products are computed elsewhere."""
@@ -190,15 +188,15 @@ class ChunkRows(Graph):
 
     def _of_propagated(self, request: Aggregation) -> Tensor:
         """Multiply A·X with the weights, or take the product that was kept."""
-        H, kept = request.operand, self._kept
-        if kept is None:
+        H, saved = request.operand, self._kept
+        if saved is None:
             Z = super().aggregate(request)
             if self._keep is not None:
                 self._keep(Z.detach())
             return Z
         assert isinstance(H, Propagated)
         if not torch.is_grad_enabled():
-            return kept
+            return saved
         operands = [(request.weight, H.AX_local), (request.root, H.X_local)]
 
         def to_weights(G: Tensor) -> None:
@@ -207,7 +205,7 @@ class ChunkRows(Graph):
                     product = bfloat16.gradient if G.dtype == torch.bfloat16 else transposed_times
                     torch.autograd.backward(weight, product(G, X))
 
-        return with_backward(kept, to_weights)
+        return with_backward(saved, to_weights)
 
     def _keep_gradient(self, gradient: Tensor) -> None:
         self.gradient = gradient
@@ -230,7 +228,8 @@ class ChunkedModel:
         ends = model.in_channels, model.hidden_channels, model.num_layers, model.out_channels
         self.widths = layer_widths(*ends, model.jk_mode)
         # What each layer asks for in training, of no rows.
-        self.requests = [self._of_no_rows(n, width) for n, width in enumerate(self.widths[:-1])]
+        self.dtype = next(model.parameters()).dtype
+        self.requests = [self.of_no_rows(n, width) for n, width in enumerate(self.widths[:-1])]
 
     def reads_own(self, number: int) -> bool:
         """True if a layer reads its own input rows as well as the product."""
@@ -239,7 +238,7 @@ class ChunkedModel:
     @property
     def multiplies(self) -> bool:
         """True if any layer multiplies with the matrix, and its adjoint with the transpose."""
-        return any(request.reduce == "sum" for request in self.requests)
+        return any(request.linear for request in self.requests)
 
     @property
     def drops_edges(self) -> bool:
@@ -252,78 +251,33 @@ class ChunkedModel:
         every = (module for part in parts for module in part.modules())
         return sum(isinstance(module, Norm) and module.needs_moments for module in every)
 
-    def sizes(
-        self,
-        *,
-        rows: int,
-        received: int,
-        nonzeros: int,
-        weighted: bool,
-        symmetric: bool,
-        itemsize: int,
-        fixed_bytes: int,
-        sparse: bool,
-        propagates: bool,
-        propagated_itemsize: int | None = None,
-        in_files: bool = False,
-    ) -> Sizes:
-        """Sizes of training on a rank whose layers make all its rows."""
-        layers, learns = list[LayerSizes](), False
-        for number, (width, made_width) in enumerate(pairwise(self.widths)):
-            request = self._of_no_rows(number, width, sparse=sparse)
-            operand = request.operand
-            learns = learns or (number == 0 and operand.requires_grad and not propagates)
-            layers.append(
-                LayerSizes(
-                    operand=0 if propagates and not number else operand.shape[1],
-                    given=width,
-                    made=made_width,
-                    rows=rows,
-                    columns=rows,
-                    reads_own=self.reads_own(number),
-                    norms=self.norms(number),
-                    reduces=request.reduce not in ("sum", "attention"),
-                    heads=request.heads,
-                    kept=self._kept_columns() if propagates and number == 0 else 0,
-                )
-            )
-        sides = 2 if self.multiplies and not symmetric else 1
-        return Sizes(
-            tuple(layers),
-            rows,
-            received,
-            matrix_bytes=sides * (8 * rows + (4 + 4 * weighted) * nonzeros),
-            itemsize=itemsize,
-            fixed_bytes=fixed_bytes,
-            propagated_bytes=(propagated_itemsize or itemsize) * rows * self.widths[0] * propagates,
-            source_bytes=4 * rows * self.widths[0] * in_files,
-            sides=sides,
-            learns=learns,
-            jumps=self.jumps,
-        )
-
-    def _kept_columns(self) -> int:
-        """Columns of a first layer's product with A·X; 0 if backward has no use for it."""
-        nobody = torch.empty(0, self.model.in_channels, dtype=next(self.model.parameters()).dtype)
+    @property
+    def keeps_first(self) -> bool:
+        """True if backward has a use for what the first layer makes of A·X."""
+        H = torch.empty(0, self.widths[0], dtype=self.dtype)
         rows = ChunkRows(torch.empty(0, dtype=torch.int64))
-        request = self._aggregation(0, Propagated(nobody, nobody), rows, None)
-        if self.layers == 1 or request.weight is None or request.self_loop is not None:
-            return 0
-        return len(request.weight)
+        request = self._aggregation(0, Propagated(H, H), rows, None)
+        return self.layers > 1 and request.weight is not None and request.self_loop is None
 
-    def _of_no_rows(self, number: int, width: int, *, sparse: bool = False) -> Request:
+    def zeros(self, rows: int, *, sparse: bool = False) -> Tensor | CSR:
+        """Features that are 0 in every row."""
+        if not sparse:
+            return torch.zeros(rows, self.widths[0], dtype=self.dtype)
+        indptr = torch.zeros(rows + 1, dtype=torch.int64)
+        none = torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=self.dtype)
+        return CSR.of(indptr, none[0], (rows, self.widths[0]), none[1])
+
+    def of_no_rows(self, number: int, width: int, *, sparse: bool = False) -> Request:
         """A layer's request in training; refuses layers that are no single aggregation."""
-        layer, dtype = self.model.convolutions[number], next(self.model.parameters()).dtype
-        nobody = torch.empty(0, dtype=torch.int64)
-        H: Features = torch.empty(0, width, dtype=dtype).requires_grad_(number > 0)
-        if sparse and not number:
-            empty = torch.empty(0, dtype=torch.int32)
-            H = CSR.of(nobody.new_zeros(1), empty, (0, width), torch.empty(0, dtype=dtype))
+        layer, nobody = self.model.convolutions[number], torch.empty(0, dtype=torch.int64)
+        H: Features = torch.empty(0, width, dtype=self.dtype).requires_grad_()
+        if not number:
+            H = self.zeros(0, sparse=sparse)
         request: Request | None = None
         with torch.enable_grad(), suppress(InputError):  # if it needs features of edges
             request = self.request(number, H, nobody, DropoutKeys(nobody, 0, 0))
         attends = request is not None and request.scores is not None
-        fits = layer.accepts_propagated or (request is not None and request.reduce != "sum")
+        fits = layer.accepts_propagated or (request is not None and not request.linear)
         skips = attends and (layer.uses_own_rows or not getattr(layer, "add_self_loops", True))
         if request is None or not layer.aggregates_once or not fits or skips:
             raise InputError(
@@ -375,13 +329,15 @@ class ChunkedModel:
         Z = layer.update(rows.aggregate(self._aggregation(number, H, rows, keys)), H, rows)
         return Z, flatten_stages([*layer.tail(), *model.stages(number, H, rows)])
 
-    def outputs(self, made: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
+    def outputs(self, of_layers: Sequence[Tensor], keys: DropoutKeys | None) -> Tensor:
         """Model outputs of some rows, from the outputs [rows, f] of all layers or of the last."""
         model = self.model
         if model.jk_mode is None:
-            return made[-1]
+            return of_layers[-1]
         # As the layer that follows drops it.
-        first = self.layers - len(made) + 1
-        dropped = [dropout(H, model.dropout, keys, number) for number, H in enumerate(made, first)]
+        first = self.layers - len(of_layers) + 1
+        dropped = [
+            dropout(H, model.dropout, keys, number) for number, H in enumerate(of_layers, first)
+        ]
         logits: Tensor = model.lin(model.jk(dropped))
         return logits

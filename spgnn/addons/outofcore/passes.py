@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from spgnn.addons.outofcore.graph import ChunkedGraph
-from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, NewTable, Request, ScoreTables
+from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Request, ScoreTables
 from spgnn.addons.outofcore.model import (
     ChunkedModel,
     ChunkRows,
@@ -30,14 +30,19 @@ from spgnn.addons.outofcore.model import (
     VertexMoments,
 )
 from spgnn.addons.outofcore.tables import Table, release
-from spgnn.graph import AttentionScores, Features, Propagated
+from spgnn.graph import Features, Propagated
 from spgnn.nn import DropoutKeys, keys_on
 from spgnn.sparse import CSR, SUM_DTYPE, take_rows
+
+if TYPE_CHECKING:
+    from spgnn.addons.outofcore.graph import ChunkedGraph
 
 # The share of a loss that some rows have: (chunk, rows of it or None for all, outputs).
 Share = Callable[[int, Tensor | None, Tensor], Tensor]
 # The number of each chunk, and a product's rows: None if they are saved, or features propagated.
 ChunkProducts = Iterator[tuple[int, Tensor | None]]
+# What is computed of a chunk's output rows, and its gradients.
+Ends = Callable[[int, Tensor], tuple[Sequence[Tensor], Sequence[Tensor | None]]]
 
 # The tables of a layer, and for what purpose they are placed.
 _PURPOSES = {
@@ -94,21 +99,17 @@ class ChunkedPass:
         total = torch.zeros((), dtype=SUM_DTYPE[self.graph.dtype])
         self._gradients = [None] * len(self._parameters)
         last = self.model.layers - 1
+
+        def ends(chunk: int, H: Tensor) -> tuple[list[Tensor], list[Tensor | None]]:
+            outputs, earlier[:] = self._outputs(chunk, H)
+            value = share(chunk, self._chosen(last, chunk), outputs)
+            total.add_(value.detach())
+            return [value], [None]
+
+        earlier = list[Tensor]()
         for chunk, Z in self._until_last(matrices, keys, learns=True):
-            norms = len(self._moments[last])
-            with torch.enable_grad():
-                H_in = self._input(last, chunk)
-                H, rows = self._layer(last, chunk, Z, H_in, norms - 1)
-                output = H.detach().requires_grad_() if norms else H
-                outputs, earlier = self._outputs(chunk, output)
-                value = share(chunk, self._chosen(last, chunk), outputs)
-            total += value.detach()
             with self._aside():
-                value.backward()
-            if norms:
-                self._save_before_norms(last, chunk, H, output, rows)
-            else:
-                self._save_gradients(last, chunk, rows, H_in, Z)
+                self._through_layer(last, chunk, Z, ends)
             for number, one in enumerate(earlier):
                 assert one.grad is not None
                 self._table("jump gradient", number, one.shape[1]).write(chunk, one.grad)
@@ -125,18 +126,9 @@ class ChunkedPass:
             for number in range(last - 1, -1, -1):
                 matrix = self._matrices[number + 1]
                 for chunk, dO in self._operand_gradients(number + 1):
-                    wanted = self._chosen(number, chunk) if matrix.sources is None else None
-                    norms = len(self._moments[number])
-                    with torch.enable_grad():
-                        H_in = self._input(number, chunk)
-                        H, rows = self._layer(number, chunk, None, H_in, norms - 1)
-                        output = H.detach().requires_grad_() if norms else H
-                        ends, gradients = self._ends(number, chunk, output, _picked(dO, wanted))
-                    torch.autograd.backward(ends, gradients)
-                    if norms:
-                        self._save_before_norms(number, chunk, H, output, rows)
-                    else:
-                        self._save_gradients(number, chunk, rows, H_in)
+                    chosen = self._chosen(number, chunk) if matrix.sources is None else None
+                    ends = partial(self._ends, number, dO=_picked(dO, chosen))
+                    self._through_layer(number, chunk, None, ends)
                     self._tell()
                 self._through_norms(number)
                 names = "product", "operand", "scores", "score gradient", "input gradient"
@@ -148,8 +140,8 @@ class ChunkedPass:
                     with torch.enable_grad():
                         request = self._request(0, self.graph.features(chunk), chunk, None)
                         chosen = self._chosen(0, chunk)
-                        ends, gradients = self._request_ends(0, chunk, request, chosen, dO)
-                    torch.autograd.backward(ends, gradients)
+                        outputs, gradients = self._request_ends(0, chunk, request, chosen, dO)
+                    torch.autograd.backward(outputs, gradients)
                     self._tell()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             if gradient is not None:
@@ -192,25 +184,18 @@ class ChunkedPass:
         last = model.layers - 1
         passes = sum(map(self._passes, range(last + 1))) + (self.graph.propagated is None)
         self._begin(passes + (model.norms(last) if learns else 0))
-        operand = self._first_operand()
+        operand = None if self.graph.propagated is not None else self._first_operand()
         for number in range(last + 1):
             following: Table | None = None
             for chunk, Z in self._ready(number, operand):
                 if number == last:
                     yield chunk, Z
-                    self._tell()
-                    continue
-                H, _ = self._layer(number, chunk, Z)
-                outgoing = self._next_operand(number, chunk, H)
-                matrix = matrices[number + 1]
-                if following is None:
-                    following = self._operand_table(number + 1, outgoing.shape[1])
-                # The rows that a layer makes are the sources of the next one, if that has any.
-                chosen = self._chosen(number, chunk) if matrix.sources is None else None
-                following.write_some(chunk, chosen, outgoing)
+                else:
+                    H, _ = self._layer(number, chunk, Z)
+                    following = self._next_operand(following, number, chunk, H)
                 self._tell()
             # Backward reads the operand again for a reduction or for attention.
-            again = model.requests[number].reduce != "sum"
+            again = not model.requests[number].linear
             learns_here = number > 0 or (self.graph.propagated is None and self._operand_learns)
             if operand is not None and learns and learns_here and again:
                 self._tables["operand", number] = operand
@@ -222,32 +207,56 @@ class ChunkedPass:
                 release(self._tables.pop(("input", number), None))
                 release(self._tables.pop(("product", number), None))
 
-    def _operand_table(self, number: int, width: int) -> Table:
-        matrix, heads = self._matrices[number], self.model.requests[number].heads
-        return self.graph.tables.table(
-            "operand", matrix.column_bounds, width, matrix.halo_rows, heads=heads.number
-        )
-
-    def _first_operand(self) -> Table | None:
-        """Operand of the first layer; ``None`` if features are propagated."""
-        if self.graph.propagated is not None:
-            return None
+    def _first_operand(self) -> Table:
         operand: Table | None = None
         for chunk in range(self._chunks):
-            request = self._request(0, self.graph.features(chunk), chunk, None)
-            self._save_scores(0, chunk, request.scores, self._chosen(0, chunk))
-            self._operand_learns = request.operand.requires_grad
-            if operand is None:
-                operand = self._operand_table(0, request.operand.shape[1])
-            operand.write(chunk, request.operand.detach())
+            X, inside = self.graph.features(chunk), self._chosen(0, chunk)
+            operand = self._write_operand(operand, 0, chunk, X, None, inside)
             self._tell()
+        assert operand is not None
+        return operand
+
+    def _next_operand(self, operand: Table | None, number: int, chunk: int, H: Tensor) -> Table:
+        """Operand of the next layer; if that reads its own input rows, they are saved."""
+        following, inside = number + 1, self._inside(number, chunk)
+        self._widths[following] = H.shape[1]
+        if self.model.reads_own(following) and not self._recomputes(following):
+            own = _picked(H, inside).detach()
+            self._table("input", following, own.shape[1]).write(chunk, own)
+        chosen = self._chosen(number, chunk)
+        return self._write_operand(operand, following, chunk, H, chosen, inside)
+
+    def _write_operand(
+        self,
+        operand: Table | None,
+        number: int,
+        chunk: int,
+        H: Features,
+        chosen: Tensor | None,
+        inside: Tensor | None,
+    ) -> Table:
+        """The operand of a layer, of whose input the chosen rows are H; with attention, scores."""
+        request, matrix = self._request(number, H, chunk, chosen), self._matrices[number]
+        rows = request.operand
+        if number == 0:
+            self._operand_learns = rows.requires_grad
+        if request.scores is not None:
+            own = _picked(request.scores.destinations, inside).detach()
+            self._table("scores", number, own.shape[1]).write(chunk, own)
+        if operand is None:
+            how = matrix.column_bounds, rows.shape[1], matrix.halo_rows
+            operand = self.graph.tables.table("operand", *how, heads=request.heads.number)
+        # The rows that a layer makes are the sources of the next one, if that has any.
+        operand.write_some(chunk, chosen if matrix.sources is None else None, rows.detach())
         return operand
 
     def _ready(self, number: int, operand: Table | None) -> ChunkProducts:
         """A layer's product, chunk after chunk, after the moments of its norms. Collective."""
         norms, last = self.model.norms(number), number == self.model.layers - 1
-        saves = bool(norms) or (self._saves and not last)
-        chunks = self._products(number, operand, saves=saves)
+        chunks = self._saved_products()
+        if operand is not None:
+            saves = bool(norms) or (self._saves and not last)
+            chunks = self._products(number, operand, saves=saves)
         moments = self._moments[number] = []
         for _ in range(norms):
             sums = MomentSums()
@@ -267,23 +276,16 @@ class ChunkedPass:
                 one.update_running(SUM_DTYPE[self.graph.dtype])
         yield from chunks
 
-    def _products(self, number: int, operand: Table | None, *, saves: bool) -> ChunkProducts:
-        """A layer's product as it is computed; ``None`` if it takes A·X. Collective."""
-        if operand is None:
-            yield from self._saved_products()
-            return
-        for chunk, Z in self._multiplied(number, operand):
+    def _products(self, number: int, operand: Table, *, saves: bool) -> ChunkProducts:
+        """A layer's product as it is computed. Collective."""
+        request, scores = self._requests[number], self._scores(number)
+        for chunk, Z in self._matrices[number].products(operand, request, scores):
             if saves:
                 self._table("product", number, Z.shape[1]).write(chunk, Z)
             yield chunk, Z
 
     def _saved_products(self) -> ChunkProducts:
         return ((chunk, None) for chunk in range(self._chunks))
-
-    def _multiplied(self, number: int, operand: Table) -> ChunkStream:
-        request, scores = self._requests[number], self._scores(number)
-        panels = self._in_panels(number, operand.width)
-        return self._matrices[number].products(operand, *panels, request, scores)
 
     def _scores(self, number: int, *, gradients: bool = False) -> ScoreTables | None:
         """Tables of a layer's attention scores, if it has any, and of their gradients."""
@@ -298,30 +300,6 @@ class ChunkedPass:
         of_vector = self._vector_gradients[number] = torch.zeros_like(request.scores.vector)
         of_rows = self._table("score gradient", number, destinations.width)
         return ScoreTables(destinations, ids, of_rows, of_vector)
-
-    def _in_panels(self, number: int, width: int) -> tuple[int, NewTable]:
-        """Columns of a layer's panels, and what makes tables of such panels."""
-        tables, heads = self.graph.tables, self.model.requests[number].heads.number
-        return tables.panel(width, heads), partial(tables.table, "operand", heads=heads)
-
-    def _next_operand(self, number: int, chunk: int, H: Tensor) -> Tensor:
-        """Operand of the next layer; if that reads its own input rows, they are saved."""
-        following, inside = number + 1, self._inside(number, chunk)
-        self._widths[following] = H.shape[1]
-        if self.model.reads_own(following) and not self._recomputes(following):
-            own = _picked(H, inside).detach()
-            self._table("input", following, own.shape[1]).write(chunk, own)
-        request = self._request(following, H, chunk, self._chosen(number, chunk))
-        self._save_scores(following, chunk, request.scores, inside)
-        return request.operand.detach()
-
-    def _save_scores(
-        self, number: int, chunk: int, scores: AttentionScores | None, inside: Tensor | None
-    ) -> None:
-        """Save the destination scores of some rows, if the layer uses attention."""
-        if scores is not None:
-            own = _picked(scores.destinations, inside).detach()
-            self._table("scores", number, own.shape[1]).write(chunk, own)
 
     def _request(self, number: int, H: Features, chunk: int, chosen: Tensor | None) -> Request:
         """Scaled operand of a layer, and its attention scores, for some rows of a chunk."""
@@ -354,17 +332,17 @@ class ChunkedPass:
             scale = self.graph.scale_of(self.graph.row_scale, chunk, chosen)
             # A tensor of its own: layers write over it.
             Z = Z.clone() if scale is None else _scaled(Z, scale)
-        keep = kept = None
-        if number == 0 and self._saves and self.graph.sizes.layers[0].kept:
+        keep = saved = None
+        if number == 0 and self._saves and self.graph.keeps_first:
             if chunk in self._kept:
-                kept = self._tables["kept", 0].read(chunk).clone()
+                saved = self._tables["kept", 0].read(chunk).clone()
             else:
                 keep = partial(self._keep, chunk)
         ids = self.graph.ids_of(chunk, chosen)
         ids = ids if self.model.reads_own(number) else ids[:0]
         first = number in self._requests and self._requests[number].first
         moments = self._moments[number]
-        return ChunkRows(ids, Z, first=first, moments=moments, leaf=leaf, keep=keep, kept=kept)
+        return ChunkRows(ids, Z, first=first, moments=moments, leaf=leaf, keep=keep, saved=saved)
 
     def _keep(self, chunk: int, Z: Tensor) -> None:
         self._table("kept", 0, Z.shape[1]).write(chunk, Z)
@@ -401,8 +379,8 @@ class ChunkedPass:
 
     def _recomputes(self, number: int) -> bool:
         """True if a layer's input rows are recomputed from the product of the layer before."""
-        recomputed = self.graph.budget.recomputed
-        return self._saves and number in recomputed and self.model.reads_own(number)
+        recomputed = number in self.graph.recomputed
+        return self._saves and recomputed and self.model.reads_own(number)
 
     def _outputs(self, chunk: int, H: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Model outputs from the last layer's, and from the recomputed other layers' if needed."""
@@ -420,8 +398,9 @@ class ChunkedPass:
         """The gradient of a layer's operand, chunk after chunk. Collective."""
         G, operand = self._tables["product", number], self._tables.get(("operand", number))
         request, scores = self._requests[number], self._scores(number, gradients=True)
-        panels = self._in_panels(number, G.width)
-        return self._matrices[number].adjoints(G, *panels, request, operand, scores)
+        heads = self.model.requests[number].heads.number
+        new = partial(self.graph.tables.table, "operand", heads=heads)
+        return self._matrices[number].adjoints(G, new, request, operand, scores)
 
     def _ends(
         self, number: int, chunk: int, H: Tensor, dO: Tensor
@@ -430,12 +409,13 @@ class ChunkedPass:
         following, inside = number + 1, self._inside(number, chunk)
         request = self._request(following, H, chunk, self._chosen(number, chunk))
         ends, gradients = self._request_ends(following, chunk, request, inside, dO)
-        if ("input gradient", following) in self._tables:
-            ends.append(_picked(H, inside))
-            gradients.append(self._tables["input gradient", following].read(chunk))
-        if ("jump gradient", number) in self._tables:
-            ends.append(H)
-            gradients.append(self._tables["jump gradient", number].read(chunk))
+        for key, rows in (
+            (("input gradient", following), inside),
+            (("jump gradient", number), None),
+        ):
+            if key in self._tables:
+                ends.append(_picked(H, rows))
+                gradients.append(self._tables[key].read(chunk))
         return ends, gradients
 
     def _request_ends(
@@ -451,6 +431,26 @@ class ChunkedPass:
                 ends.append(scores.vector)
                 gradients.append(vector)
         return ends, gradients
+
+    def _through_layer(self, number: int, chunk: int, Z: Tensor | None, ends: Ends) -> None:
+        """From what is computed of a layer's output to the gradients that layers before it need."""
+        norms = len(self._moments[number])
+        with torch.enable_grad():
+            H_in = self._input(number, chunk)
+            H, rows = self._layer(number, chunk, Z, H_in, norms - 1)
+            output = H.detach().requires_grad_() if norms else H
+            outputs, gradients = ends(chunk, output)
+        torch.autograd.backward(outputs, gradients)
+        if not norms:
+            self._save_gradients(number, chunk, rows, H_in, Z)
+            return
+        # The gradient of its output waits until that of its last norm's moments is known.
+        dH = torch.zeros_like(H) if output.grad is None else output.grad
+        of_next = self._tables.get(("input gradient", number + 1))
+        if of_next is not None:
+            self._tables["output gradient", number] = of_next
+        self._table("output gradient", number, dH.shape[1]).write(chunk, dH)
+        self._moment_gradients.add(H, dH, rows.leaves)
 
     def _save_gradients(
         self, number: int, chunk: int, rows: ChunkRows, H_in: Features, like: Tensor | None = None
@@ -470,17 +470,6 @@ class ChunkedPass:
             assert isinstance(H_in, Tensor)
             dH = torch.zeros_like(H_in) if H_in.grad is None else H_in.grad
             self._table("input gradient", number, dH.shape[1]).write(chunk, dH)
-
-    def _save_before_norms(
-        self, number: int, chunk: int, H: Tensor, made: Tensor, rows: ChunkRows
-    ) -> None:
-        """Save the gradient of a layer's output, until that of its last norm's moments is known."""
-        dH = torch.zeros_like(H) if made.grad is None else made.grad
-        of_next = "input gradient", number + 1
-        if of_next in self._tables:
-            self._tables["output gradient", number] = self._tables[of_next]
-        self._table("output gradient", number, dH.shape[1]).write(chunk, dH)
-        self._moment_gradients.add(H, dH, rows.leaves)
 
     def _through_norms(self, number: int) -> None:
         """From the gradient of a layer's output to that of its product. Collective."""

@@ -1,42 +1,140 @@
-"""A rank's share of the work in numbers; the bytes of its tables, and what an epoch moves."""
+"""Memory and transfers of an epoch, counted by running it on two rows: its tables only count."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-from spgnn.addons.outofcore.matrix import NO_HEADS, ChunkMatrix, Heads
-from spgnn.addons.outofcore.tables import Placement, panels_of
+import torch
+from torch import Tensor
+
+from spgnn.addons.outofcore.matrix import ChunkMatrix, ChunkStream, Heads, Request
+from spgnn.addons.outofcore.model import ChunkedModel
+from spgnn.addons.outofcore.passes import ChunkedPass
+from spgnn.addons.outofcore.tables import MemoryTable, Placement, Table, panels_of
+from spgnn.comm import SoloCommunicator
+from spgnn.graph import Features
+from spgnn.nn import DropoutKeys
 
 # A layer gets a matrix of its own rows if these have at most this share of all nonzeros: in memory,
 # and in files where the whole matrix lies on the disk.
 OWN_MATRIX = 0.125
 OWN_ON_DISK = 0.75
 
+Event = tuple[Any, ...]
+"""A verb, and the table, or layer, that it is done to."""
+
+
+class LayerShape(NamedTuple):
+    """Widths of one layer, and what it takes, whatever the rows are."""
+
+    operand: int  # width of its operand; 0 for a first layer that takes A·X
+    f_in: int  # widths of its input and of its output
+    f_out: int
+    norms: int  # number of its norms that need moments over all vertices
+    reduces: bool
+    heads: Heads  # of attention
+
+
+class DryPass:
+    """A model's layers, and what happens to its tables in an epoch, and in evaluation."""
+
+    def __init__(self, model: ChunkedModel, *, sparse: bool, propagates: bool, symmetric: bool):
+        self._model, self._sparse, self._propagates = model, sparse, propagates
+        self._symmetric, self.jumps = symmetric, model.jumps
+        self.reads_own = [model.reads_own(number) for number in range(model.layers)]
+        self.keeps = propagates and model.keeps_first
+        shapes = list[LayerShape]()
+        for number, (width, f_out) in enumerate(pairwise(model.widths)):
+            request = model.of_no_rows(number, width, sparse=sparse)
+            operand = 0 if propagates and not number else request.operand.shape[1]
+            reduces = not request.linear and request.scores is None
+            norms = model.norms(number)
+            shapes.append(LayerShape(operand, width, f_out, norms, reduces, request.heads))
+        self.layers = tuple(shapes)
+        self._logs: dict[tuple[frozenset[int], bool], tuple[list[Event], list[Event]]] = {}
+
+    def passes(self, number: int) -> int:
+        """Passes over a layer in an epoch: forward and backward, and two more for each norm."""
+        return 2 * self.layers[number].norms + (1 if number == len(self.layers) - 1 else 2)
+
+    def sizes(
+        self,
+        *,
+        rows: int,
+        received: int,
+        nonzeros: int,
+        weighted: bool,
+        itemsize: int,
+        fixed_bytes: int,
+        propagated_itemsize: int | None = None,
+        in_files: bool = False,
+    ) -> Sizes:
+        """Sizes of training on a rank whose layers make all its rows."""
+        sides, width = 2 if self._model.multiplies and not self._symmetric else 1, 0
+        if self._propagates:
+            width = (propagated_itemsize or itemsize) * self.layers[0].f_in
+        return Sizes(
+            self,
+            (LayerSizes(rows, rows),) * len(self.layers),
+            rows,
+            received,
+            sides * (8 * rows + (4 + 4 * weighted) * nonzeros),
+            itemsize,
+            fixed_bytes,
+            propagated_bytes=rows * width,
+            source_bytes=4 * rows * self.layers[0].f_in * in_files,
+            sides=sides,
+            keeps=self.keeps,
+        )
+
+    def events(self, recomputed: frozenset[int], keeps: bool) -> tuple[list[Event], list[Event]]:
+        """Events of an epoch of training, and of an evaluation."""
+        if (recomputed, keeps) not in self._logs:
+            self._logs[recomputed, keeps] = self._run(recomputed, keeps)
+        return self._logs[recomputed, keeps]
+
+    def _run(self, recomputed: frozenset[int], keeps: bool) -> tuple[list[Event], list[Event]]:
+        # A copy, whose norms may remember what they see.
+        model = ChunkedModel(deepcopy(self._model.model))
+        training, evaluation = list[Event](), list[Event]()
+        keys = DropoutKeys(torch.empty(0, dtype=torch.int64), 0, 0)
+        for log in (training, evaluation):
+            matrices: Any = [
+                _CountedMatrix(log, number, symmetric=self._symmetric)
+                for number in range(model.layers)
+            ]
+            graph: Any = _CountedGraph(log, model, self._sparse, self._propagates)
+            graph.recomputed, graph.keeps_first = recomputed, keeps
+            whole = ChunkedPass(graph, model)
+            with torch.set_grad_enabled(log is training):
+                if log is training:
+                    whole.loss(matrices, keys, lambda chunk, rows, H: H.sum())
+                    whole.backward(torch.ones(()))
+                else:
+                    for _ in whole.outputs(matrices):
+                        log.append(("score",))
+        return training, evaluation
+
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Row counts and widths of one layer."""
+    """Row counts of one layer."""
 
-    operand: int  # width of its operand; 0 for a first layer that takes A·X
-    given: int  # widths of its input and of its output
-    made: int
     rows: int  # own rows that it makes, and that its product reads; at most,
     columns: int  # before the matrices are built
-    reads_own: bool  # whether it reads its own input rows as well as the product
-    norms: int = 0  # number of its norms that need moments over all vertices
-    reduces: bool = False
-    heads: Heads = NO_HEADS  # of attention
     # bytes of a matrix of its own rows, and of its transpose; 0: in memory
     own_matrix: tuple[int, int] | None = None
-    kept: int = 0  # columns of what a first layer makes of A·X, if backward reads it
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Row counts, widths and bytes of a rank's share of the work."""
+    """Row counts and bytes of a rank's share of the work."""
 
+    dry: DryPass
     layers: tuple[LayerSizes, ...]
     rows: int  # own rows, and rows of other ranks that their product needs
     received: int
@@ -47,22 +145,7 @@ class Sizes:
     source_bytes: int = 0  # bytes of reading the features from their files once; 0 in memory
     scored_bytes: int = 0
     sides: int = 1  # number of copies of the adjacency in `matrix_bytes`: 2 with its transpose
-    learns: bool = True  # whether the first layer's operand depends on a weight
-    jumps: bool = False  # whether model outputs depend on the outputs of all layers
-
-    @property
-    def reads_own(self) -> list[bool]:
-        """True for each layer that reads its own input rows as well as the product."""
-        return [layer.reads_own for layer in self.layers]
-
-    def passes(self, number: int) -> int:
-        """Passes over a layer in an epoch: forward and backward, and two more for each norm."""
-        return 2 * self.layers[number].norms + (1 if number == len(self.layers) - 1 else 2)
-
-    @property
-    def keeping_nothing(self) -> Sizes:
-        """The same if backward multiplies A·X with the first layer's weights again."""
-        return replace(self, layers=(replace(self.layers[0], kept=0), *self.layers[1:]))
+    keeps: bool = False  # whether what the first layer makes of A·X is saved for backward
 
     def with_labels(self, labelled: int, classes: int) -> Sizes:
         """The same with the outputs of labelled rows, and their labels and masks, in memory."""
@@ -71,288 +154,221 @@ class Sizes:
         outputs = labelled * classes * self.itemsize
         return replace(self, scored_bytes=outputs, fixed_bytes=self.fixed_bytes + of_labels)
 
-    def with_rows(
-        self,
-        rows: Sequence[int],
-        columns: Sequence[int],
-        own_matrices: Sequence[tuple[int, int] | None],
-    ) -> Sizes:
-        """The same with other rows of each layer, and matrices of its own."""
-        layers = [
-            replace(layer, rows=made, columns=read, own_matrix=own)
-            for layer, made, read, own in zip(self.layers, rows, columns, own_matrices, strict=True)
-        ]
-        return replace(self, layers=tuple(layers))
-
-    def at_most(self, wanted: int, nonzeros: int, total: int) -> Sizes:
+    def at_most(self, labelled: int, nonzeros: int, total: int) -> Sizes:
         """The same if outputs of few rows are read, from how many these are alone."""
-        layers = len(self.layers)
-        rows, columns = [self.rows] * layers, [self.rows] * layers
-        own: list[tuple[int, int] | None] = [None] * layers
-        rows[-1] = wanted
+        *before, last = self.layers
         if nonzeros > OWN_MATRIX * total:
-            return self.with_rows(rows, columns, own)
-        before = min(self.rows, nonzeros + wanted)
-        if layers > 1:
-            rows[-2] = before
+            return replace(self, layers=(*before, replace(last, rows=labelled)))
+        reached = min(self.rows, nonzeros + labelled)
+        before[-1:] = [replace(one, rows=reached) for one in before[-1:]]
         # On several ranks, its columns are all own rows.
-        columns[-1], own[-1] = self.rows if self.received else before, (0, 0)
-        own_bytes = 2 * (8 * (nonzeros + wanted) + 8 * columns[-1]) + 8 * before
-        return replace(self.with_rows(rows, columns, own), fixed_bytes=self.fixed_bytes + own_bytes)
+        last = LayerSizes(labelled, self.rows if self.received else reached, (0, 0))
+        own_bytes = 2 * (8 * (nonzeros + labelled) + 8 * last.columns) + 8 * reached
+        fixed_bytes = self.fixed_bytes + own_bytes
+        return replace(self, layers=(*before, last), fixed_bytes=fixed_bytes)
 
     def of_matrices(self, matrices: Sequence[ChunkMatrix]) -> Sizes:
         """The same with the rows of matrices that were built."""
-        return self.with_rows(
-            [matrix.row_bounds[-1] for matrix in matrices],
-            [matrix.column_bounds[-1] for matrix in matrices],
-            [
-                None
-                if matrix.targets is None or matrix.thinned
-                else (matrix.blocks.nbytes, sum(each.nbytes for each in matrix.adjoint_blocks))
-                for matrix in matrices
-            ],
-        )
+        layers = list[LayerSizes]()
+        for matrix in matrices:
+            own = None
+            if matrix.targets is not None and not matrix.thinned:
+                own = matrix.blocks.nbytes, sum(each.nbytes for each in matrix.adjoint_blocks)
+            layers.append(LayerSizes(matrix.row_bounds[-1], matrix.column_bounds[-1], own))
+        return replace(self, layers=tuple(layers))
 
 
-class TableBytes:
-    """Memory of the tables and panels of an epoch, and of evaluating after it."""
+class _TwoRows(tuple[int, ...]):
+    """Bounds of one chunk of two rows, that say which rows it stands for."""
 
-    def __init__(self, sizes: Sizes, placement: Placement, recomputed: frozenset[int]) -> None:
-        self._sizes, self._placement, self._recomputed = sizes, placement, recomputed
-        self._layers = sizes.layers
-        self._last = len(sizes.layers) - 1
+    layer: int
+    sources: bool  # those that the layer's product reads, or those that it makes
 
-    @property
-    def most(self) -> int:
-        """Bytes at the worst moment."""
-        passes = self._forward, self._backward, self._evaluating
-        return max(self._first, *(of(n) for n in range(self._last + 1) for of in passes))
-
-    @property
-    def _first(self) -> int:
-        """While the first layer's operand gets its gradient, if anything is learnt by it."""
-        if not self._sizes.learns:
-            return 0
-        return self._returning(0) + self._product(0) + self._input(0) + self._gradient(0)
-
-    def _forward(self, n: int) -> int:
-        """While a layer is computed; the last one's gradients are computed as well."""
-        nbytes = self._multiplying(n) + self._following(n) + self._saved(n) + self._input(n + 1)
-        if n < self._last:
-            return nbytes
-        return nbytes + self._gradient(n) + self._waiting(n) + self._jumps(n)
-
-    def _backward(self, n: int) -> int:
-        """While a layer gets its gradients, from those of the next layer's operand."""
-        gradients = self._gradient(n + 1) + self._gradient(n) + self._waiting(n) + self._jumps(n)
-        saved = self._saved(n) + self._product(n + 1) + self._input(n + 1)
-        return self._returning(n + 1) + saved + gradients
-
-    def _evaluating(self, n: int) -> int:
-        """While it is computed and nothing is learnt."""
-        scored = self._sizes.scored_bytes if n == self._last else 0
-        if self._sizes.jumps:
-            return self._forward(n) + scored
-        # Nothing is recomputed if no products are saved, as they are for outputs of all layers.
-        inputs = self._own_rows(n, "input") + self._own_rows(n + 1, "input")
-        # Norms over all vertices go through a layer's product again.
-        inputs += self._product(n) if self._layers[n].norms else 0
-        return self._multiplying(n) + self._following(n) + inputs + scored
-
-    def _in_memory(self, purpose: str, n: int) -> bool:
-        return n <= self._last and purpose not in self._placement.on_disk
-
-    def _size(self, rows: int, width: int) -> int:
-        return self._sizes.itemsize * rows * width
-
-    def _product(self, n: int) -> int:
-        if not self._in_memory("product", n):
-            return 0
-        layer = self._layers[n]
-        return self._size(layer.rows, layer.operand or layer.kept)
-
-    def _own_rows(self, n: int, purpose: str) -> int:
-        """Bytes of a layer's own input rows and destination scores, or of their gradients."""
-        if not self._in_memory(purpose, n):
-            return 0
-        layer = self._layers[n]
-        width = layer.given if n and layer.reads_own else 0
-        return self._size(layer.rows, width + layer.heads.score_columns)
-
-    def _input(self, n: int) -> int:
-        if n in self._recomputed:
-            layer = self._layers[n]
-            in_memory = self._in_memory("input", n)
-            return self._size(layer.rows, layer.heads.score_columns) if in_memory else 0
-        return self._own_rows(n, "input")
-
-    def _gradient(self, n: int) -> int:
-        return self._own_rows(n, "gradient")
-
-    def _panel(self, n: int) -> int:
-        """Columns of a panel."""
-        layer = self._layers[n]
-        if "operand" not in self._placement.on_disk or not layer.operand:
-            return layer.operand
-        return self._placement.panel(layer.operand, self._sizes.itemsize, layer.heads.number)
-
-    def _operand(self, n: int, rows: int) -> int:
-        """Bytes of a layer's operand in memory; those of a panel, if it is on the disk."""
-        if n > self._last:
-            return 0
-        return self._size(rows + self._sizes.received, self._panel(n))
-
-    def _packed(self, n: int) -> int:
-        """A panel of sources as attention packs them; what is sent to them takes as much."""
-        layer = self._layers[n]
-        if not layer.heads:
-            return 0
-        rows = layer.columns + self._sizes.received
-        return rows * layer.heads.packed(self._panel(n), self._sizes.itemsize)
-
-    def _multiplying(self, n: int) -> int:
-        """Bytes of the operands of a layer's product during the product."""
-        operand, packed = self._operand(n, self._layers[n].columns), self._packed(n)
-        if packed and "operand" in self._placement.on_disk and not self._sizes.received:
-            return packed  # chunk after chunk
-        return operand + packed
-
-    def _following(self, n: int) -> int:
-        """Bytes of the next layer's operand; 0 if operands are on the disk."""
-        if not self._in_memory("operand", n + 1):
-            return 0
-        return self._operand(n + 1, self._layers[n + 1].columns)
-
-    def _saved(self, n: int) -> int:
-        """Memory of what all layers up to this one save for backward."""
-        nbytes = 0
-        for number, layer in enumerate(self._layers[: n + 1]):
-            nbytes += self._product(number) + self._input(number)
-            # Its largest rows, or its weights, get their gradients by the operand.
-            again = (layer.reduces or layer.heads) and (number or self._sizes.learns)
-            if again and self._in_memory("operand", number):
-                nbytes += self._operand(number, layer.columns)
-        return nbytes
-
-    def _jumps(self, n: int) -> int:
-        """Gradients of layers' outputs, from model outputs that depend on all of them."""
-        if not self._sizes.jumps or not self._in_memory("gradient", n):
-            return 0
-        before = self._layers[: n if n == self._last else n + 1]
-        return sum(self._size(layer.rows, layer.made) for layer in before)
-
-    def _waiting(self, n: int) -> int:
-        """The gradient of a layer's output, which waits for that of its norms' moments."""
-        layer = self._layers[n]
-        waits = layer.norms and (n == self._last or not self._layers[n + 1].reads_own)
-        return self._size(layer.rows, layer.made) if waits and self._in_memory("gradient", n) else 0
-
-    def _returning(self, n: int) -> int:
-        """Bytes that the gradient of a layer's operand takes during its computation."""
-        if n > self._last:
-            return 0
-        several, layer = self._sizes.received > 0, self._layers[n]
-        operand = self._operand(n, layer.columns)
-        if layer.heads:
-            # The packed sources and their gradients; then gradients from other ranks. The operand
-            # itself, too, if it is in memory.
-            whole = "operand" in self._placement.on_disk and not several
-            return 2 * self._packed(n) + (0 if whole else operand * (1 + several))
-        if layer.reduces:
-            # The operand, its gradient, and what other ranks send for that.
-            return (2 + several) * operand
-        # The gradient of the product is spread over all rows.
-        return self._operand(n, self._sizes.rows)
+    @classmethod
+    def of(cls, layer: int, *, sources: bool) -> _TwoRows:
+        bounds = cls((0, 2))
+        bounds.layer, bounds.sources = layer, sources
+        return bounds
 
 
-class Traffic(NamedTuple):
-    """Bytes of files that an epoch of training reads and writes, on one rank."""
+class _CountedTable(MemoryTable):
+    """A table of zeros, which notes what happens to it."""
 
-    read: int
-    written: int
+    def __init__(
+        self, log: list[Event], purpose: str, bounds: _TwoRows, width: int, dtype: torch.dtype
+    ) -> None:
+        Table.__init__(self, bounds, width, dtype)  # there is nothing in memory
+        self.purpose, self.stands_for, self.extra = purpose, bounds, 0
+        self._log, self._released = log, False
+        log.append(("create", self))
+
+    def read(self, chunk: int) -> Tensor:
+        self._log.append(("read", self))
+        return torch.zeros(2, self.width, dtype=self.dtype)
+
+    def write(self, chunk: int, values: Tensor) -> None:
+        self._log.append(("write", self))
+
+    def write_some(self, chunk: int, rows: Tensor | None, values: Tensor) -> None:
+        self.write(chunk, values)
+
+    def release(self) -> None:
+        if not self._released:
+            self._log.append(("release", self))
+        self._released = True
 
 
-def epoch_traffic(
-    sizes: Sizes, placement: Placement, recomputed: frozenset[int], chunks: int
-) -> Traffic:
-    """Bytes that forward and backward move between memory and disk; exact if the sizes are."""
-    layers, moved = sizes.layers, {"read": 0, "written": 0}
-    propagated = sizes.propagated_bytes if "propagated" in placement.on_disk else 0
+class _CountedMatrix:
+    """A layer's matrix, which makes zeros and notes when it is read."""
 
-    def size(purpose: str, rows: int, width: int) -> int:
-        return rows * width * sizes.itemsize if purpose in placement.on_disk else 0
+    sources, thinned, halo_rows = None, False, 1
 
-    def move(nbytes: int, *, reads: int = 0, writes: int = 0) -> None:
-        moved["read"] += reads * nbytes
-        moved["written"] += writes * nbytes
+    def __init__(self, log: list[Event], layer: int, *, symmetric: bool) -> None:
+        self._log, self._layer = log, layer
+        self.row_bounds = _TwoRows.of(layer, sources=False)
+        self.column_bounds = _TwoRows.of(layer, sources=True)
+        self.transposed = None if symmetric else self
 
-    def input_bytes(number: int) -> int:
-        """Bytes of reading a layer's own input rows once, or of recomputing them."""
-        layer = layers[number]
-        if not number:
-            return propagated + layer.reads_own * sizes.source_bytes
-        if not layer.reads_own:
-            return 0
-        if number in recomputed:
-            return recomputed_bytes(number - 1)
-        return size("input", layer.rows, layer.given)
+    def chosen(self, chunk: int) -> None:
+        """All rows."""
 
-    def recomputed_bytes(number: int) -> int:
-        """Bytes of reading what a layer is recomputed from."""
-        layer = layers[number]
-        return size("product", layer.rows, layer.operand) + input_bytes(number)
+    def products(self, H: Table, request: Request, scores: Any = None) -> ChunkStream:
+        return self._streamed("multiply", H, request)
 
-    def multiply(layer: LayerSizes, matrix_bytes: int, rows: int) -> None:
-        """Each panel takes the matrix once; several make a table of their results."""
-        panel = placement.panel(layer.operand, sizes.itemsize, layer.heads.number)
-        panels = len(panels_of(layer.operand, panel))
-        move(matrix_bytes, reads=panels)
-        if panels > 1:
-            move(size("operand", rows, layer.operand), reads=1, writes=1)
+    def adjoints(self, G: Table, new: Any, request: Request, *others: Any) -> ChunkStream:
+        return self._streamed("return", G, request)
 
-    for number, layer in enumerate(layers):
-        passes = sizes.passes(number)
-        move(input_bytes(number), reads=passes)
-        if number and layer.reads_own:
-            move(size("input", layer.rows, layer.given), writes=number not in recomputed)
-            move(size("gradient", layer.rows, layer.given), reads=1, writes=1)
-        # The gradient of what a layer makes waits for those of its norms' moments.
-        output = size("gradient", layer.rows, layer.made)
-        move(output, reads=layer.norms, writes=layer.norms > 0)
-        if not layer.operand:
-            continue
+    def _streamed(self, verb: str, table: Table, request: Request) -> ChunkStream:
+        self._log.append((verb, self._layer, table.width, request))
+        yield 0, torch.zeros(2, table.width, dtype=table.dtype)
+        self._log.append(("finish",))
+
+
+class _CountedGraph:
+    """A rank's share of a graph, of two rows; it makes its own tables."""
+
+    bounds, row_scale, column_scale = (0, 2), None, None
+    recomputed, keeps_first = frozenset[int](), False
+
+    def __init__(
+        self, log: list[Event], model: ChunkedModel, sparse: bool, propagates: bool
+    ) -> None:
+        self._log, self.tables, self.comm = log, self, SoloCommunicator()
+        self._X: Features = model.zeros(2, sparse=sparse)
+        self.dtype = model.dtype
+        self.propagated = None
+        if propagates:
+            own = _TwoRows.of(0, sources=False)
+            self.propagated = self.table("propagated", own, model.widths[0])
+
+    def table(
+        self, purpose: str, bounds: _TwoRows, width: int, extra: int = 0, **how: Any
+    ) -> _CountedTable:
+        table = _CountedTable(self._log, purpose, bounds, width, self.dtype)
+        table.extra = extra
+        return table
+
+    def panel(self, width: int, heads: int = 0) -> int:
+        return width
+
+    def features(self, chunk: int) -> Features:
+        self._log.append(("read features",))
+        return self._X
+
+    def ids_of(self, chunk: int, chosen: Tensor | None) -> Tensor:
+        return torch.arange(2)
+
+    def ids_of_columns(self, matrix: object) -> Tensor:
+        return torch.arange(2)
+
+    def scale_of(self, scale: Tensor | None, chunk: int, chosen: Tensor | None) -> None:
+        """There is none."""
+
+
+class Count:
+    """Bytes of some events, where tables lie as a placement says: in memory, read and written."""
+
+    def __init__(
+        self, events: Sequence[Event], sizes: Sizes, placement: Placement, chunks: int = 1
+    ) -> None:
+        self._sizes, self._placement, self._chunks = sizes, placement, chunks
+        self.most = self.read = self.written = self._alive = 0
+        taken = 0  # by the product that is under way
+        for verb, *what in events:
+            if verb in ("create", "release"):
+                (table,) = what
+                nbytes = self._nbytes(table) * (table.purpose not in placement.on_disk)
+                self._take(nbytes if verb == "create" else -nbytes)
+            elif verb in ("read", "write"):
+                self._move(what[0].purpose, self._nbytes(what[0]), **{verb: 1})
+            elif verb == "read features":
+                self.read += sizes.source_bytes
+            elif verb == "score":
+                self._take(sizes.scored_bytes)
+            elif verb == "finish":
+                self._take(-taken)
+            else:
+                taken = self._product(verb, *what)
+                self._take(taken)
+
+    def _take(self, nbytes: int) -> None:
+        self._alive += nbytes
+        self.most = max(self.most, self._alive)
+
+    def _move(self, purpose: str, nbytes: int, *, read: int = 0, write: int = 0) -> None:
+        if purpose in self._placement.on_disk:
+            self.read += read * nbytes
+            self.written += write * nbytes
+
+    def _nbytes(self, table: _CountedTable) -> int:
+        if table.purpose == "propagated":
+            return self._sizes.propagated_bytes
+        layer = self._sizes.layers[table.stands_for.layer]
+        rows = layer.columns if table.stands_for.sources else layer.rows
+        # Received ones lie below, in memory alone.
+        extra = table.extra * self._sizes.received * (table.purpose not in self._placement.on_disk)
+        return (rows + extra) * table.width * self._sizes.itemsize
+
+    def _product(self, verb: str, number: int, width: int, request: Request) -> int:
+        """Count what a product, or the gradient of its operand, moves; the memory that it takes."""
+        sizes, placement, heads = self._sizes, self._placement, request.heads
+        layer, received, row = sizes.layers[number], sizes.received, width * sizes.itemsize
+        on_disk, several = "operand" in placement.on_disk, received > 0
+        panel = placement.panel(width, sizes.itemsize, heads.number) if on_disk else width
         thinned = layer.own_matrix is None and layer.rows < sizes.rows
         forward, adjoint = layer.own_matrix or (0, 0)
         if "matrix" in placement.on_disk and layer.own_matrix is None:
             # Row offsets of a block begin at 0; rows of others are one block of the transpose.
-            forward = adjoint = sizes.matrix_bytes // sizes.sides + 8 * chunks
-            adjoint += 8 * (sizes.received + 1) if sizes.sides > 1 and sizes.received else 0
-        product = size("product", layer.rows, layer.operand)
-        operand = size("operand", layer.columns, layer.operand)
-        scores = size("input", layer.rows, layer.heads.score_columns)
-        move(operand + scores, reads=1, writes=1)
-        multiply(layer, forward, layer.rows)
-        # A product is saved, and its layer recomputed from it; its gradient overwrites it. The
-        # last layer's gradient comes from the product that is in memory, unless norms need
-        # another pass over it. The first pass of all has it in memory, too.
-        move(product, reads=passes - 1, writes=passes > 1)
-        if not (number or sizes.learns):
-            continue
-        move(product, reads=1, writes=1)
-        if layer.reduces or layer.heads:
-            # The saved operand says again which rows are largest, or what they weigh.
-            move(operand + scores, reads=1)
-            scores = size("gradient", layer.rows, layer.heads.score_columns)
-            move(scores, reads=1, writes=1)
-            multiply(layer, forward, layer.columns)
-        else:
-            move(size("operand", sizes.rows * thinned, layer.operand), reads=1, writes=1)
-            multiply(layer, adjoint, sizes.rows if thinned else layer.columns)
-    for number in range(len(layers) - 1) if sizes.jumps else ():
-        # A layer's output is recomputed for the model's, and its gradient from them is saved.
-        move(recomputed_bytes(number), reads=1)
-        output = size("gradient", layers[number].rows, layers[number + 1].given)
-        move(output, reads=1, writes=1)
-    if layers[0].operand:
-        move(sizes.source_bytes, reads=1 + sizes.learns)
-    return Traffic(moved["read"], moved["written"])
+            forward = adjoint = sizes.matrix_bytes // sizes.sides + 8 * self._chunks
+            adjoint += 8 * (received + 1) if sizes.sides > 1 and several else 0
+        scores = layer.rows * heads.score_columns * sizes.itemsize
+        operand = (layer.columns + received) * panel * sizes.itemsize
+        packed = 0
+        if heads:  # as attention packs a panel of sources; what is sent to them takes as much
+            packed = (layer.columns + received) * heads.packed(panel, sizes.itemsize)
+        results, matrix = layer.rows, forward
+        again = verb == "multiply" or not request.linear
+        if again:
+            # Backward, too, where the operand says which rows are largest, or what they weigh.
+            self._move("operand", layer.columns * row, read=1)
+            self._move("input", scores, read=1)
+        if verb == "return":
+            self._move("product", layer.rows * row, read=1)
+            self._move("gradient", scores, write=1)
+            results = layer.columns
+            if request.linear:
+                matrix, results = adjoint, sizes.rows if thinned else layer.columns
+                self._move("operand", sizes.rows * thinned * row, read=1, write=1)
+        panels = len(panels_of(width, panel))
+        self.read += matrix * panels
+        if panels > 1:  # which make a table of their results
+            self._move("operand", results * row, read=1, write=1)
+        if verb == "multiply":
+            alone = bool(packed) and not several  # chunk after chunk
+            return packed + (on_disk and not alone) * operand
+        if request.linear:  # the gradient of the product is spread over all rows
+            return (sizes.rows + received) * panel * sizes.itemsize
+        if heads:  # the packed sources and their gradients, then gradients from other ranks
+            return 2 * packed + several * (1 + on_disk) * operand
+        # The gradient of the operand, and what other ranks send for that.
+        return (1 + several + on_disk) * operand

@@ -49,11 +49,16 @@ class Table(ABC):
         Chunk k has rows [bounds[k], bounds[k + 1]).
     width : int
     dtype : torch.dtype
+    panel : int
+        Columns that are in memory at a time; 0 for all.
     """
 
-    def __init__(self, bounds: Sequence[int], width: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self, bounds: Sequence[int], width: int, dtype: torch.dtype, panel: int = 0
+    ) -> None:
         self.bounds, self.width, self.dtype = tuple(bounds), width, dtype
         self.rows, self.chunks = self.bounds[-1], len(self.bounds) - 1
+        self.panels = panels_of(width, panel or width)
 
     @property
     def lengths(self) -> list[int]:
@@ -89,13 +94,17 @@ class Table(ABC):
         That is not initialised, and what was returned before is overwritten.
         """
 
-    @abstractmethod
     def forget_panel(self) -> None:
         """Give up the memory of what `panel` returned, if it is no view."""
+        return
 
-    @abstractmethod
     def settle(self) -> None:
         """Wait until all that was written lies where it belongs, and is counted."""
+        return
+
+    @abstractmethod
+    def like(self, bounds: Sequence[int]) -> Table:
+        """A new table of as many columns with other rows, where this one lies."""
 
     @abstractmethod
     def release(self) -> None:
@@ -133,11 +142,8 @@ class MemoryTable(Table):
         assert self.rows + extra <= self._all.shape[0]
         return self._all[: self.rows + extra, first:last]
 
-    def forget_panel(self) -> None:
-        return
-
-    def settle(self) -> None:
-        return
+    def like(self, bounds: Sequence[int]) -> Table:
+        return MemoryTable(bounds, self.width, self.dtype)
 
     def release(self) -> None:
         self._all = self._all.new_empty(0, self.width)  # freed with the last view of it
@@ -156,11 +162,11 @@ class DiskTable(Table):
         path: Path,
         counts: Transfers,
     ) -> None:
-        super().__init__(bounds, width, dtype)
-        self._panels = panels_of(width, panel)
+        super().__init__(bounds, width, dtype, panel)
+        self._path, self._counts, self._copies = path, counts, count()
         sizes = [
             padded((last - first) * rows * dtype.itemsize)
-            for first, last in self._panels
+            for first, last in self.panels
             for rows in self.lengths
         ]
         self._offsets = list(accumulate(sizes, initial=0))
@@ -180,24 +186,24 @@ class DiskTable(Table):
         return rows
 
     def read_panel(self, chunk: int, first: int, last: int) -> Tensor:
-        return self._stretch(self._panels.index((first, last)), chunk)
+        return self._stretch(self.panels.index((first, last)), chunk)
 
     def _all_columns(self, chunk: int) -> Tensor:
-        if len(self._panels) == 1:
+        if len(self.panels) == 1:
             return self._stretch(0, chunk)
         rows = torch.empty(self.lengths[chunk], self.width, dtype=self.dtype)
-        for number, (first, last) in enumerate(self._panels):
+        for number, (first, last) in enumerate(self.panels):
             rows[:, first:last] = self._stretch(number, chunk)
         return rows
 
     def write(self, chunk: int, values: Tensor) -> None:
-        for first, last in self._panels:
+        for first, last in self.panels:
             self.write_panel(chunk, first, values[:, first:last])
 
     def write_panel(self, chunk: int, first: int, values: Tensor) -> None:
         if (stale := self._ahead.pop(chunk, None)) is not None:
             stale.result()
-        self._put(self._panels.index((first, first + values.shape[1])), chunk, values)
+        self._put(self.panels.index((first, first + values.shape[1])), chunk, values)
 
     def _put(self, panel: int, chunk: int, values: Tensor) -> None:
         """Write a stretch, as soon as there are not too many on their way."""
@@ -219,7 +225,7 @@ class DiskTable(Table):
         if self._columns is None or self._columns.shape != shape:
             self._columns = None
             self._columns = memory_rows(*shape, self.dtype)
-        number = self._panels.index((first, last))
+        number = self.panels.index((first, last))
         ahead = self._reader.submit(self._stretch, number, 0)
         for chunk, (begin, end) in enumerate(pairwise(self.bounds)):
             stretch = ahead.result()
@@ -230,6 +236,11 @@ class DiskTable(Table):
 
     def forget_panel(self) -> None:
         self._columns = None
+
+    def like(self, bounds: Sequence[int]) -> Table:
+        path = self._path.with_name(f"{self._path.name}.{next(self._copies)}")
+        panel, counts = self.panels[0][1], self._counts
+        return DiskTable(bounds, self.width, self.dtype, panel=panel, path=path, counts=counts)
 
     def settle(self) -> None:
         for write in self._underway.values():
@@ -253,7 +264,7 @@ class DiskTable(Table):
         self._file.path.unlink(missing_ok=True)
 
     def _stretch(self, panel: int, chunk: int) -> Tensor:
-        first, last = self._panels[panel]
+        first, last = self.panels[panel]
         rows, width = self.lengths[chunk], last - first
         nbytes = rows * width * self.dtype.itemsize
         if not nbytes:

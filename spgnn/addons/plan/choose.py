@@ -202,7 +202,7 @@ def algorithms(
             if not _works(plain, ranks):
                 continue
             if algo != "vertex-cut":
-                shape = c > 1 and algo == "1.5d-replicated", *plain.copies(ranks)
+                shape = c > 1 and "comparison" in plain.can, *plain.copies(ranks)
                 if shape in shapes:
                     continue  # the same under another name, as 2D of two replicas and 1.5D are
                 shapes.add(shape)
@@ -229,7 +229,7 @@ def candidates(
     ranks: int,
     methods: Sequence[str],
     *,
-    given: Collection[str] = (),
+    pinned: Collection[str] = (),
     ranks_a_node: int = 1,
     thorough: bool = True,
 ) -> Iterator[TrainConfig]:
@@ -237,7 +237,7 @@ def candidates(
     how = replace(config.algorithm, plan=None, machine=None)
     # Where norms take all rows, pruning makes no difference.
     prunes = not config.model.makes_all_rows
-    fixed = {name: getattr(how, name) for name in given}
+    fixed = {name: getattr(how, name) for name in pinned}
     if not prunes:
         fixed.pop("prune", None)
     if fixed.get("hierarchy") == "auto":
@@ -248,8 +248,8 @@ def candidates(
     methods = [name for name in methods if name == fixed.get("partition", name)]
     most = MOST_REPLICAS if thorough else 4
     for algorithm in algorithms(ranks, ranks_a_node, most, fixed | sizes):
-        if algorithm.algo == "1.5d-replicated" and "algo" not in fixed:
-            continue  # never better than 1.5D: only to compare with
+        if "comparison" in algorithm.can and "algo" not in fixed:
+            continue  # never better than another
         if not thorough and not _likely(algorithm, ranks):
             continue
         node_size = algorithm.node_size
@@ -301,9 +301,9 @@ class Planner:
     ----------
     source : GraphSource
     config : TrainConfig
-        What its algorithm record says is planned anew, but for what is given.
+        What its algorithm record says is planned anew, but for options that are pinned.
     machine : Machine
-    given : names of options
+    pinned : names of options
         That stay as they are in `config`. A partition may name several methods, as ``gvb,random``.
     labels : (int32 [n], int), optional
         Instead: a partition that cannot be chosen, and its parts.
@@ -329,7 +329,7 @@ class Planner:
         config: TrainConfig,
         machine: Machine,
         *,
-        given: Collection[str] = (),
+        pinned: Collection[str] = (),
         labels: tuple[Int32Array, int] | None = None,
         memory: float | None = None,
         disk: Disk | None = None,
@@ -350,9 +350,9 @@ class Planner:
         self.memory = memory if memory is not None else machine.memory or float("inf")
         large = dataset.structure.nnz > STREAMED
         self._methods = ["stream" if large else "gvb"]
-        if "partition" in given or labels is not None:
+        if "partition" in pinned or labels is not None:
             self._methods = list(dict.fromkeys(config.algorithm.partition.split(",")))
-        self._given = set(given) & {*CHOSEN} - {"partition"}
+        self._pinned = set(pinned) & {*CHOSEN} - {"partition"}
         self._labels, self._disk, self._progress = labels, disk, progress
         self._thorough = dataset.structure.nnz <= THOROUGH
         self._epochs: dict[tuple[object, ...], Epoch] = {}
@@ -382,9 +382,9 @@ class Planner:
                 self.config,
                 ranks,
                 self._methods,
-                given=self._given,
+                pinned=self._pinned,
                 ranks_a_node=self.machine.ranks_a_node,
-                thorough=self._thorough or bool(self._given),
+                thorough=self._thorough or bool(self._pinned),
             )
             if only(one)
             and (parts is None or one.distribution.parts(ranks) == parts)
@@ -506,8 +506,8 @@ class Planner:
         if self._last is None or self._last[0] != key:
             labels = self._labels_of(config, ranks)
             node = self.machine.ranks_a_node
-            known = self._known.setdefault(key, {})
-            self._last = key, VirtualRanks(self.dataset, labels, config, ranks, node, known)
+            counted = self._known.setdefault(key, {})
+            self._last = key, VirtualRanks(self.dataset, labels, config, ranks, node, counted)
         return self._last[1]
 
     def _epoch(self, config: TrainConfig) -> Epoch:
@@ -531,7 +531,7 @@ class Planner:
             return []
         plans, defaults = list[PricedPlan](), AlgorithmOptions()
         chosen = {name: getattr(defaults, name) for name in CHOSEN} | {"prune": not self.estimates}
-        chosen |= {n: getattr(config.algorithm, n) for n in self._given}
+        chosen |= {n: getattr(config.algorithm, n) for n in self._pinned}
         if chosen["cover"] == "auto":
             chosen["cover"] = "column"
         for method in self._methods:

@@ -89,12 +89,10 @@ def _row_bytes(codec: Codec, width: int, itemsize: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class HopCounts:
-    """One exchange of all ranks; rows and peers by level and rank, [levels, P]."""
+    """One exchange of all ranks; rows and peers by level and rank, [2, levels, P]."""
 
-    sent: Any
-    received: Any
-    messages: Any  # peers that get any
-    returned: Any  # the same in the adjoint
+    rows: Any  # that are sent, and received
+    peers: Any  # that get any, and from which any come
     entries: Int64Array  # nonzeros of the send matrix, [P]
     sums: bool = False  # some rank sends partial sums, and not rows as they are
     axis: str = "row"
@@ -102,27 +100,45 @@ class HopCounts:
     largest: Int64Array | None = None  # rows of each rank's largest message, [P], if counted
     few: bool = False  # what relays send, when they have what they send it of
 
+    @classmethod
+    def of(
+        cls,
+        send: Sequence[Int64Array],
+        receive: Sequence[Int64Array],
+        away: Any,
+        entries: Sequence[int] | Int64Array,
+        **how: Any,
+    ) -> HopCounts:
+        """Count one exchange of all ranks, some of whose peers are away: bool [P, peers]."""
+        both = np.stack((send, receive))
+
+        def by_level(rows: Int64Array) -> Int64Array:
+            between = (rows * away).sum(axis=2)
+            return np.stack((rows.sum(axis=2) - between, between), axis=1)
+
+        largest, counts = both[0].max(axis=1).astype(np.int64), np.asarray(entries, np.int64)
+        peers = by_level((both > 0).astype(np.int64))
+        return cls(by_level(both), peers, counts, largest=largest, **how)
+
     def moved(
         self, width: Width, dtype: torch.dtype, codec: Codec | None = None, *, adjoint: bool
     ) -> Moved:
         """Traffic of rows of some width, forward or in the adjoint; with a codec in the mean."""
         row, mean, messages = MeanRowBytes.of(codec, width, dtype)
-        sent = self.sent * row + self.messages * mean
-        received = self.received * row + self.returned * mean
+        way = -1 if adjoint else 1
+        rows, peers = self.rows[::way], self.peers[::way]
         messages = messages * (np.asarray(width) > 0)
-        if adjoint:
-            return np.stack((received, sent, self.returned * messages))
-        return np.stack((sent, received, self.messages * messages))
+        return np.stack((*(rows * row + peers * mean), peers[0] * messages))
 
     @property
     def sent_rows(self) -> Int64Array:
         """Rows to both levels, int64 [P]."""
-        return np.asarray(self.sent.sum(axis=0))
+        return np.asarray(self.rows[0].sum(axis=0))
 
     @property
     def received_rows(self) -> Int64Array:
         """Rows from both levels, int64 [P]."""
-        return np.asarray(self.received.sum(axis=0))
+        return np.asarray(self.rows[1].sum(axis=0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +149,7 @@ class StageCounts:
     columns: Int64Array
     local: Int64Array  # nonzeros of L
     remote: Int64Array  # nonzeros of R
-    kept: Int64Array  # rows in buffers from one product to the next
+    buffered: Int64Array  # rows in buffers from one product to the next
     hops: tuple[HopCounts, ...]
 
 
@@ -149,7 +165,7 @@ class AttentionCounts:
     local: Int64Array  # nonzeros of each piece
     remote: Int64Array
     summed: Int64Array
-    kept: Int64Array  # rows in buffers from one layer to the next
+    buffered: Int64Array  # rows in buffers from one layer to the next
     fetch: tuple[HopCounts, ...]  # of rows of sources
     sums: HopCounts | None  # of partial softmaxes to the destinations
     fold: HopCounts | None  # of rows that are folded there
@@ -234,10 +250,8 @@ class MatrixCounts:
     @property
     def nonzeros(self) -> dict[str, Int64Array]:
         """Nonzeros of L and of R."""
-        return {
-            "local": total_of([stage.local for stage in self.stages]),
-            "remote": total_of([stage.remote for stage in self.stages]),
-        }
+        sides = "local", "remote"
+        return {side: total_of([getattr(stage, side) for stage in self.stages]) for side in sides}
 
     def share(self, width: int) -> Width:
         """Columns that each rank multiplies."""
@@ -248,7 +262,7 @@ class MatrixCounts:
     def buffers(self, width: int) -> Int64Array:
         """Elements kept from one product of some width to the next, int64 [P]."""
         share = self.share(width)
-        between_products = total_of([stage.kept * share for stage in self.stages])
+        between_products = total_of([stage.buffered * share for stage in self.stages])
         if self.turns is None:
             between = [stage.rows * width for stage in self.stages[:-1]]
             return np.asarray(total_of([between_products, *between]), np.int64)
@@ -279,11 +293,9 @@ class MatrixCounts:
         moved = list[Moved]()
         for turns, back in zip(self.turns or (), (step.adjoint, not step.adjoint), strict=False):
             carried = [turn.carried(step.width, step.dtype, back=back) for turn in turns]
-            send, receive = (
-                [getattr(each, way) for each in carried] for way in ("sent", "received")
-            )
-            nbytes = count_hop(send, receive, self.away, np.zeros(len(turns), np.int64))
-            moved.append(np.stack((nbytes.sent, nbytes.received, nbytes.messages)))
+            send, receive = ([getattr(one, way) for one in carried] for way in ("sent", "received"))
+            nbytes = HopCounts.of(send, receive, self.away, np.zeros(len(turns), np.int64))
+            moved.append(np.stack((*nbytes.rows, nbytes.peers[0])))
         return moved
 
     def moved(self, step: Product, codec: Codec | None = None) -> Moved:
@@ -316,7 +328,7 @@ def count(
     def hop(hops: Sequence[Hop | Partials], entries: Sequence[int], **how: bool) -> HopCounts:
         send, receive = [h.counts.send for h in hops], [h.counts.recv for h in hops]
         axis = hops[0].axis
-        return count_hop(send, receive, away(axis), entries, axis=axis, **how)
+        return HopCounts.of(send, receive, away(axis), entries, axis=axis, **how)
 
     def entries(hops: Sequence[Hop]) -> list[int]:
         return [h.send.nnz + (h.relay.nnz if h.relay is not None else 0) for h in hops]
@@ -331,19 +343,19 @@ def count(
             sums, kind = not all(one.sends_rows for one in each), each[0]
             how = {"sums": sums, "broadcast": kind.broadcast, "few": kind.few}
             hops.append(hop(each, entries(each), **how))
-        rows, columns, local, remote, kept = np.array(figures, np.int64).T
-        return StageCounts(rows, columns, local, remote, kept, tuple(hops))
+        rows, columns, local, remote, buffered = np.array(figures, np.int64).T
+        return StageCounts(rows, columns, local, remote, buffered, tuple(hops))
 
-    def attention(made: Sequence[Pieces]) -> AttentionCounts:
+    def attention(every: Sequence[Pieces]) -> AttentionCounts:
         figures = []
-        for plan, each in zip(plans, made, strict=True):
+        for plan, each in zip(plans, every, strict=True):
             parts = each.local, each.remote, each.summed
             nonzeros = (0 if part is None else part.nnz for part in parts)
             rows = each.partial_rows, each.fetched, each.requested
             saved = 0 if each.fetch is None else each.fetch.buffers(1)
             figures.append((*plan.shape, *rows, *nonzeros, saved))
-        fetches = zip(*(each.fetch.hops for each in made if each.fetch is not None), strict=True)
-        ways = [[way for each in made if (way := getattr(each, n))] for n in ("sums", "fold")]
+        fetches = zip(*(each.fetch.hops for each in every if each.fetch is not None), strict=True)
+        ways = [[way for each in every if (way := getattr(each, n))] for n in ("sums", "fold")]
         sums, fold = (
             hop(way, [partials.counts.sent for partials in way], sums=True) if way else None
             for way in ways
@@ -372,23 +384,3 @@ def count(
         away(turns[0][0].axis) if turns else None,
         attention([pieces(plan) for plan in plans]) if attends else None,
     )
-
-
-def count_hop(
-    send: Sequence[Int64Array],
-    receive: Sequence[Int64Array],
-    away: Any,
-    entries: Sequence[int] | Int64Array,
-    **how: Any,
-) -> HopCounts:
-    """Count one exchange of all ranks, some of whose peers are away: bool [P, peers]."""
-    both = np.stack(send), np.stack(receive)
-
-    def by_level(rows: Int64Array) -> Int64Array:
-        between = (rows * away).sum(axis=1)
-        return np.stack((rows.sum(axis=1) - between, between))
-
-    sent, received = map(by_level, both)
-    messages, returned = (by_level((rows > 0).astype(np.int64)) for rows in both)
-    entries, largest = np.asarray(entries, np.int64), both[0].max(axis=1).astype(np.int64)
-    return HopCounts(sent, received, messages, returned, entries, largest=largest, **how)

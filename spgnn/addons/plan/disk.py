@@ -24,6 +24,8 @@ from spgnn.addons.outofcore import (
     Budget,
     ChunkedModel,
     ChunkMatrix,
+    DryPass,
+    LayerSizes,
     MemoryBlocks,
     Sizes,
     Storage,
@@ -79,25 +81,23 @@ class Disk:
             sizes, budgets = choose(upper, self.storage.recompute, decided)
         except InputError:
             return None
-        first = budgets[0]
+        first, keeps = budgets[0], sizes[0].keeps
         exact = exact_for(first, all(one.can_sort(memory) for one in budgets))
-        if not sizes[0].layers[0].kept:
-            exact = [each.keeping_nothing for each in exact]
-        moved = [budget.traffic(sizes) for budget, sizes in zip(budgets, exact, strict=True)]
+        exact = [replace(each, keeps=keeps) for each in exact]
+        moved = np.array(
+            [budget.traffic(each) for budget, each in zip(budgets, exact, strict=True)]
+        )
         each_row = _row_seconds(epoch, machine)
-        recomputing = max(_recomputing(sizes, first.recomputed, each_row) for sizes in exact)
+        recomputing = max(_recomputing(each, first.recomputed, each_row) for each in exact)
         seconds = dict(in_memory.seconds or {})
         seconds["again"] = machine.slowdown(virtual.ranks) * recomputing
         # All ranks of a node share its disk.
         here = min(virtual.ranks, machine.ranks_a_node)
-        moving = here * max(map(sum, moved)) / self.speed
+        moving = here * float(moved.sum(axis=1).max()) / self.speed
         seconds["disk"] = max(0.0, moving - sum(seconds.values()))
         needs = np.array([budget.bytes for budget in budgets])
-        record = {
-            **first.record,
-            "planned_read_bytes": sum(each.read for each in moved),
-            "planned_written_bytes": sum(each.written for each in moved),
-        }
+        read, written = map(int, moved.sum(axis=0))
+        record = {**first.record, "planned_read_bytes": read, "planned_written_bytes": written}
         prediction = replace(
             in_memory,
             memory={"chunks": needs, "process": np.full_like(needs, itself)},
@@ -110,10 +110,11 @@ class Disk:
         self, config: TrainConfig, virtual: VirtualRanks, epoch: Epoch
     ) -> tuple[list[Sizes], Callable[[Budget, bool], list[Sizes]]]:
         """Sizes of each rank: as the budget takes them, at most, and as they will be with it."""
-        dataset, order, layers = virtual.dataset, virtual.arranged.order, epoch.layers
+        dataset, order = virtual.dataset, virtual.arranged.order
         A = virtual.arranged.rows(dataset.structure, 0, dataset.vertices)
-        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu"))
-        reads_own = [model.reads_own(number) for number in range(layers)]
+        model = ChunkedModel(deepcopy(epoch.model).to_empty(device="cpu").float())
+        symmetric = not dataset.directed and not dataset.weighted
+        dry = DryPass(model, sparse=epoch.sparse, propagates=epoch.propagated, symmetric=symmetric)
         # Outputs of all layers need the same rows of each; moments are those of all rows.
         prunes = config.algorithm.prune and not model.jumps and not config.model.makes_all_rows
         scored = (dataset.labelled if dataset.scored is None else dataset.scored)[order]
@@ -132,20 +133,17 @@ class Disk:
             columns = A.indices[int(A.indptr[own.start]) : int(A.indptr[own.stop])]
             here, lengths = scored[own], A.row_lengths[own]
             labels = int(here.sum())
-            base = model.sizes(
+            base = dry.sizes(
                 rows=many,
                 received=len(torch.unique(columns[(columns < own.start) | (columns >= own.stop)])),
                 nonzeros=len(columns),
                 weighted=dataset.weighted,
-                symmetric=not dataset.directed and not dataset.weighted,
                 itemsize=epoch.itemsize,
                 fixed_bytes=(16 + dense) * many,  # scales and ids
-                sparse=epoch.sparse,
-                propagates=epoch.propagated,
                 in_files=in_files,
             ).with_labels(labels, epoch.widths[-1])
-            asked = int(lengths[here].sum()), int(lengths.sum())
-            upper.append(base.at_most(labels, *asked) if prunes else base)
+            nonzeros = int(lengths[here].sum()), int(lengths.sum())
+            upper.append(base.at_most(labels, *nonzeros) if prunes else base)
             bases.append(base)
 
         def exact_for(budget: Budget, sorts: bool) -> list[Sizes]:
@@ -155,32 +153,26 @@ class Disk:
             whole = ChunkMatrix(MemoryBlocks.of(A, (0, n)), (0, n), loops)
             files, alone = sorts and "matrix" in budget.placement.on_disk, virtual.ranks == 1
             labelled, solo = dataset.labelled[order], SoloCommunicator()
-            rows = rows_of_layers(whole, labelled, reads_own, solo, files=files)
+            rows = rows_of_layers(whole, labelled, dry.reads_own, solo, files=files)
             sizes = list[Sizes]()
             for rank, base in enumerate(bases):
-                own = slice(*virtual.layout.range(rank))
-                rows_made = [
-                    base.rows if one.made is None else int(one.made[own].sum()) for one in rows
-                ]
-                read = [base.rows] * layers
-                for number, one in enumerate(rows):
+                own, layers = slice(*virtual.layout.range(rank)), list[LayerSizes]()
+                for number, (targets, sources, place) in enumerate(rows):
+                    here = base.rows if targets is None else int(targets[own].sum())
                     # Sources are numbered alone on one rank, if they are not the features' rows.
-                    if one.sources is not None and alone and number:
-                        read[number] = int(one.sources.sum())
-                matrices: list[tuple[int, int] | None] = [None] * layers
-                for number, one in enumerate(rows):
-                    if one.place == "memory":
-                        matrices[number] = 0, 0
-                    elif one.made is not None and one.place == "files":
+                    numbered = sources is not None and alone and number > 0
+                    read = int(sources.sum()) if numbered and sources is not None else base.rows
+                    matrix = (0, 0) if place == "memory" else None
+                    if targets is not None and place == "files":
                         # Row offsets of each block, and of the rows of others in one more.
-                        nonzeros = int(A.row_lengths[own][one.made[own]].sum())
+                        nonzeros = int(A.row_lengths[own][targets[own]].sum())
                         entries = (4 + 4 * dataset.weighted) * nonzeros
-                        offsets = 8 * (read[number] + budget.chunks)
-                        offsets += 8 * (base.received + 1) * (base.received > 0)
-                        forward = 8 * (rows_made[number] + budget.chunks) + entries
-                        back = offsets + entries if model.multiplies else forward
-                        matrices[number] = forward, back
-                sizes.append(base.with_rows(rows_made, read, matrices))
+                        offsets = 8 * (base.received + 1) * (base.received > 0)
+                        matrix = (forward := 8 * (here + budget.chunks) + entries), forward
+                        if model.multiplies:
+                            matrix = forward, 8 * (read + budget.chunks) + offsets + entries
+                    layers.append(LayerSizes(here, read, matrix))
+                sizes.append(replace(base, layers=tuple(layers)))
             return sizes
 
         return upper, exact_for
@@ -208,9 +200,9 @@ def _recomputing(sizes: Sizes, recomputed: frozenset[int], row_seconds: Sequence
         # A row that the layer before makes; and the input of that, in its turn.
         before = layers[number - 1].rows * row_seconds[number - 1]
         inputs[number] = before + inputs[number - 1]
-    seconds = sum(sizes.passes(number) * each for number, each in enumerate(inputs))
-    again = zip(layers[:-1], row_seconds, strict=False)
-    return seconds + sum(n.rows * each for n, each in again if not n.kept)
+    seconds = sum(sizes.dry.passes(number) * each for number, each in enumerate(inputs))
+    again = [n.rows * each for n, each in zip(layers[:-1], row_seconds, strict=False)]
+    return seconds + sum(again[sizes.keeps :])
 
 
 def _row_seconds(epoch: Epoch, machine: Machine) -> list[float]:

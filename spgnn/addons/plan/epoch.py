@@ -358,12 +358,12 @@ class _Recording(DispatchMode):
             now[where] += nbytes
         return now
 
-    def _attention(self, made: Sequence[Tensor], *, adjoint: bool) -> None:
+    def _attention(self, results: Sequence[Tensor], *, adjoint: bool) -> None:
         """Record the result of an attention layer, and its temporary memory."""
         step = self.steps[-1]
         assert isinstance(step, Product)
         gathered = self._place(step.layer, "gathered")
-        for number, tensor in enumerate(made):
+        for number, tensor in enumerate(results):
             self._keep(tensor, gathered if number == _GATHERED else None)
         now = self._now()
         for name, nbytes in _temporary(step, adjoint=adjoint).items():

@@ -112,10 +112,10 @@ class Dataset:
         return digest(indptr.data, np.ascontiguousarray(indices).data)
 
 
-def cache_directory(given: str | None) -> Path:
+def cache_directory(path: str | None) -> Path:
     """Directory for partitions: as given, or in ``$SPGNN_CACHE`` or ``~/.cache/spgnn``."""
-    if given is not None:
-        return Path(given)
+    if path is not None:
+        return Path(path)
     home = os.environ.get("SPGNN_CACHE")
     return (Path(home) if home else Path.home() / ".cache" / "spgnn") / "partitions"
 
@@ -153,10 +153,10 @@ class Partitions:
 
     def key(self, method: str, objective: Objective, parts: int, nodes: int | None = None) -> str:
         """Name of the labels: the graph, the method and its options."""
-        key: list[object] = [_GENERATION, self._dataset.digest, method, objective, parts]
-        key += [] if nodes is None else [nodes]
-        key += [self._seed, float(self._imbalance), self._preset]
-        return "/".join(map(str, key))
+        key = _GENERATION, self._dataset.digest, method, objective, parts
+        levels = () if nodes is None else (nodes,)
+        options = self._seed, float(self._imbalance), self._preset
+        return "/".join(map(str, (*key, *levels, *options)))
 
     def _labels_and_file(
         self, method: str, objective: Objective, parts: int, nodes: int | None

@@ -154,16 +154,10 @@ class Clock:
 
 def groups_by_node(nodes: list[int]) -> tuple[list[list[int]], list[list[int]]]:
     """Ranks of the same node; and the first ranks of all nodes, the second ones, and so on."""
-    inside: dict[int, list[int]] = {}
-    for rank, node in enumerate(nodes):
-        inside.setdefault(node, []).append(rank)
-    between: list[list[int]] = []
-    for members in inside.values():
-        for place, rank in enumerate(members):
-            if place == len(between):
-                between.append([])
-            between[place].append(rank)
-    return list(inside.values()), between
+    every = {node: [rank for rank, one in enumerate(nodes) if one == node] for node in nodes}
+    inside = list(every.values())
+    places = range(max(map(len, inside)))
+    return inside, [[ranks[n] for ranks in inside if n < len(ranks)] for n in places]
 
 
 def _level(clock: Clock) -> Level:
@@ -240,11 +234,9 @@ def _spmm(clock: Clock) -> Spmm:
         H, out = clock.ones(A.shape[1], width), clock.ones(A.shape[0], width)
         return [lambda: kernels.spmm(A, H, out=out)]
 
+    how: Any = {"degrees": (4, 32), "rows": _ROWS, "least": 0.2}
     costs = [
-        [
-            _row_and_nonzero(clock, bodies, size, width, (4, 32), rows=_ROWS, least=0.2)[0]
-            for width in _WIDTHS
-        ]
+        [_row_and_nonzero(clock, bodies, size, width, **how)[0] for width in _WIDTHS]
         for size in _OPERAND_BYTES
     ]
     return _table(costs, _OPERAND_BYTES, _WIDTHS, costs[0])
@@ -257,8 +249,8 @@ def _table(
     of_rows: Sequence[tuple[float, float]],
 ) -> Spmm:
     nonzeros = tuple(tuple(nonzero for _, nonzero in row) for row in costs)
-    per_row = tuple(row for row, _ in of_rows)
-    return Spmm(tuple(map(float, sizes)), tuple(map(float, widths)), nonzeros, per_row)
+    of_width = tuple(map(float, sizes)), tuple(map(float, widths))
+    return Spmm(*of_width, nonzeros, tuple(row for row, _ in of_rows))
 
 
 def _row_and_nonzero(
@@ -339,10 +331,8 @@ def _edges(clock: Clock, kind: str) -> EdgeRates:
         joint, device = kind == "gatv2", clock.device
         a = torch.full((heads, width // heads), 0.1, device=device)
         scores = Scores(a, 0.2, joint=joint)
-        destinations, Z = (
-            clock.ones(A.shape[0], width if joint else heads),
-            clock.ones(A.shape[1], width),
-        )
+        destinations = clock.ones(A.shape[0], width if joint else heads)
+        Z = clock.ones(A.shape[1], width)
         ids = [torch.arange(length, device=device) for length in A.shape]
         dropout = AttentionDropout(1, rate, *ids) if rate else None
         block = EdgeBlock(A.pattern, destinations, Z, dropout=dropout)
@@ -415,12 +405,10 @@ def exercise(comm: Communicator) -> None:
 
 def _resident_bytes() -> int:
     """Without what ranks have posted for each other, which plans know."""
-    sizes = {"VmRSS": 0, "RssShmem": 0}
-    for line in Path("/proc/self/status").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name in sizes:
-            sizes[name] = int(rest.split()[0]) * 1024
-    return sizes["VmRSS"] - sizes["RssShmem"]
+    lines = Path("/proc/self/status").read_text().splitlines()
+    status = dict(line.split(":", 1) for line in lines)
+    resident, shared = (int(status.get(n, "0 kB").split()[0]) for n in ("VmRSS", "RssShmem"))
+    return 1024 * (resident - shared)
 
 
 def _overhead(clock: Clock, level: Level) -> Overhead:

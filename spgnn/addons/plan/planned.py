@@ -64,7 +64,7 @@ def planned_placement(
         )
         fixed = ["partition", "prune", "recompute_halo", "order"]
         fixed += ["algo", "cover", "hierarchy"] if halo else []
-        options: dict[str, Any] = {"given": fixed, "memory": memory}
+        options: dict[str, Any] = {"pinned": fixed, "memory": memory}
         with ProgressBar() as progress:
             planner = Planner(source, settled, machine, progress=progress, **options)
             choice = planner.choose(comm.size)
@@ -80,12 +80,12 @@ def planned_placement(
 
 
 def fill_in(
-    config: TrainConfig, comm: Communicator, given: Collection[str]
+    config: TrainConfig, comm: Communicator, pinned: Collection[str]
 ) -> tuple[TrainConfig, dict[str, Any]]:
     """Choose the options of a configuration with ``--plan`` that were not given. Collective."""
     how = config.algorithm
     path, machine_file = str(how.plan), how.machine
-    fixed = {*CHOSEN} & {*given}
+    fixed = {*CHOSEN} & {*pinned}
 
     def filled(flags: dict[str, Any]) -> TrainConfig:
         result = config.but(**flags)
@@ -101,7 +101,7 @@ def fill_in(
     if path != "auto":
         entry = comm.from_rank_zero(lambda: _entry(path, comm.size))
         flags = {name: entry[name] for name in CHOSEN if name not in fixed}
-        if "objective" not in given and entry.get("objective") in get_args(Objective):
+        if "objective" not in pinned and entry.get("objective") in get_args(Objective):
             flags["objective"] = entry["objective"]
         announce(f"plan of {path}", flags)
         return filled(flags), {**entry, "source": path}
@@ -138,7 +138,7 @@ def fill_in(
 
 
 def ranked_for(
-    config: TrainConfig, ranks: int, machine: Machine, given: Collection[str]
+    config: TrainConfig, ranks: int, machine: Machine, pinned: Collection[str]
 ) -> tuple[Planner, Choice]:
     """All plans for the data set of a configuration, best first, on rank 0 alone."""
     data, method = config.data, config.algorithm.partition
@@ -153,7 +153,7 @@ def ranked_for(
             labels = np.repeat(np.arange(meta.parts, dtype=np.int32), sizes), meta.parts
         elif method not in METHODS:
             labels = read_labels(method, meta.vertices, parts), parts
-        planner = Planner(source, config, machine, given=given, labels=labels, progress=progress)
+        planner = Planner(source, config, machine, pinned=pinned, labels=labels, progress=progress)
         return planner, planner.choose(ranks)
 
 

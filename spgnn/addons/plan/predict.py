@@ -277,7 +277,7 @@ def _buffers(counted: ModelCounts, epoch: Epoch) -> Int64Array:
         for matrix in _matrices_of(counted, step):
             if step.heads:
                 assert matrix.attention is not None
-                elements = step.width * matrix.attention.kept
+                elements = step.width * matrix.attention.buffered
             elif step.largest:  # rows that are received lie behind own ones
                 elements = step.width * total_of([nothing, *(h.sent_rows for h in matrix.hops)])
             else:

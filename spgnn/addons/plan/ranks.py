@@ -122,7 +122,7 @@ class VirtualRanks:
         config: TrainConfig,
         ranks: int,
         ranks_a_node: int,
-        known: dict[Algorithm, MatrixCounts] | None = None,
+        counted: dict[Algorithm, MatrixCounts] | None = None,
     ) -> None:
         algorithm = config.distribution
         parts, (_, shares) = algorithm.parts(ranks), algorithm.copies(ranks)
@@ -136,7 +136,7 @@ class VirtualRanks:
         self._normalisation, self.loops = normalisation_of(
             config.model.model, config.model.aggregate, config.data.normalisation
         )
-        self._known = {} if known is None else known
+        self._known = {} if counted is None else counted
 
     def whole(self, algorithm: Algorithm) -> MatrixCounts:
         """Counts of the plans of the whole matrix; known ones are not built again."""
@@ -268,13 +268,13 @@ class VirtualRanks:
         rows, axes = place[drawn], Axes.grid(self.ranks, 1)
         stretches = [slice(*cut) for cut in pairwise(self._cuts(pairs).tolist())]
 
-        def fetched(layout: RowLayout, wanted: Sequence[Tensor]) -> MatrixCounts:
-            lists = [CSR(Selection(rows, layout.rows)) for rows in wanted]
+        def fetched(layout: RowLayout, of_ranks: Sequence[Tensor]) -> MatrixCounts:
+            lists = [CSR(Selection(rows, layout.rows)) for rows in of_ranks]
             schemes = [fetch(rows, layout, rank) for rank, rows in enumerate(lists)]
             return count(build_all(schemes, axes), axes, self.ranks_a_node)
 
-        wanted = [torch.cat((pairs.sources[one], rows[one].flatten())) for one in stretches]
-        rows_fetched = fetched(self.layout, wanted)
+        sources = [torch.cat((pairs.sources[one], rows[one].flatten())) for one in stretches]
+        rows_fetched = fetched(self.layout, sources)
         even = RowLayout.even(self.layout.rows, self.ranks)
         directory = fetched(even, [drawn[one].flatten() for one in stretches])
         # Ranks tell each other how many rows they want, and which; the directory responds.
@@ -284,8 +284,7 @@ class VirtualRanks:
         requests = np.stack((numbers, numbers, 0 * numbers)).astype(np.float64)
         for matrix, response in ((rows_fetched, 0), (directory, _ID)):
             for hop in matrix.hops:
-                requests[:2] += BYTES_OF_COLUMN * np.stack((hop.received, hop.sent))
-                requests[:2] += response * np.stack((hop.sent, hop.received))
+                requests[:2] += BYTES_OF_COLUMN * hop.rows[::-1] + response * hop.rows
         return rows_fetched, requests
 
     def _cuts(self, pairs: Pairs) -> Int64Array:
@@ -323,7 +322,7 @@ class VirtualRanks:
         rows_sent, nobody = sent.sum(axis=0), np.zeros_like(own)
         inside = np.array([[1], [0]])
         peers = inside * np.minimum(ranks // c - 1, rows_sent)
-        hop = HopCounts(sent, sent, peers, peers, rows_sent)
+        hop = HopCounts(np.stack((sent, sent)), np.stack((peers, peers)), rows_sent)
         hops = (hop,) if ranks > c else ()
         stages = [
             StageCounts(own * c, own, entries - far_entries, far_entries, 2 * rows_sent, hops)
@@ -331,7 +330,7 @@ class VirtualRanks:
         fold = None
         if c > 1:
             added, others = inside * (c - 1) * own, inside * np.full(ranks, c - 1)
-            fold = HopCounts(added, added, others, others, added[0])
+            fold = HopCounts(np.stack((added, added)), np.stack((others, others)), added[0])
             stages.append(StageCounts(own, own * c, own, added[0], added[0], (fold,)))
         matrix = _INDEX * (entries + rows_sent) + 2 * _OFFSET * own * c + 2 * _FLOAT * own
         attention = AttentionCounts(
@@ -343,7 +342,7 @@ class VirtualRanks:
             local=entries - far_entries,
             remote=far_entries,
             summed=nobody,
-            kept=2 * rows_sent,
+            buffered=2 * rows_sent,
             fetch=hops,
             sums=None,
             fold=fold,
@@ -365,7 +364,6 @@ def _mean(matrices: Sequence[MatrixCounts]) -> MatrixCounts:
     first, stages = matrices[0], [matrix.stages[0] for matrix in matrices]
     hops = []
     for same in zip(*(stage.hops for stage in stages), strict=True):
-        names = "sent", "received", "messages", "returned"
-        mean = {name: np.mean([getattr(hop, name) for hop in same], axis=0) for name in names}
-        hops.append(replace(same[0], **mean))
+        rows, peers = np.mean([(hop.rows, hop.peers) for hop in same], axis=0)
+        hops.append(replace(same[0], rows=rows, peers=peers))
     return replace(first, stages=(replace(stages[0], hops=tuple(hops)),))

@@ -103,7 +103,8 @@ def cut_and_bound(
 ) -> tuple[int | None, float | None]:
     """cut_P(G) and T_comm of the ICPP'24 paper, of an epoch: sections 4.1 (1D) and 4.2 (1.5D)."""
     how, ranks = epoch.config.algorithm, len(counted.halo)
-    if how.algo not in ("1d", "1.5d", "1.5d-replicated") or how.exchange == "oblivious":
+    plan = epoch.config.distribution
+    if plan.copies(ranks) != (how.c, 1) or "edge_labels" in plan.can or how.exchange == "oblivious":
         return None, None
     # That of each layer's matrix, which may be pruned.
     cuts = dict[int, int]()
@@ -125,10 +126,10 @@ def cut_and_bound(
 
 
 def spmm(
-    machine: Machine, nonzeros: Int64Array, made: Int64Array, operand: Int64Array, width: Any
+    machine: Machine, nonzeros: Int64Array, rows: Int64Array, operand: Int64Array, width: Any
 ) -> Float64Array:
     """Seconds of a sparse product, from nonzeros, rows made and rows of the operand."""
-    return np.asarray(machine.spmm.seconds(nonzeros, made, width, _FLOAT * width * operand))
+    return np.asarray(machine.spmm.seconds(nonzeros, rows, width, _FLOAT * width * operand))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ class _Pricing:
 
     def parts(self) -> tuple[dict[str, Float64Array], int, int]:
         """Seconds by kind of work; then operators, and exchanges, whatever their size."""
-        exchanges = sum(bool(hop.messages.any()) for hop in self.matrix.hops)
+        exchanges = sum(bool(hop.peers[0].any()) for hop in self.matrix.hops)
         if self.step.heads:
             return self._attention()
         if self.step.largest:
@@ -196,9 +197,8 @@ class _Pricing:
     def _hop(self, hop: HopCounts, width: int) -> Float64Array:
         """The exchange itself; what is sent and what is received do not share a rank's link."""
         row = MeanRowBytes.of(self.codec, width, self.step.dtype).row
-        messages = hop.returned if self.step.adjoint else hop.messages
-        rows = hop.received if hop.broadcast else np.maximum(hop.sent, hop.received)
-        return self._moving(messages, row * rows)
+        rows = hop.rows[1] if hop.broadcast else hop.rows.max(axis=0)
+        return self._moving(hop.peers[int(self.step.adjoint)], row * rows)
 
     def _moving(self, messages: Any, moved: Any) -> Float64Array:
         """Both levels at once: a rank is done when the slower one is."""
@@ -213,7 +213,7 @@ class _Pricing:
         rows, machine, words = (
             hop.sent_rows,
             self.machine,
-            width * self.step.dtype.itemsize / _FLOAT,
+            width * self.step.words / self.step.width,
         )
         if self.step.adjoint:
             touched = np.minimum(hop.entries, columns)
@@ -282,7 +282,7 @@ class _Pricing:
         }
         exact = parts.exchanges(step, None)
         hops = [*parts.fetch, *parts.ways]
-        blocks = 1 + sum(bool(hop.messages.any()) for hop in hops)
+        blocks = 1 + sum(bool(hop.peers[0].any()) for hop in hops)
         operations = OPERATIONS + _BLOCK_OPERATIONS * blocks
         return spent, operations, sum(bool(moved[2].any()) for moved in exact)
 

@@ -169,7 +169,7 @@ class SpilledRecommendation(PairTask):
             Y.write(chunk, E.read(chunk).to(dtype) * (last * scale))
         for number, weight in enumerate(others):
             Z, final = new(self._bounds, E.width), number + 1 == len(others)
-            for chunk, product in self._matrix.products(Y, panel, new):
+            for chunk, product in self._matrix.products(Y):
                 scale = self._scale[slice(*self._bounds[chunk : chunk + 2])]
                 rows = product.mul_(scale).add_(E.read(chunk), alpha=weight)
                 Z.write(chunk, rows if final else rows.mul_(scale))

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from spgnn import nn
-from spgnn.addons.outofcore import data as chunked_data
+from spgnn.addons.outofcore import task as chunked_data
 from spgnn.addons.outofcore.blocks import BlockWriter, FileBlocks, FileExtent
 from spgnn.addons.outofcore.model import ChunkedModel, MomentGradients
 from spgnn.addons.outofcore.passes import ChunkedPass
@@ -71,21 +71,17 @@ def failing(monkeypatch, name, number, after):
 def test_a_disk_that_fails_in_the_middle(call, model, tmp_path, monkeypatch):
     spill, kept = tmp_path / "spill", tmp_path / "kept"
     flags = {**model, "checkpoint": str(kept), "checkpoint_every": 1}
-    straight = alone(**flags)
-    for path in kept.iterdir():
-        path.unlink()
-    kept.rmdir()
-    whole = alone(**flags, spill=str(spill), chunks=3, epochs=2)
-    assert len(whole["history"]) == 2
+    straight = alone(**model)
+    flags |= {"spill": str(spill), "chunks": 3}
+    assert len(alone(**flags, epochs=2)["history"]) == 2
     wrong = {"pwritev": (errno.ENOSPC, "No space left"), "preadv": (errno.EIO, "Input/output")}
-    number, said = wrong[call]
+    number, words = wrong[call]
     with monkeypatch.context() as patched:
         failing(patched, call, number, after=20)
-        with pytest.raises(InputError, match=rf"{re.escape(str(spill))}/.*: cannot be .*{said}"):
-            alone(**flags, spill=str(spill), chunks=3, resume=True)
+        with pytest.raises(InputError, match=rf"{re.escape(str(spill))}/.*: cannot be .*{words}"):
+            alone(**flags, resume=True)
     assert not list(spill.iterdir())
-    resumed = alone(**flags, spill=str(spill), chunks=3, resume=True)
-    check_equal(straight["history"], resumed["history"])
+    check_equal(straight["history"], alone(**flags, resume=True)["history"])
 
 
 @pytest.mark.parametrize("call", ["pwritev", "preadv"])
@@ -106,26 +102,23 @@ def test_a_disk_that_fails_while_norms_get_their_gradients(call, tmp_path, monke
 
 
 def test_an_epoch_after_one_that_was_broken_off(monkeypatch):
-    task, gradients = task_of(norm="batch", chunks=4, dtype="float64"), []
-    real, calls = MomentGradients.add, []
+    task, real, calls = task_of(norm="batch", chunks=4, dtype="float64"), MomentGradients.add, []
 
-    def broken_off(*given):
+    def broken_off(*arguments):
         if len(calls) == 2:
             raise KeyboardInterrupt
-        calls.append(given)
-        return real(*given)
+        calls.append(arguments)
+        return real(*arguments)
 
-    for breaks in (False, True):
-        task.model.zero_grad()
-        if breaks:
-            with monkeypatch.context() as patched:
-                patched.setattr(MomentGradients, "add", broken_off)
-                with pytest.raises(KeyboardInterrupt):
-                    task.loss(0).backward()
-        task.loss(0).backward()
-        gradients.append([p.grad for p in task.model.parameters()])
-    for expected, found in zip(*gradients, strict=True):
-        assert torch.equal(expected, found)
+    task.loss(0).backward()
+    expected = [p.grad for p in task.model.parameters()]
+    task.model.zero_grad()
+    with monkeypatch.context() as patched:
+        patched.setattr(MomentGradients, "add", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            task.loss(0).backward()
+    task.loss(0).backward()
+    assert all(map(torch.equal, expected, (p.grad for p in task.model.parameters())))
 
 
 def test_nothing_of_tables_stays_in_memory():
@@ -169,11 +162,10 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path):
     opened = DirectFile(file, Transfers())
     os.truncate(file, 9000)
     assert opened.read(100, 8900).tolist() == [0] * 8900
-    with pytest.raises(InputError, match=r"rows: ends after 9000 bytes; needs 9001"):
-        opened.read(101, 8900)
-    os.truncate(file, 100)
-    with pytest.raises(InputError, match=r"rows: ends after 100 bytes; needs 9001"):
-        opened.read(8500, 501)
+    for size, where in ((9000, (101, 8900)), (100, (8500, 501))):
+        os.truncate(file, size)
+        with pytest.raises(InputError, match=rf"rows: ends after {size} bytes; needs 9001"):
+            opened.read(*where)
 
 
 def test_columns_that_do_not_exist(tmp_path):
@@ -201,8 +193,8 @@ def test_what_chunks_do_not_infer():
 
 def test_no_more_chunks_than_rows(tmp_path):
     graph = write_dataset(tmp_path / "graph.npz")
-    found = alone(dataset=str(graph), chunks=10**6, epochs=1)
-    assert found["storage"]["chunks"] == found["graph"]["vertices"]
+    report = alone(dataset=str(graph), chunks=10**6, epochs=1)
+    assert report["storage"]["chunks"] == report["graph"]["vertices"]
 
 
 # Files of edges that do not fit into memory become a graph directory before training.
@@ -228,16 +220,15 @@ def test_a_large_file_of_edges(tmp_path, monkeypatch, symmetrise):
         return sort(scratch, config)
 
     monkeypatch.setattr(chunked_data, "_sorted_into", sorted_into)
-    given = [base, chunked]
     for large in (False, True):
         if large:
             monkeypatch.setattr(chunked_data, "_READ_IN_MEMORY", MEMORY)
         seen.clear()
-        ((made, scratches),) = run_ranks(lambda rank: (reports(rank, given), seen), 1)
-        check_equal(made[0]["history"], made[1]["history"])
+        ((both, scratches),) = run_ranks(lambda rank: (reports(rank, [base, chunked]), seen), 1)
+        check_equal(both[0]["history"], both[1]["history"])
         assert len(scratches) == large
     ((two,), _) = run_ranks(reports, 2, [chunked])  # reads it as ever
-    check_equal(made[0]["history"], two["history"])
+    check_equal(both[0]["history"], two["history"])
     assert not list(spill.iterdir())
 
 

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from spgnn.addons.outofcore import graph as chunked_graph
+from spgnn.addons.outofcore import budget
 from spgnn.addons.outofcore.budget import ORDER, Budget
 from spgnn.addons.outofcore.tables import Placement
 from spgnn.comm import connect
@@ -37,11 +37,8 @@ CASES = {
     "gcn, few labels": {"random_labels": 0.05, "layers": 3, "input_dropout": False, "jk": "last"},
     "sage, few labels": {"random_labels": 0.03, "layers": 3, "model": "sage", "dropout": 0.2},
     "sage, sum": {
-        "model": "sage",
-        "aggregate": "sum",
-        "dropout": 0.3,
-        "normalisation": "row",
-        "random_labels": 0.5,
+        **{"model": "sage", "aggregate": "sum", "dropout": 0.3},
+        **{"normalisation": "row", "random_labels": 0.5},
     },
     "jk cat": {"jk": "cat", "hidden": 5, "dropout": 0.4, "random_labels": 0.1},
     "jk max": {"jk": "max", "model": "sage", "layers": 3, "hidden": 5, "norm": "node"},
@@ -54,11 +51,7 @@ CASES = {
     "pair": {"norm": "pair", "model": "sage", "random_labels": 0.05, **WIDE},
     "layer": {"norm": "layer", "model": "gin", "residual": True, "hidden": 5, **WIDE},
     "batch, jk": {
-        "norm": "batch",
-        "model": "gin",
-        "jk": "cat",
-        "dropout": 0.2,
-        "hidden": 5,
+        **{"norm": "batch", "model": "gin", "jk": "cat", "dropout": 0.2, "hidden": 5},
         **WIDE,
     },
     "batch, one layer": {"norm": "batch", "model": "gin", "layers": 1, **WIDE},
@@ -133,30 +126,23 @@ def test_history_is_that_of_memory(name, ranks, datasets, tmp_path, monkeypatch)
         if again["recomputed_layers"]:
             assert again["written_bytes"] < saved["written_bytes"]
     tight = Budget(5, Placement(frozenset(ORDER), panel_bytes=40), 10**9)
-    monkeypatch.setattr(chunked_graph, "decide", lambda *args, **options: tight)
-    for (found,) in run_ranks(reports, ranks, [{**base, "memory": "4GB", "spill": str(tmp_path)}]):
-        check_equal(expected["history"], found["history"])
-        assert found["storage"]["panel_bytes"] == 40
+    monkeypatch.setattr(budget, "decide", lambda *args, **options: tight)
+    for (panels,) in run_ranks(reports, ranks, [{**base, "memory": "4GB", "spill": str(tmp_path)}]):
+        check_equal(expected["history"], panels["history"])
+        assert panels["storage"]["panel_bytes"] == 40
     assert not list(tmp_path.iterdir())
 
 
-def test_sizes_are_those_of_what_is_built(datasets, tmp_path):
-    """The sizes that choices are made of."""
-    for name in NAMES:
-        flags = {**flags_of(name, datasets), "chunks": 3, "spill": str(tmp_path), "prune": False}
-        task = task_of(**flags)
-        assert task.graph.sizes.of_matrices(task.graph.whole) == task.graph.sizes, name
-        assert isinstance(task.graph.features(0), CSR) == (name in ("sparse", "gat, sparse"))
-        task.close()
+def check_losses(one, other, rtol: float) -> None:
+    losses = [[epoch["loss"] for epoch in report["history"]] for report in (one, other)]
+    np.testing.assert_allclose(*losses, rtol=rtol)
 
 
 def test_training_losses_in_float32(tmp_path):
     """What is trained on does not depend on biases before norms, whose gradient is rounding."""
     for name in ("batch", "batch, jk", "layer"):
         base = {**SMALL, **CASES[name], "dtype": "float32"}
-        expected, found = reports(0, [base, {**base, "chunks": 3, "spill": str(tmp_path)}])
-        losses = [[e["loss"] for e in one["history"]] for one in (expected, found)]
-        np.testing.assert_allclose(*losses, rtol=1e-5)
+        check_losses(*reports(0, [base, {**base, "chunks": 3, "spill": str(tmp_path)}]), 1e-5)
 
 
 def test_running_statistics_are_those_of_memory(tmp_path):
@@ -165,41 +151,35 @@ def test_running_statistics_are_those_of_memory(tmp_path):
     By plain descent: of the rounding that is the gradient of a bias before a norm, Adam makes steps
     that grow a hundredfold from epoch to epoch, and running means have them.
     """
-    kept = tmp_path / "kept"
     base = {**SMALL, "norm": "batch", "model": "gin", "dtype": "float64", "epochs": 4}
     base |= {"optimizer": "sgd", "lr": 0.05}
     (straight,) = reports(0, [base])
-    flags = {**base, "checkpoint": str(kept), "checkpoint_every": 1}
+    flags = {**base, "checkpoint": str(tmp_path / "checkpoint"), "checkpoint_every": 1}
     spilled = {**flags, "chunks": 3, "spill": str(tmp_path / "spill")}
     reports(0, [{**spilled, "epochs": 2}])
-    (found,) = reports(0, [{**spilled, "epochs": 3, "resume": True}])
-    check_equal(straight["history"][:3], found["history"])
-    (found,) = reports(0, [{**flags, "resume": True}])
-    check_equal(straight["history"], found["history"])
+    (report,) = reports(0, [{**spilled, "epochs": 3, "resume": True}])
+    check_equal(straight["history"][:3], report["history"])
+    (report,) = reports(0, [{**flags, "resume": True}])
+    check_equal(straight["history"], report["history"])
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_directory_is_read_in_chunks(ranks, tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_directory_and_ranks_without_vertices(ranks, tmp_path):
+    """Parts are read in chunks where they lie; of a path of three vertices, one rank has none."""
     write_shards(load_dataset("sbm"), None, ranks, tmp_path / "graph")
     base = {"dataset": str(tmp_path / "graph"), "epochs": 2, "dropout": 0.3}
+    if ranks == 4:
+        A = sp.csr_array(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], np.float32))
+        x, y = torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 1])
+        everybody = torch.ones(3, dtype=torch.bool)
+        graph = Graph("path", CSR.from_scipy(A), False, x=x, y=y, train_mask=everybody)
+        write_npz(graph, tmp_path / "graph.npz")
+        base = {"dataset": str(tmp_path / "graph.npz"), "epochs": 3, "partition": "block"}
+        base |= {"model": "sage", "layers": 3}
     flags = [base, {**base, "chunks": 4}, {**base, "chunks": 3, "spill": str(tmp_path / "spill")}]
     for expected, *others in run_ranks(reports, ranks, flags):
-        for found in others:
-            check_equal(expected["history"], found["history"])
-
-
-def test_ranks_without_vertices(tmp_path):
-    A = sp.csr_array(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], np.float32))
-    x, y = torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 1])
-    everybody = torch.ones(3, dtype=torch.bool)
-    graph = Graph("path", CSR.from_scipy(A), False, x=x, y=y, train_mask=everybody)
-    write_npz(graph, tmp_path / "graph.npz")
-    base = {"dataset": str(tmp_path / "graph.npz"), "epochs": 3, "partition": "block"}
-    base |= {"model": "sage", "layers": 3}
-    flags = [base, {**base, "chunks": 3}, {**base, "chunks": 2, "spill": str(tmp_path / "spill")}]
-    for expected, *others in run_ranks(reports, 4, flags):
-        for found in others:
-            check_equal(expected["history"], found["history"])
+        for report in others:
+            check_equal(expected["history"], report["history"])
 
 
 def test_bytes_of_a_slow_disk(tmp_path, monkeypatch):
@@ -211,8 +191,8 @@ def test_bytes_of_a_slow_disk(tmp_path, monkeypatch):
         real(*arguments)
 
     monkeypatch.setattr(DirectFile, "write_pages", slowly)
-    given = {**SMALL, "model": "sage", "epochs": 1, "chunks": 3, "spill": str(tmp_path)}
-    run_ranks(reports, 2, [given])
+    flags = {**SMALL, "model": "sage", "epochs": 1, "chunks": 3, "spill": str(tmp_path)}
+    run_ranks(reports, 2, [flags])
 
 
 def infer(rank, config):
@@ -230,13 +210,13 @@ def infer(rank, config):
     ],
 )
 def test_inference(model, ranks, tmp_path):
-    kept, scores = tmp_path / "kept", tmp_path / "scores.npz"
-    flags = {**SMALL, **model, "checkpoint": str(kept), "predictions": str(scores), "chunks": 3}
+    weights, scores = str(tmp_path / "checkpoint"), tmp_path / "scores.npz"
+    flags = {**SMALL, **model, "checkpoint": weights, "predictions": str(scores), "chunks": 3}
     run_ranks(reports, ranks, [{**flags, "spill": str(tmp_path / "spill")}])
     with np.load(scores) as file:
         expected = file["scores"]
     assert np.isfinite(expected).all()
-    base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": str(kept), **model}
+    base = {"dataset": SMALL["dataset"], "random_features": 11, "weights": weights, **model}
     more = {"chunks": 5, "spill": str(tmp_path / "more")}
     for number, storage in enumerate(({}, {"chunks": 3}, more)):
         output = str(tmp_path / f"{number}.npy")
@@ -264,17 +244,15 @@ HALVES = {
 def test_half_of_the_bytes(name, datasets, tmp_path):
     """Tables in bfloat16, sums and weights in float32: near float32, the same on the disk."""
     base = {**SMALL, **HALVES[name], "epochs": 3}
-    base |= {"dataset": str(datasets.get(base["dataset"], base["dataset"])), "spill": str(tmp_path)}
-    narrow = {**base, "dtype": "bfloat16"}
-    runs = [base, narrow, {**narrow, "chunks": 3}]
-    runs += [{name: value for name, value in narrow.items() if name != "spill"}]
-    for wide, half, three, memory in run_ranks(reports, 1, runs):
-        for found in (half, three, memory):
-            losses = [[e["loss"] for e in one["history"]] for one in (found, wide)]
-            np.testing.assert_allclose(*losses, rtol=0.02)
-        for way in ("read", "written"):
-            both = [one["storage"][f"{way}_bytes"] for one in (half, wide)]
-            assert both[0] < both[1]
+    base |= {"dataset": str(datasets.get(base["dataset"], base["dataset"]))}
+    spilled, narrow = {**base, "spill": str(tmp_path)}, {**base, "dtype": "bfloat16"}
+    half = {**narrow, **spilled}
+    runs = [spilled, half, {**half, "chunks": 3}, narrow]
+    for wide, *others in run_ranks(reports, 1, runs):
+        for report in others:
+            check_losses(report, wide, 0.02)
+        for way in ("read_bytes", "written_bytes"):
+            assert others[0]["storage"][way] < wide["storage"][way]
 
 
 def test_chunks_without_rows_in_bfloat16(tmp_path):
@@ -288,9 +266,7 @@ def test_chunks_without_rows_in_bfloat16(tmp_path):
     write_npz(Graph("star", A, False, x=x, y=y, train_mask=everybody), tmp_path / "star.npz")
     base = {"dataset": str(tmp_path / "star.npz"), "epochs": 2, "layers": 2, "hidden": 4}
     base |= {"dtype": "bfloat16"}
-    memory, chunks = run_ranks(reports, 1, [base, {**base, "chunks": 16}])[0]
-    losses = [[e["loss"] for e in one["history"]] for one in (memory, chunks)]
-    np.testing.assert_allclose(*losses, rtol=0.02)
+    check_losses(*run_ranks(reports, 1, [base, {**base, "chunks": 16}])[0], 0.02)
 
 
 def dense(blocks):
@@ -304,10 +280,9 @@ def test_a_layer_reads_its_own_rows_alone(tmp_path):
     try:
         own, whole = task._training[1], dense(task.graph.matrix.blocks)
         assert 0 < own.blocks.nbytes < task.graph.matrix.blocks.nbytes
-        found = dense(own.blocks)
-        columns = slice(None) if own.sources is None else own.sources
-        np.testing.assert_array_equal(found, whole[own.targets][:, columns])
-        np.testing.assert_array_equal(found.T, dense(own.transposed))
+        rows, columns = dense(own.blocks), slice(None) if own.sources is None else own.sources
+        np.testing.assert_array_equal(rows, whole[own.targets][:, columns])
+        np.testing.assert_array_equal(rows.T, dense(own.transposed))
         assert all(matrix.blocks is task.graph.matrix.blocks for matrix in task._evaluation)
     finally:
         task.close()

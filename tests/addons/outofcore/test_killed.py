@@ -23,12 +23,12 @@ GAT = {"model": "gat", "heads": 2, "hidden": 6, "dropout": 0.5}  # of edges, too
 
 
 def flags_of(directory: Path, backend: str, model: dict[str, object]) -> list[str]:
-    given = {**SMALL, **model, "chunks": 3, "epochs": EPOCHS}
-    given |= {"checkpoint": directory / "kept", "nproc": 2, "threads": 1}
-    given |= {"spill": directory / "spill", "backend": backend, "json": directory / "report.json"}
+    options = {**SMALL, **model, "chunks": 3, "epochs": EPOCHS}
+    options |= {"checkpoint": directory / "kept", "nproc": 2, "threads": 1}
+    options |= {"spill": directory / "spill", "backend": backend, "json": directory / "report.json"}
     # Validation goes by running moments, which hold biases that are rounding in float32.
-    given |= {"partition": "random", "dtype": "float64"}
-    flags = [word for n, v in given.items() for word in (f"--{n.replace('_', '-')}", str(v))]
+    options |= {"partition": "random", "dtype": "float64"}
+    flags = [word for n, v in options.items() for word in (f"--{n.replace('_', '-')}", str(v))]
     return [*flags, "--set", "training.checkpoint-every=1"]
 
 
@@ -45,17 +45,17 @@ def in_forward(note: Path) -> None:
     """Rank 1 dies at the fourth writing of its third epoch."""
     loss, write, calls, writes = ChunkedPass.loss, os.pwritev, [0], [0]
 
-    def counted(self, *given):
+    def counted(self, *arguments):
         calls[0] += 1
-        return loss(self, *given)
+        return loss(self, *arguments)
 
-    def deadly(*given):
+    def deadly(*arguments):
         if calls[0] == KILLED_IN and os.environ["RANK"] == "1":
             writes[0] += 1
             if writes[0] == 4:
                 note.write_text(str(time.monotonic()))
                 os.kill(os.getpid(), signal.SIGKILL)
-        return write(*given)
+        return write(*arguments)
 
     ChunkedPass.loss, os.pwritev = counted, deadly
 
@@ -64,12 +64,12 @@ def in_backward(note: Path, victim=os.getpid, number: int = signal.SIGKILL) -> N
     """Rank 0 sends a signal at the end of its third epoch: to itself by default."""
     calls, backward = [0], ChunkedPass.backward
 
-    def deadly(self, *given):
+    def deadly(self, *arguments):
         calls[0] += 1
         if calls[0] == KILLED_IN and os.environ["RANK"] == "0":
             note.write_text(str(time.monotonic()))
             os.kill(victim(), number)
-        return backward(self, *given)
+        return backward(self, *arguments)
 
     ChunkedPass.backward = deadly
 

@@ -13,7 +13,7 @@ from spgnn import kernels
 from spgnn.addons.outofcore.blocks import MemoryBlocks
 from spgnn.addons.outofcore.matrix import ChunkMatrix
 from spgnn.addons.outofcore.model import ChunkedModel, ChunkRows, MomentGradients, MomentSums
-from spgnn.addons.outofcore.tables import MemoryTable
+from spgnn.addons.outofcore.tables import MemoryTable, panels_of
 from spgnn.comm import connect
 from spgnn.errors import InputError
 from spgnn.graph.moments import moments
@@ -24,34 +24,21 @@ from spgnn.sparse import CSR
 from tests.addons.outofcore.runs import task_of
 
 
-def gradients(task) -> list[torch.Tensor]:
-    made = [p.grad for p in task.model.parameters()]
-    assert all(g is not None for g in made)
-    return [g.clone() for g in made]
-
-
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_gradients_are_scaled_and_added(layers):
-    """What the last layer's rows made in the forward pass is scaled as all else is."""
+    """The last layer's, of the forward pass, are scaled as all others; none come by themselves."""
     task = task_of(layers=layers, chunks=3, dropout=0.2)
-    task.loss(0).backward()
-    once = gradients(task)
-    assert all(bool(g.any()) for g in once)
-    (2 * task.loss(0)).backward()
-    for expected, found in zip(once, gradients(task), strict=True):
-        torch.testing.assert_close(found, 3 * expected)
-
-
-def test_a_loss_nobody_asks_gradients_of_leaves_none():
-    task = task_of(layers=2, chunks=3)
     task.loss(0)
     assert all(p.grad is None for p in task.model.parameters())
     task.loss(0).backward()
-    once = gradients(task)
+    once = [p.grad.clone() for p in task.model.parameters()]
+    assert all(bool(g.any()) for g in once)
+    (2 * task.loss(0)).backward()
+    for expected, p in zip(once, task.model.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, 3 * expected)
     task.model.zero_grad()
     task.loss(0).backward()
-    for expected, found in zip(once, gradients(task), strict=True):
-        assert torch.equal(expected, found)
+    assert all(map(torch.equal, once, (p.grad for p in task.model.parameters())))
 
 
 def test_rows_are_freed_without_the_garbage_collector():
@@ -75,10 +62,10 @@ def test_rows_are_freed_without_the_garbage_collector():
     ],
 )
 def test_progress_inside_an_epoch(model, forward, backward):
-    task, told = task_of(**model, chunks=5), []
-    task.progress = lambda what, done, total: told.append((done, total))
+    task, ticks = task_of(**model, chunks=5), []
+    task.progress = lambda what, done, total: ticks.append((done, total))
     task.loss(0).backward()
-    assert told == [(n + 1, 5 * total) for total in (forward, backward) for n in range(5 * total)]
+    assert ticks == [(n + 1, 5 * total) for total in (forward, backward) for n in range(5 * total)]
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
@@ -135,19 +122,15 @@ def test_gradients_of_reductions_are_those_of_memory(reduce):
     expected.backward(G)
     matrix = ChunkMatrix(MemoryBlocks.of(A, bounds), bounds)
 
-    def table(bounds, width, extra=0):
-        return MemoryTable(bounds, width, torch.float64, extra)
-
-    operand, dZ = table(bounds, 5), table(bounds, 5)
+    operand, dZ = (MemoryTable(bounds, 5, torch.float64) for _ in range(2))
     operand.panel(0, 5).copy_(H.detach())
     dZ.panel(0, 5).copy_(G)
     for panel in (2, 5):
-        request = model.requests[1]
-        found = [Z.clone() for _, Z in matrix.products(operand, panel, table, request)]
-        assert torch.equal(torch.cat(found), expected)
-        adjoints = matrix.adjoints(dZ, panel, table, request, operand)
-        found = [dO.clone() for _, dO in adjoints]
-        torch.testing.assert_close(torch.cat(found), H.grad)
+        operand.panels, request = panels_of(5, panel), model.requests[1]
+        products = [Z.clone() for _, Z in matrix.products(operand, request)]
+        assert torch.equal(torch.cat(products), expected)
+        adjoints = matrix.adjoints(dZ, MemoryTable, request, operand)
+        torch.testing.assert_close(torch.cat([dO.clone() for _, dO in adjoints]), H.grad)
 
 
 def test_where_gradients_may_not_be_added():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
+from spgnn.__main__ import main
 from spgnn.addons.plan import Prediction, predict
 from spgnn.addons.plan.graphs import Dataset
 from spgnn.config import TrainConfig
@@ -22,7 +24,7 @@ EXAMPLE = Path(__file__).parents[3] / "experiments" / "machines" / "perlmutter_a
 
 def write_graphs(directory: Path) -> list[Path]:
     """Directed and undirected, weighted or not, hubs, features dense and sparse."""
-    found = []
+    paths = []
     for seed, (n, density) in enumerate([(47, 0.1), (90, 0.03), (61, 0.3), (5, 0.4)]):
         rng = np.random.default_rng(seed)
         pattern = rng.random((n, n)) < density
@@ -50,9 +52,9 @@ def write_graphs(directory: Path) -> list[Path]:
             arrays |= {"x_indices": X.indices.astype(np.int32), "x_shape": np.array(X.shape)}
         else:
             arrays["x"] = x
-        found.append(directory / f"graph{seed}.npz")
-        np.savez(found[-1], **arrays)
-    return found
+        paths.append(directory / f"graph{seed}.npz")
+        np.savez(paths[-1], **arrays)
+    return paths
 
 
 # Values that an option may have; those that stand there twice are drawn twice as often.
@@ -81,21 +83,21 @@ CHOICES: dict[str, tuple[object, ...]] = {
 
 
 def random_configurations(
-    graphs: list[Path], ranks: int, count: int, seed: int, **given: tuple[object, ...]
+    graphs: list[Path], ranks: int, count: int, seed: int, **more: tuple[object, ...]
 ) -> list[TrainConfig]:
-    """So many that the command takes on that many ranks; of what is given, one each time."""
+    """So many that the command takes on that many ranks, with one of the choices each time."""
     rng = np.random.default_rng(seed)
-    choices = {**CHOICES, "dataset": tuple(map(str, graphs)), "c": (1, 1, 2, 3, ranks), **given}
-    found: list[TrainConfig] = []
-    while len(found) < count:
+    choices = {**CHOICES, "dataset": tuple(map(str, graphs)), "c": (1, 1, 2, 3, ranks), **more}
+    configs: list[TrainConfig] = []
+    while len(configs) < count:
         values = {name: all_[int(rng.integers(len(all_)))] for name, all_ in choices.items()}
         try:
             config = TrainConfig.of(**values, seed=int(rng.integers(100)))
             config.check(ranks)
         except InputError:
             continue
-        found.append(config)
-    return found
+        configs.append(config)
+    return configs
 
 
 def predicted(config: TrainConfig, ranks: int) -> Prediction:
@@ -112,3 +114,12 @@ def predicted(config: TrainConfig, ranks: int) -> Prediction:
         nodes=config.nodes(ranks),
     )
     return predict(dataset, labels, config, ranks)
+
+
+def planned(directory: Path, graph: object, ranks: object, *words: object) -> dict:
+    """What the command writes."""
+    out = directory / "plans.json"
+    flags = ["--machine", EXAMPLE, "--cache", directory / "cache", "--partition", "block"]
+    words = "plan", graph, "--ranks", ranks, *flags, "--json", out, *words
+    assert main([*map(str, words)]) == 0
+    return json.loads(out.read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from contextlib import suppress
 from itertools import product
@@ -14,10 +13,10 @@ from spgnn import InputError
 from spgnn.__main__ import main
 from spgnn.addons.plan import Planner, predict
 from spgnn.addons.plan.choose import algorithms, candidates
+from spgnn.addons.plan.cli import lines
 from spgnn.addons.plan.counts import Product
 from spgnn.addons.plan.graphs import Dataset, Partitions
 from spgnn.addons.plan.ranks import VirtualRanks
-from spgnn.addons.plan.show import lines
 from spgnn.config import TrainConfig
 from spgnn.data import open_source
 from spgnn.exchange import Algorithm, Codec
@@ -26,7 +25,7 @@ from spgnn.exchange.schemes import STRATEGIES
 from spgnn.machine import read_machine
 from spgnn.partition import partition
 from spgnn.registry import SCHEMES
-from tests.addons.plan.configurations import EXAMPLE, predicted, write_graphs
+from tests.addons.plan.configurations import EXAMPLE, planned, predicted, write_graphs
 
 CONTRACT = {"ranks", "algo", "c", "cover", "recompute_halo", "prune", "order", "partition"}
 CONTRACT |= {"schedule", "hierarchy", "bytes", "memory_bytes", "seconds", "command"}
@@ -35,7 +34,7 @@ BASE = TrainConfig.of(layers=2, hidden=7, partition="block")
 
 def planner(tmp_path, **options) -> Planner:
     source, cache = open_source(write_graphs(tmp_path)[0]), str(tmp_path / "cache")
-    options = {"given": {"partition"}, "cache": cache, **options}
+    options = {"pinned": {"partition"}, "cache": cache, **options}
     return Planner(source, BASE, read_machine(EXAMPLE), **options)
 
 
@@ -108,7 +107,7 @@ def test_what_does_not_fit_is_left_out(tmp_path):
 
 def test_given_flags_stay_and_written_ones_mean_the_same():
     def found(config: TrainConfig, *given: str) -> list[TrainConfig]:
-        return list(candidates(config, 8, ["gvb", "stream"], given=given, ranks_a_node=4))
+        return list(candidates(config, 8, ["gvb", "stream"], pinned=given, ranks_a_node=4))
 
     every = found(BASE)
     assert len(set(every)) == len(every)
@@ -141,29 +140,25 @@ def test_planning_knows_whatever_training_runs():
     both = [one | other for one in of_each[:7] for other in of_each[7::3]]
     for ranks, given in product((3, 4, 64), [*of_each, *both]):
         config = BASE.but(**given)
-        found = list(candidates(config, ranks, ["block"], given=given, ranks_a_node=4))
+        found = list(candidates(config, ranks, ["block"], pinned=given, ranks_a_node=4))
         assert {tuple(getattr(one.algorithm, name) for name in given) for one in found} <= {
             tuple(given.values())
         }
         with suppress(InputError):
             config.check(ranks)
             assert found, given
-    assert list(candidates(BASE.but(hierarchy="auto"), 8, ["block"], given=["hierarchy"]))
+    assert list(candidates(BASE.but(hierarchy="auto"), 8, ["block"], pinned=["hierarchy"]))
 
 
 def test_a_disk_is_for_plans_that_nothing_given_excludes(tmp_path, capsys):
-    graph, out = str(write_graphs(tmp_path)[0]), tmp_path / "plans.json"
-    command = ["plan", graph, "--ranks", "3,4", "--machine", str(EXAMPLE), "--json", str(out)]
-    command += ["--cache", str(tmp_path / "cache"), "--disk-speed", "1GiB", "--partition", "block"]
-    pinned = ["--memory", "64GiB", "--algo", "1.5d", "--c", "2"]
-    assert main([*command, *pinned]) == 0
-    plans = json.loads(out.read_text())["plans"]
+    how = tmp_path, write_graphs(tmp_path)[0]
+    disk = "--disk-speed", "1GiB", "--memory", "64GiB"
+    plans = planned(*how, "3,4", *disk, "--algo", "1.5d", "--c", "2")["plans"]
     assert {(plan["algo"], plan["c"], plan["ranks"]) for plan in plans} == {("1.5d", 2, 4)}
     assert all(plan["storage"] is None for plan in plans)
     assert "no plan: --c 2 must divide the number of ranks, which is 3" in capsys.readouterr().out
-    command[3] = "3"
-    assert main([*command, "--memory", "64GiB", "--cover", "column", "--no-prune"]) == 0
-    kinds = [plan["storage"] is not None for plan in json.loads(out.read_text())["plans"]]
+    plans = planned(*how, 3, *disk, "--cover", "column", "--no-prune")["plans"]
+    kinds = [plan["storage"] is not None for plan in plans]
     assert kinds == sorted(kinds)
     assert any(kinds)
 
@@ -219,15 +214,6 @@ def test_a_sample_of_everything_is_the_truth(tmp_path, monkeypatch, ranks, c, mo
         loops = dataset.looped.nnz - dataset.structure.nnz if kind == "local" else 0
         off = int(sampled.nonzeros[kind].sum()) - int(built.nonzeros[kind].sum())
         assert abs(off) <= dataset.vertices - loops
-
-
-def planned(tmp_path, graph, ranks: str, *words: object) -> dict:
-    """What the command writes."""
-    out = tmp_path / "plans.json"
-    flags = ["--machine", EXAMPLE, "--cache", tmp_path / "cache", "--partition", "block"]
-    words = "plan", graph, "--ranks", ranks, *flags, "--json", out, *words
-    assert main([*map(str, words)]) == 0
-    return json.loads(out.read_text())
 
 
 def test_the_command(tmp_path, capsys):

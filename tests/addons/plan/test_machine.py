@@ -20,14 +20,12 @@ from tests.comm.test_guest import check_nothing_is_left
 
 def changed(tmp_path: Path, *keys: object, value: object = None, drop: bool = False) -> Path:
     """The example with one entry changed or left out."""
-    record = json.loads(EXAMPLE.read_text())
-    inner = record
+    inner = record = json.loads(EXAMPLE.read_text())
     for key in keys[:-1]:
         inner = inner[key]
+    inner[keys[-1]] = value
     if drop:
         del inner[keys[-1]]
-    else:
-        inner[keys[-1]] = value
     path = tmp_path / "machine.json"
     path.write_text(json.dumps(record))
     return path
@@ -106,8 +104,8 @@ def test_interpolation():
             each, row = spmm.seconds_per_nonzero[i][j], spmm.seconds_per_row[j]
             assert spmm.seconds(7, 3, width, size) == pytest.approx(7 * each + 3 * row)
     sizes = np.array([1e3, 1e12])
-    found = spmm.seconds(np.array([1, 1]), np.array([0, 0]), 4, sizes)
-    np.testing.assert_allclose(found, [spmm.seconds_per_nonzero[i][0] for i in (0, -1)])
+    seconds = spmm.seconds(np.array([1, 1]), np.array([0, 0]), 4, sizes)
+    np.testing.assert_allclose(seconds, [spmm.seconds_per_nonzero[i][0] for i in (0, -1)])
 
 
 def test_ranks_share_the_cores_of_a_node():

@@ -7,7 +7,6 @@ import shlex
 
 import pytest
 
-from spgnn.__main__ import main
 from spgnn.addons.outofcore import Storage
 from spgnn.addons.outofcore.budget import LIBRARIES, ORDER
 from spgnn.addons.plan import Planner, PricedPlan
@@ -23,7 +22,7 @@ from spgnn.machine import read_machine
 from spgnn.testing import run_ranks
 from spgnn.train.run import train
 from tests.addons.outofcore.runs import check_bytes, reports
-from tests.addons.plan.configurations import EXAMPLE, write_graphs
+from tests.addons.plan.configurations import EXAMPLE, planned, write_graphs
 
 CASES = [(0, "sage", 3, {}), (1, "gcn", 3, {}), (2, "gin", 2, {}), (1, "sage", 2, {"dropout": 0.3})]
 CASES += [(4, "sage", 2, {})]
@@ -43,14 +42,14 @@ def from_disk(graph, spill, ranks, *, memory: int = 0, **options) -> PricedPlan:
         open_source(str(graph)),
         config,
         read_machine(EXAMPLE),
-        given={"partition"},
+        pinned={"partition"},
         disk=Disk(str(graph), storage, 1e9, 10**8),
         memory=memory or None,
         cache=str(spill / "cache"),
     )
     plans = planner.choose(ranks, lambda one: one.distribution == Algorithm()).plans
-    (found,) = [one for one in plans if one.storage is not None]
-    return found
+    (from_disk,) = [one for one in plans if one.storage is not None]
+    return from_disk
 
 
 @pytest.mark.parametrize(
@@ -73,24 +72,22 @@ def test_bytes_are_those_of_training(ranks, cases, tmp_path):
         ).flat()
         for plan in plans
     ]
-    (found, *_) = run_ranks(reports, ranks, flags)
-    for plan, report in zip(plans, found, strict=True):
+    for plan, report in zip(plans, run_ranks(reports, ranks, flags)[0], strict=True):
         check_bytes(report["storage"])
         assert plan.storage == {name: report["storage"][name] for name in plan.storage}
 
 
 def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
-    """Less memory than any plan in memory needs; the command takes the flags that are printed."""
-    graph, found = str(write_graphs(tmp_path)[1]), tmp_path / "plans.json"
-    command = ["plan", graph, "--ranks", "1", "--machine", str(EXAMPLE), "--partition", "block"]
-    command += ["--json", str(found), "--cache", str(tmp_path / "cache"), "--disk-speed", "4KiB"]
-    command += ["--top", "50"]
-    assert main([*command, "--memory", "64GiB"]) == 0
-    plans = json.loads(found.read_text())["plans"]
-    assert main([*command, "--spill", str(tmp_path)]) == 0
-    in_memory, from_disk = _parted(found)
+    """Less memory than any plan in memory needs; the command takes the flags that are printed.
+
+    Plan files are followed in memory: plans from a disk need flags of their own.
+    """
+    graph, disk = write_graphs(tmp_path)[1], ("--disk-speed", "4KiB", "--top", 50)
+    plans = planned(tmp_path, graph, 1, *disk, "--memory", "64GiB")["plans"]
     assert any(one["storage"] is not None for one in plans)
-    assert in_memory
+    record = planned(tmp_path, graph, 1, *disk, "--spill", tmp_path)
+    assert any(one["storage"] is None for one in record["plans"])
+    (from_disk,) = [one for one in record["plans"] if one["storage"] is not None]
     assert from_disk["storage"]["planned_read_bytes"] > 0
     assert from_disk["storage"]["on_disk"] == sorted(ORDER)
     moved = [from_disk["storage"][f"planned_{way}_bytes"] for way in ("read", "written")]
@@ -103,6 +100,10 @@ def test_what_does_not_fit_is_planned_from_the_disk(tmp_path, capsys):
     assert config.extension(Storage) == Storage(spill=str(tmp_path), chunks=8)
     config.check(1)
     assert "from disk" in capsys.readouterr().out
+    path = tmp_path / "plans.json"
+    path.write_text(json.dumps({**record, "plans": [from_disk]}))
+    with pytest.raises(InputError, match="holds no plan for 1 ranks"):
+        train(TrainConfig.read(["--dataset", str(graph), "--plan", str(path)]), connect("gloo"))
 
 
 def test_memory_asked_for_is_kept(tmp_path):
@@ -118,22 +119,3 @@ def test_memory_asked_for_is_kept(tmp_path):
     slower = from_disk(graph, tmp_path, 1, memory=memory - 8 * 10**6, **how)
     assert slower.storage["recomputed_layers"]
     assert slower.prediction.seconds["disk"] > one.prediction.seconds["disk"]
-
-
-def test_a_plan_file_is_followed_in_memory(tmp_path):
-    """What works from a disk needs flags of its own, and is passed over."""
-    graph, found = str(write_graphs(tmp_path)[1]), tmp_path / "plans.json"
-    command = ["plan", graph, "--ranks", "1", "--machine", str(EXAMPLE), "--partition", "block"]
-    command += ["--cache", str(tmp_path / "cache"), "--disk-speed", "1GiB", "--json", str(found)]
-    assert main([*command, "--spill", str(tmp_path)]) == 0
-    record = json.loads(found.read_text())
-    record["plans"] = [plan for plan in record["plans"] if plan["storage"] is not None]
-    found.write_text(json.dumps(record))
-    with pytest.raises(InputError, match="holds no plan for 1 ranks"):
-        train(TrainConfig.read(["--dataset", graph, "--plan", str(found)]), connect("gloo"))
-
-
-def _parted(path):
-    every = json.loads(path.read_text())["plans"]
-    (from_disk,) = [plan for plan in every if plan["storage"] is not None]
-    return [plan for plan in every if plan["storage"] is None], from_disk

@@ -21,6 +21,7 @@ from spgnn.data import open_source
 from spgnn.data.npz import write_npz
 from spgnn.exchange import Algorithm, build_all
 from spgnn.exchange.needs import COVERS
+from spgnn.exchange.plan import carried_by_level
 from spgnn.frontend.from_config import training_graph
 from spgnn.graph.dry import recorded_products
 from spgnn.machine import Level, Levels, Link, Overhead, read_machine
@@ -39,30 +40,27 @@ def counted(rank: int, configs: list[TrainConfig]) -> list[dict]:
 
 
 def counted_links(rank: int, configs: list[TrainConfig]) -> list[dict]:
-    comm, found = connect(), []
+    comm, results = connect(), []
     for config in configs:
         trainer = Trainer(task_of(config, training_graph(config, comm)), options=config.training)
         for epoch in range(config.training.epochs):
             loss = trainer.measured.epoch(partial(trainer.train_epoch, epoch))
             trainer.task.end_epoch(epoch, loss)
-        found.append(assemble(config, trainer, 0, Stopwatch()))
-    return found
+        results.append(assemble(config, trainer, 0, Stopwatch()))
+    return results
 
 
 def check_bytes(configs: list[TrainConfig], ranks: int, body=counted) -> list[Prediction]:
     """Of each: the transport's bytes, the plan's, and the prediction's."""
-    found = [predicted(config, ranks) for config in configs]
-    for config, price, report in zip(
-        configs, found, run_ranks(body, ranks, configs)[0], strict=True
-    ):
+    prices, reports = [predicted(one, ranks) for one in configs], run_ranks(body, ranks, configs)
+    for config, price, report in zip(configs, prices, reports[0], strict=True):
         assert price.volume == report["volume"] == report["planned_volume"], config
-    return found
+    return prices
 
 
-def check_random(directory: Path, ranks: int, many: int, body=counted, **given) -> None:
-    graphs = write_graphs(directory)
-    graphs = graphs[:3] if "links" in given.get("task", ()) else graphs
-    check_bytes(random_configurations(graphs, ranks, many, seed=ranks, **given), ranks, body)
+def check_random(directory: Path, ranks: int, many: int, body=counted, **choices) -> None:
+    graphs = write_graphs(directory)[: 3 if "links" in choices.get("task", ()) else None]
+    check_bytes(random_configurations(graphs, ranks, many, seed=ranks, **choices), ranks, body)
 
 
 ATTENTION = {
@@ -95,19 +93,20 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize(("ranks", "many"), [(3, 8), (4, 12)])
-def test_bytes_are_those_that_ranks_count(tmp_path, ranks, many):
-    check_random(tmp_path, ranks, many)
-
-
-@pytest.mark.parametrize(("kinds", "many"), [(ATTENTION, 6), (LARGEST, 2)])
-def test_bytes_of_attention_and_of_the_largest_neighbours(tmp_path, kinds, many):
-    check_random(tmp_path, 4, many, **kinds)
-
-
-@pytest.mark.parametrize(("ranks", "many"), [(2, 3), (3, 4)])
-def test_bytes_of_links_are_those_of_their_mean_epoch(tmp_path, ranks, many):
-    check_random(tmp_path, ranks, many, counted_links, **LINKS)
+@pytest.mark.parametrize(
+    ("ranks", "many", "body", "choices"),
+    [
+        (3, 8, counted, {}),
+        (4, 12, counted, {}),
+        (4, 6, counted, ATTENTION),
+        (4, 2, counted, LARGEST),
+        (2, 3, counted_links, LINKS),
+        (3, 4, counted_links, LINKS),
+    ],
+)
+def test_bytes_are_those_that_ranks_count(tmp_path, ranks, many, body, choices):
+    """Of links, of a mean epoch."""
+    check_random(tmp_path, ranks, many, body, **choices)
 
 
 def test_bytes_where_labels_are_inputs_and_peers_take_turns(tmp_path):
@@ -221,30 +220,21 @@ def test_counts_are_the_sums_of_plans(ranks, c, node, cover):
     plans = build_all(schemes(algorithm, ranks)[0], axes)
     counts = count(plans, axes, node)
     for adjoint in (False, True):
-        sent, received, messages = counts.moved(Product(0, 5, torch.float64, adjoint))
+        levels = counts.moved(Product(0, 5, torch.float64, adjoint))
         for rank, plan in enumerate(plans):
-            moved = list(plan.traffic(5, torch.float64, adjoint=adjoint).values())
-            assert sent[:, rank].sum() == sum(t.sent_bytes for t in moved)
-            assert received[:, rank].sum() == sum(t.received_bytes for t in moved)
-            assert messages[:, rank].sum() == sum(t.messages for t in moved)
-            assert sent[1, rank] == sum(
-                int(rows) * 5 * 8
-                for hop in plan.hops
-                for peer, rows in zip(
-                    axes.group(hop.axis, rank),
-                    hop.counts.recv if adjoint else hop.counts.send,
-                    strict=True,
-                )
-                if peer // node != rank // node
-            )
+            exchanges = list(plan.carried(5, torch.float64, adjoint=adjoint))
+            by_level = carried_by_level(exchanges, axes, rank, group_sizes=[node])
+            for level, traffic in enumerate(by_level.values()):
+                expected = traffic.sent_bytes, traffic.received_bytes, traffic.messages
+                assert tuple(levels[:, level, rank]) == expected
     for rank, plan in enumerate(plans):
-        assert sum(int(n[rank]) for n in counts.nonzeros.values()) == sum(
-            stage.local.nnz + (0 if stage.remote is None else stage.remote.nnz)
-            for stage in plan.stages
-        )
+        nonzeros = (b.nnz for s in plan.stages for b in (s.local, s.remote) if b is not None)
+        assert sum(int(n[rank]) for n in counts.nonzeros.values()) == sum(nonzeros)
         items = plan.memory(3)
-        assert counts.matrix[rank] == items["matrix"]
-        assert counts.transpose[rank] == items["transpose"]
+        assert (counts.matrix[rank], counts.transpose[rank]) == (
+            items["matrix"],
+            items["transpose"],
+        )
         assert counts.buffers(3)[rank] * 4 == items["buffers"]
 
 
@@ -259,38 +249,44 @@ def test_products_are_those_of_a_dry_run(tmp_path, sparse):
             config = config.but(layers=layers, hidden=hidden)
             epoch = trace(config, 11, 3, sparse=sparse)
             expected = recorded_products(config.network(11, 3), graph_of.features, graph_of.A)
-            assert [(p.width, p.dtype, p.adjoint) for p in epoch.products] == [
-                (found.width, found.dtype, found.adjoint) for found in expected
-            ]
+            traced, dry = (
+                [(p.width, p.dtype, p.adjoint) for p in products]
+                for products in (epoch.products, expected)
+            )
+            assert traced == dry
             forward, back = ([p.layer for p in epoch.products if p.adjoint == a] for a in (0, 1))
             assert forward == sorted(forward)
             assert back == sorted(set(back) & set(forward), reverse=True)
 
 
 def test_activations_are_what_is_alive_at_the_worst_time():
+    config, bare = TrainConfig.of(layers=1, hidden=64), TrainConfig.of(layers=2, hidden=64)
     # Scores and their gradient, float32 each.
-    config = TrainConfig.of(layers=1, hidden=64)
     assert trace(config, 8, 4).activations([0, 1]) == 2 * 4 * 4
     # H, its gradient before and after ReLU.
-    assert trace(config.but(layers=2), 8, 4).activations([0, 1, 1]) == 3 * 64 * 4
+    assert trace(bare, 8, 4).activations([0, 1, 1]) == 3 * 64 * 4
     # A last layer that makes few rows leaves the ones before as they are.
-    assert trace(config.but(layers=2), 8, 4).activations([0, 1, 0]) == 3 * 64 * 4
+    assert trace(bare, 8, 4).activations([0, 1, 0]) == 3 * 64 * 4
+    # Dropout has no matrix of its own, but the vertices' ids.
+    plain, dropped = (
+        trace(bare.but(input_dropout=False, dropout=p), 8, 4).activations([0, 1, 1])
+        for p in (0.0, 0.5)
+    )
+    assert 0 <= dropped - plain <= 9
 
 
 def test_norms_skips_and_jumps_are_seen():
-    plain = TrainConfig.of(layers=3, hidden=16)
-
     def of(**options):
-        return trace(plain.but(**options), 8, 4)
+        return trace(TrainConfig.of(layers=3, hidden=16, **options), 8, 4)
 
+    plain = of()
     for options, more in (({"norm": "batch"}, 2 * 2 * 16), ({"residual": True}, 2 * 16 + 16 * 4)):
-        other = of(**options)
-        assert other.weights >= of().weights + more
-        assert other.activations([1] * 4) > of().activations([1] * 4)
-    # All layers are hidden ones, and what they make is kept side by side.
+        assert of(**options).weights >= plain.weights + more
+        assert of(**options).activations([1] * 4) > plain.activations([1] * 4)
+    # All layers are hidden ones, whose outputs lie side by side.
     assert max(p.width for p in of(jk="cat").products) == 16
-    assert of(jk="cat").weights > of().weights
-    assert of(norm="node").summed == of().summed == ()
+    assert of(jk="cat").weights > plain.weights
+    assert of(norm="node").summed == plain.summed == ()
     assert of(norm="layer").summed == (17, 32, 32) * 2
     assert of(jk="cat", norm="pair").summed == (17, 32, 32) * 3
 
@@ -364,14 +360,6 @@ def test_what_follows_a_product_is_one_pass(kind):
     # Read and written, and an id of 8 bytes; back by sign, without a hash.
     assert [step.nbytes for step in drops] == [2 * 4 * 64 + 8] * 2
     assert [step.nbytes for step in passes].count(3 * 4 * 64) == 2
-
-
-def test_dropout_holds_no_matrix_of_its_own():
-    config = TrainConfig.of(layers=2, hidden=64, input_dropout=False)
-    bare, dropped = (trace(config.but(dropout=p), 8, 4) for p in (0.0, 0.5))
-    # But for the vertices' ids.
-    more = dropped.activations([0, 1, 1]) - bare.activations([0, 1, 1])
-    assert 0 <= more <= 9
 
 
 @pytest.mark.parametrize("model", ["gine", "gat", "gatv2"])
