@@ -123,7 +123,7 @@ def test_gradients_do_not_reach_what_was_copied_to_ranks():
 
 
 def check_others(rank: int) -> None:
-    """SciPy, OGB and DGL, with what they call x and y; and what is said of the whole graph."""
+    """SciPy and DGL, with what they call x and y; and what is said of the whole graph."""
     n, first = 11, rank == 0
     ends = np.random.default_rng(0).integers(0, n, (2, 25))
     A = sp.coo_array((np.ones(25), (ends[1], ends[0])), shape=(n, n)).tocsr()
@@ -135,19 +135,7 @@ def check_others(rank: int) -> None:
     np.testing.assert_array_equal(graph.y.numpy(), ages[ids])
     assert (graph.x.dtype, graph.y.dtype) == (torch.int64, torch.float64)
     assert (graph.num_features, graph.num_classes) == (1, n)
-    weights = np.arange(25.0)
-    year, species = np.arange(n)[:, None], np.arange(25)[:, None] % 3
-
-    class Ogb:
-        name = "fake"
-
-        def __getitem__(self, _: int) -> Any:
-            record = {"edge_index": ends, "num_nodes": n, "node_feat": None, "node_year": year}
-            record |= {"edge_feat": weights[:, None], "edge_species": species}
-            return record, ages[:, None]
-
-        def get_idx_split(self) -> Any:
-            return {"train": np.arange(4), "valid": np.arange(4, 6), "test": np.arange(6, n)}
+    weights, year = np.arange(25.0), np.arange(n)[:, None]
 
     class Dgl:
         def __init__(self) -> None:
@@ -161,13 +149,6 @@ def check_others(rank: int) -> None:
         def num_nodes(self) -> int:
             return n
 
-    graph = spgnn.distribute(Ogb() if first else None)
-    ids = graph.vertex_ids.numpy()
-    np.testing.assert_array_equal(graph.y.numpy(), ages[ids][:, None])
-    np.testing.assert_array_equal(graph.node_year.numpy(), year[ids])
-    number = graph.edge_attr[:, 0].long().numpy()
-    np.testing.assert_array_equal(graph.edge_species.numpy(), species[number])
-    np.testing.assert_array_equal(graph.train_mask.numpy(), ids < 4)
     graph = spgnn.distribute(Dgl() if first else None)
     ids = graph.vertex_ids.numpy()
     np.testing.assert_array_equal(graph.x.numpy(), numbers[ids])

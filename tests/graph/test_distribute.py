@@ -122,9 +122,13 @@ class OgbDataset:
     def __getitem__(self, index: int) -> Any:
         data = as_pyg(self._whole)
         if not self._pyg:
+            number = np.arange(data.edge_index.shape[1])[:, None]
             record = {
                 "edge_index": data.edge_index.numpy(),
                 "node_feat": data.x.numpy(),
+                "node_year": np.arange(N)[:, None],
+                "edge_feat": number.astype(np.float64),
+                "edge_species": number % 3,
                 "num_nodes": N,
             }
             return record, data.y.numpy()[:, None]
@@ -144,6 +148,10 @@ def check_ogb(rank: int, pyg: bool) -> None:
     assert found.y.shape == (found.own_rows, 1)  # as every script of theirs expects it
     found.y = found.y.squeeze(1)
     check_same(found, whole)
+    if not pyg:
+        assert torch.equal(found.node_year[:, 0], found.vertex_ids)
+        assert torch.equal(found.edge_species, found.edge_attr.long() % 3)
+        assert found.edge_attr.dtype == torch.float64
 
 
 @pytest.mark.parametrize("pyg", [False, True])
