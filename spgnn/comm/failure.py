@@ -204,7 +204,9 @@ class Job:
         return ""
 
     def fail(self, message: str, status: int = 1) -> NoReturn:
-        """End every rank, promptly, with this rank's message on stderr."""
+        """End every rank, promptly, with this rank's message on stderr; a guest raises it."""
+        if self.is_guest:
+            raise CommunicationError(message)
         if self.lifelines is not None:
             self.lifelines.announce(message, status)
         print(f"error: {message}", file=sys.stderr, flush=True)

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any
 from weakref import WeakSet, ref
 
 import torch
@@ -24,7 +24,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from spgnn.comm.communicator import Communicator, SoloCommunicator, Wait
 from spgnn.comm.connect import inherited
-from spgnn.comm.failure import CommunicationError, Group, Job, guests, shown_ranks
+from spgnn.comm.failure import Group, Job, guests, shown_ranks
 from spgnn.comm.torchdist import TorchCommunicator
 from spgnn.errors import InputError
 from spgnn.torch_internals import store_of, timeout_of, unlisted_group
@@ -162,10 +162,6 @@ class GuestJob(Job):
 
     def settle(self) -> None:
         """Time-outs are the program's to set."""
-
-    def fail(self, message: str, status: int = 1) -> NoReturn:
-        """Nothing ends the program's ranks."""
-        raise CommunicationError(message)
 
 
 class GuestCommunicator(TorchCommunicator):

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from weakref import finalize
 
 import numpy as np
@@ -293,10 +293,6 @@ class MPIGuestJob(MPIJob):
         self.left = True
 
     leave = end = close
-
-    def fail(self, message: str, status: int = 1) -> NoReturn:
-        """Nothing ends the program's ranks."""
-        raise CommunicationError(message)
 
 
 def visit_mpi(group: Any, device: str) -> Communicator:
